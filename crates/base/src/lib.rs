@@ -1,0 +1,26 @@
+//! The vocabulary of Atoll: identifiers, versions, limits, the records kept in cluster state, the
+//! object operations that travel on the wire and end in the store, and the byte encoding they share.
+//!
+//! Everyone may use this crate; it may use no other crate of the workspace and does no I/O: no
+//! files, sockets, threads, clocks or randomness.
+
+pub mod block;
+pub mod codec;
+pub mod ids;
+pub mod limits;
+pub mod operation;
+pub mod records;
+pub mod size;
+
+pub use block::{BLOCK_BYTES, BlockBuffer};
+pub use codec::{CodecError, Reader, Writer};
+pub use ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
+pub use operation::{
+    Condition, LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction, WriteRequest,
+};
+
+/// CRC-32C (Castagnoli, RFC 3720 section 12.1) of `bytes`, the checksum of every stored block,
+/// log record and `crc`-mode frame.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}

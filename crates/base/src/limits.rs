@@ -1,0 +1,38 @@
+//! A limit on everything (DESIGN section 10, rule 1). Back-pressure follows from these numbers.
+
+/// Longest object name, in bytes.
+pub const OBJECT_NAME_BYTES_MAX: usize = 255;
+/// Largest object, in bytes; also the piece into which images and S3 data are cut.
+pub const OBJECT_BYTES_MAX: u64 = 4 << 20;
+/// Largest payload of one frame, in bytes.
+pub const PAYLOAD_BYTES_MAX: usize = 4 << 20;
+/// Largest control segment of one frame, in bytes. It holds a request's operations, its seals and
+/// its omap keys and values.
+pub const CONTROL_BYTES_MAX: usize = 2 << 20;
+/// Most operations in one request or transaction.
+pub const OPERATIONS_MAX: usize = 16_384;
+/// Most omap entries in one reply.
+pub const OMAP_LIST_MAX: u32 = 1_000;
+/// Longest omap key, in bytes: an S3 key (1,024) with room for a prefix and a suffix.
+pub const OMAP_KEY_BYTES_MAX: usize = 1_280;
+/// Longest omap value, in bytes.
+pub const OMAP_VALUE_BYTES_MAX: usize = 1 << 20;
+/// Longest seal (tag, counter and key reference of one sealed unit), in bytes.
+pub const SEAL_BYTES_MAX: usize = 64;
+/// Largest unit that one seal covers, in bytes.
+pub const SEAL_UNIT_BYTES_MAX: u32 = 64 << 10;
+/// Entries kept in a placement group's log ring. More than twice [`PG_IN_FLIGHT_MAX`], so that a
+/// member that missed only unacknowledged writes can always be brought level by the log.
+pub const PG_LOG_ENTRIES: usize = 1_024;
+/// Writes of one placement group that may be in flight at once.
+pub const PG_IN_FLIGHT_MAX: usize = 256;
+/// Requests that one client connection may have in flight at an OSD.
+pub const CONNECTION_REQUESTS_MAX: usize = 1_024;
+/// Connections that one process accepts at once.
+pub const CONNECTIONS_MAX: usize = 4_096;
+/// Placement groups in one pool.
+pub const PG_NUM_MAX: u32 = 65_536;
+/// Largest image, in bytes (64 TiB).
+pub const IMAGE_BYTES_MAX: u64 = 64 << 40;
+/// Attachments recorded in one image header: every writing attach adds one.
+pub const IMAGE_ATTACHES_MAX: usize = 100_000;

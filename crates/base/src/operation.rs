@@ -1,0 +1,319 @@
+//! What a client can ask of one object, and how the same words travel to replicas and into the
+//! store. A [`WriteRequest`] becomes, at the primary, a [`Transaction`] that every member applies
+//! in the same order; the [`LogEntry`] in it is what peering and retries look at later.
+//! [`codec`] holds the byte encodings.
+
+use bytes::Bytes;
+
+pub mod codec;
+
+use crate::ids::{ObjectName, PgId, RequestId, Version};
+
+/// The name of a placement group's own object. It holds what must survive with the group as omap
+/// entries: the promised epoch and the image fences. Clients may only set fences in it.
+pub const PG_META_OBJECT: &str = "@pg";
+/// Prefix of fence keys in the group's own object; the rest of the key is the fence's name.
+pub const FENCE_KEY_PREFIX: &[u8] = b"fence/";
+
+/// Seals (authentication tags and what is needed to open them) of consecutive sealed units.
+/// OSDs store and return them beside the data and do not look inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seals {
+    /// Bytes of data that one seal covers: a multiple of the block size.
+    pub unit_bytes: u32,
+    /// Length of one seal in bytes.
+    pub seal_bytes: u16,
+    /// The seals, one after the other. All zeros means "never written".
+    pub bytes: Bytes,
+}
+
+/// One change of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// Writes the next `length` bytes of the payload at `offset`, growing the object if needed.
+    /// The offset is a multiple of the block size, and so is the length unless the write reaches
+    /// the object's end.
+    Write {
+        /// Offset in the object, in bytes.
+        offset: u64,
+        /// Length in bytes.
+        length: u32,
+        /// Seals of the units written; the write must then start at a unit boundary.
+        seals: Option<Seals>,
+    },
+    /// Makes a block-aligned range read as zeros, without seals, and frees its space. It does not
+    /// change the object's size.
+    Zero {
+        /// Offset in the object, in bytes.
+        offset: u64,
+        /// Length in bytes.
+        length: u64,
+    },
+    /// Makes sure that the object exists.
+    Create,
+    /// Removes the object with its data and omap; no error if it does not exist.
+    Remove,
+    /// Sets an omap entry.
+    OmapSet {
+        /// The key.
+        key: Bytes,
+        /// Its new value.
+        value: Bytes,
+    },
+    /// Removes an omap entry; no error if it does not exist.
+    OmapRemove {
+        /// The key.
+        key: Bytes,
+    },
+    /// Sets (or, without a value, removes) an omap entry; if there was one, its old value moves
+    /// to the key `displaced_to`. This is how replaced data gets onto a garbage list atomically.
+    OmapReplace {
+        /// The key.
+        key: Bytes,
+        /// The new value, or `None` to remove the entry.
+        value: Option<Bytes>,
+        /// Where the old value goes.
+        displaced_to: Bytes,
+    },
+}
+
+/// What must hold for a write to be done at all; otherwise it is refused and nothing changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The object exists.
+    ObjectExists,
+    /// The object does not exist.
+    ObjectAbsent,
+    /// The omap entry exists.
+    OmapExists {
+        /// The key.
+        key: Bytes,
+    },
+    /// The omap entry does not exist.
+    OmapAbsent {
+        /// The key.
+        key: Bytes,
+    },
+    /// The omap entry exists and has exactly this value.
+    OmapEquals {
+        /// The key.
+        key: Bytes,
+        /// The value.
+        value: Bytes,
+    },
+    /// No fence of this name with a higher generation was set in the placement group.
+    NotFenced {
+        /// The fence's name.
+        name: Bytes,
+        /// The generation that the writer holds.
+        generation: u64,
+    },
+}
+
+/// A client's write to one object: all of it happens, or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteRequest {
+    /// The object.
+    pub object: ObjectName,
+    /// Checked in order before anything is changed.
+    pub conditions: Vec<Condition>,
+    /// Applied in order.
+    pub mutations: Vec<Mutation>,
+    /// The data of the `Write` mutations, one after the other.
+    pub payload: Bytes,
+    /// Whether the payload was sealed by the client. It then travels authenticated, not encrypted
+    /// a second time.
+    pub payload_sealed: bool,
+}
+
+/// A client's read of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadRequest {
+    /// Data of a block-aligned range, as far as the object reaches; holes read as zeros.
+    Data {
+        /// Offset in bytes, a multiple of the block size.
+        offset: u64,
+        /// Length in bytes.
+        length: u32,
+    },
+    /// Whether the object exists, its size and version.
+    Stat,
+    /// The value of one omap entry.
+    OmapGet {
+        /// The key.
+        key: Bytes,
+    },
+    /// Omap entries in key order.
+    OmapList {
+        /// Only keys with this prefix.
+        prefix: Bytes,
+        /// Only keys at or after this one.
+        from: Bytes,
+        /// At most this many entries, and at most [`crate::limits::OMAP_LIST_MAX`].
+        limit: u32,
+    },
+}
+
+/// What a read found. Data itself travels as the payload beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadOutcome {
+    /// Of [`ReadRequest::Data`]: the payload holds the data.
+    Data {
+        /// Size of the whole object, in bytes.
+        object_bytes: u64,
+        /// Seals of the units that overlap the range, if the object has any.
+        seals: Option<Seals>,
+    },
+    /// Of [`ReadRequest::Stat`].
+    Stat {
+        /// Size in bytes.
+        object_bytes: u64,
+        /// Version of its last change.
+        version: Version,
+    },
+    /// Of [`ReadRequest::OmapGet`].
+    OmapValue(Option<Bytes>),
+    /// Of [`ReadRequest::OmapList`].
+    OmapPage {
+        /// Keys and values in key order.
+        entries: Vec<(Bytes, Bytes)>,
+        /// Whether more entries follow.
+        more: bool,
+    },
+}
+
+/// Why an OSD did not do what it was asked. Every refusal is definite: nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The object does not exist.
+    #[error("no such object")]
+    NoSuchObject,
+    /// A condition of the write does not hold.
+    #[error("condition {index} of the write does not hold")]
+    ConditionFailed {
+        /// Which of the request's conditions.
+        index: u16,
+    },
+    /// Another writer has fenced this one off.
+    #[error("fenced off by a newer writer (generation {generation})")]
+    Fenced {
+        /// The generation that the newer writer holds.
+        generation: u64,
+    },
+    /// An OSD of the placement group has no space left.
+    #[error("no space left on {osd}: delete data or add OSDs")]
+    NoSpace {
+        /// The full OSD.
+        osd: crate::ids::OsdId,
+    },
+    /// The data of this object is damaged on every copy that could be asked.
+    #[error("data is damaged on every copy: {detail}")]
+    Corrupt {
+        /// What was found.
+        detail: String,
+    },
+    /// The request breaks a rule of its own: alignment, size, order.
+    #[error("invalid request: {detail}")]
+    Invalid {
+        /// Which rule.
+        detail: String,
+    },
+    /// This OSD is not the primary of the placement group, or not under this epoch. The client
+    /// should refresh its map and retry.
+    #[error("not the primary of this placement group in this epoch")]
+    NotPrimary,
+    /// The placement group cannot serve now. The client should retry later.
+    #[error("placement group is not active: {detail}")]
+    Inactive {
+        /// What it is waiting for.
+        detail: String,
+    },
+    /// A limit on requests in flight is reached. The client should retry later.
+    #[error("too many requests in flight")]
+    Busy,
+}
+
+impl Refusal {
+    /// Whether the same request may succeed later without any change on the client's side.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Refusal::NotPrimary | Refusal::Inactive { .. } | Refusal::Busy)
+    }
+}
+
+/// The parts of an object that a write touched: what a member that missed the write must fetch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// The object was removed or may have been made anew: all of it counts.
+    pub whole: bool,
+    /// First block and number of blocks of the data ranges written or zeroed.
+    pub block_ranges: Vec<(u32, u32)>,
+    /// Omap keys set or removed.
+    pub omap_keys: Vec<Bytes>,
+}
+
+impl Touched {
+    /// What `mutations` touch.
+    pub fn by(mutations: &[Mutation]) -> Self {
+        let mut touched = Touched::default();
+        for mutation in mutations {
+            match mutation {
+                Mutation::Write { offset, length, .. } => touched.add_range(*offset, u64::from(*length)),
+                Mutation::Zero { offset, length } => touched.add_range(*offset, *length),
+                Mutation::Create => {}
+                Mutation::Remove => touched.whole = true,
+                Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
+                    touched.omap_keys.push(key.clone())
+                }
+                Mutation::OmapReplace { key, displaced_to, .. } => {
+                    touched.omap_keys.extend([key.clone(), displaced_to.clone()]);
+                }
+            }
+        }
+        touched
+    }
+
+    fn add_range(&mut self, offset: u64, length: u64) {
+        let block_bytes = crate::BLOCK_BYTES as u64;
+        let first = offset / block_bytes;
+        let end = (offset + length).div_ceil(block_bytes);
+        self.block_ranges.push((first as u32, (end - first) as u32));
+    }
+
+    /// Adds everything that `other` touched.
+    pub fn merge(&mut self, other: &Touched) {
+        self.whole |= other.whole;
+        self.block_ranges.extend_from_slice(&other.block_ranges);
+        self.omap_keys.extend_from_slice(&other.omap_keys);
+    }
+}
+
+/// One entry of a placement group's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Its place in the group's history.
+    pub version: Version,
+    /// The client's request, by which a retry is recognised.
+    pub request: Option<RequestId>,
+    /// The object changed.
+    pub object: ObjectName,
+    /// What of the object was changed.
+    pub touched: Touched,
+}
+
+/// A change of one object of one placement group that is applied whole or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transaction {
+    /// The placement group.
+    pub pg: PgId,
+    /// The object.
+    pub object: ObjectName,
+    /// Applied in order.
+    pub mutations: Vec<Mutation>,
+    /// The data of the `Write` mutations, one after the other.
+    pub payload: Bytes,
+    /// Whether the payload was sealed by the client.
+    pub payload_sealed: bool,
+    /// The entries that this change adds to the group's log, oldest first: one for a client's
+    /// write, several when a lagging member is brought level, none for the group's own state.
+    pub log: Vec<LogEntry>,
+}

@@ -1,0 +1,249 @@
+//! The records kept in cluster state, as JSON values under the keys of `atoll-cluster`. Each says
+//! the version of its own format, so that later releases can tell what they read.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Epoch, OsdId, PgId, PoolId};
+
+/// The format version that this release writes into every record.
+pub const RECORD_FORMAT: u32 = 1;
+
+/// How frames between Atoll processes are protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FrameMode {
+    /// Control segments are encrypted and authenticated; payloads too, or only authenticated when
+    /// the client has sealed them.
+    #[default]
+    Secure,
+    /// Frames carry checksums against accidents only; the handshake still authenticates the peers.
+    Crc,
+}
+
+/// What the whole cluster agrees on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// 128 random bits in hexadecimal.
+    pub id: String,
+    /// Protection of frames between Atoll processes.
+    pub frame_mode: FrameMode,
+    /// Unix time of creation, in milliseconds.
+    pub created_unix_ms: u64,
+}
+
+/// An OSD that is a part of the cluster, running or not.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Its number.
+    pub id: OsdId,
+    /// The host it lives on: a failure domain.
+    pub host: String,
+    /// Static X25519 public key, in hexadecimal.
+    pub public_key: String,
+    /// Share of data that it should hold, by convention its size in TiB.
+    pub weight: f64,
+    /// `ssd`, `hdd`, ...
+    pub device_class: String,
+    /// Size of its device in bytes.
+    pub device_bytes: u64,
+}
+
+/// The presence of a running OSD; the key is tied to its lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsdUpRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Its number.
+    pub id: OsdId,
+    /// `IP:PORT` where it listens.
+    pub address: String,
+    /// Process id on its host.
+    pub process_id: u32,
+    /// Drawn anew at every start.
+    pub incarnation: u64,
+}
+
+/// What a running OSD last said about its device; the key is tied to its lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsdUsageRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Bytes of the data region.
+    pub total_bytes: u64,
+    /// Bytes of the data region in use.
+    pub used_bytes: u64,
+    /// Whether it refuses new data for lack of space.
+    pub is_full: bool,
+    /// Objects stored.
+    pub object_count: u64,
+    /// Placement groups for which it is the primary, by state: `active`, `peering`, ...
+    pub primary_pg_states: std::collections::BTreeMap<String, u32>,
+    /// Damaged blocks found since start.
+    pub corrupt_block_count: u64,
+}
+
+/// How a pool protects its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Redundancy {
+    /// `size` full copies; I/O needs `min_size` of them.
+    Replicated {
+        /// Copies.
+        size: u32,
+        /// Copies without which I/O stops.
+        min_size: u32,
+    },
+}
+
+/// The level of the CRUSH tree across which the members of a placement group are spread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailureDomain {
+    /// Members on different OSDs, perhaps of one host.
+    Osd,
+    /// Members on different hosts.
+    #[default]
+    Host,
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Its number.
+    pub id: PoolId,
+    /// Its name.
+    pub name: String,
+    /// How it protects objects.
+    pub redundancy: Redundancy,
+    /// Number of placement groups, a power of two.
+    pub pg_num: u32,
+    /// Where members may sit.
+    pub failure_domain: FailureDomain,
+    /// Only OSDs of this class, or all.
+    pub device_class: Option<String>,
+}
+
+/// The configuration in force of one placement group. It changes only by compare-and-swap, and
+/// every change raises the epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PgRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Generation of this configuration.
+    pub epoch: Epoch,
+    /// Members; an ack means durable on all of them.
+    pub members: Vec<OsdId>,
+    /// The member that orders writes and serves reads.
+    pub primary: OsdId,
+    /// The last epoch that became active.
+    pub activated_epoch: Epoch,
+    /// Members of that epoch's configuration.
+    pub last_active_members: Vec<OsdId>,
+}
+
+/// A placement group and its configuration.
+pub type PgMapEntry = (PgId, PgRecord);
+
+/// A block image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// 64 random bits in hexadecimal; names the image's objects.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Size of the objects it is cut into, in bytes.
+    pub object_bytes: u64,
+    /// The pool of its objects.
+    pub pool: PoolId,
+    /// The image key, wrapped by the key-management service.
+    pub wrapped_key: String,
+    /// Random 128-bit ids of all writing attachments, in hexadecimal; a seal names one by index.
+    pub attach_ids: Vec<String>,
+    /// Raised by every writer that takes the image; OSDs refuse writes of lower generations.
+    pub writer_generation: u64,
+    /// Unix time of creation, in milliseconds.
+    pub created_unix_ms: u64,
+}
+
+/// Who writes to an image now; the key is tied to the writer's lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageLockRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// The writer's generation.
+    pub generation: u64,
+    /// Host, process and purpose, for people.
+    pub owner: String,
+    /// Unix time when it was taken, in milliseconds.
+    pub taken_unix_ms: u64,
+}
+
+/// An S3 bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// 64 random bits in hexadecimal; names the bucket's index objects.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Access key of the user who made it.
+    pub owner: String,
+    /// The pool of its data and index.
+    pub pool: PoolId,
+    /// Number of index objects over which its keys are spread.
+    pub index_shards: u32,
+    /// The bucket key, wrapped by the key-management service.
+    pub wrapped_key: String,
+    /// Unix time of creation, in milliseconds.
+    pub created_unix_ms: u64,
+}
+
+/// An S3 user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// The public half of the credentials.
+    pub access_key: String,
+    /// The secret half, wrapped by the key-management service.
+    pub wrapped_secret_key: String,
+    /// For people.
+    pub display_name: String,
+    /// Unix time of creation, in milliseconds.
+    pub created_unix_ms: u64,
+}
+
+/// What the holder of a static key may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PeerRole {
+    /// Sends replication messages and client requests.
+    Osd,
+    /// Sends client requests.
+    Client,
+}
+
+/// A static X25519 key that may open connections to OSDs; the key's hexadecimal is the record's
+/// key in cluster state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorizedKeyRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// What its holder may do.
+    pub role: PeerRole,
+    /// For an OSD, its number.
+    pub osd: Option<OsdId>,
+    /// For people.
+    pub name: String,
+}
