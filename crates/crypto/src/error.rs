@@ -1,0 +1,39 @@
+//! What can go wrong with keys and sealed data.
+
+use std::path::PathBuf;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum CryptoError {
+    /// An authentication tag does not fit: the data, its place or the key is not what it was.
+    #[error("{what} does not authenticate: it was changed, moved, or sealed with another key")]
+    NotAuthentic {
+        /// What was being opened.
+        what: String,
+    },
+    /// A seal or wrapped key does not have the form that it must have.
+    #[error("{what} is malformed: {detail}")]
+    Malformed {
+        /// What was being read.
+        what: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The key-management service does not have the key that a wrapped key names.
+    #[error("the key-management service has no key '{key_id}'; is this the right key file for this cluster?")]
+    NoSuchKey {
+        /// The key asked for.
+        key_id: String,
+    },
+    /// All nonces of a key are used up; a new attachment gets a new key.
+    #[error("the nonces of this attachment are used up; detach and attach again")]
+    NoncesExhausted,
+    /// A key file could not be read or written.
+    #[error("key file {}: {source}", path.display())]
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+}
