@@ -1,0 +1,459 @@
+//! Frames: a 16-byte header in the clear, a control segment, and perhaps a payload.
+//!
+//! ```text
+//! control length u32 | payload length u32 | flags u32 | zero u32
+//! control segment    | check (16 bytes, or 4 in crc mode)
+//! payload            | check (only if there is a payload)
+//! ```
+//!
+//! In `secure` mode the checks are AES-256-GCM tags. The control segment is encrypted with the
+//! header as associated data; a payload is encrypted too, unless its flag says that the client has
+//! sealed it already: then it is the associated data of an empty message, so it is authenticated
+//! but not encrypted a second time. The nonces count: frame `n` uses `2n` for control and `2n + 1`
+//! for payload, under a key of its own per direction, so a replayed, dropped or reordered frame
+//! does not authenticate. In `crc` mode the checks are CRC-32C. Nothing is given out before its
+//! check was verified, and the lengths are bounded before anything is buffered for them.
+
+use std::collections::VecDeque;
+
+use atoll_base::crc32c;
+use atoll_base::limits::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Length of a frame's header in bytes.
+pub const FRAME_HEADER_BYTES: usize = 16;
+const TAG_BYTES: usize = 16;
+const CRC_BYTES: usize = 4;
+const FLAG_PAYLOAD_SEALED: u32 = 1;
+/// A payload up to this size is copied next to its neighbours rather than sent as a piece of its
+/// own: the copy costs less than one more I/O vector and buffer handle.
+const COPY_BYTES_MAX: usize = 16 << 10;
+
+/// Why received bytes are not a frame. The connection must be closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// A length is over its limit.
+    #[error("a frame's {segment} segment of {length} bytes is over the limit of {limit}")]
+    TooLong {
+        /// Which segment.
+        segment: &'static str,
+        /// The length in the header.
+        length: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Unknown flags or a non-zero reserved field.
+    #[error("a frame's header has unknown flags {flags:#x}")]
+    UnknownFlags {
+        /// The flags and reserved bits.
+        flags: u64,
+    },
+    /// A check does not fit.
+    #[error("frame {number}: the check of the {segment} segment does not fit; bytes were damaged or forged")]
+    BadCheck {
+        /// Which frame of the connection.
+        number: u64,
+        /// Which segment.
+        segment: &'static str,
+    },
+    /// The counter of frames is used up; a new connection starts a new one.
+    #[error("the connection has used up its nonces")]
+    NoncesExhausted,
+}
+
+enum Protection {
+    Secure(Box<LessSafeKey>),
+    Crc,
+}
+
+impl Protection {
+    fn check_bytes(&self) -> usize {
+        match self {
+            Protection::Secure(_) => TAG_BYTES,
+            Protection::Crc => CRC_BYTES,
+        }
+    }
+}
+
+fn secure(key: &[u8; 32]) -> Protection {
+    let key = UnboundKey::new(&AES_256_GCM, key).expect("32 bytes are an AES-256 key");
+    Protection::Secure(Box::new(LessSafeKey::new(key)))
+}
+
+fn nonce(frame_number: u64, segment: u64) -> Nonce {
+    let mut bytes = [0; 12];
+    bytes[4..].copy_from_slice(&(2 * frame_number + segment).to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+const FRAME_NUMBER_MAX: u64 = 1 << 62;
+
+/// Bytes waiting to be sent on one connection. Small pieces are gathered into one buffer.
+#[derive(Default)]
+pub struct SendQueue {
+    chunks: VecDeque<Bytes>,
+    tail: BytesMut,
+    length_bytes: usize,
+}
+
+impl SendQueue {
+    /// Appends a copy of `bytes`.
+    pub fn push_copy(&mut self, bytes: &[u8]) {
+        self.length_bytes += bytes.len();
+        self.tail.extend_from_slice(bytes);
+    }
+
+    /// Appends `bytes`, without a copy when they are many.
+    pub fn push(&mut self, bytes: Bytes) {
+        if bytes.len() <= COPY_BYTES_MAX {
+            self.push_copy(&bytes);
+        } else {
+            self.length_bytes += bytes.len();
+            self.seal_tail();
+            self.chunks.push_back(bytes);
+        }
+    }
+
+    fn seal_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.chunks.push_back(self.tail.split().freeze());
+        }
+    }
+
+    /// Bytes waiting.
+    pub fn len(&self) -> usize {
+        self.length_bytes
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.length_bytes == 0
+    }
+
+    /// Takes everything that waits, in order.
+    pub fn take(&mut self) -> VecDeque<Bytes> {
+        self.seal_tail();
+        self.length_bytes = 0;
+        std::mem::take(&mut self.chunks)
+    }
+}
+
+/// Makes the frames of one direction of one connection.
+pub struct FrameEncoder {
+    protection: Protection,
+    next_frame: u64,
+}
+
+impl FrameEncoder {
+    /// Frames of `secure` mode.
+    pub fn secure(key: &[u8; 32]) -> Self {
+        FrameEncoder { protection: secure(key), next_frame: 0 }
+    }
+
+    /// Frames of `crc` mode.
+    pub fn crc() -> Self {
+        FrameEncoder { protection: Protection::Crc, next_frame: 0 }
+    }
+
+    /// Appends a frame to `queue`. The segments must be within their limits. After an error the
+    /// connection must be closed.
+    pub fn encode(
+        &mut self,
+        control: &[u8],
+        payload: &Bytes,
+        payload_sealed: bool,
+        queue: &mut SendQueue,
+    ) -> Result<(), FrameError> {
+        assert!(control.len() <= CONTROL_BYTES_MAX, "control segment of {} bytes", control.len());
+        assert!(payload.len() <= PAYLOAD_BYTES_MAX, "payload of {} bytes", payload.len());
+        if self.next_frame == FRAME_NUMBER_MAX {
+            return Err(FrameError::NoncesExhausted);
+        }
+        let number = self.next_frame;
+        self.next_frame += 1;
+        let mut header = [0; FRAME_HEADER_BYTES];
+        header[..4].copy_from_slice(&(control.len() as u32).to_le_bytes());
+        header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        let flags = if payload_sealed { FLAG_PAYLOAD_SEALED } else { 0 };
+        header[8..12].copy_from_slice(&flags.to_le_bytes());
+
+        queue.push_copy(&header);
+        let control_start = queue.tail.len();
+        queue.push_copy(control);
+        match &self.protection {
+            Protection::Secure(key) => {
+                let control = &mut queue.tail[control_start..];
+                let tag = key
+                    .seal_in_place_separate_tag(nonce(number, 0), Aad::from(header), control)
+                    .expect("AES-GCM seals a bounded segment");
+                queue.push_copy(tag.as_ref());
+            }
+            Protection::Crc => {
+                let check = crc32c(&queue.tail[control_start - FRAME_HEADER_BYTES..]);
+                queue.push_copy(&check.to_le_bytes());
+            }
+        }
+        if !payload.is_empty() {
+            self.append_payload(number, payload, payload_sealed, queue);
+        }
+        Ok(())
+    }
+
+    fn append_payload(&self, number: u64, payload: &Bytes, payload_sealed: bool, queue: &mut SendQueue) {
+        match &self.protection {
+            Protection::Secure(key) if payload_sealed => {
+                let tag = key
+                    .seal_in_place_separate_tag(nonce(number, 1), Aad::from(&payload[..]), &mut [])
+                    .expect("AES-GCM authenticates a bounded payload");
+                queue.push(payload.clone());
+                queue.push_copy(tag.as_ref());
+            }
+            Protection::Secure(key) => {
+                let start = queue.tail.len();
+                queue.push_copy(payload);
+                let tag = key
+                    .seal_in_place_separate_tag(nonce(number, 1), Aad::empty(), &mut queue.tail[start..])
+                    .expect("AES-GCM seals a bounded payload");
+                queue.push_copy(tag.as_ref());
+            }
+            Protection::Crc => {
+                queue.push(payload.clone());
+                queue.push_copy(&crc32c(payload).to_le_bytes());
+            }
+        }
+    }
+}
+
+/// A frame whose checks fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// The control segment in the clear.
+    pub control: Bytes,
+    /// The payload: in the clear, or as the client sealed it.
+    pub payload: Bytes,
+    /// Whether the client sealed the payload.
+    pub payload_sealed: bool,
+}
+
+struct Header {
+    bytes: [u8; FRAME_HEADER_BYTES],
+    control_bytes: usize,
+    payload_bytes: usize,
+    payload_sealed: bool,
+}
+
+impl Header {
+    fn parse(bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<Self, FrameError> {
+        let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a field has 4 bytes"));
+        let (control_bytes, payload_bytes) = (field(0) as usize, field(4) as usize);
+        let (flags, reserved) = (field(8), field(12));
+        if control_bytes > CONTROL_BYTES_MAX {
+            return Err(FrameError::TooLong {
+                segment: "control",
+                length: control_bytes,
+                limit: CONTROL_BYTES_MAX,
+            });
+        }
+        if payload_bytes > PAYLOAD_BYTES_MAX {
+            return Err(FrameError::TooLong {
+                segment: "payload",
+                length: payload_bytes,
+                limit: PAYLOAD_BYTES_MAX,
+            });
+        }
+        if flags & !FLAG_PAYLOAD_SEALED != 0 || reserved != 0 {
+            return Err(FrameError::UnknownFlags { flags: u64::from(reserved) << 32 | u64::from(flags) });
+        }
+        Ok(Header { bytes: *bytes, control_bytes, payload_bytes, payload_sealed: flags != 0 })
+    }
+
+    fn frame_bytes(&self, check_bytes: usize) -> usize {
+        let payload_check_bytes = if self.payload_bytes == 0 { 0 } else { check_bytes };
+        FRAME_HEADER_BYTES + self.control_bytes + check_bytes + self.payload_bytes + payload_check_bytes
+    }
+}
+
+/// Takes the frames of one direction of one connection out of received bytes.
+pub struct FrameDecoder {
+    protection: Protection,
+    next_frame: u64,
+}
+
+impl FrameDecoder {
+    /// Frames of `secure` mode.
+    pub fn secure(key: &[u8; 32]) -> Self {
+        FrameDecoder { protection: secure(key), next_frame: 0 }
+    }
+
+    /// Frames of `crc` mode.
+    pub fn crc() -> Self {
+        FrameDecoder { protection: Protection::Crc, next_frame: 0 }
+    }
+
+    /// How many bytes beyond those in `received` the next frame needs; 0 if it is there whole or
+    /// its header is not there yet.
+    pub fn missing_bytes(&self, received: &[u8]) -> usize {
+        let Some(header) = received.first_chunk().map(Header::parse) else { return 0 };
+        let frame_bytes = header.map_or(0, |header| header.frame_bytes(self.protection.check_bytes()));
+        frame_bytes.saturating_sub(received.len())
+    }
+
+    /// Takes the next frame, or `None` if it is not there whole. After an error the connection
+    /// must be closed.
+    pub fn decode(&mut self, received: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+        let Some(header) = received.first_chunk() else { return Ok(None) };
+        let header = Header::parse(header)?;
+        let check_bytes = self.protection.check_bytes();
+        if received.len() < header.frame_bytes(check_bytes) {
+            return Ok(None);
+        }
+        if self.next_frame == FRAME_NUMBER_MAX {
+            return Err(FrameError::NoncesExhausted);
+        }
+        let number = self.next_frame;
+        self.next_frame += 1;
+        received.advance(FRAME_HEADER_BYTES);
+        let mut control = received.split_to(header.control_bytes + check_bytes);
+        self.open_control(number, &header, &mut control)?;
+        control.truncate(header.control_bytes);
+        let mut payload = Bytes::new();
+        if header.payload_bytes > 0 {
+            let mut sealed = received.split_to(header.payload_bytes + check_bytes);
+            self.open_payload(number, &header, &mut sealed)?;
+            sealed.truncate(header.payload_bytes);
+            payload = sealed.freeze();
+        }
+        Ok(Some(Frame { control: control.freeze(), payload, payload_sealed: header.payload_sealed }))
+    }
+
+    fn open_control(&self, number: u64, header: &Header, control: &mut BytesMut) -> Result<(), FrameError> {
+        let fits = match &self.protection {
+            Protection::Secure(key) => {
+                key.open_in_place(nonce(number, 0), Aad::from(header.bytes), control).is_ok()
+            }
+            Protection::Crc => {
+                let (data, check) = control.split_at(header.control_bytes);
+                let mut checked = Vec::with_capacity(FRAME_HEADER_BYTES + data.len());
+                checked.extend_from_slice(&header.bytes);
+                checked.extend_from_slice(data);
+                crc32c(&checked).to_le_bytes() == check
+            }
+        };
+        if fits { Ok(()) } else { Err(FrameError::BadCheck { number, segment: "control" }) }
+    }
+
+    fn open_payload(&self, number: u64, header: &Header, sealed: &mut BytesMut) -> Result<(), FrameError> {
+        let (data, check) = sealed.split_at_mut(header.payload_bytes);
+        let fits = match &self.protection {
+            Protection::Secure(key) if header.payload_sealed => {
+                key.open_in_place(nonce(number, 1), Aad::from(&*data), check).is_ok()
+            }
+            Protection::Secure(key) => key.open_in_place(nonce(number, 1), Aad::empty(), sealed).is_ok(),
+            Protection::Crc => crc32c(data).to_le_bytes() == check,
+        };
+        if fits { Ok(()) } else { Err(FrameError::BadCheck { number, segment: "payload" }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn codec(is_secure: bool) -> (FrameEncoder, FrameDecoder) {
+        if is_secure {
+            (FrameEncoder::secure(&[7; 32]), FrameDecoder::secure(&[7; 32]))
+        } else {
+            (FrameEncoder::crc(), FrameDecoder::crc())
+        }
+    }
+
+    fn gather(queue: &mut SendQueue) -> BytesMut {
+        let mut bytes = BytesMut::new();
+        queue.take().iter().for_each(|chunk| bytes.extend_from_slice(chunk));
+        bytes
+    }
+
+    fn segments() -> impl Strategy<Value = (Vec<u8>, Vec<u8>, bool)> {
+        let payload = prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..300),
+            proptest::collection::vec(any::<u8>(), 20_000..20_010),
+        ];
+        (proptest::collection::vec(any::<u8>(), 0..300), payload, any::<bool>())
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_fragmentation(
+            is_secure: bool,
+            frames in proptest::collection::vec(segments(), 1..6),
+            step in 1usize..5000,
+        ) {
+            let (mut encoder, mut decoder) = codec(is_secure);
+            let mut queue = SendQueue::default();
+            for (control, payload, sealed) in &frames {
+                encoder.encode(control, &Bytes::from(payload.clone()), *sealed, &mut queue).unwrap();
+            }
+            let sent = gather(&mut queue);
+            let mut received = BytesMut::new();
+            let mut seen = Vec::new();
+            for piece in sent.chunks(step) {
+                received.extend_from_slice(piece);
+                while let Some(frame) = decoder.decode(&mut received).unwrap() {
+                    seen.push((frame.control.to_vec(), frame.payload.to_vec(), frame.payload_sealed));
+                }
+            }
+            prop_assert!(received.is_empty());
+            prop_assert_eq!(seen, frames);
+        }
+
+        #[test]
+        fn a_flipped_bit_is_never_given_out(
+            is_secure: bool, segments in segments(), position: prop::sample::Index, bit in 0u8..8,
+        ) {
+            let (mut encoder, mut decoder) = codec(is_secure);
+            let mut queue = SendQueue::default();
+            encoder.encode(&segments.0, &Bytes::from(segments.1), segments.2, &mut queue).unwrap();
+            let mut sent = gather(&mut queue);
+            let position = position.index(sent.len());
+            sent[position] ^= 1 << bit;
+            prop_assert!(!matches!(decoder.decode(&mut sent), Ok(Some(_))));
+        }
+
+        #[test]
+        fn random_bytes_never_panic(is_secure: bool, bytes: Vec<u8>) {
+            let (_, mut decoder) = codec(is_secure);
+            let mut received = BytesMut::from(&bytes[..]);
+            decoder.missing_bytes(&received);
+            let _ = decoder.decode(&mut received);
+        }
+    }
+
+    #[test]
+    fn replayed_and_reordered_frames_are_refused() {
+        let (mut encoder, mut decoder) = codec(true);
+        let mut queue = SendQueue::default();
+        encoder.encode(b"one", &Bytes::new(), false, &mut queue).unwrap();
+        let first = gather(&mut queue);
+        encoder.encode(b"two", &Bytes::new(), false, &mut queue).unwrap();
+        let second = gather(&mut queue);
+        let mut early = FrameDecoder::secure(&[7; 32]);
+        assert!(early.decode(&mut second.clone()).is_err(), "reordered");
+        assert!(decoder.decode(&mut first.clone()).unwrap().is_some());
+        assert!(decoder.decode(&mut first.clone()).is_err(), "replayed");
+    }
+
+    #[test]
+    fn a_sealed_payload_is_not_encrypted_again() {
+        let (mut encoder, _) = codec(true);
+        let mut queue = SendQueue::default();
+        let payload = Bytes::from(vec![0x5a; 4096]);
+        encoder.encode(b"control", &payload, true, &mut queue).unwrap();
+        let sent = gather(&mut queue);
+        assert!(sent.windows(4096).any(|window| window == &payload[..]));
+        encoder.encode(b"control", &payload, false, &mut queue).unwrap();
+        let sent = gather(&mut queue);
+        assert!(!sent.windows(16).any(|window| window == &payload[..16]));
+    }
+}

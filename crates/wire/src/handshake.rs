@@ -1,0 +1,271 @@
+//! Opening a connection: `Noise_IK_25519_AESGCM_SHA256` (Noise Protocol Framework, revision 34).
+//! The initiator knows whom it wants to reach by its static key; the responder learns the
+//! initiator's static key in the first message and checks it against cluster state. Each handshake
+//! message travels as a 16-bit length (big-endian) and its bytes, after an 8-byte greeting.
+
+use atoll_base::records::FrameMode;
+use bytes::{Buf, BytesMut};
+use zeroize::Zeroize;
+
+/// A static X25519 public key: the name of a process in cluster state.
+pub type PublicKey = [u8; 32];
+
+/// A static X25519 key pair.
+#[derive(Clone)]
+pub struct KeyPair {
+    private: [u8; 32],
+    public: PublicKey,
+}
+
+impl KeyPair {
+    /// The pair that belongs to 32 random bytes.
+    pub fn from_private(private: [u8; 32]) -> Self {
+        use snow::resolvers::{CryptoResolver, DefaultResolver};
+        let mut curve = DefaultResolver
+            .resolve_dh(&snow::params::DHChoice::Curve25519)
+            .expect("the default resolver has Curve25519");
+        curve.set(&private);
+        let public = curve.pubkey().try_into().expect("X25519 public keys have 32 bytes");
+        KeyPair { private, public }
+    }
+
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        self.public
+    }
+}
+
+impl Drop for KeyPair {
+    fn drop(&mut self) {
+        self.private.zeroize();
+    }
+}
+
+/// Why a handshake failed. The connection must be closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// The first bytes are not those of this protocol and version.
+    #[error("the peer does not speak Atoll's protocol version 1")]
+    NotAtoll,
+    /// A message does not authenticate or is malformed. A wrong or unknown key looks like this too.
+    #[error("the handshake does not authenticate: the peer has another key than cluster state says")]
+    NotAuthentic,
+    /// A message is longer than any handshake message can be.
+    #[error("a handshake message of {length} bytes is too long")]
+    TooLong {
+        /// Its length.
+        length: usize,
+    },
+    /// The peers are configured with different frame modes.
+    #[error("the peer wants {theirs:?} frames, this side wants {ours:?}; set the same frame mode on both")]
+    ModeMismatch {
+        /// What this side wants.
+        ours: FrameMode,
+        /// What the peer wants.
+        theirs: FrameMode,
+    },
+    /// Bytes arrived before it was the peer's turn to speak.
+    #[error("the peer spoke out of turn")]
+    OutOfTurn,
+}
+
+/// The frame keys that a finished handshake gives, one per direction.
+pub struct SessionKeys {
+    /// Protects what this side sends.
+    pub send: [u8; 32],
+    /// Protects what the peer sends.
+    pub receive: [u8; 32],
+}
+
+impl Drop for SessionKeys {
+    fn drop(&mut self) {
+        self.send.zeroize();
+        self.receive.zeroize();
+    }
+}
+
+/// What received bytes led to.
+pub enum HandshakeInput {
+    /// More bytes are needed.
+    Incomplete,
+    /// The handshake is complete: send `reply` (empty for the initiator), then frames.
+    Done {
+        /// Bytes to send first.
+        reply: Vec<u8>,
+        /// The keys of the frames that follow.
+        keys: SessionKeys,
+        /// The peer's static key. The responder must check that it is authorised.
+        peer: PublicKey,
+    },
+}
+
+const GREETING: &[u8; 8] = b"ATOLL\0\0\x01";
+const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
+/// Longest handshake message accepted, in bytes.
+pub const HANDSHAKE_BYTES_MAX: usize = 512;
+
+/// One side of a handshake.
+pub struct Handshake {
+    noise: snow::HandshakeState,
+    mode: FrameMode,
+    is_initiator: bool,
+}
+
+fn mode_byte(mode: FrameMode) -> u8 {
+    match mode {
+        FrameMode::Secure => 1,
+        FrameMode::Crc => 2,
+    }
+}
+
+impl Handshake {
+    /// Starts as the side that connects. `ephemeral` must be 32 fresh random bytes. Returns the
+    /// bytes to send first.
+    pub fn initiate(local: &KeyPair, remote: &PublicKey, mode: FrameMode, ephemeral: [u8; 32]) -> (Self, Vec<u8>) {
+        let mut noise = builder(local, &ephemeral)
+            .remote_public_key(remote)
+            .and_then(snow::Builder::build_initiator)
+            .expect("the pattern and key lengths are fixed");
+        let mut first = GREETING.to_vec();
+        append_message(&mut noise, mode, &mut first);
+        (Handshake { noise, mode, is_initiator: true }, first)
+    }
+
+    /// Starts as the side that was connected to. `ephemeral` must be 32 fresh random bytes.
+    pub fn respond(local: &KeyPair, mode: FrameMode, ephemeral: [u8; 32]) -> Self {
+        let noise = builder(local, &ephemeral).build_responder().expect("the pattern and key lengths are fixed");
+        Handshake { noise, mode, is_initiator: false }
+    }
+
+    /// Takes the peer's message out of `received` once it is there whole.
+    pub fn receive(&mut self, received: &mut BytesMut) -> Result<HandshakeInput, HandshakeError> {
+        let greeting_bytes = if self.is_initiator { 0 } else { GREETING.len() };
+        let greeting_seen = received.len().min(greeting_bytes);
+        if received[..greeting_seen] != GREETING[..greeting_seen] {
+            return Err(HandshakeError::NotAtoll);
+        }
+        let Some(length_bytes) = received.get(greeting_bytes..greeting_bytes + 2) else {
+            return Ok(HandshakeInput::Incomplete);
+        };
+        let length = usize::from(u16::from_be_bytes([length_bytes[0], length_bytes[1]]));
+        if length > HANDSHAKE_BYTES_MAX {
+            return Err(HandshakeError::TooLong { length });
+        }
+        if received.len() < greeting_bytes + 2 + length {
+            return Ok(HandshakeInput::Incomplete);
+        }
+        received.advance(greeting_bytes + 2);
+        let message = received.split_to(length);
+        self.finish(&message)
+    }
+
+    fn finish(&mut self, message: &[u8]) -> Result<HandshakeInput, HandshakeError> {
+        let mut payload = [0; HANDSHAKE_BYTES_MAX];
+        let payload_bytes =
+            self.noise.read_message(message, &mut payload).map_err(|_| HandshakeError::NotAuthentic)?;
+        let theirs = match payload[..payload_bytes] {
+            [1] => FrameMode::Secure,
+            [2] => FrameMode::Crc,
+            _ => return Err(HandshakeError::NotAtoll),
+        };
+        if theirs != self.mode {
+            return Err(HandshakeError::ModeMismatch { ours: self.mode, theirs });
+        }
+        let mut reply = Vec::new();
+        if !self.is_initiator {
+            append_message(&mut self.noise, self.mode, &mut reply);
+        }
+        let peer = self.noise.get_remote_static().expect("both IK messages have been seen");
+        let peer = peer.try_into().expect("X25519 public keys have 32 bytes");
+        let (initiator_key, responder_key) = self.noise.dangerously_get_raw_split();
+        let keys = if self.is_initiator {
+            SessionKeys { send: initiator_key, receive: responder_key }
+        } else {
+            SessionKeys { send: responder_key, receive: initiator_key }
+        };
+        Ok(HandshakeInput::Done { reply, keys, peer })
+    }
+}
+
+fn builder<'a>(local: &'a KeyPair, ephemeral: &'a [u8; 32]) -> snow::Builder<'a> {
+    // snow calls a caller's ephemeral key "for testing only" because it must be fresh and random;
+    // ours is: the shell draws it from the operating system for each handshake.
+    snow::Builder::new(PATTERN.parse().expect("the pattern's name is valid"))
+        .local_private_key(&local.private)
+        .and_then(|builder| builder.prologue(GREETING))
+        .map(|builder| builder.fixed_ephemeral_key_for_testing_only(ephemeral))
+        .expect("each builder value is set once")
+}
+
+fn append_message(noise: &mut snow::HandshakeState, mode: FrameMode, output: &mut Vec<u8>) {
+    let mut message = [0; HANDSHAKE_BYTES_MAX];
+    let length = noise.write_message(&[mode_byte(mode)], &mut message).expect("it is this side's turn");
+    output.extend_from_slice(&(length as u16).to_be_bytes());
+    output.extend_from_slice(&message[..length]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(seed: u8) -> KeyPair {
+        KeyPair::from_private([seed; 32])
+    }
+
+    fn run(
+        initiator_mode: FrameMode,
+        responder_mode: FrameMode,
+        expected: PublicKey,
+        responder: &KeyPair,
+    ) -> Result<(SessionKeys, SessionKeys), HandshakeError> {
+        let (mut left, first) = Handshake::initiate(&pair(1), &expected, initiator_mode, [3; 32]);
+        let mut right = Handshake::respond(responder, responder_mode, [4; 32]);
+        let mut received = BytesMut::from(&first[..]);
+        let HandshakeInput::Done { reply, keys: right_keys, peer } = right.receive(&mut received)? else {
+            panic!("the first message is whole");
+        };
+        assert_eq!(peer, pair(1).public());
+        let mut received = BytesMut::from(&reply[..]);
+        let HandshakeInput::Done { keys: left_keys, peer, .. } = left.receive(&mut received)? else {
+            panic!("the second message is whole");
+        };
+        assert_eq!(peer, responder.public());
+        Ok((left_keys, right_keys))
+    }
+
+    #[test]
+    fn both_sides_get_the_same_keys() {
+        let responder = pair(2);
+        let (left, right) = run(FrameMode::Secure, FrameMode::Secure, responder.public(), &responder).unwrap();
+        assert_eq!((left.send, left.receive), (right.receive, right.send));
+        assert_ne!(left.send, left.receive);
+    }
+
+    #[test]
+    fn a_wrong_responder_key_or_mode_is_refused() {
+        let responder = pair(2);
+        let wrong = run(FrameMode::Secure, FrameMode::Secure, pair(9).public(), &responder);
+        assert_eq!(wrong.err(), Some(HandshakeError::NotAuthentic));
+        let mode = run(FrameMode::Secure, FrameMode::Crc, responder.public(), &responder);
+        assert!(matches!(mode.err(), Some(HandshakeError::ModeMismatch { .. })));
+    }
+
+    #[test]
+    fn fragments_and_garbage() {
+        let responder = pair(2);
+        let (_, first) = Handshake::initiate(&pair(1), &responder.public(), FrameMode::Secure, [3; 32]);
+        for cut in 0..first.len() {
+            let mut right = Handshake::respond(&responder, FrameMode::Secure, [4; 32]);
+            let mut received = BytesMut::from(&first[..cut]);
+            assert!(matches!(right.receive(&mut received), Ok(HandshakeInput::Incomplete)));
+            received.extend_from_slice(&first[cut..]);
+            assert!(matches!(right.receive(&mut received), Ok(HandshakeInput::Done { .. })));
+        }
+        for position in 0..first.len() {
+            let mut flipped = BytesMut::from(&first[..]);
+            flipped[position] ^= 0x10;
+            let mut right = Handshake::respond(&responder, FrameMode::Secure, [4; 32]);
+            assert!(!matches!(right.receive(&mut flipped), Ok(HandshakeInput::Done { .. })), "{position}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The messages. A request's payload and a reply's payload travel as the frame's payload.
+
+use atoll_base::{
+    Epoch, ObjectName, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, Transaction, Version, WriteRequest,
+};
+use bytes::Bytes;
+
+/// Everything that one Atoll process says to another once the handshake is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Client to primary.
+    Read {
+        /// Names the request; the answer repeats its sequence.
+        id: RequestId,
+        /// The object's placement group.
+        pg: PgId,
+        /// The epoch under which the client believes this OSD to be the primary.
+        epoch: Epoch,
+        /// The object.
+        object: ObjectName,
+        /// What to read.
+        request: ReadRequest,
+    },
+    /// Client to primary.
+    Write {
+        /// Names the request; a retry has the same id.
+        id: RequestId,
+        /// Every request of this session with a lower sequence has been answered, so nothing
+        /// about them needs to be remembered.
+        answered_below: u64,
+        /// The object's placement group.
+        pg: PgId,
+        /// The epoch under which the client believes this OSD to be the primary.
+        epoch: Epoch,
+        /// What to write.
+        request: WriteRequest,
+    },
+    /// Primary to client.
+    ReadReply {
+        /// The request's sequence.
+        sequence: u64,
+        /// What was found.
+        result: Result<ReadOutcome, Refusal>,
+        /// The data of [`ReadOutcome::Data`].
+        payload: Bytes,
+    },
+    /// Primary to client: the write is durable on all members, or was refused.
+    WriteReply {
+        /// The request's sequence.
+        sequence: u64,
+        /// Whether it was done.
+        result: Result<(), Refusal>,
+    },
+    /// Primary to member: apply this next write of the group.
+    Replicate {
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// The write; its one log entry follows the member's head.
+        transaction: Transaction,
+    },
+    /// Member to primary: the group's history up to `version` is durable here.
+    ReplicateAck {
+        /// The group.
+        pg: PgId,
+        /// The epoch of the message acknowledged.
+        epoch: Epoch,
+        /// The version acknowledged.
+        version: Version,
+        /// Whether this member refuses new data for lack of space.
+        is_full: bool,
+    },
+    /// New primary to member: promise to ignore lower epochs, and say what you have.
+    PeerQuery {
+        /// The group.
+        pg: PgId,
+        /// The new epoch.
+        epoch: Epoch,
+    },
+    /// Member to new primary: the promise is durable, and this is what I have.
+    PeerInfo {
+        /// The group.
+        pg: PgId,
+        /// The epoch promised.
+        epoch: Epoch,
+        /// Version of the newest write in this member's history.
+        head: Version,
+        /// Whether this member refuses new data for lack of space.
+        is_full: bool,
+    },
+    /// New primary to the member with the newest history: send me what I lack.
+    PeerFetch {
+        /// The group.
+        pg: PgId,
+        /// The new epoch.
+        epoch: Epoch,
+        /// The primary's own head.
+        after: Version,
+    },
+    /// Brings a lagging member (or the new primary itself) level: the state of one object, with
+    /// the log entries that led to it in the last message of the series.
+    PeerSync {
+        /// The new epoch.
+        epoch: Epoch,
+        /// The object's state.
+        transaction: Transaction,
+        /// Whether this is the last message of the series.
+        is_last: bool,
+    },
+    /// Answer to the last [`Message::PeerSync`] of a series: all of it is durable.
+    PeerSynced {
+        /// The group.
+        pg: PgId,
+        /// The epoch of the series.
+        epoch: Epoch,
+        /// The member's head now.
+        head: Version,
+    },
+    /// Primary to member: send your copy of these blocks; mine is damaged.
+    CopyRead {
+        /// The group.
+        pg: PgId,
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// Repeated in the answer.
+        tag: u64,
+        /// The object.
+        object: ObjectName,
+        /// Offset in bytes, a multiple of the block size.
+        offset: u64,
+        /// Length in bytes.
+        length: u32,
+    },
+    /// Answer to [`Message::CopyRead`].
+    CopyReply {
+        /// The group.
+        pg: PgId,
+        /// The epoch of the question.
+        epoch: Epoch,
+        /// The question's tag.
+        tag: u64,
+        /// What was found.
+        result: Result<ReadOutcome, Refusal>,
+        /// The data.
+        payload: Bytes,
+    },
+    /// Asks whether the peer is alive.
+    Ping {
+        /// Repeated in the answer.
+        tag: u64,
+    },
+    /// Answer to [`Message::Ping`].
+    Pong {
+        /// The question's tag.
+        tag: u64,
+    },
+}

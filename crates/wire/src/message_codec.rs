@@ -1,0 +1,378 @@
+//! Byte encoding of messages in a frame's control segment: one byte for the kind, then the fields
+//! in the order of their declaration.
+
+use atoll_base::operation::codec::{decode_mutations, encode_mutations};
+use atoll_base::{
+    CodecError, Condition, Epoch, ObjectName, PgId, ReadOutcome, ReadRequest, Reader, Refusal, RequestId,
+    Transaction, Version, WriteRequest, Writer, limits,
+};
+use bytes::Bytes;
+
+use crate::frame::Frame;
+use crate::message::Message;
+
+fn encode_result<T>(result: &Result<T, Refusal>, writer: &mut Writer, ok: impl FnOnce(&T, &mut Writer)) {
+    match result {
+        Ok(value) => {
+            writer.u8(0);
+            ok(value, writer);
+        }
+        Err(refusal) => {
+            writer.u8(1);
+            refusal.encode(writer);
+        }
+    }
+}
+
+fn decode_result<T>(
+    reader: &mut Reader,
+    ok: impl FnOnce(&mut Reader) -> Result<T, CodecError>,
+) -> Result<Result<T, Refusal>, CodecError> {
+    match reader.u8("result")? {
+        0 => ok(reader).map(Ok),
+        1 => Refusal::decode(reader).map(Err),
+        value => Err(CodecError::Invalid { what: "result", value: u64::from(value) }),
+    }
+}
+
+impl Message {
+    /// The message's payload and whether the client sealed it.
+    pub fn payload(&self) -> (Bytes, bool) {
+        match self {
+            Message::Write { request, .. } => (request.payload.clone(), request.payload_sealed),
+            Message::Replicate { transaction, .. } | Message::PeerSync { transaction, .. } => {
+                (transaction.payload.clone(), transaction.payload_sealed)
+            }
+            Message::ReadReply { result, payload, .. } | Message::CopyReply { result, payload, .. } => {
+                let sealed = matches!(result, Ok(ReadOutcome::Data { seals: Some(_), .. }));
+                (payload.clone(), sealed)
+            }
+            _ => (Bytes::new(), false),
+        }
+    }
+
+    /// The bytes of the control segment.
+    pub fn encode(&self) -> Bytes {
+        let mut writer = Writer::with_capacity(256);
+        self.encode_into(&mut writer);
+        writer.finish()
+    }
+
+    fn encode_into(&self, writer: &mut Writer) {
+        match self {
+            Message::Read { id, pg, epoch, object, request } => {
+                writer.u8(1);
+                id.encode(writer);
+                pg.encode(writer);
+                writer.u64(epoch.0);
+                object.encode(writer);
+                request.encode(writer);
+            }
+            Message::Write { id, answered_below, pg, epoch, request } => {
+                writer.u8(2);
+                id.encode(writer);
+                writer.u64(*answered_below);
+                pg.encode(writer);
+                writer.u64(epoch.0);
+                encode_write_request(request, writer);
+            }
+            Message::ReadReply { sequence, result, .. } => {
+                writer.u8(3);
+                writer.u64(*sequence);
+                encode_result(result, writer, ReadOutcome::encode);
+            }
+            Message::WriteReply { sequence, result } => {
+                writer.u8(4);
+                writer.u64(*sequence);
+                encode_result(result, writer, |(), _| {});
+            }
+            Message::Replicate { epoch, transaction } => {
+                writer.u8(5);
+                writer.u64(epoch.0);
+                transaction.encode(writer);
+            }
+            Message::ReplicateAck { pg, epoch, version, is_full } => {
+                encode_head(6, pg, *epoch, writer);
+                version.encode(writer);
+                writer.u8(u8::from(*is_full));
+            }
+            Message::PeerQuery { pg, epoch } => encode_head(7, pg, *epoch, writer),
+            Message::PeerInfo { pg, epoch, head, is_full } => {
+                encode_head(8, pg, *epoch, writer);
+                head.encode(writer);
+                writer.u8(u8::from(*is_full));
+            }
+            Message::PeerFetch { pg, epoch, after } => {
+                encode_head(9, pg, *epoch, writer);
+                after.encode(writer);
+            }
+            Message::PeerSync { epoch, transaction, is_last } => {
+                writer.u8(10);
+                writer.u64(epoch.0);
+                transaction.encode(writer);
+                writer.u8(u8::from(*is_last));
+            }
+            Message::PeerSynced { pg, epoch, head } => {
+                encode_head(11, pg, *epoch, writer);
+                head.encode(writer);
+            }
+            Message::CopyRead { pg, epoch, tag, object, offset, length } => {
+                encode_head(12, pg, *epoch, writer);
+                writer.u64(*tag);
+                object.encode(writer);
+                writer.u64(*offset);
+                writer.u32(*length);
+            }
+            Message::CopyReply { pg, epoch, tag, result, .. } => {
+                encode_head(13, pg, *epoch, writer);
+                writer.u64(*tag);
+                encode_result(result, writer, ReadOutcome::encode);
+            }
+            Message::Ping { tag } => {
+                writer.u8(14);
+                writer.u64(*tag);
+            }
+            Message::Pong { tag } => {
+                writer.u8(15);
+                writer.u64(*tag);
+            }
+        }
+    }
+
+    /// Reads a message out of a frame. Everything in it is within the limits afterwards.
+    pub fn decode(frame: Frame) -> Result<Self, CodecError> {
+        let Frame { control, payload, payload_sealed } = frame;
+        let mut reader = Reader::new(control);
+        let message = decode_kind(&mut reader, payload, payload_sealed)?;
+        reader.finish()?;
+        Ok(message)
+    }
+}
+
+fn encode_head(kind: u8, pg: &PgId, epoch: Epoch, writer: &mut Writer) {
+    writer.u8(kind);
+    pg.encode(writer);
+    writer.u64(epoch.0);
+}
+
+fn decode_head(reader: &mut Reader) -> Result<(PgId, Epoch), CodecError> {
+    Ok((PgId::decode(reader)?, Epoch(reader.u64("epoch")?)))
+}
+
+fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Result<Message, CodecError> {
+    Ok(match reader.u8("message kind")? {
+        1 => Message::Read {
+            id: RequestId::decode(reader)?,
+            pg: PgId::decode(reader)?,
+            epoch: Epoch(reader.u64("epoch")?),
+            object: ObjectName::decode(reader)?,
+            request: ReadRequest::decode(reader)?,
+        },
+        2 => Message::Write {
+            id: RequestId::decode(reader)?,
+            answered_below: reader.u64("answered below")?,
+            pg: PgId::decode(reader)?,
+            epoch: Epoch(reader.u64("epoch")?),
+            request: decode_write_request(reader, payload, payload_sealed)?,
+        },
+        3 => Message::ReadReply {
+            sequence: reader.u64("sequence")?,
+            result: decode_result(reader, ReadOutcome::decode)?,
+            payload,
+        },
+        4 => Message::WriteReply { sequence: reader.u64("sequence")?, result: decode_result(reader, |_| Ok(()))? },
+        5 => Message::Replicate {
+            epoch: Epoch(reader.u64("epoch")?),
+            transaction: Transaction::decode(reader, payload)?,
+        },
+        6 => {
+            let (pg, epoch) = decode_head(reader)?;
+            let version = Version::decode(reader)?;
+            Message::ReplicateAck { pg, epoch, version, is_full: reader.u8("is full")? != 0 }
+        }
+        7 => {
+            let (pg, epoch) = decode_head(reader)?;
+            Message::PeerQuery { pg, epoch }
+        }
+        8 => {
+            let (pg, epoch) = decode_head(reader)?;
+            let head = Version::decode(reader)?;
+            Message::PeerInfo { pg, epoch, head, is_full: reader.u8("is full")? != 0 }
+        }
+        9 => {
+            let (pg, epoch) = decode_head(reader)?;
+            Message::PeerFetch { pg, epoch, after: Version::decode(reader)? }
+        }
+        10 => Message::PeerSync {
+            epoch: Epoch(reader.u64("epoch")?),
+            transaction: Transaction::decode(reader, payload)?,
+            is_last: reader.u8("is last")? != 0,
+        },
+        11 => {
+            let (pg, epoch) = decode_head(reader)?;
+            Message::PeerSynced { pg, epoch, head: Version::decode(reader)? }
+        }
+        12 => {
+            let (pg, epoch) = decode_head(reader)?;
+            Message::CopyRead {
+                pg,
+                epoch,
+                tag: reader.u64("tag")?,
+                object: ObjectName::decode(reader)?,
+                offset: reader.u64("offset")?,
+                length: reader.u32("length")?,
+            }
+        }
+        13 => {
+            let (pg, epoch) = decode_head(reader)?;
+            let tag = reader.u64("tag")?;
+            let result = decode_result(reader, ReadOutcome::decode)?;
+            Message::CopyReply { pg, epoch, tag, result, payload }
+        }
+        14 => Message::Ping { tag: reader.u64("tag")? },
+        15 => Message::Pong { tag: reader.u64("tag")? },
+        value => return Err(CodecError::Invalid { what: "message kind", value: u64::from(value) }),
+    })
+}
+
+fn encode_write_request(request: &WriteRequest, writer: &mut Writer) {
+    request.object.encode(writer);
+    writer.u32(request.conditions.len() as u32);
+    request.conditions.iter().for_each(|condition| condition.encode(writer));
+    encode_mutations(&request.mutations, writer);
+}
+
+fn decode_write_request(
+    reader: &mut Reader,
+    payload: Bytes,
+    payload_sealed: bool,
+) -> Result<WriteRequest, CodecError> {
+    let object = ObjectName::decode(reader)?;
+    let count = reader.count(limits::OPERATIONS_MAX, "conditions")?;
+    let conditions = (0..count).map(|_| Condition::decode(reader)).collect::<Result<_, _>>()?;
+    let mutations = decode_mutations(reader)?;
+    Ok(WriteRequest { object, conditions, mutations, payload, payload_sealed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_base::{LogEntry, Mutation, OsdId, PoolId, Seals, Touched};
+    use proptest::prelude::*;
+
+    fn every_kind() -> Vec<Message> {
+        let pg = PgId { pool: PoolId(1), index: 9 };
+        let (epoch, id) = (Epoch(3), RequestId { session: 5, sequence: 6 });
+        let version = Version { epoch, sequence: 77 };
+        let object = ObjectName::new("object").unwrap();
+        let key = Bytes::from_static(b"key");
+        let value = Bytes::from_static(b"value");
+        let seals = Seals { unit_bytes: 4096, seal_bytes: 28, bytes: Bytes::from(vec![1; 28]) };
+        let mutations = vec![
+            Mutation::Write { offset: 4096, length: 5, seals: Some(seals.clone()) },
+            Mutation::Zero { offset: 0, length: 4096 },
+            Mutation::Create,
+            Mutation::Remove,
+            Mutation::OmapSet { key: key.clone(), value: value.clone() },
+            Mutation::OmapRemove { key: key.clone() },
+            Mutation::OmapReplace { key: key.clone(), value: None, displaced_to: value.clone() },
+        ];
+        let conditions = vec![
+            Condition::ObjectExists,
+            Condition::ObjectAbsent,
+            Condition::OmapExists { key: key.clone() },
+            Condition::OmapAbsent { key: key.clone() },
+            Condition::OmapEquals { key: key.clone(), value: value.clone() },
+            Condition::NotFenced { name: key.clone(), generation: 8 },
+        ];
+        let entry = LogEntry {
+            version,
+            request: Some(id),
+            object: object.clone(),
+            touched: Touched { whole: true, block_ranges: vec![(1, 2)], omap_keys: vec![key.clone()] },
+        };
+        let payload = Bytes::from_static(b"12345");
+        let transaction = Transaction {
+            pg,
+            object: object.clone(),
+            mutations: mutations.clone(),
+            payload: payload.clone(),
+            payload_sealed: true,
+            log: vec![entry],
+        };
+        let write = WriteRequest {
+            object: object.clone(),
+            conditions,
+            mutations,
+            payload: payload.clone(),
+            payload_sealed: true,
+        };
+        let list = ReadRequest::OmapList { prefix: key.clone(), from: key.clone(), limit: 10 };
+        let page = ReadOutcome::OmapPage { entries: vec![(key.clone(), value.clone())], more: true };
+        let data = ReadOutcome::Data { object_bytes: 5, seals: Some(seals) };
+        let refusals = [
+            Refusal::NoSuchObject,
+            Refusal::ConditionFailed { index: 3 },
+            Refusal::Fenced { generation: 4 },
+            Refusal::NoSpace { osd: OsdId(2) },
+            Refusal::Corrupt { detail: "block 3".into() },
+            Refusal::Invalid { detail: "size".into() },
+            Refusal::NotPrimary,
+            Refusal::Inactive { detail: "osd.1".into() },
+            Refusal::Busy,
+        ];
+        let mut all = vec![
+            Message::Read { id, pg, epoch, object: object.clone(), request: list },
+            Message::Write { id, answered_below: 4, pg, epoch, request: write },
+            Message::ReadReply { sequence: 6, result: Ok(page), payload: Bytes::new() },
+            Message::ReadReply { sequence: 6, result: Ok(data.clone()), payload: payload.clone() },
+            Message::WriteReply { sequence: 6, result: Ok(()) },
+            Message::Replicate { epoch, transaction: transaction.clone() },
+            Message::ReplicateAck { pg, epoch, version, is_full: true },
+            Message::PeerQuery { pg, epoch },
+            Message::PeerInfo { pg, epoch, head: version, is_full: false },
+            Message::PeerFetch { pg, epoch, after: version },
+            Message::PeerSync { epoch, transaction, is_last: true },
+            Message::PeerSynced { pg, epoch, head: version },
+            Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192 },
+            Message::CopyReply { pg, epoch, tag: 1, result: Ok(data), payload },
+            Message::Ping { tag: 9 },
+            Message::Pong { tag: 9 },
+        ];
+        all.extend(refusals.map(|refusal| Message::WriteReply { sequence: 1, result: Err(refusal) }));
+        all
+    }
+
+    fn frame_of(message: &Message) -> Frame {
+        let (payload, payload_sealed) = message.payload();
+        Frame { control: message.encode(), payload, payload_sealed }
+    }
+
+    #[test]
+    fn every_kind_round_trips_and_no_truncation_passes() {
+        for message in every_kind() {
+            let frame = frame_of(&message);
+            for length in 0..frame.control.len() {
+                let cut = Frame { control: frame.control.slice(..length), ..frame.clone() };
+                assert!(Message::decode(cut).is_err(), "{message:?} cut to {length}");
+            }
+            assert_eq!(Message::decode(frame).unwrap(), message);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_and_damaged_control_segments_never_panic(
+            noise: Vec<u8>, choice: prop::sample::Index, position: prop::sample::Index, byte: u8,
+        ) {
+            let _ = Message::decode(Frame { control: noise.into(), payload: Bytes::new(), payload_sealed: false });
+            let messages = every_kind();
+            let mut frame = frame_of(&messages[choice.index(messages.len())]);
+            let mut control = frame.control.to_vec();
+            let at = position.index(control.len());
+            control[at] = byte;
+            frame.control = control.into();
+            let _ = Message::decode(frame);
+        }
+    }
+}
