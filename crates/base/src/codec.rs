@@ -97,14 +97,14 @@ impl Writer {
         self.buffer.is_empty()
     }
 
+    /// The bytes written so far.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.buffer
+    }
+
     /// The bytes written.
     pub fn finish(self) -> Bytes {
         self.buffer.freeze()
-    }
-
-    /// The bytes written, still growable.
-    pub fn into_buffer(self) -> BytesMut {
-        self.buffer
     }
 }
 

@@ -1,0 +1,78 @@
+//! What the store wants from a device.
+
+use std::io;
+use std::sync::Arc;
+
+use atoll_base::{BLOCK_BYTES, BlockBuffer};
+
+/// Blocks of a buffer that take part in a write.
+#[derive(Clone)]
+pub struct Segment {
+    /// The buffer.
+    pub buffer: Arc<BlockBuffer>,
+    /// First block of the buffer.
+    pub first_block: usize,
+    /// Number of blocks.
+    pub block_count: usize,
+}
+
+impl Segment {
+    /// The bytes, aligned to the block size.
+    pub fn bytes(&self) -> &[u8] {
+        let start = self.first_block * BLOCK_BYTES;
+        &self.buffer.as_slice()[start..start + self.block_count * BLOCK_BYTES]
+    }
+}
+
+/// What to do with the device. Offsets and lengths are multiples of the block size.
+pub enum DiskOperation {
+    /// Read into a fresh buffer.
+    Read {
+        /// Offset in bytes.
+        offset: u64,
+        /// Length in blocks.
+        block_count: usize,
+    },
+    /// Write the segments one after the other. When `durable`, the bytes must survive a power cut
+    /// once the operation is complete (RWF_DSYNC).
+    Write {
+        /// Offset in bytes.
+        offset: u64,
+        /// What to write, at most [`WRITE_SEGMENTS_MAX`] pieces.
+        segments: Vec<Segment>,
+        /// Whether completion means durability.
+        durable: bool,
+    },
+    /// Make everything written before durable (fdatasync).
+    Sync,
+}
+
+/// Most segments in one write: well below the kernel's limit of 1,024 I/O vectors.
+pub const WRITE_SEGMENTS_MAX: usize = 256;
+
+/// An operation with the number under which its completion is reported.
+pub struct DiskRequest {
+    /// Number of the request.
+    pub id: u64,
+    /// The operation.
+    pub operation: DiskOperation,
+}
+
+/// How an operation ended: a read gives its buffer, everything else `None`.
+pub type DiskResult = io::Result<Option<BlockBuffer>>;
+
+/// A device as it is used before the event loop runs: blocking, whole blocks only.
+pub trait Disk {
+    /// Size in bytes.
+    fn size_bytes(&self) -> u64;
+
+    /// Does one operation and waits for it.
+    fn execute(&mut self, operation: DiskOperation) -> DiskResult;
+}
+
+/// Reads whole blocks from a blocking device.
+pub(crate) fn read_blocks(disk: &mut dyn Disk, block: u64, block_count: usize) -> io::Result<BlockBuffer> {
+    let offset = block * BLOCK_BYTES as u64;
+    let buffer = disk.execute(DiskOperation::Read { offset, block_count })?;
+    buffer.ok_or_else(|| io::Error::other("the device returned no data for a read"))
+}

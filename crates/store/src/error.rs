@@ -1,0 +1,75 @@
+//! What can go wrong with a store.
+
+use std::io;
+
+use atoll_base::CodecError;
+
+/// Why a transaction was not accepted. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The device has no room for it.
+    #[error("no space left on the device")]
+    NoSpace,
+    /// The transaction breaks a rule of alignment, size or order.
+    #[error("invalid transaction: {detail}")]
+    Invalid {
+        /// Which rule.
+        detail: String,
+    },
+    /// A write or sync failed earlier. What is on the device is unknown, so the store takes no
+    /// more writes; restart the OSD to recover from the log.
+    #[error("the device failed earlier ({cause}); the store takes no more writes until it is opened anew")]
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
+}
+
+/// Why a device could not be opened or formatted.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The device could not be read or written.
+    #[error("the device cannot be read or written: {0}")]
+    Io(#[from] io::Error),
+    /// There is no store on the device.
+    #[error("there is no Atoll store on this device (no valid superblock); format it first")]
+    NotAStore,
+    /// The store was written by a newer release.
+    #[error("the store has format version {version}, this release knows {supported}; use a newer release")]
+    Newer {
+        /// Version on the device.
+        version: u32,
+        /// Newest version known.
+        supported: u32,
+    },
+    /// The device is too small.
+    #[error("the device has {size_bytes} bytes; a store needs at least {minimum_bytes}")]
+    TooSmall {
+        /// Its size.
+        size_bytes: u64,
+        /// The least.
+        minimum_bytes: u64,
+    },
+    /// The device is smaller than when it was formatted.
+    #[error("the device has {size_bytes} bytes but the store on it was made with {formatted_bytes}")]
+    Shrunk {
+        /// Its size.
+        size_bytes: u64,
+        /// Size when formatted.
+        formatted_bytes: u64,
+    },
+    /// Metadata that was durable does not check.
+    #[error("{what} is damaged: {detail}; wipe this OSD and let its peers fill it anew")]
+    Damaged {
+        /// Checkpoint or log.
+        what: &'static str,
+        /// What was found.
+        detail: String,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn damaged(what: &'static str) -> impl Fn(CodecError) -> OpenError {
+        move |error| OpenError::Damaged { what, detail: error.to_string() }
+    }
+}
