@@ -54,6 +54,12 @@ impl BlockBuffer {
     }
 }
 
+impl std::fmt::Debug for BlockBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BlockBuffer({} blocks)", self.blocks.len())
+    }
+}
+
 impl AsRef<[u8]> for BlockBuffer {
     fn as_ref(&self) -> &[u8] {
         self.as_slice()

@@ -1,0 +1,93 @@
+//! Stream sockets as the loop keeps them.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use bytes::{Bytes, BytesMut};
+
+/// Names a connection of one loop; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub(crate) u64);
+
+/// Names a listening socket of one loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(pub(crate) u64);
+
+/// Where to listen: `unix:PATH` or `IP:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// A TCP address; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("'unix:' needs a path, such as unix:/run/atoll/nbd.sock".into()),
+            Some(path) => Ok(ListenAddress::Unix(path.into())),
+            None => text
+                .parse()
+                .map(ListenAddress::Tcp)
+                .map_err(|_| format!("'{text}' is neither IP:PORT nor unix:PATH")),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddress::Tcp(address) => write!(f, "{address}"),
+            ListenAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+pub(crate) struct Connection {
+    pub socket: OwnedFd,
+    /// Bytes received and not taken yet. Away while a receive is in flight.
+    pub received: BytesMut,
+    pub is_receiving: bool,
+    pub is_paused: bool,
+    /// Room to make for the next receive, in bytes.
+    pub receive_bytes: usize,
+    pub to_send: VecDeque<Bytes>,
+    pub to_send_bytes: usize,
+    pub is_sending: bool,
+    /// Operations in flight; the socket is closed when the last one is complete.
+    pub operations: u32,
+    pub is_connected: bool,
+    /// No more events are wanted or given.
+    pub is_closed: bool,
+    /// Close once everything queued is sent.
+    pub close_after_send: bool,
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd, is_connected: bool) -> Self {
+        Connection {
+            socket,
+            received: BytesMut::new(),
+            is_receiving: false,
+            is_paused: false,
+            receive_bytes: RECEIVE_BYTES_MIN,
+            to_send: VecDeque::new(),
+            to_send_bytes: 0,
+            is_sending: false,
+            operations: 0,
+            is_connected,
+            is_closed: false,
+            close_after_send: false,
+        }
+    }
+}
+
+/// Least room for a receive: several small frames fit into one.
+pub(crate) const RECEIVE_BYTES_MIN: usize = 32 << 10;

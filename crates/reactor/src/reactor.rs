@@ -1,0 +1,653 @@
+//! The loop.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use bytes::{Bytes, BytesMut};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+
+use crate::buffers::{GatheredSend, RawAddress};
+use crate::connection::{Connection, ConnectionId, ListenAddress, ListenerId, RECEIVE_BYTES_MIN};
+use crate::file::DirectFile;
+use crate::wake::Wake;
+
+/// Why a loop could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ReactorError {
+    /// The kernel refused to make the ring.
+    #[error("io_uring is not available ({source}); {remedy}")]
+    NoRing {
+        /// The kernel's reason.
+        source: io::Error,
+        /// What to do.
+        remedy: String,
+    },
+    /// Something else that the loop needs could not be had.
+    #[error("the event loop cannot be set up: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub enum CloseCause {
+    /// The peer closed it.
+    EndOfStream,
+    /// Connecting, receiving or sending failed.
+    Failed(io::Error),
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A peer has connected.
+    Accepted {
+        /// Where it connected to.
+        listener: ListenerId,
+        /// The new connection.
+        connection: ConnectionId,
+    },
+    /// A connection that this side asked for is there.
+    Connected(ConnectionId),
+    /// Bytes have arrived; see [`Reactor::received`].
+    Received(ConnectionId),
+    /// The connection is gone.
+    Closed(ConnectionId, CloseCause),
+    /// A file operation is complete; a read gives its buffer.
+    File {
+        /// The tag it was started with.
+        tag: u64,
+        /// How it ended.
+        result: io::Result<Option<BlockBuffer>>,
+    },
+    /// A timer has run out.
+    Timer(u64),
+    /// Another thread has used a [`Wake`].
+    Woken,
+}
+
+/// Names a file of one loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId(usize);
+
+/// Pieces of shared block buffers: buffer, first block, number of blocks.
+pub type FilePieces = Vec<(Arc<BlockBuffer>, usize, usize)>;
+
+/// What to do with a file. Offsets are multiples of the block size.
+pub enum FileOperation {
+    /// Read blocks.
+    Read {
+        /// Offset in bytes.
+        offset: u64,
+        /// Length in blocks.
+        block_count: usize,
+    },
+    /// Write pieces one after the other.
+    Write {
+        /// Offset in bytes.
+        offset: u64,
+        /// What to write.
+        pieces: FilePieces,
+        /// Whether completion means durability (RWF_DSYNC).
+        durable: bool,
+    },
+    /// fdatasync.
+    Sync,
+}
+
+enum Operation {
+    Accept { listener: ListenerId },
+    Connect { connection: ConnectionId, _address: RawAddress },
+    Receive { connection: ConnectionId, buffer: BytesMut },
+    Send { connection: ConnectionId, send: GatheredSend },
+    FileRead { tag: u64, buffer: BlockBuffer },
+    FileWrite { tag: u64, length_bytes: usize, _pieces: FilePieces, _vectors: Box<[libc::iovec]> },
+    FileSync { tag: u64 },
+    Wake { _counter: Box<u64> },
+}
+
+const RING_ENTRIES: u32 = 1024;
+
+/// One event loop. All its methods are for the thread that made it.
+pub struct Reactor {
+    ring: IoUring,
+    operations: Vec<Option<Operation>>,
+    free_slots: Vec<usize>,
+    /// Entries that did not fit into the submission queue yet.
+    backlog: VecDeque<squeue::Entry>,
+    connections: HashMap<ConnectionId, Connection>,
+    /// Connections that may have something to send or receive.
+    touched: BTreeSet<ConnectionId>,
+    listeners: BTreeMap<ListenerId, OwnedFd>,
+    files: Vec<DirectFile>,
+    timers: BTreeSet<(Instant, u64)>,
+    events: VecDeque<Event>,
+    wake: Wake,
+    next_id: u64,
+}
+
+fn ring_remedy(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => "this kernel has no io_uring; Atoll needs Linux 6.1 or newer".into(),
+        Some(libc::EPERM | libc::EACCES) => {
+            let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+            match setting.trim() {
+                "1" | "2" => format!(
+                    "the setting kernel.io_uring_disabled={} forbids it; run 'sysctl kernel.io_uring_disabled=0'",
+                    setting.trim()
+                ),
+                _ => "a seccomp profile forbids it; containers need a profile that allows io_uring_setup".into(),
+            }
+        }
+        Some(libc::EINVAL) => "this kernel is too old for DEFER_TASKRUN; Atoll needs Linux 6.1 or newer".into(),
+        Some(libc::ENOMEM) => "the locked-memory limit is too low; raise 'ulimit -l'".into(),
+        _ => "see 'man io_uring_setup' for this error".into(),
+    }
+}
+
+impl Reactor {
+    /// Sets up the ring and the wake-up.
+    pub fn new() -> Result<Self, ReactorError> {
+        let mut builder = IoUring::builder();
+        builder.setup_single_issuer().setup_defer_taskrun().setup_cqsize(4 * RING_ENTRIES);
+        let ring = builder
+            .build(RING_ENTRIES)
+            .map_err(|source| ReactorError::NoRing { remedy: ring_remedy(&source), source })?;
+        let mut reactor = Reactor {
+            ring,
+            operations: Vec::new(),
+            free_slots: Vec::new(),
+            backlog: VecDeque::new(),
+            connections: HashMap::new(),
+            touched: BTreeSet::new(),
+            listeners: BTreeMap::new(),
+            files: Vec::new(),
+            timers: BTreeSet::new(),
+            events: VecDeque::new(),
+            wake: Wake::new()?,
+            next_id: 1,
+        };
+        reactor.arm_wake();
+        Ok(reactor)
+    }
+
+    /// A handle by which other threads wake this loop.
+    pub fn wake_handle(&self) -> Wake {
+        self.wake.clone()
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    // ---- operations -------------------------------------------------------------------------
+
+    fn submit(&mut self, operation: Operation, entry: squeue::Entry) {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.operations.push(None);
+            self.operations.len() - 1
+        });
+        self.operations[slot] = Some(operation);
+        self.backlog.push_back(entry.user_data(slot as u64));
+    }
+
+    fn push_backlog(&mut self) -> io::Result<()> {
+        while !self.backlog.is_empty() {
+            let mut queue = self.ring.submission();
+            while let Some(entry) = self.backlog.front() {
+                // SAFETY: every buffer that an entry points to is owned by its `Operation`, which
+                // stays in `operations` until the terminal completion.
+                if unsafe { queue.push(entry) }.is_err() {
+                    break;
+                }
+                self.backlog.pop_front();
+            }
+            drop(queue);
+            if !self.backlog.is_empty() {
+                self.ring.submit()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn arm_wake(&mut self) {
+        let mut counter = Box::new(0_u64);
+        let pointer = (&raw mut *counter).cast::<u8>();
+        let entry = opcode::Read::new(types::Fd(self.wake.descriptor()), pointer, 8).build();
+        self.submit(Operation::Wake { _counter: counter }, entry);
+    }
+
+    // ---- listening and connecting -----------------------------------------------------------
+
+    /// Listens; returns the listener and the address with the port that was chosen.
+    pub fn listen(&mut self, address: &ListenAddress) -> io::Result<(ListenerId, ListenAddress)> {
+        let (socket, address): (OwnedFd, ListenAddress) = match address {
+            ListenAddress::Tcp(address) => {
+                let listener = std::net::TcpListener::bind(address)?;
+                let address = ListenAddress::Tcp(listener.local_addr()?);
+                (listener.into(), address)
+            }
+            ListenAddress::Unix(path) => {
+                (std::os::unix::net::UnixListener::bind(path)?.into(), ListenAddress::Unix(path.clone()))
+            }
+        };
+        let id = ListenerId(self.next_id());
+        let descriptor = socket.as_raw_fd();
+        self.listeners.insert(id, socket);
+        self.arm_accept(id, descriptor);
+        Ok((id, address))
+    }
+
+    fn arm_accept(&mut self, listener: ListenerId, descriptor: RawFd) {
+        let entry = opcode::AcceptMulti::new(types::Fd(descriptor)).flags(libc::SOCK_CLOEXEC).build();
+        self.submit(Operation::Accept { listener }, entry);
+    }
+
+    /// Begins to connect to a TCP address.
+    pub fn connect(&mut self, address: SocketAddr) -> io::Result<ConnectionId> {
+        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        // SAFETY: socket takes no pointers; its result is checked before it is used.
+        let descriptor = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and nobody else owns it.
+        let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        set_no_delay(descriptor);
+        let id = ConnectionId(self.next_id());
+        let mut connection = Connection::new(socket, false);
+        connection.operations = 1;
+        self.connections.insert(id, connection);
+        let raw = RawAddress::new(&address);
+        let entry = opcode::Connect::new(types::Fd(descriptor), raw.pointer(), raw.length()).build();
+        self.submit(Operation::Connect { connection: id, _address: raw }, entry);
+        Ok(id)
+    }
+
+    // ---- connections ------------------------------------------------------------------------
+
+    /// The bytes that have arrived and were not taken yet. The caller takes whole messages off
+    /// the front.
+    pub fn received(&mut self, id: ConnectionId) -> Option<&mut BytesMut> {
+        let connection = self.connections.get_mut(&id).filter(|connection| !connection.is_closed)?;
+        assert!(!connection.is_receiving, "received bytes are looked at only between receives");
+        Some(&mut connection.received)
+    }
+
+    /// Makes room for at least this many more bytes at the next receive.
+    pub fn expect_bytes(&mut self, id: ConnectionId, bytes: usize) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.receive_bytes = bytes.max(RECEIVE_BYTES_MIN);
+        }
+    }
+
+    /// Stops receiving until [`Reactor::resume`]: back-pressure.
+    pub fn pause(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.is_paused = true;
+        }
+    }
+
+    /// Receives again. Bytes that arrived before the pause are reported anew.
+    pub fn resume(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.is_paused && !connection.is_closed {
+            connection.is_paused = false;
+            if !connection.received.is_empty() && !connection.is_receiving {
+                self.events.push_back(Event::Received(id));
+            }
+            self.touched.insert(id);
+        }
+    }
+
+    /// Queues bytes; they go out at the next [`Reactor::poll`], together with what else is queued.
+    pub fn send(&mut self, id: ConnectionId, chunks: impl IntoIterator<Item = Bytes>) {
+        let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.is_closed) else {
+            return;
+        };
+        for chunk in chunks.into_iter().filter(|chunk| !chunk.is_empty()) {
+            connection.to_send_bytes += chunk.len();
+            connection.to_send.push_back(chunk);
+        }
+        self.touched.insert(id);
+    }
+
+    /// Bytes queued or in flight to the peer.
+    pub fn unsent_bytes(&self, id: ConnectionId) -> usize {
+        self.connections.get(&id).map_or(0, |connection| connection.to_send_bytes)
+    }
+
+    /// Closes the connection now; no event follows.
+    pub fn close(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.is_closed = true;
+        connection.to_send.clear();
+        // Operations in flight end when the socket is shut down; their buffers live until then.
+        // SAFETY: the descriptor is open as long as `connection` exists.
+        unsafe { libc::shutdown(connection.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        self.forget_if_idle(id);
+    }
+
+    /// Closes the connection once everything queued is sent; no event follows.
+    pub fn close_after_send(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.to_send.is_empty() && !connection.is_sending {
+            self.close(id);
+        } else {
+            connection.close_after_send = true;
+            connection.is_paused = true;
+            self.touched.insert(id);
+        }
+    }
+
+    fn forget_if_idle(&mut self, id: ConnectionId) {
+        if self.connections.get(&id).is_some_and(|connection| connection.is_closed && connection.operations == 0) {
+            self.connections.remove(&id);
+        }
+    }
+
+    fn fail(&mut self, id: ConnectionId, cause: CloseCause) {
+        if self.connections.get(&id).is_some_and(|connection| !connection.is_closed) {
+            let is_expected = self.connections[&id].close_after_send;
+            self.close(id);
+            if !is_expected {
+                self.events.push_back(Event::Closed(id, cause));
+            }
+        }
+    }
+
+    fn start_socket_operations(&mut self) {
+        for id in std::mem::take(&mut self.touched) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            if connection.is_closed || !connection.is_connected {
+                continue;
+            }
+            let descriptor = types::Fd(connection.socket.as_raw_fd());
+            if !connection.is_sending && !connection.to_send.is_empty() {
+                connection.is_sending = true;
+                connection.operations += 1;
+                let send = GatheredSend::take_from(&mut connection.to_send);
+                self.start_send(id, descriptor, send);
+            }
+            let connection = self.connections.get_mut(&id).expect("looked up above");
+            if !connection.is_receiving && !connection.is_paused {
+                connection.is_receiving = true;
+                connection.operations += 1;
+                let mut buffer = std::mem::take(&mut connection.received);
+                buffer.reserve(connection.receive_bytes);
+                connection.receive_bytes = RECEIVE_BYTES_MIN;
+                let room = buffer.spare_capacity_mut();
+                let length = u32::try_from(room.len()).unwrap_or(u32::MAX);
+                let entry = opcode::Recv::new(descriptor, room.as_mut_ptr().cast(), length).build();
+                self.submit(Operation::Receive { connection: id, buffer }, entry);
+            }
+        }
+    }
+
+    fn start_send(&mut self, connection: ConnectionId, descriptor: types::Fd, send: GatheredSend) {
+        let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+        let entry = opcode::SendMsg::new(descriptor, send.header()).flags(flags).build();
+        self.submit(Operation::Send { connection, send }, entry);
+    }
+
+    // ---- files ------------------------------------------------------------------------------
+
+    /// Hands a file to the loop.
+    pub fn add_file(&mut self, file: DirectFile) -> FileId {
+        self.files.push(file);
+        FileId(self.files.len() - 1)
+    }
+
+    /// Starts a file operation; [`Event::File`] with the same tag follows.
+    pub fn start_file(&mut self, file: FileId, tag: u64, operation: FileOperation) {
+        let descriptor = types::Fd(self.files[file.0].as_raw_fd());
+        match operation {
+            FileOperation::Read { offset, block_count } => {
+                let mut buffer = BlockBuffer::zeroed(block_count);
+                let bytes = buffer.as_mut_slice();
+                let entry =
+                    opcode::Read::new(descriptor, bytes.as_mut_ptr(), bytes.len() as u32).offset(offset).build();
+                self.submit(Operation::FileRead { tag, buffer }, entry);
+            }
+            FileOperation::Write { offset, pieces, durable } => {
+                let vector = |(buffer, first, count): &(Arc<BlockBuffer>, usize, usize)| {
+                    let bytes = &buffer.as_slice()[first * BLOCK_BYTES..(first + count) * BLOCK_BYTES];
+                    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+                };
+                let vectors: Box<[libc::iovec]> = pieces.iter().map(vector).collect();
+                let length_bytes = vectors.iter().map(|vector| vector.iov_len).sum();
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                let entry = opcode::Writev::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
+                    .offset(offset)
+                    .rw_flags(flags)
+                    .build();
+                let operation = Operation::FileWrite { tag, length_bytes, _pieces: pieces, _vectors: vectors };
+                self.submit(operation, entry);
+            }
+            FileOperation::Sync => {
+                let entry = opcode::Fsync::new(descriptor).flags(types::FsyncFlags::DATASYNC).build();
+                self.submit(Operation::FileSync { tag }, entry);
+            }
+        }
+    }
+
+    // ---- timers and the loop ----------------------------------------------------------------
+
+    /// Reports [`Event::Timer`] with this tag after `delay`. Timers are not cancelled; a caller
+    /// that no longer cares ignores the event.
+    pub fn set_timer(&mut self, delay: Duration, tag: u64) {
+        self.timers.insert((Instant::now() + delay, tag));
+    }
+
+    /// Starts everything that was queued, waits until something happens (at most `wait`, if
+    /// given), and appends what happened to `events`.
+    pub fn poll(&mut self, wait: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        self.start_socket_operations();
+        self.push_backlog()?;
+        let now = Instant::now();
+        let until_timer = self.timers.first().map(|(at, _)| at.saturating_duration_since(now));
+        let wait = [wait, until_timer].into_iter().flatten().min();
+        let wait = if self.events.is_empty() { wait } else { Some(Duration::ZERO) };
+        self.submit_and_wait(wait)?;
+        self.take_completions();
+        self.take_timers();
+        events.extend(self.events.drain(..));
+        Ok(())
+    }
+
+    fn submit_and_wait(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        let result = match wait {
+            None => self.ring.submitter().submit_and_wait(1),
+            Some(wait) => {
+                let timeout = types::Timespec::from(wait);
+                let arguments = types::SubmitArgs::new().timespec(&timeout);
+                // Waiting for one completion even with no time to wait makes the kernel post those
+                // that are ready, which deferred task runs need.
+                self.ring.submitter().submit_with_args(1, &arguments)
+            }
+        };
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // The wait was over or interrupted, or completions must be taken first.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn take_timers(&mut self) {
+        let now = Instant::now();
+        while let Some((_, tag)) = self.timers.first().filter(|(at, _)| *at <= now).copied() {
+            self.timers.pop_first();
+            self.events.push_back(Event::Timer(tag));
+        }
+    }
+
+    fn take_completions(&mut self) {
+        let completions: Vec<cqueue::Entry> = self.ring.completion().collect();
+        for completion in completions {
+            let slot = completion.user_data() as usize;
+            if cqueue::more(completion.flags()) {
+                self.accepted(slot, completion.result());
+                continue;
+            }
+            let operation = self.operations[slot].take().expect("a completion belongs to an operation");
+            self.free_slots.push(slot);
+            self.finish(operation, completion.result());
+        }
+    }
+
+    fn accepted(&mut self, slot: usize, result: i32) {
+        let Some(Operation::Accept { listener }) = self.operations[slot] else {
+            unreachable!("only accepts complete more than once");
+        };
+        self.add_accepted(listener, result);
+    }
+
+    fn add_accepted(&mut self, listener: ListenerId, result: i32) {
+        if result < 0 {
+            return;
+        }
+        // SAFETY: the kernel has just given this descriptor to us.
+        let socket = unsafe { OwnedFd::from_raw_fd(result) };
+        if self.connections.len() >= atoll_base::limits::CONNECTIONS_MAX {
+            return;
+        }
+        set_no_delay(result);
+        let id = ConnectionId(self.next_id());
+        self.connections.insert(id, Connection::new(socket, true));
+        self.touched.insert(id);
+        self.events.push_back(Event::Accepted { listener, connection: id });
+    }
+
+    fn finish(&mut self, operation: Operation, result: i32) {
+        let outcome = if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) };
+        match operation {
+            Operation::Accept { listener } => {
+                self.add_accepted(listener, result);
+                if let Some(socket) = self.listeners.get(&listener) {
+                    let descriptor = socket.as_raw_fd();
+                    self.arm_accept(listener, descriptor);
+                }
+            }
+            Operation::Connect { connection, .. } => self.connect_done(connection, outcome),
+            Operation::Receive { connection, buffer } => self.receive_done(connection, buffer, outcome),
+            Operation::Send { connection, send } => self.send_done(connection, send, outcome),
+            Operation::FileRead { tag, buffer } => {
+                let result = outcome.and_then(|length| whole(length, buffer.len())).map(|()| Some(buffer));
+                self.events.push_back(Event::File { tag, result });
+            }
+            Operation::FileWrite { tag, length_bytes, .. } => {
+                let result = outcome.and_then(|length| whole(length, length_bytes)).map(|()| None);
+                self.events.push_back(Event::File { tag, result });
+            }
+            Operation::FileSync { tag } => {
+                self.events.push_back(Event::File { tag, result: outcome.map(|_| None) });
+            }
+            Operation::Wake { .. } => {
+                self.wake.clear();
+                self.arm_wake();
+                self.events.push_back(Event::Woken);
+            }
+        }
+    }
+
+    fn connect_done(&mut self, id: ConnectionId, outcome: io::Result<usize>) {
+        let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
+        connection.operations -= 1;
+        match outcome {
+            Ok(_) if !connection.is_closed => {
+                connection.is_connected = true;
+                self.touched.insert(id);
+                self.events.push_back(Event::Connected(id));
+            }
+            Ok(_) => self.forget_if_idle(id),
+            Err(error) => {
+                self.fail(id, CloseCause::Failed(error));
+                self.forget_if_idle(id);
+            }
+        }
+    }
+
+    fn receive_done(&mut self, id: ConnectionId, mut buffer: BytesMut, outcome: io::Result<usize>) {
+        let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
+        connection.operations -= 1;
+        connection.is_receiving = false;
+        match outcome {
+            Ok(0) => self.fail(id, CloseCause::EndOfStream),
+            Ok(length) => {
+                // SAFETY: the kernel has written `length` bytes from the old end on, within the
+                // spare capacity that it was given.
+                unsafe { buffer.set_len(buffer.len() + length) };
+                connection.received = buffer;
+                if !connection.is_closed && !connection.is_paused {
+                    self.events.push_back(Event::Received(id));
+                }
+                self.touched.insert(id);
+            }
+            Err(error) => self.fail(id, CloseCause::Failed(error)),
+        }
+        self.forget_if_idle(id);
+    }
+
+    fn send_done(&mut self, id: ConnectionId, send: GatheredSend, outcome: io::Result<usize>) {
+        let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
+        connection.operations -= 1;
+        connection.is_sending = false;
+        match outcome {
+            Err(error) => self.fail(id, CloseCause::Failed(error)),
+            Ok(_) if connection.is_closed => {}
+            Ok(length) => {
+                connection.to_send_bytes -= length;
+                if let Some(rest) = send.rest(length) {
+                    connection.is_sending = true;
+                    connection.operations += 1;
+                    let descriptor = types::Fd(connection.socket.as_raw_fd());
+                    self.start_send(id, descriptor, rest);
+                } else if connection.to_send.is_empty() && connection.close_after_send {
+                    self.close(id);
+                } else {
+                    self.touched.insert(id);
+                }
+            }
+        }
+        self.forget_if_idle(id);
+    }
+}
+
+fn whole(length: usize, expected: usize) -> io::Result<()> {
+    if length == expected {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("the device transferred {length} of {expected} bytes")))
+    }
+}
+
+fn set_no_delay(descriptor: RawFd) {
+    let one: libc::c_int = 1;
+    // SAFETY: the option's value lives through the call and has the size that is announced. On a
+    // Unix socket the call fails, which does no harm.
+    unsafe {
+        libc::setsockopt(
+            descriptor,
+            libc::IPPROTO_TCP,
+            libc::TCP_NODELAY,
+            (&raw const one).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        );
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        // Operations in flight still use their buffers. Closing the ring waits for none of them,
+        // so the buffers are leaked rather than freed under the kernel's hands.
+        std::mem::forget(std::mem::take(&mut self.operations));
+    }
+}

@@ -1,0 +1,86 @@
+//! The loop against real sockets, files and threads.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_base::BlockBuffer;
+use atoll_reactor::{DirectFile, Event, FileOperation, ListenAddress, Reactor};
+
+fn poll(reactor: &mut Reactor) -> Vec<Event> {
+    let mut events = Vec::new();
+    reactor.poll(Some(Duration::from_secs(5)), &mut events).unwrap();
+    events
+}
+
+#[test]
+fn echoes_over_tcp_with_partial_sends() {
+    let mut reactor = Reactor::new().unwrap();
+    let (_, address) = reactor.listen(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+    let ListenAddress::Tcp(address) = address else { panic!() };
+    let payload: Vec<u8> = (0..6_000_000_u32).map(|i| i.wrapping_mul(7) as u8).collect();
+    let expected = payload.clone();
+    let client = std::thread::spawn(move || {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let mut writer = stream.try_clone().unwrap();
+        let sender = std::thread::spawn(move || writer.write_all(&payload).unwrap());
+        let mut echoed = vec![0; 6_000_000];
+        stream.read_exact(&mut echoed).unwrap();
+        sender.join().unwrap();
+        echoed
+    });
+    let mut is_open = true;
+    while is_open {
+        for event in poll(&mut reactor) {
+            match event {
+                Event::Received(id) => {
+                    let bytes = reactor.received(id).unwrap().split().freeze();
+                    reactor.send(id, [bytes]);
+                }
+                Event::Closed(..) => is_open = false,
+                _ => {}
+            }
+        }
+    }
+    assert!(client.join().unwrap() == expected);
+}
+
+#[test]
+fn connects_and_reports_refusal() {
+    let mut reactor = Reactor::new().unwrap();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let id = reactor.connect(closed).unwrap();
+    let events = poll(&mut reactor);
+    assert!(matches!(events[..], [Event::Closed(closed, _)] if closed == id), "{events:?}");
+}
+
+#[test]
+fn files_timers_and_wakes() {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = directory.path().join("device");
+    std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let mut reactor = Reactor::new().unwrap();
+    let direct = DirectFile::open(&path).unwrap();
+    assert!(DirectFile::open(&path).is_err(), "a device is used by one process only");
+    let file = reactor.add_file(direct);
+    let buffer = Arc::new(BlockBuffer::from_bytes(&[7; 12288]));
+    let pieces = vec![(Arc::clone(&buffer), 2, 1), (buffer, 0, 1)];
+    reactor.start_file(file, 1, FileOperation::Write { offset: 8192, pieces, durable: true });
+    assert!(matches!(poll(&mut reactor)[..], [Event::File { tag: 1, result: Ok(None) }]));
+    reactor.start_file(file, 2, FileOperation::Read { offset: 4096, block_count: 3 });
+    let events = poll(&mut reactor);
+    let [Event::File { tag: 2, result: Ok(Some(read)) }] = &events[..] else { panic!("{events:?}") };
+    assert!(read.as_slice()[..4096].iter().all(|&b| b == 0) && read.as_slice()[4096..].iter().all(|&b| b == 7));
+    reactor.start_file(file, 3, FileOperation::Read { offset: 1 << 20, block_count: 1 });
+    assert!(matches!(poll(&mut reactor)[..], [Event::File { tag: 3, result: Err(_) }]));
+
+    reactor.set_timer(Duration::from_millis(20), 9);
+    assert!(matches!(poll(&mut reactor)[..], [Event::Timer(9)]));
+    let wake = reactor.wake_handle();
+    let waker = std::thread::spawn(move || wake.wake());
+    assert!(matches!(poll(&mut reactor)[..], [Event::Woken]));
+    waker.join().unwrap();
+    let mut none = Vec::new();
+    reactor.poll(Some(Duration::ZERO), &mut none).unwrap();
+    assert!(none.is_empty());
+}
