@@ -1,1 +1,3 @@
 //! image
+
+pub mod nbd;

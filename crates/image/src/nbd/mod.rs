@@ -1,0 +1,4 @@
+//! Images as network block devices: the protocol (a state machine without I/O) and, next to it, the
+//! server that drives it.
+
+pub mod protocol;
