@@ -5,6 +5,11 @@
 //! a lease, and how to stand in for etcd on one machine ([`server`]). It may not know what the
 //! records mean: no placement, no protocol decisions, no data path.
 
+pub mod client;
+pub mod keys;
 pub mod server;
 
+pub use client::{
+    ClusterClient, ClusterError, ConnectOptions, Lease, LeaseStatus, Listing, PrefixWatch, Transaction, WatchEvent,
+};
 pub use server::EmbeddedServer;

@@ -153,8 +153,7 @@ impl Disk {
             .map_err(|source| DiskError::Io { path: "/dev/urandom".into(), source })?;
         let (cluster, member) = bytes.split_at(8);
         let number = |bytes: &[u8]| bytes.iter().fold(0i64, |sum, byte| (sum << 8) | i64::from(*byte));
-        let numbers =
-            self.numbers(number(cluster), number(member)).map_err(|error| self.failure(error))?;
+        let numbers = self.numbers(number(cluster), number(member)).map_err(|error| self.failure(error))?;
         match numbers {
             (FORMAT, cluster, member) => Ok(Identity { cluster: cluster as u64, member: member as u64 }),
             (found, ..) => Err(DiskError::Format { path: self.path.clone(), found }),

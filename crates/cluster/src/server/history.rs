@@ -37,7 +37,9 @@ impl History {
 
     /// Appends the next revision; drops old ones to stay within its limits.
     pub fn push(&mut self, number: i64, events: Vec<Event>) {
-        let value_bytes = |entry: &Option<Arc<_>>| entry.as_ref().map_or(0, |entry: &Arc<super::state::Entry>| entry.value.len());
+        let value_bytes = |entry: &Option<Arc<_>>| {
+            entry.as_ref().map_or(0, |entry: &Arc<super::state::Entry>| entry.value.len())
+        };
         let bytes = events
             .iter()
             .map(|event| event.key.len() + value_bytes(&event.now) + value_bytes(&event.before))

@@ -39,7 +39,8 @@ impl LeaseClock {
     /// Brings the table in line with the leases that exist and returns those to revoke.
     pub fn tick(&mut self, state: &State, now: Instant) -> Vec<i64> {
         // If this process itself was held up, its leases' holders could not reach it meanwhile.
-        let late = self.last_tick.map_or(Duration::ZERO, |last| (now - last).saturating_sub(limits::LEASE_TICK * 4));
+        let late =
+            self.last_tick.map_or(Duration::ZERO, |last| (now - last).saturating_sub(limits::LEASE_TICK * 4));
         self.last_tick = Some(now);
         self.ends.retain(|id, _| state.leases.contains_key(id));
         let mut expired = Vec::new();

@@ -180,9 +180,11 @@ impl Services {
     /// A term of zero tells the holder that the lease is lost.
     fn keep_alive(&self, id: i64) -> LeaseKeepAliveResponse {
         let state = self.shared.writer.state();
-        let renewed = state.leases.get(&id).map(|lease| lease.granted_seconds).filter(|seconds| {
-            self.clock().renew(id, *seconds, Instant::now())
-        });
+        let renewed = state
+            .leases
+            .get(&id)
+            .map(|lease| lease.granted_seconds)
+            .filter(|seconds| self.clock().renew(id, *seconds, Instant::now()));
         LeaseKeepAliveResponse { header: self.shared.header(state.revision), id, ttl: renewed.unwrap_or(0) }
     }
 }

@@ -75,7 +75,11 @@ impl State {
 
     /// The entries of `span` in the order of their keys.
     pub fn select<'a>(&'a self, span: &'a Span) -> Box<dyn Iterator<Item = (&'a Key, &'a Arc<Entry>)> + 'a> {
-        if span.is_empty() { Box::new(std::iter::empty()) } else { Box::new(self.keys.range::<_, [u8]>(span.bounds())) }
+        if span.is_empty() {
+            Box::new(std::iter::empty())
+        } else {
+            Box::new(self.keys.range::<_, [u8]>(span.bounds()))
+        }
     }
 
     /// Answers a range request; the header is left to the caller, who knows the cluster's name.
@@ -131,7 +135,11 @@ impl State {
         found.truncate(limit);
         response.kvs = found
             .into_iter()
-            .map(|(key, entry)| if request.keys_only { entry.to_proto_without_value(key) } else { entry.to_proto(key) })
+            .map(
+                |(key, entry)| {
+                    if request.keys_only { entry.to_proto_without_value(key) } else { entry.to_proto(key) }
+                },
+            )
             .collect();
         Ok(response)
     }

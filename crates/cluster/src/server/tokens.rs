@@ -34,7 +34,8 @@ impl Gate {
     /// A new token for the right credentials.
     pub fn authenticate(&self, user: &str, password: &str) -> Result<String, Status> {
         let guard = self.guard.as_ref().ok_or_else(status::auth_not_enabled)?;
-        let is_right = same(user.as_bytes(), guard.user.as_bytes()) & same(password.as_bytes(), guard.password.as_bytes());
+        let is_right =
+            same(user.as_bytes(), guard.user.as_bytes()) & same(password.as_bytes(), guard.password.as_bytes());
         if !is_right {
             return Err(status::auth_failed());
         }

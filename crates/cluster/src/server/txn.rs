@@ -119,7 +119,9 @@ fn order(comparison: &Compare, target: compare::CompareTarget, entry: &Entry) ->
         ),
         CompareTarget::Create => number(
             entry.create_revision,
-            union.and_then(|union| if let TargetUnion::CreateRevision(given) = union { Some(*given) } else { None }),
+            union.and_then(
+                |union| if let TargetUnion::CreateRevision(given) = union { Some(*given) } else { None },
+            ),
         ),
         CompareTarget::Mod => number(
             entry.mod_revision,

@@ -71,9 +71,10 @@ impl Watch {
         let prev_kv = event.before.as_ref().filter(|_| self.with_before).map(|old| old.to_proto(&event.key));
         let (kind, kv) = match &event.now {
             Some(entry) => (EventType::Put, entry.to_proto(&event.key)),
-            None => {
-                (EventType::Delete, KeyValue { key: event.key.to_vec(), mod_revision: revision, ..Default::default() })
-            }
+            None => (
+                EventType::Delete,
+                KeyValue { key: event.key.to_vec(), mod_revision: revision, ..Default::default() },
+            ),
         };
         proto::Event { r#type: kind.into(), kv: Some(kv), prev_kv }
     }
@@ -124,8 +125,12 @@ impl Session {
             Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
             Some(RequestUnion::CancelRequest(request)) => {
                 if self.watches.remove(&request.watch_id).is_some() {
-                    self.answer(WatchResponse { watch_id: request.watch_id, canceled: true, ..Default::default() })
-                        .await?;
+                    self.answer(WatchResponse {
+                        watch_id: request.watch_id,
+                        canceled: true,
+                        ..Default::default()
+                    })
+                    .await?;
                 }
                 Ok(())
             }
