@@ -185,7 +185,8 @@ impl Change {
     }
 }
 
-fn check_put(request: &PutRequest) -> Result<(), Status> {
+/// Refuses a put that no state could make sense of.
+pub fn check_put(request: &PutRequest) -> Result<(), Status> {
     if request.key.is_empty() {
         return Err(status::empty_key());
     }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use tonic::Status;
 
-use super::change::Change;
+use super::change::{Change, check_put};
 use super::limits;
 use super::proto::{
     Compare, RequestOp, ResponseOp, TxnRequest, TxnResponse, compare, request_op::Request, response_op::Response,
@@ -161,7 +161,11 @@ fn check_sizes(txn: &TxnRequest, budget: usize) -> Result<(), Status> {
     for operation in txn.success.iter().chain(&txn.failure) {
         let key = match &operation.request {
             Some(Request::RequestRange(request)) => &request.key,
-            Some(Request::RequestPut(request)) => &request.key,
+            // What is wrong in a branch is refused even if the other one is taken.
+            Some(Request::RequestPut(request)) => {
+                check_put(request)?;
+                continue;
+            }
             Some(Request::RequestDeleteRange(request)) => &request.key,
             Some(Request::RequestTxn(inner)) => {
                 check_sizes(inner, budget - operations)?;
@@ -201,7 +205,11 @@ fn check_overlaps(operations: &[RequestOp]) -> Result<Writes, Status> {
     let mut writes = Writes::default();
     for operation in operations {
         if let Some(Request::RequestDeleteRange(request)) = &operation.request {
-            writes.deletes.push(Span::new(&request.key, &request.range_end));
+            // etcd does not see overlaps with a deletion that has no end; neither do we.
+            match Span::new(&request.key, &request.range_end) {
+                Span::From(_) => {}
+                span => writes.deletes.push(span),
+            }
         }
     }
     for operation in operations {

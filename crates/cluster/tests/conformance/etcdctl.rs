@@ -11,6 +11,9 @@ use crate::servers::{ETCDCTL, Server};
 
 fn command(endpoint: &str, arguments: &[&str]) -> Command {
     assert!(Path::new(ETCDCTL).exists(), "{ETCDCTL} is missing: install etcd-client (apt install etcd-client)");
+    // With a scheme, etcdctl 3.4 sends some requests with an invalid `:authority`, which Go's HTTP/2
+    // accepts and ours does not.
+    let endpoint = endpoint.trim_start_matches("http://");
     let mut command = Command::new(ETCDCTL);
     command.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", endpoint).args(arguments).kill_on_drop(true);
     command
@@ -34,7 +37,6 @@ async fn etcdctl_works() {
     let descending = ["get", "--prefix", "--keys-only", "--order=DESCEND", "--sort-by=KEY", "a/"];
     assert_eq!(run(&endpoint, &descending).await, "a/2\n\na/1\n\n");
     assert!(run(&endpoint, &["get", "-w", "json", "a/1"]).await.contains("\"mod_revision\":2"));
-    assert_eq!(run(&endpoint, &["watch", "--help"]).await.is_empty(), false);
 
     let mut watch = command(&endpoint, &["watch", "--rev=2", "--prefix", "a/"])
         .stdout(Stdio::piped())

@@ -127,5 +127,6 @@ async fn compacted(client: &mut Client) {
     let cancelled = message(&mut stream).await;
     assert!(cancelled.canceled());
     assert_eq!(cancelled.compact_revision(), 10);
-    assert_eq!(cancelled.cancel_reason(), "etcdserver: mvcc: required revision has been compacted");
+    // etcd 3.4 gives no reason, later releases do.
+    assert!(["", "etcdserver: mvcc: required revision has been compacted"].contains(&cancelled.cancel_reason()));
 }
