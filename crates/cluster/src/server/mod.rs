@@ -106,6 +106,12 @@ struct Shared {
 }
 
 impl Shared {
+    /// The newest durable state, unless the server has stopped: a connection may outlive it, and
+    /// another server may have taken over the directory.
+    fn state(&self) -> Result<Arc<state::State>, tonic::Status> {
+        if *self.stop.borrow() { Err(status::stopped()) } else { Ok(self.writer.state()) }
+    }
+
     fn header(&self, revision: i64) -> Option<ResponseHeader> {
         let Identity { cluster, member } = self.identity;
         Some(ResponseHeader { cluster_id: cluster, member_id: member, revision, raft_term: TERM })
@@ -192,7 +198,6 @@ impl EmbeddedServer {
 impl Drop for EmbeddedServer {
     fn drop(&mut self) {
         self.stop.send_replace(true);
-        self.serving.abort();
         self.expiring.abort();
     }
 }

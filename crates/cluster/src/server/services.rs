@@ -44,7 +44,7 @@ pub fn clock(clock: &Mutex<LeaseClock>) -> std::sync::MutexGuard<'_, LeaseClock>
 #[tonic::async_trait]
 impl kv_server::Kv for Services {
     async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
-        let state = self.shared.writer.state();
+        let state = self.shared.state()?;
         let mut response = state.range(request.get_ref())?;
         response.header = self.shared.header(state.revision);
         Ok(Response::new(response))
@@ -71,7 +71,7 @@ impl kv_server::Kv for Services {
         let request = request.into_inner();
         txn::check(&request)?;
         let mut response = if txn::is_read_only(&request) {
-            txn::apply(&mut Change::begin(&self.shared.writer.state()), &request)?
+            txn::apply(&mut Change::begin(&*self.shared.state()?), &request)?
         } else {
             self.shared.writer.submit(move |change| txn::apply(change, &request)).await?
         };
@@ -129,7 +129,7 @@ impl lease_server::Lease for Services {
                     () = stopped(&mut stop) => Err(status::stopped()),
                 };
                 let answer = match request {
-                    Ok(Some(request)) => Ok(services.keep_alive(request.id)),
+                    Ok(Some(request)) => services.keep_alive(request.id),
                     Ok(None) => return,
                     Err(status) => Err(status),
                 };
@@ -147,7 +147,7 @@ impl lease_server::Lease for Services {
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
         let asked = request.into_inner();
-        let state = self.shared.writer.state();
+        let state = self.shared.state()?;
         let mut response = LeaseTimeToLiveResponse {
             header: self.shared.header(state.revision),
             id: asked.id,
@@ -170,7 +170,7 @@ impl lease_server::Lease for Services {
         &self,
         _request: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
-        let state = self.shared.writer.state();
+        let state = self.shared.state()?;
         let leases = state.leases.keys().map(|id| LeaseStatus { id: *id }).collect();
         Ok(Response::new(LeaseLeasesResponse { header: self.shared.header(state.revision), leases }))
     }
@@ -178,14 +178,14 @@ impl lease_server::Lease for Services {
 
 impl Services {
     /// A term of zero tells the holder that the lease is lost.
-    fn keep_alive(&self, id: i64) -> LeaseKeepAliveResponse {
-        let state = self.shared.writer.state();
+    fn keep_alive(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
+        let state = self.shared.state()?;
         let renewed = state
             .leases
             .get(&id)
             .map(|lease| lease.granted_seconds)
             .filter(|seconds| self.clock().renew(id, *seconds, Instant::now()));
-        LeaseKeepAliveResponse { header: self.shared.header(state.revision), id, ttl: renewed.unwrap_or(0) }
+        Ok(LeaseKeepAliveResponse { header: self.shared.header(state.revision), id, ttl: renewed.unwrap_or(0) })
     }
 }
 
@@ -222,7 +222,7 @@ impl maintenance_server::Maintenance for Services {
     }
 
     async fn status(&self, _request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
-        let state = self.shared.writer.state();
+        let state = self.shared.state()?;
         let file_bytes = tokio::fs::metadata(&self.shared.file).await.map_or(0, |metadata| metadata.len());
         Ok(Response::new(StatusResponse {
             header: self.shared.header(state.revision),

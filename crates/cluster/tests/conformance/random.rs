@@ -12,12 +12,14 @@ use etcd_client::{
 use crate::servers::Server;
 use crate::watches::{describe, message};
 
-const SEEDS: [u64; 3] = [1, 20261121, 0xdead_beef];
+/// Seeds 1 to this, or to the number in `ATOLL_CONFORMANCE_SEEDS`.
+const SEEDS: u64 = 3;
 const REQUESTS: usize = 350;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_servers_answer_alike() {
-    for seed in SEEDS {
+    let seeds = std::env::var("ATOLL_CONFORMANCE_SEEDS").map_or(SEEDS, |seeds| seeds.parse().unwrap());
+    for seed in 1..=seeds {
         let (ours, theirs) = (Server::embedded().await, Server::etcd().await);
         let (mut our_client, mut their_client) = (ours.etcd_client().await, theirs.etcd_client().await);
         let mut random = Random(seed);
@@ -97,7 +99,7 @@ impl Request {
                 Request::Put(random.key(), value, options)
             }
             12..20 => Request::Get(random.key(), get_options(random)),
-            20..25 => Request::Delete(random.key(), delete_options(random)),
+            20..25 => Request::Delete(random.key(), delete_options(random, true)),
             25..35 => Request::Txn(txn(random, revision, 2)),
             35 => Request::Grant(random.lease()),
             36 => Request::Revoke(random.lease()),
@@ -197,12 +199,12 @@ fn get_options(random: &mut Random) -> GetOptions {
     options
 }
 
-fn delete_options(random: &mut Random) -> DeleteOptions {
+fn delete_options(random: &mut Random, may_be_endless: bool) -> DeleteOptions {
     let mut options = DeleteOptions::new();
     match random.below(8) {
         0 => options = options.with_prefix(),
         1 => options = options.with_range(random.key()),
-        2 => options = options.with_from_key(),
+        2 if may_be_endless => options = options.with_from_key(),
         _ => {}
     }
     if random.coin() { options.with_prev_key() } else { options }
@@ -232,7 +234,12 @@ fn txn(random: &mut Random, revision: i64, depth: u32) -> Txn {
                 }
                 2 | 3 => TxnOp::get(random.key(), Some(get_options(random))),
                 4 if depth > 0 => TxnOp::txn(txn(random, revision, depth - 1)),
-                _ => TxnOp::delete(random.key(), Some(delete_options(random))),
+                _ => {
+                    // Not from a key on: etcd 3.4 overlooks that such a deletion overlaps with a put,
+                    // and a put with `ignore_value` after it makes it panic. Ours refuses it.
+                    let options = delete_options(random, false);
+                    TxnOp::delete(random.key(), Some(options))
+                }
             });
         }
         operations
