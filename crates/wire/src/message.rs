@@ -84,8 +84,6 @@ pub enum Message {
         epoch: Epoch,
         /// Version of the newest write in this member's history.
         head: Version,
-        /// Whether this member refuses new data for lack of space.
-        is_full: bool,
     },
     /// New primary to the member with the newest history: send me what I lack.
     PeerFetch {
@@ -106,7 +104,7 @@ pub enum Message {
         /// Whether this is the last message of the series.
         is_last: bool,
     },
-    /// Answer to the last [`Message::PeerSync`] of a series: all of it is durable.
+    /// Answer to each [`Message::PeerSync`]: it is durable, send the next.
     PeerSynced {
         /// The group.
         pg: PgId,
@@ -152,5 +150,7 @@ pub enum Message {
     Pong {
         /// The question's tag.
         tag: u64,
+        /// Whether this OSD refuses new data for lack of space.
+        is_full: bool,
     },
 }

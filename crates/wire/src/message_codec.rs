@@ -97,10 +97,9 @@ impl Message {
                 writer.u8(u8::from(*is_full));
             }
             Message::PeerQuery { pg, epoch } => encode_head(7, pg, *epoch, writer),
-            Message::PeerInfo { pg, epoch, head, is_full } => {
+            Message::PeerInfo { pg, epoch, head } => {
                 encode_head(8, pg, *epoch, writer);
                 head.encode(writer);
-                writer.u8(u8::from(*is_full));
             }
             Message::PeerFetch { pg, epoch, after } => {
                 encode_head(9, pg, *epoch, writer);
@@ -132,9 +131,10 @@ impl Message {
                 writer.u8(14);
                 writer.u64(*tag);
             }
-            Message::Pong { tag } => {
+            Message::Pong { tag, is_full } => {
                 writer.u8(15);
                 writer.u64(*tag);
+                writer.u8(u8::from(*is_full));
             }
         }
     }
@@ -197,7 +197,7 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
         8 => {
             let (pg, epoch) = decode_head(reader)?;
             let head = Version::decode(reader)?;
-            Message::PeerInfo { pg, epoch, head, is_full: reader.u8("is full")? != 0 }
+            Message::PeerInfo { pg, epoch, head }
         }
         9 => {
             let (pg, epoch) = decode_head(reader)?;
@@ -230,7 +230,7 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
             Message::CopyReply { pg, epoch, tag, result, payload }
         }
         14 => Message::Ping { tag: reader.u64("tag")? },
-        15 => Message::Pong { tag: reader.u64("tag")? },
+        15 => Message::Pong { tag: reader.u64("tag")?, is_full: reader.u8("is full")? != 0 },
         value => return Err(CodecError::Invalid { what: "message kind", value: u64::from(value) }),
     })
 }
@@ -330,14 +330,14 @@ mod tests {
             Message::Replicate { epoch, transaction: transaction.clone() },
             Message::ReplicateAck { pg, epoch, version, is_full: true },
             Message::PeerQuery { pg, epoch },
-            Message::PeerInfo { pg, epoch, head: version, is_full: false },
+            Message::PeerInfo { pg, epoch, head: version },
             Message::PeerFetch { pg, epoch, after: version },
             Message::PeerSync { epoch, transaction, is_last: true },
             Message::PeerSynced { pg, epoch, head: version },
             Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192 },
             Message::CopyReply { pg, epoch, tag: 1, result: Ok(data), payload },
             Message::Ping { tag: 9 },
-            Message::Pong { tag: 9 },
+            Message::Pong { tag: 9, is_full: true },
         ];
         all.extend(refusals.map(|refusal| Message::WriteReply { sequence: 1, result: Err(refusal) }));
         all

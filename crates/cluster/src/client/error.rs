@@ -1,0 +1,163 @@
+//! What can go wrong between a process and its cluster state.
+
+use std::error::Error;
+
+/// A failed operation on cluster state.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The options make no sense.
+    #[error("cluster state at {endpoints}: {cause}; give endpoints as http://HOST:PORT")]
+    Options {
+        /// As given.
+        endpoints: String,
+        /// What is wrong with them.
+        cause: String,
+    },
+    /// No answer, and nothing was changed.
+    #[error(
+        "cluster state at {endpoints} does not answer ({operation}: {cause}); check that etcd or `atoll up` runs there and can be reached"
+    )]
+    Unreachable {
+        /// All that were tried.
+        endpoints: String,
+        /// What was asked.
+        operation: String,
+        /// The last failure.
+        cause: String,
+    },
+    /// The connection broke while a write was under way.
+    #[error(
+        "cluster state at {endpoints} broke off during {operation} ({cause}): it may or may not have happened; read the keys again and decide"
+    )]
+    Unclear {
+        /// All that were tried.
+        endpoints: String,
+        /// What was asked.
+        operation: String,
+        /// The failure.
+        cause: String,
+    },
+    /// Wrong or missing user, password or permission.
+    #[error("cluster state at {endpoints} refuses the user {user:?} ({cause}); check user and password")]
+    Authentication {
+        /// All that were tried.
+        endpoints: String,
+        /// The user, if one was given.
+        user: Option<String>,
+        /// What the server says.
+        cause: String,
+    },
+    /// The server understood and said no.
+    #[error("cluster state at {endpoints} refused {operation}: {cause}")]
+    Refused {
+        /// All that were tried.
+        endpoints: String,
+        /// What was asked.
+        operation: String,
+        /// What the server says.
+        cause: String,
+    },
+    /// A key that was to be made is there.
+    #[error("{key} exists already in cluster state; choose another name or change what is there")]
+    AlreadyExists {
+        /// The key.
+        key: String,
+    },
+    /// Someone else changed a key first.
+    #[error(
+        "{key} changed in cluster state (revision {expected} expected, {found} found): read it again and retry"
+    )]
+    Conflict {
+        /// The first key that differs.
+        key: String,
+        /// The modification revision it should have; 0 means absent.
+        expected: i64,
+        /// The one it has.
+        found: i64,
+    },
+    /// A value is not what this release can read.
+    #[error(
+        "the value of {key} in cluster state cannot be read: {cause}; was it written by a later release or by hand?"
+    )]
+    Decode {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// A value cannot be written as JSON.
+    #[error("the value for {key} cannot be written as JSON: {source}")]
+    Encode {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+/// What a failure says about the request's fate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It never left this host.
+    NotSent,
+    /// Nobody knows.
+    Unknown,
+    /// The server said no.
+    Refused,
+    /// The server does not believe who we are.
+    Unauthenticated,
+}
+
+/// Judges an error of the etcd client.
+pub(super) fn fate(error: &etcd_client::Error) -> Fate {
+    use tonic::Code;
+    let etcd_client::Error::GRpcStatus(status) = error else {
+        return match error {
+            etcd_client::Error::TransportError(_) | etcd_client::Error::IoError(_) => {
+                if never_connected(error) {
+                    Fate::NotSent
+                } else {
+                    Fate::Unknown
+                }
+            }
+            _ => Fate::Refused,
+        };
+    };
+    match status.code() {
+        Code::Unauthenticated | Code::PermissionDenied => Fate::Unauthenticated,
+        Code::InvalidArgument
+            if status.message().contains("authentication failed")
+                || status.message().contains("user name is empty") =>
+        {
+            Fate::Unauthenticated
+        }
+        // Several versions of the layers below report a lost connection in different ways.
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded | Code::Internal => {
+            if never_connected(status) {
+                Fate::NotSent
+            } else {
+                Fate::Unknown
+            }
+        }
+        _ => Fate::Refused,
+    }
+}
+
+fn never_connected(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && matches!(
+                io.kind(),
+                std::io::ErrorKind::ConnectionRefused
+                    | std::io::ErrorKind::HostUnreachable
+                    | std::io::ErrorKind::NetworkUnreachable
+                    | std::io::ErrorKind::AddrNotAvailable
+            )
+        {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}

@@ -1,0 +1,197 @@
+//! A lease that keeps itself alive, and says when it could not.
+
+use std::time::Duration;
+
+use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::error::ClusterError;
+use super::{ClusterClient, FIRST_PAUSE, Repeat, next_pause, repeat};
+
+/// Whether the lease can be counted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseStatus {
+    /// Its term has not run out, counted from the moment the last renewal was sent.
+    Held,
+    /// It ran out, was revoked by someone, or could not be renewed in time. It never comes back.
+    Lost,
+}
+
+/// A lease, renewed three times per term by a task in the background. Dropping it ends the
+/// renewals, and the server lets it run out.
+#[derive(Debug)]
+pub struct Lease {
+    id: i64,
+    seconds: i64,
+    client: ClusterClient,
+    status: watch::Receiver<LeaseStatus>,
+    keeper: JoinHandle<()>,
+}
+
+impl ClusterClient {
+    /// A new lease of at least `term`, rounded up to whole seconds; servers have a minimum of about
+    /// two seconds.
+    pub async fn grant_lease(&self, term: Duration) -> Result<Lease, ClusterError> {
+        let seconds = i64::try_from(term.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+        let sent = Instant::now();
+        // A grant that was repeated leaves a lease that nobody renews and that runs out.
+        let granted = repeat(&self.options, "grant a lease", Repeat::Freely, || {
+            let mut leases = self.etcd.lease_client();
+            async move { leases.grant(seconds, None).await }
+        })
+        .await?;
+        let (report, status) = watch::channel(LeaseStatus::Held);
+        let (id, seconds) = (granted.id(), granted.ttl());
+        let renewer = Renewer {
+            id,
+            client: self.clone(),
+            term: Duration::from_secs(seconds.unsigned_abs()),
+            // The server's clock started later than this, so it cannot have run out before.
+            ends: sent + Duration::from_secs(seconds.unsigned_abs()),
+        };
+        let keeper = tokio::spawn(async move {
+            renewer.run().await;
+            report.send_replace(LeaseStatus::Lost);
+        });
+        Ok(Lease { id, seconds, client: self.clone(), status, keeper })
+    }
+}
+
+impl Lease {
+    /// Its id on the server.
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// Its term, which the server may have made longer than asked.
+    pub fn term(&self) -> Duration {
+        Duration::from_secs(self.seconds.unsigned_abs())
+    }
+
+    /// Follows whether it can be counted on.
+    pub fn status(&self) -> watch::Receiver<LeaseStatus> {
+        self.status.clone()
+    }
+
+    /// Returns when it is lost.
+    pub async fn lost(&self) {
+        // An error means that the renewing task is gone, and then it is lost too.
+        let _ = self.status.clone().wait_for(|status| *status == LeaseStatus::Lost).await.is_ok();
+    }
+
+    /// Ends it at once; its keys are deleted. A lease that is gone already is no error.
+    pub async fn revoke(self) -> Result<(), ClusterError> {
+        self.keeper.abort();
+        let outcome = repeat(&self.client.options, "revoke a lease", Repeat::Freely, || {
+            let mut leases = self.client.etcd.lease_client();
+            async move {
+                match leases.revoke(self.id).await {
+                    Err(etcd_client::Error::GRpcStatus(status)) if status.code() == tonic::Code::NotFound => {
+                        Ok(())
+                    }
+                    other => other.map(drop),
+                }
+            }
+        });
+        outcome.await
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.keeper.abort();
+    }
+}
+
+struct Renewer {
+    id: i64,
+    client: ClusterClient,
+    term: Duration,
+    /// When the last confirmed term ends at the earliest.
+    ends: Instant,
+}
+
+/// Why a stream of renewals ended.
+enum Broken {
+    /// The server says that there is no such lease.
+    Gone,
+    /// The connection is lost; another may do.
+    Connection(String),
+}
+
+impl Renewer {
+    /// Returns when the lease is lost.
+    async fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let ends = self.ends;
+            match self.renew_on_one_stream().await {
+                Broken::Gone => {
+                    tracing::warn!(id = self.id, "the server does not know the lease any more");
+                    return;
+                }
+                Broken::Connection(cause) => {
+                    tracing::debug!(id = self.id, cause, "renewing the lease on a new connection");
+                    if self.ends > ends {
+                        pause = FIRST_PAUSE;
+                    }
+                }
+            }
+            if Instant::now() + pause >= self.ends {
+                tokio::time::sleep_until(self.ends).await;
+                tracing::warn!(id = self.id, "the lease could not be renewed in time");
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = next_pause(pause);
+        }
+    }
+
+    async fn renew_on_one_stream(&mut self) -> Broken {
+        let sent = Instant::now();
+        let opened =
+            tokio::time::timeout_at(self.limit(), self.client.etcd.lease_client().keep_alive(self.id)).await;
+        let (mut keeper, mut answers) = match opened {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(etcd_client::Error::LeaseKeepAliveError(cause))) => return self.look(cause).await,
+            Ok(Err(error)) => return Broken::Connection(error.to_string()),
+            Err(_) => return Broken::Connection("no answer".into()),
+        };
+        self.ends = sent + self.term;
+        loop {
+            tokio::time::sleep(self.term / 3).await;
+            let sent = Instant::now();
+            match tokio::time::timeout_at(self.limit(), renew(&mut keeper, &mut answers)).await {
+                Ok(Ok(true)) => self.ends = sent + self.term,
+                Ok(Ok(false)) => return Broken::Gone,
+                Ok(Err(error)) => return Broken::Connection(error.to_string()),
+                Err(_) => return Broken::Connection("no answer".into()),
+            }
+        }
+    }
+
+    /// The etcd client tells a missing lease and a lost connection apart only by its text.
+    async fn look(&self, cause: String) -> Broken {
+        let mut leases = self.client.etcd.lease_client();
+        match tokio::time::timeout_at(self.limit(), leases.time_to_live(self.id, None)).await {
+            Ok(Ok(left)) if left.ttl() <= 0 => Broken::Gone,
+            _ => Broken::Connection(cause),
+        }
+    }
+
+    /// How long to wait for an answer: never past the end of the term, which must be reported.
+    fn limit(&self) -> Instant {
+        self.ends.min(Instant::now() + self.term / 3)
+    }
+}
+
+/// Whether the server knows the lease.
+async fn renew(keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> Result<bool, etcd_client::Error> {
+    keeper.keep_alive().await?;
+    match answers.message().await? {
+        Some(answer) => Ok(answer.ttl() > 0),
+        None => Err(etcd_client::Error::LeaseKeepAliveError("the stream ended".into())),
+    }
+}

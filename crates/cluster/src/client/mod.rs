@@ -1,0 +1,324 @@
+//! The client: typed JSON records over `etcd-client`. It talks to etcd and to the embedded server
+//! in the same way, limits the time of every request and repeats it where that can do no harm.
+
+mod error;
+mod lease;
+mod transaction;
+mod watch;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{GetOptions, KvClient, PutOptions};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use error::ClusterError;
+use error::{Fate, fate};
+pub use lease::{Lease, LeaseStatus};
+pub use transaction::Transaction;
+pub use watch::{PrefixWatch, WatchEvent};
+
+/// Lists may be longer than the 4 MiB that the etcd client accepts by default.
+const RESPONSE_BYTES: usize = 64 << 20;
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// etcd cuts off clients that ping more often than every five seconds.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where cluster state is and who asks.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// `http://HOST:PORT` of each etcd member or of the embedded server.
+    pub endpoints: Vec<String>,
+    /// Where the server demands one.
+    pub user: Option<String>,
+    /// The user's password.
+    pub password: Option<String>,
+    /// Limit of one attempt; a request that may be repeated takes at most three times as long.
+    pub request_timeout: Duration,
+}
+
+impl ConnectOptions {
+    /// Without a user, with the usual time limit of five seconds.
+    pub fn new<S: Into<String>>(endpoints: impl IntoIterator<Item = S>) -> ConnectOptions {
+        ConnectOptions {
+            endpoints: endpoints.into_iter().map(Into::into).collect(),
+            user: None,
+            password: None,
+            request_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// With a user and a password.
+    pub fn with_user(mut self, user: impl Into<String>, password: impl Into<String>) -> ConnectOptions {
+        self.user = Some(user.into());
+        self.password = Some(password.into());
+        self
+    }
+}
+
+/// All records under a prefix, at one revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing<T> {
+    /// The revision it was read at; a watch from the next one misses nothing.
+    pub revision: i64,
+    /// Key, record and modification revision, in the order of the keys.
+    pub entries: Vec<(String, T, i64)>,
+}
+
+/// When a request may be sent again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    /// Doing it twice is as good as once.
+    Freely,
+    /// Only if it cannot have arrived.
+    IfNotSent,
+}
+
+/// A connection to cluster state. Copies share it.
+#[derive(Clone)]
+pub struct ClusterClient {
+    etcd: etcd_client::Client,
+    options: Arc<ConnectOptions>,
+}
+
+impl std::fmt::Debug for ClusterClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterClient").field("endpoints", &self.options.endpoints).finish_non_exhaustive()
+    }
+}
+
+impl ClusterClient {
+    /// Connects, and makes sure that somebody answers.
+    pub async fn connect(options: &ConnectOptions) -> Result<ClusterClient, ClusterError> {
+        let mut etcd_options = etcd_client::ConnectOptions::new()
+            .with_connect_timeout(options.request_timeout)
+            .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
+            .with_keep_alive_while_idle(true)
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        if let Some(user) = &options.user {
+            etcd_options = etcd_options.with_user(user, options.password.clone().unwrap_or_default());
+        }
+        let options = Arc::new(options.clone());
+        let etcd = repeat(&options, "connect", Repeat::Freely, || {
+            etcd_client::Client::connect(options.endpoints.clone(), Some(etcd_options.clone()))
+        })
+        .await?;
+        let client = ClusterClient { etcd, options };
+        // Connections are made when first used, so use it.
+        let only_count = GetOptions::new().with_count_only();
+        client
+            .call("connect", Repeat::Freely, |mut kv| {
+                let options = only_count.clone();
+                async move { kv.get(crate::keys::CLUSTER, Some(options)).await }
+            })
+            .await?;
+        Ok(client)
+    }
+
+    /// A record and its modification revision.
+    pub async fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<(T, i64)>, ClusterError> {
+        let response = self
+            .call(&format!("read {key}"), Repeat::Freely, |mut kv| async move { kv.get(key, None).await })
+            .await?;
+        match response.kvs().first() {
+            Some(entry) => Ok(Some((decode(key, entry.value())?, entry.mod_revision()))),
+            None => Ok(None),
+        }
+    }
+
+    /// All records under a prefix.
+    pub async fn list<T: DeserializeOwned>(&self, prefix: &str) -> Result<Listing<T>, ClusterError> {
+        let raw = self.list_raw(prefix).await?;
+        let mut entries = Vec::with_capacity(raw.entries.len());
+        for (key, value, revision) in raw.entries {
+            let record = decode(&key, &value)?;
+            entries.push((key, record, revision));
+        }
+        Ok(Listing { revision: raw.revision, entries })
+    }
+
+    /// All values under a prefix as they are stored.
+    pub async fn list_raw(&self, prefix: &str) -> Result<Listing<Vec<u8>>, ClusterError> {
+        let mut response = self
+            .call(&format!("list {prefix}"), Repeat::Freely, |mut kv| async move {
+                kv.get(prefix, Some(GetOptions::new().with_prefix())).await
+            })
+            .await?;
+        let revision = response.header().map_or(0, |header| header.revision());
+        let mut entries = Vec::new();
+        for entry in response.take_kvs() {
+            let revision = entry.mod_revision();
+            let (key, value) = entry.into_key_value();
+            let key = String::from_utf8(key).map_err(|error| ClusterError::Decode {
+                key: String::from_utf8_lossy(error.as_bytes()).into_owned(),
+                cause: "its name is not UTF-8".into(),
+            })?;
+            entries.push((key, value, revision));
+        }
+        Ok(Listing { revision, entries })
+    }
+
+    /// Writes a record whatever is there, and returns its modification revision. After a broken
+    /// connection it is written again, so watchers may see it twice.
+    pub async fn put<T: Serialize>(&self, key: &str, value: &T) -> Result<i64, ClusterError> {
+        self.put_leased(key, value, 0).await
+    }
+
+    /// As [`Self::put`]; the key goes when the lease goes.
+    pub async fn put_with_lease<T: Serialize>(
+        &self,
+        key: &str,
+        value: &T,
+        lease: &Lease,
+    ) -> Result<i64, ClusterError> {
+        self.put_leased(key, value, lease.id()).await
+    }
+
+    /// Writes a record only if the key is absent, else [`ClusterError::AlreadyExists`].
+    pub async fn create<T: Serialize>(&self, key: &str, value: &T) -> Result<i64, ClusterError> {
+        self.create_leased(key, value, 0).await
+    }
+
+    /// As [`Self::create`]; the key goes when the lease goes.
+    pub async fn create_with_lease<T: Serialize>(
+        &self,
+        key: &str,
+        value: &T,
+        lease: &Lease,
+    ) -> Result<i64, ClusterError> {
+        self.create_leased(key, value, lease.id()).await
+    }
+
+    /// Writes a record only if it was last changed at this revision, else [`ClusterError::Conflict`].
+    pub async fn compare_and_swap<T: Serialize>(
+        &self,
+        key: &str,
+        expected_mod_revision: i64,
+        value: &T,
+    ) -> Result<i64, ClusterError> {
+        self.transact(&Transaction::new().check(key, expected_mod_revision).put(key, value)?).await
+    }
+
+    /// Deletes a key and says whether it was there. After a broken connection it is tried again,
+    /// so a key that was there may be reported as absent.
+    pub async fn delete(&self, key: &str) -> Result<bool, ClusterError> {
+        let response = self
+            .call(&format!("delete {key}"), Repeat::Freely, |mut kv| async move { kv.delete(key, None).await })
+            .await?;
+        Ok(response.deleted() > 0)
+    }
+
+    /// Deletes a key only if it was last changed at this revision, else [`ClusterError::Conflict`].
+    pub async fn delete_if(&self, key: &str, mod_revision: i64) -> Result<i64, ClusterError> {
+        self.transact(&Transaction::new().check(key, mod_revision).delete(key)).await
+    }
+
+    async fn put_leased<T: Serialize>(&self, key: &str, value: &T, lease: i64) -> Result<i64, ClusterError> {
+        let value = encode(key, value)?;
+        let response = self
+            .call(&format!("write {key}"), Repeat::Freely, |mut kv| {
+                let value = value.clone();
+                async move { kv.put(key, value, Some(PutOptions::new().with_lease(lease))).await }
+            })
+            .await?;
+        Ok(response.header().map_or(0, |header| header.revision()))
+    }
+
+    async fn create_leased<T: Serialize>(&self, key: &str, value: &T, lease: i64) -> Result<i64, ClusterError> {
+        let transaction = Transaction::new().check(key, 0).put_with_lease(key, value, lease)?;
+        self.transact(&transaction).await.map_err(|error| match error {
+            ClusterError::Conflict { key, .. } => ClusterError::AlreadyExists { key },
+            other => other,
+        })
+    }
+
+    /// Sends a request about keys.
+    async fn call<R, F: Future<Output = Result<R, etcd_client::Error>>>(
+        &self,
+        operation: &str,
+        may: Repeat,
+        attempt: impl Fn(KvClient) -> F,
+    ) -> Result<R, ClusterError> {
+        let kv = self.etcd.kv_client().max_decoding_message_size(RESPONSE_BYTES);
+        repeat(&self.options, operation, may, || attempt(kv.clone())).await
+    }
+
+    fn endpoints(&self) -> String {
+        self.options.endpoints.join(", ")
+    }
+}
+
+/// Makes attempts until one is answered, the pauses between them growing, until three times the
+/// limit of one attempt have gone by.
+async fn repeat<R, F: Future<Output = Result<R, etcd_client::Error>>>(
+    options: &ConnectOptions,
+    operation: &str,
+    may: Repeat,
+    attempt: impl Fn() -> F,
+) -> Result<R, ClusterError> {
+    let begun = tokio::time::Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let (fate, cause) = match tokio::time::timeout(options.request_timeout, attempt()).await {
+            Ok(Ok(response)) => return Ok(response),
+            Ok(Err(error)) => (fate(&error), describe(&error)),
+            Err(_) => (Fate::Unknown, format!("no answer within {:?}", options.request_timeout)),
+        };
+        let endpoints = options.endpoints.join(", ");
+        let operation = operation.to_owned();
+        match fate {
+            Fate::Refused => {
+                return Err(if operation == "connect" {
+                    ClusterError::Options { endpoints, cause }
+                } else {
+                    ClusterError::Refused { endpoints, operation, cause }
+                });
+            }
+            Fate::Unauthenticated => {
+                return Err(ClusterError::Authentication { endpoints, user: options.user.clone(), cause });
+            }
+            Fate::Unknown if may == Repeat::IfNotSent => {
+                return Err(ClusterError::Unclear { endpoints, operation, cause });
+            }
+            Fate::Unknown | Fate::NotSent => {}
+        }
+        if begun.elapsed() + pause > options.request_timeout * 3 {
+            return Err(ClusterError::Unreachable { endpoints, operation, cause });
+        }
+        tokio::time::sleep(pause).await;
+        pause = next_pause(pause);
+    }
+}
+
+fn next_pause(pause: Duration) -> Duration {
+    (pause * 2).min(LONGEST_PAUSE)
+}
+
+/// The layers below hide the cause in their sources.
+fn describe(error: &etcd_client::Error) -> String {
+    let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
+    let mut text = status.message().to_owned();
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+fn encode<T: Serialize>(key: &str, value: &T) -> Result<Vec<u8>, ClusterError> {
+    serde_json::to_vec(value).map_err(|source| ClusterError::Encode { key: key.to_owned(), source })
+}
+
+fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, ClusterError> {
+    serde_json::from_slice(value)
+        .map_err(|error| ClusterError::Decode { key: key.to_owned(), cause: error.to_string() })
+}

@@ -1,0 +1,120 @@
+//! A small transaction: all checks hold and all changes are made at one revision, or nothing is.
+
+use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse};
+use serde::Serialize;
+
+use super::error::ClusterError;
+use super::{ClusterClient, Repeat, encode};
+
+/// What to check and what to change.
+#[derive(Clone, Debug, Default)]
+pub struct Transaction {
+    checks: Vec<(String, i64)>,
+    changes: Vec<Change>,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Put { key: String, value: Vec<u8>, lease: i64 },
+    Delete { key: String },
+}
+
+impl Transaction {
+    /// Nothing yet.
+    pub fn new() -> Transaction {
+        Transaction::default()
+    }
+
+    /// Only if the key was last changed at this revision; 0 means only if it is absent.
+    pub fn check(mut self, key: &str, mod_revision: i64) -> Transaction {
+        self.checks.push((key.to_owned(), mod_revision));
+        self
+    }
+
+    /// Writes a value.
+    pub fn put<T: Serialize>(self, key: &str, value: &T) -> Result<Transaction, ClusterError> {
+        self.put_with_lease(key, value, 0)
+    }
+
+    /// Writes a value that goes when the lease goes; lease 0 is none.
+    pub fn put_with_lease<T: Serialize>(
+        mut self,
+        key: &str,
+        value: &T,
+        lease: i64,
+    ) -> Result<Transaction, ClusterError> {
+        self.changes.push(Change::Put { key: key.to_owned(), value: encode(key, value)?, lease });
+        Ok(self)
+    }
+
+    /// Deletes a key if it is there.
+    pub fn delete(mut self, key: &str) -> Transaction {
+        self.changes.push(Change::Delete { key: key.to_owned() });
+        self
+    }
+
+    fn to_etcd(&self) -> Txn {
+        let compares: Vec<_> = self
+            .checks
+            .iter()
+            .map(|(key, revision)| Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision))
+            .collect();
+        let changes: Vec<_> = self
+            .changes
+            .iter()
+            .map(|change| match change {
+                Change::Put { key, value, lease } => {
+                    let options = PutOptions::new().with_lease(*lease);
+                    TxnOp::put(key.as_str(), value.clone(), Some(options))
+                }
+                Change::Delete { key } => TxnOp::delete(key.as_str(), None),
+            })
+            .collect();
+        // On failure, see which check it was.
+        let looks: Vec<_> = self
+            .checks
+            .iter()
+            .map(|(key, _)| TxnOp::get(key.as_str(), Some(GetOptions::new().with_keys_only())))
+            .collect();
+        Txn::new().when(compares).and_then(changes).or_else(looks)
+    }
+}
+
+impl ClusterClient {
+    /// Performs a transaction and returns its revision, which is the modification revision of
+    /// every key it put. [`ClusterError::Conflict`] names the first check that failed.
+    ///
+    /// It is repeated only while it certainly has not reached the server: after a broken
+    /// connection the outcome is [`ClusterError::Unclear`].
+    pub async fn transact(&self, transaction: &Transaction) -> Result<i64, ClusterError> {
+        let operation = match transaction.changes.first() {
+            Some(Change::Put { key, .. }) => format!("write {key}"),
+            Some(Change::Delete { key }) => format!("delete {key}"),
+            None => "check".to_owned(),
+        };
+        let response = self
+            .call(&operation, Repeat::IfNotSent, |mut kv| {
+                let request = transaction.to_etcd();
+                async move { kv.txn(request).await }
+            })
+            .await?;
+        if response.succeeded() {
+            return Ok(response.header().map_or(0, |header| header.revision()));
+        }
+        let found = response.op_responses().into_iter().map(|response| match response {
+            TxnOpResponse::Get(got) => got.kvs().first().map_or(0, |entry| entry.mod_revision()),
+            _ => 0,
+        });
+        let conflict = transaction.checks.iter().zip(found).find(|((_, expected), found)| expected != found);
+        match conflict {
+            Some(((key, expected), found)) => {
+                Err(ClusterError::Conflict { key: key.clone(), expected: *expected, found })
+            }
+            None => Err(ClusterError::Refused {
+                endpoints: self.endpoints(),
+                operation,
+                cause: "the server says that a check failed and that none did".into(),
+            }),
+        }
+    }
+}

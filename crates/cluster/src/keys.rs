@@ -1,0 +1,120 @@
+//! The names of all keys in cluster state. Each kind of record lives under a prefix of its own, so
+//! that a prefix can be listed and watched without meeting another kind.
+
+use atoll_base::{OsdId, PgId, PoolId};
+
+/// Of everything.
+pub const ROOT: &str = "/atoll/";
+/// The one record of the cluster.
+pub const CLUSTER: &str = "/atoll/cluster";
+/// Of OSD records.
+pub const OSDS: &str = "/atoll/osds/";
+/// Of the presence of running OSDs.
+pub const OSD_UP: &str = "/atoll/osd_up/";
+/// Of what running OSDs say about their devices.
+pub const OSD_USAGE: &str = "/atoll/osd_usage/";
+/// Of pools.
+pub const POOLS: &str = "/atoll/pools/";
+/// Of placement-group configurations.
+pub const PGS: &str = "/atoll/pgs/";
+/// Of images.
+pub const IMAGES: &str = "/atoll/images/";
+/// Of writers' locks on images.
+pub const IMAGE_LOCKS: &str = "/atoll/image_locks/";
+/// Of buckets.
+pub const BUCKETS: &str = "/atoll/buckets/";
+/// Of S3 users.
+pub const USERS: &str = "/atoll/users/";
+/// Of the static keys that may connect to OSDs.
+pub const AUTHORIZED_KEYS: &str = "/atoll/authorized_keys/";
+
+/// The record of an OSD.
+pub fn osd(id: OsdId) -> String {
+    format!("{OSDS}{}", id.0)
+}
+
+/// The presence of a running OSD.
+pub fn osd_up(id: OsdId) -> String {
+    format!("{OSD_UP}{}", id.0)
+}
+
+/// What a running OSD says about its device.
+pub fn osd_usage(id: OsdId) -> String {
+    format!("{OSD_USAGE}{}", id.0)
+}
+
+/// A pool.
+pub fn pool(id: PoolId) -> String {
+    format!("{POOLS}{}", id.0)
+}
+
+/// The configuration of a placement group.
+pub fn pg(id: PgId) -> String {
+    format!("{PGS}{id}")
+}
+
+/// Of the placement groups of one pool.
+pub fn pgs_of_pool(pool: PoolId) -> String {
+    format!("{PGS}{}.", pool.0)
+}
+
+/// The placement group that a key configures, if it is such a key.
+pub fn parse_pg(key: &str) -> Option<PgId> {
+    key.strip_prefix(PGS)?.parse().ok()
+}
+
+/// The OSD that a key under [`OSDS`], [`OSD_UP`] or [`OSD_USAGE`] is about.
+pub fn parse_osd(key: &str) -> Option<OsdId> {
+    let id = [OSDS, OSD_UP, OSD_USAGE].iter().find_map(|prefix| key.strip_prefix(prefix))?;
+    id.parse().ok().map(OsdId)
+}
+
+/// An image.
+pub fn image(name: &str) -> String {
+    format!("{IMAGES}{name}")
+}
+
+/// The lock of an image's writer.
+pub fn image_lock(image_id: &str) -> String {
+    format!("{IMAGE_LOCKS}{image_id}")
+}
+
+/// A bucket.
+pub fn bucket(name: &str) -> String {
+    format!("{BUCKETS}{name}")
+}
+
+/// An S3 user.
+pub fn user(access_key: &str) -> String {
+    format!("{USERS}{access_key}")
+}
+
+/// A static key that may connect to OSDs, in hexadecimal.
+pub fn authorized_key(hex_public_key: &str) -> String {
+    format!("{AUTHORIZED_KEYS}{hex_public_key}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_operators_see() {
+        let pg_id = PgId { pool: PoolId(2), index: 0x1f };
+        assert_eq!(pg(pg_id), "/atoll/pgs/2.1f");
+        assert_eq!(parse_pg("/atoll/pgs/2.1f"), Some(pg_id));
+        assert_eq!(parse_pg("/atoll/pools/2"), None);
+        assert_eq!(osd(OsdId(3)), "/atoll/osds/3");
+        assert_eq!(parse_osd(&osd_up(OsdId(3))), Some(OsdId(3)));
+        assert_eq!(image_lock("ab"), "/atoll/image_locks/ab");
+    }
+
+    #[test]
+    fn no_prefix_holds_another() {
+        let all =
+            [OSDS, OSD_UP, OSD_USAGE, POOLS, PGS, IMAGES, IMAGE_LOCKS, BUCKETS, USERS, AUTHORIZED_KEYS, CLUSTER];
+        for (index, one) in all.iter().enumerate() {
+            assert!(all.iter().enumerate().all(|(other, prefix)| other == index || !prefix.starts_with(one)));
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The embedded cluster-state server: the part of the etcd v3 API that Atoll and `etcdctl` use,
+//! for clusters of one machine. Everything is held in memory, every write is on disk before it is
+//! answered, and there is no replication: a cluster of several machines runs etcd itself.
+
+mod change;
+mod disk;
+mod history;
+mod lease_clock;
+mod limits;
+mod services;
+mod span;
+mod state;
+mod status;
+mod tokens;
+mod txn;
+mod watch;
+mod writer;
+
+/// What `build.rs` makes of `proto/`.
+#[allow(missing_docs, clippy::all)]
+mod proto {
+    /// The generated code of each package expects the other as its neighbour.
+    pub mod mvccpb {
+        tonic::include_proto!("mvccpb");
+    }
+    /// Requests, answers and services.
+    pub mod etcdserverpb {
+        tonic::include_proto!("etcdserverpb");
+    }
+    pub use etcdserverpb::*;
+    pub use mvccpb::*;
+}
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch as latest;
+use tokio::task::JoinHandle;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+pub use disk::DiskError;
+use disk::{Disk, Identity};
+use lease_clock::LeaseClock;
+use proto::ResponseHeader;
+use services::Services;
+use tokens::Gate;
+use writer::WriterHandle;
+
+/// There are no elections, so the term never changes.
+const TERM: u64 = 1;
+
+/// Why the server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address could not be listened on.
+    #[error("cannot listen on {address}: {source}; is another server running there?")]
+    Listen {
+        /// The address asked for.
+        address: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The stored state could not be opened.
+    #[error("cannot open the cluster state: {0}")]
+    Disk(#[from] DiskError),
+    /// The writer thread could not be started.
+    #[error("cannot start a thread: {0}; raise the limit on processes")]
+    Thread(std::io::Error),
+}
+
+/// Where to listen: an address to bind, or a socket that is bound already.
+#[derive(Debug)]
+pub enum Listen {
+    /// Port 0 takes any free one.
+    Address(SocketAddr),
+    /// Bound and listening.
+    Listener(std::net::TcpListener),
+}
+
+impl From<SocketAddr> for Listen {
+    fn from(address: SocketAddr) -> Self {
+        Listen::Address(address)
+    }
+}
+
+impl From<std::net::TcpListener> for Listen {
+    fn from(listener: std::net::TcpListener) -> Self {
+        Listen::Listener(listener)
+    }
+}
+
+/// What all services of one server share.
+struct Shared {
+    identity: Identity,
+    writer: WriterHandle,
+    lease_clock: Mutex<LeaseClock>,
+    gate: Gate,
+    address: SocketAddr,
+    file: PathBuf,
+    /// Becomes true when the server stops, so that endless streams end.
+    stop: latest::Receiver<bool>,
+}
+
+impl Shared {
+    /// The newest durable state, unless the server has stopped: a connection may outlive it, and
+    /// another server may have taken over the directory.
+    fn state(&self) -> Result<Arc<state::State>, tonic::Status> {
+        if *self.stop.borrow() { Err(status::stopped()) } else { Ok(self.writer.state()) }
+    }
+
+    fn header(&self, revision: i64) -> Option<ResponseHeader> {
+        let Identity { cluster, member } = self.identity;
+        Some(ResponseHeader { cluster_id: cluster, member_id: member, revision, raft_term: TERM })
+    }
+}
+
+/// A running server. Dropping it stops it too, without waiting for what is under way.
+#[derive(Debug)]
+pub struct EmbeddedServer {
+    address: SocketAddr,
+    stop: latest::Sender<bool>,
+    serving: JoinHandle<()>,
+    expiring: JoinHandle<()>,
+    writer: Option<WriterThread>,
+}
+
+struct WriterThread {
+    handle: WriterHandle,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl std::fmt::Debug for WriterThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WriterThread")
+    }
+}
+
+impl EmbeddedServer {
+    /// Serves the state kept in `directory` (made if it is missing). With `credentials` (user and
+    /// password) every call but the one for a token needs a token. Must be called within a tokio
+    /// runtime.
+    pub async fn start(
+        listen: impl Into<Listen>,
+        directory: &Path,
+        credentials: Option<(String, String)>,
+    ) -> Result<EmbeddedServer, StartError> {
+        let listener = bind(listen.into()).await?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| StartError::Listen { address: "the given socket".into(), source })?;
+        let directory = directory.to_path_buf();
+        let (disk, state, identity) = tokio::task::spawn_blocking(move || Disk::open(&directory))
+            .await
+            .map_err(|error| StartError::Thread(std::io::Error::other(error)))??;
+        let file = disk.path().to_path_buf();
+        let (writer, thread) = WriterHandle::start(disk, state).map_err(StartError::Thread)?;
+        let (stop, stopping) = latest::channel(false);
+        let shared = Arc::new(Shared {
+            identity,
+            writer: writer.clone(),
+            lease_clock: Mutex::new(LeaseClock::default()),
+            gate: Gate::new(credentials),
+            address,
+            file,
+            stop: stopping,
+        });
+        let expiring = tokio::spawn(expire_leases(shared.clone()));
+        let serving = tokio::spawn(serve(listener, shared));
+        let writer = Some(WriterThread { handle: writer, thread });
+        Ok(EmbeddedServer { address, stop, serving, expiring, writer })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends all streams, answers what is under way and closes the file.
+    pub async fn shutdown(mut self) {
+        self.stop.send_replace(true);
+        self.expiring.abort();
+        if tokio::time::timeout(limits::SHUTDOWN_GRACE, &mut self.serving).await.is_err() {
+            tracing::debug!("connections outlived the shutdown's patience");
+            self.serving.abort();
+        }
+        if let Some(writer) = self.writer.take() {
+            writer.handle.stop().await;
+            // It ends after at most one commit; a panic in it has been printed already.
+            let _ = tokio::task::spawn_blocking(move || writer.thread.join()).await;
+        }
+    }
+}
+
+impl Drop for EmbeddedServer {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        self.expiring.abort();
+    }
+}
+
+async fn bind(listen: Listen) -> Result<tokio::net::TcpListener, StartError> {
+    match listen {
+        Listen::Address(address) => tokio::net::TcpListener::bind(address)
+            .await
+            .map_err(|source| StartError::Listen { address: address.to_string(), source }),
+        Listen::Listener(listener) => listener
+            .set_nonblocking(true)
+            .and_then(|()| tokio::net::TcpListener::from_std(listener))
+            .map_err(|source| StartError::Listen { address: "the given socket".into(), source }),
+    }
+}
+
+/// Returns when the server stops or is dropped.
+async fn stopped(stop: &mut latest::Receiver<bool>) {
+    // An error means that the server was dropped, which stops it as well.
+    let _ = stop.wait_for(|stopping| *stopping).await.is_ok();
+}
+
+async fn serve(listener: tokio::net::TcpListener, shared: Arc<Shared>) {
+    let services = Services { shared: shared.clone() };
+    let gate = shared.gate.clone();
+    let mut stop = shared.stop.clone();
+    /// Every service has the same limits; all but one stand behind the gate.
+    macro_rules! limited {
+        ($server:ty) => {
+            <$server>::new(services.clone())
+                .max_decoding_message_size(limits::REQUEST_BYTES)
+                .max_encoding_message_size(limits::RESPONSE_BYTES)
+        };
+    }
+    macro_rules! gated {
+        ($server:ty) => {
+            InterceptedService::new(limited!($server), gate.clone())
+        };
+    }
+    let served = Server::builder()
+        .max_concurrent_streams(limits::STREAMS)
+        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+        .add_service(gated!(proto::kv_server::KvServer<Services>))
+        .add_service(gated!(proto::watch_server::WatchServer<Services>))
+        .add_service(gated!(proto::lease_server::LeaseServer<Services>))
+        .add_service(gated!(proto::cluster_server::ClusterServer<Services>))
+        .add_service(gated!(proto::maintenance_server::MaintenanceServer<Services>))
+        .add_service(limited!(proto::auth_server::AuthServer<Services>))
+        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async move {
+            stopped(&mut stop).await;
+        })
+        .await;
+    if let Err(error) = served {
+        tracing::error!(%error, "the embedded cluster-state server stopped serving");
+    }
+}
+
+async fn expire_leases(shared: Arc<Shared>) {
+    let mut tick = tokio::time::interval(limits::LEASE_TICK);
+    loop {
+        tick.tick().await;
+        let state = shared.writer.state();
+        let expired = services::clock(&shared.lease_clock).tick(&state, Instant::now());
+        for id in expired {
+            match shared.writer.submit(move |change| change.revoke_lease(id)).await {
+                Ok(()) => tracing::debug!(id, "lease expired"),
+                Err(status) if status.code() == tonic::Code::NotFound => {}
+                Err(status) => {
+                    tracing::warn!(%status, "expired leases cannot be revoked");
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a placement group asks of its shell, and what it may look at.
+
+use atoll_base::records::PgRecord;
+use atoll_base::{
+    LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, Touched, Transaction, Version,
+};
+use atoll_wire::Message;
+use bytes::Bytes;
+
+/// Names something that the group asked for, in the answer to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Token(pub u64);
+
+/// Names a client connection of the shell; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientId(pub u64);
+
+/// What the shell must do.
+#[derive(Debug)]
+pub enum Action {
+    /// Submit to the store; answer with [`crate::Pg::committed`] or [`crate::Pg::submit_failed`].
+    /// Submissions of one group keep their order.
+    Submit {
+        /// Repeated in the answer.
+        token: Token,
+        /// What to submit.
+        transaction: Transaction,
+    },
+    /// Read from the store; answer with [`crate::Pg::read_done`]. What is read is the state at the
+    /// time of this action.
+    Read {
+        /// Repeated in the answer.
+        token: Token,
+        /// The object.
+        object: ObjectName,
+        /// What to read.
+        request: ReadRequest,
+    },
+    /// Read the parts of an object that a lagging member lacks, as transactions that bring it
+    /// level; answer with [`crate::Pg::sync_ready`].
+    ReadForSync {
+        /// Repeated in the answer.
+        token: Token,
+        /// The object.
+        object: ObjectName,
+        /// The parts.
+        touched: Touched,
+    },
+    /// Send to another member, over a connection that keeps the order of messages.
+    Send {
+        /// The member.
+        to: OsdId,
+        /// The message.
+        message: Message,
+    },
+    /// Answer a client.
+    Reply {
+        /// The client.
+        client: ClientId,
+        /// The message.
+        message: Message,
+    },
+    /// Change the group's record by compare-and-swap against the record with `expected`. The
+    /// outcome comes as [`crate::Pg::set_record`]; a failure needs no answer, a tick tries again.
+    Propose {
+        /// The record as this member knows it.
+        expected: PgRecord,
+        /// The new record.
+        record: PgRecord,
+    },
+    /// Tell the operator.
+    Warn {
+        /// What is wrong and what follows from it.
+        text: String,
+    },
+}
+
+/// Why a read from the store failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadFailure {
+    /// A definite answer for the client.
+    Refused(Refusal),
+    /// Blocks of this copy are damaged; another copy may have them.
+    Corrupt {
+        /// The object's blocks.
+        blocks: Vec<u32>,
+    },
+}
+
+/// What a read from the store found: the outcome and the payload.
+pub type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
+
+/// The store of this member, as changed by everything submitted so far.
+pub trait ObjectView {
+    /// Whether the object exists.
+    fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool;
+
+    /// Value of an omap entry.
+    fn omap_value(&self, pg: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes>;
+
+    /// Names of all objects of the group but its own one.
+    fn objects(&self, pg: PgId) -> Vec<ObjectName>;
+
+    /// Version of the newest write.
+    fn head(&self, pg: PgId) -> Version;
+
+    /// The newest log entries, oldest first.
+    fn log(&self, pg: PgId) -> Vec<LogEntry>;
+
+    /// Whether a write could be done now: alignment, sizes, and space on every one of `members`.
+    fn check_write(
+        &self,
+        pg: PgId,
+        members: &[OsdId],
+        object: &ObjectName,
+        mutations: &[Mutation],
+        payload_bytes: usize,
+    ) -> Result<(), Refusal>;
+
+    /// Whether a submission would be taken at once. The primary starts no write without it.
+    fn has_room(&self) -> bool;
+
+    /// Whether data read from another copy is what this copy's checks say it must be.
+    fn matches_checks(&self, pg: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool;
+}

@@ -1,0 +1,461 @@
+//! Clients' reads and writes, at the primary.
+
+use std::collections::BTreeSet;
+
+use atoll_base::limits::{OMAP_LIST_MAX, PAYLOAD_BYTES_MAX, PG_IN_FLIGHT_MAX};
+use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
+use atoll_base::{
+    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal, RequestId,
+    Touched, Transaction, Version, WriteRequest,
+};
+use atoll_placement::pg_of_object;
+use atoll_wire::Message;
+use bytes::Bytes;
+
+use crate::actions::{Action, ClientId, ObjectView, ReadAnswer, ReadFailure, Token};
+use crate::conflicts::read_sees;
+use crate::group::{CopyRead, InFlight, Pg, PgState, ReadPurpose, Submission, meta_object};
+
+/// Requests that may wait in one group before clients are told to come back.
+const WAITING_MAX: usize = 4096;
+
+pub(crate) enum Waiting {
+    Read(ReadRequest),
+    Write(RequestId, WriteRequest),
+    /// A refusal that rests on data still in flight: it is given only once that is committed.
+    Refuse(RequestId, Refusal),
+}
+
+/// A client's request that cannot be started yet. Requests for one object keep their order.
+pub(crate) struct WaitingRequest {
+    client: ClientId,
+    sequence: u64,
+    object: ObjectName,
+    what: Waiting,
+}
+
+/// What became of an attempt to start a request.
+enum Attempt {
+    Done,
+    MustWait(Box<WaitingRequest>),
+}
+
+impl Pg {
+    /// A client wants to read.
+    pub fn client_read(
+        &mut self,
+        client: ClientId,
+        id: RequestId,
+        object: ObjectName,
+        request: ReadRequest,
+        view: &impl ObjectView,
+    ) {
+        let sequence = id.sequence;
+        let checked = self.may_read().and_then(|()| self.check_place(&object)).and_then(|()| check_read(&request));
+        if let Err(refusal) = checked {
+            return self.reply_read(client, sequence, Err(refusal), Bytes::new());
+        }
+        self.enqueue(WaitingRequest { client, sequence, object, what: Waiting::Read(request) }, view);
+    }
+
+    /// A client wants to write.
+    pub fn client_write(
+        &mut self,
+        client: ClientId,
+        id: RequestId,
+        answered_below: u64,
+        request: WriteRequest,
+        view: &impl ObjectView,
+    ) {
+        let sequence = id.sequence;
+        if !self.is_primary() {
+            return self.reply_written(client, sequence, Err(Refusal::NotPrimary));
+        }
+        if self.take_over_retry(client, id) {
+            return;
+        }
+        if self.state != PgState::Active {
+            let refusal = self.inactive();
+            return self.reply_written(client, sequence, Err(refusal));
+        }
+        self.retries.forget_below(id.session, answered_below);
+        let checked = self.check_place(&request.object).and_then(|()| check_meta_write(&request));
+        if let Err(refusal) = checked {
+            return self.reply_written(client, sequence, Err(refusal));
+        }
+        let object = request.object.clone();
+        self.enqueue(WaitingRequest { client, sequence, object, what: Waiting::Write(id, request) }, view);
+    }
+
+    /// Whether the request is known already; then it is answered, or will be, on this connection.
+    fn take_over_retry(&mut self, client: ClientId, id: RequestId) -> bool {
+        if let Some(in_flight) = self.in_flight.iter_mut().find(|in_flight| in_flight.request == id) {
+            in_flight.client = client;
+            return true;
+        }
+        let waiting = self.waiting.iter_mut().find(
+            |waiting| matches!(&waiting.what, Waiting::Write(other, _) | Waiting::Refuse(other, _) if *other == id),
+        );
+        if let Some(waiting) = waiting {
+            waiting.client = client;
+            return true;
+        }
+        if self.state == PgState::Active && self.retries.find(id).is_some() {
+            self.reply_written(client, id.sequence, Ok(()));
+            return true;
+        }
+        false
+    }
+
+    fn may_read(&self) -> Result<(), Refusal> {
+        match self.state {
+            _ if !self.is_primary() => Err(Refusal::NotPrimary),
+            PgState::Active => Ok(()),
+            // With fixed members nobody else can have become primary, so what was committed here
+            // is still the newest.
+            _ if self.was_active => Ok(()),
+            _ => Err(self.inactive()),
+        }
+    }
+
+    fn check_place(&self, object: &ObjectName) -> Result<(), Refusal> {
+        let is_here =
+            object.as_str() == PG_META_OBJECT || pg_of_object(self.id.pool, object, self.pg_num) == self.id;
+        if is_here {
+            return Ok(());
+        }
+        Err(Refusal::Invalid { detail: format!("object '{object}' is not in placement group {}", self.id) })
+    }
+
+    fn enqueue(&mut self, request: WaitingRequest, view: &impl ObjectView) {
+        let must_queue = self.waiting.iter().any(|waiting| waiting.object == request.object);
+        let attempt = if must_queue { Attempt::MustWait(Box::new(request)) } else { self.start(request, view) };
+        let Attempt::MustWait(request) = attempt else { return };
+        if self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back(*request);
+        } else {
+            self.refuse(*request, Refusal::Busy);
+        }
+    }
+
+    fn refuse(&mut self, request: WaitingRequest, refusal: Refusal) {
+        match request.what {
+            Waiting::Read(_) => self.reply_read(request.client, request.sequence, Err(refusal), Bytes::new()),
+            _ => self.reply_written(request.client, request.sequence, Err(refusal)),
+        }
+    }
+
+    /// The group stops serving writes: what waits is sent back, to be retried.
+    pub(crate) fn refuse_waiting(&mut self) {
+        for request in std::mem::take(&mut self.waiting) {
+            let refusal = if self.is_primary() { self.inactive() } else { Refusal::NotPrimary };
+            self.refuse(request, refusal);
+        }
+    }
+
+    /// Starts whatever can be started, in order per object.
+    pub(crate) fn start_waiting(&mut self, view: &impl ObjectView) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut blocked: BTreeSet<ObjectName> = BTreeSet::new();
+        for request in std::mem::take(&mut self.waiting) {
+            if blocked.contains(&request.object) {
+                self.waiting.push_back(request);
+                continue;
+            }
+            if let Attempt::MustWait(request) = self.start(request, view) {
+                blocked.insert(request.object.clone());
+                self.waiting.push_back(*request);
+            }
+        }
+    }
+
+    fn start(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+        match request.what {
+            Waiting::Read(ref read) => {
+                let mut in_flight = self.in_flight.iter();
+                if in_flight.any(|write| write.object == request.object && read_sees(read, &write.touched)) {
+                    return Attempt::MustWait(Box::new(request));
+                }
+                let token = self.token();
+                let WaitingRequest { client, sequence, object, what: Waiting::Read(read) } = request else {
+                    unreachable!("matched above");
+                };
+                let purpose =
+                    ReadPurpose::Client { client, sequence, object: object.clone(), request: read.clone() };
+                self.reads.insert(token, purpose);
+                self.actions.push_back(Action::Read { token, object, request: read });
+                Attempt::Done
+            }
+            Waiting::Refuse(_, ref refusal) => {
+                if self.in_flight.iter().any(|write| write.object == request.object) {
+                    return Attempt::MustWait(Box::new(request));
+                }
+                let refusal = refusal.clone();
+                self.refuse(request, refusal);
+                Attempt::Done
+            }
+            Waiting::Write(..) => self.start_write(request, view),
+        }
+    }
+
+    fn start_write(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+        if self.in_flight.len() >= PG_IN_FLIGHT_MAX || !self.view_is_current() || !view.has_room() {
+            return Attempt::MustWait(Box::new(request));
+        }
+        let WaitingRequest { client, sequence, object, what: Waiting::Write(id, write) } = request else {
+            unreachable!("only writes come here");
+        };
+        let refusal = self.failed_condition(&write, view).or_else(|| {
+            let (members, payload_bytes) = (&self.record.members, write.payload.len());
+            view.check_write(self.id, members, &object, &write.mutations, payload_bytes).err()
+        });
+        if let Some(refusal) = refusal {
+            let what = Waiting::Refuse(id, refusal);
+            return self.start(WaitingRequest { client, sequence, object, what }, view);
+        }
+        self.order(client, id, write);
+        Attempt::Done
+    }
+
+    fn failed_condition(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<Refusal> {
+        let exists = || view.object_exists(self.id, &write.object);
+        let value = |key: &Bytes| view.omap_value(self.id, &write.object, key);
+        for (index, condition) in write.conditions.iter().enumerate() {
+            let holds = match condition {
+                Condition::ObjectExists => exists(),
+                Condition::ObjectAbsent => !exists(),
+                Condition::OmapExists { key } => value(key).is_some(),
+                Condition::OmapAbsent { key } => value(key).is_none(),
+                Condition::OmapEquals { key, value: expected } => value(key).as_ref() == Some(expected),
+                Condition::NotFenced { name, generation } => {
+                    let fence = self.fence(name, view);
+                    if fence > *generation {
+                        return Some(Refusal::Fenced { generation: fence });
+                    }
+                    true
+                }
+            };
+            if !holds {
+                return Some(Refusal::ConditionFailed { index: index as u16 });
+            }
+        }
+        None
+    }
+
+    fn fence(&self, name: &Bytes, view: &impl ObjectView) -> u64 {
+        let key = [FENCE_KEY_PREFIX, name].concat();
+        let value = view.omap_value(self.id, &meta_object(), &key);
+        value.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?))).unwrap_or(0)
+    }
+
+    /// Gives a write its place in the history and has every member make it durable.
+    fn order(&mut self, client: ClientId, request: RequestId, write: WriteRequest) {
+        let version = Version { epoch: self.record.epoch, sequence: self.last_sequence + 1 };
+        let touched = Touched::by(&write.mutations);
+        let entry =
+            LogEntry { version, request: Some(request), object: write.object.clone(), touched: touched.clone() };
+        let transaction = Transaction {
+            pg: self.id,
+            object: write.object.clone(),
+            mutations: write.mutations,
+            payload: write.payload,
+            payload_sealed: write.payload_sealed,
+            log: vec![entry],
+        };
+        for member in self.others() {
+            let message = Message::Replicate { epoch: self.record.epoch, transaction: transaction.clone() };
+            self.send(member, message);
+        }
+        self.retries.record(request, version);
+        let missing = self.record.members.iter().copied().collect();
+        self.in_flight.push_back(InFlight { version, object: write.object, touched, client, request, missing });
+        self.submit(Submission::Write { version }, transaction);
+    }
+
+    /// A member has everything up to `version` durable.
+    pub(crate) fn acknowledged(&mut self, member: OsdId, version: Version, view: &impl ObjectView) {
+        for write in self.in_flight.iter_mut().take_while(|write| write.version <= version) {
+            write.missing.remove(&member);
+        }
+        // While a member is away nothing is answered: the next peering decides.
+        if self.state != PgState::Active {
+            return;
+        }
+        let mut any_done = false;
+        while self.in_flight.front().is_some_and(|write| write.missing.is_empty()) {
+            let done = self.in_flight.pop_front().expect("looked at above");
+            self.reply_written(done.client, done.request.sequence, Ok(()));
+            any_done = true;
+        }
+        if any_done {
+            self.start_waiting(view);
+        }
+    }
+
+    pub(crate) fn reply_written(&mut self, client: ClientId, sequence: u64, result: Result<(), Refusal>) {
+        self.actions.push_back(Action::Reply { client, message: Message::WriteReply { sequence, result } });
+    }
+
+    fn reply_read(
+        &mut self,
+        client: ClientId,
+        sequence: u64,
+        result: Result<ReadOutcome, Refusal>,
+        payload: Bytes,
+    ) {
+        let message = Message::ReadReply { sequence, result, payload };
+        self.actions.push_back(Action::Reply { client, message });
+    }
+
+    /// The store has answered a read.
+    pub fn read_done(&mut self, token: Token, answer: ReadAnswer) {
+        match self.reads.remove(&token).expect("answers belong to reads") {
+            ReadPurpose::Client { client, sequence, object, request } => match (answer, request) {
+                (Ok((outcome, payload)), _) => self.reply_read(client, sequence, Ok(outcome), payload),
+                (Err(ReadFailure::Refused(refusal)), _) => {
+                    self.reply_read(client, sequence, Err(refusal), Bytes::new());
+                }
+                (Err(ReadFailure::Corrupt { blocks }), ReadRequest::Data { offset, length }) => {
+                    let text = format!(
+                        "pg {}: blocks {blocks:?} of '{object}' are damaged on {}; reading another copy",
+                        self.id, self.me
+                    );
+                    self.actions.push_back(Action::Warn { text });
+                    let mut copies_left = self.others();
+                    copies_left.retain(|member| self.reachable.contains(member));
+                    let read =
+                        CopyRead { client, sequence, object, offset, length, damaged_blocks: blocks, copies_left };
+                    self.read_next_copy(read);
+                }
+                (Err(ReadFailure::Corrupt { blocks }), _) => {
+                    let detail = format!("blocks {blocks:?} of '{object}'");
+                    self.reply_read(client, sequence, Err(Refusal::Corrupt { detail }), Bytes::new());
+                }
+            },
+            ReadPurpose::Copy { primary, epoch, tag } => {
+                let (result, payload) = match answer {
+                    Ok((outcome, payload)) => (Ok(outcome), payload),
+                    Err(ReadFailure::Refused(refusal)) => (Err(refusal), Bytes::new()),
+                    Err(ReadFailure::Corrupt { blocks }) => {
+                        (Err(Refusal::Corrupt { detail: format!("blocks {blocks:?}") }), Bytes::new())
+                    }
+                };
+                self.send(primary, Message::CopyReply { pg: self.id, epoch, tag, result, payload });
+            }
+        }
+    }
+
+    fn read_next_copy(&mut self, mut read: CopyRead) {
+        let Some(member) = read.copies_left.pop() else {
+            let detail = format!("blocks {:?} of '{}'", read.damaged_blocks, read.object);
+            let refusal = Refusal::Corrupt { detail };
+            return self.reply_read(read.client, read.sequence, Err(refusal), Bytes::new());
+        };
+        let Token(tag) = self.token();
+        let message = Message::CopyRead {
+            pg: self.id,
+            epoch: self.record.epoch,
+            tag,
+            object: read.object.clone(),
+            offset: read.offset,
+            length: read.length,
+        };
+        // Whom it went to is kept at the end of the list, for when that member goes away.
+        read.copies_left.push(member);
+        self.copy_reads.insert(tag, read);
+        self.send(member, message);
+    }
+
+    /// A member went away; reads that wait for its copy go on to the next.
+    pub(crate) fn give_up_copy_reads(&mut self, member: OsdId) {
+        let waiting = self.copy_reads.extract_if(.., |_, read| read.copies_left.last() == Some(&member));
+        for (_, mut read) in waiting.collect::<Vec<_>>() {
+            read.copies_left.retain(|other| *other != member);
+            self.read_next_copy(read);
+        }
+    }
+
+    /// Another member's copy of a damaged range has come.
+    pub(crate) fn copy_reply(
+        &mut self,
+        tag: u64,
+        result: Result<ReadOutcome, Refusal>,
+        payload: Bytes,
+        view: &impl ObjectView,
+    ) {
+        let Some(mut read) = self.copy_reads.remove(&tag) else { return };
+        let request = ReadRequest::Data { offset: read.offset, length: read.length };
+        let changed = |write: &InFlight| write.object == read.object && read_sees(&request, &write.touched);
+        if self.in_flight.iter().any(changed) {
+            // The copy may hold a newer write that is not committed: read again from the start.
+            let CopyRead { client, sequence, object, .. } = read;
+            return self.enqueue(WaitingRequest { client, sequence, object, what: Waiting::Read(request) }, view);
+        }
+        read.copies_left.pop();
+        match result {
+            Ok(outcome) if view.matches_checks(self.id, &read.object, read.offset, &payload) => {
+                self.repair(&read, &payload);
+                self.reply_read(read.client, read.sequence, Ok(outcome), payload);
+            }
+            _ => self.read_next_copy(read),
+        }
+    }
+
+    /// Writes the damaged blocks anew from a copy that passed this copy's checks.
+    fn repair(&mut self, read: &CopyRead, data: &Bytes) {
+        let mut payload = Vec::new();
+        let mut mutations = Vec::new();
+        for block in &read.damaged_blocks {
+            let offset = u64::from(*block) * BLOCK_BYTES as u64;
+            let start = (offset - read.offset) as usize;
+            let end = (start + BLOCK_BYTES).min(data.len());
+            if start < end {
+                payload.extend_from_slice(&data[start..end]);
+                mutations.push(Mutation::Write { offset, length: (end - start) as u32, seals: None });
+            }
+        }
+        let transaction = Transaction {
+            pg: self.id,
+            object: read.object.clone(),
+            mutations,
+            payload: payload.into(),
+            payload_sealed: false,
+            log: Vec::new(),
+        };
+        self.submit(Submission::Repair, transaction);
+    }
+}
+
+fn check_read(request: &ReadRequest) -> Result<(), Refusal> {
+    let problem = match request {
+        ReadRequest::Data { offset, .. } if !offset.is_multiple_of(BLOCK_BYTES as u64) => "an unaligned read",
+        ReadRequest::Data { offset, .. } if *offset > atoll_base::limits::OBJECT_BYTES_MAX => {
+            "a read beyond the largest object"
+        }
+        ReadRequest::Data { length, .. } if *length as usize > PAYLOAD_BYTES_MAX => {
+            "a read of more than one payload"
+        }
+        ReadRequest::OmapList { limit, .. } if *limit == 0 || *limit > OMAP_LIST_MAX => "a list with a bad limit",
+        _ => return Ok(()),
+    };
+    Err(Refusal::Invalid { detail: problem.into() })
+}
+
+/// Clients may set fences in the group's own object, upwards only, and nothing else.
+fn check_meta_write(write: &WriteRequest) -> Result<(), Refusal> {
+    if write.object.as_str() != PG_META_OBJECT {
+        return Ok(());
+    }
+    let is_fence = match (&write.conditions[..], &write.mutations[..]) {
+        ([Condition::NotFenced { name, generation }], [Mutation::OmapSet { key, value }]) => {
+            key.strip_prefix(FENCE_KEY_PREFIX) == Some(&name[..]) && value[..] == generation.to_be_bytes()
+        }
+        _ => false,
+    };
+    if is_fence {
+        return Ok(());
+    }
+    Err(Refusal::Invalid { detail: "clients may only set fences in a placement group's own object".into() })
+}

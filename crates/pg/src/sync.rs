@@ -1,0 +1,108 @@
+//! Bringing a member level: the parts of objects that it lacks, one message at a time, then the
+//! log entries that it lacks. If the log does not reach back far enough, every object is sent
+//! whole: so a member whose device was replaced is filled again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use atoll_base::{Epoch, LogEntry, ObjectName, OsdId, Touched, Transaction, Version};
+use atoll_wire::Message;
+use bytes::Bytes;
+
+use crate::actions::{Action, ObjectView, Token};
+use crate::group::{Pg, meta_object};
+
+/// Log entries per message: far below the control segment's limit even with long omap keys.
+const ENTRIES_PER_MESSAGE: usize = 64;
+
+pub(crate) struct SyncJob {
+    epoch: Epoch,
+    objects: VecDeque<(ObjectName, Touched)>,
+    log: VecDeque<LogEntry>,
+    /// Transactions of the current object that were read and not sent yet.
+    ready: VecDeque<Transaction>,
+    reading: Option<Token>,
+}
+
+impl Pg {
+    /// Starts to send a member everything after its head.
+    pub(crate) fn start_sync(&mut self, to: OsdId, epoch: Epoch, after: Version, view: &impl ObjectView) {
+        let log: VecDeque<LogEntry> =
+            view.log(self.id).into_iter().filter(|entry| entry.version > after).collect();
+        let reaches_back = log.front().is_some_and(|entry| entry.version.sequence == after.sequence + 1);
+        let objects = if reaches_back { touched_objects(&log) } else { self.all_objects(view) };
+        if !reaches_back {
+            let text = format!("pg {}: sending all objects to {to}, whose history ends at {after}", self.id);
+            self.actions.push_back(Action::Warn { text });
+        }
+        let job = SyncJob { epoch, objects, log, ready: VecDeque::new(), reading: None };
+        self.sync_jobs.insert(to, job);
+        self.send_next_of_sync(to);
+    }
+
+    fn all_objects(&self, view: &impl ObjectView) -> VecDeque<(ObjectName, Touched)> {
+        let whole = Touched { whole: true, ..Touched::default() };
+        view.objects(self.id).into_iter().map(|object| (object, whole.clone())).collect()
+    }
+
+    /// The member has the last message; sends the next. True when there is none.
+    pub(crate) fn continue_sync(&mut self, to: OsdId) -> bool {
+        let Some(job) = self.sync_jobs.get(&to) else { return false };
+        if job.objects.is_empty() && job.ready.is_empty() && job.log.is_empty() && job.reading.is_none() {
+            self.sync_jobs.remove(&to);
+            return true;
+        }
+        self.send_next_of_sync(to);
+        false
+    }
+
+    fn send_next_of_sync(&mut self, to: OsdId) {
+        let token = self.token();
+        let Some(job) = self.sync_jobs.get_mut(&to) else { return };
+        let epoch = job.epoch;
+        if let Some(transaction) = job.ready.pop_front() {
+            return self.send(to, Message::PeerSync { epoch, transaction, is_last: false });
+        }
+        if let Some((object, touched)) = job.objects.pop_front() {
+            job.reading = Some(token);
+            return self.actions.push_back(Action::ReadForSync { token, object, touched });
+        }
+        let count = job.log.len().min(ENTRIES_PER_MESSAGE);
+        let log = job.log.drain(..count).collect();
+        let is_last = job.log.is_empty();
+        let transaction = Transaction {
+            pg: self.id,
+            object: meta_object(),
+            mutations: Vec::new(),
+            payload: Bytes::new(),
+            payload_sealed: false,
+            log,
+        };
+        self.send(to, Message::PeerSync { epoch, transaction, is_last });
+    }
+
+    /// The parts of an object that a member lacks have been read.
+    pub fn sync_ready(&mut self, token: Token, result: Result<Vec<Transaction>, String>) {
+        let job = self.sync_jobs.iter_mut().find(|(_, job)| job.reading == Some(token));
+        let Some((&to, job)) = job else { return };
+        job.reading = None;
+        match result {
+            Ok(transactions) => {
+                job.ready = transactions.into();
+                self.send_next_of_sync(to);
+            }
+            Err(cause) => {
+                self.sync_jobs.remove(&to);
+                let text = format!("pg {}: cannot bring {to} level: {cause}", self.id);
+                self.actions.push_back(Action::Warn { text });
+            }
+        }
+    }
+}
+
+fn touched_objects(log: &VecDeque<LogEntry>) -> VecDeque<(ObjectName, Touched)> {
+    let mut objects: BTreeMap<ObjectName, Touched> = BTreeMap::new();
+    for entry in log {
+        objects.entry(entry.object.clone()).or_default().merge(&entry.touched);
+    }
+    objects.into_iter().collect()
+}
