@@ -7,9 +7,11 @@
 
 pub mod client;
 pub mod keys;
+mod map;
 pub mod server;
 
 pub use client::{
     ClusterClient, ClusterError, ConnectOptions, Lease, LeaseStatus, Listing, PrefixWatch, Transaction, WatchEvent,
 };
+pub use map::{ClusterMap, MapChange, MapWatch};
 pub use server::EmbeddedServer;

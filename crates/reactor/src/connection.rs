@@ -13,6 +13,13 @@ use bytes::{Bytes, BytesMut};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(crate) u64);
 
+impl ConnectionId {
+    /// The id as a number, for keeping it elsewhere.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// Names a listening socket of one loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub(crate) u64);

@@ -41,6 +41,9 @@ pub trait Metadata: Default {
         self.len() == 0
     }
 
+    /// Names of the objects of one placement group, in order.
+    fn names_of(&self, pg: PgId) -> Vec<ObjectName>;
+
     /// All objects in key order, as they are now.
     fn snapshot(&self) -> Self::Snapshot;
 }
@@ -68,6 +71,13 @@ impl Metadata for MemoryMetadata {
 
     fn len(&self) -> u64 {
         self.objects.len() as u64
+    }
+
+    fn names_of(&self, pg: PgId) -> Vec<ObjectName> {
+        // No object name sorts before "\0": names are not empty.
+        let first = ObjectKey { pg, name: ObjectName::new("\0").expect("one byte is a valid length") };
+        let of_group = self.objects.range(first..).take_while(|(key, _)| key.pg == pg);
+        of_group.map(|(key, _)| key.name.clone()).collect()
     }
 
     fn snapshot(&self) -> Self::Snapshot {

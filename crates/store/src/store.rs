@@ -234,11 +234,20 @@ impl<M: Metadata> Store<M> {
     pub fn check(&self, key: &ObjectKey, mutations: &[Mutation], payload_bytes: usize) -> Result<(), StoreError> {
         let onode = self.metadata.get(key).map(|onode| &**onode);
         let block_count = validate(mutations, payload_bytes, onode)?;
-        let adds_data = block_count > 0
-            || mutations.iter().any(|mutation| {
-                matches!(mutation, Mutation::OmapSet { .. } | Mutation::OmapReplace { value: Some(_), .. })
-            });
+        let adds_data = block_count > 0 || Self::adds_omap(mutations);
         if adds_data && self.is_full() { Err(StoreError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Whether the mutations add omap entries.
+    pub fn adds_omap(mutations: &[Mutation]) -> bool {
+        mutations.iter().any(|mutation| {
+            matches!(mutation, Mutation::OmapSet { .. } | Mutation::OmapReplace { value: Some(_), .. })
+        })
+    }
+
+    /// Names of the objects of a placement group.
+    pub fn objects_of(&self, pg: PgId) -> Vec<atoll_base::ObjectName> {
+        self.metadata.names_of(pg)
     }
 
     fn wal_capacity_blocks(&self) -> u64 {

@@ -6,6 +6,7 @@
 
 mod frame;
 mod handshake;
+mod link;
 mod message;
 mod message_codec;
 
@@ -13,4 +14,5 @@ pub use frame::{FRAME_HEADER_BYTES, Frame, FrameDecoder, FrameEncoder, FrameErro
 pub use handshake::{
     HANDSHAKE_BYTES_MAX, Handshake, HandshakeError, HandshakeInput, KeyPair, PublicKey, SessionKeys,
 };
+pub use link::{Link, LinkError, LinkInput};
 pub use message::Message;

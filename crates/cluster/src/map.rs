@@ -1,0 +1,197 @@
+//! The cluster map: the records that routing, placement groups and access control follow, kept
+//! current by a watch.
+
+use std::collections::BTreeMap;
+
+use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PgRecord, PoolRecord};
+use atoll_base::{OsdId, PgId, PoolId};
+use serde::de::DeserializeOwned;
+
+use crate::client::{ClusterClient, ClusterError, PrefixWatch, WatchEvent};
+use crate::keys;
+
+/// A placement group's record and the revision at which it was written, for compare-and-swap.
+pub type PgEntry = (PgRecord, i64);
+
+/// The records as they were at some moment.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterMap {
+    /// All OSDs.
+    pub osds: BTreeMap<OsdId, OsdRecord>,
+    /// Running OSDs.
+    pub up: BTreeMap<OsdId, OsdUpRecord>,
+    /// All pools.
+    pub pools: BTreeMap<PoolId, PoolRecord>,
+    /// The configurations of all placement groups.
+    pub pgs: BTreeMap<PgId, PgEntry>,
+    /// The static keys that may connect to OSDs, by their hexadecimal.
+    pub authorized_keys: BTreeMap<String, AuthorizedKeyRecord>,
+}
+
+/// One change of the map.
+#[derive(Clone, Debug)]
+pub enum MapChange {
+    /// An OSD's record; `None` when it was removed.
+    Osd(OsdId, Option<OsdRecord>),
+    /// An OSD's presence; `None` when it went away.
+    Up(OsdId, Option<OsdUpRecord>),
+    /// A pool; `None` when it was removed.
+    Pool(PoolId, Option<PoolRecord>),
+    /// A placement group's configuration; `None` when its pool was removed.
+    Pg(PgId, Option<PgEntry>),
+    /// An authorised key; `None` when it was revoked.
+    AuthorizedKey(String, Option<AuthorizedKeyRecord>),
+}
+
+fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
+    match serde_json::from_slice(value) {
+        Ok(record) => Some(record),
+        Err(error) => {
+            tracing::warn!("ignoring the record {key} in cluster state, which cannot be read: {error}");
+            None
+        }
+    }
+}
+
+/// The change that a key's new value means; `None` for keys that the map does not hold and for
+/// records that cannot be read.
+fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
+    fn record<T: DeserializeOwned>(key: &str, value: Option<(&[u8], i64)>) -> Option<Option<T>> {
+        match value {
+            None => Some(None),
+            Some((bytes, _)) => parse(key, bytes).map(Some),
+        }
+    }
+    if key.starts_with(keys::OSDS) {
+        Some(MapChange::Osd(keys::parse_osd(key)?, record(key, value)?))
+    } else if key.starts_with(keys::OSD_UP) {
+        Some(MapChange::Up(keys::parse_osd(key)?, record(key, value)?))
+    } else if let Some(id) = key.strip_prefix(keys::POOLS) {
+        Some(MapChange::Pool(PoolId(id.parse().ok()?), record(key, value)?))
+    } else if let Some(id) = keys::parse_pg(key) {
+        let revision = value.map_or(0, |(_, revision)| revision);
+        let entry: Option<PgRecord> = record(key, value)?;
+        Some(MapChange::Pg(id, entry.map(|record| (record, revision))))
+    } else {
+        let key_name = key.strip_prefix(keys::AUTHORIZED_KEYS)?;
+        Some(MapChange::AuthorizedKey(key_name.to_owned(), record(key, value)?))
+    }
+}
+
+fn set<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => drop(map.insert(key, value)),
+        None => drop(map.remove(&key)),
+    }
+}
+
+impl ClusterMap {
+    fn from_entries(entries: &[(String, Vec<u8>, i64)]) -> Self {
+        let mut map = ClusterMap::default();
+        for (key, value, revision) in entries {
+            if let Some(change) = change(key, Some((value, *revision))) {
+                map.apply(change);
+            }
+        }
+        map
+    }
+
+    /// Applies a change.
+    pub fn apply(&mut self, change: MapChange) {
+        match change {
+            MapChange::Osd(id, record) => set(&mut self.osds, id, record),
+            MapChange::Up(id, record) => set(&mut self.up, id, record),
+            MapChange::Pool(id, record) => set(&mut self.pools, id, record),
+            MapChange::Pg(id, entry) => set(&mut self.pgs, id, entry),
+            MapChange::AuthorizedKey(key, record) => set(&mut self.authorized_keys, key, record),
+        }
+    }
+
+    /// The changes that lead from this map to `newer`.
+    fn changes_to(&self, newer: ClusterMap) -> Vec<MapChange> {
+        fn gone<K: Ord + Clone, V>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> Vec<K> {
+            old.keys().filter(|key| !new.contains_key(key)).cloned().collect()
+        }
+        let mut changes = Vec::new();
+        changes.extend(gone(&self.osds, &newer.osds).into_iter().map(|id| MapChange::Osd(id, None)));
+        changes.extend(gone(&self.up, &newer.up).into_iter().map(|id| MapChange::Up(id, None)));
+        changes.extend(gone(&self.pools, &newer.pools).into_iter().map(|id| MapChange::Pool(id, None)));
+        changes.extend(gone(&self.pgs, &newer.pgs).into_iter().map(|id| MapChange::Pg(id, None)));
+        let revoked = gone(&self.authorized_keys, &newer.authorized_keys);
+        changes.extend(revoked.into_iter().map(|key| MapChange::AuthorizedKey(key, None)));
+        changes.extend(newer.osds.into_iter().map(|(id, record)| MapChange::Osd(id, Some(record))));
+        changes.extend(newer.up.into_iter().map(|(id, record)| MapChange::Up(id, Some(record))));
+        changes.extend(newer.pools.into_iter().map(|(id, record)| MapChange::Pool(id, Some(record))));
+        changes.extend(newer.pgs.into_iter().map(|(id, entry)| MapChange::Pg(id, Some(entry))));
+        let keys = newer.authorized_keys.into_iter();
+        changes.extend(keys.map(|(key, record)| MapChange::AuthorizedKey(key, Some(record))));
+        changes
+    }
+}
+
+/// A map and the watch that keeps it current.
+pub struct MapWatch {
+    map: ClusterMap,
+    watch: PrefixWatch,
+}
+
+impl MapWatch {
+    /// Reads the map and watches it from there on.
+    pub async fn start(client: &ClusterClient) -> Result<MapWatch, ClusterError> {
+        let listing = client.list_raw(keys::ROOT).await?;
+        let map = ClusterMap::from_entries(&listing.entries);
+        let watch = client.watch_prefix(keys::ROOT, listing.revision + 1);
+        Ok(MapWatch { map, watch })
+    }
+
+    /// The map as of the last change that was returned.
+    pub fn map(&self) -> &ClusterMap {
+        &self.map
+    }
+
+    /// Waits for the next changes and applies them to the map. `None` when the runtime shuts down.
+    pub async fn next(&mut self) -> Option<Vec<MapChange>> {
+        loop {
+            let changes = match self.watch.next().await? {
+                WatchEvent::Put { key, value, mod_revision } => {
+                    change(&key, Some((&value, mod_revision))).into_iter().collect()
+                }
+                WatchEvent::Delete { key, .. } => change(&key, None).into_iter().collect(),
+                WatchEvent::Resync { entries, .. } => self.map.changes_to(ClusterMap::from_entries(&entries)),
+            };
+            if !changes.is_empty() {
+                changes.iter().cloned().for_each(|change| self.map.apply(change));
+                return Some(changes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_lead_from_one_map_to_another() {
+        let key = |name: &str| AuthorizedKeyRecord {
+            format: 1,
+            role: atoll_base::records::PeerRole::Client,
+            osd: None,
+            name: name.into(),
+        };
+        let (mut old, mut new) = (ClusterMap::default(), ClusterMap::default());
+        old.authorized_keys.insert("aa".into(), key("revoked"));
+        new.authorized_keys.insert("bb".into(), key("added"));
+        for change in old.changes_to(new.clone()) {
+            old.apply(change);
+        }
+        assert_eq!(old.authorized_keys, new.authorized_keys);
+    }
+
+    #[test]
+    fn unreadable_records_are_ignored() {
+        assert!(change("/atoll/pools/1", Some((b"not json", 1))).is_none());
+        assert!(change("/atoll/images/x", Some((b"{}", 1))).is_none());
+        assert!(matches!(change("/atoll/pools/1", None), Some(MapChange::Pool(PoolId(1), None))));
+    }
+}

@@ -1,0 +1,136 @@
+//! The control thread: presence in cluster state, the cluster map, and proposals. The data path
+//! never waits for it.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use atoll_base::records::{OsdUpRecord, OsdUsageRecord, PgRecord};
+use atoll_base::{OsdId, PgId};
+use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, MapChange, MapWatch, keys};
+use atoll_reactor::Wake;
+use tokio::sync::mpsc as channel;
+
+const LEASE_TERM: Duration = Duration::from_secs(10);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// What the control thread tells the loop.
+pub(crate) enum ControlEvent {
+    Changes(Vec<MapChange>),
+}
+
+/// What the loop asks of the control thread.
+pub(crate) enum ControlRequest {
+    Propose { pg: PgId, expected_revision: i64, record: Box<PgRecord> },
+    Usage(OsdUsageRecord),
+}
+
+/// The loop's end of the control thread.
+pub(crate) struct Control {
+    pub events: mpsc::Receiver<ControlEvent>,
+    pub requests: channel::UnboundedSender<ControlRequest>,
+}
+
+struct Events {
+    sender: mpsc::Sender<ControlEvent>,
+    wake: Wake,
+}
+
+impl Events {
+    fn send(&self, event: ControlEvent) {
+        // The loop is gone when the process is about to end; then nobody needs the event.
+        let _ = self.sender.send(event);
+        self.wake.wake();
+    }
+}
+
+/// Starts the control thread.
+pub(crate) fn start(options: ConnectOptions, up: OsdUpRecord, wake: Wake) -> std::io::Result<Control> {
+    let (event_sender, events) = mpsc::channel();
+    let (requests, request_receiver) = channel::unbounded_channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let events_out = Events { sender: event_sender, wake };
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(move || runtime.block_on(run(options, up, events_out, request_receiver)))?;
+    Ok(Control { events, requests })
+}
+
+async fn run(
+    options: ConnectOptions,
+    up: OsdUpRecord,
+    events: Events,
+    mut requests: channel::UnboundedReceiver<ControlRequest>,
+) {
+    let client = loop {
+        match ClusterClient::connect(&options).await {
+            Ok(client) => break client,
+            Err(error) => tracing::warn!("cluster state is not reachable yet: {error}"),
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    };
+    tokio::spawn(follow_map(client.clone(), events));
+    tokio::spawn(keep_presence(client.clone(), up.clone()));
+    while let Some(request) = requests.recv().await {
+        tokio::spawn(serve(client.clone(), up.id, request));
+    }
+}
+
+async fn follow_map(client: ClusterClient, events: Events) {
+    let mut watch = loop {
+        match MapWatch::start(&client).await {
+            Ok(watch) => break watch,
+            Err(error) => tracing::warn!("cannot read the cluster map: {error}"),
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    };
+    let map = watch.map().clone();
+    let mut first: Vec<MapChange> = Vec::new();
+    first.extend(map.authorized_keys.into_iter().map(|(key, record)| MapChange::AuthorizedKey(key, Some(record))));
+    first.extend(map.osds.into_iter().map(|(id, record)| MapChange::Osd(id, Some(record))));
+    first.extend(map.pools.into_iter().map(|(id, record)| MapChange::Pool(id, Some(record))));
+    first.extend(map.up.into_iter().map(|(id, record)| MapChange::Up(id, Some(record))));
+    first.extend(map.pgs.into_iter().map(|(id, entry)| MapChange::Pg(id, Some(entry))));
+    events.send(ControlEvent::Changes(first));
+    while let Some(changes) = watch.next().await {
+        events.send(ControlEvent::Changes(changes));
+    }
+}
+
+/// Holds a lease with the OSD's presence for as long as the process lives.
+async fn keep_presence(client: ClusterClient, up: OsdUpRecord) {
+    loop {
+        match announce(&client, &up).await {
+            Ok(lease) => {
+                lease.lost().await;
+                tracing::warn!("lost the lease in cluster state; announcing {} anew", up.id);
+            }
+            Err(error) => tracing::warn!("cannot announce {} in cluster state: {error}", up.id),
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+async fn announce(client: &ClusterClient, up: &OsdUpRecord) -> Result<atoll_cluster::Lease, ClusterError> {
+    let lease = client.grant_lease(LEASE_TERM).await?;
+    client.put_with_lease(&keys::osd_up(up.id), up, &lease).await?;
+    Ok(lease)
+}
+
+async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest) {
+    match request {
+        ControlRequest::Propose { pg, expected_revision, record } => {
+            // The new record, ours or somebody else's, comes back through the watch.
+            match client.compare_and_swap(&keys::pg(pg), expected_revision, &*record).await {
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!("pg {pg}: cluster state did not take epoch {}: {error}", record.epoch)
+                }
+            }
+        }
+        ControlRequest::Usage(usage) => {
+            if let Err(error) = client.put(&keys::osd_usage(osd), &usage).await {
+                tracing::debug!("cannot report usage: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The daemon: setting up, and the turn of the loop.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use atoll_base::records::{FrameMode, OsdUpRecord, OsdUsageRecord, RECORD_FORMAT};
+use atoll_base::{OsdId, PgId, Transaction};
+use atoll_cluster::{ClusterMap, ConnectOptions, MapChange};
+use atoll_pg::{Pg, PgState, Token};
+use atoll_reactor::{DirectFile, Event, FileId, ListenAddress, Reactor, ReactorError};
+use atoll_store::{OpenError, Store, TransactionId};
+use atoll_wire::KeyPair;
+
+use crate::control::{self, Control, ControlEvent, ControlRequest};
+use crate::device::{BlockingDevice, explain_direct_io};
+use crate::peers::Peers;
+use crate::sync_reads::SyncRead;
+
+/// How an OSD is set up.
+pub struct OsdConfig {
+    /// Its number.
+    pub id: OsdId,
+    /// The file or block device with its store.
+    pub device: PathBuf,
+    /// Where to listen; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Its static key.
+    pub key: KeyPair,
+    /// Protection of frames.
+    pub frame_mode: FrameMode,
+    /// Where cluster state is.
+    pub cluster: ConnectOptions,
+}
+
+/// Why an OSD could not start or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum OsdError {
+    /// The event loop could not be set up or failed.
+    #[error(transparent)]
+    Reactor(#[from] ReactorError),
+    /// The store could not be opened.
+    #[error("cannot open the store in {}: {source}", path.display())]
+    Store {
+        /// The device.
+        path: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// The listening address could not be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The loop itself failed.
+    #[error("the event loop failed: {0}")]
+    Loop(#[from] io::Error),
+    /// The device failed; what is on it is unknown until it is opened anew.
+    #[error("the device failed and is not trusted any more: {0}; restart the OSD to recover from its log")]
+    Device(String),
+}
+
+pub(crate) enum ReadOwner {
+    Group { pg: PgId, token: Token },
+    Sync(Box<SyncRead>),
+}
+
+const TIMER_SECOND: u64 = 1;
+const TIMER_CONNECT: u64 = 2;
+const CONNECT_PAUSE: Duration = Duration::from_millis(200);
+const USAGE_SECONDS: u64 = 3;
+
+/// An OSD.
+pub struct Osd {
+    pub(crate) config: OsdConfig,
+    pub(crate) reactor: Reactor,
+    pub(crate) file: FileId,
+    pub(crate) store: Store,
+    pub(crate) control: Control,
+    pub(crate) map: ClusterMap,
+    pub(crate) peers: Peers,
+    pub(crate) pgs: BTreeMap<PgId, Pg>,
+    /// Groups that may have something to do.
+    pub(crate) dirty: BTreeSet<PgId>,
+    pub(crate) submitted: BTreeMap<TransactionId, (PgId, Token)>,
+    /// Submissions that wait for room in the log.
+    pub(crate) backlog: VecDeque<(PgId, Token, Transaction)>,
+    pub(crate) waits_for_room: bool,
+    pub(crate) reads: BTreeMap<u64, ReadOwner>,
+    pub(crate) failure: Option<String>,
+    seconds: u64,
+}
+
+/// Fresh random bytes for a handshake or an incarnation.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the operating system's random source does not fail once booted");
+    bytes
+}
+
+impl Osd {
+    /// Opens the store, listens, and announces itself in cluster state.
+    pub fn start(config: OsdConfig) -> Result<Self, OsdError> {
+        let mut reactor = Reactor::new()?;
+        let store_error = |source| OsdError::Store { path: config.device.clone(), source };
+        let device = DirectFile::open(&config.device).map_err(explain_direct_io);
+        let device = device.map_err(|error| store_error(OpenError::Io(error)))?;
+        let incarnation = u64::from_le_bytes(random());
+        let store = Store::open(&mut BlockingDevice(&device), incarnation).map_err(store_error)?;
+        let file = reactor.add_file(device);
+        let listen = ListenAddress::Tcp(config.listen);
+        let (_, address) =
+            reactor.listen(&listen).map_err(|source| OsdError::Listen { address: config.listen, source })?;
+        let up = OsdUpRecord {
+            format: RECORD_FORMAT,
+            id: config.id,
+            address: address.to_string(),
+            process_id: std::process::id(),
+            incarnation,
+        };
+        tracing::info!("{} serves {} on {address}", config.id, config.device.display());
+        let control = control::start(config.cluster.clone(), up, reactor.wake_handle())?;
+        reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
+        reactor.set_timer(CONNECT_PAUSE, TIMER_CONNECT);
+        Ok(Osd {
+            config,
+            reactor,
+            file,
+            store,
+            control,
+            map: ClusterMap::default(),
+            peers: Peers::default(),
+            pgs: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            submitted: BTreeMap::new(),
+            backlog: VecDeque::new(),
+            waits_for_room: false,
+            reads: BTreeMap::new(),
+            failure: None,
+            seconds: 0,
+        })
+    }
+
+    /// Serves until something fails.
+    pub fn run(mut self) -> Result<(), OsdError> {
+        let mut events = Vec::new();
+        loop {
+            self.reactor.poll(None, &mut events)?;
+            for event in events.drain(..) {
+                self.event(event);
+            }
+            self.settle();
+            self.send_output();
+            if let Some(cause) = self.failure.take() {
+                return Err(OsdError::Device(cause));
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Accepted { connection, .. } => self.accepted(connection),
+            Event::Connected(_) => {}
+            Event::Received(connection) => self.received(connection),
+            Event::Closed(connection, _) => self.close_link(connection.number()),
+            Event::File { tag, result } => self.store.complete(tag, result),
+            Event::Timer(TIMER_CONNECT) => {
+                self.connect_peers();
+                self.reactor.set_timer(CONNECT_PAUSE, TIMER_CONNECT);
+            }
+            Event::Timer(_) => self.second(),
+            Event::Woken => {
+                while let Ok(ControlEvent::Changes(changes)) = self.control.events.try_recv() {
+                    changes.into_iter().for_each(|change| self.map_change(change));
+                }
+            }
+        }
+    }
+
+    fn second(&mut self) {
+        self.reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
+        self.seconds += 1;
+        self.check_peers();
+        self.with_all_groups(|group, view| group.tick(view));
+        if self.seconds.is_multiple_of(USAGE_SECONDS) {
+            // The control thread ends only with the process.
+            let _ = self.control.requests.send(ControlRequest::Usage(self.usage()));
+        }
+    }
+
+    fn usage(&self) -> OsdUsageRecord {
+        let usage = self.store.usage();
+        let mut primary_pg_states = BTreeMap::new();
+        for group in self.pgs.values() {
+            let name = match group.state() {
+                PgState::Member => continue,
+                PgState::Inactive => "inactive",
+                PgState::Peering => "peering",
+                PgState::Active => "active",
+            };
+            *primary_pg_states.entry(name.to_owned()).or_default() += 1;
+        }
+        OsdUsageRecord {
+            format: RECORD_FORMAT,
+            total_bytes: usage.total_bytes,
+            used_bytes: usage.used_bytes,
+            is_full: self.store.is_full(),
+            object_count: usage.object_count,
+            primary_pg_states,
+            corrupt_block_count: usage.corrupt_block_count,
+        }
+    }
+
+    fn map_change(&mut self, change: MapChange) {
+        self.map.apply(change.clone());
+        match change {
+            MapChange::Pg(pg, Some((record, _))) => {
+                if self.pgs.contains_key(&pg) {
+                    self.with_group(pg, |group, view| group.set_record(record, view));
+                } else {
+                    self.add_group(pg);
+                }
+            }
+            MapChange::Pool(pool, Some(_)) => {
+                let of_pool = self.map.pgs.keys().filter(|pg| pg.pool == pool).copied();
+                of_pool.collect::<Vec<_>>().into_iter().for_each(|pg| self.add_group(pg));
+            }
+            MapChange::AuthorizedKey(key, None) => self.key_revoked(&key),
+            MapChange::Up(..) => self.connect_peers(),
+            _ => {}
+        }
+    }
+
+    /// Makes a group once its record and its pool are known, if this OSD is a member.
+    fn add_group(&mut self, pg: PgId) {
+        let (Some((record, _)), Some(pool)) = (self.map.pgs.get(&pg), self.map.pools.get(&pg.pool)) else {
+            return;
+        };
+        if self.pgs.contains_key(&pg) || !record.members.contains(&self.config.id) {
+            return;
+        }
+        let group = self.new_group(pg, pool.pg_num, record.clone());
+        self.pgs.insert(pg, group);
+        let connected: Vec<OsdId> = self.peers.by_osd.keys().copied().collect();
+        for osd in connected {
+            self.with_group(pg, |group, view| group.peer_up(osd, view));
+        }
+    }
+}

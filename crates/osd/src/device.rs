@@ -1,0 +1,69 @@
+//! The OSD's device, for the store: blocking before the loop runs, through the ring afterwards.
+
+use std::io;
+use std::path::Path;
+
+use atoll_reactor::{DirectFile, FileOperation};
+use atoll_store::{Disk, DiskOperation, DiskResult, FormatOptions, MemoryMetadata, OpenError, Segment, Store};
+
+/// A device before it is handed to the loop.
+pub(crate) struct BlockingDevice<'a>(pub &'a DirectFile);
+
+impl Disk for BlockingDevice<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn execute(&mut self, operation: DiskOperation) -> DiskResult {
+        match operation {
+            DiskOperation::Read { offset, block_count } => self.0.read_at(offset, block_count).map(Some),
+            DiskOperation::Write { offset, segments, durable } => {
+                let mut offset = offset;
+                for segment in &segments {
+                    self.0.write_at(offset, segment.bytes())?;
+                    offset += segment.bytes().len() as u64;
+                }
+                if durable {
+                    self.0.sync()?;
+                }
+                Ok(None)
+            }
+            DiskOperation::Sync => self.0.sync().map(|()| None),
+        }
+    }
+}
+
+/// The store's request in the reactor's terms.
+pub(crate) fn file_operation(operation: DiskOperation) -> FileOperation {
+    match operation {
+        DiskOperation::Read { offset, block_count } => FileOperation::Read { offset, block_count },
+        DiskOperation::Write { offset, segments, durable } => {
+            let piece = |segment: Segment| (segment.buffer, segment.first_block, segment.block_count);
+            FileOperation::Write { offset, pieces: segments.into_iter().map(piece).collect(), durable }
+        }
+        DiskOperation::Sync => FileOperation::Sync,
+    }
+}
+
+/// Makes a file of `size_bytes` (if there is none) and an empty store in it. A file that holds
+/// anything is refused.
+pub fn format_device(path: &Path, size_bytes: u64, wal_bytes: u64, store_id: [u8; 16]) -> Result<(), OpenError> {
+    let file = std::fs::File::options().write(true).create_new(true).open(path)?;
+    file.set_len(size_bytes)?;
+    file.sync_all()?;
+    drop(file);
+    let direct = DirectFile::open(path).map_err(explain_direct_io)?;
+    let options = FormatOptions { store_id, wal_bytes };
+    Store::<MemoryMetadata>::format(&mut BlockingDevice(&direct), options)
+}
+
+/// `O_DIRECT` is not possible on every file system; say so.
+pub(crate) fn explain_direct_io(error: io::Error) -> io::Error {
+    if error.raw_os_error() == Some(22) {
+        return io::Error::other(
+            "the file system does not support O_DIRECT (tmpfs and some network file systems do not); put the data \
+             directory on ext4, XFS or a block device",
+        );
+    }
+    error
+}

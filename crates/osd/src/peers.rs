@@ -1,0 +1,326 @@
+//! Connections: who is at the other end, who connects to whom, and who is alive.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use atoll_base::limits::CONNECTION_REQUESTS_MAX;
+use atoll_base::records::PeerRole;
+use atoll_base::{OsdId, PgId};
+use atoll_pg::ClientId;
+use atoll_reactor::ConnectionId;
+use atoll_wire::{Link, LinkError, LinkInput, Message};
+
+use crate::daemon::{Osd, random};
+
+/// Who is at the other end of an open link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    Osd(OsdId),
+    Client,
+}
+
+pub(crate) struct Connected {
+    pub connection: ConnectionId,
+    pub link: Link,
+    pub peer: Option<Peer>,
+    /// Hexadecimal of the peer's static key, once known.
+    pub key: Option<String>,
+    /// The OSD that this side connects to, if it is the initiator.
+    pub target: Option<OsdId>,
+    /// Requests that have not been answered.
+    pub requests_in_flight: usize,
+    is_paused: bool,
+    /// Ticks since the peer was last heard.
+    pub silent_ticks: u32,
+}
+
+/// Bytes that may wait for a slow reader before nothing more is taken from it.
+const UNSENT_BYTES_MAX: usize = 64 << 20;
+/// A peer that is silent for this many ticks (seconds) is taken for dead.
+const SILENT_TICKS_MAX: u32 = 6;
+/// A handshake must be done within this many ticks.
+const HANDSHAKE_TICKS_MAX: u32 = 5;
+
+#[derive(Default)]
+pub(crate) struct Peers {
+    /// By the connection's number.
+    pub links: BTreeMap<u64, Connected>,
+    pub by_osd: BTreeMap<OsdId, u64>,
+    /// OSDs that have said that they are full.
+    pub full: BTreeSet<OsdId>,
+    /// Links with something to send.
+    pub with_output: BTreeSet<u64>,
+}
+
+impl Osd {
+    pub(crate) fn accepted(&mut self, connection: ConnectionId) {
+        let link = Link::respond(&self.config.key, self.config.frame_mode, random());
+        self.add_link(connection, link, None);
+    }
+
+    fn add_link(&mut self, connection: ConnectionId, link: Link, target: Option<OsdId>) {
+        let connected = Connected {
+            connection,
+            link,
+            peer: None,
+            key: None,
+            target,
+            requests_in_flight: 0,
+            is_paused: false,
+            silent_ticks: 0,
+        };
+        self.peers.with_output.insert(connection.number());
+        self.peers.links.insert(connection.number(), connected);
+    }
+
+    /// Connects to the OSDs with higher numbers that are up and not connected: so each pair has
+    /// one connection, and it is clear who makes it.
+    pub(crate) fn connect_peers(&mut self) {
+        let me = self.config.id;
+        let mut wanted: Vec<(OsdId, SocketAddr, String)> = Vec::new();
+        for (id, up) in self.map.up.range(OsdId(me.0 + 1)..) {
+            let is_connecting = self.peers.links.values().any(|connected| connected.target == Some(*id));
+            if let (false, Some(record), Ok(address)) = (is_connecting, self.map.osds.get(id), up.address.parse())
+            {
+                wanted.push((*id, address, record.public_key.clone()));
+            }
+        }
+        for (id, address, key) in wanted {
+            let mut remote = [0; 32];
+            if hex::decode_to_slice(&key, &mut remote).is_err() {
+                tracing::warn!("the record of {id} has no valid public key");
+                continue;
+            }
+            match self.reactor.connect(address) {
+                Ok(connection) => {
+                    let link = Link::initiate(&self.config.key, &remote, self.config.frame_mode, random());
+                    self.add_link(connection, link, Some(id));
+                }
+                Err(error) => tracing::warn!("cannot connect to {id} at {address}: {error}"),
+            }
+        }
+    }
+
+    pub(crate) fn received(&mut self, connection: ConnectionId) {
+        let number = connection.number();
+        loop {
+            let Some(connected) = self.peers.links.get_mut(&number) else { return };
+            let Some(buffer) = self.reactor.received(connection) else { return };
+            let input = connected.link.receive(buffer);
+            let missing_bytes = connected.link.missing_bytes(buffer);
+            connected.silent_ticks = 0;
+            if connected.link.has_output() {
+                self.peers.with_output.insert(number);
+            }
+            match input {
+                Ok(Some(LinkInput::Ready { peer })) => self.link_ready(number, hex::encode(peer)),
+                Ok(Some(LinkInput::Message(message))) => self.message(number, message),
+                Ok(None) => {
+                    self.reactor.expect_bytes(connection, missing_bytes);
+                    return self.pace(number);
+                }
+                Err(error) => return self.drop_link(number, &error),
+            }
+        }
+    }
+
+    /// Stops taking requests from a client that has too many in flight or does not read answers.
+    fn pace(&mut self, number: u64) {
+        let Some(connected) = self.peers.links.get_mut(&number) else { return };
+        let unsent_bytes = self.reactor.unsent_bytes(connected.connection);
+        let is_over = connected.requests_in_flight >= CONNECTION_REQUESTS_MAX || unsent_bytes > UNSENT_BYTES_MAX;
+        if is_over != connected.is_paused && connected.peer == Some(Peer::Client) {
+            connected.is_paused = is_over;
+            if is_over {
+                self.reactor.pause(connected.connection);
+            } else {
+                self.reactor.resume(connected.connection);
+            }
+        }
+    }
+
+    fn link_ready(&mut self, number: u64, key: String) {
+        let authorized = self.map.authorized_keys.get(&key);
+        let peer = authorized.and_then(|record| match (record.role, record.osd) {
+            (PeerRole::Osd, Some(osd)) => Some(Peer::Osd(osd)),
+            (PeerRole::Osd, None) => None,
+            (PeerRole::Client, _) => Some(Peer::Client),
+        });
+        let connected = self.peers.links.get_mut(&number).expect("the link has just received");
+        let expected = connected.target.is_none_or(|target| peer == Some(Peer::Osd(target)));
+        let Some(peer) = peer.filter(|_| expected) else {
+            tracing::warn!("refused a connection: its key {key} is not authorised in cluster state");
+            return self.close_link(number);
+        };
+        connected.peer = Some(peer);
+        connected.key = Some(key);
+        if let Peer::Osd(osd) = peer {
+            if let Some(old) = self.peers.by_osd.insert(osd, number) {
+                self.close_link(old);
+                self.peers.by_osd.insert(osd, number);
+            }
+            tracing::info!("connected with {osd}");
+            self.with_all_groups(|group, view| group.peer_up(osd, view));
+        }
+    }
+
+    fn drop_link(&mut self, number: u64, error: &LinkError) {
+        let peer = self.peers.links.get(&number).and_then(|connected| connected.peer);
+        tracing::warn!("closing a connection with {peer:?}: {error}");
+        self.close_link(number);
+    }
+
+    /// Closes a link and tells the groups if an OSD was at its other end.
+    pub(crate) fn close_link(&mut self, number: u64) {
+        let Some(connected) = self.peers.links.remove(&number) else { return };
+        self.reactor.close(connected.connection);
+        self.peers.with_output.remove(&number);
+        if let Some(Peer::Osd(osd)) = connected.peer
+            && self.peers.by_osd.get(&osd) == Some(&number)
+        {
+            self.peers.by_osd.remove(&osd);
+            tracing::warn!("lost the connection with {osd}");
+            self.with_all_groups(|group, _| group.peer_down(osd));
+        }
+    }
+
+    fn message(&mut self, number: u64, message: Message) {
+        let connected = self.peers.links.get_mut(&number).expect("the link has just received");
+        let client = ClientId(number);
+        let peer = connected.peer.expect("messages follow a finished handshake");
+        match (message, peer) {
+            (Message::Read { id, pg, object, request, .. }, _) => {
+                connected.requests_in_flight += 1;
+                let Some(()) = self.check_group(number, pg, id.sequence, false) else { return };
+                self.with_group(pg, |group, view| group.client_read(client, id, object, request, view));
+            }
+            (Message::Write { id, answered_below, pg, request, .. }, _) => {
+                connected.requests_in_flight += 1;
+                let Some(()) = self.check_group(number, pg, id.sequence, true) else { return };
+                self.with_group(pg, |group, view| group.client_write(client, id, answered_below, request, view));
+            }
+            (Message::Ping { tag }, _) => {
+                let pong = Message::Pong { tag, is_full: self.store.is_full() };
+                self.send_on(number, pong);
+            }
+            (Message::Pong { is_full, .. }, Peer::Osd(osd)) => self.note_full(osd, is_full),
+            (message, Peer::Osd(osd)) => {
+                if let Message::ReplicateAck { is_full, .. } = &message {
+                    self.note_full(osd, *is_full);
+                }
+                let Some(pg) = group_of(&message) else { return };
+                self.with_group(pg, |group, view| group.message(osd, message, view));
+            }
+            (_, Peer::Client) => {
+                tracing::warn!("closing a client's connection: it sent a message that only OSDs may send");
+                self.close_link(number);
+            }
+        }
+    }
+
+    /// Answers at once when the group is not here.
+    fn check_group(&mut self, number: u64, pg: PgId, sequence: u64, is_write: bool) -> Option<()> {
+        if self.pgs.contains_key(&pg) {
+            return Some(());
+        }
+        let refusal = atoll_base::Refusal::NotPrimary;
+        self.reply(
+            number,
+            if is_write {
+                Message::WriteReply { sequence, result: Err(refusal) }
+            } else {
+                Message::ReadReply { sequence, result: Err(refusal), payload: bytes::Bytes::new() }
+            },
+        );
+        None
+    }
+
+    fn note_full(&mut self, osd: OsdId, is_full: bool) {
+        if is_full {
+            if self.peers.full.insert(osd) {
+                tracing::warn!("{osd} is full; writes to its placement groups are refused until it has space");
+            }
+        } else {
+            self.peers.full.remove(&osd);
+        }
+    }
+
+    pub(crate) fn reply(&mut self, number: u64, message: Message) {
+        let Some(connected) = self.peers.links.get_mut(&number) else { return };
+        connected.requests_in_flight = connected.requests_in_flight.saturating_sub(1);
+        self.send_on(number, message);
+        self.pace(number);
+    }
+
+    pub(crate) fn send_to_peer(&mut self, osd: OsdId, message: Message) {
+        if let Some(&number) = self.peers.by_osd.get(&osd) {
+            self.send_on(number, message);
+        }
+    }
+
+    fn send_on(&mut self, number: u64, message: Message) {
+        let Some(connected) = self.peers.links.get_mut(&number) else { return };
+        match connected.link.send(message) {
+            Ok(()) => drop(self.peers.with_output.insert(number)),
+            Err(error) => self.drop_link(number, &error),
+        }
+    }
+
+    /// Hands everything queued to the reactor, all frames of a link together.
+    pub(crate) fn send_output(&mut self) {
+        for number in std::mem::take(&mut self.peers.with_output) {
+            if let Some(connected) = self.peers.links.get_mut(&number) {
+                self.reactor.send(connected.connection, connected.link.take_output());
+            }
+        }
+    }
+
+    /// Once a second: asks peers whether they are alive and drops those that are not.
+    pub(crate) fn check_peers(&mut self) {
+        let mut dead = Vec::new();
+        let mut silent = Vec::new();
+        for (number, connected) in &mut self.peers.links {
+            connected.silent_ticks += 1;
+            match connected.peer {
+                None if connected.silent_ticks > HANDSHAKE_TICKS_MAX => dead.push(*number),
+                Some(Peer::Osd(_)) if connected.silent_ticks > SILENT_TICKS_MAX => dead.push(*number),
+                Some(Peer::Osd(_)) => silent.push(*number),
+                _ => {}
+            }
+        }
+        for number in dead {
+            tracing::warn!("closing a connection whose other end is silent");
+            self.close_link(number);
+        }
+        for number in silent {
+            self.send_on(number, Message::Ping { tag: 0 });
+        }
+        let paused: Vec<u64> =
+            self.peers.links.iter().filter(|(_, connected)| connected.is_paused).map(|(n, _)| *n).collect();
+        paused.into_iter().for_each(|number| self.pace(number));
+    }
+
+    /// Cuts off whoever used a key that was revoked.
+    pub(crate) fn key_revoked(&mut self, key: &str) {
+        let holders = self.peers.links.iter().filter(|(_, connected)| connected.key.as_deref() == Some(key));
+        let holders: Vec<u64> = holders.map(|(number, _)| *number).collect();
+        for number in holders {
+            tracing::warn!("closing a connection: its key was revoked");
+            self.close_link(number);
+        }
+    }
+}
+
+fn group_of(message: &Message) -> Option<PgId> {
+    match message {
+        Message::Replicate { transaction, .. } | Message::PeerSync { transaction, .. } => Some(transaction.pg),
+        Message::ReplicateAck { pg, .. }
+        | Message::PeerQuery { pg, .. }
+        | Message::PeerInfo { pg, .. }
+        | Message::PeerFetch { pg, .. }
+        | Message::PeerSynced { pg, .. }
+        | Message::CopyRead { pg, .. }
+        | Message::CopyReply { pg, .. } => Some(*pg),
+        _ => None,
+    }
+}

@@ -1,0 +1,169 @@
+//! One end of one connection: the handshake, then messages in frames. The shell feeds received
+//! bytes and sends what is queued.
+
+use std::collections::VecDeque;
+
+use atoll_base::CodecError;
+use atoll_base::records::FrameMode;
+use bytes::{Bytes, BytesMut};
+
+use crate::frame::{FrameDecoder, FrameEncoder, FrameError, SendQueue};
+use crate::handshake::{Handshake, HandshakeError, HandshakeInput, KeyPair, PublicKey, SessionKeys};
+use crate::message::Message;
+
+/// Why a connection must be closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// The handshake failed.
+    #[error("handshake: {0}")]
+    Handshake(#[from] HandshakeError),
+    /// Bytes that are not a frame, or a frame whose check does not fit.
+    #[error("frame: {0}")]
+    Frame(#[from] FrameError),
+    /// A frame that does not hold a message.
+    #[error("message: {0}")]
+    Message(#[from] CodecError),
+}
+
+/// What received bytes led to.
+#[derive(Debug)]
+pub enum LinkInput {
+    /// The handshake is done. The responder must check that the key is authorised.
+    Ready {
+        /// The peer's static key.
+        peer: PublicKey,
+    },
+    /// A message.
+    Message(Message),
+}
+
+enum State {
+    Handshaking(Box<Handshake>),
+    Open { encoder: FrameEncoder, decoder: FrameDecoder },
+}
+
+/// One end of one connection.
+pub struct Link {
+    state: State,
+    mode: FrameMode,
+    queue: SendQueue,
+    /// Messages sent before the handshake was done.
+    early: VecDeque<Message>,
+}
+
+impl Link {
+    /// The side that connects, to the holder of `remote`. `ephemeral` must be fresh random bytes.
+    pub fn initiate(local: &KeyPair, remote: &PublicKey, mode: FrameMode, ephemeral: [u8; 32]) -> Self {
+        let (handshake, first) = Handshake::initiate(local, remote, mode, ephemeral);
+        let mut link = Self::new(handshake, mode);
+        link.queue.push_copy(&first);
+        link
+    }
+
+    /// The side that was connected to. `ephemeral` must be fresh random bytes.
+    pub fn respond(local: &KeyPair, mode: FrameMode, ephemeral: [u8; 32]) -> Self {
+        Self::new(Handshake::respond(local, mode, ephemeral), mode)
+    }
+
+    fn new(handshake: Handshake, mode: FrameMode) -> Self {
+        let state = State::Handshaking(Box::new(handshake));
+        Link { state, mode, queue: SendQueue::default(), early: VecDeque::new() }
+    }
+
+    /// Whether the handshake is done.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. })
+    }
+
+    /// Queues a message. After an error the connection must be closed.
+    pub fn send(&mut self, message: Message) -> Result<(), LinkError> {
+        match &mut self.state {
+            State::Handshaking(_) => self.early.push_back(message),
+            State::Open { encoder, .. } => {
+                let (payload, payload_sealed) = message.payload();
+                encoder.encode(&message.encode(), &payload, payload_sealed, &mut self.queue)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes to send now.
+    pub fn take_output(&mut self) -> VecDeque<Bytes> {
+        self.queue.take()
+    }
+
+    /// Whether there is something to send.
+    pub fn has_output(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// How many more bytes the next frame needs, as far as can be told.
+    pub fn missing_bytes(&self, received: &[u8]) -> usize {
+        match &self.state {
+            State::Handshaking(_) => 0,
+            State::Open { decoder, .. } => decoder.missing_bytes(received),
+        }
+    }
+
+    /// Takes the next input out of `received`, or `None` if it is not there whole. After an error
+    /// the connection must be closed.
+    pub fn receive(&mut self, received: &mut BytesMut) -> Result<Option<LinkInput>, LinkError> {
+        match &mut self.state {
+            State::Open { decoder, .. } => {
+                let Some(frame) = decoder.decode(received)? else { return Ok(None) };
+                Ok(Some(LinkInput::Message(Message::decode(frame)?)))
+            }
+            State::Handshaking(handshake) => match handshake.receive(received)? {
+                HandshakeInput::Incomplete => Ok(None),
+                HandshakeInput::Done { reply, keys, peer } => {
+                    self.queue.push_copy(&reply);
+                    self.open(&keys)?;
+                    Ok(Some(LinkInput::Ready { peer }))
+                }
+            },
+        }
+    }
+
+    fn open(&mut self, keys: &SessionKeys) -> Result<(), LinkError> {
+        let (encoder, decoder) = match self.mode {
+            FrameMode::Secure => (FrameEncoder::secure(&keys.send), FrameDecoder::secure(&keys.receive)),
+            FrameMode::Crc => (FrameEncoder::crc(), FrameDecoder::crc()),
+        };
+        self.state = State::Open { encoder, decoder };
+        std::mem::take(&mut self.early).into_iter().try_for_each(|message| self.send(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_flow_both_ways_in_both_modes() {
+        for mode in [FrameMode::Secure, FrameMode::Crc] {
+            let (left_key, right_key) = (KeyPair::from_private([1; 32]), KeyPair::from_private([2; 32]));
+            let mut left = Link::initiate(&left_key, &right_key.public(), mode, [3; 32]);
+            let mut right = Link::respond(&right_key, mode, [4; 32]);
+            left.send(Message::Ping { tag: 1 }).unwrap();
+            let carry = |from: &mut Link, to: &mut Link| {
+                let mut bytes = BytesMut::new();
+                from.take_output().iter().for_each(|chunk| bytes.extend_from_slice(chunk));
+                let mut inputs = Vec::new();
+                while let Some(input) = to.receive(&mut bytes).unwrap() {
+                    inputs.push(input);
+                }
+                inputs
+            };
+            let ready = carry(&mut left, &mut right);
+            assert!(matches!(ready[..], [LinkInput::Ready { peer }] if peer == left_key.public()));
+            right.send(Message::Pong { tag: 9, is_full: false }).unwrap();
+            let answers = carry(&mut right, &mut left);
+            assert!(matches!(
+                answers[..],
+                [LinkInput::Ready { .. }, LinkInput::Message(Message::Pong { tag: 9, .. })]
+            ));
+            let early = carry(&mut left, &mut right);
+            assert!(matches!(early[..], [LinkInput::Message(Message::Ping { tag: 1 })]));
+        }
+    }
+}
