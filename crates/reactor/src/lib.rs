@@ -10,10 +10,12 @@ mod connection;
 mod executor;
 mod file;
 mod reactor;
+mod runtime;
 mod wake;
 
 pub use connection::{ConnectionId, ListenAddress, ListenerId};
 pub use executor::LocalExecutor;
 pub use file::DirectFile;
 pub use reactor::{CloseCause, Event, FileId, FileOperation, Reactor, ReactorError};
+pub use runtime::{Listener, LocalRuntime, Stream};
 pub use wake::Wake;

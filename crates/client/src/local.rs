@@ -1,0 +1,288 @@
+//! The client on its caller's own reactor thread.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+use std::time::Duration;
+
+use atoll_base::records::{FrameMode, PoolRecord};
+use atoll_base::{ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, WriteRequest};
+use atoll_cluster::ConnectOptions;
+use atoll_reactor::{LocalRuntime, Stream};
+use atoll_wire::{KeyPair, Link, LinkInput, Message};
+use bytes::Bytes;
+use futures::channel::oneshot;
+
+use crate::api::{ClientError, ObjectClient};
+use crate::map_feed;
+use crate::router::{Answer, Call, Router, RouterAction, Target, fence_write};
+
+/// How a client is set up.
+#[derive(Clone)]
+pub struct ClientConfig {
+    /// The client's static key.
+    pub key: KeyPair,
+    /// Protection of frames.
+    pub frame_mode: FrameMode,
+    /// Where cluster state is.
+    pub cluster: ConnectOptions,
+    /// Time limit of a call, retries included, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+struct OpenLink {
+    stream: Rc<Stream>,
+    link: Link,
+    silent_ticks: Cell<u32>,
+}
+
+struct Shell {
+    runtime: LocalRuntime,
+    config: ClientConfig,
+    router: RefCell<Router>,
+    links: RefCell<BTreeMap<OsdId, OpenLink>>,
+    with_output: RefCell<BTreeSet<OsdId>>,
+    callers: RefCell<HashMap<u64, oneshot::Sender<Answer>>>,
+}
+
+const TICK: Duration = Duration::from_millis(20);
+const PING_TICKS: u32 = 100;
+/// A connection on which nothing was heard for this long while requests wait is given up.
+const SILENT_TICKS_MAX: u32 = 500;
+
+/// The handle that lives on a reactor's own thread. Clones share one client.
+#[derive(Clone)]
+pub struct LocalClient(Rc<Shell>);
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the operating system's random source does not fail once booted");
+    bytes
+}
+
+impl LocalClient {
+    /// Starts a client on this thread's runtime.
+    pub fn start(runtime: &LocalRuntime, config: ClientConfig) -> std::io::Result<Self> {
+        let changes = map_feed::start(config.cluster.clone(), runtime.wake_handle())?;
+        let client = LocalClient(Rc::new(Shell {
+            runtime: runtime.clone(),
+            config,
+            router: RefCell::new(Router::new(u64::from_le_bytes(random()))),
+            links: RefCell::default(),
+            with_output: RefCell::default(),
+            callers: RefCell::default(),
+        }));
+        let on_wake = client.clone();
+        runtime.on_wake(move || {
+            while let Ok(batch) = changes.try_recv() {
+                let now_ms = on_wake.0.runtime.now_ms();
+                on_wake.0.router.borrow_mut().map_changed(now_ms, batch);
+            }
+            on_wake.perform();
+        });
+        let on_turn_end = client.clone();
+        runtime.on_turn_end(move || on_turn_end.send_output());
+        let ticking = client.clone();
+        runtime.spawn(async move {
+            loop {
+                ticking.0.runtime.sleep(TICK).await;
+                ticking.tick();
+            }
+        });
+        Ok(client)
+    }
+
+    /// The runtime that the client runs on.
+    pub fn runtime(&self) -> &LocalRuntime {
+        &self.0.runtime
+    }
+
+    /// The pool of this name, once the cluster map is there.
+    pub async fn pool_by_name(&self, name: &str) -> Result<PoolRecord, String> {
+        self.wait_for_map().await?;
+        let router = self.0.router.borrow();
+        let found = router.map().pools.values().find(|pool| pool.name == name).cloned();
+        found.ok_or_else(|| format!("there is no pool '{name}'; see 'atoll pool ls'"))
+    }
+
+    async fn wait_for_map(&self) -> Result<(), String> {
+        let deadline_ms = self.0.runtime.now_ms() + self.0.config.timeout_ms;
+        while !self.0.router.borrow().has_map() {
+            if self.0.runtime.now_ms() > deadline_ms {
+                return Err(format!("cluster state at {:?} does not answer", self.0.config.cluster.endpoints));
+            }
+            self.0.runtime.sleep(TICK).await;
+        }
+        Ok(())
+    }
+
+    /// Sets a fence in every placement group of a pool: from then on, writes that carry a lower
+    /// generation of this fence are refused.
+    pub async fn fence(&self, pool: PoolId, name: Bytes, generation: u64) -> Result<(), ClientError> {
+        let pg_num = {
+            let router = self.0.router.borrow();
+            router.map().pools.get(&pool).ok_or(ClientError::NoSuchPool(pool))?.pg_num
+        };
+        let calls = (0..pg_num).map(|index| {
+            let call = Call::Write(fence_write(&name, generation));
+            self.call(Target::Group(PgId { pool, index }), call)
+        });
+        futures::future::try_join_all(calls).await.map(|_| ())
+    }
+
+    pub(crate) async fn call(&self, target: Target, call: Call) -> Answer {
+        let (sender, receiver) = oneshot::channel();
+        let now_ms = self.0.runtime.now_ms();
+        let sequence = self.0.router.borrow_mut().start(now_ms, self.0.config.timeout_ms, target, call);
+        self.0.callers.borrow_mut().insert(sequence, sender);
+        self.perform();
+        let _forget = ForgetOnDrop { client: self, sequence };
+        receiver.await.unwrap_or(Err(ClientError::ShutDown))
+    }
+
+    /// Does what the router asks for.
+    fn perform(&self) {
+        loop {
+            let Some(action) = self.0.router.borrow_mut().next_action() else { return };
+            match action {
+                RouterAction::Connect { osd, address, public_key } => {
+                    let client = self.clone();
+                    self.0.runtime.spawn(async move {
+                        let problem = client.serve_link(osd, &address, &public_key).await;
+                        tracing::debug!("connection with {osd} at {address}: {problem}");
+                        client.0.links.borrow_mut().remove(&osd);
+                        let now_ms = client.0.runtime.now_ms();
+                        client.0.router.borrow_mut().disconnected(now_ms, osd, &problem);
+                        client.perform();
+                    });
+                }
+                RouterAction::Send { osd, message } => self.send(osd, message),
+                RouterAction::Complete { sequence, answer } => {
+                    if let Some(caller) = self.0.callers.borrow_mut().remove(&sequence) {
+                        // The caller may have stopped waiting.
+                        let _ = caller.send(answer);
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&self, osd: OsdId, message: Message) {
+        if let Some(open) = self.0.links.borrow_mut().get_mut(&osd) {
+            match open.link.send(message) {
+                Ok(()) => drop(self.0.with_output.borrow_mut().insert(osd)),
+                Err(error) => tracing::warn!("cannot send to {osd}: {error}"),
+            }
+        }
+    }
+
+    fn send_output(&self) {
+        for osd in std::mem::take(&mut *self.0.with_output.borrow_mut()) {
+            if let Some(open) = self.0.links.borrow_mut().get_mut(&osd) {
+                open.stream.send(open.link.take_output());
+            }
+        }
+    }
+
+    /// Serves a connection from its making to its end; returns why it ended.
+    async fn serve_link(&self, osd: OsdId, address: &str, public_key: &str) -> String {
+        let mut remote = [0; 32];
+        if hex::decode_to_slice(public_key, &mut remote).is_err() {
+            return "its record has no valid public key".into();
+        }
+        let Ok(address) = address.parse() else { return format!("'{address}' is not an address") };
+        let stream = match self.0.runtime.connect(address).await {
+            Ok(stream) => Rc::new(stream),
+            Err(error) => return format!("cannot connect to {address}: {error}"),
+        };
+        let link = Link::initiate(&self.0.config.key, &remote, self.0.config.frame_mode, random());
+        let open = OpenLink { stream: Rc::clone(&stream), link, silent_ticks: Cell::new(0) };
+        self.0.links.borrow_mut().insert(osd, open);
+        self.0.with_output.borrow_mut().insert(osd);
+        loop {
+            if let Err(error) = stream.receive().await {
+                return format!("the connection ended: {error}");
+            }
+            if let Err(problem) = self.received(osd, &stream) {
+                return problem;
+            }
+        }
+    }
+
+    fn received(&self, osd: OsdId, stream: &Stream) -> Result<(), String> {
+        loop {
+            let (input, missing_bytes) = {
+                let mut links = self.0.links.borrow_mut();
+                let open = links.get_mut(&osd).ok_or("the connection was given up")?;
+                open.silent_ticks.set(0);
+                let looked = stream.with_received(|received| {
+                    let input = open.link.receive(received);
+                    (input, open.link.missing_bytes(received))
+                });
+                if open.link.has_output() {
+                    self.0.with_output.borrow_mut().insert(osd);
+                }
+                looked.ok_or("the connection was closed")?
+            };
+            let now_ms = self.0.runtime.now_ms();
+            match input.map_err(|error| error.to_string())? {
+                Some(LinkInput::Ready { .. }) => self.0.router.borrow_mut().connected(now_ms, osd),
+                Some(LinkInput::Message(message)) => self.0.router.borrow_mut().reply(now_ms, message),
+                None => {
+                    stream.expect_bytes(missing_bytes);
+                    return Ok(());
+                }
+            }
+            self.perform();
+        }
+    }
+
+    fn tick(&self) {
+        let now_ms = self.0.runtime.now_ms();
+        self.0.router.borrow_mut().tick(now_ms);
+        self.perform();
+        if !self.0.router.borrow().has_outstanding() {
+            return;
+        }
+        let mut silent = Vec::new();
+        for (osd, open) in self.0.links.borrow().iter() {
+            let ticks = open.silent_ticks.get() + 1;
+            open.silent_ticks.set(ticks);
+            if ticks >= SILENT_TICKS_MAX {
+                open.stream.abort();
+            } else if ticks % PING_TICKS == 0 {
+                silent.push(*osd);
+            }
+        }
+        silent.into_iter().for_each(|osd| self.send(osd, Message::Ping { tag: 0 }));
+    }
+}
+
+struct ForgetOnDrop<'a> {
+    client: &'a LocalClient,
+    sequence: u64,
+}
+
+impl Drop for ForgetOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.client.0.callers.borrow_mut().remove(&self.sequence).is_some() {
+            self.client.0.router.borrow_mut().forget(self.sequence);
+        }
+    }
+}
+
+impl ObjectClient for LocalClient {
+    async fn send_read(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        request: ReadRequest,
+    ) -> Result<(ReadOutcome, Bytes), ClientError> {
+        let answer = self.call(Target::ByName(pool), Call::Read(object.clone(), request)).await?;
+        answer.ok_or(ClientError::UnexpectedAnswer { object })
+    }
+
+    async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
+        self.call(Target::ByName(pool), Call::Write(request)).await.map(|_| ())
+    }
+}

@@ -1,0 +1,91 @@
+//! The client for callers on other threads: a reactor thread of its own behind a queue.
+
+use std::sync::mpsc;
+
+use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
+use atoll_reactor::{LocalRuntime, Wake};
+use bytes::Bytes;
+use futures::channel::oneshot;
+
+use crate::api::{ClientError, ObjectClient};
+use crate::local::{ClientConfig, LocalClient};
+use crate::router::{Answer, Call, Target};
+
+struct RemoteCall {
+    target: Target,
+    call: Call,
+    sender: oneshot::Sender<Answer>,
+}
+
+/// A handle that may be used from any thread and cloned at will.
+#[derive(Clone)]
+pub struct RemoteClient {
+    queue: mpsc::Sender<RemoteCall>,
+    wake: Wake,
+}
+
+impl RemoteClient {
+    /// Starts the client's thread.
+    pub fn start(config: ClientConfig) -> std::io::Result<Self> {
+        let (queue, calls) = mpsc::channel::<RemoteCall>();
+        let (ready, is_ready) = mpsc::channel();
+        std::thread::Builder::new().name("object-client".into()).spawn(move || {
+            match start_client(config, calls) {
+                Ok((runtime, wake)) => {
+                    let _ = ready.send(Ok(wake));
+                    // The loop ends only with the process, or when the ring itself fails.
+                    if let Err(error) = runtime.block_on(std::future::pending::<()>()) {
+                        tracing::error!("the object client's event loop failed: {error}");
+                    }
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            }
+        })?;
+        let wake = is_ready.recv().map_err(|_| std::io::Error::other("the client thread ended at once"))??;
+        Ok(RemoteClient { queue, wake })
+    }
+
+    async fn call(&self, target: Target, call: Call) -> Answer {
+        let (sender, receiver) = oneshot::channel();
+        self.queue.send(RemoteCall { target, call, sender }).map_err(|_| ClientError::ShutDown)?;
+        self.wake.wake();
+        receiver.await.unwrap_or(Err(ClientError::ShutDown))
+    }
+}
+
+fn start_client(config: ClientConfig, calls: mpsc::Receiver<RemoteCall>) -> std::io::Result<(LocalRuntime, Wake)> {
+    let runtime = LocalRuntime::new().map_err(|error| std::io::Error::other(error.to_string()))?;
+    let client = LocalClient::start(&runtime, config)?;
+    let wake = runtime.wake_handle();
+    let tasks = runtime.clone();
+    runtime.on_wake(move || {
+        while let Ok(RemoteCall { target, call, mut sender }) = calls.try_recv() {
+            let client = client.clone();
+            tasks.spawn(async move {
+                // A caller that stopped waiting cancels the call.
+                let answer =
+                    futures::future::select(Box::pin(client.call(target, call)), sender.cancellation()).await;
+                if let futures::future::Either::Left((answer, _)) = answer {
+                    let _ = sender.send(answer);
+                }
+            });
+        }
+    });
+    Ok((runtime, wake))
+}
+
+impl ObjectClient for RemoteClient {
+    async fn send_read(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        request: ReadRequest,
+    ) -> Result<(ReadOutcome, Bytes), ClientError> {
+        let answer = self.call(Target::ByName(pool), Call::Read(object.clone(), request)).await?;
+        answer.ok_or(ClientError::UnexpectedAnswer { object })
+    }
+
+    async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
+        self.call(Target::ByName(pool), Call::Write(request)).await.map(|_| ())
+    }
+}
