@@ -182,8 +182,12 @@ pub struct ImageLockRecord {
     pub format: u32,
     /// The writer's generation.
     pub generation: u64,
-    /// Host, process and purpose, for people.
-    pub owner: String,
+    /// The writer's host.
+    pub host: String,
+    /// The writer's process on its host.
+    pub process_id: u32,
+    /// What the writer is, for people.
+    pub purpose: String,
     /// Unix time when it was taken, in milliseconds.
     pub taken_unix_ms: u64,
 }

@@ -1,0 +1,208 @@
+//! Making, listing, resizing and removing images.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use atoll_base::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
+use atoll_base::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
+use atoll_base::{Condition, Mutation, ObjectName, PoolId};
+use atoll_client::ObjectClient;
+use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_crypto::{KeyService, SecretKey, random_u64};
+use futures::{StreamExt, stream};
+
+use crate::ImageError;
+
+/// Removals that run at once while an image is removed or shrunk.
+const REMOVALS_IN_FLIGHT: usize = 32;
+const NAME_BYTES_MAX: usize = 128;
+
+/// Access to the records of images.
+#[derive(Clone)]
+pub struct ImageAdmin {
+    pub(crate) cluster: ClusterClient,
+    pub(crate) keys: Arc<dyn KeyService>,
+}
+
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as u64)
+}
+
+pub(crate) fn key_context(image_id: &str) -> String {
+    format!("atoll image {image_id}")
+}
+
+/// The name of an image's object.
+pub(crate) fn object_name(image_id: &str, index: u64) -> ObjectName {
+    ObjectName::new(&format!("img.{image_id}.{index:08x}")).expect("the name is short")
+}
+
+fn check_name(name: &str) -> Result<(), ImageError> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let fits = !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(is_allowed);
+    if fits && !name.starts_with('.') {
+        return Ok(());
+    }
+    Err(ImageError::Invalid(format!(
+        "'{name}' cannot name an image: use 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.', not beginning \
+         with '.'"
+    )))
+}
+
+fn check_size(size_bytes: u64) -> Result<(), ImageError> {
+    if size_bytes == 0 || size_bytes > IMAGE_BYTES_MAX || !size_bytes.is_multiple_of(512) {
+        return Err(ImageError::Invalid(format!(
+            "an image cannot have {size_bytes} bytes: choose a multiple of 512 up to {IMAGE_BYTES_MAX}"
+        )));
+    }
+    Ok(())
+}
+
+impl ImageAdmin {
+    /// `keys` wraps the images' keys.
+    pub fn new(cluster: ClusterClient, keys: Arc<dyn KeyService>) -> Self {
+        ImageAdmin { cluster, keys }
+    }
+
+    /// Makes an image; it takes no space until it is written.
+    pub async fn create(&self, name: &str, size_bytes: u64, pool: PoolId) -> Result<ImageRecord, ImageError> {
+        check_name(name)?;
+        check_size(size_bytes)?;
+        let id = format!("{:016x}", random_u64());
+        let wrapped_key = self.keys.wrap(&key_context(&id), &SecretKey::random()).await?;
+        let record = ImageRecord {
+            format: RECORD_FORMAT,
+            id,
+            name: name.into(),
+            size_bytes,
+            object_bytes: OBJECT_BYTES_MAX,
+            pool,
+            wrapped_key,
+            attach_ids: Vec::new(),
+            writer_generation: 0,
+            created_unix_ms: unix_ms(),
+        };
+        match self.cluster.create(&keys::image(name), &record).await {
+            Ok(_) => Ok(record),
+            Err(ClusterError::AlreadyExists { .. }) => Err(ImageError::AlreadyExists(name.into())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// All images, by name.
+    pub async fn list(&self) -> Result<Vec<ImageRecord>, ImageError> {
+        let listing = self.cluster.list::<ImageRecord>(keys::IMAGES).await?;
+        Ok(listing.entries.into_iter().map(|(_, record, _)| record).collect())
+    }
+
+    /// An image's record and its revision.
+    pub async fn get(&self, name: &str) -> Result<(ImageRecord, i64), ImageError> {
+        let found = self.cluster.get::<ImageRecord>(&keys::image(name)).await?;
+        found.ok_or_else(|| ImageError::NoSuchImage(name.into()))
+    }
+
+    /// Who writes to an image now, if anybody does.
+    pub async fn lock(&self, image_id: &str) -> Result<Option<(ImageLockRecord, i64)>, ImageError> {
+        Ok(self.cluster.get(&keys::image_lock(image_id)).await?)
+    }
+
+    async fn refuse_if_in_use(&self, record: &ImageRecord) -> Result<(), ImageError> {
+        match self.lock(&record.id).await? {
+            None => Ok(()),
+            Some((lock, _)) => Err(in_use(&record.name, lock)),
+        }
+    }
+
+    /// Changes the size. Growing is always possible; shrinking needs `allow_shrink`, removes the
+    /// data beyond the new end, and is refused while a writer holds the image.
+    pub async fn resize(
+        &self,
+        client: &impl ObjectClient,
+        name: &str,
+        size_bytes: u64,
+        allow_shrink: bool,
+    ) -> Result<ImageRecord, ImageError> {
+        check_size(size_bytes)?;
+        let (old, revision) = self.get(name).await?;
+        if size_bytes < old.size_bytes {
+            if !allow_shrink {
+                return Err(ImageError::Invalid(format!(
+                    "image '{name}' has {} bytes; making it smaller destroys data and needs --allow-shrink",
+                    old.size_bytes
+                )));
+            }
+            self.refuse_if_in_use(&old).await?;
+        }
+        let record = ImageRecord { size_bytes, ..old.clone() };
+        self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
+        if size_bytes < old.size_bytes {
+            self.discard(client, &old, size_bytes, &|_, _| {}).await?;
+        }
+        Ok(record)
+    }
+
+    /// Removes an image and its data. `progress` is told the number of objects done and of all.
+    pub async fn remove(
+        &self,
+        client: &impl ObjectClient,
+        name: &str,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<(), ImageError> {
+        let (record, revision) = self.get(name).await?;
+        self.refuse_if_in_use(&record).await?;
+        self.discard(client, &record, 0, progress).await?;
+        self.cluster.delete_if(&keys::image(name), revision).await?;
+        Ok(())
+    }
+
+    /// Removes the data from `from_bytes` to the image's old end.
+    async fn discard(
+        &self,
+        client: &impl ObjectClient,
+        record: &ImageRecord,
+        from_bytes: u64,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<(), ImageError> {
+        let boundary = from_bytes % record.object_bytes;
+        if boundary != 0 {
+            // The block that the new end cuts keeps its seal; its rest reads as it was until the
+            // image grows again, when it is beyond what any reader may see. So whole blocks go.
+            let start = boundary.next_multiple_of(atoll_base::BLOCK_BYTES as u64);
+            let zero = Mutation::Zero { offset: start, length: record.object_bytes - start };
+            let object = object_name(&record.id, from_bytes / record.object_bytes);
+            let changed = client.change(record.pool, object, vec![Condition::ObjectExists], vec![zero]).await;
+            ignore_absent(changed)?;
+        }
+        let first = from_bytes.div_ceil(record.object_bytes);
+        let count = record.size_bytes.div_ceil(record.object_bytes);
+        let removals = stream::iter(first..count).map(|index| {
+            let object = object_name(&record.id, index);
+            client.change(record.pool, object, vec![Condition::ObjectExists], vec![Mutation::Remove])
+        });
+        let mut removals = removals.buffer_unordered(REMOVALS_IN_FLIGHT);
+        let mut done = first;
+        while let Some(result) = removals.next().await {
+            ignore_absent(result)?;
+            done += 1;
+            progress(done, count);
+        }
+        Ok(())
+    }
+}
+
+/// A change under the condition that the object exists: if it does not, there is nothing to do.
+pub(crate) fn ignore_absent(result: Result<(), atoll_client::ClientError>) -> Result<(), ImageError> {
+    match result {
+        Err(error) if error.failed_condition().is_some() => Ok(()),
+        other => other.map_err(ImageError::from),
+    }
+}
+
+pub(crate) fn in_use(name: &str, lock: ImageLockRecord) -> ImageError {
+    ImageError::InUse {
+        name: name.into(),
+        host: lock.host,
+        process_id: lock.process_id,
+        purpose: lock.purpose,
+    }
+}

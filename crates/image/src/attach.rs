@@ -1,0 +1,163 @@
+//! Attaching: taking the writer's lock, fencing off earlier writers, and starting a fresh
+//! attachment key.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use atoll_base::limits::IMAGE_ATTACHES_MAX;
+use atoll_base::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
+use atoll_client::LocalClient;
+use atoll_cluster::{ClusterError, Lease, keys};
+use atoll_crypto::{AttachId, BlockOpener, BlockSealer, CryptoError, SecretKey, random_bytes};
+use bytes::Bytes;
+
+use crate::admin::{ImageAdmin, in_use, key_context, unix_ms};
+use crate::range_locks::RangeLocks;
+use crate::{Bridge, ImageError};
+
+const LEASE_TERM: Duration = Duration::from_secs(15);
+
+/// An image open for reading and writing; this is its only writer.
+pub struct AttachedImage {
+    pub(crate) client: LocalClient,
+    pub(crate) record: ImageRecord,
+    pub(crate) image_id: u64,
+    pub(crate) fence_name: Bytes,
+    pub(crate) generation: u64,
+    pub(crate) sealer: RefCell<BlockSealer>,
+    pub(crate) opener: RefCell<BlockOpener>,
+    pub(crate) locks: RangeLocks,
+    pub(crate) is_lost: Rc<Cell<bool>>,
+    bridge: Bridge,
+    lease: RefCell<Option<Lease>>,
+}
+
+struct Attachment {
+    record: ImageRecord,
+    key: SecretKey,
+    lease: Lease,
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "unknown".into(), |name| name.trim().into())
+}
+
+fn process_is_alive(process_id: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{process_id}")).exists()
+}
+
+fn parse_attach_ids(record: &ImageRecord) -> Result<Vec<AttachId>, CryptoError> {
+    let parse = |text: &String| {
+        let mut id = AttachId::default();
+        hex::decode_to_slice(text, &mut id).map(|()| id).map_err(|error| CryptoError::Malformed {
+            what: format!("the header of image '{}'", record.name),
+            detail: error.to_string(),
+        })
+    };
+    record.attach_ids.iter().map(parse).collect()
+}
+
+impl AttachedImage {
+    /// Takes the image for writing. `purpose` says to people what the writer is.
+    pub async fn attach(
+        client: &LocalClient,
+        bridge: &Bridge,
+        admin: &ImageAdmin,
+        name: &str,
+        purpose: &str,
+    ) -> Result<Self, ImageError> {
+        let (admin, name, purpose) = (admin.clone(), name.to_owned(), purpose.to_owned());
+        let taken = bridge.run(async move { take(&admin, &name, &purpose).await }).await?;
+        let Attachment { record, key, lease } = taken;
+        let image_id = u64::from_str_radix(&record.id, 16)
+            .map_err(|_| ImageError::Invalid(format!("image id '{}' is not hexadecimal", record.id)))?;
+        let attach_ids = parse_attach_ids(&record)?;
+        let fence_name = Bytes::from(format!("img.{}", record.id));
+        // From here on no earlier writer can change anything, not even with what it has in flight.
+        client.fence(record.pool, fence_name.clone(), record.writer_generation).await?;
+        let attach_index = attach_ids.len() - 1;
+        let is_lost = Rc::new(Cell::new(false));
+        let (watch_lost, watched) = (Rc::clone(&is_lost), lease.status());
+        let watch_bridge = bridge.clone();
+        client.runtime().spawn(async move {
+            let mut watched = watched;
+            let lost = watch_bridge.run(async move {
+                watched.wait_for(|status| *status == atoll_cluster::client::LeaseStatus::Lost).await.is_ok()
+            });
+            if lost.await {
+                watch_lost.set(true);
+            }
+        });
+        Ok(AttachedImage {
+            client: client.clone(),
+            image_id,
+            fence_name,
+            generation: record.writer_generation,
+            sealer: RefCell::new(BlockSealer::new(&key, image_id, attach_index as u32, &attach_ids[attach_index])),
+            opener: RefCell::new(BlockOpener::new(key, image_id, attach_ids)),
+            locks: RangeLocks::default(),
+            is_lost,
+            bridge: bridge.clone(),
+            lease: RefCell::new(Some(lease)),
+            record,
+        })
+    }
+
+    /// The image's record when it was attached.
+    pub fn record(&self) -> &ImageRecord {
+        &self.record
+    }
+
+    /// Gives the image back. Everything acknowledged is durable already.
+    pub async fn detach(&self) -> Result<(), ImageError> {
+        self.is_lost.set(true);
+        let Some(lease) = self.lease.borrow_mut().take() else { return Ok(()) };
+        self.bridge.run(lease.revoke()).await?;
+        Ok(())
+    }
+}
+
+/// Takes the lock and adds an attachment to the header.
+async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachment, ImageError> {
+    let (record, _) = admin.get(name).await?;
+    let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
+    let lock = ImageLockRecord {
+        format: RECORD_FORMAT,
+        generation: record.writer_generation + 1,
+        host: host_name(),
+        process_id: std::process::id(),
+        purpose: purpose.to_owned(),
+        taken_unix_ms: unix_ms(),
+    };
+    let lock_key = keys::image_lock(&record.id);
+    if let Err(error) = admin.cluster.create_with_lease(&lock_key, &lock, &lease).await {
+        let ClusterError::AlreadyExists { .. } = error else { return Err(error.into()) };
+        break_dead_lock(admin, &record).await?;
+        admin.cluster.create_with_lease(&lock_key, &lock, &lease).await?;
+    }
+    // Read again under the lock: nobody else changes the list of attachments now.
+    let (mut record, revision) = admin.get(name).await?;
+    if record.attach_ids.len() >= IMAGE_ATTACHES_MAX {
+        return Err(ImageError::Invalid(format!(
+            "image '{name}' was attached {IMAGE_ATTACHES_MAX} times, which is the limit; copy it to a new image"
+        )));
+    }
+    record.attach_ids.push(hex::encode(random_bytes::<16>()));
+    record.writer_generation += 1;
+    admin.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
+    let key = admin.keys.unwrap(&key_context(&record.id), &record.wrapped_key).await?;
+    Ok(Attachment { record, key, lease })
+}
+
+/// Removes the lock of a writer of this host whose process is gone. Even if that were wrong, the
+/// fence would keep the old writer from changing anything.
+async fn break_dead_lock(admin: &ImageAdmin, record: &ImageRecord) -> Result<(), ImageError> {
+    let Some((lock, revision)) = admin.lock(&record.id).await? else { return Ok(()) };
+    if lock.host != host_name() || process_is_alive(lock.process_id) {
+        return Err(in_use(&record.name, lock));
+    }
+    tracing::info!("taking image '{}' over from process {}, which is gone", record.name, lock.process_id);
+    admin.cluster.delete_if(&keys::image_lock(&record.id), revision).await?;
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! What can go wrong with images.
+
+use atoll_client::ClientError;
+use atoll_cluster::ClusterError;
+use atoll_crypto::CryptoError;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// There is no such image.
+    #[error("there is no image '{0}'; see 'atoll image ls'")]
+    NoSuchImage(String),
+    /// There is one already.
+    #[error("there is an image '{0}' already")]
+    AlreadyExists(String),
+    /// A name, size or range that is not allowed.
+    #[error("{0}")]
+    Invalid(String),
+    /// Another writer holds the image.
+    #[error("image '{name}' is in use by {purpose} (process {process_id} on {host}); stop it first")]
+    InUse {
+        /// The image.
+        name: String,
+        /// The holder's host.
+        host: String,
+        /// The holder's process.
+        process_id: u32,
+        /// What the holder is.
+        purpose: String,
+    },
+    /// This writer has lost the image: its lease ran out, or another writer has taken over.
+    #[error("this writer has lost image '{0}': its lease ran out or another writer took over; attach again")]
+    Lost(String),
+    /// An object could not be read or written.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Cluster state could not be read or changed.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// A key or sealed block is not right.
+    #[error(transparent)]
+    Crypto(#[from] CryptoError),
+}
+
+impl ImageError {
+    /// Whether the cluster is out of space.
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            ImageError::Client(error) => matches!(error.refusal(), Some(atoll_base::Refusal::NoSpace { .. })),
+            _ => false,
+        }
+    }
+}
