@@ -177,11 +177,6 @@ impl Expected {
         self.algorithms.insert(algorithm);
     }
 
-    /// Whether any checksum will be computed.
-    pub(crate) fn has_checksums(&self) -> bool {
-        !self.algorithms.is_empty()
-    }
-
     /// The hashers that the body must go through.
     pub(crate) fn hashers(&self) -> BodyDigest {
         BodyDigest {

@@ -16,3 +16,36 @@ async fn boto3_conformance() {
     let left = gateway.client.names("");
     assert!(left.is_empty(), "objects stay behind: {left:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aws_command_line() {
+    let gateway = start(|_| {}).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let data: Vec<u8> = (0..20u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::create_dir(file("tree")).unwrap();
+    std::fs::write(file("tree/large"), &data).unwrap();
+    std::fs::write(file("tree/small"), b"small").unwrap();
+    let aws = async |arguments: &[&str]| {
+        let output = tokio::process::Command::new("aws")
+            .args(["--endpoint-url", &format!("http://{}", gateway.address), "--region", "us-east-1"])
+            .args(arguments)
+            .env("AWS_ACCESS_KEY_ID", &gateway.users[0].0)
+            .env("AWS_SECRET_ACCESS_KEY", &gateway.users[0].1)
+            .env("NO_PROXY", "*")
+            .output()
+            .await
+            .expect("this test needs the AWS command line: pip install awscli");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "aws {arguments:?}: {said}");
+        said
+    };
+    aws(&["s3", "mb", "s3://cli-bucket"]).await;
+    aws(&["s3", "sync", &file("tree"), "s3://cli-bucket/tree"]).await;
+    assert!(aws(&["s3", "ls", "s3://cli-bucket"]).await.contains("PRE tree/"));
+    aws(&["s3", "cp", "s3://cli-bucket/tree/large", "s3://cli-bucket/copy"]).await;
+    aws(&["s3", "cp", "s3://cli-bucket/copy", &file("back")]).await;
+    assert!(std::fs::read(file("back")).unwrap() == data, "the data came back changed");
+    aws(&["s3", "rb", "--force", "s3://cli-bucket"]).await;
+    assert!(gateway.client.names("").is_empty());
+}

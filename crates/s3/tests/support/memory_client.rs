@@ -139,7 +139,7 @@ impl MemoryClient {
                 let limit = (*limit).min(OMAP_LIST_MAX) as usize;
                 let mut found = object
                     .omap
-                    .range(from.max(prefix)..)
+                    .range::<Bytes, _>(from.max(prefix)..)
                     .take_while(|(key, _)| key.starts_with(prefix))
                     .map(|(key, value)| (key.clone(), value.clone()));
                 // Small pages, so that every caller has to go on.
