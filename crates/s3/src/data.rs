@@ -6,7 +6,7 @@ mod reader;
 mod removal;
 mod writer;
 
-pub(crate) use reader::{DataReader, ReadPlan};
+pub(crate) use reader::{DataReader, plan_reads};
 pub(crate) use removal::remove_pieces;
 pub(crate) use writer::{DataWriter, Unfinished};
 

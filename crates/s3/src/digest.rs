@@ -105,14 +105,14 @@ impl Algorithm {
 }
 
 enum Hasher {
-    Crc(crc_fast::Digest),
+    Crc(Box<crc_fast::Digest>),
     Sha(Context),
 }
 
 impl Hasher {
     fn new(algorithm: Algorithm) -> Self {
         match algorithm.crc() {
-            Some(crc) => Hasher::Crc(crc_fast::Digest::new(crc)),
+            Some(crc) => Hasher::Crc(Box::new(crc_fast::Digest::new(crc))),
             None if algorithm == Algorithm::Sha1 => Hasher::Sha(Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
             None => Hasher::Sha(Context::new(&SHA256)),
         }
@@ -149,7 +149,8 @@ impl Expected {
         let mut expected = Expected::default();
         if let Some(value) = text("content-md5") {
             let digest = BASE64.decode(value).ok().and_then(|bytes| bytes.try_into().ok());
-            let digest = digest.ok_or_else(|| s3_error!(InvalidDigest, "The Content-MD5 you specified is not valid"));
+            let digest =
+                digest.ok_or_else(|| s3_error!(InvalidDigest, "The Content-MD5 you specified is not valid"));
             expected.md5 = Some(digest?);
         }
         for algorithm in Algorithm::ALL {
@@ -231,7 +232,8 @@ impl BodyDigest {
     }
 
     pub(crate) fn finish(self) -> Digests {
-        let finish = |(algorithm, hasher): (Algorithm, Hasher)| (algorithm.name().into(), hasher.finish(algorithm));
+        let finish =
+            |(algorithm, hasher): (Algorithm, Hasher)| (algorithm.name().into(), hasher.finish(algorithm));
         Digests { md5: self.md5.finalize().into(), checksums: self.hashers.into_iter().map(finish).collect() }
     }
 }
@@ -306,7 +308,8 @@ mod tests {
         headers.insert("content-md5", "short".parse().unwrap());
         assert!(Expected::from_headers(&headers).is_err());
 
-        let announced = HeaderMap::from_iter([("x-amz-trailer".parse().unwrap(), "x-amz-checksum-crc32".parse().unwrap())]);
+        let announced =
+            HeaderMap::from_iter([("x-amz-trailer".parse().unwrap(), "x-amz-checksum-crc32".parse().unwrap())]);
         let expected = Expected::from_headers(&announced).unwrap();
         let digests = expected.hashers().finish();
         assert!(expected.check(&digests, None).is_err(), "the announced trailer never came");

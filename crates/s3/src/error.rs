@@ -49,7 +49,9 @@ impl GatewayError {
     /// Whether it is certain that the write that failed with this error changed nothing.
     pub(crate) fn is_definite(&self) -> bool {
         match self {
-            GatewayError::Client(error) => error.refusal().is_some() || matches!(error, ClientError::NoSuchPool(_)),
+            GatewayError::Client(error) => {
+                error.refusal().is_some() || matches!(error, ClientError::NoSuchPool(_))
+            }
             _ => true,
         }
     }

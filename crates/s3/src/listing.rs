@@ -118,7 +118,8 @@ impl Cursor {
 /// The common prefix that `key` folds into, if it does.
 pub(crate) fn common_prefix(key: &[u8], prefix: &[u8], delimiter: &[u8]) -> Option<Vec<u8>> {
     let rest = key.get(prefix.len()..)?;
-    let found = (!delimiter.is_empty()).then(|| rest.windows(delimiter.len()).position(|part| part == delimiter))??;
+    let found =
+        (!delimiter.is_empty()).then(|| rest.windows(delimiter.len()).position(|part| part == delimiter))??;
     Some(key[..prefix.len() + found + delimiter.len()].to_vec())
 }
 
@@ -155,7 +156,8 @@ pub(crate) async fn list(shards: &dyn Shards, query: &Query) -> Result<Page, Gat
             page.next = Some(key.to_vec());
             return Ok(page);
         }
-        let name_end = query.key_end.and_then(|end| key.iter().rposition(|&byte| byte == end)).unwrap_or(key.len());
+        let name_end =
+            query.key_end.and_then(|end| key.iter().rposition(|&byte| byte == end)).unwrap_or(key.len());
         match common_prefix(&key[..name_end], &query.prefix, &query.delimiter) {
             None => page.items.push(Item::Record(key, value)),
             Some(folded) => {

@@ -2,8 +2,8 @@
 
 mod answers;
 mod body;
-mod buckets;
 mod bucket_removal;
+mod buckets;
 mod conditions;
 mod copy;
 mod delete;

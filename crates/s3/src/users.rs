@@ -76,9 +76,8 @@ impl Users {
 #[async_trait]
 impl S3Auth for Users {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<s3s::auth::SecretKey> {
-        let unknown = || {
-            s3_error!(InvalidAccessKeyId, "The AWS Access Key Id you provided does not exist in our records")
-        };
+        let unknown =
+            || s3_error!(InvalidAccessKeyId, "The AWS Access Key Id you provided does not exist in our records");
         if access_key.is_empty() || access_key.len() > ACCESS_KEY_BYTES_MAX {
             return Err(unknown());
         }

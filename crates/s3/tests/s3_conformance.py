@@ -24,7 +24,7 @@ random.seed(7)
 
 
 def client(access=ACCESS, secret=SECRET, **config):
-    settings = Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}, signature_version="s3v4", **config)
+    settings = Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, signature_version="s3v4", **config)
     return boto3.client("s3", endpoint_url=ENDPOINT, region_name="us-east-1", aws_access_key_id=access,
                         aws_secret_access_key=secret, config=settings)
 

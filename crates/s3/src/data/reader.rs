@@ -30,28 +30,23 @@ pub(crate) struct ChunkRead {
     pub range: Range<u64>,
 }
 
-/// The reads that together make up a byte range of an object.
-pub(crate) struct ReadPlan;
-
-impl ReadPlan {
-    /// Cuts `range` of the object made of `pieces` at piece and chunk boundaries.
-    pub(crate) fn new(pieces: &[Piece], range: Range<u64>) -> Vec<ChunkRead> {
-        let mut reads = Vec::new();
-        let mut piece_start = 0;
-        for (index, piece) in pieces.iter().enumerate() {
-            let piece_end = piece_start + piece.bytes;
-            let mut from = range.start.clamp(piece_start, piece_end) - piece_start;
-            let until = range.end.clamp(piece_start, piece_end) - piece_start;
-            while from < until {
-                let chunk_end = (from / CHUNK_BYTES + 1) * CHUNK_BYTES;
-                let end = chunk_end.min(until);
-                reads.push(ChunkRead { piece: index, range: from..end });
-                from = end;
-            }
-            piece_start = piece_end;
+/// Cuts `range` of the object made of `pieces` at piece and chunk boundaries.
+pub(crate) fn plan_reads(pieces: &[Piece], range: Range<u64>) -> Vec<ChunkRead> {
+    let mut reads = Vec::new();
+    let mut piece_start = 0;
+    for (index, piece) in pieces.iter().enumerate() {
+        let piece_end = piece_start + piece.bytes;
+        let mut from = range.start.clamp(piece_start, piece_end) - piece_start;
+        let until = range.end.clamp(piece_start, piece_end) - piece_start;
+        while from < until {
+            let chunk_end = (from / CHUNK_BYTES + 1) * CHUNK_BYTES;
+            let end = chunk_end.min(until);
+            reads.push(ChunkRead { piece: index, range: from..end });
+            from = end;
         }
-        reads
+        piece_start = piece_end;
     }
+    reads
 }
 
 /// Opens ranges of one object's data.
@@ -114,7 +109,8 @@ impl DataReader {
         let first = read.range.start / SEGMENT;
         let end = read.range.end.div_ceil(SEGMENT);
         let length = u32::try_from((end - first) * SEGMENT).expect("a read stays within one chunk");
-        let extent = match self.store.read(self.pool, object.clone(), first * SEGMENT - chunk_start, length).await {
+        let extent = match self.store.read(self.pool, object.clone(), first * SEGMENT - chunk_start, length).await
+        {
             Err(error) if error.is_no_such_object() => {
                 return Err(GatewayError::Vanished { data_id: hex::encode(open.piece.data_id) });
             }
@@ -169,7 +165,7 @@ mod tests {
             let range = a.min(b).min(total)..a.max(b).min(total);
             let pieces: Vec<Piece> = sizes.iter().map(|&bytes| piece(bytes)).collect();
             let mut position = range.start;
-            for read in ReadPlan::new(&pieces, range.clone()) {
+            for read in plan_reads(&pieces, range.clone()) {
                 let before: u64 = sizes[..read.piece].iter().sum();
                 prop_assert_eq!(before + read.range.start, position);
                 prop_assert!(read.range.start < read.range.end && read.range.end <= sizes[read.piece]);

@@ -4,9 +4,9 @@ use atoll_base::records::{BucketRecord, RECORD_FORMAT};
 use atoll_base::{Condition, Mutation};
 use atoll_crypto::{SecretKey, random_bytes};
 use s3s::dto::{
-    Bucket as BucketAnswer, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, GetBucketLocationInput,
-    GetBucketLocationOutput, GetBucketVersioningInput, GetBucketVersioningOutput, HeadBucketInput,
-    HeadBucketOutput, ListBucketsInput, ListBucketsOutput,
+    Bucket as BucketAnswer, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
+    GetBucketLocationInput, GetBucketLocationOutput, GetBucketVersioningInput, GetBucketVersioningOutput,
+    HeadBucketInput, HeadBucketOutput, ListBucketsInput, ListBucketsOutput,
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 

@@ -83,7 +83,9 @@ impl WriteConditions {
             (None, None) => return Ok(Vec::new()),
             (None, Some(ETagCondition::Any)) | (Some(_), None) => index.entry(key).await?,
             _ => {
-                return Err(s3_error!(NotImplemented, "Only If-Match, or If-None-Match with *, can be used").into());
+                return Err(
+                    s3_error!(NotImplemented, "Only If-Match, or If-None-Match with *, can be used").into()
+                );
             }
         };
         let Some(condition) = &self.if_match else {
@@ -154,8 +156,14 @@ mod tests {
         assert_eq!(status(ReadConditions { if_match: etag("*"), ..none() }), 200);
         assert_eq!(status(ReadConditions { if_match: etag("\"x\""), ..none() }), 412);
         assert_eq!(status(ReadConditions { if_none_match: etag("\"abc\""), ..none() }), 304);
-        assert_eq!(status(ReadConditions { if_none_match: etag("\"x\""), if_modified_since: at(99), ..none() }), 200);
-        assert_eq!(status(ReadConditions { if_match: etag("\"abc\""), if_unmodified_since: at(1), ..none() }), 200);
+        assert_eq!(
+            status(ReadConditions { if_none_match: etag("\"x\""), if_modified_since: at(99), ..none() }),
+            200
+        );
+        assert_eq!(
+            status(ReadConditions { if_match: etag("\"abc\""), if_unmodified_since: at(1), ..none() }),
+            200
+        );
         assert_eq!(status(ReadConditions { if_modified_since: at(10), ..none() }), 304);
         assert_eq!(status(ReadConditions { if_modified_since: at(9), ..none() }), 200);
         assert_eq!(status(ReadConditions { if_unmodified_since: at(10), ..none() }), 200);

@@ -11,12 +11,10 @@ use s3s::dto::{GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutpu
 use s3s::{Body, S3Error, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{
-    always_encrypted, entry_checksum_type, etag, metadata, set_checksums, size, timestamp,
-};
+use super::answers::{always_encrypted, entry_checksum_type, etag, metadata, set_checksums, size, timestamp};
 use super::conditions::ReadConditions;
 use super::put::check_encryption;
-use crate::data::{DataReader, ReadPlan};
+use crate::data::{DataReader, plan_reads};
 use crate::digest::Algorithm;
 use crate::error::GatewayError;
 use crate::index::Index;
@@ -69,7 +67,7 @@ impl Service {
         pieces: &[Piece],
         range: Range<u64>,
     ) -> Result<impl futures::Stream<Item = Result<Bytes, GatewayError>> + Send + 'static, GatewayError> {
-        let reads = ReadPlan::new(pieces, range);
+        let reads = plan_reads(pieces, range);
         let (reader, reads) = DataReader::new(self.store.clone(), &index.bucket, pieces, reads)?;
         let mut stream = Box::pin(reader.stream(reads));
         let first = stream.next().await.transpose()?;

@@ -69,7 +69,8 @@ impl Service {
         }
         let metadata = checked_metadata(input.metadata.take())?;
         let headers = content_headers!(input);
-        let algorithm = input.checksum_algorithm.as_ref().map(|name| Algorithm::parse(name.as_str())).transpose()?;
+        let algorithm =
+            input.checksum_algorithm.as_ref().map(|name| Algorithm::parse(name.as_str())).transpose()?;
         let is_composite = match (algorithm, input.checksum_type.as_ref().map(ChecksumType::as_str)) {
             (None, _) | (Some(Algorithm::Crc64Nvme), None) => false,
             (Some(_), None) => true,
@@ -253,8 +254,7 @@ impl Service {
         let shard = index.shard_of(&input.key);
         let parts = self.note(&input.bucket, index.all(shard, part_prefix(&input.upload_id)).await)?;
         let now = unix_ms();
-        let discard =
-            |(key, _)| Mutation::OmapReplace { key, value: None, displaced_to: garbage_key(now) };
+        let discard = |(key, _)| Mutation::OmapReplace { key, value: None, displaced_to: garbage_key(now) };
         let mut changes: Vec<Mutation> = parts.into_iter().map(discard).collect();
         changes.push(Mutation::OmapRemove { key: upload_key(&input.key, &input.upload_id) });
         let guards = vec![unchanged(&input.key, &input.upload_id, &upload.value)];

@@ -64,7 +64,8 @@ impl Service {
 
     async fn complete(&self, index: &Index, input: &CompleteMultipartUploadInput) -> S3Result<EntryHead> {
         let (key, upload_id) = (&input.key, &input.upload_id);
-        let listed = input.multipart_upload.as_ref().and_then(|upload| upload.parts.as_deref()).unwrap_or_default();
+        let listed =
+            input.multipart_upload.as_ref().and_then(|upload| upload.parts.as_deref()).unwrap_or_default();
         let conditions =
             WriteConditions { if_match: input.if_match.clone(), if_none_match: input.if_none_match.clone() };
         let upload = self.close_upload(index, key, upload_id).await?;
@@ -95,13 +96,17 @@ impl Service {
         result
     }
 
-    async fn stored_parts(&self, index: &Index, key: &str, upload_id: &str) -> S3Result<BTreeMap<u32, StoredPart>> {
+    async fn stored_parts(
+        &self,
+        index: &Index,
+        key: &str,
+        upload_id: &str,
+    ) -> S3Result<BTreeMap<u32, StoredPart>> {
         let records = index.all(index.shard_of(key), part_prefix(upload_id)).await;
         let mut parts = BTreeMap::new();
         for (index_key, value) in self.note(&index.bucket.record.name, records)? {
-            let number = parse_part_number(&index_key).ok_or_else(|| {
-                s3_error!(InternalError, "The index holds a part key that cannot be read")
-            })?;
+            let number = parse_part_number(&index_key)
+                .ok_or_else(|| s3_error!(InternalError, "The index holds a part key that cannot be read"))?;
             parts.insert(number, StoredPart { head: decode_head(&value)?, pieces: decode_pieces(&value)? });
         }
         Ok(parts)
@@ -217,12 +222,7 @@ fn check_whole(input: &CompleteMultipartUploadInput, head: &EntryHead) -> S3Resu
 }
 
 /// The one change that makes the object visible and the upload vanish.
-fn changes(
-    key: &str,
-    upload_id: &str,
-    assembly: &Assembly,
-    stored: &BTreeMap<u32, StoredPart>,
-) -> Vec<Mutation> {
+fn changes(key: &str, upload_id: &str, assembly: &Assembly, stored: &BTreeMap<u32, StoredPart>) -> Vec<Mutation> {
     let now = assembly.head.modified_ms;
     let mut changes = vec![
         Mutation::OmapReplace {

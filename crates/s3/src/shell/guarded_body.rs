@@ -2,11 +2,14 @@
 //! body may not have large chunks, since s3s collects each chunk in memory before it passes it on.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
@@ -14,6 +17,10 @@ use tokio::time::{Sleep, sleep};
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
 /// Longest line before a chunk: its size and its signature.
 const CHUNK_LINE_BYTES_MAX: usize = 1_024;
+
+/// How much of a refused request's body is taken in and thrown away, and for how long.
+const DRAIN_BYTES_MAX: usize = 16 << 20;
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// By this text the operations recognise [`BodyError::ChunkTooLarge`] through s3s's wrappings.
 pub(crate) const CHUNK_TOO_LARGE: &str = "a chunk of the aws-chunked body is too large";
@@ -77,18 +84,45 @@ impl ChunkScanner {
     }
 }
 
+/// Whether the client may still have to send some of a request's body.
+#[derive(Clone)]
+pub(super) struct Unread(Arc<AtomicBool>);
+
+impl Unread {
+    pub(super) fn is_some_left(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 /// The guarded body.
 pub(super) struct GuardedBody {
-    inner: Incoming,
+    // None only while dropping.
+    inner: Option<Incoming>,
     scanner: Option<ChunkScanner>,
     stall_timeout: Duration,
     timer: Option<Pin<Box<Sleep>>>,
+    unread: Unread,
+    // The client holds the body back until it is asked for it, by the first poll.
+    is_held_back: bool,
 }
 
 impl GuardedBody {
-    pub(super) fn new(inner: Incoming, is_aws_chunked: bool, stall_timeout: Duration) -> Self {
-        let scanner = is_aws_chunked.then(ChunkScanner::default);
-        GuardedBody { inner, scanner, stall_timeout, timer: None }
+    pub(super) fn new(
+        inner: Incoming,
+        is_aws_chunked: bool,
+        expects_continue: bool,
+        stall_timeout: Duration,
+    ) -> (Self, Unread) {
+        let unread = Unread(Arc::new(AtomicBool::new(!inner.is_end_stream())));
+        let body = GuardedBody {
+            inner: Some(inner),
+            scanner: is_aws_chunked.then(ChunkScanner::default),
+            stall_timeout,
+            timer: None,
+            unread: unread.clone(),
+            is_held_back: expects_continue,
+        };
+        (body, unread)
     }
 }
 
@@ -101,12 +135,17 @@ impl Body for GuardedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
-        let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(context) else {
+        let Some(inner) = &mut this.inner else { return Poll::Ready(None) };
+        this.is_held_back = false;
+        let Poll::Ready(frame) = Pin::new(&mut *inner).poll_frame(context) else {
             let timeout = this.stall_timeout;
             let timer = this.timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
             return timer.as_mut().poll(context).map(|()| Some(Err(BodyError::Stalled)));
         };
         this.timer = None;
+        if frame.is_none() || inner.is_end_stream() {
+            this.unread.0.store(false, Ordering::Release);
+        }
         let frame = match frame {
             None => return Poll::Ready(None),
             Some(frame) => frame?,
@@ -118,11 +157,34 @@ impl Body for GuardedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.inner.as_ref().map(Incoming::size_hint).unwrap_or_default()
+    }
+}
+
+impl Drop for GuardedBody {
+    /// A request was refused before its body was read. Closing the socket now would reset the
+    /// connection, and a client that is still sending might never see why it was refused: so some
+    /// more is taken in and thrown away.
+    fn drop(&mut self) {
+        let Some(mut inner) = self.inner.take() else { return };
+        let runtime = tokio::runtime::Handle::try_current();
+        let (true, false, Ok(runtime)) = (self.unread.is_some_left(), self.is_held_back, runtime) else { return };
+        runtime.spawn(async move {
+            let drain = async {
+                let mut drained = 0;
+                while let Some(Ok(frame)) = inner.frame().await {
+                    drained += frame.data_ref().map_or(0, Bytes::len);
+                    if drained > DRAIN_BYTES_MAX {
+                        break;
+                    }
+                }
+            };
+            drop(tokio::time::timeout(DRAIN_TIME_MAX, drain).await);
+        });
     }
 }
 

@@ -22,24 +22,29 @@ const HEADER_LINES_MAX: usize = 128;
 
 /// Answers one request.
 pub(super) async fn answer(gateway: &Gateway, request: Request<Incoming>) -> Response<Body> {
-    let mut response = match refuse(gateway, &request) {
-        Some(error) => error_response(error),
-        None if request.uri().path() == HEALTH_PATH => health(gateway, request.method()).await,
+    let refusal = refuse(gateway, &request);
+    let (parts, body) = request.into_parts();
+    let is_chunked = is_aws_chunked(&parts.headers);
+    let expects_continue = parts.headers.contains_key(header::EXPECT);
+    let (body, unread) = GuardedBody::new(body, is_chunked, expects_continue, gateway.config.stall_timeout);
+    let mut response = match refusal {
+        Some(error) => {
+            drop(body);
+            error_response(error)
+        }
+        None if parts.uri.path() == HEALTH_PATH => health(gateway, &parts.method).await,
         None => {
-            let is_chunked = is_aws_chunked(request.headers());
-            let stall_timeout = gateway.config.stall_timeout;
-            let request = request.map(|body| {
-                Body::http_body_unsync(GuardedBody::new(body, is_chunked, stall_timeout))
-            });
-            match gateway.s3.call(request).await {
-                Ok(response) => response,
-                Err(error) => {
-                    tracing::error!(?error, "s3s could not make an answer");
-                    error_response(S3Error::new(S3ErrorCode::InternalError))
-                }
-            }
+            let request = Request::from_parts(parts, Body::http_body_unsync(body));
+            gateway.s3.call(request).await.unwrap_or_else(|error| {
+                tracing::error!(?error, "s3s could not make an answer");
+                error_response(S3Error::new(S3ErrorCode::InternalError))
+            })
         }
     };
+    if unread.is_some_left() {
+        // Without this a client would use the connection again, which the rest of the body blocks.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     if response.status() == StatusCode::NOT_MODIFIED {
         *response.body_mut() = Body::empty();
         response.headers_mut().remove(header::CONTENT_TYPE);
@@ -94,7 +99,8 @@ fn refuse(gateway: &Gateway, request: &Request<Incoming>) -> Option<S3Error> {
     }
     // s3s would collect the whole form in memory before it looks at its signature.
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if request.method() == Method::POST && content_type.trim_start().to_ascii_lowercase().starts_with("multipart/") {
+    if request.method() == Method::POST && content_type.trim_start().to_ascii_lowercase().starts_with("multipart/")
+    {
         return Some(s3_error!(NotImplemented, "Uploads by HTML form are not supported"));
     }
     None

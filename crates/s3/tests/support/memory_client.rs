@@ -10,11 +10,14 @@ use atoll_base::limits::{
     PAYLOAD_BYTES_MAX, SEAL_UNIT_BYTES_MAX,
 };
 use atoll_base::{
-    BLOCK_BYTES, Condition, Epoch, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, Refusal, Seals, Version,
-    WriteRequest,
+    BLOCK_BYTES, Condition, Epoch, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, Refusal, Seals,
+    Version, WriteRequest,
 };
 use atoll_client::{ClientError, ObjectClient};
 use bytes::Bytes;
+
+/// Small pages, so that every caller has to go on.
+const PAGE_MAX: usize = 7;
 
 /// One object.
 #[derive(Clone, Default)]
@@ -42,7 +45,7 @@ pub enum Fault {
 struct Cluster {
     objects: BTreeMap<ObjectName, MemoryObject>,
     faults: Vec<(String, Fault)>,
-    omap_page_max: usize,
+    slow_begun: usize,
 }
 
 /// The client. Clones share the cluster.
@@ -74,6 +77,11 @@ impl MemoryClient {
     /// Removes objects with a prefix behind the gateway's back.
     pub fn lose(&self, prefix: &str) {
         self.0.lock().unwrap().objects.retain(|name, _| !name.as_str().starts_with(prefix));
+    }
+
+    /// Writes that met [`Fault::Slow`] so far.
+    pub fn slow_begun(&self) -> usize {
+        self.0.lock().unwrap().slow_begun
     }
 
     fn fault(&self, object: &ObjectName) -> Option<Fault> {
@@ -135,15 +143,13 @@ impl MemoryClient {
             }
             ReadRequest::OmapGet { key } => Ok((ReadOutcome::OmapValue(object.omap.get(key).cloned()), none)),
             ReadRequest::OmapList { prefix, from, limit } => {
-                let page_max = if cluster.omap_page_max == 0 { 7 } else { cluster.omap_page_max };
                 let limit = (*limit).min(OMAP_LIST_MAX) as usize;
                 let mut found = object
                     .omap
                     .range::<Bytes, _>(from.max(prefix)..)
                     .take_while(|(key, _)| key.starts_with(prefix))
                     .map(|(key, value)| (key.clone(), value.clone()));
-                // Small pages, so that every caller has to go on.
-                let entries = found.by_ref().take(limit.min(page_max)).collect();
+                let entries = found.by_ref().take(limit.min(PAGE_MAX)).collect();
                 Ok((ReadOutcome::OmapPage { entries, more: found.next().is_some() }, none))
             }
         }
@@ -252,8 +258,7 @@ fn read_data(object: &MemoryObject, offset: u64, length: u64) -> Result<(ReadOut
     let seals = object.unit.map(|(unit_bytes, seal_bytes)| {
         let units = start / u64::from(unit_bytes)..end.div_ceil(u64::from(unit_bytes));
         let blank = Bytes::from(vec![0; usize::from(seal_bytes)]);
-        let bytes: Vec<u8> =
-            units.flat_map(|unit| object.seals.get(&unit).unwrap_or(&blank).to_vec()).collect();
+        let bytes: Vec<u8> = units.flat_map(|unit| object.seals.get(&unit).unwrap_or(&blank).to_vec()).collect();
         Seals { unit_bytes, seal_bytes, bytes: bytes.into() }
     });
     Ok((ReadOutcome::Data { object_bytes, seals }, data))
@@ -275,7 +280,10 @@ impl ObjectClient for MemoryClient {
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
         let object = request.object.clone();
         match self.fault(&object) {
-            Some(Fault::Slow(pause)) => tokio::time::sleep(pause).await,
+            Some(Fault::Slow(pause)) => {
+                self.0.lock().unwrap().slow_begun += 1;
+                tokio::time::sleep(pause).await;
+            }
             Some(Fault::NoSpace) => {
                 let refusal = Refusal::NoSpace { osd: atoll_base::OsdId(3) };
                 return Err(ClientError::Refused { pool, object, refusal });

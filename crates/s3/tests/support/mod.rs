@@ -1,5 +1,5 @@
 //! What the tests run the gateway on: a cluster and a directory in memory.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 pub mod memory_client;
 pub mod memory_directory;
@@ -104,11 +104,7 @@ pub async fn python(gateway: &TestGateway, program: &[&str]) -> String {
         .env("S3_OTHER_SECRET_KEY", &gateway.users[1].1)
         .env("NO_PROXY", "*");
     let output = command.output().await.expect("python3 must be installed to run this test");
-    let said = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("{said}");
     assert!(output.status.success(), "{program:?} failed with {}:\n{said}", output.status);
     said
