@@ -6,6 +6,7 @@ mod request;
 mod tls;
 
 pub(crate) use guarded_body::{BODY_STALLED, CHUNK_TOO_LARGE};
+pub(crate) use request::is_aws_chunked;
 pub use tls::{TlsError, tls_server_config};
 
 use std::convert::Infallible;

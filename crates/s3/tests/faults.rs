@@ -320,3 +320,17 @@ async fn a_shutdown_lets_requests_end() {
     tokio::time::timeout(Duration::from_secs(5), gateway.served).await.unwrap().unwrap();
     assert!(tokio::net::TcpStream::connect(gateway.address).await.is_err(), "nobody listens any more");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_get_whose_data_is_collected_begins_anew() {
+    let gateway = with_bucket("s3.put_object(Bucket='bucket', Key='k', Body=b'old')").await;
+    gateway.client.set_fault("s3d/", Fault::Slow(Duration::from_secs(4)));
+    let replace = async {
+        eventually("a read under way", async || gateway.client.slow_begun() > 0).await;
+        gateway.client.clear_faults();
+        snippet(&gateway, "s3.put_object(Bucket='bucket', Key='k', Body=b'new')").await;
+        assert_eq!(gateway.gateway.collect_garbage().await.unwrap().records, 1);
+    };
+    let get = "assert s3.get_object(Bucket='bucket', Key='k')['Body'].read() == b'new'";
+    tokio::join!(snippet(&gateway, get), replace);
+}

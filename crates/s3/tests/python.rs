@@ -17,6 +17,32 @@ async fn boto3_conformance() {
     assert!(left.is_empty(), "objects stay behind: {left:?}");
 }
 
+/// Over TLS boto3 sends checksums as trailers of an unsigned aws-chunked body.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_conformance_over_tls() {
+    require_boto3().await;
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
+    let made = tokio::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=atoll-test", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:TRUE", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output()
+        .await
+        .expect("this test needs the openssl command");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let tls =
+        atoll_s3::tls_server_config(&std::fs::read(&certificate).unwrap(), &std::fs::read(&key).unwrap()).unwrap();
+    let mut gateway = start(|config| config.tls = Some(tls)).await;
+    gateway.certificate = Some(certificate);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_conformance.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn aws_command_line() {
     let gateway = start(|_| {}).await;

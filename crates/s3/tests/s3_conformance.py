@@ -4,9 +4,9 @@
     S3_ENDPOINT=http://127.0.0.1:9000 S3_ACCESS_KEY=... S3_SECRET_KEY=... s3_conformance.py
 
 With S3_OTHER_ACCESS_KEY and S3_OTHER_SECRET_KEY a second user is tried, too. It makes buckets with
-random names and deletes them. Prints a line for each check; the exit code tells whether all passed.
+random names and deletes them. For HTTPS, AWS_CA_BUNDLE may name the certificate to trust. Prints a line for each check; the exit code tells whether all passed.
 """
-import base64, binascii, datetime, hashlib, http.client, io, os, random, secrets, sys, threading, traceback
+import base64, binascii, datetime, hashlib, http.client, io, os, random, secrets, ssl, sys, threading, traceback
 import urllib.parse, urllib.request
 
 import boto3
@@ -95,7 +95,11 @@ def raw(method, path, body=b"", headers=None, content_sha256=None, query=""):
 
 def send(method, target, body=b"", headers=None):
     place = urllib.parse.urlparse(ENDPOINT)
-    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=30)
+    if place.scheme == "https":
+        trust = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE"))
+        connection = http.client.HTTPSConnection(place.hostname, place.port, timeout=30, context=trust)
+    else:
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=30)
     try:
         connection.request(method, target, body=body, headers=headers or {})
         response = connection.getresponse()
@@ -607,9 +611,12 @@ def presigned_urls():
         url = s3.generate_presigned_url("put_object", {"Bucket": name, "Key": "k ä"}, ExpiresIn=60)
         request = urllib.request.Request(url, data=b"presigned", method="PUT")
         request.add_unredirected_header("Content-Type", "")
-        assert urllib.request.urlopen(request).status == 200
+        trust = None
+        if ENDPOINT.startswith("https"):
+            trust = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE"))
+        assert urllib.request.urlopen(request, context=trust).status == 200
         url = s3.generate_presigned_url("get_object", {"Bucket": name, "Key": "k ä"}, ExpiresIn=60)
-        assert urllib.request.urlopen(url).read() == b"presigned"
+        assert urllib.request.urlopen(url, context=trust).read() == b"presigned"
         parts = urllib.parse.urlparse(url)
         at = parts.query.index("X-Amz-Signature=") + len("X-Amz-Signature=")
         forged = parts.query[:at] + ("1" if parts.query[at] == "0" else "0") + parts.query[at + 1:]

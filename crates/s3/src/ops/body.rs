@@ -1,7 +1,7 @@
 //! Taking in a request's body: counted, hashed, sealed and written in one pass.
 
 use futures::StreamExt;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use s3s::dto::StreamingBlob;
 use s3s::{S3Error, S3Result, StdError, TrailingHeaders, s3_error};
 
@@ -11,6 +11,7 @@ use crate::data::{DataWriter, Unfinished};
 use crate::digest::{Digests, Expected};
 use crate::error::custom_error;
 use crate::record::Piece;
+use crate::shell::is_aws_chunked;
 
 /// Largest object of one PUT, and largest part.
 pub(super) const BODY_BYTES_MAX: u64 = 5 << 30;
@@ -27,15 +28,26 @@ pub(super) struct StoredBody {
 /// A body and what its sender said about it.
 pub(super) struct Upload {
     pub body: Option<StreamingBlob>,
-    pub content_length: Option<i64>,
+    /// None if the request does not say.
+    pub length: Option<u64>,
     pub expected: Expected,
     pub trailers: Option<TrailingHeaders>,
+}
+
+/// Length of a body without its framing. boto3 over TLS sends aws-chunked bodies in HTTP chunks,
+/// that is, without a Content-Length.
+pub(super) fn body_length(headers: &HeaderMap, content_length: Option<i64>) -> Option<u64> {
+    let decoded = headers.get("x-amz-decoded-content-length").filter(|_| is_aws_chunked(headers));
+    match decoded {
+        Some(value) => value.to_str().ok()?.parse().ok(),
+        None => u64::try_from(content_length?).ok(),
+    }
 }
 
 impl Service {
     /// Stores a body and verifies its length, digests and checksums. On an error nothing remains.
     pub(super) async fn store_body(&self, bucket: &Bucket, upload: Upload) -> S3Result<StoredBody> {
-        let Some(length) = upload.content_length.and_then(|length| u64::try_from(length).ok()) else {
+        let Some(length) = upload.length else {
             return Err(s3_error!(MissingContentLength, "You must provide the Content-Length HTTP header"));
         };
         if length > BODY_BYTES_MAX {

@@ -19,7 +19,7 @@ use super::Service;
 use super::answers::{
     always_encrypted, checked_metadata, checksum_type, content_headers, etag, set_checksums, timestamp,
 };
-use super::body::{StoredBody, Upload};
+use super::body::{StoredBody, Upload, body_length};
 use super::buckets::signer;
 use super::conditions::ReadConditions;
 use super::put::{check_encryption, check_key};
@@ -198,8 +198,8 @@ impl Service {
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let upload = self.open_upload(&index, &input.key, &input.upload_id).await?;
         add_upload_algorithm(&mut expected, &upload)?;
-        let (body, content_length) = (input.body, input.content_length);
-        let received = Upload { body, content_length, expected, trailers: request.trailing_headers };
+        let length = body_length(&request.headers, input.content_length);
+        let received = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
         let stored = self.store_body(&index.bucket, received).await?;
         let head = self.add_part(&index, &input.key, &input.upload_id, number, &upload, stored).await?;
         let mut output = UploadPartOutput {

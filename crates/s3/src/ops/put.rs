@@ -8,7 +8,7 @@ use super::Service;
 use super::answers::{
     always_encrypted, checked_metadata, content_headers, entry_checksum_type, etag, set_checksums,
 };
-use super::body::Upload;
+use super::body::{Upload, body_length};
 use super::conditions::WriteConditions;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
@@ -61,8 +61,8 @@ impl Service {
         let conditions = WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match };
         let guards = conditions.resolve(&index, &key).await?;
 
-        let (body, content_length) = (input.body, input.content_length);
-        let upload = Upload { body, content_length, expected, trailers: request.trailing_headers };
+        let length = body_length(&request.headers, input.content_length);
+        let upload = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
         let stored = self.store_body(&index.bucket, upload).await?;
         let head = EntryHead {
             size: stored.bytes,

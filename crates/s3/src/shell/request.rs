@@ -70,7 +70,8 @@ fn error_response(error: S3Error) -> Response<Body> {
     })
 }
 
-fn is_aws_chunked(headers: &HeaderMap) -> bool {
+/// Whether a request's body is in aws-chunked framing, perhaps with trailers.
+pub(crate) fn is_aws_chunked(headers: &HeaderMap) -> bool {
     let sha256 = headers.get("x-amz-content-sha256");
     sha256.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }

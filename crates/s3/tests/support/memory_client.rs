@@ -79,7 +79,7 @@ impl MemoryClient {
         self.0.lock().unwrap().objects.retain(|name, _| !name.as_str().starts_with(prefix));
     }
 
-    /// Writes that met [`Fault::Slow`] so far.
+    /// Requests that met [`Fault::Slow`] so far.
     pub fn slow_begun(&self) -> usize {
         self.0.lock().unwrap().slow_begun
     }
@@ -272,6 +272,7 @@ impl ObjectClient for MemoryClient {
         request: ReadRequest,
     ) -> Result<(ReadOutcome, Bytes), ClientError> {
         if let Some(Fault::Slow(pause)) = self.fault(&object) {
+            self.0.lock().unwrap().slow_begun += 1;
             tokio::time::sleep(pause).await;
         }
         self.read(&object, &request).map_err(|refusal| ClientError::Refused { pool, object, refusal })

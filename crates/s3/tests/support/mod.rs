@@ -46,6 +46,8 @@ pub struct TestGateway {
     pub address: SocketAddr,
     /// Access key and secret.
     pub users: Vec<(String, String)>,
+    /// PEM file of the certificate, if the gateway speaks HTTPS.
+    pub certificate: Option<std::path::PathBuf>,
     pub stop: Option<oneshot::Sender<()>>,
     pub served: tokio::task::JoinHandle<()>,
     _keys_directory: tempfile::TempDir,
@@ -76,6 +78,7 @@ pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
         keys,
         address,
         users,
+        certificate: None,
         stop: Some(stop),
         served,
         _keys_directory: keys_directory,
@@ -95,9 +98,13 @@ pub async fn serve(gateway: &Gateway) -> (SocketAddr, oneshot::Sender<()>, tokio
 /// says. It must succeed.
 pub async fn python(gateway: &TestGateway, program: &[&str]) -> String {
     let mut command = tokio::process::Command::new("python3");
+    let scheme = if gateway.certificate.is_some() { "https" } else { "http" };
+    if let Some(certificate) = &gateway.certificate {
+        command.env("AWS_CA_BUNDLE", certificate);
+    }
     command
         .args(program)
-        .env("S3_ENDPOINT", format!("http://{}", gateway.address))
+        .env("S3_ENDPOINT", format!("{scheme}://{}", gateway.address))
         .env("S3_ACCESS_KEY", &gateway.users[0].0)
         .env("S3_SECRET_KEY", &gateway.users[0].1)
         .env("S3_OTHER_ACCESS_KEY", &gateway.users[1].0)
