@@ -2,10 +2,12 @@
 //!
 //! This room knows chunks, segments and data keys; it does not know keys of objects, indexes or HTTP.
 
+mod budget;
 mod reader;
 mod removal;
 mod writer;
 
+pub(crate) use budget::Budget;
 pub(crate) use reader::{DataReader, plan_reads};
 pub(crate) use removal::remove_pieces;
 pub(crate) use writer::{DataWriter, Unfinished};

@@ -14,6 +14,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use crate::bucket::Buckets;
 use crate::collector::collect;
+use crate::data::Budget;
 use crate::error::GatewayError;
 use crate::ops::{Operations, Service};
 use crate::users::Users;
@@ -37,6 +38,8 @@ pub struct GatewayConfig {
     pub tls: Option<Arc<ServerConfig>>,
     /// Connections served at once; more wait to be accepted.
     pub connections_max: usize,
+    /// Bytes of object data that all requests together may have in memory; more wait.
+    pub memory_max: u64,
     /// Bytes of all headers of one request.
     pub header_bytes_max: usize,
     /// How long a client may take to send its headers, and how long a connection may be idle.
@@ -61,6 +64,7 @@ impl GatewayConfig {
             domain: None,
             tls: None,
             connections_max: 4_096,
+            memory_max: 1 << 30,
             header_bytes_max: 16 << 10,
             header_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(60),
@@ -106,6 +110,7 @@ impl Gateway {
             pool: config.pool,
             index_shards: config.index_shards.max(1),
             region: config.region.clone(),
+            budget: Budget::new(config.memory_max),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
         builder.set_auth(Users::new(directory, keys));

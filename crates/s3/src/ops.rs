@@ -25,6 +25,7 @@ use atoll_crypto::KeyService;
 use s3s::S3Result;
 
 use crate::bucket::Buckets;
+use crate::data::Budget;
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::{BucketDirectory, DataStore};
@@ -38,6 +39,7 @@ pub(crate) struct Service {
     pub pool: PoolId,
     pub index_shards: u32,
     pub region: String,
+    pub budget: Budget,
 }
 
 /// A cheap handle on the operations: what s3s calls.

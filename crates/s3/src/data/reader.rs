@@ -10,6 +10,7 @@ use atoll_crypto::{SEGMENT_BYTES, SegmentCipher, unwrap_key};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 
+use super::budget::{Budget, Share};
 use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES, data_key_context};
 use crate::DataStore;
 use crate::bucket::Bucket;
@@ -52,8 +53,21 @@ pub(crate) fn plan_reads(pieces: &[Piece], range: Range<u64>) -> Vec<ChunkRead> 
 /// Opens ranges of one object's data.
 pub(crate) struct DataReader {
     store: Arc<dyn DataStore>,
+    budget: Budget,
     pool: PoolId,
     pieces: Vec<OpenPiece>,
+}
+
+/// Plaintext on its way to a client, and its part of the memory budget.
+struct Plaintext {
+    bytes: Vec<u8>,
+    _share: Share,
+}
+
+impl AsRef<[u8]> for Plaintext {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 struct OpenPiece {
@@ -65,6 +79,7 @@ impl DataReader {
     /// Unwraps the data keys of the pieces that `reads` touches.
     pub(crate) fn new(
         store: Arc<dyn DataStore>,
+        budget: Budget,
         bucket: &Bucket,
         pieces: &[Piece],
         reads: Vec<ChunkRead>,
@@ -79,7 +94,7 @@ impl DataReader {
         let pieces = pieces[first..end].iter().map(open).collect::<Result<_, GatewayError>>()?;
         let reads =
             reads.into_iter().map(|read| ChunkRead { piece: read.piece - first, range: read.range }).collect();
-        Ok((DataReader { store, pool: bucket.record.pool, pieces }, reads))
+        Ok((DataReader { store, budget, pool: bucket.record.pool, pieces }, reads))
     }
 
     /// The plaintext of `reads`, in order, a few reads ahead.
@@ -109,6 +124,7 @@ impl DataReader {
         let first = read.range.start / SEGMENT;
         let end = read.range.end.div_ceil(SEGMENT);
         let length = u32::try_from((end - first) * SEGMENT).expect("a read stays within one chunk");
+        let share = self.budget.for_read(u64::from(length)).await?;
         let extent = match self.store.read(self.pool, object.clone(), first * SEGMENT - chunk_start, length).await
         {
             Err(error) if error.is_no_such_object() => {
@@ -129,7 +145,7 @@ impl DataReader {
         }
         let from = (read.range.start - first * SEGMENT) as usize;
         let until = (read.range.end - first * SEGMENT) as usize;
-        Ok(Bytes::from(plain).slice(from..until))
+        Ok(Bytes::from_owner(Plaintext { bytes: plain, _share: share }).slice(from..until))
     }
 }
 

@@ -11,6 +11,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 
+use super::budget::{Budget, Share};
 use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES, SEGMENTS_PER_CHUNK, data_key_context};
 use crate::DataStore;
 use crate::bucket::Bucket;
@@ -64,19 +65,26 @@ pub(crate) struct DataWriter {
     cipher: SegmentCipher,
     wrapped_key: [u8; atoll_crypto::WRAPPED_KEY_BYTES],
     buffer: Vec<u8>,
+    buffer_bytes: u64,
+    budget: Budget,
+    // Of the budget, for the buffer; a write takes it along.
+    share: Option<Share>,
     total: u64,
     unfinished: Unfinished,
 }
 
 impl DataWriter {
-    /// `expected_bytes` only sizes the first buffer; it may be wrong.
-    pub(crate) fn new(store: Arc<dyn DataStore>, bucket: &Bucket, expected_bytes: u64) -> Self {
+    /// No more than `bytes_max` may be pushed.
+    pub(crate) fn new(store: Arc<dyn DataStore>, budget: Budget, bucket: &Bucket, bytes_max: u64) -> Self {
         let (data_id, data_key) = (random_bytes::<16>(), SecretKey::random());
         let context = data_key_context(&bucket.record.id, &data_id);
         DataWriter {
             cipher: SegmentCipher::new(&data_key, &data_id),
             wrapped_key: wrap_key(&bucket.key, &context, &data_key),
-            buffer: Vec::with_capacity(expected_bytes.min(CHUNK_BYTES) as usize),
+            buffer: Vec::new(),
+            buffer_bytes: bytes_max.min(CHUNK_BYTES),
+            budget,
+            share: None,
             total: 0,
             unfinished: Unfinished {
                 store,
@@ -95,7 +103,10 @@ impl DataWriter {
             // need the mark of the final one.
             if self.buffer.len() as u64 == CHUNK_BYTES {
                 self.write_chunk(false).await?;
-                self.buffer.reserve_exact(CHUNK_BYTES as usize);
+            }
+            if self.share.is_none() {
+                self.share = Some(self.budget.for_write(self.buffer_bytes).await?);
+                self.buffer.reserve_exact(self.buffer_bytes as usize);
             }
             let room = CHUNK_BYTES as usize - self.buffer.len();
             let (now, later) = bytes.split_at(room.min(bytes.len()));
@@ -124,6 +135,7 @@ impl DataWriter {
 
     async fn write_chunk(&mut self, is_final: bool) -> Result<(), GatewayError> {
         let mut data = std::mem::take(&mut self.buffer);
+        let share = self.share.take();
         let number = self.unfinished.chunks;
         let seals = self.seal(number, is_final, &mut data);
         let length = u32::try_from(data.len()).expect("a chunk has at most 4 MiB");
@@ -141,7 +153,11 @@ impl DataWriter {
         }
         let (store, pool) = (self.unfinished.store.clone(), self.unfinished.pool);
         self.unfinished.chunks += 1;
-        self.unfinished.in_flight.push(tokio::spawn(async move { store.send_write(pool, request).await }));
+        self.unfinished.in_flight.push(tokio::spawn(async move {
+            let written = store.send_write(pool, request).await;
+            drop(share);
+            written
+        }));
         Ok(())
     }
 

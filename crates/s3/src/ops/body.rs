@@ -57,7 +57,7 @@ impl Service {
             ));
         }
         let mut digest = upload.expected.hashers();
-        let mut writer = DataWriter::new(self.store.clone(), bucket, length);
+        let mut writer = DataWriter::new(self.store.clone(), self.budget.clone(), bucket, length);
         let mut bytes = 0;
         if let Some(mut body) = upload.body {
             while let Some(piece) = body.next().await {

@@ -86,7 +86,7 @@ impl Service {
     ) -> Result<StoredBody, GatewayError> {
         let bytes = range.end - range.start;
         let mut digest = expected.hashers();
-        let mut writer = DataWriter::new(self.store.clone(), &target.bucket, bytes);
+        let mut writer = DataWriter::new(self.store.clone(), self.budget.clone(), &target.bucket, bytes);
         let mut data = std::pin::pin!(self.open_data(&source.index, &source.pieces, range).await?);
         while let Some(piece) = data.next().await {
             let piece = piece?;

@@ -68,7 +68,8 @@ impl Service {
         range: Range<u64>,
     ) -> Result<impl futures::Stream<Item = Result<Bytes, GatewayError>> + Send + 'static, GatewayError> {
         let reads = plan_reads(pieces, range);
-        let (reader, reads) = DataReader::new(self.store.clone(), &index.bucket, pieces, reads)?;
+        let (reader, reads) =
+            DataReader::new(self.store.clone(), self.budget.clone(), &index.bucket, pieces, reads)?;
         let mut stream = Box::pin(reader.stream(reads));
         let first = stream.next().await.transpose()?;
         Ok(futures::stream::iter(first.map(Ok)).chain(stream))

@@ -1,0 +1,49 @@
+//! Memory for data on its way: all requests of a gateway together stay within a budget, and wait
+//! when it is used up.
+
+use std::sync::Arc;
+
+use atoll_client::ClientError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::GatewayError;
+
+const UNIT_BYTES: u64 = 1 << 10;
+/// Less would not let a single request go on.
+const SHARE_BYTES_MIN: u64 = 16 << 20;
+
+/// The budget. Reads and writes have halves of their own: a copy, which holds what it read while it
+/// waits to write, then cannot wait for itself.
+#[derive(Clone)]
+pub(crate) struct Budget {
+    reads: Arc<Semaphore>,
+    writes: Arc<Semaphore>,
+}
+
+/// A part of the budget; comes back when dropped.
+pub(crate) type Share = OwnedSemaphorePermit;
+
+impl Budget {
+    pub(crate) fn new(bytes: u64) -> Self {
+        let units =
+            usize::try_from((bytes / 2).max(SHARE_BYTES_MIN) / UNIT_BYTES).unwrap_or(Semaphore::MAX_PERMITS);
+        let half = || Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
+        Budget { reads: half(), writes: half() }
+    }
+
+    /// Waits for memory to read `bytes` into.
+    pub(super) async fn for_read(&self, bytes: u64) -> Result<Share, GatewayError> {
+        share(&self.reads, bytes).await
+    }
+
+    /// Waits for memory to collect `bytes` for a write in.
+    pub(super) async fn for_write(&self, bytes: u64) -> Result<Share, GatewayError> {
+        share(&self.writes, bytes).await
+    }
+}
+
+async fn share(half: &Arc<Semaphore>, bytes: u64) -> Result<Share, GatewayError> {
+    let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
+    // The semaphore is never closed.
+    half.clone().acquire_many_owned(units).await.map_err(|_| ClientError::ShutDown.into())
+}
