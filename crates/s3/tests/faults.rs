@@ -334,3 +334,24 @@ async fn a_get_whose_data_is_collected_begins_anew() {
     let get = "assert s3.get_object(Bucket='bucket', Key='k')['Body'].read() == b'new'";
     tokio::join!(snippet(&gateway, get), replace);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_requests_share_a_small_memory_budget() {
+    require_boto3().await;
+    let gateway = start(|config| config.memory_max = 1).await;
+    snippet(
+        &gateway,
+        "
+s3.create_bucket(Bucket='bucket')
+data = os.urandom(9 << 20)
+def work(number):
+    one = dict(Bucket='bucket', Key=f'k{number}')
+    s3.put_object(**one, Body=data)
+    s3.copy_object(Bucket='bucket', Key=f'c{number}', CopySource=one)
+    assert s3.get_object(Bucket='bucket', Key=f'c{number}')['Body'].read() == data
+    return True
+assert all(together(*[lambda number=number: work(number) for number in range(16)]))
+",
+    )
+    .await;
+}

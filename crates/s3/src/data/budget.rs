@@ -6,14 +6,19 @@ use std::sync::Arc;
 use atoll_client::ClientError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::CHUNK_BYTES;
 use crate::error::GatewayError;
 
 const UNIT_BYTES: u64 = 1 << 10;
 /// Less would not let a single request go on.
 const SHARE_BYTES_MIN: u64 = 16 << 20;
 
-/// The budget. Reads and writes have halves of their own: a copy, which holds what it read while it
-/// waits to write, then cannot wait for itself.
+/// Most that a copy has read and not yet written: the reads that run ahead, and the one in hand.
+const COPY_BYTES_MAX: u64 = 3 * CHUNK_BYTES;
+
+/// The budget. Reads and writes have halves of their own, and nobody waits for a share of the reads
+/// who holds one of the writes: a copy takes its share of the reads once, before it begins, and
+/// reads without asking again. Otherwise copies could wait for each other forever.
 #[derive(Clone)]
 pub(crate) struct Budget {
     reads: Arc<Semaphore>,
@@ -34,6 +39,11 @@ impl Budget {
     /// Waits for memory to read `bytes` into.
     pub(super) async fn for_read(&self, bytes: u64) -> Result<Share, GatewayError> {
         share(&self.reads, bytes).await
+    }
+
+    /// Waits for memory for all the reading that a copy of `bytes` does.
+    pub(crate) async fn for_copy(&self, bytes: u64) -> Result<Share, GatewayError> {
+        share(&self.reads, bytes.min(COPY_BYTES_MAX)).await
     }
 
     /// Waits for memory to collect `bytes` for a write in.

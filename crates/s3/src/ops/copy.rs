@@ -85,9 +85,10 @@ impl Service {
         expected: &Expected,
     ) -> Result<StoredBody, GatewayError> {
         let bytes = range.end - range.start;
+        let _reading = self.budget.for_copy(bytes).await?;
         let mut digest = expected.hashers();
         let mut writer = DataWriter::new(self.store.clone(), self.budget.clone(), &target.bucket, bytes);
-        let mut data = std::pin::pin!(self.open_data(&source.index, &source.pieces, range).await?);
+        let mut data = std::pin::pin!(self.open_data(&source.index, &source.pieces, range, None).await?);
         while let Some(piece) = data.next().await {
             let piece = piece?;
             digest.update(&piece);

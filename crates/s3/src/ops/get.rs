@@ -14,7 +14,7 @@ use super::Service;
 use super::answers::{always_encrypted, entry_checksum_type, etag, metadata, set_checksums, size, timestamp};
 use super::conditions::ReadConditions;
 use super::put::check_encryption;
-use crate::data::{DataReader, plan_reads};
+use crate::data::{Budget, DataReader, plan_reads};
 use crate::digest::Algorithm;
 use crate::error::GatewayError;
 use crate::index::Index;
@@ -66,10 +66,10 @@ impl Service {
         index: &Index,
         pieces: &[Piece],
         range: Range<u64>,
+        budget: Option<Budget>,
     ) -> Result<impl futures::Stream<Item = Result<Bytes, GatewayError>> + Send + 'static, GatewayError> {
         let reads = plan_reads(pieces, range);
-        let (reader, reads) =
-            DataReader::new(self.store.clone(), self.budget.clone(), &index.bucket, pieces, reads)?;
+        let (reader, reads) = DataReader::new(self.store.clone(), budget, &index.bucket, pieces, reads)?;
         let mut stream = Box::pin(reader.stream(reads));
         let first = stream.next().await.transpose()?;
         Ok(futures::stream::iter(first.map(Ok)).chain(stream))
@@ -94,7 +94,7 @@ impl Service {
             conditions.check(&head)?;
             let range = resolve_range(input.range, head.size)?;
             let bytes = range.clone().unwrap_or(0..head.size);
-            let stream = match self.open_data(&index, &pieces, bytes.clone()).await {
+            let stream = match self.open_data(&index, &pieces, bytes.clone(), Some(self.budget.clone())).await {
                 Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => continue,
                 other => other?,
             };
