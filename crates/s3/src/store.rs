@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use atoll_base::{Condition, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
-use atoll_client::{ClientError, Extent};
+use atoll_client::{ClientError, Extent, ObjectClient, RemoteClient};
 use bytes::Bytes;
 
 /// Access to the cluster's objects from any thread. [`atoll_client::ObjectClient`] promises nothing
@@ -21,6 +21,22 @@ pub trait DataStore: Send + Sync + 'static {
 
     /// Sends a write and waits until it is durable.
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError>;
+}
+
+#[async_trait]
+impl DataStore for RemoteClient {
+    async fn send_read(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        request: ReadRequest,
+    ) -> Result<(ReadOutcome, Bytes), ClientError> {
+        ObjectClient::send_read(self, pool, object, request).await
+    }
+
+    async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
+        ObjectClient::send_write(self, pool, request).await
+    }
 }
 
 impl dyn DataStore {
