@@ -15,6 +15,7 @@ use bytes::Bytes;
 use crate::actions::{Action, ClientId, ObjectView, ReadAnswer, ReadFailure, Token};
 use crate::conflicts::read_sees;
 use crate::group::{CopyRead, InFlight, Pg, PgState, ReadPurpose, Submission, meta_object};
+use crate::retries::Known;
 
 /// Requests that may wait in one group before clients are told to come back.
 const WAITING_MAX: usize = 4096;
@@ -100,11 +101,16 @@ impl Pg {
             waiting.client = client;
             return true;
         }
-        if self.state == PgState::Active && self.retries.find(id).is_some() {
-            self.reply_written(client, id.sequence, Ok(()));
-            return true;
+        if self.state != PgState::Active {
+            return false;
         }
-        false
+        let outcome = match self.retries.find(id) {
+            Known::Nothing => return false,
+            Known::Outcome(outcome) => outcome,
+            Known::Stale => Err(Refusal::Invalid { detail: "this request was answered before".into() }),
+        };
+        self.reply_written(client, id.sequence, outcome);
+        true
     }
 
     fn may_read(&self) -> Result<(), Refusal> {
@@ -188,11 +194,16 @@ impl Pg {
                 self.actions.push_back(Action::Read { token, object, request: read });
                 Attempt::Done
             }
-            Waiting::Refuse(_, ref refusal) => {
+            Waiting::Refuse(id, ref refusal) => {
                 if self.in_flight.iter().any(|write| write.object == request.object) {
                     return Attempt::MustWait(Box::new(request));
                 }
                 let refusal = refusal.clone();
+                if !refusal.is_retryable() {
+                    // A copy of the request that comes later must not succeed.
+                    let newest = Version { epoch: self.record.epoch, sequence: self.last_sequence };
+                    self.retries.record(id, Err(refusal.clone()), newest);
+                }
                 self.refuse(request, refusal);
                 Attempt::Done
             }
@@ -268,7 +279,7 @@ impl Pg {
             let message = Message::Replicate { epoch: self.record.epoch, transaction: transaction.clone() };
             self.send(member, message);
         }
-        self.retries.record(request, version);
+        self.retries.record(request, Ok(()), version);
         let missing = self.record.members.iter().copied().collect();
         self.in_flight.push_back(InFlight { version, object: write.object, touched, client, request, missing });
         self.submit(Submission::Write { version }, transaction);
