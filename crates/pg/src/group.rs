@@ -225,6 +225,7 @@ impl Pg {
     /// Makes the promise not to heed lower epochs durable.
     pub(crate) fn submit_promise(&mut self, epoch: Epoch, asked_by: Option<OsdId>) {
         self.promised = epoch;
+        self.stop_older_syncs(epoch);
         let value = Bytes::copy_from_slice(&epoch.0.to_be_bytes());
         let mutations = vec![Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value }];
         let transaction = Transaction {
@@ -277,6 +278,7 @@ impl Pg {
     /// A second or so has passed: try again what may have failed quietly.
     pub fn tick(&mut self, view: &impl ObjectView) {
         self.peering.may_propose_again = true;
+        self.retry_failed_syncs();
         self.advance_peering(view);
         self.start_waiting(view);
     }

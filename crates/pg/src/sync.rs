@@ -20,7 +20,10 @@ pub(crate) struct SyncJob {
     log: VecDeque<LogEntry>,
     /// Transactions of the current object that were read and not sent yet.
     ready: VecDeque<Transaction>,
+    /// The read of the first of `objects` that is under way.
     reading: Option<Token>,
+    /// That read failed; a tick tries it again.
+    has_failed: bool,
 }
 
 impl Pg {
@@ -34,7 +37,8 @@ impl Pg {
             let text = format!("pg {}: sending all objects to {to}, whose history ends at {after}", self.id);
             self.actions.push_back(Action::Warn { text });
         }
-        let job = SyncJob { epoch, objects, log, ready: VecDeque::new(), reading: None };
+        let ready = VecDeque::new();
+        let job = SyncJob { epoch, objects, log, ready, reading: None, has_failed: false };
         self.sync_jobs.insert(to, job);
         self.send_next_of_sync(to);
     }
@@ -62,7 +66,7 @@ impl Pg {
         if let Some(transaction) = job.ready.pop_front() {
             return self.send(to, Message::PeerSync { epoch, transaction, is_last: false });
         }
-        if let Some((object, touched)) = job.objects.pop_front() {
+        if let Some((object, touched)) = job.objects.front().cloned() {
             job.reading = Some(token);
             return self.actions.push_back(Action::ReadForSync { token, object, touched });
         }
@@ -87,15 +91,33 @@ impl Pg {
         job.reading = None;
         match result {
             Ok(transactions) => {
+                job.objects.pop_front();
                 job.ready = transactions.into();
                 self.send_next_of_sync(to);
             }
             Err(cause) => {
-                self.sync_jobs.remove(&to);
-                let text = format!("pg {}: cannot bring {to} level: {cause}", self.id);
+                job.has_failed = true;
+                let text = format!("pg {}: cannot bring {to} level yet: {cause}", self.id);
                 self.actions.push_back(Action::Warn { text });
             }
         }
+    }
+
+    /// Tries again what could not be read.
+    pub(crate) fn retry_failed_syncs(&mut self) {
+        let failed: Vec<OsdId> =
+            self.sync_jobs.iter().filter(|(_, job)| job.has_failed).map(|(to, _)| *to).collect();
+        for to in failed {
+            if let Some(job) = self.sync_jobs.get_mut(&to) {
+                job.has_failed = false;
+            }
+            self.send_next_of_sync(to);
+        }
+    }
+
+    /// A new epoch begins; what was sent under older ones is no longer heeded.
+    pub(crate) fn stop_older_syncs(&mut self, epoch: Epoch) {
+        self.sync_jobs.retain(|_, job| job.epoch >= epoch);
     }
 }
 
