@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use atoll_base::limits::{OMAP_LIST_MAX, PAYLOAD_BYTES_MAX, PG_IN_FLIGHT_MAX};
 use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
 use atoll_base::{
-    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal, RequestId,
-    Touched, Transaction, Version, WriteRequest,
+    BLOCK_BYTES, Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal,
+    RequestId, Touched, Transaction, Version, WriteRequest,
 };
 use atoll_placement::pg_of_object;
 use atoll_wire::Message;
@@ -336,8 +336,17 @@ impl Pg {
                     self.actions.push_back(Action::Warn { text });
                     let mut copies_left = self.others();
                     copies_left.retain(|member| self.reachable.contains(member));
-                    let read =
-                        CopyRead { client, sequence, object, offset, length, damaged_blocks: blocks, copies_left };
+                    let epoch = self.record.epoch;
+                    let read = CopyRead {
+                        epoch,
+                        client,
+                        sequence,
+                        object,
+                        offset,
+                        length,
+                        damaged_blocks: blocks,
+                        copies_left,
+                    };
                     self.read_next_copy(read);
                 }
                 (Err(ReadFailure::Corrupt { blocks }), _) => {
@@ -365,6 +374,7 @@ impl Pg {
             return self.reply_read(read.client, read.sequence, Err(refusal), Bytes::new());
         };
         let Token(tag) = self.token();
+        read.epoch = self.record.epoch;
         let message = Message::CopyRead {
             pg: self.id,
             epoch: self.record.epoch,
@@ -391,11 +401,16 @@ impl Pg {
     /// Another member's copy of a damaged range has come.
     pub(crate) fn copy_reply(
         &mut self,
+        epoch: Epoch,
         tag: u64,
         result: Result<ReadOutcome, Refusal>,
         payload: Bytes,
         view: &impl ObjectView,
     ) {
+        // Tags start anew with the process; an epoch does not come back.
+        if self.copy_reads.get(&tag).is_none_or(|read| read.epoch != epoch) {
+            return;
+        }
         let Some(mut read) = self.copy_reads.remove(&tag) else { return };
         let request = ReadRequest::Data { offset: read.offset, length: read.length };
         let changed = |write: &InFlight| write.object == read.object && read_sees(&request, &write.touched);

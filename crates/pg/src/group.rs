@@ -74,6 +74,8 @@ pub(crate) enum ReadPurpose {
 
 /// A read of a damaged range that goes from copy to copy.
 pub(crate) struct CopyRead {
+    /// The epoch under which it was asked for; the answer repeats it.
+    pub epoch: Epoch,
     pub client: ClientId,
     pub sequence: u64,
     pub object: ObjectName,
@@ -312,17 +314,14 @@ impl Pg {
             }
             Message::PeerSynced { epoch, head, .. } => self.peer_synced(from, epoch, head, view),
             Message::CopyRead { epoch, tag, object, offset, length, .. } => {
-                if epoch == self.promised {
-                    let token = self.token();
-                    self.reads.insert(token, ReadPurpose::Copy { primary: from, epoch, tag });
-                    let request = ReadRequest::Data { offset, length };
-                    self.actions.push_back(Action::Read { token, object, request });
-                }
+                // Under any epoch: the primary checks what it gets, and every read has an answer.
+                let token = self.token();
+                self.reads.insert(token, ReadPurpose::Copy { primary: from, epoch, tag });
+                let request = ReadRequest::Data { offset, length };
+                self.actions.push_back(Action::Read { token, object, request });
             }
             Message::CopyReply { epoch, tag, result, payload, .. } => {
-                if epoch == self.record.epoch {
-                    self.copy_reply(tag, result, payload, view);
-                }
+                self.copy_reply(epoch, tag, result, payload, view);
             }
             Message::Read { .. }
             | Message::Write { .. }
