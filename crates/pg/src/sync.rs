@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{Epoch, LogEntry, ObjectName, OsdId, Touched, Transaction, Version};
+use atoll_base::operation::FENCE_KEY_PREFIX;
+use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -45,7 +46,8 @@ impl Pg {
 
     fn all_objects(&self, view: &impl ObjectView) -> VecDeque<(ObjectName, Touched)> {
         let whole = Touched { whole: true, ..Touched::default() };
-        view.objects(self.id).into_iter().map(|object| (object, whole.clone())).collect()
+        let objects = view.objects(self.id).into_iter().chain([meta_object()]);
+        objects.map(|object| (object, whole.clone())).collect()
     }
 
     /// The member has the last message; sends the next. True when there is none.
@@ -91,8 +93,14 @@ impl Pg {
         job.reading = None;
         match result {
             Ok(transactions) => {
-                job.objects.pop_front();
+                let object = job.objects.pop_front().map(|(object, _)| object);
                 job.ready = transactions.into();
+                if object == Some(meta_object()) {
+                    // Fences are the group's; the promise is the member's own.
+                    for transaction in &mut job.ready {
+                        transaction.mutations.retain(is_fence);
+                    }
+                }
                 self.send_next_of_sync(to);
             }
             Err(cause) => {
@@ -119,6 +127,10 @@ impl Pg {
     pub(crate) fn stop_older_syncs(&mut self, epoch: Epoch) {
         self.sync_jobs.retain(|_, job| job.epoch >= epoch);
     }
+}
+
+fn is_fence(mutation: &Mutation) -> bool {
+    matches!(mutation, Mutation::OmapSet { key, .. } if key.starts_with(FENCE_KEY_PREFIX))
 }
 
 fn touched_objects(log: &VecDeque<LogEntry>) -> VecDeque<(ObjectName, Touched)> {
