@@ -44,7 +44,7 @@ fn replicas_are_identical(world: &World, history: &[LogEntry]) {
     let first = &world.members[0].store.visible;
     for (at, member) in world.members.iter().enumerate() {
         let (visible, durable) = (&member.store.visible, &member.store.durable);
-        assert_eq!(visible.objects, durable.objects, "everything is durable on member {at}");
+        assert!(visible.objects == durable.objects, "everything is durable on member {at}");
         assert_eq!(visible.head, history.last().map(|entry| entry.version).unwrap_or_default(), "head of {at}");
         for entry in &visible.log {
             assert_eq!(*entry, history[entry.version.sequence as usize - 1], "log of member {at}");
@@ -53,7 +53,7 @@ fn replicas_are_identical(world: &World, history: &[LogEntry]) {
             let other = visible.objects.get(object).unwrap_or_else(|| panic!("member {at} lacks {object}"));
             assert_eq!(contents.size, other.size, "size of {object} on member {at}");
             assert_eq!(contents.omap, other.omap, "omap of {object} on member {at}");
-            assert_eq!(contents.blocks, other.blocks, "data of {object} on member {at}");
+            assert!(same_data(contents, other), "data of {object} on member {at}");
         }
         assert_eq!(first.objects.len(), visible.objects.len(), "objects of member {at}");
     }
@@ -123,7 +123,8 @@ fn replay(world: &World, history: &[LogEntry]) -> BTreeMap<ObjectName, Versions>
     for (object, contents) in &objects {
         let model = &state.objects[object];
         assert_eq!(contents.omap, model.omap, "omap of {object}");
-        assert_eq!((contents.size, &contents.blocks), (model.size, &model.blocks), "data of {object}");
+        assert_eq!(contents.size, model.size, "size of {object}");
+        assert!(same_data(contents, model), "data of {object}");
     }
     assert_eq!(objects.len(), state.objects.len(), "objects");
     versions
@@ -215,6 +216,11 @@ fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>, has_wiped: 
         }
         _ => false,
     }
+}
+
+/// A repair may write zeros where there is a hole.
+fn same_data(one: &Object, other: &Object) -> bool {
+    one.data(0, one.size) == other.data(0, other.size)
 }
 
 fn is_padded(expected: &[u8], found: &[u8]) -> bool {

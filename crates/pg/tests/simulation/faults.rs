@@ -100,7 +100,8 @@ impl World {
         *store = Store { history, ..Store::new(store.ring_entries) };
     }
 
-    /// Damages one block that is whole on every other member.
+    /// Damages one block of an object that is whole on every other member: a read of a range is
+    /// answered from one copy, so damage spread over all copies is beyond repair.
     fn damage_block(&mut self) {
         let at = self.random.below(MEMBERS as u64) as usize;
         let objects = &self.members[at].store.visible.objects;
@@ -112,7 +113,8 @@ impl World {
             return;
         }
         let chosen = all[self.random.below(all.len() as u64) as usize].clone();
-        if !self.members.iter().any(|member| member.store.bad.contains(&chosen)) {
+        let is_damaged = |store: &Store| store.bad.iter().any(|(object, _)| *object == chosen.0);
+        if !self.members.iter().enumerate().any(|(other, member)| other != at && is_damaged(&member.store)) {
             self.note("damage", &[at as u64, chosen.1.into()]);
             self.members[at].store.bad.insert(chosen);
         }
