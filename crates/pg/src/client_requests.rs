@@ -334,8 +334,7 @@ impl Pg {
                         self.id, self.me
                     );
                     self.actions.push_back(Action::Warn { text });
-                    let mut copies_left = self.others();
-                    copies_left.retain(|member| self.reachable.contains(member));
+                    let copies_left = self.others();
                     let epoch = self.record.epoch;
                     let read = CopyRead {
                         epoch,
@@ -368,6 +367,7 @@ impl Pg {
     }
 
     fn read_next_copy(&mut self, mut read: CopyRead) {
+        read.copies_left.retain(|member| self.reachable.contains(member));
         let Some(member) = read.copies_left.pop() else {
             let detail = format!("blocks {:?} of '{}'", read.damaged_blocks, read.object);
             let refusal = Refusal::Corrupt { detail };
