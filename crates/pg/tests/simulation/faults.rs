@@ -31,7 +31,13 @@ impl World {
                 let session = self.random.below(self.clients.sessions.len() as u64) as usize;
                 self.break_client(session);
             }
-            _ => self.damage_block(),
+            62..72 => {
+                let at = self.random.below(MEMBERS as u64) as usize;
+                self.members[at].slow_until = self.now + self.random.delay(3_000);
+            }
+            72..80 => self.cut_off(),
+            80..90 => self.damage_block(),
+            _ => {}
         }
     }
 
@@ -42,6 +48,14 @@ impl World {
             self.at(time, Event::PeerDown { at, other: a + b - at, generation });
         }
         self.connect(a, b);
+    }
+
+    /// The primary talks to nobody for a while, with a slow disk, and is then gone.
+    fn cut_off(&mut self) {
+        self.members[0].slow_until = self.now + 10_000;
+        self.break_link(0, 1);
+        self.break_link(0, 2);
+        self.after(2_000, Event::Crash { at: 0 });
     }
 
     pub fn connect(&mut self, a: usize, b: usize) {
@@ -55,8 +69,8 @@ impl World {
         }
     }
 
-    fn crash(&mut self, at: usize) {
-        if self.members[at].pg.is_none() {
+    pub fn crash(&mut self, at: usize) {
+        if self.members[at].pg.is_none() || self.is_quiet() {
             return;
         }
         self.statistics.crashes += 1;

@@ -38,6 +38,7 @@ pub enum Event {
     Tick { at: usize, incarnation: u64 },
     Run { at: usize },
     Restart { at: usize },
+    Crash { at: usize },
     Room { at: usize, out_of_room: bool },
     Fault,
     Quiet,
@@ -50,6 +51,8 @@ pub struct Member {
     pub pg: Option<Pg>,
     pub store: Store,
     last_commit: u64,
+    /// Until then its device is slow.
+    pub slow_until: u64,
     /// Requests given to this process that it owes an answer.
     owed_reads: BTreeMap<(ClientId, u64), u32>,
     owed_writes: BTreeSet<RequestId>,
@@ -98,6 +101,7 @@ impl World {
             pg: None,
             store: Store::new(ring_entries),
             last_commit: 0,
+            slow_until: 0,
             owed_reads: BTreeMap::new(),
             owed_writes: BTreeSet::new(),
         };
@@ -255,6 +259,7 @@ impl World {
             }
             Event::Run { at } => self.run_pg(at),
             Event::Restart { at } => self.restart(at),
+            Event::Crash { at } => self.crash(at),
             Event::Room { at, out_of_room } => self.set_room(at, out_of_room),
             Event::Fault => self.fault(),
             Event::Quiet => self.heal(),
@@ -365,7 +370,8 @@ impl World {
         let incarnation = self.members[at].incarnation;
         let sequence = transaction.log.last().map_or(0, |entry| entry.version.sequence);
         self.note("submit", &[at as u64, token.0, sequence]);
-        let time = (self.now + self.random.delay(300)).max(self.members[at].last_commit);
+        let usual = if self.now < self.members[at].slow_until { 5_000 } else { 300 };
+        let time = (self.now + self.random.delay(usual)).max(self.members[at].last_commit);
         let member = &mut self.members[at];
         member.store.submit(token, transaction);
         member.last_commit = time;
