@@ -13,7 +13,6 @@ use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, ObjectView, ReadAnswer, ReadFailure, Token};
-use crate::conflicts::read_sees;
 use crate::group::{CopyRead, InFlight, Pg, PgState, ReadPurpose, Submission, meta_object};
 use crate::retries::Known;
 
@@ -181,7 +180,7 @@ impl Pg {
         match request.what {
             Waiting::Read(ref read) => {
                 let mut in_flight = self.in_flight.iter();
-                if in_flight.any(|write| write.object == request.object && read_sees(read, &write.touched)) {
+                if in_flight.any(|write| write.shows_in(&request.object, read)) {
                     return Attempt::MustWait(Box::new(request));
                 }
                 let token = self.token();
@@ -226,7 +225,8 @@ impl Pg {
             let what = Waiting::Refuse(id, refusal);
             return self.start(WaitingRequest { client, sequence, object, what }, view);
         }
-        self.order(client, id, write);
+        let creates = !view.object_exists(self.id, &object);
+        self.order(client, id, write, creates);
         Attempt::Done
     }
 
@@ -262,7 +262,7 @@ impl Pg {
     }
 
     /// Gives a write its place in the history and has every member make it durable.
-    fn order(&mut self, client: ClientId, request: RequestId, write: WriteRequest) {
+    fn order(&mut self, client: ClientId, request: RequestId, write: WriteRequest, creates: bool) {
         let version = Version { epoch: self.record.epoch, sequence: self.last_sequence + 1 };
         let touched = Touched::by(&write.mutations);
         let entry =
@@ -281,7 +281,15 @@ impl Pg {
         }
         self.retries.record(request, Ok(()), version);
         let missing = self.record.members.iter().copied().collect();
-        self.in_flight.push_back(InFlight { version, object: write.object, touched, client, request, missing });
+        self.in_flight.push_back(InFlight {
+            version,
+            object: write.object,
+            touched,
+            creates,
+            client,
+            request,
+            missing,
+        });
         self.submit(Submission::Write { version }, transaction);
     }
 
@@ -413,8 +421,7 @@ impl Pg {
         }
         let Some(mut read) = self.copy_reads.remove(&tag) else { return };
         let request = ReadRequest::Data { offset: read.offset, length: read.length };
-        let changed = |write: &InFlight| write.object == read.object && read_sees(&request, &write.touched);
-        if self.in_flight.iter().any(changed) {
+        if self.in_flight.iter().any(|write| write.shows_in(&read.object, &request)) {
             // The copy may hold a newer write that is not committed: read again from the start.
             let CopyRead { client, sequence, object, .. } = read;
             return self.enqueue(WaitingRequest { client, sequence, object, what: Waiting::Read(request) }, view);

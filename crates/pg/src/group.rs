@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, ObjectView, Token};
 use crate::client_requests::WaitingRequest;
+use crate::conflicts::read_sees;
 use crate::peering::Peering;
 use crate::retries::Retries;
 use crate::sync::SyncJob;
@@ -35,11 +36,20 @@ pub(crate) struct InFlight {
     pub version: Version,
     pub object: ObjectName,
     pub touched: Touched,
+    /// The object did not exist before.
+    pub creates: bool,
     /// Who wants the answer, and its request's sequence.
     pub client: ClientId,
     pub request: RequestId,
     /// Members, this one included, that have not acknowledged yet.
     pub missing: BTreeSet<OsdId>,
+}
+
+impl InFlight {
+    /// Whether a read would show something of this write.
+    pub fn shows_in(&self, object: &ObjectName, read: &ReadRequest) -> bool {
+        self.object == *object && (self.creates || read_sees(read, &self.touched))
+    }
 }
 
 /// Why something was submitted to the store.
