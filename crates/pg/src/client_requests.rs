@@ -194,7 +194,10 @@ impl Pg {
                 Attempt::Done
             }
             Waiting::Refuse(id, ref refusal) => {
-                if self.in_flight.iter().any(|write| write.object == request.object) {
+                // A fence is in the group's own object, everything else that was looked at in this.
+                let meta = matches!(refusal, Refusal::Fenced { .. }).then(meta_object);
+                let rests_on = |object: &ObjectName| *object == request.object || Some(object) == meta.as_ref();
+                if self.in_flight.iter().any(|write| rests_on(&write.object)) {
                     return Attempt::MustWait(Box::new(request));
                 }
                 let refusal = refusal.clone();
