@@ -111,7 +111,8 @@ impl World {
         self.note("wipe", &[at as u64]);
         let store = &mut self.members[at].store;
         let history = std::mem::take(&mut store.history);
-        *store = Store { history, ..Store::new(store.ring_entries) };
+        let requests = std::mem::take(&mut store.requests);
+        *store = Store { history, requests, ..Store::new(store.ring_entries) };
     }
 
     /// Damages one block of an object that is whole on every other member: a read of a range is

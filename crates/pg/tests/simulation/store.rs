@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use atoll_base::{
-    BLOCK_BYTES, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, Touched,
-    Transaction, Version,
+    BLOCK_BYTES, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId,
+    Touched, Transaction, Version,
 };
 use atoll_pg::{ObjectView, ReadFailure, Token};
 use bytes::{Bytes, BytesMut};
@@ -25,6 +25,8 @@ pub struct Store {
     pub ring_entries: usize,
     /// Every log entry ever applied, by sequence; not part of what the group sees.
     pub history: BTreeMap<u64, LogEntry>,
+    /// Requests that were durable here at some time.
+    pub requests: BTreeSet<RequestId>,
 }
 
 impl Store {
@@ -57,6 +59,7 @@ impl Store {
     pub fn commit(&mut self) -> Token {
         let (token, transaction) = self.pending.pop_front().unwrap();
         self.durable.apply(&transaction, self.ring_entries);
+        self.requests.extend(transaction.log.iter().filter_map(|entry| entry.request));
         for entry in transaction.log {
             self.history.insert(entry.version.sequence, entry);
         }

@@ -397,9 +397,13 @@ impl World {
                     owed_reads.remove(&(client, *sequence));
                 }
             }
-            Message::WriteReply { sequence, .. } => {
+            Message::WriteReply { sequence, result } => {
                 let session = self.clients.session_of(client);
-                self.members[at].owed_writes.remove(&RequestId { session, sequence: *sequence });
+                let request = RequestId { session, sequence: *sequence };
+                self.members[at].owed_writes.remove(&request);
+                let is_durable = |member: &Member| member.store.requests.contains(&request);
+                let is_everywhere = self.members.iter().all(is_durable);
+                assert!(is_everywhere || result.is_err(), "{request:?} acknowledged before all members have it");
             }
             _ => unreachable!("clients get nothing else"),
         }
