@@ -11,7 +11,7 @@ impl World {
         if self.is_quiet() {
             return;
         }
-        self.after(5_000, Event::Fault);
+        self.after(self.fault_pace, Event::Fault);
         match self.random.below(100) {
             0..20 => {
                 let (a, b) = pairs().nth(self.random.below(3) as usize).unwrap();
@@ -35,9 +35,8 @@ impl World {
                 let at = self.random.below(MEMBERS as u64) as usize;
                 self.members[at].slow_until = self.now + self.random.delay(3_000);
             }
-            72..80 => self.cut_off(),
-            80..90 => self.damage_block(),
-            _ => {}
+            72..78 => self.cut_off(),
+            _ => self.damage_block(),
         }
     }
 
@@ -118,7 +117,8 @@ impl World {
     /// Damages one block of an object that is whole on every other member: a read of a range is
     /// answered from one copy, so damage spread over all copies is beyond repair.
     fn damage_block(&mut self) {
-        let at = self.random.below(MEMBERS as u64) as usize;
+        // Only the primary reads for clients.
+        let at = if self.random.chance(70) { 0 } else { self.random.below(MEMBERS as u64) as usize };
         let objects = &self.members[at].store.visible.objects;
         let all: Vec<_> = objects
             .iter()
@@ -131,7 +131,11 @@ impl World {
         let is_damaged = |store: &Store| store.bad.iter().any(|(object, _)| *object == chosen.0);
         if !self.members.iter().enumerate().any(|(other, member)| other != at && is_damaged(&member.store)) {
             self.note("damage", &[at as u64, chosen.1.into()]);
-            self.members[at].store.bad.insert(chosen);
+            // Often all of the object: then a bad sector meets requests that race with each other.
+            let whole = self.random.chance(50);
+            let bad =
+                all.into_iter().filter(|(object, block)| *object == chosen.0 && (whole || *block == chosen.1));
+            self.members[at].store.bad.extend(bad);
         }
     }
 

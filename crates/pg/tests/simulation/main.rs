@@ -11,6 +11,7 @@ mod cluster;
 mod faults;
 mod network;
 mod random;
+mod shell;
 mod state;
 mod store;
 mod workload;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_base::records::PgRecord;
 use atoll_base::{OsdId, ReadOutcome, RequestId};
-use atoll_pg::{Action, ClientId, Pg, PgState, ReadFailure, Token};
+use atoll_pg::{ClientId, Pg, PgState, ReadFailure, Token};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -13,11 +13,10 @@ use crate::clients::Clients;
 use crate::cluster::ClusterState;
 use crate::network::Network;
 use crate::random::Random;
-use crate::state::PG;
 use crate::store::Store;
 
 pub const MEMBERS: usize = 3;
-const TICK: u64 = 10_000;
+pub const TICK: u64 = 10_000;
 /// Faults stop here.
 pub const QUIET_AT: u64 = 300_000;
 const DEADLINE: u64 = QUIET_AT + 2_000_000;
@@ -50,12 +49,12 @@ pub struct Member {
     pub incarnation: u64,
     pub pg: Option<Pg>,
     pub store: Store,
-    last_commit: u64,
+    pub last_commit: u64,
     /// Until then its device is slow.
     pub slow_until: u64,
     /// Requests given to this process that it owes an answer.
-    owed_reads: BTreeMap<(ClientId, u64), u32>,
-    owed_writes: BTreeSet<RequestId>,
+    pub owed_reads: BTreeMap<(ClientId, u64), u32>,
+    pub owed_writes: BTreeSet<RequestId>,
 }
 
 #[derive(Default, Clone, Debug)]
@@ -85,6 +84,8 @@ pub struct World {
     pub trace: u64,
     pub statistics: Statistics,
     pub verbose: bool,
+    /// The usual time between faults.
+    pub fault_pace: u64,
 }
 
 pub fn osd(index: usize) -> OsdId {
@@ -96,6 +97,7 @@ impl World {
         let mut random = Random::new(seed);
         // A short ring makes a replaced device start from a log that does not reach back.
         let ring_entries = if random.chance(25) { 64 } else { atoll_base::limits::PG_LOG_ENTRIES };
+        let fault_pace = [4_000, 8_000, 20_000][random.below(3) as usize];
         let member = || Member {
             incarnation: 0,
             pg: None,
@@ -117,6 +119,7 @@ impl World {
             trace: 0xcbf2_9ce4_8422_2325,
             statistics: Statistics::default(),
             verbose,
+            fault_pace,
         };
         for at in 0..MEMBERS {
             world.after(1, Event::Restart { at });
@@ -193,7 +196,7 @@ impl World {
         format!("{:#?}, record {:?}", members.collect::<Vec<_>>(), self.cluster.record)
     }
 
-    fn is_current(&self, at: usize, incarnation: u64) -> bool {
+    pub fn is_current(&self, at: usize, incarnation: u64) -> bool {
         self.members[at].incarnation == incarnation && self.members[at].pg.is_some()
     }
 
@@ -268,148 +271,6 @@ impl World {
         }
     }
 
-    fn with_pg(&mut self, at: usize, event: impl FnOnce(&mut Pg, &Store)) {
-        let member = &mut self.members[at];
-        if let Some(pg) = &mut member.pg {
-            event(pg, &member.store);
-            // Now and then several events come before the actions are taken.
-            if self.random.chance(15) {
-                self.after(100, Event::Run { at });
-            } else {
-                self.run_pg(at);
-            }
-        }
-    }
-
-    fn request(&mut self, conn: ClientId, to: usize, message: Message) {
-        let member = &mut self.members[to];
-        match message {
-            Message::Read { id, object, request, .. } => {
-                *member.owed_reads.entry((conn, id.sequence)).or_insert(0) += 1;
-                self.note("request read", &[id.session, id.sequence]);
-                self.with_pg(to, |pg, store| pg.client_read(conn, id, object, request, store));
-            }
-            Message::Write { id, answered_below, request, .. } => {
-                // What the client has been answered is owed nothing.
-                if id.sequence >= self.clients.answered_below(id.session) {
-                    member.owed_writes.insert(id);
-                }
-                self.note("request write", &[id.session, id.sequence]);
-                self.with_pg(to, |pg, store| pg.client_write(conn, id, answered_below, request, store));
-            }
-            _ => unreachable!("clients send nothing else"),
-        }
-    }
-
-    pub fn run_pg(&mut self, at: usize) {
-        loop {
-            let member = &mut self.members[at];
-            let Some(pg) = &mut member.pg else { return };
-            let action = pg.next_action().or_else(|| {
-                pg.proceed(&member.store);
-                pg.next_action()
-            });
-            let Some(action) = action else { return };
-            self.perform(at, action);
-        }
-    }
-
-    fn perform(&mut self, at: usize, action: Action) {
-        let incarnation = self.members[at].incarnation;
-        match action {
-            Action::Submit { token, transaction } => {
-                assert_eq!(transaction.pg, PG);
-                if atoll_pg::ObjectView::has_room(&self.members[at].store) {
-                    self.submit(at, token, transaction);
-                } else {
-                    self.statistics.backlogged += 1;
-                    self.members[at].store.backlog.push_back((token, transaction));
-                }
-            }
-            Action::Read { token, object, request } => {
-                let answer = self.members[at].store.read(&object, &request);
-                self.after(150, Event::ReadDone { at, incarnation, token, answer });
-            }
-            Action::ReadForSync { token, object, touched } => {
-                self.statistics.syncs += 1;
-                self.statistics.whole_syncs += u64::from(touched.whole);
-                let store = &mut self.members[at].store;
-                let result = store.read_for_sync(&object, &touched);
-                if let Err(block) = result
-                    && self.random.chance(50)
-                {
-                    // Stands for a scrub.
-                    store.bad.remove(&(object, block));
-                }
-                let result = result.map_err(|block| format!("block {block} is damaged"));
-                self.after(300, Event::SyncRead { at, incarnation, token, result });
-            }
-            Action::Send { to, message } => {
-                let to = to.0 as usize - 1;
-                self.statistics.copy_reads += u64::from(matches!(message, Message::CopyRead { .. }));
-                if let Some((time, generation)) = self.network.send(at, to, self.now, &mut self.random) {
-                    self.at(time, Event::PeerMessage { from: at, to, generation, message });
-                }
-            }
-            Action::Reply { client, message } => self.reply(at, client, message),
-            Action::Propose { expected, record } => {
-                self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
-                if self.is_quiet() || !self.random.chance(15) {
-                    self.after(1_000, Event::Swap { expected, record });
-                }
-            }
-            Action::Warn { text } => {
-                if self.verbose {
-                    println!("{:>8} {text}", self.now);
-                }
-            }
-        }
-    }
-
-    fn submit(&mut self, at: usize, token: Token, transaction: atoll_base::Transaction) {
-        let incarnation = self.members[at].incarnation;
-        let sequence = transaction.log.last().map_or(0, |entry| entry.version.sequence);
-        self.note("submit", &[at as u64, token.0, sequence]);
-        let usual = if self.now < self.members[at].slow_until { 5_000 } else { 300 };
-        let time = (self.now + self.random.delay(usual)).max(self.members[at].last_commit);
-        let member = &mut self.members[at];
-        member.store.submit(token, transaction);
-        member.last_commit = time;
-        self.at(time, Event::Commit { at, incarnation });
-    }
-
-    pub fn set_room(&mut self, at: usize, out_of_room: bool) {
-        self.members[at].store.out_of_room = out_of_room;
-        while !self.members[at].store.out_of_room {
-            let Some((token, transaction)) = self.members[at].store.backlog.pop_front() else { break };
-            self.submit(at, token, transaction);
-        }
-        self.run_pg(at);
-    }
-
-    fn reply(&mut self, at: usize, client: ClientId, message: Message) {
-        let owed_reads = &mut self.members[at].owed_reads;
-        match &message {
-            Message::ReadReply { sequence, .. } => {
-                let owed = owed_reads.get_mut(&(client, *sequence)).expect("a read is answered once");
-                *owed -= 1;
-                if *owed == 0 {
-                    owed_reads.remove(&(client, *sequence));
-                }
-            }
-            Message::WriteReply { sequence, result } => {
-                let session = self.clients.session_of(client);
-                let request = RequestId { session, sequence: *sequence };
-                self.members[at].owed_writes.remove(&request);
-                let is_durable = |member: &Member| member.store.requests.contains(&request);
-                let is_everywhere = self.members.iter().all(is_durable);
-                assert!(is_everywhere || result.is_err(), "{request:?} acknowledged before all members have it");
-            }
-            _ => unreachable!("clients get nothing else"),
-        }
-        self.send_answer(client, message);
-    }
-
     fn swap(&mut self, expected: PgRecord, record: PgRecord) {
         let was_done = self.cluster.compare_and_swap(&expected, record);
         self.note("swap", &[u64::from(was_done), self.cluster.record.epoch.0]);
@@ -430,24 +291,5 @@ impl World {
                 self.after(1_000, Event::Record { at, incarnation, record: record.clone() });
             }
         }
-    }
-
-    pub fn restart_member(&mut self, at: usize, record: PgRecord) {
-        let member = &mut self.members[at];
-        member.pg = Some(Pg::new(PG, osd(at), 1, record, &member.store));
-        let incarnation = member.incarnation;
-        self.at(self.now + TICK, Event::Tick { at, incarnation });
-        self.run_pg(at);
-    }
-
-    /// The process at `at` is gone.
-    pub fn stop_member(&mut self, at: usize) {
-        let member = &mut self.members[at];
-        member.pg = None;
-        member.incarnation += 1;
-        member.store.crash();
-        member.last_commit = 0;
-        member.owed_reads.clear();
-        member.owed_writes.clear();
     }
 }
