@@ -5,6 +5,8 @@
 //! `ATOLL_PG_RUNS` sets the number of seeds, `ATOLL_PG_SEED` the first one. With one run the trace
 //! is printed.
 
+#![allow(clippy::unwrap_used)] // a test through and through
+
 mod check;
 mod clients;
 mod cluster;
@@ -21,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use world::World;
 
-const RUNS: u64 = 300;
+const RUNS: u64 = 600;
 /// More failures than this teach nothing new.
 const FAILURES_MAX: usize = 10;
 
