@@ -76,7 +76,7 @@ fn block(access: &ImageAccess, name: &str, bench: BlockBench) -> anyhow::Result<
 
 /// All server processes of the cluster on this machine.
 fn servers(directory: &DataDir) -> anyhow::Result<Vec<u32>> {
-    let file = ProcessesFile::read(directory).filter(ProcessesFile::is_running);
+    let file = ProcessesFile::running(directory);
     let file =
         file.ok_or_else(|| anyhow::anyhow!("the cluster in {} is not running", directory.root().display()))?;
     Ok(file.children.iter().filter_map(|child| child.pid).chain([file.supervisor]).collect())

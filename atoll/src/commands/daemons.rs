@@ -27,6 +27,13 @@ fn prepare(arguments: &DaemonArguments) -> anyhow::Result<OpenCluster> {
     // s3s logs every answer that is an error, missing keys included.
     let filter = EnvFilter::try_from_env("ATOLL_LOG").unwrap_or_else(|_| EnvFilter::new("info,s3s=off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    // A daemon with a dead thread would neither serve nor be restarted.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        std::process::abort();
+    }));
+    raise_descriptor_limit();
     if arguments.exit_with_parent {
         std::thread::Builder::new().name("parent-watch".into()).spawn(|| {
             // The supervisor never writes; the pipe ends when the supervisor does.
@@ -36,6 +43,15 @@ fn prepare(arguments: &DaemonArguments) -> anyhow::Result<OpenCluster> {
         })?;
     }
     OpenCluster::open(&arguments.data)
+}
+
+/// The usual soft limit of 1,024 descriptors is below our own limit of connections.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        tracing::warn!("cannot raise the limit of open files: {error}");
+    }
 }
 
 /// Runs the embedded cluster-state server.

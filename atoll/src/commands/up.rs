@@ -40,7 +40,11 @@ pub fn up(arguments: &UpArguments) -> anyhow::Result<()> {
     let executable = std::env::current_exe().context("cannot find this program's own file")?;
     let live = LiveStatus::default();
     let show = |progress: Progress<'_>| live.show(&directory, progress);
-    tokio_runtime()?.block_on(supervise(&directory, &executable, &choices(arguments), &show))?;
+    let runtime = tokio_runtime()?;
+    let outcome = runtime.block_on(supervise(&directory, &executable, &choices(arguments), &show));
+    // A health check may still be waiting on a thread; there is no need to wait for it.
+    runtime.shutdown_background();
+    outcome?;
     eprintln!("atoll: stopped; all data is in {}", directory.root().display());
     Ok(())
 }

@@ -251,6 +251,60 @@ pub struct Touched {
     pub omap_keys: Vec<Bytes>,
 }
 
+impl Mutation {
+    /// No fewer bytes than the mutation takes in a control segment, its trace in the log included.
+    pub fn control_bytes_bound(&self) -> usize {
+        const FIXED: usize = 64;
+        let variable = match self {
+            Mutation::Write { seals, .. } => seals.as_ref().map_or(0, |seals| seals.bytes.len()),
+            Mutation::Zero { .. } | Mutation::Create | Mutation::Remove => 0,
+            Mutation::OmapSet { key, value } => 2 * key.len() + value.len(),
+            Mutation::OmapRemove { key } => 2 * key.len(),
+            Mutation::OmapReplace { key, value, displaced_to } => {
+                2 * (key.len() + displaced_to.len()) + value.as_ref().map_or(0, Bytes::len)
+            }
+        };
+        FIXED + variable
+    }
+}
+
+impl WriteRequest {
+    /// Checks that the write fits into one message, on its way to the primary and from there to the
+    /// members.
+    pub fn check_size(&self) -> Result<(), Refusal> {
+        let conditions: usize = self
+            .conditions
+            .iter()
+            .map(|condition| match condition {
+                Condition::OmapEquals { key, value } => 32 + key.len() + value.len(),
+                Condition::OmapExists { key } | Condition::OmapAbsent { key } => 32 + key.len(),
+                Condition::NotFenced { name, .. } => 32 + name.len(),
+                Condition::ObjectExists | Condition::ObjectAbsent => 32,
+            })
+            .sum();
+        let mutations: usize = self.mutations.iter().map(Mutation::control_bytes_bound).sum();
+        let total = conditions + mutations + 1024;
+        if total > crate::limits::CONTROL_BYTES_MAX || self.payload.len() > crate::limits::PAYLOAD_BYTES_MAX {
+            let detail = format!(
+                "a write of {total} bytes of operations and {} of data; one message takes {} and {}",
+                self.payload.len(),
+                crate::limits::CONTROL_BYTES_MAX,
+                crate::limits::PAYLOAD_BYTES_MAX
+            );
+            return Err(Refusal::Invalid { detail });
+        }
+        Ok(())
+    }
+}
+
+impl LogEntry {
+    /// No fewer bytes than the entry takes when encoded.
+    pub fn encoded_bytes_bound(&self) -> usize {
+        let keys: usize = self.touched.omap_keys.iter().map(|key| key.len() + 4).sum();
+        keys + 8 * self.touched.block_ranges.len() + self.object.as_str().len() + 64
+    }
+}
+
 impl Touched {
     /// What `mutations` touch.
     pub fn by(mutations: &[Mutation]) -> Self {

@@ -67,7 +67,7 @@ pub struct OsdUpRecord {
     pub incarnation: u64,
 }
 
-/// What a running OSD last said about its device; the key is tied to its lease.
+/// What an OSD last said about its device, when it was running.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OsdUsageRecord {
     /// [`RECORD_FORMAT`].

@@ -119,8 +119,16 @@ impl Router {
             attempt: 0,
             last_problem: "the cluster map is not there yet".into(),
         };
+        let too_large = match &outstanding.call {
+            Call::Write(request) => request.check_size().err(),
+            Call::Read(..) => None,
+        };
+        let refused = too_large.map(|refusal| outstanding.refused(refusal));
         self.outstanding.insert(sequence, outstanding);
-        self.dispatch(now_ms, sequence);
+        match refused {
+            Some(error) => self.complete(sequence, Err(error)),
+            None => self.dispatch(now_ms, sequence),
+        }
         sequence
     }
 

@@ -47,10 +47,16 @@ impl LocalKeyFile {
             keys: BTreeMap::from([(key_id.clone(), hex::encode(key.expose()))]),
         };
         let text = serde_json::to_string_pretty(&content).expect("a key file is plain JSON");
+        // Written whole under another name first: a start that is cut short leaves no half a file.
+        let unfinished = path.with_extension("new");
         let write = || {
-            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+            let mut options = fs::OpenOptions::new();
+            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
             file.write_all(text.as_bytes())?;
-            file.sync_all()
+            file.sync_all()?;
+            fs::hard_link(&unfinished, path)?;
+            fs::remove_file(&unfinished)?;
+            fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
         };
         write().map_err(|source| CryptoError::KeyFile { path: path.into(), source })?;
         Ok(LocalKeyFile { current_key_id: key_id.clone(), keys: BTreeMap::from([(key_id, key)]) })

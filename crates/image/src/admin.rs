@@ -5,13 +5,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_base::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
 use atoll_base::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
-use atoll_base::{Condition, Mutation, ObjectName, PoolId};
+use atoll_base::{BLOCK_BYTES, Condition, Mutation, ObjectName, PoolId};
 use atoll_client::ObjectClient;
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_crypto::{KeyService, SecretKey, random_u64};
 use futures::{StreamExt, stream};
 
 use crate::ImageError;
+use crate::attach::take_lock;
 
 /// Removals that run at once while an image is removed or shrunk.
 const REMOVALS_IN_FLIGHT: usize = 32;
@@ -50,9 +51,9 @@ fn check_name(name: &str) -> Result<(), ImageError> {
 }
 
 fn check_size(size_bytes: u64) -> Result<(), ImageError> {
-    if size_bytes == 0 || size_bytes > IMAGE_BYTES_MAX || !size_bytes.is_multiple_of(512) {
+    if size_bytes == 0 || size_bytes > IMAGE_BYTES_MAX || !size_bytes.is_multiple_of(BLOCK_BYTES as u64) {
         return Err(ImageError::Invalid(format!(
-            "an image cannot have {size_bytes} bytes: choose a multiple of 512 up to {IMAGE_BYTES_MAX}"
+            "an image cannot have {size_bytes} bytes: choose a multiple of {BLOCK_BYTES} up to {IMAGE_BYTES_MAX}"
         )));
     }
     Ok(())
@@ -106,13 +107,6 @@ impl ImageAdmin {
         Ok(self.cluster.get(&keys::image_lock(image_id)).await?)
     }
 
-    async fn refuse_if_in_use(&self, record: &ImageRecord) -> Result<(), ImageError> {
-        match self.lock(&record.id).await? {
-            None => Ok(()),
-            Some((lock, _)) => Err(in_use(&record.name, lock)),
-        }
-    }
-
     /// Changes the size. Growing is always possible; shrinking needs `allow_shrink`, removes the
     /// data beyond the new end, and is refused while a writer holds the image.
     pub async fn resize(
@@ -124,19 +118,20 @@ impl ImageAdmin {
     ) -> Result<ImageRecord, ImageError> {
         check_size(size_bytes)?;
         let (old, revision) = self.get(name).await?;
-        if size_bytes < old.size_bytes {
-            if !allow_shrink {
-                return Err(ImageError::Invalid(format!(
-                    "image '{name}' has {} bytes; making it smaller destroys data and needs --allow-shrink",
-                    old.size_bytes
-                )));
-            }
-            self.refuse_if_in_use(&old).await?;
+        if size_bytes < old.size_bytes && !allow_shrink {
+            return Err(ImageError::Invalid(format!(
+                "image '{name}' has {} bytes; making it smaller destroys data and needs --allow-shrink",
+                old.size_bytes
+            )));
         }
         let record = ImageRecord { size_bytes, ..old.clone() };
-        self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
         if size_bytes < old.size_bytes {
+            let lease = take_lock(self, &old, "shrinking").await?;
             self.discard(client, &old, size_bytes, &|_, _| {}).await?;
+            self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
+            lease.revoke().await?;
+        } else {
+            self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
         }
         Ok(record)
     }
@@ -149,9 +144,10 @@ impl ImageAdmin {
         progress: &dyn Fn(u64, u64),
     ) -> Result<(), ImageError> {
         let (record, revision) = self.get(name).await?;
-        self.refuse_if_in_use(&record).await?;
+        let lease = take_lock(self, &record, "removing").await?;
         self.discard(client, &record, 0, progress).await?;
         self.cluster.delete_if(&keys::image(name), revision).await?;
+        lease.revoke().await?;
         Ok(())
     }
 
@@ -165,10 +161,7 @@ impl ImageAdmin {
     ) -> Result<(), ImageError> {
         let boundary = from_bytes % record.object_bytes;
         if boundary != 0 {
-            // The block that the new end cuts keeps its seal; its rest reads as it was until the
-            // image grows again, when it is beyond what any reader may see. So whole blocks go.
-            let start = boundary.next_multiple_of(atoll_base::BLOCK_BYTES as u64);
-            let zero = Mutation::Zero { offset: start, length: record.object_bytes - start };
+            let zero = Mutation::Zero { offset: boundary, length: record.object_bytes - boundary };
             let object = object_name(&record.id, from_bytes / record.object_bytes);
             let changed = client.change(record.pool, object, vec![Condition::ObjectExists], vec![zero]).await;
             ignore_absent(changed)?;

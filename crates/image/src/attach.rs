@@ -2,7 +2,6 @@
 //! attachment key.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use atoll_base::limits::IMAGE_ATTACHES_MAX;
@@ -32,7 +31,9 @@ pub struct AttachedImage {
     pub(crate) sealer: RefCell<BlockSealer>,
     pub(crate) opener: RefCell<BlockOpener>,
     pub(crate) locks: RangeLocks,
-    pub(crate) is_lost: Rc<Cell<bool>>,
+    /// Set when another writer has taken over. Losing the lease alone does not stop a writer: without
+    /// cluster state nobody else can take the image, and whoever does fences this writer off.
+    pub(crate) is_lost: Cell<bool>,
     bridge: Bridge,
     lease: RefCell<Option<Lease>>,
 }
@@ -82,18 +83,6 @@ impl AttachedImage {
         // From here on no earlier writer can change anything, not even with what it has in flight.
         client.fence(record.pool, fence_name.clone(), record.writer_generation).await?;
         let attach_index = attach_ids.len() - 1;
-        let is_lost = Rc::new(Cell::new(false));
-        let (watch_lost, watched) = (Rc::clone(&is_lost), lease.status());
-        let watch_bridge = bridge.clone();
-        client.runtime().spawn(async move {
-            let mut watched = watched;
-            let lost = watch_bridge.run(async move {
-                watched.wait_for(|status| *status == atoll_cluster::client::LeaseStatus::Lost).await.is_ok()
-            });
-            if lost.await {
-                watch_lost.set(true);
-            }
-        });
         Ok(AttachedImage {
             client: client.clone(),
 
@@ -102,7 +91,7 @@ impl AttachedImage {
             sealer: RefCell::new(BlockSealer::new(&key, image_id, attach_index as u32, &attach_ids[attach_index])),
             opener: RefCell::new(BlockOpener::new(key, image_id, attach_ids)),
             locks: RangeLocks::default(),
-            is_lost,
+            is_lost: Cell::new(false),
             bridge: bridge.clone(),
             lease: RefCell::new(Some(lease)),
             record,
@@ -123,9 +112,12 @@ impl AttachedImage {
     }
 }
 
-/// Takes the lock and adds an attachment to the header.
-async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachment, ImageError> {
-    let (record, _) = admin.get(name).await?;
+/// Takes the lock of an image; waits a little for one that is being given back.
+pub(crate) async fn take_lock(
+    admin: &ImageAdmin,
+    record: &ImageRecord,
+    purpose: &str,
+) -> Result<Lease, ImageError> {
     let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
     let lock = ImageLockRecord {
         format: RECORD_FORMAT,
@@ -139,7 +131,7 @@ async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachmen
     let deadline = Instant::now() + LOCK_PATIENCE;
     while let Err(error) = admin.cluster.create_with_lease(&lock_key, &lock, &lease).await {
         let ClusterError::AlreadyExists { .. } = error else { return Err(error.into()) };
-        if let Err(in_use) = break_dead_lock(admin, &record).await {
+        if let Err(in_use) = break_dead_lock(admin, record).await {
             if Instant::now() > deadline {
                 lease.revoke().await?;
                 return Err(in_use);
@@ -147,6 +139,13 @@ async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachmen
             tokio::time::sleep(LOCK_PAUSE).await;
         }
     }
+    Ok(lease)
+}
+
+/// Takes the lock and adds an attachment to the header.
+async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachment, ImageError> {
+    let (record, _) = admin.get(name).await?;
+    let lease = take_lock(admin, &record, purpose).await?;
     // Read again under the lock: nobody else changes the list of attachments now.
     let (mut record, revision) = admin.get(name).await?;
     if record.attach_ids.len() >= IMAGE_ATTACHES_MAX {

@@ -30,6 +30,7 @@ pub(crate) struct Connected {
     /// Requests that have not been answered.
     pub requests_in_flight: usize,
     is_paused: bool,
+    is_confirmed: bool,
     /// Ticks since the peer was last heard.
     pub silent_ticks: u32,
 }
@@ -67,6 +68,7 @@ impl Osd {
             target,
             requests_in_flight: 0,
             is_paused: false,
+            is_confirmed: false,
             silent_ticks: 0,
         };
         self.peers.with_output.insert(connection.number());
@@ -154,14 +156,27 @@ impl Osd {
         };
         connected.peer = Some(peer);
         connected.key = Some(key);
-        if let Peer::Osd(osd) = peer {
-            if let Some(old) = self.peers.by_osd.insert(osd, number) {
-                self.close_link(old);
-                self.peers.by_osd.insert(osd, number);
-            }
-            tracing::info!("connected with {osd}");
-            self.with_all_groups(|group, view| group.peer_up(osd, view));
+        if connected.target.is_some() {
+            // The answer to a fresh handshake proves who the peer is, and this proves it to the peer.
+            self.confirm(number);
+            self.send_on(number, Message::Ping { tag: 0 });
         }
+    }
+
+    /// The peer has shown that it holds its key now. A handshake alone does not show that to the
+    /// responder, because its first message may be a replay.
+    fn confirm(&mut self, number: u64) {
+        let Some(connected) = self.peers.links.get_mut(&number) else { return };
+        if std::mem::replace(&mut connected.is_confirmed, true) {
+            return;
+        }
+        let Some(Peer::Osd(osd)) = connected.peer else { return };
+        if let Some(old) = self.peers.by_osd.get(&osd).copied() {
+            self.close_link(old);
+        }
+        self.peers.by_osd.insert(osd, number);
+        tracing::info!("connected with {osd}");
+        self.with_all_groups(|group, view| group.peer_up(osd, view));
     }
 
     fn drop_link(&mut self, number: u64, error: &LinkError) {
@@ -185,6 +200,7 @@ impl Osd {
     }
 
     fn message(&mut self, number: u64, message: Message) {
+        self.confirm(number);
         let connected = self.peers.links.get_mut(&number).expect("the link has just received");
         let client = ClientId(number);
         let peer = connected.peer.expect("messages follow a finished handshake");

@@ -123,10 +123,7 @@ impl Osd {
         match self.store.submit(transaction) {
             Ok(id) => drop(self.submitted.insert(id, (pg, token))),
             Err(error) => {
-                if let Some(group) = self.pgs.get_mut(&pg) {
-                    group.submit_failed(token, &error.to_string());
-                    self.dirty.insert(pg);
-                }
+                self.with_group(pg, |group, view| group.submit_failed(token, &error.to_string(), view));
             }
         }
     }

@@ -79,7 +79,10 @@ impl Pg {
             return self.reply_written(client, sequence, Err(refusal));
         }
         self.retries.forget_below(id.session, answered_below);
-        let checked = self.check_place(&request.object).and_then(|()| check_meta_write(&request));
+        let checked = self
+            .check_place(&request.object)
+            .and_then(|()| request.check_size())
+            .and_then(|()| check_meta_write(&request));
         if let Err(refusal) = checked {
             return self.reply_written(client, sequence, Err(refusal));
         }
@@ -392,7 +395,8 @@ impl Pg {
             tag,
             object: read.object.clone(),
             offset: read.offset,
-            length: read.length,
+            // Whole blocks, because checks are of whole blocks.
+            length: read.length.next_multiple_of(BLOCK_BYTES as u32),
         };
         // Whom it went to is kept at the end of the list, for when that member goes away.
         read.copies_left.push(member);
@@ -433,7 +437,8 @@ impl Pg {
         match result {
             Ok(outcome) if view.matches_checks(self.id, &read.object, read.offset, &payload) => {
                 self.repair(&read, &payload);
-                self.reply_read(read.client, read.sequence, Ok(outcome), payload);
+                let asked = payload.slice(..payload.len().min(read.length as usize));
+                self.reply_read(read.client, read.sequence, Ok(outcome), asked);
             }
             _ => self.read_next_copy(read),
         }

@@ -120,6 +120,9 @@ pub struct Pg {
     pub(crate) copy_reads: BTreeMap<u64, CopyRead>,
     /// Sequence of the newest write submitted to the store.
     pub(crate) last_sequence: u64,
+    /// The store did not take a part of the history; whoever leads the group must know, so that
+    /// histories are compared anew.
+    history_broken: Option<OsdId>,
     pub(crate) actions: VecDeque<Action>,
     /// Submissions that the shell has not taken yet; until then the view does not show them.
     submissions_not_taken: usize,
@@ -158,6 +161,7 @@ impl Pg {
             reads: BTreeMap::new(),
             copy_reads: BTreeMap::new(),
             last_sequence: view.head(id).sequence,
+            history_broken: None,
             actions: VecDeque::new(),
             submissions_not_taken: 0,
             next_token: 1,
@@ -280,15 +284,20 @@ impl Pg {
         self.give_up_copy_reads(osd);
         if self.is_primary() && self.record.members.contains(&osd) {
             // What was sent may be lost, so everything is compared anew under a new epoch.
-            self.state = PgState::Inactive;
-            self.proposed = None;
-            self.peering = Peering::default();
-            self.refuse_waiting();
+            self.restart_peering();
         }
     }
 
     /// A second or so has passed: try again what may have failed quietly.
     pub fn tick(&mut self, view: &impl ObjectView) {
+        match self.history_broken.take() {
+            Some(leader) if leader == self.me => self.restart_peering(),
+            Some(leader) => {
+                let head = view.head(self.id);
+                self.send(leader, Message::PeerInfo { pg: self.id, epoch: self.promised, head });
+            }
+            None => {}
+        }
         self.peering.may_propose_again = true;
         self.retry_failed_syncs();
         self.advance_peering(view);
@@ -346,7 +355,7 @@ impl Pg {
         let [entry] = &transaction.log[..] else { return };
         let version = entry.version;
         // A gap means that messages were lost with a connection; the next peering closes it.
-        let follows = version.sequence == self.last_sequence + 1;
+        let follows = version.sequence == self.last_sequence + 1 && self.history_broken.is_none();
         if epoch == self.promised && follows {
             self.submit(Submission::Replica { primary: from, epoch, version }, transaction);
         }
@@ -384,13 +393,36 @@ impl Pg {
     }
 
     /// The store did not take a submission.
-    pub fn submit_failed(&mut self, token: Token, cause: &str) {
-        let what = match self.submissions.remove(&token) {
-            Some(Submission::Repair) => "a repair",
-            _ => "a write of the group's history; the group cannot go on without it",
+    pub fn submit_failed(&mut self, token: Token, cause: &str, view: &impl ObjectView) {
+        let leader = match self.submissions.remove(&token).expect("answers belong to submissions") {
+            Submission::Repair => {
+                let text = format!("pg {}: {} could not repair a damaged block: {cause}", self.id, self.me);
+                return self.actions.push_back(Action::Warn { text });
+            }
+            _ if self.is_primary() => self.me,
+            Submission::Replica { primary, .. } => primary,
+            Submission::Sync { from, .. } => from,
+            Submission::Promise { asked_by, .. } => asked_by.unwrap_or(self.me),
+            Submission::Write { .. } => self.me,
         };
-        let text = format!("pg {}: the store of {} did not take {what}: {cause}", self.id, self.me);
-        self.actions.push_back(Action::Warn { text });
+        // What follows cannot be taken either: the store refuses a gap.
+        self.last_sequence = view.head(self.id).sequence;
+        if self.history_broken.replace(leader).is_none() {
+            let text = format!(
+                "pg {}: the store of {} did not take a write ({cause}); the group waits until it does",
+                self.id, self.me
+            );
+            self.actions.push_back(Action::Warn { text });
+        }
+    }
+
+    /// Has the group compare histories anew under a new epoch.
+    pub(crate) fn restart_peering(&mut self) {
+        self.state = PgState::Inactive;
+        self.proposed = None;
+        self.peering = Peering::default();
+        self.sync_jobs.clear();
+        self.refuse_waiting();
     }
 
     pub(crate) fn inactive(&self) -> Refusal {

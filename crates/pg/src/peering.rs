@@ -70,6 +70,11 @@ impl Pg {
     }
 
     pub(crate) fn peer_info(&mut self, from: OsdId, epoch: Epoch, head: Version, view: &impl ObjectView) {
+        // A member that says what it has without being asked could not take what it was sent.
+        let is_unasked = self.state == PgState::Active || self.sync_jobs.contains_key(&from);
+        if self.is_primary() && epoch == self.record.epoch && is_unasked {
+            return self.restart_peering();
+        }
         if self.state == PgState::Peering && self.peering.asked == Some(epoch) {
             self.peering.heads.insert(from, head);
             self.advance_peering(view);

@@ -12,8 +12,9 @@ use bytes::Bytes;
 use crate::actions::{Action, ObjectView, Token};
 use crate::group::{Pg, meta_object};
 
-/// Log entries per message: far below the control segment's limit even with long omap keys.
-const ENTRIES_PER_MESSAGE: usize = 64;
+/// Bytes of log entries per message. One entry more may begin below this, and the largest entry
+/// still leaves the message within the control segment's limit.
+const ENTRY_BYTES_PER_MESSAGE: usize = 256 << 10;
 
 pub(crate) struct SyncJob {
     epoch: Epoch,
@@ -72,8 +73,13 @@ impl Pg {
             job.reading = Some(token);
             return self.actions.push_back(Action::ReadForSync { token, object, touched });
         }
-        let count = job.log.len().min(ENTRIES_PER_MESSAGE);
-        let log = job.log.drain(..count).collect();
+        let (mut log, mut log_bytes) = (Vec::new(), 0);
+        while log_bytes < ENTRY_BYTES_PER_MESSAGE
+            && let Some(entry) = job.log.pop_front()
+        {
+            log_bytes += entry.encoded_bytes_bound();
+            log.push(entry);
+        }
         let is_last = job.log.is_empty();
         let transaction = Transaction {
             pg: self.id,

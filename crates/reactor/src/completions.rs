@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use io_uring::{cqueue, types};
@@ -9,6 +10,8 @@ use io_uring::{cqueue, types};
 use crate::buffers::GatheredSend;
 use crate::connection::{Connection, ConnectionId, ListenerId};
 use crate::reactor::{CloseCause, Event, Operation, Reactor, set_no_delay};
+
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Reactor {
     pub(crate) fn take_completions(&mut self) {
@@ -53,10 +56,9 @@ impl Reactor {
         match operation {
             Operation::Accept { listener } => {
                 self.add_accepted(listener, result);
-                if let Some(socket) = self.listeners.get(&listener) {
-                    let descriptor = socket.as_raw_fd();
-                    self.arm_accept(listener, descriptor);
-                }
+                // Out of descriptors or memory: trying again at once would only spin.
+                let pause = if result < 0 { ACCEPT_PAUSE } else { Duration::ZERO };
+                self.accept_later.push_back((Instant::now() + pause, listener));
             }
             Operation::Connect { connection, .. } => self.connect_done(connection, outcome),
             Operation::Receive { connection, buffer } => self.receive_done(connection, buffer, outcome),

@@ -63,6 +63,8 @@ pub(crate) struct Connection {
     pub received: BytesMut,
     pub is_receiving: bool,
     pub is_paused: bool,
+    /// Bytes that are there are about to be reported; no receive may take the buffer away before.
+    pub is_report_due: bool,
     /// Room to make for the next receive, in bytes.
     pub receive_bytes: usize,
     pub to_send: VecDeque<Bytes>,
@@ -84,6 +86,7 @@ impl Connection {
             received: BytesMut::new(),
             is_receiving: false,
             is_paused: false,
+            is_report_due: false,
             receive_bytes: RECEIVE_BYTES_MIN,
             to_send: VecDeque::new(),
             to_send_bytes: 0,

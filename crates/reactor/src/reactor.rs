@@ -127,6 +127,8 @@ pub struct Reactor {
     pub(crate) timers: BTreeSet<(Instant, u64)>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) wake: Wake,
+    /// Listeners that could not accept, and when they try again.
+    pub(crate) accept_later: VecDeque<(Instant, ListenerId)>,
     pub(crate) next_id: u64,
 }
 
@@ -169,6 +171,7 @@ impl Reactor {
             timers: BTreeSet::new(),
             events: VecDeque::new(),
             wake: Wake::new()?,
+            accept_later: VecDeque::new(),
             next_id: 1,
         };
         reactor.arm_wake();
@@ -208,8 +211,14 @@ impl Reactor {
                 self.backlog.pop_front();
             }
             drop(queue);
-            if !self.backlog.is_empty() {
-                self.ring.submit()?;
+            if !self.backlog.is_empty()
+                && let Err(error) = self.ring.submit()
+            {
+                // Completions must be taken first; the rest goes with the next turn.
+                return match error.raw_os_error() {
+                    Some(libc::EBUSY | libc::EAGAIN | libc::EINTR) => Ok(()),
+                    _ => Err(error),
+                };
             }
         }
         Ok(())
@@ -298,7 +307,8 @@ impl Reactor {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.is_paused && !connection.is_closed {
             connection.is_paused = false;
-            if !connection.received.is_empty() && !connection.is_receiving {
+            if !connection.received.is_empty() && !connection.is_receiving && !connection.is_report_due {
+                connection.is_report_due = true;
                 self.events.push_back(Event::Received(id));
             }
             self.touched.insert(id);
@@ -375,7 +385,7 @@ impl Reactor {
                 self.start_send(id, descriptor, send);
             }
             let connection = self.connections.get_mut(&id).expect("looked up above");
-            if !connection.is_receiving && !connection.is_paused {
+            if !connection.is_receiving && !connection.is_paused && !connection.is_report_due {
                 connection.is_receiving = true;
                 connection.operations += 1;
                 let mut buffer = std::mem::take(&mut connection.received);
@@ -451,12 +461,21 @@ impl Reactor {
         self.push_backlog()?;
         let now = Instant::now();
         let until_timer = self.timers.first().map(|(at, _)| at.saturating_duration_since(now));
-        let wait = [wait, until_timer].into_iter().flatten().min();
+        let until_accept = self.accept_later.front().map(|(at, _)| at.saturating_duration_since(now));
+        let wait = [wait, until_timer, until_accept].into_iter().flatten().min();
         let wait = if self.events.is_empty() { wait } else { Some(Duration::ZERO) };
         self.submit_and_wait(wait)?;
         self.take_completions();
         self.take_timers();
-        events.extend(self.events.drain(..));
+        for event in self.events.drain(..) {
+            if let Event::Received(id) = &event
+                && let Some(connection) = self.connections.get_mut(id)
+                && std::mem::take(&mut connection.is_report_due)
+            {
+                self.touched.insert(*id);
+            }
+            events.push(event);
+        }
         Ok(())
     }
 
@@ -483,6 +502,11 @@ impl Reactor {
 
     fn take_timers(&mut self) {
         let now = Instant::now();
+        while let Some((_, listener)) = self.accept_later.pop_front_if(|(at, _)| *at <= now) {
+            if let Some(descriptor) = self.listeners.get(&listener).map(AsRawFd::as_raw_fd) {
+                self.arm_accept(listener, descriptor);
+            }
+        }
         while let Some((_, tag)) = self.timers.first().filter(|(at, _)| *at <= now).copied() {
             self.timers.pop_first();
             self.events.push_back(Event::Timer(tag));

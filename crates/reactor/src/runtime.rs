@@ -293,14 +293,18 @@ impl Stream {
 
     /// Closes the connection now; whoever waits on it gets an error of kind `ConnectionAborted`.
     pub fn abort(&self) {
+        if self.closes_itself.get() {
+            return;
+        }
         self.runtime.0.reactor.borrow_mut().close(self.id);
         self.runtime.stream_news(self.id, |state| state.closed = Some(io::ErrorKind::ConnectionAborted));
     }
 
-    /// Sends what is queued, then closes.
-    pub fn close_after_send(self) {
+    /// Sends what is queued, then closes; whoever waits on it gets an error at once.
+    pub fn close_after_send(&self) {
         self.runtime.0.reactor.borrow_mut().close_after_send(self.id);
         self.closes_itself.set(true);
+        self.runtime.stream_news(self.id, |state| state.closed = Some(io::ErrorKind::ConnectionAborted));
     }
 }
 

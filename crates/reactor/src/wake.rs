@@ -42,6 +42,8 @@ impl Wake {
 
     /// Must be called before the woken loop looks for work, so that no wake-up is lost.
     pub(crate) fn clear(&self) {
-        self.0.is_set.store(false, Ordering::Release);
+        // A read-modify-write: a plain store could move behind the loop's look at its queues, and a
+        // wake-up between the two would be lost.
+        self.0.is_set.swap(false, Ordering::AcqRel);
     }
 }

@@ -86,3 +86,37 @@ fn files_timers_and_wakes() {
     reactor.poll(Some(Duration::ZERO), &mut none).unwrap();
     assert!(none.is_empty());
 }
+
+#[test]
+fn bytes_left_over_a_pause_are_reported_again() {
+    let mut reactor = Reactor::new().unwrap();
+    let (_, address) = reactor.listen(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+    let ListenAddress::Tcp(address) = address else { panic!() };
+    let mut client = std::net::TcpStream::connect(address).unwrap();
+    client.write_all(b"early").unwrap();
+    let received = |events: &[Event]| {
+        events.iter().find_map(|event| if let Event::Received(id) = event { Some(*id) } else { None })
+    };
+    let id = loop {
+        if let Some(id) = received(&poll(&mut reactor)) {
+            break id;
+        }
+    };
+    assert_eq!(&reactor.received(id).unwrap()[..], b"early");
+    reactor.pause(id);
+    reactor.resume(id);
+    reactor.send(id, [bytes::Bytes::from_static(b"answer")]);
+    let again = loop {
+        if let Some(id) = received(&poll(&mut reactor)) {
+            break id;
+        }
+    };
+    assert_eq!(&reactor.received(again).unwrap().split()[..], b"early");
+    client.write_all(b"late").unwrap();
+    let later = loop {
+        if let Some(id) = received(&poll(&mut reactor)) {
+            break id;
+        }
+    };
+    assert_eq!(&reactor.received(later).unwrap()[..], b"late");
+}

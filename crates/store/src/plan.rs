@@ -123,7 +123,9 @@ pub(crate) fn plan(
 ) -> Result<Plan, StoreError> {
     let block_count = validate(&transaction.mutations, transaction.payload.len(), onode)?;
     let is_inline = block_count as usize * BLOCK_BYTES <= INLINE_BYTES_MAX;
-    let reuse = onode.filter(|_| is_inline && !transaction.mutations.contains(&Mutation::Remove));
+    // What the transaction itself frees must not be written in place.
+    let frees = |mutation: &Mutation| matches!(mutation, Mutation::Remove | Mutation::Zero { .. });
+    let reuse = onode.filter(|_| is_inline && !transaction.mutations.iter().any(frees));
     let mut data = BlockBuffer::zeroed(block_count as usize);
     let mut placements = Vec::new();
     let (mut payload_position, mut first_block) = (0, 0);

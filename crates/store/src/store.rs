@@ -272,6 +272,7 @@ impl<M: Metadata> Store<M> {
         if let Some(cause) = &self.poisoned {
             return Err(StoreError::Poisoned { cause: cause.clone() });
         }
+        self.check_follows(transaction)?;
         let key = ObjectKey { pg: transaction.pg, name: transaction.object.clone() };
         let onode = self.metadata.get(&key).cloned();
         let plan = plan(transaction, onode.as_deref(), &mut self.allocator)?;
@@ -295,6 +296,19 @@ impl<M: Metadata> Store<M> {
         self.pg_queues.entry(pg).or_default().push_back(number);
         self.move_to_log(pg);
         Ok(TransactionId(number))
+    }
+
+    /// A write of an object must be the next of its group's history: a gap would hide that the one
+    /// before was not taken. What brings a lagging member level names the group's own object.
+    fn check_follows(&self, transaction: &Transaction) -> Result<(), StoreError> {
+        let head = self.head(transaction.pg);
+        match &transaction.log[..] {
+            [entry] if entry.object == transaction.object && entry.version.sequence != head.sequence + 1 => {
+                let detail = format!("write {} does not follow the group's head {head}", entry.version);
+                Err(StoreError::Invalid { detail })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn show_in_overlay(&mut self, plan: &Plan) {

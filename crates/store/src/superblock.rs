@@ -106,8 +106,9 @@ impl Superblock {
             }
         }
         match (newest, newer_version) {
-            (Some(superblock), _) => superblock.validate(disk.size_bytes()),
-            (None, Some(version)) => Err(OpenError::Newer { version, supported: FORMAT_VERSION }),
+            // Even beside an older copy that is whole: its log has been trimmed by the newer release.
+            (_, Some(version)) => Err(OpenError::Newer { version, supported: FORMAT_VERSION }),
+            (Some(superblock), None) => superblock.validate(disk.size_bytes()),
             (None, None) => Err(OpenError::NotAStore),
         }
     }

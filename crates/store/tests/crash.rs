@@ -65,7 +65,14 @@ fn random_mutations(random: &mut Random, size: usize) -> (Vec<Mutation>, Vec<u8>
             let write = Mutation::Write { offset, length: length as u32, seals: Some(seals) };
             let omap = Mutation::OmapSet { key, value };
             let payload = (0..length).map(|i| fill.wrapping_add((i / 512) as u8)).collect();
-            return (if random.chance(50) { vec![write, omap] } else { vec![write] }, payload);
+            let zero = Mutation::Zero { offset, length: blocks * BLOCK_BYTES as u64 };
+            let mutations = match random.below(4) {
+                0 => vec![write],
+                // What the transaction frees itself must not be written in place.
+                1 => vec![zero, write],
+                _ => vec![write, omap],
+            };
+            return (mutations, payload);
         }
     };
     (vec![single], Vec::new())
@@ -293,4 +300,15 @@ fn rot_is_detected_and_never_served() {
     }
     println!("{detected} detected, {harmless} in bytes that nothing refers to");
     assert!(detected > 0, "the test must be able to hit live data");
+}
+
+#[test]
+fn a_gap_in_a_groups_history_is_refused() {
+    let mut history = History::new(1);
+    let mut store = Store::open(&mut history.disk, 1).unwrap();
+    let model = ModelPg::new();
+    let write = |sequence, random: &mut Random| random_transaction(random, 0, sequence, &model);
+    store.submit(&write(1, &mut history.random)).unwrap();
+    assert!(store.submit(&write(3, &mut history.random)).is_err());
+    store.submit(&write(2, &mut history.random)).unwrap();
 }

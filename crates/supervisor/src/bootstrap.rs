@@ -143,6 +143,11 @@ pub(crate) fn make_devices(directory: &DataDir, cluster: &ClusterFile) -> Result
         atoll_osd::format_device(&unfinished, cluster.osd_bytes, WAL_BYTES, random_bytes())
             .map_err(|source| SupervisorError::Device { path: path.clone(), source })?;
         std::fs::rename(&unfinished, &path).map_err(SupervisorError::file(&path))?;
+        // The names must survive a power cut as well as what they name.
+        for directory in [parent, directory.root()] {
+            let synced = std::fs::File::open(directory).and_then(|file| file.sync_all());
+            synced.map_err(SupervisorError::file(directory))?;
+        }
     }
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! The processes of the cluster on this machine, as a file that tools and tests can read.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 
 use crate::data_dir::{DataDir, read_json, write_json};
@@ -40,8 +38,11 @@ impl ProcessesFile {
         write_json(&directory.processes_file(), self)
     }
 
-    /// Whether the supervisor that wrote the file still lives.
-    pub fn is_running(&self) -> bool {
-        self.supervisor != 0 && Path::new(&format!("/proc/{}", self.supervisor)).exists()
+    /// The file, if the supervisor that wrote it still runs: then it holds its lock.
+    pub fn running(directory: &DataDir) -> Option<Self> {
+        let file = Self::read(directory)?;
+        let lock = std::fs::File::open(directory.lock_file()).ok()?;
+        let is_held = matches!(lock.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock));
+        is_held.then_some(file)
     }
 }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use atoll_cluster::ClusterClient;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bootstrap::{Choices, make_devices, prepare, write_records};
@@ -28,6 +28,9 @@ struct Managed {
     name: String,
     arguments: Vec<String>,
     child: Option<Child>,
+    /// The pipe whose end tells the child that the supervisor is gone. Kept apart from the child,
+    /// because waiting for a child closes its pipe.
+    _pipe: Option<ChildStdin>,
     started: Instant,
     restart_at: Instant,
     restart_pause: Duration,
@@ -122,7 +125,7 @@ impl Supervisor<'_> {
         self.add("gateway", &["gateway", "run"]);
         self.add("nbd", &["nbd", "run"]);
         show(Progress::Step("waiting until all placement groups serve"));
-        self.wait_until_healthy(cluster, show).await?;
+        while !self.wait_until_healthy(cluster, show).await? {}
         show(Progress::Healthy(cluster));
         let mut last_tick = Instant::now();
         loop {
@@ -151,7 +154,7 @@ impl Supervisor<'_> {
         &mut self,
         cluster: &ClusterFile,
         show: &dyn Fn(Progress<'_>),
-    ) -> Result<(), SupervisorError> {
+    ) -> Result<bool, SupervisorError> {
         let (directory, settings) = (self.directory.clone(), cluster.clone());
         let mut check =
             tokio::task::spawn_blocking(move || wait_until_healthy(&directory, &settings, START_LIMIT));
@@ -161,13 +164,16 @@ impl Supervisor<'_> {
                 () = tokio::time::sleep(POLL_PAUSE) => self.watch(show).await?,
             }
         };
-        result.map_err(|detail| SupervisorError::NotHealthy {
-            seconds: START_LIMIT.as_secs(),
-            detail,
-            logs: self.directory.logs(),
-        })?;
+        if let Err(detail) = result {
+            // Filling a replaced device may take long. The cluster stays up and goes on.
+            let logs = self.directory.logs();
+            let problem = SupervisorError::NotHealthy { seconds: START_LIMIT.as_secs(), detail, logs };
+            show(Progress::Step(&format!("{problem}; still waiting")));
+            return Ok(false);
+        }
         self.healthy = true;
-        self.write_file()
+        self.write_file()?;
+        Ok(true)
     }
 
     fn add(&mut self, name: &str, arguments: &[&str]) {
@@ -176,6 +182,7 @@ impl Supervisor<'_> {
             name: name.into(),
             arguments: arguments.iter().map(|&argument| argument.into()).collect(),
             child: None,
+            _pipe: None,
             started: now,
             restart_at: now,
             restart_pause: RESTART_PAUSE_MIN,
@@ -188,7 +195,9 @@ impl Supervisor<'_> {
         for managed in &mut self.processes {
             let Some(child) = &mut managed.child else {
                 if managed.restart_at <= Instant::now() {
-                    managed.child = Some(start(self.directory, self.executable, managed)?);
+                    let mut child = start(self.directory, self.executable, managed)?;
+                    managed._pipe = child.stdin.take();
+                    managed.child = Some(child);
                     managed.started = Instant::now();
                 }
                 continue;
@@ -204,7 +213,11 @@ impl Supervisor<'_> {
             };
             managed.restart_at = Instant::now() + managed.restart_pause;
         }
-        self.write_file()
+        if let Err(error) = self.write_file() {
+            // The cluster goes on without the file; tools that read it see an old state.
+            tracing::warn!("{error}");
+        }
+        Ok(())
     }
 
     fn write_file(&mut self) -> Result<(), SupervisorError> {
@@ -245,6 +258,7 @@ impl Supervisor<'_> {
                 }
             }
         }
+        // Without its lock the file means nothing; removing it is tidiness.
         let _ = std::fs::remove_file(self.directory.processes_file());
     }
 }
@@ -290,13 +304,12 @@ fn ask_to_end(pid: u32) {
 /// Stops the cluster of a data directory and waits until it has stopped.
 pub async fn stop(directory: &DataDir) -> Result<(), SupervisorError> {
     directory.cluster()?;
-    let file = ProcessesFile::read(directory).filter(ProcessesFile::is_running);
-    let Some(file) = file else {
+    let Some(file) = ProcessesFile::running(directory) else {
         return Err(SupervisorError::NotRunning { path: directory.root().into() });
     };
     ask_to_end(file.supervisor);
     let deadline = Instant::now() + 4 * STOP_LIMIT;
-    while file.is_running() && Path::new(&directory.processes_file()).exists() {
+    while ProcessesFile::running(directory).is_some() {
         if Instant::now() > deadline {
             return Err(SupervisorError::Invalid(format!(
                 "the supervisor (process {}) has not stopped; see {}",

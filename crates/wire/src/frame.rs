@@ -165,8 +165,13 @@ impl FrameEncoder {
         payload_sealed: bool,
         queue: &mut SendQueue,
     ) -> Result<(), FrameError> {
-        assert!(control.len() <= CONTROL_BYTES_MAX, "control segment of {} bytes", control.len());
-        assert!(payload.len() <= PAYLOAD_BYTES_MAX, "payload of {} bytes", payload.len());
+        for (segment, length, limit) in
+            [("control", control.len(), CONTROL_BYTES_MAX), ("payload", payload.len(), PAYLOAD_BYTES_MAX)]
+        {
+            if length > limit {
+                return Err(FrameError::TooLong { segment, length, limit });
+            }
+        }
         if self.next_frame == FRAME_NUMBER_MAX {
             return Err(FrameError::NoncesExhausted);
         }

@@ -16,8 +16,13 @@ use super::protocol::{
 };
 use crate::{AttachedImage, Bridge, ImageAdmin, ImageError};
 
-/// Bytes of all requests being served at once.
-const REQUEST_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of all requests of one connection that are being served or whose answers wait to be sent.
+const REQUEST_BYTES_MAX: u64 = 64 << 20;
+/// Answers that may wait for a client that reads slowly before their bytes count as in service.
+const UNSENT_BYTES_MAX: usize = 8 << 20;
+const UNSENT_POLL: Duration = Duration::from_millis(5);
+/// Connections served at once.
+const CONNECTIONS_MAX: usize = 128;
 /// An image stays attached for this long after its last connection went, because clients such as
 /// nbdcopy and fio connect several times in a row.
 const LINGER: Duration = Duration::from_secs(2);
@@ -40,7 +45,7 @@ pub struct NbdServer {
     bridge: Bridge,
     admin: ImageAdmin,
     exports: RefCell<HashMap<String, Export>>,
-    budget: ByteBudget,
+    connections: Cell<usize>,
 }
 
 struct Connection {
@@ -49,6 +54,7 @@ struct Connection {
     session: RefCell<NbdSession>,
     image: RefCell<Option<(String, Rc<AttachedImage>)>>,
     is_over: Cell<bool>,
+    budget: ByteBudget,
 }
 
 impl NbdServer {
@@ -60,7 +66,7 @@ impl NbdServer {
             bridge,
             admin,
             exports: RefCell::default(),
-            budget: ByteBudget::new(REQUEST_BYTES_MAX),
+            connections: Cell::new(0),
         })
     }
 
@@ -71,7 +77,10 @@ impl NbdServer {
         self.runtime.spawn(async move {
             loop {
                 let stream = listener.accept().await;
-                server.runtime.spawn(serve(Rc::clone(&server), stream));
+                if server.connections.get() < CONNECTIONS_MAX {
+                    server.connections.set(server.connections.get() + 1);
+                    server.runtime.spawn(serve(Rc::clone(&server), stream));
+                }
             }
         });
         Ok(address)
@@ -147,6 +156,7 @@ async fn serve(server: Rc<NbdServer>, stream: Stream) {
         session: RefCell::new(session),
         image: RefCell::default(),
         is_over: Cell::new(false),
+        budget: ByteBudget::new(REQUEST_BYTES_MAX),
     });
     connection.pump();
     while !connection.session.borrow().is_closed() {
@@ -157,6 +167,7 @@ async fn serve(server: Rc<NbdServer>, stream: Stream) {
     }
     connection.stream.abort();
     connection.is_over.set(true);
+    server.connections.set(server.connections.get() - 1);
     connection.give_image_back();
 }
 
@@ -224,7 +235,7 @@ impl Connection {
                 }
                 Action::Close { reason } => {
                     tracing::debug!("NBD connection closed: {reason:?}");
-                    self.stream.abort();
+                    self.stream.close_after_send();
                 }
             }
         }
@@ -257,9 +268,10 @@ impl Connection {
 
     async fn handle(self: Rc<Self>, request: Request) {
         let image = self.image.borrow().as_ref().map(|(_, image)| Rc::clone(image));
+        let _grant;
         let outcome = match image {
             Some(image) => {
-                let _grant = self.server.budget.take(payload_bytes(&request.kind)).await;
+                _grant = self.budget.take(payload_bytes(&request.kind)).await;
                 perform(&image, request.kind).await.unwrap_or_else(|error| {
                     tracing::warn!("NBD request failed: {error}");
                     failed(&error)
@@ -269,6 +281,10 @@ impl Connection {
         };
         self.session.borrow_mut().reply(request.id, outcome);
         self.go_on();
+        // The bytes count until a slow reader has taken them.
+        while !self.is_over.get() && self.stream.unsent_bytes() > UNSENT_BYTES_MAX {
+            self.server.runtime.sleep(UNSENT_POLL).await;
+        }
     }
 }
 
