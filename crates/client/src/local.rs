@@ -130,6 +130,22 @@ impl LocalClient {
         futures::future::try_join_all(calls).await.map(|_| ())
     }
 
+    /// Waits until every placement group of a pool serves reads, or until the time limit.
+    pub async fn wait_until_active(&self, pool: PoolId, pg_num: u32) -> Result<(), ClientError> {
+        let object = ObjectName::new(atoll_base::operation::PG_META_OBJECT).expect("the name is short");
+        let calls = (0..pg_num).map(|index| {
+            let call = Call::Read(object.clone(), ReadRequest::Stat);
+            self.call(Target::Group(PgId { pool, index }), call)
+        });
+        for answer in futures::future::join_all(calls).await {
+            match answer {
+                Err(error) if !error.is_no_such_object() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) async fn call(&self, target: Target, call: Call) -> Answer {
         let (sender, receiver) = oneshot::channel();
         let now_ms = self.0.runtime.now_ms();

@@ -199,10 +199,5 @@ pub(crate) fn ignore_absent(result: Result<(), atoll_client::ClientError>) -> Re
 }
 
 pub(crate) fn in_use(name: &str, lock: ImageLockRecord) -> ImageError {
-    ImageError::InUse {
-        name: name.into(),
-        host: lock.host,
-        process_id: lock.process_id,
-        purpose: lock.purpose,
-    }
+    ImageError::InUse { name: name.into(), host: lock.host, process_id: lock.process_id, purpose: lock.purpose }
 }

@@ -22,7 +22,7 @@ const LEASE_TERM: Duration = Duration::from_secs(15);
 pub struct AttachedImage {
     pub(crate) client: LocalClient,
     pub(crate) record: ImageRecord,
-    pub(crate) image_id: u64,
+
     pub(crate) fence_name: Bytes,
     pub(crate) generation: u64,
     pub(crate) sealer: RefCell<BlockSealer>,
@@ -40,7 +40,8 @@ struct Attachment {
 }
 
 fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "unknown".into(), |name| name.trim().into())
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "unknown".into(), |name| name.trim().into())
 }
 
 fn process_is_alive(process_id: u32) -> bool {
@@ -91,7 +92,7 @@ impl AttachedImage {
         });
         Ok(AttachedImage {
             client: client.clone(),
-            image_id,
+
             fence_name,
             generation: record.writer_generation,
             sealer: RefCell::new(BlockSealer::new(&key, image_id, attach_index as u32, &attach_ids[attach_index])),

@@ -163,7 +163,9 @@ impl AttachedImage {
             payload: payload.freeze(),
             payload_sealed: true,
         };
-        Ok(async move { self.client.send_write(self.record.pool, request).await.map_err(|error| self.explain(error)) })
+        Ok(
+            async move { self.client.send_write(self.record.pool, request).await.map_err(|error| self.explain(error)) },
+        )
     }
 
     fn not_fenced(&self) -> Condition {

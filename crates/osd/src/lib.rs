@@ -11,5 +11,6 @@ mod pg_actions;
 mod sync_reads;
 mod view;
 
+pub use atoll_store::OpenError as FormatError;
 pub use daemon::{Osd, OsdConfig, OsdError};
 pub use device::format_device;

@@ -1,1 +1,33 @@
-//! s3
+//! The S3 gateway: buckets and objects on the object client. Protocol breadth comes from `s3s`;
+//! what is kept, how it is sealed and when it becomes visible is decided here.
+//!
+//! This room knows S3, HTTP, bucket indexes and data keys. It reaches the cluster's objects only
+//! through [`DataStore`] and cluster state only through [`BucketDirectory`]; it may not know
+//! placement groups, OSDs or etcd. The stored formats are in docs/formats.md, "S3 objects".
+
+mod bucket;
+mod clock;
+mod collector;
+mod data;
+mod digest;
+mod directory;
+mod error;
+mod etcd_directory;
+mod gateway;
+mod index;
+mod listing;
+mod names;
+mod ops;
+mod record;
+mod shell;
+mod store;
+mod users;
+
+pub use bucket::bucket_key_context;
+pub use directory::{BucketDirectory, DirectoryError};
+pub use error::GatewayError;
+pub use etcd_directory::EtcdDirectory;
+pub use gateway::{CollectorReport, Gateway, GatewayConfig};
+pub use shell::{TlsError, tls_server_config};
+pub use store::DataStore;
+pub use users::{new_user, user_key_context};

@@ -1,0 +1,113 @@
+//! Commands that measure.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use atoll_base::size::format_size;
+use atoll_bench::{AccessPattern, BenchReport, BlockBench, ObjectBench, ObjectOperation, run_block, run_object};
+use atoll_image::AttachedImage;
+use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile};
+
+use super::image::{ImageAccess, progress_bar};
+use super::{OpenCluster, print_json, tokio_runtime};
+use crate::cli::{BenchCommand, ObjectOperationArgument, OutputArguments, PatternArgument};
+
+const TIMEOUT_MS: u64 = 60_000;
+
+/// Runs a bench command.
+pub fn run(command: BenchCommand) -> anyhow::Result<()> {
+    match command {
+        BenchCommand::Block { output, image, rw, bs, qd, seconds, working_set } => {
+            let pattern = match rw {
+                PatternArgument::Randwrite => AccessPattern::RandomWrite,
+                PatternArgument::Randread => AccessPattern::RandomRead,
+                PatternArgument::Write => AccessPattern::Write,
+                PatternArgument::Read => AccessPattern::Read,
+            };
+            let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
+            let bench = BlockBench {
+                pattern,
+                block_bytes: bs,
+                depth: qd,
+                duration: Duration::from_secs(seconds),
+                working_set_bytes: working_set,
+                servers: servers(&access.open.directory)?,
+                protections: protections(&access.open.cluster, "images sealed per 4 KiB block"),
+            };
+            print_report(&output, &block(&access, &image, bench)?)
+        }
+        BenchCommand::Object { output, op, size, concurrency, seconds, objects, bucket } => {
+            let open = OpenCluster::open(&output.data)?;
+            let credentials = open.directory.credentials()?;
+            let bench = ObjectBench {
+                endpoint: credentials.endpoint,
+                access_key: credentials.access_key,
+                secret_key: credentials.secret_key,
+                bucket,
+                operation: match op {
+                    ObjectOperationArgument::Put => ObjectOperation::Put,
+                    ObjectOperationArgument::Get => ObjectOperation::Get,
+                },
+                size_bytes: size,
+                concurrency,
+                duration: Duration::from_secs(seconds),
+                object_count: objects,
+                servers: servers(&open.directory)?,
+                protections: protections(&open.cluster, "objects sealed per 64 KiB segment, plain HTTP"),
+            };
+            print_report(&output, &tokio_runtime()?.block_on(run_object(bench))?)
+        }
+    }
+}
+
+fn block(access: &ImageAccess, name: &str, bench: BlockBench) -> anyhow::Result<BenchReport> {
+    let progress = progress_bar("filling");
+    let run = async {
+        let attached =
+            AttachedImage::attach(&access.client, &access.bridge, &access.admin, name, "atoll bench block")
+                .await?;
+        let image = Rc::new(attached);
+        let report = run_block(Rc::clone(&image), bench, &progress).await;
+        image.detach().await?;
+        anyhow::Ok(report?)
+    };
+    access.runtime.block_on(run)?
+}
+
+/// All server processes of the cluster on this machine.
+fn servers(directory: &DataDir) -> anyhow::Result<Vec<u32>> {
+    let file = ProcessesFile::read(directory).filter(ProcessesFile::is_running);
+    let file =
+        file.ok_or_else(|| anyhow::anyhow!("the cluster in {} is not running", directory.root().display()))?;
+    Ok(file.children.iter().filter_map(|child| child.pid).chain([file.supervisor]).collect())
+}
+
+fn protections(cluster: &ClusterFile, sealed: &str) -> String {
+    format!(
+        "{} copies, every ack durable (RWF_DSYNC) on all, CRC-32C per 4 KiB, {:?} frames, {sealed}",
+        cluster.osd_ids.len().min(3),
+        cluster.frame_mode
+    )
+}
+
+fn print_report(output: &OutputArguments, report: &BenchReport) -> anyhow::Result<()> {
+    if output.json {
+        return print_json(report);
+    }
+    let latency = &report.latency_us;
+    println!("{} {} at depth {}", report.operation, format_size(report.size_bytes), report.depth);
+    println!("  {:.0} op/s, {:.1} MB/s, {} errors", report.iops, report.mb_per_s, report.errors);
+    if let Some(error) = &report.first_error {
+        println!("  first error: {error}");
+    }
+    println!(
+        "  latency us: mean {:.0}, p50 {}, p99 {}, p99.9 {}, max {}",
+        latency.mean, latency.p50, latency.p99, latency.p999, latency.max
+    );
+    println!(
+        "  CPU us/op: {:.1} servers, {:.1} load generator",
+        report.cpu_us_per_op, report.client_cpu_us_per_op
+    );
+    println!("  {}", report.protections);
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! The daemons' entry points.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use anyhow::Context;
+use atoll_base::OsdId;
+use atoll_client::{LocalClient, RemoteClient};
+use atoll_cluster::EmbeddedServer;
+use atoll_image::nbd::NbdServer;
+use atoll_image::{Bridge, ImageAdmin};
+use atoll_osd::{Osd, OsdConfig};
+use atoll_reactor::{ListenAddress, LocalRuntime};
+use atoll_s3::{EtcdDirectory, Gateway, GatewayConfig};
+use atoll_supervisor::POOL_OBJECTS;
+use tracing_subscriber::EnvFilter;
+
+use super::{OpenCluster, tokio_runtime};
+use crate::cli::DaemonArguments;
+
+/// Reads of a gateway's client end after this long, so that its own clients get an answer.
+const GATEWAY_TIMEOUT_MS: u64 = 30_000;
+/// A virtual machine's disk rather waits than fails.
+const NBD_TIMEOUT_MS: u64 = 600_000;
+
+fn prepare(arguments: &DaemonArguments) -> anyhow::Result<OpenCluster> {
+    // s3s logs every answer that is an error, missing keys included.
+    let filter = EnvFilter::try_from_env("ATOLL_LOG").unwrap_or_else(|_| EnvFilter::new("info,s3s=off"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    if arguments.exit_with_parent {
+        std::thread::Builder::new().name("parent-watch".into()).spawn(|| {
+            // The supervisor never writes; the pipe ends when the supervisor does.
+            let _ = std::io::stdin().read(&mut [0]);
+            tracing::info!("the supervisor is gone; ending");
+            std::process::exit(0);
+        })?;
+    }
+    OpenCluster::open(&arguments.data)
+}
+
+/// Runs the embedded cluster-state server.
+pub fn state(arguments: &DaemonArguments) -> anyhow::Result<()> {
+    let open = prepare(arguments)?;
+    let listen = open.cluster.state_listen.clone().context("this cluster uses an etcd of its own")?;
+    let listen: std::net::SocketAddr = listen.parse().context("state_listen in cluster.json")?;
+    let credentials = open.cluster.state_user.clone().zip(open.cluster.state_password.clone());
+    tokio_runtime()?.block_on(async {
+        let server = EmbeddedServer::start(listen, &open.directory.state(), credentials).await?;
+        tracing::info!("cluster state is served on {}", server.local_addr());
+        std::future::pending::<()>().await;
+        Ok(())
+    })
+}
+
+/// Runs an OSD.
+pub fn osd(arguments: &DaemonArguments, id: u32) -> anyhow::Result<()> {
+    let open = prepare(arguments)?;
+    let id = OsdId(id);
+    let config = OsdConfig {
+        id,
+        device: open.directory.device(id),
+        listen: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
+        key: open.directory.static_key(&id.to_string())?,
+        frame_mode: open.cluster.frame_mode,
+        cluster: open.cluster.connect_options(),
+    };
+    let result = Osd::start(config).and_then(Osd::run);
+    if let Err(error) = &result {
+        tracing::error!("{error}");
+    }
+    Ok(result?)
+}
+
+/// Runs the S3 gateway.
+pub fn gateway(arguments: &DaemonArguments) -> anyhow::Result<()> {
+    let open = prepare(arguments)?;
+    let client = RemoteClient::start(open.client_config(GATEWAY_TIMEOUT_MS)?)?;
+    tokio_runtime()?.block_on(async {
+        let state = open.connect().await?;
+        let pools = state.list::<atoll_base::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
+        let pool = pools.entries.iter().find(|(_, pool, _)| pool.name == POOL_OBJECTS);
+        let pool = pool.with_context(|| format!("there is no pool '{POOL_OBJECTS}'"))?.1.id;
+        let listen = &open.cluster.s3_listen;
+        let listener =
+            tokio::net::TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+        let directory = Arc::new(EtcdDirectory::new(state));
+        let gateway = Gateway::new(GatewayConfig::new(pool), Arc::new(client), directory, open.keys()?)?;
+        tracing::info!("S3 is served on {listen}");
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        gateway
+            .serve(listener, async move {
+                terminate.recv().await;
+            })
+            .await;
+        Ok(())
+    })
+}
+
+/// Runs the NBD server.
+pub fn nbd(arguments: &DaemonArguments) -> anyhow::Result<()> {
+    let open = prepare(arguments)?;
+    let tokio = tokio_runtime()?;
+    let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);
+    let runtime = LocalRuntime::new()?;
+    let client = LocalClient::start(&runtime, open.client_config(NBD_TIMEOUT_MS)?)?;
+    let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
+    let server = NbdServer::new(&client, bridge, admin);
+    for text in &open.cluster.nbd_listen {
+        let address: ListenAddress = text.parse().map_err(anyhow::Error::msg)?;
+        remove_stale_socket(&address)?;
+        server.listen(&address).with_context(|| format!("cannot listen on {address}"))?;
+        tracing::info!("NBD is served on {address}");
+    }
+    runtime.block_on(std::future::pending::<()>())?;
+    Ok(())
+}
+
+/// A Unix socket of an earlier run is in the way; one that somebody listens on stays.
+fn remove_stale_socket(address: &ListenAddress) -> anyhow::Result<()> {
+    let ListenAddress::Unix(path) = address else { return Ok(()) };
+    if path.exists() && std::os::unix::net::UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path).with_context(|| format!("cannot remove the old socket {}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! Commands about images.
+
+use std::cell::RefCell;
+
+use atoll_base::records::ImageRecord;
+use atoll_base::size::format_size;
+use atoll_client::LocalClient;
+use atoll_image::{Bridge, ImageAdmin};
+use atoll_reactor::LocalRuntime;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::{OpenCluster, print_json, print_table, tokio_runtime};
+use crate::cli::{DataArgument, ImageCommand, OutputArguments};
+
+const TIMEOUT_MS: u64 = 60_000;
+const POOL: &str = atoll_supervisor::POOL_IMAGES;
+
+/// What commands that touch an image's data need: both runtimes and the client.
+pub(super) struct ImageAccess {
+    pub runtime: LocalRuntime,
+    pub client: LocalClient,
+    pub bridge: Bridge,
+    pub admin: ImageAdmin,
+    pub open: OpenCluster,
+    /// Must outlive the futures that run on it.
+    _tokio: tokio::runtime::Runtime,
+}
+
+impl ImageAccess {
+    pub fn new(data: &DataArgument, timeout_ms: u64) -> anyhow::Result<Self> {
+        let open = OpenCluster::open(data)?;
+        let tokio = tokio_runtime()?;
+        let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);
+        let runtime = LocalRuntime::new()?;
+        let client = LocalClient::start(&runtime, open.client_config(timeout_ms)?)?;
+        let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
+        Ok(ImageAccess { runtime, client, bridge, admin, open, _tokio: tokio })
+    }
+}
+
+/// A progress bar that appears when there is something to show.
+pub(super) fn progress_bar(what: &'static str) -> impl Fn(u64, u64) {
+    let bar: RefCell<Option<ProgressBar>> = RefCell::new(None);
+    move |done, all| {
+        let mut bar = bar.borrow_mut();
+        let bar = bar.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}");
+            ProgressBar::new(all)
+                .with_message(what)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        bar.set_position(done);
+        if done >= all {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Runs an image command.
+pub fn run(command: ImageCommand) -> anyhow::Result<()> {
+    match command {
+        ImageCommand::Create { output, name, size } => create(&output, &name, size),
+        ImageCommand::Ls(output) => list(&output),
+        ImageCommand::Info { output, name } => info(&output, &name),
+        ImageCommand::Resize { output, name, size, allow_shrink } => {
+            let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
+            let resized = access.admin_call(|admin, client| async move {
+                admin.resize(&client, &name, size, allow_shrink).await
+            })?;
+            print_image(&output, &resized, "resized")
+        }
+        ImageCommand::Rm { output, name } => {
+            let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
+            let removed = name.clone();
+            access.admin_call(|admin, client| async move {
+                let progress = progress_bar("removing");
+                admin.remove(&client, &name, &progress).await
+            })?;
+            if output.json {
+                return print_json(&json!({ "removed": removed }));
+            }
+            println!("removed image '{removed}'");
+            Ok(())
+        }
+    }
+}
+
+impl ImageAccess {
+    /// Runs a call that needs tokio for cluster state and the reactor for objects.
+    fn admin_call<T, F>(&self, call: impl FnOnce(ImageAdmin, LocalClient) -> F) -> anyhow::Result<T>
+    where
+        F: Future<Output = Result<T, atoll_image::ImageError>>,
+    {
+        let _inside = self._tokio.enter();
+        let call = call(self.admin.clone(), self.client.clone());
+        Ok(self.runtime.block_on(call)??)
+    }
+}
+
+fn create(output: &OutputArguments, name: &str, size_bytes: u64) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    let record = tokio_runtime()?.block_on(async {
+        let state = open.connect().await?;
+        let pools = state.list::<atoll_base::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
+        let pool = pools.entries.iter().find(|(_, pool, _)| pool.name == POOL);
+        let pool = pool.ok_or_else(|| anyhow::anyhow!("there is no pool '{POOL}'"))?.1.id;
+        let admin = ImageAdmin::new(state, open.keys()?);
+        anyhow::Ok(admin.create(name, size_bytes, pool).await?)
+    })?;
+    print_image(output, &record, "created")
+}
+
+fn print_image(output: &OutputArguments, record: &ImageRecord, what: &str) -> anyhow::Result<()> {
+    if output.json {
+        return print_json(&public(record));
+    }
+    println!("{what} image '{}', {}", record.name, format_size(record.size_bytes));
+    Ok(())
+}
+
+/// The parts of a record that are for people and scripts; the wrapped key is not.
+fn public(record: &ImageRecord) -> serde_json::Value {
+    json!({
+        "name": record.name, "id": record.id, "size_bytes": record.size_bytes, "pool": record.pool,
+        "object_bytes": record.object_bytes, "created_unix_ms": record.created_unix_ms,
+        "attach_count": record.attach_ids.len(), "sealed": true,
+    })
+}
+
+fn list(output: &OutputArguments) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    let images = tokio_runtime()?.block_on(async {
+        let admin = ImageAdmin::new(open.connect().await?, open.keys()?);
+        anyhow::Ok(admin.list().await?)
+    })?;
+    if output.json {
+        return print_json(&images.iter().map(public).collect::<Vec<_>>());
+    }
+    let rows: Vec<_> =
+        images.iter().map(|image| vec![image.name.clone(), format_size(image.size_bytes)]).collect();
+    print_table(&["NAME", "SIZE"], &rows);
+    Ok(())
+}
+
+fn info(output: &OutputArguments, name: &str) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    let (record, lock) = tokio_runtime()?.block_on(async {
+        let admin = ImageAdmin::new(open.connect().await?, open.keys()?);
+        let (record, _) = admin.get(name).await?;
+        let lock = admin.lock(&record.id).await?.map(|(lock, _)| lock);
+        anyhow::Ok((record, lock))
+    })?;
+    if output.json {
+        let mut value = public(&record);
+        value["writer"] = serde_json::to_value(&lock)?;
+        return print_json(&value);
+    }
+    println!("name     {}", record.name);
+    println!("id       {}", record.id);
+    println!("size     {} ({} bytes)", format_size(record.size_bytes), record.size_bytes);
+    println!("objects  {} each, named img.{}.*", format_size(record.object_bytes), record.id);
+    println!("sealed   AES-256-GCM per 4 KiB block; {} attachments so far", record.attach_ids.len());
+    match lock {
+        Some(lock) => println!("writer   {} (process {} on {})", lock.purpose, lock.process_id, lock.host),
+        None => println!("writer   none"),
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! One module per family of commands.
+
+mod bench;
+mod daemons;
+mod image;
+mod show;
+mod up;
+
+use std::io::Write;
+use std::sync::Arc;
+
+use anyhow::Context;
+use atoll_client::ClientConfig;
+use atoll_cluster::ClusterClient;
+use atoll_crypto::{KeyService, LocalKeyFile};
+use atoll_supervisor::{ClusterFile, DataDir};
+use clap::CommandFactory;
+use serde::Serialize;
+
+use crate::cli::{Arguments, Command, DaemonCommand, DataArgument, OsdCommand, PoolCommand};
+
+/// Runs the command that was asked for.
+pub fn run(arguments: Arguments) -> anyhow::Result<()> {
+    match arguments.command {
+        Command::Up(arguments) => up::up(&arguments),
+        Command::Down(data) => up::down(&data),
+        Command::Status(output) => show::status(&output),
+        Command::Df(output) => show::df(&output),
+        Command::Credentials(output) => show::credentials(&output),
+        Command::Osd(OsdCommand::Tree(output)) => show::osd_tree(&output),
+        Command::Osd(OsdCommand::Run { daemon, id }) => daemons::osd(&daemon, id),
+        Command::Pool(PoolCommand::Ls(output)) => show::pool_ls(&output),
+        Command::Image(command) => image::run(command),
+        Command::Bench(command) => bench::run(command),
+        Command::State(DaemonCommand::Run(daemon)) => daemons::state(&daemon),
+        Command::Gateway(DaemonCommand::Run(daemon)) => daemons::gateway(&daemon),
+        Command::Nbd(DaemonCommand::Run(daemon)) => daemons::nbd(&daemon),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Arguments::command(), "atoll", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+/// A data directory with its cluster's settings.
+struct OpenCluster {
+    directory: DataDir,
+    cluster: ClusterFile,
+}
+
+impl OpenCluster {
+    fn open(data: &DataArgument) -> anyhow::Result<Self> {
+        let directory = DataDir::new(&data.data);
+        let cluster = directory.cluster()?;
+        Ok(OpenCluster { directory, cluster })
+    }
+
+    fn client_config(&self, timeout_ms: u64) -> anyhow::Result<ClientConfig> {
+        Ok(ClientConfig {
+            key: self.directory.static_key("client")?,
+            frame_mode: self.cluster.frame_mode,
+            cluster: self.cluster.connect_options(),
+            timeout_ms,
+        })
+    }
+
+    fn keys(&self) -> anyhow::Result<Arc<dyn KeyService>> {
+        Ok(Arc::new(LocalKeyFile::open(&self.directory.key_service_file())?))
+    }
+
+    async fn connect(&self) -> anyhow::Result<ClusterClient> {
+        let hint =
+            format!("is the cluster running? start it with 'atoll up --data {}'", self.directory.root().display());
+        ClusterClient::connect(&self.cluster.connect_options()).await.context(hint)
+    }
+}
+
+fn tokio_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the tokio runtime")
+}
+
+fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    writeln!(std::io::stdout(), "{text}").context("cannot write the output")
+}
+
+/// Prints columns aligned under their headings.
+fn print_table(headings: &[&str], rows: &[Vec<String>]) {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([headings[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    println!("{}", line(headings.to_vec()));
+    for row in rows {
+        println!("{}", line(row.iter().map(String::as_str).collect()));
+    }
+}

@@ -1,0 +1,192 @@
+//! Starting and stopping a whole cluster.
+
+use std::fs::File;
+use std::io::IsTerminal;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use atoll_base::records::{FrameMode, OsdUsageRecord};
+use atoll_base::size::format_size;
+use atoll_cluster::{ClusterClient, keys};
+use atoll_supervisor::{Choices, ClusterFile, DataDir, ProcessesFile, Progress, stop, supervise};
+
+use super::tokio_runtime;
+use crate::cli::{DataArgument, FrameModeArgument, UpArguments};
+
+const DETACH_LIMIT: Duration = Duration::from_secs(180);
+
+fn choices(arguments: &UpArguments) -> Choices {
+    Choices {
+        osd_count: arguments.osds,
+        osd_bytes: arguments.osd_size,
+        s3_listen: arguments.s3_listen.map(|address| address.to_string()),
+        nbd_listen: arguments.nbd_listen.iter().map(ToString::to_string).collect(),
+        etcd: arguments.etcd.clone(),
+        frame_mode: arguments.frame_mode.map(|mode| match mode {
+            FrameModeArgument::Secure => FrameMode::Secure,
+            FrameModeArgument::Crc => FrameMode::Crc,
+        }),
+    }
+}
+
+/// `atoll up`.
+pub fn up(arguments: &UpArguments) -> anyhow::Result<()> {
+    let directory = DataDir::new(&arguments.data.data);
+    if arguments.detach {
+        return detach(arguments, &directory);
+    }
+    let executable = std::env::current_exe().context("cannot find this program's own file")?;
+    let live = LiveStatus::default();
+    let show = |progress: Progress<'_>| live.show(&directory, progress);
+    tokio_runtime()?.block_on(supervise(&directory, &executable, &choices(arguments), &show))?;
+    eprintln!("atoll: stopped; all data is in {}", directory.root().display());
+    Ok(())
+}
+
+/// What the foreground process shows.
+#[derive(Default)]
+struct LiveStatus {
+    usage: Arc<Mutex<String>>,
+}
+
+impl LiveStatus {
+    fn show(&self, directory: &DataDir, progress: Progress<'_>) {
+        let is_terminal = std::io::stderr().is_terminal();
+        let clear = if is_terminal { "\r\x1b[K" } else { "" };
+        match progress {
+            Progress::Step(step) => eprintln!("{clear}atoll: {step}"),
+            Progress::Died { name, how } => eprintln!("{clear}atoll: {name} died ({how}); restarting it"),
+            Progress::Healthy(cluster) => {
+                print_welcome(directory, cluster);
+                self.follow_usage(cluster.clone());
+            }
+            Progress::Tick(processes) if is_terminal => {
+                let usage = self.usage.lock().map(|text| text.clone()).unwrap_or_default();
+                eprint!("{clear}{} {usage}", summary(processes));
+            }
+            Progress::Tick(_) => {}
+        }
+    }
+
+    /// Keeps the line about space current, from the OSDs' own reports.
+    fn follow_usage(&self, cluster: ClusterFile) {
+        let shared = Arc::clone(&self.usage);
+        tokio::spawn(async move {
+            loop {
+                let text = usage_text(&cluster).await.unwrap_or_else(|| "cluster state does not answer".into());
+                if let Ok(mut usage) = shared.lock() {
+                    *usage = text;
+                }
+                tokio::time::sleep(Duration::from_secs(3)).await;
+            }
+        });
+    }
+}
+
+async fn usage_text(cluster: &ClusterFile) -> Option<String> {
+    let state = ClusterClient::connect(&cluster.connect_options()).await.ok()?;
+    let usage = state.list::<OsdUsageRecord>(keys::OSD_USAGE).await.ok()?;
+    let sum = |field: fn(&OsdUsageRecord) -> u64| usage.entries.iter().map(|(_, record, _)| field(record)).sum();
+    let groups = |name: &str| -> u32 {
+        usage.entries.iter().filter_map(|(_, record, _)| record.primary_pg_states.get(name)).sum()
+    };
+    Some(format!(
+        "| {} PGs active, {} not | {} of {} used",
+        groups("active"),
+        groups("peering") + groups("inactive"),
+        format_size(sum(|record| record.used_bytes)),
+        format_size(sum(|record| record.total_bytes)),
+    ))
+}
+
+fn summary(processes: &ProcessesFile) -> String {
+    let up = processes.children.iter().filter(|child| child.pid.is_some()).count();
+    let restarts: u32 = processes.children.iter().map(|child| child.restarts).sum();
+    format!("{up}/{} processes up, {restarts} restarts", processes.children.len())
+}
+
+fn print_welcome(directory: &DataDir, cluster: &ClusterFile) {
+    let Ok(credentials) = directory.credentials() else { return };
+    let data = directory.root().display();
+    let nbd = &cluster.nbd_listen[0];
+    let uri = match nbd.strip_prefix("unix:") {
+        Some(path) => format!("nbd+unix:///disk1?socket={path}"),
+        None => format!("nbd://{nbd}/disk1"),
+    };
+    println!(
+        "
+Atoll serves: {osds} OSDs, every write on {copies} of them before it is acknowledged,
+frames {mode:?}, images and objects sealed before they leave the client.
+
+S3      {endpoint}
+        access key {access_key}
+        secret key {secret_key}
+
+    export AWS_ACCESS_KEY_ID={access_key} AWS_SECRET_ACCESS_KEY={secret_key} AWS_DEFAULT_REGION=us-east-1
+    aws --endpoint-url {endpoint} s3 mb s3://first
+    aws --endpoint-url {endpoint} s3 cp /etc/hostname s3://first/
+    curl --aws-sigv4 aws:amz:us-east-1:s3 --user $AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY {endpoint}/first
+
+Block   {nbd}
+
+    atoll image create --data {data} disk1 --size 4G
+    nbdinfo '{uri}'
+    nbdcopy --progress disk.raw '{uri}'
+    fio --name=try --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 --size=256m
+
+See     atoll status --data {data}; atoll bench block --data {data} --image disk1 --rw randwrite
+Stop    Ctrl-C here, or atoll down --data {data}
+",
+        osds = cluster.osd_ids.len(),
+        copies = cluster.osd_ids.len().min(3),
+        mode = cluster.frame_mode,
+        endpoint = credentials.endpoint,
+        access_key = credentials.access_key,
+        secret_key = credentials.secret_key,
+    );
+}
+
+/// Starts this program again in the background and waits until the cluster serves.
+fn detach(arguments: &UpArguments, directory: &DataDir) -> anyhow::Result<()> {
+    directory.create()?;
+    let path = directory.logs().join("supervisor.log");
+    let log = File::options().create(true).append(true).open(&path).context(path.display().to_string())?;
+    let log_start = log.metadata()?.len();
+    let executable = std::env::current_exe().context("cannot find this program's own file")?;
+    let foreground = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+    let mut child = std::os::unix::process::CommandExt::process_group(&mut Command::new(executable), 0)
+        .args(foreground)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .context("cannot start in the background")?;
+    let deadline = Instant::now() + DETACH_LIMIT;
+    loop {
+        let file = ProcessesFile::read(directory).filter(|file| file.supervisor == child.id());
+        if file.is_some_and(|file| file.healthy) {
+            println!("Atoll serves; process {}, log in {}", child.id(), path.display());
+            println!("Credentials: atoll credentials --data {}", arguments.data.data.display());
+            return Ok(());
+        }
+        if let Some(status) = child.try_wait()? {
+            let text = std::fs::read(&path).unwrap_or_default();
+            let said = String::from_utf8_lossy(text.get(log_start as usize..).unwrap_or_default()).into_owned();
+            bail!("the cluster did not start ({status}):\n{}", said.trim_end());
+        }
+        if Instant::now() > deadline {
+            bail!("the cluster is not healthy after {} s; see {}", DETACH_LIMIT.as_secs(), path.display());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// `atoll down`.
+pub fn down(data: &DataArgument) -> anyhow::Result<()> {
+    let directory = DataDir::new(&data.data);
+    tokio_runtime()?.block_on(stop(&directory))?;
+    println!("stopped; all data is in {}", directory.root().display());
+    Ok(())
+}

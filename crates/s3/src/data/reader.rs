@@ -1,0 +1,198 @@
+//! Reading data: a byte range of an object becomes reads of chunk objects, each opened segment by
+//! segment. Nothing leaves here that did not authenticate in its place.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use atoll_base::{PoolId, Refusal};
+use atoll_client::{ClientError, Extent};
+use atoll_crypto::{SEGMENT_BYTES, SegmentCipher, unwrap_key};
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+
+use super::budget::{Budget, Share};
+use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES, data_key_context};
+use crate::DataStore;
+use crate::bucket::Bucket;
+use crate::error::GatewayError;
+use crate::names::chunk_object;
+use crate::record::Piece;
+
+/// Chunk reads of one request that run ahead of its client.
+const READS_AHEAD: usize = 2;
+const SEGMENT: u64 = SEGMENT_BYTES as u64;
+
+/// A read of consecutive bytes within one chunk object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkRead {
+    /// Which of the object's pieces.
+    pub piece: usize,
+    /// Bytes of that piece.
+    pub range: Range<u64>,
+}
+
+/// Cuts `range` of the object made of `pieces` at piece and chunk boundaries.
+pub(crate) fn plan_reads(pieces: &[Piece], range: Range<u64>) -> Vec<ChunkRead> {
+    let mut reads = Vec::new();
+    let mut piece_start = 0;
+    for (index, piece) in pieces.iter().enumerate() {
+        let piece_end = piece_start + piece.bytes;
+        let mut from = range.start.clamp(piece_start, piece_end) - piece_start;
+        let until = range.end.clamp(piece_start, piece_end) - piece_start;
+        while from < until {
+            let chunk_end = (from / CHUNK_BYTES + 1) * CHUNK_BYTES;
+            let end = chunk_end.min(until);
+            reads.push(ChunkRead { piece: index, range: from..end });
+            from = end;
+        }
+        piece_start = piece_end;
+    }
+    reads
+}
+
+/// Opens ranges of one object's data.
+pub(crate) struct DataReader {
+    store: Arc<dyn DataStore>,
+    budget: Option<Budget>,
+    pool: PoolId,
+    pieces: Vec<OpenPiece>,
+}
+
+/// Plaintext on its way to a client, and its part of the memory budget.
+struct Plaintext {
+    bytes: Vec<u8>,
+    _share: Option<Share>,
+}
+
+impl AsRef<[u8]> for Plaintext {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+struct OpenPiece {
+    piece: Piece,
+    cipher: SegmentCipher,
+}
+
+impl DataReader {
+    /// Unwraps the data keys of the pieces that `reads` touches. Without a budget the caller answers
+    /// for the memory.
+    pub(crate) fn new(
+        store: Arc<dyn DataStore>,
+        budget: Option<Budget>,
+        bucket: &Bucket,
+        pieces: &[Piece],
+        reads: Vec<ChunkRead>,
+    ) -> Result<(Self, Vec<ChunkRead>), GatewayError> {
+        let first = reads.first().map_or(0, |read| read.piece);
+        let end = reads.last().map_or(0, |read| read.piece + 1);
+        let open = |piece: &Piece| {
+            let context = data_key_context(&bucket.record.id, &piece.data_id);
+            let key = unwrap_key(&bucket.key, &context, &piece.wrapped_key)?;
+            Ok(OpenPiece { piece: piece.clone(), cipher: SegmentCipher::new(&key, &piece.data_id) })
+        };
+        let pieces = pieces[first..end].iter().map(open).collect::<Result<_, GatewayError>>()?;
+        let reads =
+            reads.into_iter().map(|read| ChunkRead { piece: read.piece - first, range: read.range }).collect();
+        Ok((DataReader { store, budget, pool: bucket.record.pool, pieces }, reads))
+    }
+
+    /// The plaintext of `reads`, in order, a few reads ahead.
+    pub(crate) fn stream(
+        self,
+        reads: Vec<ChunkRead>,
+    ) -> impl Stream<Item = Result<Bytes, GatewayError>> + Send + 'static {
+        let reader = Arc::new(self);
+        let read = move |read: ChunkRead| {
+            let reader = reader.clone();
+            async move { reader.read(&read).await }
+        };
+        futures::stream::iter(reads).map(read).buffered(READS_AHEAD)
+    }
+
+    async fn read(&self, read: &ChunkRead) -> Result<Bytes, GatewayError> {
+        let open = &self.pieces[read.piece];
+        let chunk = read.range.start / CHUNK_BYTES;
+        let chunk_start = chunk * CHUNK_BYTES;
+        let object = chunk_object(&open.piece.data_id, chunk);
+        let damaged = |detail: String| ClientError::Refused {
+            pool: self.pool,
+            object: object.clone(),
+            refusal: Refusal::Corrupt { detail },
+        };
+
+        let first = read.range.start / SEGMENT;
+        let end = read.range.end.div_ceil(SEGMENT);
+        let length = u32::try_from((end - first) * SEGMENT).expect("a read stays within one chunk");
+        let share = match &self.budget {
+            Some(budget) => Some(budget.for_read(u64::from(length)).await?),
+            None => None,
+        };
+        let extent = match self.store.read(self.pool, object.clone(), first * SEGMENT - chunk_start, length).await
+        {
+            Err(error) if error.is_no_such_object() => {
+                return Err(GatewayError::Vanished { data_id: hex::encode(open.piece.data_id) });
+            }
+            other => other?,
+        };
+
+        let wanted = (end * SEGMENT).min(open.piece.bytes) - first * SEGMENT;
+        let seals = checked_seals(&extent, wanted).ok_or_else(|| {
+            damaged(format!("{} bytes came back where {wanted} sealed bytes were written", extent.data.len()))
+        })?;
+        let last_segment = open.piece.bytes.div_ceil(SEGMENT) - 1;
+        let mut plain = vec![0; extent.data.len()];
+        let ciphers = extent.data.chunks(SEGMENT_BYTES).zip(seals.chunks_exact(usize::from(SEAL_BYTES)));
+        for ((number, (sealed, seal)), target) in (first..).zip(ciphers).zip(plain.chunks_mut(SEGMENT_BYTES)) {
+            open.cipher.open(number, number == last_segment, seal, sealed, target)?;
+        }
+        let from = (read.range.start - first * SEGMENT) as usize;
+        let until = (read.range.end - first * SEGMENT) as usize;
+        Ok(Bytes::from_owner(Plaintext { bytes: plain, _share: share }).slice(from..until))
+    }
+}
+
+/// The seals of an extent that has exactly the length and the seals that it must have.
+fn checked_seals(extent: &Extent, wanted: u64) -> Option<&Bytes> {
+    let seals = extent.seals.as_ref()?;
+    let count = wanted.div_ceil(SEGMENT) * u64::from(SEAL_BYTES);
+    let fits = extent.data.len() as u64 == wanted
+        && seals.unit_bytes == SEAL_UNIT_BYTES
+        && seals.seal_bytes == SEAL_BYTES
+        && seals.bytes.len() as u64 == count;
+    fits.then_some(&seals.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn piece(bytes: u64) -> Piece {
+        Piece { data_id: [0; 16], wrapped_key: [0; atoll_crypto::WRAPPED_KEY_BYTES], bytes }
+    }
+
+    proptest! {
+        /// The reads of a plan cover exactly the range, in order, each within one chunk.
+        #[test]
+        fn plans_cover_the_range(
+            sizes in prop::collection::vec(1..3 * CHUNK_BYTES, 1..5),
+            a in 0..12 * CHUNK_BYTES,
+            b in 0..12 * CHUNK_BYTES,
+        ) {
+            let total: u64 = sizes.iter().sum();
+            let range = a.min(b).min(total)..a.max(b).min(total);
+            let pieces: Vec<Piece> = sizes.iter().map(|&bytes| piece(bytes)).collect();
+            let mut position = range.start;
+            for read in plan_reads(&pieces, range.clone()) {
+                let before: u64 = sizes[..read.piece].iter().sum();
+                prop_assert_eq!(before + read.range.start, position);
+                prop_assert!(read.range.start < read.range.end && read.range.end <= sizes[read.piece]);
+                prop_assert_eq!(read.range.start / CHUNK_BYTES, (read.range.end - 1) / CHUNK_BYTES);
+                position = before + read.range.end;
+            }
+            prop_assert_eq!(position, range.end.max(range.start));
+        }
+    }
+}

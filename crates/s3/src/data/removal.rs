@@ -1,0 +1,40 @@
+//! Removing stored data.
+
+use std::sync::Arc;
+
+use atoll_base::{Mutation, PoolId};
+use futures::{StreamExt, TryStreamExt};
+
+use super::CHUNK_BYTES;
+use crate::DataStore;
+use crate::error::GatewayError;
+use crate::names::chunk_object;
+use crate::record::Piece;
+
+const REMOVALS_IN_FLIGHT: usize = 8;
+
+/// Removes the first `count` chunks of the data `id`; chunks that are not there are no error.
+pub(crate) async fn remove_chunks(
+    store: &Arc<dyn DataStore>,
+    pool: PoolId,
+    id: &[u8; 16],
+    count: u64,
+) -> Result<(), GatewayError> {
+    let removals = futures::stream::iter(0..count).map(|number| {
+        let (store, object) = (store.clone(), chunk_object(id, number));
+        async move { store.change(pool, object, Vec::new(), vec![Mutation::Remove]).await }
+    });
+    Ok(removals.buffer_unordered(REMOVALS_IN_FLIGHT).try_collect::<()>().await?)
+}
+
+/// Removes all data of these pieces.
+pub(crate) async fn remove_pieces(
+    store: &Arc<dyn DataStore>,
+    pool: PoolId,
+    pieces: &[Piece],
+) -> Result<(), GatewayError> {
+    for piece in pieces {
+        remove_chunks(store, pool, &piece.data_id, piece.bytes.div_ceil(CHUNK_BYTES)).await?;
+    }
+    Ok(())
+}

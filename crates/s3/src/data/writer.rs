@@ -1,0 +1,181 @@
+//! Writing data: a body of unknown length is cut into chunks, sealed and written while it is
+//! still arriving.
+
+use std::sync::Arc;
+
+use atoll_base::{Mutation, PoolId, Seals, WriteRequest};
+use atoll_client::ClientError;
+use atoll_crypto::{SEGMENT_BYTES, SecretKey, SegmentCipher, random_bytes, wrap_key};
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::task::JoinHandle;
+
+use super::budget::{Budget, Share};
+use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES, SEGMENTS_PER_CHUNK, data_key_context};
+use crate::DataStore;
+use crate::bucket::Bucket;
+use crate::data::removal::remove_chunks;
+use crate::error::GatewayError;
+use crate::names::chunk_object;
+use crate::record::Piece;
+
+/// Chunks of one request that may be on their way at once; with the one being filled this bounds
+/// the memory of a request.
+const CHUNKS_IN_FLIGHT: usize = 4;
+
+/// Data that was written but that no index names yet. Unless [`Unfinished::keep`] is called it is
+/// removed again, also when the request is dropped because its client went away.
+pub(crate) struct Unfinished {
+    store: Arc<dyn DataStore>,
+    pool: PoolId,
+    data_id: [u8; 16],
+    chunks: u64,
+    // Writes run as tasks of their own: were they dropped with the request, a write could reach
+    // the cluster after the removal that is meant to undo it.
+    in_flight: FuturesUnordered<JoinHandle<Result<(), ClientError>>>,
+}
+
+impl Unfinished {
+    /// The data now belongs to the index, or it is not certain that it does not.
+    pub(crate) fn keep(mut self) {
+        self.chunks = 0;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if self.chunks == 0 {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let mut in_flight = std::mem::take(&mut self.in_flight);
+        let (store, pool, data_id, chunks) = (self.store.clone(), self.pool, self.data_id, self.chunks);
+        runtime.spawn(async move {
+            while in_flight.next().await.is_some() {}
+            if let Err(error) = remove_chunks(&store, pool, &data_id, chunks).await {
+                tracing::warn!(data_id = hex::encode(data_id), %error, "data of a failed upload stays behind");
+            }
+        });
+    }
+}
+
+/// Takes plaintext in any pieces and writes it as sealed chunks under a fresh data id and key.
+pub(crate) struct DataWriter {
+    cipher: SegmentCipher,
+    wrapped_key: [u8; atoll_crypto::WRAPPED_KEY_BYTES],
+    buffer: Vec<u8>,
+    buffer_bytes: u64,
+    budget: Budget,
+    // Of the budget, for the buffer; a write takes it along.
+    share: Option<Share>,
+    total: u64,
+    unfinished: Unfinished,
+}
+
+impl DataWriter {
+    /// No more than `bytes_max` may be pushed.
+    pub(crate) fn new(store: Arc<dyn DataStore>, budget: Budget, bucket: &Bucket, bytes_max: u64) -> Self {
+        let (data_id, data_key) = (random_bytes::<16>(), SecretKey::random());
+        let context = data_key_context(&bucket.record.id, &data_id);
+        DataWriter {
+            cipher: SegmentCipher::new(&data_key, &data_id),
+            wrapped_key: wrap_key(&bucket.key, &context, &data_key),
+            buffer: Vec::new(),
+            buffer_bytes: bytes_max.min(CHUNK_BYTES),
+            budget,
+            share: None,
+            total: 0,
+            unfinished: Unfinished {
+                store,
+                pool: bucket.record.pool,
+                data_id,
+                chunks: 0,
+                in_flight: FuturesUnordered::new(),
+            },
+        }
+    }
+
+    /// Adds plaintext; waits when too many chunks are on their way.
+    pub(crate) async fn push(&mut self, mut bytes: &[u8]) -> Result<(), GatewayError> {
+        while !bytes.is_empty() {
+            // A full chunk is sealed only when more follows: its last segment would otherwise
+            // need the mark of the final one.
+            if self.buffer.len() as u64 == CHUNK_BYTES {
+                self.write_chunk(false).await?;
+            }
+            if self.share.is_none() {
+                self.share = Some(self.budget.for_write(self.buffer_bytes).await?);
+                self.buffer.reserve_exact(self.buffer_bytes as usize);
+            }
+            let room = CHUNK_BYTES as usize - self.buffer.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.buffer.extend_from_slice(now);
+            self.total += now.len() as u64;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// Writes what is left and waits until everything is durable. No data makes no piece.
+    pub(crate) async fn finish(mut self) -> Result<(Option<Piece>, Unfinished), GatewayError> {
+        if !self.buffer.is_empty() {
+            self.write_chunk(true).await?;
+        }
+        while let Some(written) = self.unfinished.in_flight.next().await {
+            chunk_result(written)?;
+        }
+        let piece = (self.total > 0).then_some(Piece {
+            data_id: self.unfinished.data_id,
+            wrapped_key: self.wrapped_key,
+            bytes: self.total,
+        });
+        Ok((piece, self.unfinished))
+    }
+
+    async fn write_chunk(&mut self, is_final: bool) -> Result<(), GatewayError> {
+        let mut data = std::mem::take(&mut self.buffer);
+        let share = self.share.take();
+        let number = self.unfinished.chunks;
+        let seals = self.seal(number, is_final, &mut data);
+        let length = u32::try_from(data.len()).expect("a chunk has at most 4 MiB");
+        let request = WriteRequest {
+            object: chunk_object(&self.unfinished.data_id, number),
+            conditions: Vec::new(),
+            mutations: vec![Mutation::Write { offset: 0, length, seals: Some(seals) }],
+            payload: data.into(),
+            payload_sealed: true,
+        };
+        while self.unfinished.in_flight.len() >= CHUNKS_IN_FLIGHT {
+            if let Some(written) = self.unfinished.in_flight.next().await {
+                chunk_result(written)?;
+            }
+        }
+        let (store, pool) = (self.unfinished.store.clone(), self.unfinished.pool);
+        self.unfinished.chunks += 1;
+        self.unfinished.in_flight.push(tokio::spawn(async move {
+            let written = store.send_write(pool, request).await;
+            drop(share);
+            written
+        }));
+        Ok(())
+    }
+
+    fn seal(&self, chunk: u64, is_final: bool, data: &mut [u8]) -> Seals {
+        let count = data.len().div_ceil(SEGMENT_BYTES);
+        let mut seals = Vec::with_capacity(count * usize::from(SEAL_BYTES));
+        for (index, segment) in data.chunks_mut(SEGMENT_BYTES).enumerate() {
+            let number = chunk * SEGMENTS_PER_CHUNK + index as u64;
+            seals.extend_from_slice(&self.cipher.seal(number, is_final && index + 1 == count, segment));
+        }
+        Seals { unit_bytes: SEAL_UNIT_BYTES, seal_bytes: SEAL_BYTES, bytes: Bytes::from(seals) }
+    }
+}
+
+fn chunk_result(written: Result<Result<(), ClientError>, tokio::task::JoinError>) -> Result<(), GatewayError> {
+    match written {
+        Ok(result) => Ok(result?),
+        // The task cannot be cancelled, so it panicked or the runtime is going down.
+        Err(_) => Err(ClientError::ShutDown.into()),
+    }
+}

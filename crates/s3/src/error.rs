@@ -1,0 +1,99 @@
+//! What can go wrong below the S3 operations, and how it is told to S3 clients.
+
+use atoll_base::Refusal;
+use atoll_client::ClientError;
+use atoll_crypto::CryptoError;
+use http::StatusCode;
+use s3s::{S3Error, S3ErrorCode, s3_error};
+
+use crate::DirectoryError;
+
+/// An error of the gateway's own layers: index, data, directory.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// The cluster did not do what it was asked.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A key or a sealed segment does not open.
+    #[error(transparent)]
+    Crypto(#[from] CryptoError),
+    /// Cluster state did not answer.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// A record of the bucket index cannot be read.
+    #[error("{what} is damaged: {detail}")]
+    Malformed {
+        /// Which record.
+        what: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// Data that the index named is gone: it was replaced while it was being read.
+    #[error("data {data_id} was removed while it was being read")]
+    Vanished {
+        /// The data id, in hexadecimal.
+        data_id: String,
+    },
+    /// The bucket's index is not there.
+    #[error("bucket '{0}' does not exist")]
+    NoSuchBucket(String),
+    /// Somebody is deleting the bucket.
+    #[error("bucket '{0}' is being deleted; retry later")]
+    BucketBusy(String),
+    /// A condition of an index change does not hold.
+    #[error("condition {0} of the index change does not hold")]
+    ConditionFailed(usize),
+}
+
+impl GatewayError {
+    /// Whether it is certain that the write that failed with this error changed nothing.
+    pub(crate) fn is_definite(&self) -> bool {
+        match self {
+            GatewayError::Client(error) => {
+                error.refusal().is_some() || matches!(error, ClientError::NoSuchPool(_))
+            }
+            _ => true,
+        }
+    }
+}
+
+/// An S3 error that s3s has no name for.
+pub(crate) fn custom_error(code: &'static str, status: StatusCode, message: impl Into<String>) -> S3Error {
+    let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message.into());
+    error.set_status_code(status);
+    error
+}
+
+fn client_error(error: &ClientError) -> S3Error {
+    match error {
+        ClientError::TimedOut { .. } => s3_error!(SlowDown, "The cluster did not answer in time: {error}"),
+        ClientError::ShutDown => s3_error!(ServiceUnavailable, "The gateway is shutting down"),
+        ClientError::Refused { refusal: Refusal::NoSpace { .. }, .. } => {
+            custom_error("InsufficientStorage", StatusCode::INSUFFICIENT_STORAGE, error.to_string())
+        }
+        ClientError::Refused { refusal, .. } if refusal.is_retryable() => {
+            s3_error!(ServiceUnavailable, "{error}")
+        }
+        ClientError::Refused { .. } | ClientError::NoSuchPool(_) | ClientError::UnexpectedAnswer { .. } => {
+            s3_error!(InternalError, "{error}")
+        }
+    }
+}
+
+impl From<GatewayError> for S3Error {
+    fn from(error: GatewayError) -> Self {
+        match &error {
+            GatewayError::Client(error) => client_error(error),
+            GatewayError::Directory(DirectoryError::Unavailable(_)) => s3_error!(ServiceUnavailable, "{error}"),
+            GatewayError::NoSuchBucket(_) => s3_error!(NoSuchBucket, "The specified bucket does not exist"),
+            GatewayError::BucketBusy(_) => s3_error!(OperationAborted, "{error}"),
+            GatewayError::ConditionFailed(_) => {
+                s3_error!(PreconditionFailed, "At least one of the preconditions you specified did not hold")
+            }
+            GatewayError::Crypto(_)
+            | GatewayError::Directory(_)
+            | GatewayError::Malformed { .. }
+            | GatewayError::Vanished { .. } => s3_error!(InternalError, "{error}"),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The gateway as its owner sees it: configuration, start, collection of garbage.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_base::PoolId;
+use atoll_crypto::KeyService;
+use s3s::config::{S3Config, StaticConfigProvider};
+use s3s::host::SingleDomain;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use tokio::net::TcpListener;
+use tokio_rustls::rustls::ServerConfig;
+
+use crate::bucket::Buckets;
+use crate::collector::collect;
+use crate::data::Budget;
+use crate::error::GatewayError;
+use crate::ops::{Operations, Service};
+use crate::users::Users;
+use crate::{BucketDirectory, DataStore, shell};
+
+/// Largest XML document that a request may carry: a completion of 10,000 parts with checksums.
+const XML_BYTES_MAX: usize = 4 << 20;
+
+/// Settings of a gateway.
+#[derive(Clone)]
+pub struct GatewayConfig {
+    /// The pool in which new buckets are made.
+    pub pool: PoolId,
+    /// Index objects of a new bucket.
+    pub index_shards: u32,
+    /// The region that is told to clients.
+    pub region: String,
+    /// With a domain `d`, buckets can also be addressed as `bucket.d`.
+    pub domain: Option<String>,
+    /// With a TLS configuration, the listener speaks HTTPS only.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Connections served at once; more wait to be accepted.
+    pub connections_max: usize,
+    /// Bytes of object data that all requests together may have in memory; more wait.
+    pub memory_max: u64,
+    /// Bytes of all headers of one request.
+    pub header_bytes_max: usize,
+    /// How long a client may take to send its headers, and how long a connection may be idle.
+    pub header_timeout: Duration,
+    /// How long a client may send nothing in the middle of a body, or take nothing of an answer.
+    pub stall_timeout: Duration,
+    /// How long requests may go on after the shutdown began.
+    pub shutdown_timeout: Duration,
+    /// How long replaced or deleted data is kept for the GETs that are reading it.
+    pub garbage_grace: Duration,
+    /// Pause between two walks of the garbage collector; `None` for no collector.
+    pub collect_interval: Option<Duration>,
+}
+
+impl GatewayConfig {
+    /// The usual settings, for buckets in `pool`.
+    pub fn new(pool: PoolId) -> Self {
+        GatewayConfig {
+            pool,
+            index_shards: 8,
+            region: "us-east-1".into(),
+            domain: None,
+            tls: None,
+            connections_max: 4_096,
+            memory_max: 1 << 30,
+            header_bytes_max: 16 << 10,
+            header_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(60),
+            shutdown_timeout: Duration::from_secs(30),
+            garbage_grace: Duration::from_secs(60),
+            collect_interval: Some(Duration::from_secs(30)),
+        }
+    }
+}
+
+/// What one walk of the garbage collector did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectorReport {
+    /// Garbage records done with.
+    pub records: u64,
+    /// Bytes of data removed.
+    pub bytes: u64,
+    /// Buckets or records that made trouble; they are tried again on the next walk.
+    pub failures: u64,
+}
+
+/// An S3 gateway. Clones share everything.
+#[derive(Clone)]
+pub struct Gateway {
+    pub(crate) config: Arc<GatewayConfig>,
+    pub(crate) service: Arc<Service>,
+    pub(crate) s3: S3Service,
+}
+
+impl Gateway {
+    /// Puts a gateway together; nothing runs yet. Fails on a domain that is none.
+    pub fn new(
+        config: GatewayConfig,
+        store: Arc<dyn DataStore>,
+        directory: Arc<dyn BucketDirectory>,
+        keys: Arc<dyn KeyService>,
+    ) -> Result<Self, GatewayError> {
+        let service = Arc::new(Service {
+            store,
+            directory: directory.clone(),
+            keys: keys.clone(),
+            buckets: Buckets::new(directory.clone(), keys.clone()),
+            pool: config.pool,
+            index_shards: config.index_shards.max(1),
+            region: config.region.clone(),
+            budget: Budget::new(config.memory_max),
+        });
+        let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
+        builder.set_auth(Users::new(directory, keys));
+        let mut limits = S3Config::default();
+        limits.xml_max_body_size = XML_BYTES_MAX;
+        builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
+        if let Some(domain) = &config.domain {
+            let host = SingleDomain::new(domain).map_err(|error| GatewayError::Malformed {
+                what: format!("the gateway's domain '{domain}'"),
+                detail: error.to_string(),
+            })?;
+            builder.set_host(host);
+        }
+        Ok(Gateway { config: Arc::new(config), service, s3: builder.build() })
+    }
+
+    /// Serves the listener, and collects garbage, until `shutdown` resolves; then lets requests end.
+    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        let collector = self.config.collect_interval.map(|interval| {
+            let gateway = self.clone();
+            tokio::spawn(async move { gateway.collect_forever(interval).await })
+        });
+        shell::serve(self, listener, shutdown).await;
+        if let Some(collector) = collector {
+            collector.abort();
+        }
+    }
+
+    /// One walk of the garbage collector.
+    pub async fn collect_garbage(&self) -> Result<CollectorReport, GatewayError> {
+        collect(&self.service, self.config.garbage_grace).await
+    }
+
+    async fn collect_forever(&self, interval: Duration) {
+        loop {
+            tokio::time::sleep(interval).await;
+            match self.collect_garbage().await {
+                Ok(report) if report == CollectorReport::default() => {}
+                Ok(report) => tracing::info!(?report, "collected garbage"),
+                Err(error) => tracing::warn!(%error, "garbage collection fails"),
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The bucket index: the one place that says which objects exist. Every visible change is one
+//! conditional change of one index object.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_base::{Condition, Mutation, ObjectName};
+use atoll_client::ClientError;
+use bytes::Bytes;
+
+use crate::DataStore;
+use crate::bucket::Bucket;
+use crate::data::Unfinished;
+use crate::error::GatewayError;
+use crate::names::{DELETING_KEY, entry_key, index_object, shard_of};
+
+/// How often and how long a change waits for a deletion of its bucket to be decided.
+const DELETION_WAITS: u32 = 5;
+const DELETION_WAIT: Duration = Duration::from_millis(200);
+
+/// The index of one bucket.
+#[derive(Clone)]
+pub(crate) struct Index {
+    pub store: Arc<dyn DataStore>,
+    pub bucket: Arc<Bucket>,
+}
+
+impl Index {
+    pub(crate) fn new(store: Arc<dyn DataStore>, bucket: Arc<Bucket>) -> Self {
+        Index { store, bucket }
+    }
+
+    fn no_such_bucket(&self) -> GatewayError {
+        GatewayError::NoSuchBucket(self.bucket.record.name.clone())
+    }
+
+    /// Whether an index object that is not there is told as what it means.
+    pub(crate) fn explain(&self, error: ClientError) -> GatewayError {
+        if error.is_no_such_object() { self.no_such_bucket() } else { error.into() }
+    }
+
+    pub(crate) fn shards(&self) -> u32 {
+        self.bucket.record.index_shards.max(1)
+    }
+
+    pub(crate) fn object(&self, shard: u32) -> ObjectName {
+        index_object(&self.bucket.record.id, shard)
+    }
+
+    pub(crate) fn shard_of(&self, key: &str) -> u32 {
+        shard_of(key, self.shards())
+    }
+
+    /// The value under an index key that lives in the shard of an S3 key.
+    pub(crate) async fn get(&self, key: &str, index_key: Bytes) -> Result<Option<Bytes>, GatewayError> {
+        let object = self.object(self.shard_of(key));
+        let value = self.store.omap_get(self.bucket.record.pool, object, index_key).await;
+        value.map_err(|error| self.explain(error))
+    }
+
+    /// The entry of a visible object, as stored.
+    pub(crate) async fn entry(&self, key: &str) -> Result<Option<Bytes>, GatewayError> {
+        self.get(key, entry_key(key)).await
+    }
+
+    /// A page of a shard's records.
+    pub(crate) async fn page(
+        &self,
+        shard: u32,
+        prefix: Bytes,
+        from: Bytes,
+        limit: u32,
+    ) -> Result<(Vec<(Bytes, Bytes)>, bool), GatewayError> {
+        let page = self.store.omap_list(self.bucket.record.pool, self.object(shard), prefix, from, limit).await;
+        page.map_err(|error| self.explain(error))
+    }
+
+    /// All records of a shard with a prefix.
+    pub(crate) async fn all(&self, shard: u32, prefix: Bytes) -> Result<Vec<(Bytes, Bytes)>, GatewayError> {
+        let mut records = Vec::new();
+        let mut from = prefix.clone();
+        loop {
+            let limit = atoll_base::limits::OMAP_LIST_MAX;
+            let (mut page, more) = self.page(shard, prefix.clone(), from, limit).await?;
+            records.append(&mut page);
+            match records.last() {
+                Some((key, _)) if more => from = [key, &b"\0"[..]].concat().into(),
+                _ => return Ok(records),
+            }
+        }
+    }
+
+    /// Changes the shard of an S3 key if the bucket lives, is not being deleted, and `conditions`
+    /// hold. [`GatewayError::ConditionFailed`] counts within `conditions`.
+    pub(crate) async fn change(
+        &self,
+        key: &str,
+        conditions: Vec<Condition>,
+        mutations: Vec<Mutation>,
+    ) -> Result<(), GatewayError> {
+        let object = self.object(self.shard_of(key));
+        let mut all = vec![Condition::ObjectExists, Condition::OmapAbsent { key: DELETING_KEY.into() }];
+        all.extend(conditions);
+        for _ in 0..DELETION_WAITS {
+            let pool = self.bucket.record.pool;
+            let Err(error) = self.store.change(pool, object.clone(), all.clone(), mutations.clone()).await else {
+                return Ok(());
+            };
+            match error.failed_condition().map(usize::from) {
+                Some(0) => return Err(self.no_such_bucket()),
+                // The deletion either goes through or finds the bucket not empty and gives way.
+                Some(1) => tokio::time::sleep(DELETION_WAIT).await,
+                Some(index) => return Err(GatewayError::ConditionFailed(index - 2)),
+                None => return Err(self.explain(error)),
+            }
+        }
+        Err(GatewayError::BucketBusy(self.bucket.record.name.clone()))
+    }
+
+    /// Like [`Index::change`], for a change that makes freshly written data visible. The data is
+    /// removed again if it is certain that the change did not happen. Runs to its end even if the
+    /// client goes away meanwhile.
+    pub(crate) async fn publish(
+        &self,
+        key: &str,
+        conditions: Vec<Condition>,
+        mutations: Vec<Mutation>,
+        data: Unfinished,
+    ) -> Result<(), GatewayError> {
+        let (index, key) = (self.clone(), key.to_owned());
+        let publishing = tokio::spawn(async move {
+            let result = index.change(&key, conditions, mutations).await;
+            match &result {
+                Err(error) if error.is_definite() => drop(data),
+                _ => data.keep(),
+            }
+            result
+        });
+        publishing.await.unwrap_or(Err(ClientError::ShutDown.into()))
+    }
+}

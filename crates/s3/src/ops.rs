@@ -1,0 +1,67 @@
+//! The S3 operations. Each file holds one family; this one holds what they share.
+
+mod answers;
+mod body;
+mod bucket_removal;
+mod buckets;
+mod conditions;
+mod copy;
+mod delete;
+mod get;
+mod list;
+mod multipart;
+mod multipart_complete;
+mod multipart_list;
+mod put;
+mod s3_trait;
+
+pub(crate) use bucket_removal::tend_deletion;
+
+use std::sync::Arc;
+
+use atoll_base::PoolId;
+use atoll_base::records::BucketRecord;
+use atoll_crypto::KeyService;
+use s3s::S3Result;
+
+use crate::bucket::Buckets;
+use crate::data::Budget;
+use crate::error::GatewayError;
+use crate::index::Index;
+use crate::{BucketDirectory, DataStore};
+
+/// What all operations work with.
+pub(crate) struct Service {
+    pub store: Arc<dyn DataStore>,
+    pub directory: Arc<dyn BucketDirectory>,
+    pub keys: Arc<dyn KeyService>,
+    pub buckets: Buckets,
+    pub pool: PoolId,
+    pub index_shards: u32,
+    pub region: String,
+    pub budget: Budget,
+}
+
+/// A cheap handle on the operations: what s3s calls.
+#[derive(Clone)]
+pub(crate) struct Operations(pub Arc<Service>);
+
+impl Service {
+    /// The index of a bucket by name.
+    async fn index(&self, bucket: &str) -> Result<Index, GatewayError> {
+        Ok(Index::new(self.store.clone(), self.buckets.get(bucket).await?))
+    }
+
+    /// The index of a bucket by record.
+    pub(crate) async fn index_of(&self, record: BucketRecord) -> Result<Index, GatewayError> {
+        Ok(Index::new(self.store.clone(), self.buckets.open(record).await?))
+    }
+
+    /// Passes a result on, but forgets a bucket whose index turned out to be gone.
+    fn note<T>(&self, bucket: &str, result: Result<T, GatewayError>) -> S3Result<T> {
+        if let Err(GatewayError::NoSuchBucket(_)) = &result {
+            self.buckets.forget(bucket);
+        }
+        Ok(result?)
+    }
+}

@@ -1,0 +1,109 @@
+//! Taking in a request's body: counted, hashed, sealed and written in one pass.
+
+use futures::StreamExt;
+use http::{HeaderMap, StatusCode};
+use s3s::dto::StreamingBlob;
+use s3s::{S3Error, S3Result, StdError, TrailingHeaders, s3_error};
+
+use super::Service;
+use crate::bucket::Bucket;
+use crate::data::{DataWriter, Unfinished};
+use crate::digest::{Digests, Expected};
+use crate::error::custom_error;
+use crate::record::Piece;
+use crate::shell::is_aws_chunked;
+
+/// Largest object of one PUT, and largest part.
+pub(super) const BODY_BYTES_MAX: u64 = 5 << 30;
+
+/// A body that is stored but not yet visible.
+pub(super) struct StoredBody {
+    /// None if the body is empty.
+    pub piece: Option<Piece>,
+    pub data: Unfinished,
+    pub digests: Digests,
+    pub bytes: u64,
+}
+
+/// A body and what its sender said about it.
+pub(super) struct Upload {
+    pub body: Option<StreamingBlob>,
+    /// None if the request does not say.
+    pub length: Option<u64>,
+    pub expected: Expected,
+    pub trailers: Option<TrailingHeaders>,
+}
+
+/// Length of a body without its framing. boto3 over TLS sends aws-chunked bodies in HTTP chunks,
+/// that is, without a Content-Length.
+pub(super) fn body_length(headers: &HeaderMap, content_length: Option<i64>) -> Option<u64> {
+    let decoded = headers.get("x-amz-decoded-content-length").filter(|_| is_aws_chunked(headers));
+    match decoded {
+        Some(value) => value.to_str().ok()?.parse().ok(),
+        None => u64::try_from(content_length?).ok(),
+    }
+}
+
+impl Service {
+    /// Stores a body and verifies its length, digests and checksums. On an error nothing remains.
+    pub(super) async fn store_body(&self, bucket: &Bucket, upload: Upload) -> S3Result<StoredBody> {
+        let Some(length) = upload.length else {
+            return Err(s3_error!(MissingContentLength, "You must provide the Content-Length HTTP header"));
+        };
+        if length > BODY_BYTES_MAX {
+            return Err(s3_error!(
+                EntityTooLarge,
+                "Your proposed upload of {length} bytes exceeds the maximum of {BODY_BYTES_MAX}; use a multipart upload"
+            ));
+        }
+        let mut digest = upload.expected.hashers();
+        let mut writer = DataWriter::new(self.store.clone(), self.budget.clone(), bucket, length);
+        let mut bytes = 0;
+        if let Some(mut body) = upload.body {
+            while let Some(piece) = body.next().await {
+                let piece = piece.map_err(body_error)?;
+                bytes += piece.len() as u64;
+                if bytes > length {
+                    return Err(s3_error!(InvalidRequest, "The body is longer than its Content-Length"));
+                }
+                digest.update(&piece);
+                writer.push(&piece).await?;
+            }
+        }
+        // s3s takes an aws-chunked body that ends between two chunks for a whole one.
+        if bytes != length {
+            return Err(s3_error!(
+                IncompleteBody,
+                "You did not provide the number of bytes specified by the Content-Length HTTP header: {bytes} of {length}"
+            ));
+        }
+        let digests = digest.finish();
+        upload.expected.check(&digests, upload.trailers.as_ref())?;
+        let (piece, data) = writer.finish().await?;
+        Ok(StoredBody { piece, data, digests, bytes })
+    }
+}
+
+/// Tells apart what went wrong with a body. The error types of s3s are private; their texts name
+/// the variant.
+fn body_error(error: StdError) -> S3Error {
+    let text = error.to_string();
+    let has = |word: &str| text.contains(word);
+    if has("Sha256Mismatch") {
+        custom_error(
+            "XAmzContentSHA256Mismatch",
+            StatusCode::BAD_REQUEST,
+            "The provided 'x-amz-content-sha256' header does not match what was computed",
+        )
+    } else if has("SignatureMismatch") {
+        s3_error!(SignatureDoesNotMatch, "A chunk of the body is not signed as it must be")
+    } else if has(crate::shell::CHUNK_TOO_LARGE) {
+        s3_error!(InvalidRequest, "{text}")
+    } else if has(crate::shell::BODY_STALLED) {
+        s3_error!(RequestTimeout, "Your socket connection to the server was not read from or written to in time")
+    } else if has("ncomplete") || has("LengthMismatch") || has("closed before") {
+        s3_error!(IncompleteBody, "The request body ended too early: {text}")
+    } else {
+        s3_error!(InvalidRequest, "The request body cannot be read: {text}")
+    }
+}

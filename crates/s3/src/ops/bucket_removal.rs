@@ -1,0 +1,237 @@
+//! DeleteBucket, safe against concurrent writes and against a gateway that dies half-way.
+//!
+//! Every index object gets the mark `x/deleting`; writes carry the condition that there is none.
+//! With all marks in place the bucket cannot gain objects, so its emptiness can be looked at. The
+//! point of no return is making the mark of index object 0 final, which needs it to be still this
+//! attempt's. After that, whoever comes along (another DeleteBucket, or the collector) finishes the
+//! job: data of garbage and unfinished uploads, index objects with object 0 as the last, record.
+//!
+//! A mark names its attempt and the time. It is replaced or removed by others only [`STALE_MS`]
+//! later and beginning with index object 0, so a stalled attempt can never become final after that.
+
+use atoll_base::{Condition, Mutation};
+use bytes::Bytes;
+use s3s::dto::{DeleteBucketInput, DeleteBucketOutput};
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+use serde::{Deserialize, Serialize};
+
+use super::Service;
+use crate::clock::unix_ms;
+use crate::data::remove_pieces;
+use crate::error::GatewayError;
+use crate::index::Index;
+use crate::names::{DELETING_KEY, ENTRY_PREFIX, GARBAGE_PREFIX, PART_PREFIX};
+use crate::record::decode_pieces;
+
+/// After this time the attempt that set a mark is taken for dead. Far longer than any request may
+/// take, and than the clocks of gateways may differ.
+const STALE_MS: u64 = 10 * 60 * 1_000;
+
+#[derive(Serialize, Deserialize)]
+struct Mark {
+    format: u32,
+    since_ms: u64,
+    token: String,
+    /// Nothing can stop the deletion any more.
+    is_final: bool,
+}
+
+impl Mark {
+    fn encode(&self) -> Bytes {
+        serde_json::to_vec(self).expect("a mark is plain JSON").into()
+    }
+
+    fn decode(value: &[u8]) -> Result<Self, GatewayError> {
+        let malformed = |error: serde_json::Error| GatewayError::Malformed {
+            what: "a bucket's deletion mark".into(),
+            detail: error.to_string(),
+        };
+        serde_json::from_slice(value).map_err(malformed)
+    }
+
+    fn is_stale(&self, now_ms: u64) -> bool {
+        now_ms >= self.since_ms.saturating_add(STALE_MS)
+    }
+}
+
+/// What became of an attempt to mark an index object.
+enum Marking {
+    Marked,
+    /// An earlier attempt went past the point of no return.
+    Final,
+    /// The index object is gone already.
+    Missing,
+    /// Another attempt is at work.
+    Taken,
+}
+
+impl Service {
+    pub(super) async fn delete_bucket(
+        &self,
+        request: S3Request<DeleteBucketInput>,
+    ) -> S3Result<S3Response<DeleteBucketOutput>> {
+        let name = request.input.bucket;
+        let record = self.directory.bucket(&name).await.map_err(GatewayError::from)?;
+        let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.clone()))?;
+        let index = self.index_of(record).await?;
+
+        let token = hex::encode(atoll_crypto::random_bytes::<8>());
+        let mark = Mark { format: 1, since_ms: unix_ms(), token, is_final: false };
+        let mark_value = mark.encode();
+        for shard in 0..index.shards() {
+            match set_mark(&index, shard, &mark, &mark_value).await? {
+                Marking::Marked => {}
+                Marking::Final | Marking::Missing if shard == 0 => {
+                    finish_removal(self, &index).await?;
+                    return Ok(S3Response::new(DeleteBucketOutput::default()));
+                }
+                Marking::Final | Marking::Missing | Marking::Taken => {
+                    remove_marks(&index, &mark_value).await;
+                    return Err(s3_error!(OperationAborted, "The bucket is being deleted by another request"));
+                }
+            }
+        }
+        match is_empty(&index).await {
+            Ok(true) => {}
+            Ok(false) => {
+                remove_marks(&index, &mark_value).await;
+                return Err(s3_error!(BucketNotEmpty, "The bucket you tried to delete is not empty"));
+            }
+            Err(error) => {
+                remove_marks(&index, &mark_value).await;
+                return Err(error.into());
+            }
+        }
+        let own = vec![Condition::OmapEquals { key: DELETING_KEY.into(), value: mark_value }];
+        let value = Mark { is_final: true, ..mark }.encode();
+        let make_final = vec![Mutation::OmapSet { key: DELETING_KEY.into(), value }];
+        if let Err(error) = change(&index, 0, own, make_final).await {
+            return Err(if error.is_no_such_object() || error.failed_condition().is_some() {
+                s3_error!(OperationAborted, "The bucket is being deleted by another request")
+            } else {
+                GatewayError::from(error).into()
+            });
+        }
+        finish_removal(self, &index).await?;
+        Ok(S3Response::new(DeleteBucketOutput::default()))
+    }
+}
+
+async fn change(
+    index: &Index,
+    shard: u32,
+    conditions: Vec<Condition>,
+    mutations: Vec<Mutation>,
+) -> Result<(), atoll_client::ClientError> {
+    index.store.change(index.bucket.record.pool, index.object(shard), conditions, mutations).await
+}
+
+async fn set_mark(index: &Index, shard: u32, mark: &Mark, value: &Bytes) -> Result<Marking, GatewayError> {
+    let set = vec![Mutation::OmapSet { key: DELETING_KEY.into(), value: value.clone() }];
+    let free = vec![Condition::ObjectExists, Condition::OmapAbsent { key: DELETING_KEY.into() }];
+    match change(index, shard, free, set.clone()).await {
+        Ok(()) => return Ok(Marking::Marked),
+        Err(error) => match error.failed_condition() {
+            Some(0) => return Ok(Marking::Missing),
+            Some(_) => {}
+            None => return Err(error.into()),
+        },
+    }
+    let old = match get_mark(index, shard).await {
+        Ok(Some(old)) => old,
+        Ok(None) => return Ok(Marking::Taken),
+        Err(GatewayError::NoSuchBucket(_)) => return Ok(Marking::Missing),
+        Err(error) => return Err(error),
+    };
+    let old_mark = Mark::decode(&old)?;
+    if old_mark.is_final {
+        return Ok(Marking::Final);
+    }
+    if !old_mark.is_stale(mark.since_ms) {
+        return Ok(Marking::Taken);
+    }
+    let unchanged = vec![Condition::OmapEquals { key: DELETING_KEY.into(), value: old }];
+    match change(index, shard, unchanged, set).await {
+        Ok(()) => Ok(Marking::Marked),
+        Err(error) if error.failed_condition().is_some() => Ok(Marking::Taken),
+        Err(error) if error.is_no_such_object() => Ok(Marking::Missing),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Gives the bucket back to its users, as far as the marks are still this attempt's.
+async fn remove_marks(index: &Index, value: &Bytes) {
+    for shard in 0..index.shards() {
+        let own = vec![Condition::OmapEquals { key: DELETING_KEY.into(), value: value.clone() }];
+        let remove = vec![Mutation::OmapRemove { key: DELETING_KEY.into() }];
+        match change(index, shard, own, remove).await {
+            Ok(()) => {}
+            Err(error) if error.failed_condition().is_some() || error.is_no_such_object() => {}
+            Err(error) => {
+                tracing::warn!(bucket = index.bucket.record.name, %error, "a deletion mark stays behind");
+            }
+        }
+    }
+}
+
+async fn is_empty(index: &Index) -> Result<bool, GatewayError> {
+    for shard in 0..index.shards() {
+        let entries = Bytes::from_static(ENTRY_PREFIX);
+        if !index.page(shard, entries.clone(), entries, 1).await?.0.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn get_mark(index: &Index, shard: u32) -> Result<Option<Bytes>, GatewayError> {
+    let mark = index.store.omap_get(index.bucket.record.pool, index.object(shard), DELETING_KEY.into()).await;
+    mark.map_err(|error| index.explain(error))
+}
+
+/// Removes the data of garbage and of unfinished uploads. Data comes before the index object that
+/// names it, or a gateway that dies in between would leave orphans.
+async fn remove_leftovers(index: &Index, shard: u32) -> Result<(), GatewayError> {
+    for prefix in [GARBAGE_PREFIX, PART_PREFIX] {
+        let records = match index.all(shard, prefix.into()).await {
+            Err(GatewayError::NoSuchBucket(_)) => return Ok(()),
+            other => other?,
+        };
+        for (_, value) in records {
+            remove_pieces(&index.store, index.bucket.record.pool, &decode_pieces(&value)?).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Finishes a deletion whose point of no return has passed.
+async fn finish_removal(service: &Service, index: &Index) -> Result<(), GatewayError> {
+    for shard in (0..index.shards()).rev() {
+        remove_leftovers(index, shard).await?;
+        let marked = vec![Condition::ObjectExists, Condition::OmapExists { key: DELETING_KEY.into() }];
+        match change(index, shard, marked, vec![Mutation::Remove]).await {
+            Ok(()) => {}
+            Err(error) if error.failed_condition() == Some(0) || error.is_no_such_object() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    service.buckets.forget(&index.bucket.record.name);
+    service.directory.delete_bucket(&index.bucket.record).await?;
+    Ok(())
+}
+
+/// Finishes or takes back a deletion whose gateway died. The collector calls this now and then.
+pub(crate) async fn tend_deletion(service: &Service, index: &Index) -> Result<(), GatewayError> {
+    let Some(value) = get_mark(index, 0).await? else { return Ok(()) };
+    let mark = Mark::decode(&value)?;
+    if mark.is_final {
+        tracing::info!(bucket = index.bucket.record.name, "finishing a deletion that was cut short");
+        finish_removal(service, index).await
+    } else {
+        if mark.is_stale(unix_ms()) {
+            tracing::info!(bucket = index.bucket.record.name, "taking back a deletion that was cut short");
+            remove_marks(index, &value).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! Making, finding and listing buckets.
+
+use atoll_base::records::{BucketRecord, RECORD_FORMAT};
+use atoll_base::{Condition, Mutation};
+use atoll_crypto::{SecretKey, random_bytes};
+use s3s::dto::{
+    Bucket as BucketAnswer, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
+    GetBucketLocationInput, GetBucketLocationOutput, GetBucketVersioningInput, GetBucketVersioningOutput,
+    HeadBucketInput, HeadBucketOutput, ListBucketsInput, ListBucketsOutput,
+};
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+
+use super::Service;
+use super::answers::{owner, timestamp};
+use crate::bucket::bucket_key_context;
+use crate::clock::unix_ms;
+use crate::error::GatewayError;
+use crate::names::index_object;
+
+/// The access key of the user who signed a request.
+pub(super) fn signer<T>(request: &S3Request<T>) -> S3Result<String> {
+    let credentials = request.credentials.as_ref();
+    let credentials = credentials.ok_or_else(|| s3_error!(AccessDenied, "Signature is required"))?;
+    Ok(credentials.access_key.clone())
+}
+
+impl Service {
+    pub(super) async fn create_bucket(
+        &self,
+        request: S3Request<CreateBucketInput>,
+    ) -> S3Result<S3Response<CreateBucketOutput>> {
+        let owner = signer(&request)?;
+        let name = request.input.bucket;
+        if !s3s::path::check_bucket_name(&name) {
+            return Err(s3_error!(InvalidBucketName, "The specified bucket is not valid"));
+        }
+        if request.input.object_lock_enabled_for_bucket == Some(true) {
+            return Err(s3_error!(NotImplemented, "Object locks are not supported"));
+        }
+        let taken = |existing: &BucketRecord| match existing.owner == owner {
+            true => s3_error!(BucketAlreadyOwnedByYou, "You already own this bucket"),
+            false => s3_error!(BucketAlreadyExists, "The requested bucket name is not available"),
+        };
+        if let Some(existing) = self.directory.bucket(&name).await.map_err(GatewayError::from)? {
+            return Err(taken(&existing));
+        }
+
+        let id = hex::encode(random_bytes::<8>());
+        let wrapped_key =
+            self.keys.wrap(&bucket_key_context(&id), &SecretKey::random()).await.map_err(GatewayError::from)?;
+        let record = BucketRecord {
+            format: RECORD_FORMAT,
+            id,
+            name: name.clone(),
+            owner: owner.clone(),
+            pool: self.pool,
+            index_shards: self.index_shards,
+            wrapped_key,
+            created_unix_ms: unix_ms(),
+        };
+        // The index comes before the record: whoever finds the record finds a working bucket.
+        let made = async {
+            self.make_index(&record).await?;
+            Ok::<_, GatewayError>(self.directory.create_bucket(&record).await?)
+        };
+        let error = match made.await {
+            Ok(None) => {
+                self.buckets.forget(&name);
+                return Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{name}")) }));
+            }
+            Ok(Some(existing)) => taken(&existing),
+            // It is not certain that the record was not written: the index must stay.
+            Err(error @ GatewayError::Directory(_)) => return Err(error.into()),
+            Err(error) => error.into(),
+        };
+        self.remove_fresh_index(&record).await;
+        Err(error)
+    }
+
+    async fn make_index(&self, record: &BucketRecord) -> Result<(), GatewayError> {
+        for shard in 0..record.index_shards {
+            let object = index_object(&record.id, shard);
+            self.store.change(record.pool, object, vec![Condition::ObjectAbsent], vec![Mutation::Create]).await?;
+        }
+        Ok(())
+    }
+
+    /// Best effort: an index without a record harms nobody, and nobody knows its id.
+    async fn remove_fresh_index(&self, record: &BucketRecord) {
+        for shard in 0..record.index_shards {
+            let object = index_object(&record.id, shard);
+            if let Err(error) = self.store.change(record.pool, object, Vec::new(), vec![Mutation::Remove]).await {
+                tracing::warn!(bucket = record.name, %error, "an index object stays behind");
+            }
+        }
+    }
+
+    pub(super) async fn head_bucket(
+        &self,
+        request: S3Request<HeadBucketInput>,
+    ) -> S3Result<S3Response<HeadBucketOutput>> {
+        self.buckets.get(&request.input.bucket).await?;
+        Ok(S3Response::new(HeadBucketOutput { bucket_region: Some(self.region.clone()), ..Default::default() }))
+    }
+
+    pub(super) async fn list_buckets(
+        &self,
+        request: S3Request<ListBucketsInput>,
+    ) -> S3Result<S3Response<ListBucketsOutput>> {
+        let signer = signer(&request)?;
+        let input = request.input;
+        let records = self.directory.buckets().await.map_err(GatewayError::from)?;
+        let prefix = input.prefix.clone().unwrap_or_default();
+        let after = input.continuation_token.clone().unwrap_or_default();
+        let mut listed = records.iter().filter(|record| record.name.starts_with(&prefix) && record.name > after);
+        let limit = input.max_buckets.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(10_000);
+        let answer = |record: &BucketRecord| BucketAnswer {
+            creation_date: Some(timestamp(record.created_unix_ms)),
+            name: Some(record.name.clone()),
+            ..Default::default()
+        };
+        let buckets: Vec<_> = listed.by_ref().take(limit).map(answer).collect();
+        let more = listed.next().is_some();
+        let last = buckets.last().and_then(|bucket| bucket.name.clone());
+        Ok(S3Response::new(ListBucketsOutput {
+            continuation_token: last.filter(|_| more),
+            buckets: Some(buckets),
+            owner: Some(owner(&signer)),
+            prefix: input.prefix,
+        }))
+    }
+
+    pub(super) async fn get_bucket_location(
+        &self,
+        request: S3Request<GetBucketLocationInput>,
+    ) -> S3Result<S3Response<GetBucketLocationOutput>> {
+        self.buckets.get(&request.input.bucket).await?;
+        // S3 says "no constraint" for its oldest region.
+        let constraint = (self.region != "us-east-1").then(|| BucketLocationConstraint::from(self.region.clone()));
+        Ok(S3Response::new(GetBucketLocationOutput { location_constraint: constraint }))
+    }
+
+    pub(super) async fn get_bucket_versioning(
+        &self,
+        request: S3Request<GetBucketVersioningInput>,
+    ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
+        self.buckets.get(&request.input.bucket).await?;
+        Ok(S3Response::new(GetBucketVersioningOutput::default()))
+    }
+}

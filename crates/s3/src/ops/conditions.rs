@@ -1,0 +1,172 @@
+//! Conditional requests: RFC 9110 section 13 for reads, S3's subset of it for writes.
+
+use atoll_base::Condition;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use s3s::dto::{ETagCondition, Timestamp, TimestampFormat};
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+
+use crate::clock::system_time;
+use crate::error::GatewayError;
+use crate::index::Index;
+use crate::names::entry_key;
+use crate::record::{EntryHead, decode_head};
+
+/// Conditions of a read, or of the source of a copy.
+#[derive(Default)]
+pub(super) struct ReadConditions {
+    pub if_match: Option<ETagCondition>,
+    pub if_none_match: Option<ETagCondition>,
+    pub if_modified_since: Option<Timestamp>,
+    pub if_unmodified_since: Option<Timestamp>,
+}
+
+fn matches(condition: &ETagCondition, etag: &str) -> bool {
+    condition.as_etag().is_none_or(|wanted| wanted.value() == etag)
+}
+
+pub(super) fn precondition_failed() -> S3Error {
+    s3_error!(PreconditionFailed, "At least one of the preconditions you specified did not hold")
+}
+
+impl ReadConditions {
+    /// 412 or 304 if a condition does not hold. HTTP dates have whole seconds.
+    pub(super) fn check(&self, head: &EntryHead) -> S3Result<()> {
+        let seconds = head.modified_ms / 1_000 * 1_000;
+        let modified = Timestamp::from(system_time(seconds));
+        match (&self.if_match, &self.if_unmodified_since) {
+            (Some(condition), _) if !matches(condition, &head.etag) => return Err(precondition_failed()),
+            (None, Some(since)) if modified > *since => return Err(precondition_failed()),
+            _ => {}
+        }
+        match (&self.if_none_match, &self.if_modified_since) {
+            (Some(condition), _) if matches(condition, &head.etag) => Err(not_modified(head, &modified)),
+            (None, Some(since)) if modified <= *since => Err(not_modified(head, &modified)),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`ReadConditions::check`], but a copy has no 304.
+    pub(super) fn check_copy_source(&self, head: &EntryHead) -> S3Result<()> {
+        self.check(head).map_err(|_| precondition_failed())
+    }
+}
+
+fn not_modified(head: &EntryHead, modified: &Timestamp) -> S3Error {
+    let mut headers = HeaderMap::new();
+    if let Ok(etag) = HeaderValue::from_str(&format!("\"{}\"", head.etag)) {
+        headers.insert(header::ETAG, etag);
+    }
+    let mut date = Vec::new();
+    if modified.format(TimestampFormat::HttpDate, &mut date).is_ok()
+        && let Ok(date) = HeaderValue::from_bytes(&date)
+    {
+        headers.insert(header::LAST_MODIFIED, date);
+    }
+    let mut error = S3Error::new(S3ErrorCode::Custom("NotModified".into()));
+    error.set_status_code(StatusCode::NOT_MODIFIED);
+    error.set_headers(headers);
+    error
+}
+
+/// Conditions of a write.
+#[derive(Default)]
+pub(super) struct WriteConditions {
+    pub if_match: Option<ETagCondition>,
+    pub if_none_match: Option<ETagCondition>,
+}
+
+impl WriteConditions {
+    /// Checks against the entry as it is now, and returns what makes the index change fail if the
+    /// entry is another one by then.
+    pub(super) async fn resolve(&self, index: &Index, key: &str) -> Result<Vec<Condition>, WriteConditionError> {
+        let entry = match (&self.if_match, &self.if_none_match) {
+            (None, None) => return Ok(Vec::new()),
+            (None, Some(ETagCondition::Any)) | (Some(_), None) => index.entry(key).await?,
+            _ => {
+                return Err(
+                    s3_error!(NotImplemented, "Only If-Match, or If-None-Match with *, can be used").into()
+                );
+            }
+        };
+        let Some(condition) = &self.if_match else {
+            return match entry {
+                Some(_) => Err(precondition_failed().into()),
+                None => Ok(vec![Condition::OmapAbsent { key: entry_key(key) }]),
+            };
+        };
+        let Some(value) = entry else {
+            return Err(s3_error!(NoSuchKey, "The specified key does not exist").into());
+        };
+        let head: EntryHead = decode_head(&value)?;
+        if !matches(condition, &head.etag) {
+            return Err(precondition_failed().into());
+        }
+        Ok(vec![Condition::OmapEquals { key: entry_key(key), value }])
+    }
+}
+
+/// Why conditions of a write do not hold or cannot be found out.
+pub(super) enum WriteConditionError {
+    /// An answer for the client.
+    Answer(S3Error),
+    /// The index could not be read.
+    Gateway(GatewayError),
+}
+
+impl From<S3Error> for WriteConditionError {
+    fn from(error: S3Error) -> Self {
+        WriteConditionError::Answer(error)
+    }
+}
+
+impl From<GatewayError> for WriteConditionError {
+    fn from(error: GatewayError) -> Self {
+        WriteConditionError::Gateway(error)
+    }
+}
+
+impl From<WriteConditionError> for S3Error {
+    fn from(error: WriteConditionError) -> Self {
+        match error {
+            WriteConditionError::Answer(error) => error,
+            WriteConditionError::Gateway(error) => error.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn etag(value: &str) -> Option<ETagCondition> {
+        Some(ETagCondition::parse_http_header(value.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn etag_conditions_go_before_dates() {
+        let head = EntryHead { etag: "abc".into(), modified_ms: 10_500, ..Default::default() };
+        let at = |seconds: u64| Some(Timestamp::from(system_time(seconds * 1_000)));
+        let status = |conditions: ReadConditions| match conditions.check(&head) {
+            Ok(()) => 200,
+            Err(error) => error.status_code().unwrap().as_u16(),
+        };
+        let none = ReadConditions::default;
+        assert_eq!(status(none()), 200);
+        assert_eq!(status(ReadConditions { if_match: etag("\"abc\""), ..none() }), 200);
+        assert_eq!(status(ReadConditions { if_match: etag("*"), ..none() }), 200);
+        assert_eq!(status(ReadConditions { if_match: etag("\"x\""), ..none() }), 412);
+        assert_eq!(status(ReadConditions { if_none_match: etag("\"abc\""), ..none() }), 304);
+        assert_eq!(
+            status(ReadConditions { if_none_match: etag("\"x\""), if_modified_since: at(99), ..none() }),
+            200
+        );
+        assert_eq!(
+            status(ReadConditions { if_match: etag("\"abc\""), if_unmodified_since: at(1), ..none() }),
+            200
+        );
+        assert_eq!(status(ReadConditions { if_modified_since: at(10), ..none() }), 304);
+        assert_eq!(status(ReadConditions { if_modified_since: at(9), ..none() }), 200);
+        assert_eq!(status(ReadConditions { if_unmodified_since: at(10), ..none() }), 200);
+        assert_eq!(status(ReadConditions { if_unmodified_since: at(9), ..none() }), 412);
+    }
+}

@@ -1,0 +1,175 @@
+//! CopyObject: the source is opened and sealed anew, so that no two objects share data.
+
+use std::ops::Range;
+
+use atoll_base::Mutation;
+use futures::StreamExt;
+use s3s::dto::{CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective};
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+
+use super::Service;
+use super::answers::{
+    always_encrypted, checked_metadata, content_headers, entry_checksum_type, etag, set_checksums, timestamp,
+};
+use super::body::{BODY_BYTES_MAX, StoredBody};
+use super::conditions::ReadConditions;
+use super::put::{check_encryption, check_key};
+use crate::clock::unix_ms;
+use crate::data::DataWriter;
+use crate::digest::{Algorithm, Expected};
+use crate::error::GatewayError;
+use crate::index::Index;
+use crate::names::{entry_key, garbage_key};
+use crate::record::{EntryHead, Piece, encode};
+
+const ATTEMPTS: u32 = 3;
+
+/// The source of a copy, found and checked.
+pub(super) struct Source {
+    pub index: Index,
+    pub key: String,
+    pub head: EntryHead,
+    pub pieces: Vec<Piece>,
+}
+
+impl Service {
+    /// Finds the source of a copy and checks its conditions.
+    pub(super) async fn copy_source(&self, source: &CopySource, conditions: &ReadConditions) -> S3Result<Source> {
+        let CopySource::Bucket { bucket, key, version_id } = source else {
+            return Err(s3_error!(NotImplemented, "Copying from access points is not supported"));
+        };
+        if version_id.as_ref().is_some_and(|version| &**version != "null") {
+            return Err(s3_error!(NoSuchVersion, "Buckets are not versioned"));
+        }
+        let index = self.note(bucket, self.index(bucket).await)?;
+        let (head, pieces) = self.entry(&index, key).await?;
+        conditions.check_copy_source(&head)?;
+        Ok(Source { index, key: key.to_string(), head, pieces })
+    }
+
+    /// Copies a range of the source's data into data of the target bucket.
+    pub(super) async fn copy_data(
+        &self,
+        source: &mut Source,
+        range: Option<Range<u64>>,
+        target: &Index,
+        expected: &Expected,
+    ) -> S3Result<StoredBody> {
+        for attempt in 1.. {
+            let range = range.clone().unwrap_or(0..source.head.size);
+            if range.end - range.start > BODY_BYTES_MAX {
+                return Err(s3_error!(
+                    InvalidRequest,
+                    "A copy source may have {BODY_BYTES_MAX} bytes; copy larger objects in parts"
+                ));
+            }
+            match self.copy_range(source, range, target, expected).await {
+                Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => {
+                    let (head, pieces) = self.entry(&source.index, &source.key).await?;
+                    if head.etag != source.head.etag {
+                        return Err(s3_error!(OperationAborted, "The source was replaced while it was copied"));
+                    }
+                    (source.head, source.pieces) = (head, pieces);
+                }
+                other => return Ok(other?),
+            }
+        }
+        Err(s3_error!(InternalError, "unreachable: every attempt returns"))
+    }
+
+    async fn copy_range(
+        &self,
+        source: &Source,
+        range: Range<u64>,
+        target: &Index,
+        expected: &Expected,
+    ) -> Result<StoredBody, GatewayError> {
+        let bytes = range.end - range.start;
+        let _reading = self.budget.for_copy(bytes).await?;
+        let mut digest = expected.hashers();
+        let mut writer = DataWriter::new(self.store.clone(), self.budget.clone(), &target.bucket, bytes);
+        let mut data = std::pin::pin!(self.open_data(&source.index, &source.pieces, range, None).await?);
+        while let Some(piece) = data.next().await {
+            let piece = piece?;
+            digest.update(&piece);
+            writer.push(&piece).await?;
+        }
+        let digests = digest.finish();
+        let (piece, data) = writer.finish().await?;
+        Ok(StoredBody { piece, data, digests, bytes })
+    }
+
+    pub(super) async fn copy_object(
+        &self,
+        request: S3Request<CopyObjectInput>,
+    ) -> S3Result<S3Response<CopyObjectOutput>> {
+        let mut input = request.input;
+        let key = input.key;
+        check_key(&key)?;
+        check_encryption(input.server_side_encryption.as_ref(), input.sse_customer_algorithm.as_ref())?;
+        let replaces = match input.metadata_directive.as_ref().map(MetadataDirective::as_str) {
+            None | Some(MetadataDirective::COPY) => false,
+            Some(MetadataDirective::REPLACE) => true,
+            Some(_) => return Err(s3_error!(InvalidArgument, "Unknown metadata directive")),
+        };
+        let conditions = ReadConditions {
+            if_match: input.copy_source_if_match,
+            if_none_match: input.copy_source_if_none_match,
+            if_modified_since: input.copy_source_if_modified_since,
+            if_unmodified_since: input.copy_source_if_unmodified_since,
+        };
+        let mut source = self.copy_source(&input.copy_source, &conditions).await?;
+        let target = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let is_same = source.key == key && source.index.bucket.record.id == target.bucket.record.id;
+        if is_same && !replaces {
+            return Err(s3_error!(
+                InvalidRequest,
+                "This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata"
+            ));
+        }
+        let (headers, metadata) = if replaces {
+            (content_headers!(input), checked_metadata(input.metadata.take())?)
+        } else {
+            (source.head.headers.clone(), source.head.metadata.clone())
+        };
+
+        let mut expected = Expected::default();
+        match &input.checksum_algorithm {
+            Some(algorithm) => expected.add_algorithm(Algorithm::parse(algorithm.as_str())?),
+            None => {
+                for name in source.head.checksums.keys() {
+                    expected.add_algorithm(Algorithm::parse(name)?);
+                }
+            }
+        }
+        let stored = self.copy_data(&mut source, None, &target, &expected).await?;
+        let head = EntryHead {
+            size: stored.bytes,
+            etag: stored.digests.etag(),
+            modified_ms: unix_ms(),
+            headers,
+            metadata,
+            checksums: stored.digests.checksums,
+            ..Default::default()
+        };
+        let change = Mutation::OmapReplace {
+            key: entry_key(&key),
+            value: Some(encode(&head, stored.piece.as_slice())),
+            displaced_to: garbage_key(head.modified_ms),
+        };
+        self.note(&input.bucket, target.publish(&key, Vec::new(), vec![change], stored.data).await)?;
+
+        let mut result = CopyObjectResult {
+            e_tag: Some(etag(&head.etag)),
+            last_modified: Some(timestamp(head.modified_ms)),
+            checksum_type: entry_checksum_type(&head),
+            ..Default::default()
+        };
+        set_checksums!(result, head.checksums);
+        Ok(S3Response::new(CopyObjectOutput {
+            copy_object_result: Some(result),
+            server_side_encryption: always_encrypted(),
+            ..Default::default()
+        }))
+    }
+}

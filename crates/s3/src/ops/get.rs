@@ -1,0 +1,230 @@
+//! GetObject and HeadObject.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use s3s::dto::{GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, StreamingBlob};
+use s3s::{Body, S3Error, S3Request, S3Response, S3Result, s3_error};
+
+use super::Service;
+use super::answers::{always_encrypted, entry_checksum_type, etag, metadata, set_checksums, size, timestamp};
+use super::conditions::ReadConditions;
+use super::put::check_encryption;
+use crate::data::{Budget, DataReader, plan_reads};
+use crate::digest::Algorithm;
+use crate::error::GatewayError;
+use crate::index::Index;
+use crate::record::{EntryHead, Piece, decode_head, decode_pieces};
+
+/// How often a GET begins anew when the object is replaced, and its old data collected, under it.
+const ATTEMPTS: u32 = 3;
+
+pub(super) fn no_such_key() -> S3Error {
+    s3_error!(NoSuchKey, "The specified key does not exist")
+}
+
+/// The bytes that a Range header asks for.
+pub(super) fn resolve_range(range: Option<s3s::dto::Range>, bytes: u64) -> S3Result<Option<Range<u64>>> {
+    let Some(range) = range else { return Ok(None) };
+    match range.check(bytes) {
+        Ok(found) if found.start < found.end => Ok(Some(found)),
+        _ => {
+            let mut error = s3_error!(InvalidRange, "The requested range is not satisfiable");
+            if let Ok(value) = HeaderValue::from_str(&format!("bytes */{bytes}")) {
+                error.set_headers(HeaderMap::from_iter([(header::CONTENT_RANGE, value)]));
+            }
+            Err(error)
+        }
+    }
+}
+
+fn refuse_versions_and_parts(version: Option<&String>, part: Option<i32>) -> S3Result<()> {
+    if version.is_some_and(|version| version != "null") {
+        return Err(s3_error!(NoSuchVersion, "Buckets are not versioned"));
+    }
+    match part {
+        Some(_) => Err(s3_error!(NotImplemented, "Reading one part by its number is not supported; use Range")),
+        None => Ok(()),
+    }
+}
+
+impl Service {
+    /// Entry of a visible object: head and pieces.
+    pub(super) async fn entry(&self, index: &Index, key: &str) -> S3Result<(EntryHead, Vec<Piece>)> {
+        let value = self.note(&index.bucket.record.name, index.entry(key).await)?.ok_or_else(no_such_key)?;
+        Ok((decode_head(&value)?, decode_pieces(&value)?))
+    }
+
+    /// Opens a range for reading. The first part of the data has been read and authenticated when
+    /// this returns, so most troubles still get a proper answer.
+    pub(super) async fn open_data(
+        &self,
+        index: &Index,
+        pieces: &[Piece],
+        range: Range<u64>,
+        budget: Option<Budget>,
+    ) -> Result<impl futures::Stream<Item = Result<Bytes, GatewayError>> + Send + 'static, GatewayError> {
+        let reads = plan_reads(pieces, range);
+        let (reader, reads) = DataReader::new(self.store.clone(), budget, &index.bucket, pieces, reads)?;
+        let mut stream = Box::pin(reader.stream(reads));
+        let first = stream.next().await.transpose()?;
+        Ok(futures::stream::iter(first.map(Ok)).chain(stream))
+    }
+
+    pub(super) async fn get_object(
+        &self,
+        request: S3Request<GetObjectInput>,
+    ) -> S3Result<S3Response<GetObjectOutput>> {
+        let input = request.input;
+        refuse_versions_and_parts(input.version_id.as_ref(), input.part_number)?;
+        check_encryption(None, input.sse_customer_algorithm.as_ref())?;
+        let conditions = ReadConditions {
+            if_match: input.if_match,
+            if_none_match: input.if_none_match,
+            if_modified_since: input.if_modified_since,
+            if_unmodified_since: input.if_unmodified_since,
+        };
+        let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        for attempt in 1.. {
+            let (head, pieces) = self.entry(&index, &input.key).await?;
+            conditions.check(&head)?;
+            let range = resolve_range(input.range, head.size)?;
+            let bytes = range.clone().unwrap_or(0..head.size);
+            let stream = match self.open_data(&index, &pieces, bytes.clone(), Some(self.budget.clone())).await {
+                Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => continue,
+                other => other?,
+            };
+            let name = format!("{}/{}", input.bucket, input.key);
+            let frames = stream.map_ok(Frame::data).inspect_err(move |error| {
+                // The answer has begun: all that is left is to cut the connection.
+                tracing::error!(object = name, %error, "GET fails in the middle of its data");
+            });
+            let body = StreamingBlob::from(Body::http_body_unsync(StreamBody::new(frames)));
+
+            let wants_checksums = input.checksum_mode.is_some() && range.is_none();
+            let mut output = object_output(&head, wants_checksums);
+            output.content_length = Some(size(bytes.end - bytes.start));
+            output.body = Some(body);
+            let mut response = S3Response::new(output);
+            if range.is_some() {
+                response.output.content_range =
+                    Some(format!("bytes {}-{}/{}", bytes.start, bytes.end - 1, head.size));
+                response.status = Some(StatusCode::PARTIAL_CONTENT);
+            }
+            return Ok(response);
+        }
+        Err(s3_error!(InternalError, "unreachable: every attempt returns"))
+    }
+
+    pub(super) async fn head_object(
+        &self,
+        request: S3Request<HeadObjectInput>,
+    ) -> S3Result<S3Response<HeadObjectOutput>> {
+        let input = request.input;
+        refuse_versions_and_parts(input.version_id.as_ref(), input.part_number)?;
+        let conditions = ReadConditions {
+            if_match: input.if_match,
+            if_none_match: input.if_none_match,
+            if_modified_since: input.if_modified_since,
+            if_unmodified_since: input.if_unmodified_since,
+        };
+        let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let (head, _) = self.entry(&index, &input.key).await?;
+        conditions.check(&head)?;
+        let range = resolve_range(input.range, head.size)?;
+        let found = object_output(&head, input.checksum_mode.is_some() && range.is_none());
+        let mut response = S3Response::new(HeadObjectOutput {
+            accept_ranges: found.accept_ranges,
+            cache_control: input.response_cache_control.or(found.cache_control),
+            checksum_crc32: found.checksum_crc32,
+            checksum_crc32c: found.checksum_crc32c,
+            checksum_crc64nvme: found.checksum_crc64nvme,
+            checksum_sha1: found.checksum_sha1,
+            checksum_sha256: found.checksum_sha256,
+            checksum_type: found.checksum_type,
+            content_disposition: input.response_content_disposition.or(found.content_disposition),
+            content_encoding: input.response_content_encoding.or(found.content_encoding),
+            content_language: input.response_content_language.or(found.content_language),
+            content_length: Some(size(head.size)),
+            content_type: input.response_content_type.or(found.content_type),
+            e_tag: found.e_tag,
+            expires: input.response_expires.or(found.expires),
+            last_modified: found.last_modified,
+            metadata: found.metadata,
+            server_side_encryption: found.server_side_encryption,
+            ..Default::default()
+        });
+        if let Some(range) = range {
+            response.output.content_length = Some(size(range.end - range.start));
+            response.output.content_range = Some(format!("bytes {}-{}/{}", range.start, range.end - 1, head.size));
+            response.status = Some(StatusCode::PARTIAL_CONTENT);
+        }
+        Ok(response)
+    }
+}
+
+/// Everything about an object but its data. s3s itself applies the `response-*` overrides of a GET.
+fn object_output(head: &EntryHead, with_checksums: bool) -> GetObjectOutput {
+    let headers = head.headers.clone();
+    let default_type = || "binary/octet-stream".to_owned();
+    let mut output = GetObjectOutput {
+        accept_ranges: Some("bytes".into()),
+        cache_control: headers.cache_control,
+        content_disposition: headers.content_disposition,
+        content_encoding: headers.content_encoding,
+        content_language: headers.content_language,
+        content_type: Some(headers.content_type.unwrap_or_else(default_type)),
+        expires: headers.expires.map(|seconds| timestamp(u64::try_from(seconds).unwrap_or(0) * 1_000)),
+        e_tag: Some(etag(&head.etag)),
+        last_modified: Some(timestamp(head.modified_ms)),
+        metadata: metadata(&head.metadata),
+        server_side_encryption: always_encrypted(),
+        ..Default::default()
+    };
+    if with_checksums {
+        set_checksums!(output, head.checksums);
+        output.checksum_type = entry_checksum_type(head);
+    }
+    output
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn resolve(header: &str, bytes: u64) -> Option<Range<u64>> {
+        resolve_range(Some(s3s::dto::Range::parse(header).unwrap()), bytes).ok().flatten()
+    }
+
+    #[test]
+    fn ranges_resolve_as_in_rfc_9110() {
+        assert_eq!(resolve("bytes=0-0", 10), Some(0..1));
+        assert_eq!(resolve("bytes=5-", 10), Some(5..10));
+        assert_eq!(resolve("bytes=5-99", 10), Some(5..10));
+        assert_eq!(resolve("bytes=-3", 10), Some(7..10));
+        assert_eq!(resolve("bytes=-30", 10), Some(0..10));
+        assert_eq!(resolve("bytes=-0", 10), None);
+        assert_eq!(resolve("bytes=10-", 10), None);
+        assert_eq!(resolve("bytes=0-", 0), None);
+        assert_eq!(resolve("bytes=-1", 0), None);
+        assert!(s3s::dto::Range::parse("bytes=5-4").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_stay_within_the_object(first: u32, length in 0u32..100, bytes in 0u64..200) {
+            let first = first % 250;
+            if let Some(range) = resolve(&format!("bytes={first}-{}", first + length), bytes) {
+                prop_assert!(range.start < range.end && range.end <= bytes);
+                prop_assert_eq!(range.start, u64::from(first));
+            } else {
+                prop_assert!(u64::from(first) >= bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! CompleteMultipartUpload.
+
+use std::collections::BTreeMap;
+
+use atoll_base::Mutation;
+use s3s::dto::{CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+
+use super::Service;
+use super::answers::{always_encrypted, entry_checksum_type, etag, set_checksums};
+use super::conditions::{WriteConditions, precondition_failed};
+use super::multipart::{OpenUpload, PARTS_MAX, unchanged};
+use crate::clock::unix_ms;
+use crate::digest::{Algorithm, multipart_etag};
+use crate::error::GatewayError;
+use crate::index::Index;
+use crate::names::{entry_key, garbage_key, parse_part_number, part_key, part_prefix, upload_key};
+use crate::record::{Checksums, EntryHead, PartHead, Piece, decode_head, decode_pieces, encode};
+
+/// Smallest part that is not the last.
+const PART_BYTES_MIN: u64 = 5 << 20;
+
+struct StoredPart {
+    head: PartHead,
+    pieces: Vec<Piece>,
+}
+
+/// What the object will be.
+struct Assembly {
+    head: EntryHead,
+    pieces: Vec<Piece>,
+    used: Vec<u32>,
+}
+
+impl Service {
+    pub(super) async fn complete_multipart_upload(
+        &self,
+        request: S3Request<CompleteMultipartUploadInput>,
+    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        let input = request.input;
+        let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let head = match self.complete(&index, &input).await {
+            // Perhaps this very upload was completed by a request whose answer got lost.
+            Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
+                let entry = self.note(&input.bucket, index.entry(&input.key).await)?;
+                let head: Option<EntryHead> = entry.map(|value| decode_head(&value)).transpose()?;
+                let own = head.filter(|head| head.upload_id.as_ref() == Some(&input.upload_id));
+                own.ok_or(error)?
+            }
+            other => other?,
+        };
+        let mut output = CompleteMultipartUploadOutput {
+            location: Some(format!("/{}/{}", input.bucket, input.key)),
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            e_tag: Some(etag(&head.etag)),
+            checksum_type: entry_checksum_type(&head),
+            server_side_encryption: always_encrypted(),
+            ..Default::default()
+        };
+        set_checksums!(output, head.checksums);
+        Ok(S3Response::new(output))
+    }
+
+    async fn complete(&self, index: &Index, input: &CompleteMultipartUploadInput) -> S3Result<EntryHead> {
+        let (key, upload_id) = (&input.key, &input.upload_id);
+        let listed =
+            input.multipart_upload.as_ref().and_then(|upload| upload.parts.as_deref()).unwrap_or_default();
+        let conditions =
+            WriteConditions { if_match: input.if_match.clone(), if_none_match: input.if_none_match.clone() };
+        let upload = self.close_upload(index, key, upload_id).await?;
+        let attempt = async {
+            let stored = self.stored_parts(index, key, upload_id).await?;
+            let assembly = assemble(&upload, upload_id, listed, &stored)?;
+            check_whole(input, &assembly.head)?;
+            let mut guards = vec![unchanged(key, upload_id, &upload.value)];
+            guards.extend(conditions.resolve(index, key).await?);
+            let changes = changes(key, upload_id, &assembly, &stored);
+            match index.change(key, guards, changes).await {
+                Err(GatewayError::ConditionFailed(0)) => {
+                    Err(s3_error!(NoSuchUpload, "The upload was completed or aborted by another request"))
+                }
+                Err(GatewayError::ConditionFailed(_)) => Err(precondition_failed()),
+                result => self.note(&input.bucket, result).map(|()| assembly.head),
+            }
+        };
+        let result = attempt.await;
+        if let Err(error) = &result
+            && error.status_code().is_some_and(|status| status.is_client_error())
+            && *error.code() != S3ErrorCode::NoSuchUpload
+        {
+            // The client may correct its list, or add what is missing, and try again. If this
+            // fails, the note goes stale and is taken back later.
+            let _ = self.set_closing(index, key, upload_id, upload, None).await;
+        }
+        result
+    }
+
+    async fn stored_parts(
+        &self,
+        index: &Index,
+        key: &str,
+        upload_id: &str,
+    ) -> S3Result<BTreeMap<u32, StoredPart>> {
+        let records = index.all(index.shard_of(key), part_prefix(upload_id)).await;
+        let mut parts = BTreeMap::new();
+        for (index_key, value) in self.note(&index.bucket.record.name, records)? {
+            let number = parse_part_number(&index_key)
+                .ok_or_else(|| s3_error!(InternalError, "The index holds a part key that cannot be read"))?;
+            parts.insert(number, StoredPart { head: decode_head(&value)?, pieces: decode_pieces(&value)? });
+        }
+        Ok(parts)
+    }
+}
+
+fn invalid_part() -> S3Error {
+    s3_error!(
+        InvalidPart,
+        "One or more of the specified parts could not be found, or its entity tag does not match"
+    )
+}
+
+/// Checks the client's list against the stored parts and puts the object together.
+fn assemble(
+    upload: &OpenUpload,
+    upload_id: &str,
+    listed: &[CompletedPart],
+    stored: &BTreeMap<u32, StoredPart>,
+) -> S3Result<Assembly> {
+    if listed.is_empty() || listed.len() > PARTS_MAX as usize {
+        return Err(s3_error!(MalformedXML, "You must specify at least one part"));
+    }
+    let mut parts: Vec<(u32, &StoredPart)> = Vec::with_capacity(listed.len());
+    for part in listed {
+        let number = part.part_number.and_then(|number| u32::try_from(number).ok()).ok_or_else(invalid_part)?;
+        if parts.last().is_some_and(|(before, _)| *before >= number) {
+            return Err(s3_error!(InvalidPartOrder, "The list of parts was not in ascending order"));
+        }
+        let found = stored.get(&number).ok_or_else(invalid_part)?;
+        if part.e_tag.as_ref().is_some_and(|etag| etag.value() != found.head.etag) {
+            return Err(invalid_part());
+        }
+        let sent = [
+            (Algorithm::Crc32, &part.checksum_crc32),
+            (Algorithm::Crc32c, &part.checksum_crc32c),
+            (Algorithm::Crc64Nvme, &part.checksum_crc64nvme),
+            (Algorithm::Sha1, &part.checksum_sha1),
+            (Algorithm::Sha256, &part.checksum_sha256),
+        ];
+        for (algorithm, value) in sent {
+            let stored = found.head.checksums.get(algorithm.name());
+            if value.is_some() && stored.is_some() && value.as_ref() != stored {
+                return Err(invalid_part());
+            }
+        }
+        parts.push((number, found));
+    }
+    let all_but_last = &parts[..parts.len() - 1];
+    if let Some((number, part)) = all_but_last.iter().find(|(_, part)| part.head.size < PART_BYTES_MIN) {
+        return Err(s3_error!(
+            EntityTooSmall,
+            "Part {number} has {} bytes; every part but the last needs {PART_BYTES_MIN}",
+            part.head.size
+        ));
+    }
+    let internal = || s3_error!(InternalError, "The digest of a stored part cannot be read");
+    let etag = multipart_etag(parts.iter().map(|(_, part)| &*part.head.etag)).ok_or_else(internal)?;
+    let head = EntryHead {
+        size: parts.iter().map(|(_, part)| part.head.size).sum(),
+        etag,
+        modified_ms: unix_ms(),
+        headers: upload.head.headers.clone(),
+        metadata: upload.head.metadata.clone(),
+        checksums: whole_checksums(upload, &parts)?,
+        checksum_is_composite: upload.head.checksum_is_composite,
+        upload_id: Some(upload_id.to_owned()),
+    };
+    Ok(Assembly {
+        head,
+        pieces: parts.iter().flat_map(|(_, part)| part.pieces.iter().cloned()).collect(),
+        used: parts.iter().map(|(number, _)| *number).collect(),
+    })
+}
+
+/// The object's checksum, if the upload was begun with an algorithm.
+fn whole_checksums(upload: &OpenUpload, parts: &[(u32, &StoredPart)]) -> S3Result<Checksums> {
+    let Some(name) = &upload.head.checksum_algorithm else { return Ok(Checksums::new()) };
+    let algorithm = Algorithm::parse(name)?;
+    let of = |part: &StoredPart| part.head.checksums.get(name).cloned();
+    let known: Option<Vec<(String, u64)>> =
+        parts.iter().map(|(_, part)| Some((of(part)?, part.head.size))).collect();
+    let known = known.ok_or_else(invalid_part)?;
+    let whole = if upload.head.checksum_is_composite {
+        algorithm.composite(known.iter().map(|(checksum, _)| checksum.as_str()))
+    } else {
+        algorithm.combined(known.iter().map(|(checksum, bytes)| (checksum.as_str(), *bytes)))
+    };
+    let whole = whole.ok_or_else(|| s3_error!(InternalError, "The checksum of a stored part cannot be read"))?;
+    Ok(Checksums::from([(name.clone(), whole)]))
+}
+
+/// Compares with what the client knows about the whole object.
+fn check_whole(input: &CompleteMultipartUploadInput, head: &EntryHead) -> S3Result<()> {
+    let sent = [
+        (Algorithm::Crc32, &input.checksum_crc32),
+        (Algorithm::Crc32c, &input.checksum_crc32c),
+        (Algorithm::Crc64Nvme, &input.checksum_crc64nvme),
+        (Algorithm::Sha1, &input.checksum_sha1),
+        (Algorithm::Sha256, &input.checksum_sha256),
+    ];
+    for (algorithm, value) in sent {
+        if let (Some(value), Some(found)) = (value, head.checksums.get(algorithm.name()))
+            && value != found
+        {
+            return Err(s3_error!(BadDigest, "The {} you specified did not match the parts", algorithm.name()));
+        }
+    }
+    if input.mpu_object_size.is_some_and(|size| u64::try_from(size) != Ok(head.size)) {
+        return Err(s3_error!(InvalidRequest, "The parts do not add up to the object size you specified"));
+    }
+    Ok(())
+}
+
+/// The one change that makes the object visible and the upload vanish.
+fn changes(key: &str, upload_id: &str, assembly: &Assembly, stored: &BTreeMap<u32, StoredPart>) -> Vec<Mutation> {
+    let now = assembly.head.modified_ms;
+    let mut changes = vec![
+        Mutation::OmapReplace {
+            key: entry_key(key),
+            value: Some(encode(&assembly.head, &assembly.pieces)),
+            displaced_to: garbage_key(now),
+        },
+        Mutation::OmapRemove { key: upload_key(key, upload_id) },
+    ];
+    for &number in stored.keys() {
+        let part = part_key(upload_id, number);
+        changes.push(match assembly.used.binary_search(&number) {
+            Ok(_) => Mutation::OmapRemove { key: part },
+            Err(_) => Mutation::OmapReplace { key: part, value: None, displaced_to: garbage_key(now) },
+        });
+    }
+    changes
+}

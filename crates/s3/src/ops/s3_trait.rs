@@ -1,0 +1,41 @@
+//! What s3s calls for each operation. Operations that are not here get its NotImplemented.
+
+use async_trait::async_trait;
+use s3s::{S3, S3Request, S3Response, S3Result, dto};
+
+use super::Operations;
+
+macro_rules! operations {
+    ($($name:ident: $input:ident => $output:ident,)*) => {
+        #[async_trait]
+        impl S3 for Operations {
+            $(async fn $name(&self, request: S3Request<dto::$input>) -> S3Result<S3Response<dto::$output>> {
+                self.0.$name(request).await
+            })*
+        }
+    };
+}
+
+operations! {
+    abort_multipart_upload: AbortMultipartUploadInput => AbortMultipartUploadOutput,
+    complete_multipart_upload: CompleteMultipartUploadInput => CompleteMultipartUploadOutput,
+    copy_object: CopyObjectInput => CopyObjectOutput,
+    create_bucket: CreateBucketInput => CreateBucketOutput,
+    create_multipart_upload: CreateMultipartUploadInput => CreateMultipartUploadOutput,
+    delete_bucket: DeleteBucketInput => DeleteBucketOutput,
+    delete_object: DeleteObjectInput => DeleteObjectOutput,
+    delete_objects: DeleteObjectsInput => DeleteObjectsOutput,
+    get_bucket_location: GetBucketLocationInput => GetBucketLocationOutput,
+    get_bucket_versioning: GetBucketVersioningInput => GetBucketVersioningOutput,
+    get_object: GetObjectInput => GetObjectOutput,
+    head_bucket: HeadBucketInput => HeadBucketOutput,
+    head_object: HeadObjectInput => HeadObjectOutput,
+    list_buckets: ListBucketsInput => ListBucketsOutput,
+    list_multipart_uploads: ListMultipartUploadsInput => ListMultipartUploadsOutput,
+    list_objects: ListObjectsInput => ListObjectsOutput,
+    list_objects_v2: ListObjectsV2Input => ListObjectsV2Output,
+    list_parts: ListPartsInput => ListPartsOutput,
+    put_object: PutObjectInput => PutObjectOutput,
+    upload_part: UploadPartInput => UploadPartOutput,
+    upload_part_copy: UploadPartCopyInput => UploadPartCopyOutput,
+}

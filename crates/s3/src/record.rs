@@ -1,0 +1,180 @@
+//! Values of the bucket index. All share one form, so that the garbage collector can read the data
+//! ids out of any value that was displaced: format byte, length of the head, head as JSON, then one
+//! fixed-size piece per run of stored data. Listings decode only the head.
+
+use std::collections::BTreeMap;
+
+use atoll_crypto::WRAPPED_KEY_BYTES;
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::GatewayError;
+
+const FORMAT: u8 = 1;
+const PREAMBLE_BYTES: usize = 5;
+const PIECE_BYTES: usize = 16 + WRAPPED_KEY_BYTES + 8;
+
+/// One run of stored data, sealed under a key of its own: a whole object or a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Names the chunk objects.
+    pub data_id: [u8; 16],
+    /// The data key, wrapped by the bucket key.
+    pub wrapped_key: [u8; WRAPPED_KEY_BYTES],
+    /// Length of the plaintext; never zero.
+    pub bytes: u64,
+}
+
+/// HTTP headers that are stored with an object and returned with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ContentHeaders {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_control: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_disposition: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_encoding: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_language: Option<String>,
+    /// Unix time in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires: Option<i64>,
+}
+
+/// The checksums that a client asked for, as S3 writes them (base64), by S3's algorithm name.
+pub(crate) type Checksums = BTreeMap<String, String>;
+
+/// Head of the entry of a visible object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EntryHead {
+    pub size: u64,
+    /// Without quotes.
+    pub etag: String,
+    pub modified_ms: u64,
+    #[serde(default)]
+    pub headers: ContentHeaders,
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+    #[serde(default)]
+    pub checksums: Checksums,
+    /// Whether the checksums are checksums of the parts' checksums.
+    #[serde(default)]
+    pub checksum_is_composite: bool,
+    /// The multipart upload that made the object, by which a repeated completion is recognised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload_id: Option<String>,
+}
+
+/// Head of a multipart upload's record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UploadHead {
+    pub initiated_ms: u64,
+    /// Access key of the user who began it.
+    pub owner: String,
+    pub headers: ContentHeaders,
+    pub metadata: BTreeMap<String, String>,
+    /// S3's name of the checksum algorithm asked for.
+    #[serde(default)]
+    pub checksum_algorithm: Option<String>,
+    #[serde(default)]
+    pub checksum_is_composite: bool,
+    /// Set while a completion or an abort is at work: no part may come or go then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closing: Option<Closing>,
+}
+
+/// Who closes an upload, and since when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Closing {
+    pub token: String,
+    pub since_ms: u64,
+}
+
+/// Head of a part's record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PartHead {
+    pub size: u64,
+    /// MD5 in hexadecimal.
+    pub etag: String,
+    pub modified_ms: u64,
+    #[serde(default)]
+    pub checksums: Checksums,
+}
+
+fn malformed(detail: impl ToString) -> GatewayError {
+    GatewayError::Malformed { what: "a record of the bucket index".into(), detail: detail.to_string() }
+}
+
+/// Encodes a record.
+pub(crate) fn encode(head: &impl Serialize, pieces: &[Piece]) -> Bytes {
+    let head = serde_json::to_vec(head).expect("index heads are plain JSON");
+    let mut value = BytesMut::with_capacity(PREAMBLE_BYTES + head.len() + pieces.len() * PIECE_BYTES);
+    value.put_u8(FORMAT);
+    value.put_u32_le(u32::try_from(head.len()).expect("index heads are small"));
+    value.put_slice(&head);
+    for piece in pieces {
+        value.put_slice(&piece.data_id);
+        value.put_slice(&piece.wrapped_key);
+        value.put_u64_le(piece.bytes);
+    }
+    value.freeze()
+}
+
+fn split(value: &[u8]) -> Result<(&[u8], &[u8]), GatewayError> {
+    let (preamble, rest) = value.split_first_chunk::<PREAMBLE_BYTES>().ok_or_else(|| malformed("too short"))?;
+    let [format, length @ ..] = *preamble;
+    if format != FORMAT {
+        return Err(malformed(format!("format {format} is newer than this release knows")));
+    }
+    rest.split_at_checked(u32::from_le_bytes(length) as usize).ok_or_else(|| malformed("its head is cut short"))
+}
+
+/// Decodes the head of a record.
+pub(crate) fn decode_head<T: DeserializeOwned>(value: &[u8]) -> Result<T, GatewayError> {
+    serde_json::from_slice(split(value)?.0).map_err(malformed)
+}
+
+/// Decodes the pieces of a record of any kind.
+pub(crate) fn decode_pieces(value: &[u8]) -> Result<Vec<Piece>, GatewayError> {
+    let pieces = split(value)?.1;
+    if !pieces.len().is_multiple_of(PIECE_BYTES) {
+        return Err(malformed("its pieces are cut short"));
+    }
+    pieces.chunks_exact(PIECE_BYTES).map(decode_piece).collect()
+}
+
+fn decode_piece(bytes: &[u8]) -> Result<Piece, GatewayError> {
+    let (data_id, rest) = bytes.split_first_chunk().ok_or_else(|| malformed("a piece is cut short"))?;
+    let (wrapped_key, rest) = rest.split_first_chunk().ok_or_else(|| malformed("a piece is cut short"))?;
+    let length = rest.first_chunk().ok_or_else(|| malformed("a piece is cut short"))?;
+    Ok(Piece { data_id: *data_id, wrapped_key: *wrapped_key, bytes: u64::from_le_bytes(*length) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_and_damage_is_an_error() {
+        let head = EntryHead { size: 7, etag: "e".into(), ..Default::default() };
+        let piece = Piece { data_id: [1; 16], wrapped_key: [2; WRAPPED_KEY_BYTES], bytes: 7 };
+        let value = encode(&head, &[piece.clone(), piece.clone()]);
+        assert_eq!(decode_head::<EntryHead>(&value).unwrap(), head);
+        assert_eq!(decode_pieces(&value).unwrap(), [piece.clone(), piece]);
+        for length in 0..value.len() {
+            let cut = &value[..length];
+            assert!(decode_head::<EntryHead>(cut).is_err() || decode_pieces(cut).is_err() || length >= 5);
+        }
+        assert!(decode_pieces(&value[..value.len() - 1]).is_err());
+        let newer = [&[9], &value[1..]].concat();
+        assert!(decode_head::<EntryHead>(&newer).is_err());
+    }
+
+    #[test]
+    fn the_largest_multipart_entry_fits_into_an_omap_value() {
+        const { assert!(10_000 * PIECE_BYTES + 64_000 <= atoll_base::limits::OMAP_VALUE_BYTES_MAX) };
+    }
+}

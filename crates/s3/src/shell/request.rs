@@ -1,0 +1,140 @@
+//! One request: what is refused before s3s sees it, what is answered beside it, and what is put
+//! right in its answers.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use atoll_base::ObjectName;
+use atoll_crypto::random_u64;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use s3s::{Body, S3Error, S3ErrorCode, s3_error};
+
+use super::guarded_body::GuardedBody;
+use crate::gateway::Gateway;
+use crate::names::index_object;
+
+const HEALTH_PATH: &str = "/-/health";
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Header lines that a request may have; clients send about twenty, and metadata.
+const HEADER_LINES_MAX: usize = 128;
+
+/// Answers one request.
+pub(super) async fn answer(gateway: &Gateway, request: Request<Incoming>) -> Response<Body> {
+    let refusal = refuse(gateway, &request);
+    let (parts, body) = request.into_parts();
+    let is_chunked = is_aws_chunked(&parts.headers);
+    let expects_continue = parts.headers.contains_key(header::EXPECT);
+    let (body, unread) = GuardedBody::new(body, is_chunked, expects_continue, gateway.config.stall_timeout);
+    let mut response = match refusal {
+        Some(error) => {
+            drop(body);
+            error_response(error)
+        }
+        None if parts.uri.path() == HEALTH_PATH => health(gateway, &parts.method).await,
+        None => {
+            let request = Request::from_parts(parts, Body::http_body_unsync(body));
+            gateway.s3.call(request).await.unwrap_or_else(|error| {
+                tracing::error!(?error, "s3s could not make an answer");
+                error_response(S3Error::new(S3ErrorCode::InternalError))
+            })
+        }
+    };
+    if unread.is_some_left() {
+        // Without this a client would use the connection again, which the rest of the body blocks.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    if response.status() == StatusCode::NOT_MODIFIED {
+        *response.body_mut() = Body::empty();
+        response.headers_mut().remove(header::CONTENT_TYPE);
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+    response.headers_mut().insert("x-amz-request-id", request_id());
+    response.headers_mut().insert(header::SERVER, HeaderValue::from_static("Atoll"));
+    response
+}
+
+/// Unique enough to find a request in a log.
+fn request_id() -> HeaderValue {
+    static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(random_u64()));
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    HeaderValue::from_str(&format!("{id:016X}")).unwrap_or(HeaderValue::from_static("0"))
+}
+
+fn error_response(error: S3Error) -> Response<Body> {
+    error.to_http_response().unwrap_or_else(|_| {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        response
+    })
+}
+
+/// Whether a request's body is in aws-chunked framing, perhaps with trailers.
+pub(crate) fn is_aws_chunked(headers: &HeaderMap) -> bool {
+    let sha256 = headers.get("x-amz-content-sha256");
+    sha256.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
+}
+
+fn refuse(gateway: &Gateway, request: &Request<Incoming>) -> Option<S3Error> {
+    let headers = request.headers();
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if bytes > gateway.config.header_bytes_max || headers.len() > HEADER_LINES_MAX {
+        let mut error = s3_error!(
+            RequestHeaderSectionTooLarge,
+            "Your request header section exceeds the maximum allowed: {} bytes in {HEADER_LINES_MAX} lines",
+            gateway.config.header_bytes_max
+        );
+        error.set_status_code(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        return Some(error);
+    }
+    // Version 2 signatures rest on HMAC-SHA1 and do not cover the body.
+    let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    let query = request.uri().query().unwrap_or_default();
+    let has_v2_query = query.split('&').any(|part| part.starts_with("Signature="));
+    if authorization.starts_with(b"AWS ") || has_v2_query {
+        return Some(s3_error!(
+            InvalidRequest,
+            "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
+        ));
+    }
+    // s3s would collect the whole form in memory before it looks at its signature.
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if request.method() == Method::POST && content_type.trim_start().to_ascii_lowercase().starts_with("multipart/")
+    {
+        return Some(s3_error!(NotImplemented, "Uploads by HTML form are not supported"));
+    }
+    None
+}
+
+/// 200 if cluster state and the pool of new buckets answer.
+async fn health(gateway: &Gateway, method: &Method) -> Response<Body> {
+    if method != Method::GET && method != Method::HEAD {
+        return error_response(s3_error!(MethodNotAllowed));
+    }
+    let mut response = match tokio::time::timeout(HEALTH_TIMEOUT, probe(gateway)).await {
+        Ok(Ok(())) => Response::new(Body::from("ok\n".to_owned())),
+        Ok(Err(detail)) => unhealthy(detail),
+        Err(_) => unhealthy("the cluster did not answer in time".into()),
+    };
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}
+
+fn unhealthy(detail: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(detail + "\n"));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
+}
+
+async fn probe(gateway: &Gateway) -> Result<(), String> {
+    let service = &gateway.service;
+    service.directory.bucket("health-probe").await.map_err(|error| error.to_string())?;
+    // Any object will do: that it does not exist is an answer, too.
+    let object: ObjectName = index_object("health-probe", 0);
+    let stat = service.store.send_read(service.pool, object, atoll_base::ReadRequest::Stat).await;
+    match stat {
+        Err(error) if !error.is_no_such_object() => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}

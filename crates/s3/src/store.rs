@@ -1,0 +1,96 @@
+//! The cluster's objects as the gateway needs them: the calls of
+//! [`atoll_client::ObjectClient`], with futures that may move between threads.
+
+use async_trait::async_trait;
+use atoll_base::{Condition, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
+use atoll_client::{ClientError, Extent, ObjectClient, RemoteClient};
+use bytes::Bytes;
+
+/// Access to the cluster's objects from any thread. [`atoll_client::ObjectClient`] promises nothing
+/// about `Send`, since one of its implementations lives on a single reactor thread; a handle whose
+/// futures are `Send` implements this trait by passing both calls on.
+#[async_trait]
+pub trait DataStore: Send + Sync + 'static {
+    /// Sends a read and waits for its outcome and payload.
+    async fn send_read(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        request: ReadRequest,
+    ) -> Result<(ReadOutcome, Bytes), ClientError>;
+
+    /// Sends a write and waits until it is durable.
+    async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError>;
+}
+
+#[async_trait]
+impl DataStore for RemoteClient {
+    async fn send_read(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        request: ReadRequest,
+    ) -> Result<(ReadOutcome, Bytes), ClientError> {
+        ObjectClient::send_read(self, pool, object, request).await
+    }
+
+    async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
+        ObjectClient::send_write(self, pool, request).await
+    }
+}
+
+impl dyn DataStore {
+    /// Reads a block-aligned range of an object.
+    pub(crate) async fn read(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        offset: u64,
+        length: u32,
+    ) -> Result<Extent, ClientError> {
+        match self.send_read(pool, object.clone(), ReadRequest::Data { offset, length }).await? {
+            (ReadOutcome::Data { object_bytes, seals }, data) => Ok(Extent { data, object_bytes, seals }),
+            _ => Err(ClientError::UnexpectedAnswer { object }),
+        }
+    }
+
+    /// Value of one omap entry; an object that does not exist is an error.
+    pub(crate) async fn omap_get(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        key: Bytes,
+    ) -> Result<Option<Bytes>, ClientError> {
+        match self.send_read(pool, object.clone(), ReadRequest::OmapGet { key }).await? {
+            (ReadOutcome::OmapValue(value), _) => Ok(value),
+            _ => Err(ClientError::UnexpectedAnswer { object }),
+        }
+    }
+
+    /// Omap entries with `prefix`, at or after `from`, in key order, and whether more follow.
+    pub(crate) async fn omap_list(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        prefix: Bytes,
+        from: Bytes,
+        limit: u32,
+    ) -> Result<(Vec<(Bytes, Bytes)>, bool), ClientError> {
+        match self.send_read(pool, object.clone(), ReadRequest::OmapList { prefix, from, limit }).await? {
+            (ReadOutcome::OmapPage { entries, more }, _) => Ok((entries, more)),
+            _ => Err(ClientError::UnexpectedAnswer { object }),
+        }
+    }
+
+    /// A write that carries no data: conditions, then omap changes, creation or removal.
+    pub(crate) async fn change(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        conditions: Vec<Condition>,
+        mutations: Vec<Mutation>,
+    ) -> Result<(), ClientError> {
+        let request = WriteRequest { object, conditions, mutations, payload: Bytes::new(), payload_sealed: false };
+        self.send_write(pool, request).await
+    }
+}

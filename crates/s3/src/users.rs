@@ -1,0 +1,87 @@
+//! Who may sign requests. All users may use all buckets for now: there are no policies yet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use atoll_base::records::{RECORD_FORMAT, UserRecord};
+use atoll_crypto::{CryptoError, KeyService, SecretKey};
+use s3s::auth::S3Auth;
+use s3s::{S3Result, s3_error};
+
+use crate::bucket::{RECORD_TTL, ShortCache};
+use crate::clock::unix_ms;
+use crate::directory::BucketDirectory;
+use crate::error::GatewayError;
+
+const ACCESS_KEY_BYTES_MAX: usize = 128;
+
+/// What the key-management service binds the secret of a user to.
+pub fn user_key_context(access_key: &str) -> String {
+    format!("s3 user {access_key}")
+}
+
+/// A user with a fresh secret: the record to store, and the secret access key to hand out once. S3
+/// wants text for a secret; it is the 256-bit key in hexadecimal.
+pub async fn new_user(
+    keys: &dyn KeyService,
+    access_key: &str,
+    display_name: &str,
+) -> Result<(UserRecord, String), CryptoError> {
+    let secret = SecretKey::random();
+    let record = UserRecord {
+        format: RECORD_FORMAT,
+        access_key: access_key.to_owned(),
+        wrapped_secret_key: keys.wrap(&user_key_context(access_key), &secret).await?,
+        display_name: display_name.to_owned(),
+        created_unix_ms: unix_ms(),
+    };
+    Ok((record, hex::encode(secret.expose())))
+}
+
+/// Finds the secrets with which signatures are verified.
+pub(crate) struct Users {
+    directory: Arc<dyn BucketDirectory>,
+    keys: Arc<dyn KeyService>,
+    records: ShortCache<UserRecord>,
+    secrets: ShortCache<(String, SecretKey)>,
+}
+
+impl Users {
+    pub(crate) fn new(directory: Arc<dyn BucketDirectory>, keys: Arc<dyn KeyService>) -> Self {
+        let secrets = ShortCache::new(Duration::from_secs(3_600));
+        Users { directory, keys, records: ShortCache::new(RECORD_TTL), secrets }
+    }
+
+    async fn secret(&self, access_key: &str) -> Result<Option<SecretKey>, GatewayError> {
+        let record = match self.records.get(access_key) {
+            Some(record) => record,
+            None => {
+                let Some(record) = self.directory.user(access_key).await? else { return Ok(None) };
+                self.records.insert(access_key, record.clone());
+                record
+            }
+        };
+        if let Some((wrapped, secret)) = self.secrets.get(access_key)
+            && wrapped == record.wrapped_secret_key
+        {
+            return Ok(Some(secret));
+        }
+        let secret = self.keys.unwrap(&user_key_context(access_key), &record.wrapped_secret_key).await?;
+        self.secrets.insert(access_key, (record.wrapped_secret_key, secret.clone()));
+        Ok(Some(secret))
+    }
+}
+
+#[async_trait]
+impl S3Auth for Users {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<s3s::auth::SecretKey> {
+        let unknown =
+            || s3_error!(InvalidAccessKeyId, "The AWS Access Key Id you provided does not exist in our records");
+        if access_key.is_empty() || access_key.len() > ACCESS_KEY_BYTES_MAX {
+            return Err(unknown());
+        }
+        let secret = self.secret(access_key).await?.ok_or_else(unknown)?;
+        Ok(s3s::auth::SecretKey::from(hex::encode(secret.expose())))
+    }
+}

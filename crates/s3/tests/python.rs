@@ -1,0 +1,77 @@
+//! The gateway through HTTP with a real S3 client: boto3.
+
+mod support;
+
+use support::{python, require_boto3, start};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_conformance() {
+    require_boto3().await;
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_conformance.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+
+    // All buckets were deleted, and with them everything they held.
+    let left = gateway.client.names("");
+    assert!(left.is_empty(), "objects stay behind: {left:?}");
+}
+
+/// Over TLS boto3 sends checksums as trailers of an unsigned aws-chunked body.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_conformance_over_tls() {
+    require_boto3().await;
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
+    let made = tokio::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=atoll-test", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:TRUE", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output()
+        .await
+        .expect("this test needs the openssl command");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let tls =
+        atoll_s3::tls_server_config(&std::fs::read(&certificate).unwrap(), &std::fs::read(&key).unwrap()).unwrap();
+    let mut gateway = start(|config| config.tls = Some(tls)).await;
+    gateway.certificate = Some(certificate);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_conformance.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aws_command_line() {
+    let gateway = start(|_| {}).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let data: Vec<u8> = (0..20u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::create_dir(file("tree")).unwrap();
+    std::fs::write(file("tree/large"), &data).unwrap();
+    std::fs::write(file("tree/small"), b"small").unwrap();
+    let aws = async |arguments: &[&str]| {
+        let output = tokio::process::Command::new("aws")
+            .args(["--endpoint-url", &format!("http://{}", gateway.address), "--region", "us-east-1"])
+            .args(arguments)
+            .env("AWS_ACCESS_KEY_ID", &gateway.users[0].0)
+            .env("AWS_SECRET_ACCESS_KEY", &gateway.users[0].1)
+            .env("NO_PROXY", "*")
+            .output()
+            .await
+            .expect("this test needs the AWS command line: pip install awscli");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "aws {arguments:?}: {said}");
+        said
+    };
+    aws(&["s3", "mb", "s3://cli-bucket"]).await;
+    aws(&["s3", "sync", &file("tree"), "s3://cli-bucket/tree"]).await;
+    assert!(aws(&["s3", "ls", "s3://cli-bucket"]).await.contains("PRE tree/"));
+    aws(&["s3", "cp", "s3://cli-bucket/tree/large", "s3://cli-bucket/copy"]).await;
+    aws(&["s3", "cp", "s3://cli-bucket/copy", &file("back")]).await;
+    assert!(std::fs::read(file("back")).unwrap() == data, "the data came back changed");
+    aws(&["s3", "rb", "--force", "s3://cli-bucket"]).await;
+    assert!(gateway.client.names("").is_empty());
+}

@@ -1,0 +1,302 @@
+//! An object client whose cluster is a map: the semantics of atoll_base::operation, with the
+//! checks that OSDs do, and faults on demand.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use atoll_base::limits::{
+    CONTROL_BYTES_MAX, OBJECT_BYTES_MAX, OMAP_KEY_BYTES_MAX, OMAP_LIST_MAX, OMAP_VALUE_BYTES_MAX, OPERATIONS_MAX,
+    PAYLOAD_BYTES_MAX, SEAL_UNIT_BYTES_MAX,
+};
+use atoll_base::{
+    BLOCK_BYTES, Condition, Epoch, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, Refusal, Seals,
+    Version, WriteRequest,
+};
+use atoll_client::{ClientError, ObjectClient};
+use bytes::Bytes;
+
+/// Small pages, so that every caller has to go on.
+const PAGE_MAX: usize = 7;
+
+/// One object.
+#[derive(Clone, Default)]
+pub struct MemoryObject {
+    pub data: Vec<u8>,
+    pub omap: BTreeMap<Bytes, Bytes>,
+    /// Seals by unit number.
+    pub seals: BTreeMap<u64, Bytes>,
+    pub unit: Option<(u32, u16)>,
+    pub version: u64,
+}
+
+/// What goes wrong with requests for objects whose name has a prefix.
+#[derive(Clone)]
+pub enum Fault {
+    /// Writes time out; whether they happen is up to the flag.
+    WriteTimesOut { happens: bool },
+    /// Writes are refused for lack of space.
+    NoSpace,
+    /// Requests take this long.
+    Slow(Duration),
+}
+
+#[derive(Default)]
+struct Cluster {
+    objects: BTreeMap<ObjectName, MemoryObject>,
+    faults: Vec<(String, Fault)>,
+    slow_begun: usize,
+}
+
+/// The client. Clones share the cluster.
+#[derive(Clone, Default)]
+pub struct MemoryClient(Arc<Mutex<Cluster>>);
+
+impl MemoryClient {
+    pub fn set_fault(&self, prefix: &str, fault: Fault) {
+        self.0.lock().unwrap().faults.push((prefix.to_owned(), fault));
+    }
+
+    pub fn clear_faults(&self) {
+        self.0.lock().unwrap().faults.clear();
+    }
+
+    /// Names of all objects with a prefix.
+    pub fn names(&self, prefix: &str) -> Vec<String> {
+        let cluster = self.0.lock().unwrap();
+        cluster.objects.keys().map(ToString::to_string).filter(|name| name.starts_with(prefix)).collect()
+    }
+
+    /// Calls `visit` with every object.
+    pub fn each(&self, mut visit: impl FnMut(&str, &mut MemoryObject)) {
+        for (name, object) in &mut self.0.lock().unwrap().objects {
+            visit(name.as_str(), object);
+        }
+    }
+
+    /// Removes objects with a prefix behind the gateway's back.
+    pub fn lose(&self, prefix: &str) {
+        self.0.lock().unwrap().objects.retain(|name, _| !name.as_str().starts_with(prefix));
+    }
+
+    /// Requests that met [`Fault::Slow`] so far.
+    pub fn slow_begun(&self) -> usize {
+        self.0.lock().unwrap().slow_begun
+    }
+
+    fn fault(&self, object: &ObjectName) -> Option<Fault> {
+        let cluster = self.0.lock().unwrap();
+        let found = cluster.faults.iter().find(|(prefix, _)| object.as_str().starts_with(prefix.as_str()));
+        found.map(|(_, fault)| fault.clone())
+    }
+
+    fn write(&self, request: &WriteRequest) -> Result<(), Refusal> {
+        let mut cluster = self.0.lock().unwrap();
+        check_sizes(request)?;
+        let found = cluster.objects.get(&request.object);
+        for (index, condition) in request.conditions.iter().enumerate() {
+            let value = |key| found.and_then(|object| object.omap.get(key));
+            let holds = match condition {
+                Condition::ObjectExists => found.is_some(),
+                Condition::ObjectAbsent => found.is_none(),
+                Condition::OmapExists { key } => value(key).is_some(),
+                Condition::OmapAbsent { key } => value(key).is_none(),
+                Condition::OmapEquals { key, value: wanted } => value(key) == Some(wanted),
+                Condition::NotFenced { .. } => true,
+            };
+            if !holds {
+                return Err(Refusal::ConditionFailed { index: index as u16 });
+            }
+        }
+        // Changed on a copy: all or nothing.
+        let mut changed = found.cloned();
+        let mut payload = request.payload.clone();
+        for mutation in &request.mutations {
+            if matches!(mutation, Mutation::Remove) {
+                changed = None;
+            } else {
+                apply(changed.get_or_insert_default(), mutation, &mut payload)?;
+            }
+        }
+        if !payload.is_empty() {
+            return Err(invalid("payload is longer than the writes"));
+        }
+        match changed {
+            Some(mut object) => {
+                object.version += 1;
+                cluster.objects.insert(request.object.clone(), object);
+            }
+            None => drop(cluster.objects.remove(&request.object)),
+        }
+        Ok(())
+    }
+
+    fn read(&self, name: &ObjectName, request: &ReadRequest) -> Result<(ReadOutcome, Bytes), Refusal> {
+        let cluster = self.0.lock().unwrap();
+        let object = cluster.objects.get(name).ok_or(Refusal::NoSuchObject)?;
+        let none = Bytes::new();
+        match request {
+            ReadRequest::Data { offset, length } => read_data(object, *offset, u64::from(*length)),
+            ReadRequest::Stat => {
+                let version = Version { epoch: Epoch(1), sequence: object.version };
+                Ok((ReadOutcome::Stat { object_bytes: object.data.len() as u64, version }, none))
+            }
+            ReadRequest::OmapGet { key } => Ok((ReadOutcome::OmapValue(object.omap.get(key).cloned()), none)),
+            ReadRequest::OmapList { prefix, from, limit } => {
+                let limit = (*limit).min(OMAP_LIST_MAX) as usize;
+                let mut found = object
+                    .omap
+                    .range::<Bytes, _>(from.max(prefix)..)
+                    .take_while(|(key, _)| key.starts_with(prefix))
+                    .map(|(key, value)| (key.clone(), value.clone()));
+                let entries = found.by_ref().take(limit.min(PAGE_MAX)).collect();
+                Ok((ReadOutcome::OmapPage { entries, more: found.next().is_some() }, none))
+            }
+        }
+    }
+}
+
+fn invalid(detail: &str) -> Refusal {
+    Refusal::Invalid { detail: detail.into() }
+}
+
+/// The limits of a frame, roughly: what is refused here would be refused by the wire.
+fn check_sizes(request: &WriteRequest) -> Result<(), Refusal> {
+    let mut control = 256;
+    for condition in &request.conditions {
+        control += 16
+            + match condition {
+                Condition::OmapExists { key } | Condition::OmapAbsent { key } => key.len(),
+                Condition::OmapEquals { key, value } => key.len() + value.len(),
+                _ => 8,
+            };
+    }
+    let mut longest = (0, 0);
+    for mutation in &request.mutations {
+        let (keys, value) = match mutation {
+            Mutation::OmapSet { key, value } => (key.len(), value.len()),
+            Mutation::OmapRemove { key } => (key.len(), 0),
+            Mutation::OmapReplace { key, value, displaced_to } => {
+                longest.0 = longest.0.max(displaced_to.len());
+                (key.len() + displaced_to.len(), value.as_ref().map_or(0, Bytes::len))
+            }
+            Mutation::Write { seals, .. } => (0, seals.as_ref().map_or(0, |seals| seals.bytes.len())),
+            _ => (0, 0),
+        };
+        control += 24 + keys + value;
+        longest = (longest.0.max(keys.min(OMAP_KEY_BYTES_MAX)), longest.1.max(value));
+    }
+    let fits = control <= CONTROL_BYTES_MAX
+        && request.payload.len() <= PAYLOAD_BYTES_MAX
+        && request.mutations.len() <= OPERATIONS_MAX
+        && longest.0 <= OMAP_KEY_BYTES_MAX
+        && longest.1 <= OMAP_VALUE_BYTES_MAX;
+    if fits { Ok(()) } else { Err(invalid("the request exceeds a limit")) }
+}
+
+fn apply(object: &mut MemoryObject, mutation: &Mutation, payload: &mut Bytes) -> Result<(), Refusal> {
+    match mutation {
+        Mutation::Write { offset, length, seals } => {
+            let end = offset + u64::from(*length);
+            let is_aligned = offset.is_multiple_of(BLOCK_BYTES as u64)
+                && (end.is_multiple_of(BLOCK_BYTES as u64) || end >= object.data.len() as u64);
+            if !is_aligned || end > OBJECT_BYTES_MAX || payload.len() < *length as usize {
+                return Err(invalid("write is misaligned, too long or lacks payload"));
+            }
+            // S3 data is written once.
+            if *offset < object.data.len() as u64 {
+                return Err(invalid("this range was written before"));
+            }
+            object.data.resize(end as usize, 0);
+            object.data[*offset as usize..].copy_from_slice(&payload.split_to(*length as usize));
+            if let Some(seals) = seals {
+                write_seals(object, *offset, *length, seals)?;
+            }
+        }
+        Mutation::Zero { .. } => return Err(invalid("the gateway zeroes nothing")),
+        Mutation::Create | Mutation::Remove => {}
+        Mutation::OmapSet { key, value } => drop(object.omap.insert(key.clone(), value.clone())),
+        Mutation::OmapRemove { key } => drop(object.omap.remove(key)),
+        Mutation::OmapReplace { key, value, displaced_to } => {
+            let old = match value {
+                Some(value) => object.omap.insert(key.clone(), value.clone()),
+                None => object.omap.remove(key),
+            };
+            if let Some(old) = old {
+                object.omap.insert(displaced_to.clone(), old);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_seals(object: &mut MemoryObject, offset: u64, length: u32, seals: &Seals) -> Result<(), Refusal> {
+    let unit = u64::from(seals.unit_bytes);
+    let count = u64::from(length).div_ceil(unit) as usize;
+    let fits = seals.unit_bytes <= SEAL_UNIT_BYTES_MAX
+        && offset.is_multiple_of(unit)
+        && seals.bytes.len() == count * usize::from(seals.seal_bytes)
+        && object.unit.is_none_or(|known| known == (seals.unit_bytes, seals.seal_bytes));
+    if !fits {
+        return Err(invalid("seals do not fit the write"));
+    }
+    object.unit = Some((seals.unit_bytes, seals.seal_bytes));
+    for (index, seal) in seals.bytes.chunks(usize::from(seals.seal_bytes)).enumerate() {
+        object.seals.insert(offset / unit + index as u64, Bytes::copy_from_slice(seal));
+    }
+    Ok(())
+}
+
+fn read_data(object: &MemoryObject, offset: u64, length: u64) -> Result<(ReadOutcome, Bytes), Refusal> {
+    let block = BLOCK_BYTES as u64;
+    if !offset.is_multiple_of(block) || !length.is_multiple_of(block) {
+        return Err(invalid("read is misaligned"));
+    }
+    let object_bytes = object.data.len() as u64;
+    let (start, end) = (offset.min(object_bytes), (offset + length).min(object_bytes));
+    let data = Bytes::copy_from_slice(&object.data[start as usize..end as usize]);
+    let seals = object.unit.map(|(unit_bytes, seal_bytes)| {
+        let units = start / u64::from(unit_bytes)..end.div_ceil(u64::from(unit_bytes));
+        let blank = Bytes::from(vec![0; usize::from(seal_bytes)]);
+        let bytes: Vec<u8> = units.flat_map(|unit| object.seals.get(&unit).unwrap_or(&blank).to_vec()).collect();
+        Seals { unit_bytes, seal_bytes, bytes: bytes.into() }
+    });
+    Ok((ReadOutcome::Data { object_bytes, seals }, data))
+}
+
+impl ObjectClient for MemoryClient {
+    async fn send_read(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        request: ReadRequest,
+    ) -> Result<(ReadOutcome, Bytes), ClientError> {
+        if let Some(Fault::Slow(pause)) = self.fault(&object) {
+            self.0.lock().unwrap().slow_begun += 1;
+            tokio::time::sleep(pause).await;
+        }
+        self.read(&object, &request).map_err(|refusal| ClientError::Refused { pool, object, refusal })
+    }
+
+    async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
+        let object = request.object.clone();
+        match self.fault(&object) {
+            Some(Fault::Slow(pause)) => {
+                self.0.lock().unwrap().slow_begun += 1;
+                tokio::time::sleep(pause).await;
+            }
+            Some(Fault::NoSpace) => {
+                let refusal = Refusal::NoSpace { osd: atoll_base::OsdId(3) };
+                return Err(ClientError::Refused { pool, object, refusal });
+            }
+            Some(Fault::WriteTimesOut { happens }) => {
+                if happens {
+                    let _ = self.write(&request);
+                }
+                return Err(ClientError::TimedOut { pool, object, timeout_ms: 1, detail: "a test".into() });
+            }
+            None => {}
+        }
+        self.write(&request).map_err(|refusal| ClientError::Refused { pool, object, refusal })
+    }
+}

@@ -1,0 +1,53 @@
+//! Buckets and users in memory.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use atoll_base::records::{BucketRecord, UserRecord};
+use atoll_s3::{BucketDirectory, DirectoryError};
+
+#[derive(Default)]
+pub struct MemoryDirectory {
+    buckets: Mutex<BTreeMap<String, BucketRecord>>,
+    users: Mutex<BTreeMap<String, UserRecord>>,
+}
+
+impl MemoryDirectory {
+    pub fn add_user(&self, record: UserRecord) {
+        self.users.lock().unwrap().insert(record.access_key.clone(), record);
+    }
+}
+
+#[async_trait]
+impl BucketDirectory for MemoryDirectory {
+    async fn bucket(&self, name: &str) -> Result<Option<BucketRecord>, DirectoryError> {
+        Ok(self.buckets.lock().unwrap().get(name).cloned())
+    }
+
+    async fn buckets(&self) -> Result<Vec<BucketRecord>, DirectoryError> {
+        Ok(self.buckets.lock().unwrap().values().cloned().collect())
+    }
+
+    async fn create_bucket(&self, record: &BucketRecord) -> Result<Option<BucketRecord>, DirectoryError> {
+        let mut buckets = self.buckets.lock().unwrap();
+        if let Some(existing) = buckets.get(&record.name) {
+            return Ok(Some(existing.clone()));
+        }
+        buckets.insert(record.name.clone(), record.clone());
+        Ok(None)
+    }
+
+    async fn delete_bucket(&self, record: &BucketRecord) -> Result<bool, DirectoryError> {
+        let mut buckets = self.buckets.lock().unwrap();
+        let is_same = buckets.get(&record.name) == Some(record);
+        if is_same {
+            buckets.remove(&record.name);
+        }
+        Ok(is_same)
+    }
+
+    async fn user(&self, access_key: &str) -> Result<Option<UserRecord>, DirectoryError> {
+        Ok(self.users.lock().unwrap().get(access_key).cloned())
+    }
+}

@@ -1,0 +1,134 @@
+//! What the tests run the gateway on: a cluster and a directory in memory.
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
+
+pub mod memory_client;
+pub mod memory_directory;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
+use atoll_client::{ClientError, ObjectClient};
+use atoll_crypto::LocalKeyFile;
+use atoll_s3::{DataStore, Gateway, GatewayConfig};
+use bytes::Bytes;
+use memory_client::MemoryClient;
+use memory_directory::MemoryDirectory;
+use tokio::sync::oneshot;
+
+/// Passes both calls on, as the real handle's implementation will.
+pub struct Store(pub MemoryClient);
+
+#[async_trait]
+impl DataStore for Store {
+    async fn send_read(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        request: ReadRequest,
+    ) -> Result<(ReadOutcome, Bytes), ClientError> {
+        ObjectClient::send_read(&self.0, pool, object, request).await
+    }
+
+    async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
+        ObjectClient::send_write(&self.0, pool, request).await
+    }
+}
+
+/// A gateway on a loopback port, with two users.
+pub struct TestGateway {
+    pub gateway: Gateway,
+    pub client: MemoryClient,
+    pub directory: Arc<MemoryDirectory>,
+    pub keys: Arc<LocalKeyFile>,
+    pub address: SocketAddr,
+    /// Access key and secret.
+    pub users: Vec<(String, String)>,
+    /// PEM file of the certificate, if the gateway speaks HTTPS.
+    pub certificate: Option<std::path::PathBuf>,
+    pub stop: Option<oneshot::Sender<()>>,
+    pub served: tokio::task::JoinHandle<()>,
+    _keys_directory: tempfile::TempDir,
+}
+
+pub const POOL: PoolId = PoolId(1);
+
+pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
+    let keys_directory = tempfile::tempdir().unwrap();
+    let keys = Arc::new(LocalKeyFile::create(&keys_directory.path().join("kms.json")).unwrap());
+    let directory = Arc::new(MemoryDirectory::default());
+    let mut users = Vec::new();
+    for name in ["ALICE", "BOB"] {
+        let (record, secret) = atoll_s3::new_user(&*keys, name, name).await.unwrap();
+        directory.add_user(record);
+        users.push((name.to_owned(), secret));
+    }
+    let mut config = GatewayConfig::new(POOL);
+    config.collect_interval = None;
+    change(&mut config);
+    let client = MemoryClient::default();
+    let gateway = Gateway::new(config, Arc::new(Store(client.clone())), directory.clone(), keys.clone()).unwrap();
+    let (address, stop, served) = serve(&gateway).await;
+    TestGateway {
+        gateway,
+        client,
+        directory,
+        keys,
+        address,
+        users,
+        certificate: None,
+        stop: Some(stop),
+        served,
+        _keys_directory: keys_directory,
+    }
+}
+
+pub async fn serve(gateway: &Gateway) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let gateway = gateway.clone();
+    let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }).await });
+    (address, stop, served)
+}
+
+/// Runs a Python program with the endpoint and the users' credentials; prints and returns what it
+/// says. It must succeed.
+pub async fn python(gateway: &TestGateway, program: &[&str]) -> String {
+    let mut command = tokio::process::Command::new("python3");
+    let scheme = if gateway.certificate.is_some() { "https" } else { "http" };
+    if let Some(certificate) = &gateway.certificate {
+        command.env("AWS_CA_BUNDLE", certificate);
+    }
+    command
+        .args(program)
+        .env("S3_ENDPOINT", format!("{scheme}://{}", gateway.address))
+        .env("S3_ACCESS_KEY", &gateway.users[0].0)
+        .env("S3_SECRET_KEY", &gateway.users[0].1)
+        .env("S3_OTHER_ACCESS_KEY", &gateway.users[1].0)
+        .env("S3_OTHER_SECRET_KEY", &gateway.users[1].1)
+        .env("NO_PROXY", "*");
+    let output = command.output().await.expect("python3 must be installed to run this test");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{said}");
+    assert!(output.status.success(), "{program:?} failed with {}:\n{said}", output.status);
+    said
+}
+
+pub async fn require_boto3() {
+    let found = tokio::process::Command::new("python3").args(["-c", "import boto3"]).output().await;
+    let is_there = found.is_ok_and(|output| output.status.success());
+    assert!(is_there, "this test needs python3 with boto3: pip install boto3");
+}
+
+pub async fn eventually<F: Future<Output = bool>>(what: &str, mut check: impl FnMut() -> F) {
+    for _ in 0..200 {
+        if check().await {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+    }
+    panic!("{what} did not come true");
+}

@@ -1,0 +1,209 @@
+//! The data directory: what is where, and what the files hold.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use atoll_base::OsdId;
+use atoll_base::records::FrameMode;
+use atoll_cluster::ConnectOptions;
+use atoll_crypto::random_bytes;
+use atoll_wire::KeyPair;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::SupervisorError;
+
+/// A data directory of `atoll up`.
+#[derive(Clone, Debug)]
+pub struct DataDir {
+    root: PathBuf,
+}
+
+/// `cluster.json`: how the processes of this machine find each other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterFile {
+    /// Version of this file's format.
+    pub format: u32,
+    /// The cluster's random id.
+    pub cluster_id: String,
+    /// Endpoints of cluster state.
+    pub state_endpoints: Vec<String>,
+    /// Where the embedded cluster-state server listens; absent when a real etcd is used.
+    pub state_listen: Option<String>,
+    /// User and password for cluster state, if it demands them.
+    pub state_user: Option<String>,
+    /// See `state_user`.
+    pub state_password: Option<String>,
+    /// Protection of frames.
+    pub frame_mode: FrameMode,
+    /// OSDs on this machine.
+    pub osd_ids: Vec<OsdId>,
+    /// Size of each OSD's device in bytes.
+    pub osd_bytes: u64,
+    /// Where the S3 gateway listens.
+    pub s3_listen: String,
+    /// Where the NBD server listens: `unix:PATH` or `IP:PORT`.
+    pub nbd_listen: Vec<String>,
+}
+
+/// `credentials.json`: for S3 clients.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Credentials {
+    /// The public half.
+    pub access_key: String,
+    /// The secret half.
+    pub secret_key: String,
+    /// `http://HOST:PORT` of the gateway.
+    pub endpoint: String,
+    /// Certificate authority of the gateway's certificate; absent while it speaks plain HTTP.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl DataDir {
+    /// The directory at `root`, existing or not.
+    pub fn new(root: &Path) -> Self {
+        DataDir { root: root.to_owned() }
+    }
+
+    /// Makes the directory, readable by its owner only.
+    pub fn create(&self) -> Result<(), SupervisorError> {
+        for path in [self.root.clone(), self.keys(), self.logs(), self.state()] {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+            made.map_err(SupervisorError::file(path))?;
+        }
+        Ok(())
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn keys(&self) -> PathBuf {
+        self.root.join("keys")
+    }
+
+    /// Logs of all processes.
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("log")
+    }
+
+    /// The embedded cluster-state server's directory.
+    pub fn state(&self) -> PathBuf {
+        self.root.join("state")
+    }
+
+    /// The key-management service's key file.
+    pub fn key_service_file(&self) -> PathBuf {
+        self.keys().join("kms.json")
+    }
+
+    /// An OSD's device.
+    pub fn device(&self, osd: OsdId) -> PathBuf {
+        self.root.join(format!("osd-{}", osd.0)).join("device")
+    }
+
+    /// The file with the processes that run now.
+    pub fn processes_file(&self) -> PathBuf {
+        self.root.join("processes.json")
+    }
+
+    /// Locked by the supervisor while it runs.
+    pub fn lock_file(&self) -> PathBuf {
+        self.root.join("supervisor.lock")
+    }
+
+    fn cluster_file(&self) -> PathBuf {
+        self.root.join("cluster.json")
+    }
+
+    fn credentials_file(&self) -> PathBuf {
+        self.root.join("credentials.json")
+    }
+
+    fn static_key_file(&self, holder: &str) -> PathBuf {
+        self.keys().join(format!("{holder}.key"))
+    }
+
+    /// Whether a cluster was made here.
+    pub fn has_cluster(&self) -> bool {
+        self.cluster_file().exists()
+    }
+
+    /// Reads `cluster.json`.
+    pub fn cluster(&self) -> Result<ClusterFile, SupervisorError> {
+        if !self.has_cluster() {
+            return Err(SupervisorError::NoCluster { path: self.root.clone() });
+        }
+        read_json(&self.cluster_file())
+    }
+
+    /// Writes `cluster.json`.
+    pub fn write_cluster(&self, cluster: &ClusterFile) -> Result<(), SupervisorError> {
+        write_json(&self.cluster_file(), cluster)
+    }
+
+    /// Reads `credentials.json`.
+    pub fn credentials(&self) -> Result<Credentials, SupervisorError> {
+        if !self.credentials_file().exists() {
+            return Err(SupervisorError::NoCluster { path: self.root.clone() });
+        }
+        read_json(&self.credentials_file())
+    }
+
+    /// Writes `credentials.json`.
+    pub fn write_credentials(&self, credentials: &Credentials) -> Result<(), SupervisorError> {
+        write_json(&self.credentials_file(), credentials)
+    }
+
+    /// The static key of a process, made at the first call.
+    pub fn static_key(&self, holder: &str) -> Result<KeyPair, SupervisorError> {
+        let path = self.static_key_file(holder);
+        if !path.exists() {
+            write_secret(&path, hex::encode(random_bytes::<32>()).as_bytes())?;
+        }
+        let text = fs::read_to_string(&path).map_err(SupervisorError::file(&path))?;
+        let mut private = [0; 32];
+        hex::decode_to_slice(text.trim(), &mut private)
+            .map_err(|error| SupervisorError::Malformed { path, detail: error.to_string() })?;
+        Ok(KeyPair::from_private(private))
+    }
+}
+
+impl ClusterFile {
+    /// How to reach cluster state.
+    pub fn connect_options(&self) -> ConnectOptions {
+        let options = ConnectOptions::new(self.state_endpoints.clone());
+        match (&self.state_user, &self.state_password) {
+            (Some(user), Some(password)) => options.with_user(user.clone(), password.clone()),
+            _ => options,
+        }
+    }
+}
+
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SupervisorError> {
+    let text = fs::read_to_string(path).map_err(SupervisorError::file(path))?;
+    serde_json::from_str(&text)
+        .map_err(|error| SupervisorError::Malformed { path: path.into(), detail: error.to_string() })
+}
+
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), SupervisorError> {
+    let text = serde_json::to_string_pretty(value).expect("the records of this crate are plain JSON");
+    write_secret(path, text.as_bytes())
+}
+
+/// Replaces a file at once, readable by its owner only; a crash leaves the old or the new one.
+fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), SupervisorError> {
+    let temporary = path.with_extension("new");
+    let write = || {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().map_err(SupervisorError::file(path))
+}

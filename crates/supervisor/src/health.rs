@@ -1,0 +1,52 @@
+//! Whether the cluster serves.
+
+use std::time::Duration;
+
+use atoll_client::{ClientConfig, LocalClient};
+use atoll_reactor::{ListenAddress, LocalRuntime};
+
+use crate::bootstrap::{POOL_IMAGES, POOL_OBJECTS};
+use crate::data_dir::{ClusterFile, DataDir};
+
+/// Waits until every placement group serves and the gateway and the NBD server accept
+/// connections. Blocks; returns what is missing when the time is over.
+pub fn wait_until_healthy(directory: &DataDir, cluster: &ClusterFile, limit: Duration) -> Result<(), String> {
+    let runtime = LocalRuntime::new().map_err(|error| error.to_string())?;
+    let config = ClientConfig {
+        key: directory.static_key("client").map_err(|error| error.to_string())?,
+        frame_mode: cluster.frame_mode,
+        cluster: cluster.connect_options(),
+        timeout_ms: limit.as_millis() as u64,
+    };
+    let client = LocalClient::start(&runtime, config).map_err(|error| error.to_string())?;
+    let check = async {
+        for name in [POOL_IMAGES, POOL_OBJECTS] {
+            let pool = client.pool_by_name(name).await?;
+            client.wait_until_active(pool.id, pool.pg_num).await.map_err(|error| error.to_string())?;
+        }
+        wait_for_listeners(&runtime, cluster, limit).await
+    };
+    runtime.block_on(check).map_err(|error| error.to_string())?
+}
+
+async fn wait_for_listeners(runtime: &LocalRuntime, cluster: &ClusterFile, limit: Duration) -> Result<(), String> {
+    let deadline_ms = runtime.now_ms() + limit.as_millis() as u64;
+    let addresses = cluster.nbd_listen.iter().chain([&cluster.s3_listen]);
+    for text in addresses {
+        let address: ListenAddress = text.parse()?;
+        loop {
+            let is_there = match &address {
+                ListenAddress::Tcp(address) => runtime.connect(*address).await.is_ok(),
+                ListenAddress::Unix(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
+            };
+            if is_there {
+                break;
+            }
+            if runtime.now_ms() > deadline_ms {
+                return Err(format!("nothing accepts connections at {text}"));
+            }
+            runtime.sleep(Duration::from_millis(50)).await;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! A whole cluster on one machine out of one data directory (`atoll up`): where its files are, how
+//! it is made at the first start, and how its processes are started, watched and stopped.
+//!
+//! This room knows files, processes and the first records of a cluster. It takes no part in the
+//! data path: when the supervisor is slow, the cluster is not.
+
+mod bootstrap;
+mod data_dir;
+mod error;
+mod health;
+mod processes;
+mod supervise;
+
+pub use bootstrap::{Choices, DEFAULT_OSD_BYTES, POOL_IMAGES, POOL_OBJECTS};
+pub use data_dir::{ClusterFile, Credentials, DataDir};
+pub use error::SupervisorError;
+pub use health::wait_until_healthy;
+pub use processes::{ChildStatus, ProcessesFile};
+pub use supervise::{Progress, stop, supervise};

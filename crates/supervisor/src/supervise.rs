@@ -1,0 +1,310 @@
+//! Starting, watching, restarting and stopping the processes.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use atoll_cluster::ClusterClient;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::bootstrap::{Choices, make_devices, prepare, write_records};
+use crate::data_dir::{ClusterFile, DataDir};
+use crate::error::SupervisorError;
+use crate::health::wait_until_healthy;
+use crate::processes::{ChildStatus, ProcessesFile};
+
+const START_LIMIT: Duration = Duration::from_secs(120);
+const POLL_PAUSE: Duration = Duration::from_millis(100);
+const RESTART_PAUSE_MIN: Duration = Duration::from_millis(200);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A process that ran for this long is restarted at once when it dies.
+const STEADY_AFTER: Duration = Duration::from_secs(10);
+const STOP_LIMIT: Duration = Duration::from_secs(8);
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
+struct Managed {
+    name: String,
+    arguments: Vec<String>,
+    child: Option<Child>,
+    started: Instant,
+    restart_at: Instant,
+    restart_pause: Duration,
+    restarts: u32,
+}
+
+/// What the supervisor tells whoever shows its progress.
+pub enum Progress<'a> {
+    /// A step of the start.
+    Step(&'a str),
+    /// Everything is up and serving.
+    Healthy(&'a ClusterFile),
+    /// A process died and is being restarted.
+    Died {
+        /// Its name.
+        name: &'a str,
+        /// How it ended.
+        how: String,
+    },
+    /// A second has passed.
+    Tick(&'a ProcessesFile),
+}
+
+struct Supervisor<'a> {
+    directory: &'a DataDir,
+    executable: &'a Path,
+    processes: Vec<Managed>,
+    healthy: bool,
+    written: ProcessesFile,
+}
+
+/// Runs the cluster of a data directory until a signal asks to stop. `executable` is the program
+/// with the subcommands of the daemons.
+pub async fn supervise(
+    directory: &DataDir,
+    executable: &Path,
+    choices: &Choices,
+    show: &dyn Fn(Progress<'_>),
+) -> Result<(), SupervisorError> {
+    directory.create()?;
+    let _lock = lock(directory)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(SupervisorError::file("signals"))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(SupervisorError::file("signals"))?;
+    let cluster = prepare(directory, choices)?;
+    let mut supervisor = Supervisor {
+        directory,
+        executable,
+        processes: Vec::new(),
+        healthy: false,
+        written: ProcessesFile::default(),
+    };
+    let outcome = tokio::select! {
+        outcome = supervisor.run(&cluster, show) => outcome,
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    };
+    show(Progress::Step("stopping"));
+    supervisor.stop_all().await;
+    outcome
+}
+
+fn lock(directory: &DataDir) -> Result<File, SupervisorError> {
+    let path = directory.lock_file();
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(SupervisorError::file(&path))?;
+    if file.try_lock().is_err() {
+        let process_id = ProcessesFile::read(directory).map_or(0, |file| file.supervisor);
+        return Err(SupervisorError::Running { path: directory.root().into(), process_id });
+    }
+    Ok(file)
+}
+
+impl Supervisor<'_> {
+    async fn run(&mut self, cluster: &ClusterFile, show: &dyn Fn(Progress<'_>)) -> Result<(), SupervisorError> {
+        self.write_file()?;
+        if cluster.state_listen.is_some() {
+            self.add("cluster-state", &["state", "run"]);
+        }
+        show(Progress::Step("waiting for cluster state"));
+        let state = self.connect_state(cluster).await?;
+        show(Progress::Step("preparing devices and records"));
+        let (for_devices, settings) = (self.directory.clone(), cluster.clone());
+        let made = tokio::task::spawn_blocking(move || make_devices(&for_devices, &settings)).await;
+        made.expect("making devices does not panic")?;
+        write_records(self.directory, cluster, &state).await?;
+        let mut credentials = self.directory.credentials()?;
+        credentials.endpoint = format!("http://{}", cluster.s3_listen);
+        self.directory.write_credentials(&credentials)?;
+        for osd in &cluster.osd_ids {
+            self.add(&osd.to_string(), &["osd", "run", "--id", &osd.0.to_string()]);
+        }
+        self.add("gateway", &["gateway", "run"]);
+        self.add("nbd", &["nbd", "run"]);
+        show(Progress::Step("waiting until all placement groups serve"));
+        self.wait_until_healthy(cluster, show).await?;
+        show(Progress::Healthy(cluster));
+        let mut last_tick = Instant::now();
+        loop {
+            self.watch(show).await?;
+            if last_tick.elapsed() >= Duration::from_secs(1) {
+                last_tick = Instant::now();
+                show(Progress::Tick(&self.written));
+            }
+            tokio::time::sleep(POLL_PAUSE).await;
+        }
+    }
+
+    async fn connect_state(&mut self, cluster: &ClusterFile) -> Result<ClusterClient, SupervisorError> {
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            self.watch(&|_| {}).await?;
+            match ClusterClient::connect(&cluster.connect_options()).await {
+                Ok(client) => return Ok(client),
+                Err(error) if Instant::now() > deadline => return Err(error.into()),
+                Err(_) => tokio::time::sleep(POLL_PAUSE).await,
+            }
+        }
+    }
+
+    async fn wait_until_healthy(
+        &mut self,
+        cluster: &ClusterFile,
+        show: &dyn Fn(Progress<'_>),
+    ) -> Result<(), SupervisorError> {
+        let (directory, settings) = (self.directory.clone(), cluster.clone());
+        let mut check =
+            tokio::task::spawn_blocking(move || wait_until_healthy(&directory, &settings, START_LIMIT));
+        let result = loop {
+            tokio::select! {
+                result = &mut check => break result.expect("the check does not panic"),
+                () = tokio::time::sleep(POLL_PAUSE) => self.watch(show).await?,
+            }
+        };
+        result.map_err(|detail| SupervisorError::NotHealthy {
+            seconds: START_LIMIT.as_secs(),
+            detail,
+            logs: self.directory.logs(),
+        })?;
+        self.healthy = true;
+        self.write_file()
+    }
+
+    fn add(&mut self, name: &str, arguments: &[&str]) {
+        let now = Instant::now();
+        self.processes.push(Managed {
+            name: name.into(),
+            arguments: arguments.iter().map(|&argument| argument.into()).collect(),
+            child: None,
+            started: now,
+            restart_at: now,
+            restart_pause: RESTART_PAUSE_MIN,
+            restarts: 0,
+        });
+    }
+
+    /// Starts what is due and notices what has died.
+    async fn watch(&mut self, show: &dyn Fn(Progress<'_>)) -> Result<(), SupervisorError> {
+        for managed in &mut self.processes {
+            let Some(child) = &mut managed.child else {
+                if managed.restart_at <= Instant::now() {
+                    managed.child = Some(start(self.directory, self.executable, managed)?);
+                    managed.started = Instant::now();
+                }
+                continue;
+            };
+            let Some(status) = child.try_wait().map_err(SupervisorError::file(&managed.name))? else { continue };
+            show(Progress::Died { name: &managed.name, how: status.to_string() });
+            managed.child = None;
+            managed.restarts += 1;
+            managed.restart_pause = if managed.started.elapsed() > STEADY_AFTER {
+                RESTART_PAUSE_MIN
+            } else {
+                (managed.restart_pause * 2).min(RESTART_PAUSE_MAX)
+            };
+            managed.restart_at = Instant::now() + managed.restart_pause;
+        }
+        self.write_file()
+    }
+
+    fn write_file(&mut self) -> Result<(), SupervisorError> {
+        let status = |managed: &Managed| ChildStatus {
+            name: managed.name.clone(),
+            pid: managed.child.as_ref().and_then(Child::id),
+            restarts: managed.restarts,
+        };
+        let file = ProcessesFile {
+            supervisor: std::process::id(),
+            healthy: self.healthy,
+            children: self.processes.iter().map(status).collect(),
+        };
+        if file != self.written {
+            file.write(self.directory)?;
+            self.written = file;
+        }
+        Ok(())
+    }
+
+    /// Asks the processes to end, the ones that clients use first, and makes them end if they do
+    /// not.
+    async fn stop_all(&mut self) {
+        while let Some(last) = self.processes.last().map(|managed| group_of(&managed.name)) {
+            let at = self.processes.iter().position(|managed| group_of(&managed.name) == last).unwrap_or(0);
+            let mut group = self.processes.split_off(at);
+            for managed in &mut group {
+                if let Some(pid) = managed.child.as_ref().and_then(Child::id) {
+                    ask_to_end(pid);
+                }
+            }
+            let deadline = tokio::time::Instant::now() + STOP_LIMIT;
+            for managed in &mut group {
+                let Some(child) = &mut managed.child else { continue };
+                if tokio::time::timeout_at(deadline, child.wait()).await.is_err() {
+                    // It did not end in time; every process survives being killed.
+                    let _ = child.kill().await;
+                }
+            }
+        }
+        let _ = std::fs::remove_file(self.directory.processes_file());
+    }
+}
+
+/// Processes that are stopped together: first the front ends, then the OSDs, then cluster state.
+fn group_of(name: &str) -> u8 {
+    match name {
+        "gateway" | "nbd" => 2,
+        "cluster-state" => 0,
+        _ => 1,
+    }
+}
+
+fn start(directory: &DataDir, executable: &Path, managed: &Managed) -> Result<Child, SupervisorError> {
+    let path = directory.logs().join(format!("{}.log", managed.name));
+    if std::fs::metadata(&path).is_ok_and(|data| data.len() > LOG_BYTES_MAX) {
+        let _ = std::fs::rename(&path, path.with_extension("log.old"));
+    }
+    let log = File::options().create(true).append(true).open(&path).map_err(SupervisorError::file(&path))?;
+    let errors = log.try_clone().map_err(SupervisorError::file(&path))?;
+    Command::new(executable)
+        .args(&managed.arguments)
+        .arg("--data")
+        .arg(directory.root())
+        // The child ends when this pipe closes, so none outlives a supervisor that was killed.
+        .arg("--exit-with-parent")
+        .stdin(Stdio::piped())
+        .stdout(log)
+        .stderr(errors)
+        // Ctrl-C reaches the supervisor only, which stops the others in order.
+        .process_group(0)
+        .spawn()
+        .map_err(SupervisorError::file(executable))
+}
+
+fn ask_to_end(pid: u32) {
+    let process = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    let Some(process) = process else { return };
+    // A process that is gone already needs no signal.
+    let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+}
+
+/// Stops the cluster of a data directory and waits until it has stopped.
+pub async fn stop(directory: &DataDir) -> Result<(), SupervisorError> {
+    directory.cluster()?;
+    let file = ProcessesFile::read(directory).filter(ProcessesFile::is_running);
+    let Some(file) = file else {
+        return Err(SupervisorError::NotRunning { path: directory.root().into() });
+    };
+    ask_to_end(file.supervisor);
+    let deadline = Instant::now() + 4 * STOP_LIMIT;
+    while file.is_running() && Path::new(&directory.processes_file()).exists() {
+        if Instant::now() > deadline {
+            return Err(SupervisorError::Invalid(format!(
+                "the supervisor (process {}) has not stopped; see {}",
+                file.supervisor,
+                directory.logs().display()
+            )));
+        }
+        tokio::time::sleep(POLL_PAUSE).await;
+    }
+    Ok(())
+}
