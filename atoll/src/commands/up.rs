@@ -110,6 +110,12 @@ fn summary(processes: &ProcessesFile) -> String {
 fn print_welcome(directory: &DataDir, cluster: &ClusterFile) {
     let Ok(credentials) = directory.credentials() else { return };
     let data = directory.root().display();
+    // Secrets belong on a screen, not in a log file.
+    let secret_key = if std::io::stdout().is_terminal() {
+        credentials.secret_key.clone()
+    } else {
+        format!("(see 'atoll credentials --data {data}')")
+    };
     let nbd = &cluster.nbd_listen[0];
     let uri = match nbd.strip_prefix("unix:") {
         Some(path) => format!("nbd+unix:///disk1?socket={path}"),
@@ -124,7 +130,7 @@ S3      {endpoint}
         access key {access_key}
         secret key {secret_key}
 
-    export AWS_ACCESS_KEY_ID={access_key} AWS_SECRET_ACCESS_KEY={secret_key} AWS_DEFAULT_REGION=us-east-1
+    export AWS_ACCESS_KEY_ID={access_key} AWS_SECRET_ACCESS_KEY='{secret_key}' AWS_DEFAULT_REGION=us-east-1
     aws --endpoint-url {endpoint} s3 mb s3://first
     aws --endpoint-url {endpoint} s3 cp /etc/hostname s3://first/
     curl --aws-sigv4 aws:amz:us-east-1:s3 --user $AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY {endpoint}/first
@@ -144,7 +150,6 @@ Stop    Ctrl-C here, or atoll down --data {data}
         mode = cluster.frame_mode,
         endpoint = credentials.endpoint,
         access_key = credentials.access_key,
-        secret_key = credentials.secret_key,
     );
 }
 

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_base::limits::IMAGE_ATTACHES_MAX;
 use atoll_base::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
@@ -17,6 +17,10 @@ use crate::range_locks::RangeLocks;
 use crate::{Bridge, ImageError};
 
 const LEASE_TERM: Duration = Duration::from_secs(15);
+/// How long an attach waits for the image: longer than the NBD server keeps an image after its
+/// last connection went.
+const LOCK_PATIENCE: Duration = Duration::from_secs(4);
+const LOCK_PAUSE: Duration = Duration::from_millis(200);
 
 /// An image open for reading and writing; this is its only writer.
 pub struct AttachedImage {
@@ -132,10 +136,16 @@ async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachmen
         taken_unix_ms: unix_ms(),
     };
     let lock_key = keys::image_lock(&record.id);
-    if let Err(error) = admin.cluster.create_with_lease(&lock_key, &lock, &lease).await {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    while let Err(error) = admin.cluster.create_with_lease(&lock_key, &lock, &lease).await {
         let ClusterError::AlreadyExists { .. } = error else { return Err(error.into()) };
-        break_dead_lock(admin, &record).await?;
-        admin.cluster.create_with_lease(&lock_key, &lock, &lease).await?;
+        if let Err(in_use) = break_dead_lock(admin, &record).await {
+            if Instant::now() > deadline {
+                lease.revoke().await?;
+                return Err(in_use);
+            }
+            tokio::time::sleep(LOCK_PAUSE).await;
+        }
     }
     // Read again under the lock: nobody else changes the list of attachments now.
     let (mut record, revision) = admin.get(name).await?;

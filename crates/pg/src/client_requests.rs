@@ -2,19 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use atoll_base::limits::{OMAP_LIST_MAX, PAYLOAD_BYTES_MAX, PG_IN_FLIGHT_MAX};
+use atoll_base::limits::{PAYLOAD_BYTES_MAX, PG_IN_FLIGHT_MAX};
 use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
 use atoll_base::{
-    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal, RequestId,
-    Touched, Transaction, Version, WriteRequest,
+    BLOCK_BYTES, Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal,
+    RequestId, Touched, Transaction, Version, WriteRequest,
 };
 use atoll_placement::pg_of_object;
 use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, ObjectView, ReadAnswer, ReadFailure, Token};
-use crate::conflicts::read_sees;
 use crate::group::{CopyRead, InFlight, Pg, PgState, ReadPurpose, Submission, meta_object};
+use crate::retries::Known;
 
 /// Requests that may wait in one group before clients are told to come back.
 const WAITING_MAX: usize = 4096;
@@ -100,11 +100,16 @@ impl Pg {
             waiting.client = client;
             return true;
         }
-        if self.state == PgState::Active && self.retries.find(id).is_some() {
-            self.reply_written(client, id.sequence, Ok(()));
-            return true;
+        if self.state != PgState::Active {
+            return false;
         }
-        false
+        let outcome = match self.retries.find(id) {
+            Known::Nothing => return false,
+            Known::Outcome(outcome) => outcome,
+            Known::Stale => Err(Refusal::Invalid { detail: "this request was answered before".into() }),
+        };
+        self.reply_written(client, id.sequence, outcome);
+        true
     }
 
     fn may_read(&self) -> Result<(), Refusal> {
@@ -175,7 +180,7 @@ impl Pg {
         match request.what {
             Waiting::Read(ref read) => {
                 let mut in_flight = self.in_flight.iter();
-                if in_flight.any(|write| write.object == request.object && read_sees(read, &write.touched)) {
+                if in_flight.any(|write| write.shows_in(&request.object, read)) {
                     return Attempt::MustWait(Box::new(request));
                 }
                 let token = self.token();
@@ -188,11 +193,19 @@ impl Pg {
                 self.actions.push_back(Action::Read { token, object, request: read });
                 Attempt::Done
             }
-            Waiting::Refuse(_, ref refusal) => {
-                if self.in_flight.iter().any(|write| write.object == request.object) {
+            Waiting::Refuse(id, ref refusal) => {
+                // A fence is in the group's own object, everything else that was looked at in this.
+                let meta = matches!(refusal, Refusal::Fenced { .. }).then(meta_object);
+                let rests_on = |object: &ObjectName| *object == request.object || Some(object) == meta.as_ref();
+                if self.in_flight.iter().any(|write| rests_on(&write.object)) {
                     return Attempt::MustWait(Box::new(request));
                 }
                 let refusal = refusal.clone();
+                if !refusal.is_retryable() {
+                    // A copy of the request that comes later must not succeed.
+                    let newest = Version { epoch: self.record.epoch, sequence: self.last_sequence };
+                    self.retries.record(id, Err(refusal.clone()), newest);
+                }
                 self.refuse(request, refusal);
                 Attempt::Done
             }
@@ -215,7 +228,8 @@ impl Pg {
             let what = Waiting::Refuse(id, refusal);
             return self.start(WaitingRequest { client, sequence, object, what }, view);
         }
-        self.order(client, id, write);
+        let creates = !view.object_exists(self.id, &object);
+        self.order(client, id, write, creates);
         Attempt::Done
     }
 
@@ -251,7 +265,7 @@ impl Pg {
     }
 
     /// Gives a write its place in the history and has every member make it durable.
-    fn order(&mut self, client: ClientId, request: RequestId, write: WriteRequest) {
+    fn order(&mut self, client: ClientId, request: RequestId, write: WriteRequest, creates: bool) {
         let version = Version { epoch: self.record.epoch, sequence: self.last_sequence + 1 };
         let touched = Touched::by(&write.mutations);
         let entry =
@@ -268,9 +282,17 @@ impl Pg {
             let message = Message::Replicate { epoch: self.record.epoch, transaction: transaction.clone() };
             self.send(member, message);
         }
-        self.retries.record(request, version);
+        self.retries.record(request, Ok(()), version);
         let missing = self.record.members.iter().copied().collect();
-        self.in_flight.push_back(InFlight { version, object: write.object, touched, client, request, missing });
+        self.in_flight.push_back(InFlight {
+            version,
+            object: write.object,
+            touched,
+            creates,
+            client,
+            request,
+            missing,
+        });
         self.submit(Submission::Write { version }, transaction);
     }
 
@@ -323,10 +345,18 @@ impl Pg {
                         self.id, self.me
                     );
                     self.actions.push_back(Action::Warn { text });
-                    let mut copies_left = self.others();
-                    copies_left.retain(|member| self.reachable.contains(member));
-                    let read =
-                        CopyRead { client, sequence, object, offset, length, damaged_blocks: blocks, copies_left };
+                    let copies_left = self.others();
+                    let epoch = self.record.epoch;
+                    let read = CopyRead {
+                        epoch,
+                        client,
+                        sequence,
+                        object,
+                        offset,
+                        length,
+                        damaged_blocks: blocks,
+                        copies_left,
+                    };
                     self.read_next_copy(read);
                 }
                 (Err(ReadFailure::Corrupt { blocks }), _) => {
@@ -348,12 +378,14 @@ impl Pg {
     }
 
     fn read_next_copy(&mut self, mut read: CopyRead) {
+        read.copies_left.retain(|member| self.reachable.contains(member));
         let Some(member) = read.copies_left.pop() else {
             let detail = format!("blocks {:?} of '{}'", read.damaged_blocks, read.object);
             let refusal = Refusal::Corrupt { detail };
             return self.reply_read(read.client, read.sequence, Err(refusal), Bytes::new());
         };
         let Token(tag) = self.token();
+        read.epoch = self.record.epoch;
         let message = Message::CopyRead {
             pg: self.id,
             epoch: self.record.epoch,
@@ -380,15 +412,19 @@ impl Pg {
     /// Another member's copy of a damaged range has come.
     pub(crate) fn copy_reply(
         &mut self,
+        epoch: Epoch,
         tag: u64,
         result: Result<ReadOutcome, Refusal>,
         payload: Bytes,
         view: &impl ObjectView,
     ) {
+        // Tags start anew with the process; an epoch does not come back.
+        if self.copy_reads.get(&tag).is_none_or(|read| read.epoch != epoch) {
+            return;
+        }
         let Some(mut read) = self.copy_reads.remove(&tag) else { return };
         let request = ReadRequest::Data { offset: read.offset, length: read.length };
-        let changed = |write: &InFlight| write.object == read.object && read_sees(&request, &write.touched);
-        if self.in_flight.iter().any(changed) {
+        if self.in_flight.iter().any(|write| write.shows_in(&read.object, &request)) {
             // The copy may hold a newer write that is not committed: read again from the start.
             let CopyRead { client, sequence, object, .. } = read;
             return self.enqueue(WaitingRequest { client, sequence, object, what: Waiting::Read(request) }, view);
@@ -437,7 +473,7 @@ fn check_read(request: &ReadRequest) -> Result<(), Refusal> {
         ReadRequest::Data { length, .. } if *length as usize > PAYLOAD_BYTES_MAX => {
             "a read of more than one payload"
         }
-        ReadRequest::OmapList { limit, .. } if *limit == 0 || *limit > OMAP_LIST_MAX => "a list with a bad limit",
+        ReadRequest::OmapList { limit: 0, .. } => "a list of no entries",
         _ => return Ok(()),
     };
     Err(Refusal::Invalid { detail: problem.into() })

@@ -4,7 +4,7 @@
 
 use atoll_base::{BLOCK_BYTES, ReadRequest, Touched};
 
-/// Whether a read would see what a write touched.
+/// Whether a read of an object that existed before would see what a write touched.
 pub(crate) fn read_sees(request: &ReadRequest, touched: &Touched) -> bool {
     if touched.whole {
         return true;
@@ -15,7 +15,6 @@ pub(crate) fn read_sees(request: &ReadRequest, touched: &Touched) -> bool {
             let end = (offset + u64::from(*length)).div_ceil(BLOCK_BYTES as u64) as u32;
             touched.block_ranges.iter().any(|&(start, count)| start < end && first < start + count)
         }
-        // Creation changes nothing else, so it counts as touching what a stat shows.
         ReadRequest::Stat => true,
         ReadRequest::OmapGet { key } => touched.omap_keys.contains(key),
         ReadRequest::OmapList { prefix, .. } => touched.omap_keys.iter().any(|key| key.starts_with(prefix)),

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, ObjectView, Token};
 use crate::client_requests::WaitingRequest;
+use crate::conflicts::read_sees;
 use crate::peering::Peering;
 use crate::retries::Retries;
 use crate::sync::SyncJob;
@@ -35,11 +36,20 @@ pub(crate) struct InFlight {
     pub version: Version,
     pub object: ObjectName,
     pub touched: Touched,
+    /// The object did not exist before.
+    pub creates: bool,
     /// Who wants the answer, and its request's sequence.
     pub client: ClientId,
     pub request: RequestId,
     /// Members, this one included, that have not acknowledged yet.
     pub missing: BTreeSet<OsdId>,
+}
+
+impl InFlight {
+    /// Whether a read would show something of this write.
+    pub fn shows_in(&self, object: &ObjectName, read: &ReadRequest) -> bool {
+        self.object == *object && (self.creates || read_sees(read, &self.touched))
+    }
 }
 
 /// Why something was submitted to the store.
@@ -74,6 +84,8 @@ pub(crate) enum ReadPurpose {
 
 /// A read of a damaged range that goes from copy to copy.
 pub(crate) struct CopyRead {
+    /// The epoch under which it was asked for; the answer repeats it.
+    pub epoch: Epoch,
     pub client: ClientId,
     pub sequence: u64,
     pub object: ObjectName,
@@ -225,6 +237,7 @@ impl Pg {
     /// Makes the promise not to heed lower epochs durable.
     pub(crate) fn submit_promise(&mut self, epoch: Epoch, asked_by: Option<OsdId>) {
         self.promised = epoch;
+        self.stop_older_syncs(epoch);
         let value = Bytes::copy_from_slice(&epoch.0.to_be_bytes());
         let mutations = vec![Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value }];
         let transaction = Transaction {
@@ -277,6 +290,7 @@ impl Pg {
     /// A second or so has passed: try again what may have failed quietly.
     pub fn tick(&mut self, view: &impl ObjectView) {
         self.peering.may_propose_again = true;
+        self.retry_failed_syncs();
         self.advance_peering(view);
         self.start_waiting(view);
     }
@@ -310,17 +324,14 @@ impl Pg {
             }
             Message::PeerSynced { epoch, head, .. } => self.peer_synced(from, epoch, head, view),
             Message::CopyRead { epoch, tag, object, offset, length, .. } => {
-                if epoch == self.promised {
-                    let token = self.token();
-                    self.reads.insert(token, ReadPurpose::Copy { primary: from, epoch, tag });
-                    let request = ReadRequest::Data { offset, length };
-                    self.actions.push_back(Action::Read { token, object, request });
-                }
+                // Under any epoch: the primary checks what it gets, and every read has an answer.
+                let token = self.token();
+                self.reads.insert(token, ReadPurpose::Copy { primary: from, epoch, tag });
+                let request = ReadRequest::Data { offset, length };
+                self.actions.push_back(Action::Read { token, object, request });
             }
             Message::CopyReply { epoch, tag, result, payload, .. } => {
-                if epoch == self.record.epoch {
-                    self.copy_reply(tag, result, payload, view);
-                }
+                self.copy_reply(epoch, tag, result, payload, view);
             }
             Message::Read { .. }
             | Message::Write { .. }

@@ -138,7 +138,7 @@ impl Pg {
         self.was_active = true;
         for entry in view.log(self.id) {
             if let Some(request) = entry.request {
-                self.retries.record(request, entry.version);
+                self.retries.record(request, Ok(()), entry.version);
             }
         }
         // Whatever was in flight is in the history that all members now share.

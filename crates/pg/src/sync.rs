@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{Epoch, LogEntry, ObjectName, OsdId, Touched, Transaction, Version};
+use atoll_base::operation::FENCE_KEY_PREFIX;
+use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -20,7 +21,10 @@ pub(crate) struct SyncJob {
     log: VecDeque<LogEntry>,
     /// Transactions of the current object that were read and not sent yet.
     ready: VecDeque<Transaction>,
+    /// The read of the first of `objects` that is under way.
     reading: Option<Token>,
+    /// That read failed; a tick tries it again.
+    has_failed: bool,
 }
 
 impl Pg {
@@ -34,14 +38,16 @@ impl Pg {
             let text = format!("pg {}: sending all objects to {to}, whose history ends at {after}", self.id);
             self.actions.push_back(Action::Warn { text });
         }
-        let job = SyncJob { epoch, objects, log, ready: VecDeque::new(), reading: None };
+        let ready = VecDeque::new();
+        let job = SyncJob { epoch, objects, log, ready, reading: None, has_failed: false };
         self.sync_jobs.insert(to, job);
         self.send_next_of_sync(to);
     }
 
     fn all_objects(&self, view: &impl ObjectView) -> VecDeque<(ObjectName, Touched)> {
         let whole = Touched { whole: true, ..Touched::default() };
-        view.objects(self.id).into_iter().map(|object| (object, whole.clone())).collect()
+        let objects = view.objects(self.id).into_iter().chain([meta_object()]);
+        objects.map(|object| (object, whole.clone())).collect()
     }
 
     /// The member has the last message; sends the next. True when there is none.
@@ -62,7 +68,7 @@ impl Pg {
         if let Some(transaction) = job.ready.pop_front() {
             return self.send(to, Message::PeerSync { epoch, transaction, is_last: false });
         }
-        if let Some((object, touched)) = job.objects.pop_front() {
+        if let Some((object, touched)) = job.objects.front().cloned() {
             job.reading = Some(token);
             return self.actions.push_back(Action::ReadForSync { token, object, touched });
         }
@@ -87,16 +93,44 @@ impl Pg {
         job.reading = None;
         match result {
             Ok(transactions) => {
+                let object = job.objects.pop_front().map(|(object, _)| object);
                 job.ready = transactions.into();
+                if object == Some(meta_object()) {
+                    // Fences are the group's; the promise is the member's own.
+                    for transaction in &mut job.ready {
+                        transaction.mutations.retain(is_fence);
+                    }
+                }
                 self.send_next_of_sync(to);
             }
             Err(cause) => {
-                self.sync_jobs.remove(&to);
-                let text = format!("pg {}: cannot bring {to} level: {cause}", self.id);
+                job.has_failed = true;
+                let text = format!("pg {}: cannot bring {to} level yet: {cause}", self.id);
                 self.actions.push_back(Action::Warn { text });
             }
         }
     }
+
+    /// Tries again what could not be read.
+    pub(crate) fn retry_failed_syncs(&mut self) {
+        let failed: Vec<OsdId> =
+            self.sync_jobs.iter().filter(|(_, job)| job.has_failed).map(|(to, _)| *to).collect();
+        for to in failed {
+            if let Some(job) = self.sync_jobs.get_mut(&to) {
+                job.has_failed = false;
+            }
+            self.send_next_of_sync(to);
+        }
+    }
+
+    /// A new epoch begins; what was sent under older ones is no longer heeded.
+    pub(crate) fn stop_older_syncs(&mut self, epoch: Epoch) {
+        self.sync_jobs.retain(|_, job| job.epoch >= epoch);
+    }
+}
+
+fn is_fence(mutation: &Mutation) -> bool {
+    matches!(mutation, Mutation::OmapSet { key, .. } if key.starts_with(FENCE_KEY_PREFIX))
 }
 
 fn touched_objects(log: &VecDeque<LogEntry>) -> VecDeque<(ObjectName, Touched)> {

@@ -1,5 +1,7 @@
 //! The loop against real sockets, files and threads.
 
+#![allow(clippy::unwrap_used)]
+
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;

@@ -265,11 +265,13 @@ pub(crate) fn apply(
             }
         }
     }
-    if let Some(entry) = transaction.log.last()
-        && entry.object == transaction.object
-        && metadata.get(&key).is_some()
-    {
-        metadata.edit(&key).version = entry.version;
+    // A client's write has one entry, for this object; the entries that bring a lagging member level
+    // are for the objects that were sent before them.
+    for entry in &transaction.log {
+        let key = ObjectKey { pg: transaction.pg, name: entry.object.clone() };
+        if metadata.get(&key).is_some() {
+            metadata.edit(&key).version = entry.version;
+        }
     }
 }
 

@@ -28,6 +28,14 @@ pub(crate) struct Superblock {
     pub wal_sequence: u64,
 }
 
+/// What one of the two places holds.
+#[derive(Debug, PartialEq, Eq)]
+enum Copy {
+    Whole(Superblock),
+    OtherVersion(u32),
+    Nothing,
+}
+
 impl Superblock {
     pub fn encode(&self) -> BlockBuffer {
         let mut writer = Writer::default();
@@ -47,19 +55,19 @@ impl Superblock {
         BlockBuffer::from_bytes(&writer.finish())
     }
 
-    fn decode(bytes: Bytes) -> Result<Option<(u32, Result<Self, CodecError>)>, CodecError> {
+    fn decode(bytes: Bytes) -> Result<Copy, CodecError> {
         let mut reader = Reader::new(bytes.clone());
         if reader.raw(MAGIC.len(), "magic")? != MAGIC[..] {
-            return Ok(None);
+            return Ok(Copy::Nothing);
         }
         let version = reader.u32("format version")?;
         if version != FORMAT_VERSION {
-            return Ok(Some((version, Err(CodecError::Invalid { what: "version", value: version.into() }))));
+            return Ok(Copy::OtherVersion(version));
         }
         let superblock = Self::decode_fields(&mut reader)?;
         let checked_bytes = bytes.len() - reader.remaining();
         let check = reader.u32("check")?;
-        Ok((crc32c(&bytes[..checked_bytes]) == check).then_some((version, Ok(superblock))))
+        Ok(if crc32c(&bytes[..checked_bytes]) == check { Copy::Whole(superblock) } else { Copy::Nothing })
     }
 
     fn decode_fields(reader: &mut Reader) -> Result<Self, CodecError> {
@@ -88,13 +96,13 @@ impl Superblock {
         for copy in 0..SUPERBLOCK_COPIES {
             let Ok(buffer) = read_blocks(disk, copy, 1) else { continue };
             match Superblock::decode(Bytes::from_owner(buffer)) {
-                Ok(Some((_, Ok(found)))) => {
+                Ok(Copy::Whole(found)) => {
                     if newest.as_ref().is_none_or(|best| best.generation < found.generation) {
                         newest = Some(found);
                     }
                 }
-                Ok(Some((version, Err(_)))) => newer_version = Some(version),
-                Ok(None) | Err(_) => {}
+                Ok(Copy::OtherVersion(version)) => newer_version = Some(version),
+                Ok(Copy::Nothing) | Err(_) => {}
             }
         }
         match (newest, newer_version) {
@@ -139,12 +147,12 @@ mod tests {
     #[test]
     fn superblocks_round_trip_and_flips_are_noticed() {
         let encoded = sample().encode();
-        let decoded = Superblock::decode(Bytes::copy_from_slice(encoded.as_slice())).unwrap().unwrap();
-        assert_eq!(decoded.1.unwrap(), sample());
+        let decoded = Superblock::decode(Bytes::copy_from_slice(encoded.as_slice())).unwrap();
+        assert_eq!(decoded, Copy::Whole(sample()));
         for position in 12..89 {
             let mut flipped = encoded.clone();
             flipped.as_mut_slice()[position] ^= 1;
-            assert!(Superblock::decode(Bytes::from_owner(flipped)).unwrap().is_none(), "{position}");
+            assert_eq!(Superblock::decode(Bytes::from_owner(flipped)).unwrap(), Copy::Nothing, "{position}");
         }
     }
 

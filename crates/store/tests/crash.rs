@@ -2,6 +2,8 @@
 //! model: the history of each placement group must be a prefix that holds everything acknowledged.
 //! `ATOLL_CRASH_RUNS` sets the number of histories, `ATOLL_CRASH_SEED` the first seed.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,40 @@
+# The two commands of the README: `make demo` and `make test`. Everything else is cargo's.
+
+SHELL := /bin/bash
+DATA ?= ./atoll-data
+
+.PHONY: demo test build packages test-packages lint unit e2e campaign
+
+# What the build needs, on a fresh Debian 12.
+packages:
+	@tools/packages.sh protobuf-compiler nasm cmake pkg-config gcc g++ libc6-dev
+
+# What the tests use besides: the real clients and the real etcd.
+test-packages: packages
+	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone openssl python3 python3-pip
+	@tools/python_packages.sh boto3 awscli
+
+build: packages
+	cargo build --release -p atoll
+
+demo: build
+	@echo "Examples below use 'atoll': export PATH=$(CURDIR)/target/release:\$$PATH"
+	@exec target/release/atoll up --data $(DATA)
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -q -- -D warnings
+
+unit: test-packages
+	cargo test --workspace -q
+
+e2e: build test-packages
+	python3 tests/e2e/run.py --atoll target/release/atoll --quick
+
+test: test-packages lint unit e2e
+
+# Longer campaigns; docs/testing.md describes them.
+campaign: test-packages
+	ATOLL_CRASH_RUNS=2000 cargo test --release -q -p atoll-store --test crash
+	ATOLL_PG_RUNS=10000 cargo test --release -q -p atoll-pg --test simulation
+	ATOLL_CONFORMANCE_SEEDS=50 cargo test -q -p atoll-cluster --test conformance

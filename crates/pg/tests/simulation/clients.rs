@@ -1,0 +1,287 @@
+//! Client sessions: several requests outstanding, retried under their ids until there is a
+//! definite answer, with duplicates and lost connections. What they saw is kept for the checks.
+
+use std::collections::BTreeMap;
+
+use atoll_base::limits::PG_LOG_ENTRIES;
+use atoll_base::{Condition, ObjectName, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest};
+use atoll_pg::ClientId;
+use atoll_wire::Message;
+use bytes::Bytes;
+
+use crate::random::Random;
+use crate::state::PG;
+use crate::workload::final_reads;
+use crate::world::{Event, MEMBERS, QUIET_AT, World};
+
+const OPS_MAX: usize = 300;
+const OUTSTANDING_MAX: usize = 8;
+
+#[derive(Clone, Debug)]
+pub enum Kind {
+    Write(WriteRequest),
+    Read(ObjectName, ReadRequest),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Written(Result<(), Refusal>),
+    Found(Result<ReadOutcome, Refusal>, Bytes),
+}
+
+/// One request and its definite answer.
+pub struct Op {
+    pub session: usize,
+    pub id: RequestId,
+    pub kind: Kind,
+    pub invoked: u64,
+    pub answered: Option<(u64, Answer)>,
+    attempt: u32,
+}
+
+pub struct Session {
+    pub id: u64,
+    next_sequence: u64,
+    conn: ClientId,
+    to: usize,
+    incarnation: u64,
+    last_request: u64,
+    last_answer: u64,
+    /// The fence generation that it holds.
+    pub generation: u64,
+}
+
+pub struct Clients {
+    pub sessions: Vec<Session>,
+    pub ops: Vec<Op>,
+    conns: BTreeMap<ClientId, usize>,
+    /// Omap values as last heard of.
+    pub known: BTreeMap<(ObjectName, Bytes), Option<Bytes>>,
+    pub last_value: u64,
+    pub last_generation: u64,
+}
+
+impl Clients {
+    pub fn new(random: &mut Random) -> Self {
+        let session = |index| Session {
+            id: 100 + index,
+            next_sequence: 1,
+            conn: ClientId(0),
+            to: 0,
+            incarnation: 0,
+            last_request: 0,
+            last_answer: 0,
+            generation: 0,
+        };
+        Clients {
+            sessions: (0..2 + random.below(4)).map(session).collect(),
+            ops: Vec::new(),
+            conns: BTreeMap::new(),
+            known: BTreeMap::new(),
+            last_value: 0,
+            last_generation: 0,
+        }
+    }
+
+    pub fn all_answered(&self) -> bool {
+        self.ops.iter().all(|op| op.answered.is_some())
+    }
+
+    pub fn session_of(&self, conn: ClientId) -> u64 {
+        self.sessions[self.conns[&conn]].id
+    }
+
+    pub fn answered_below(&self, session_id: u64) -> u64 {
+        let session = &self.sessions[(session_id - 100) as usize];
+        let outstanding = self.ops.iter().filter(|op| op.id.session == session_id && op.answered.is_none());
+        outstanding.map(|op| op.id.sequence).min().unwrap_or(session.next_sequence)
+    }
+
+    /// Whether the log may soon forget a write that a client still retries.
+    fn may_outrun_ring(&self, ring_entries: usize) -> bool {
+        let is_write = |op: &&Op| matches!(op.kind, Kind::Write(_));
+        let oldest = self.ops.iter().filter(is_write).find(|op| op.answered.is_none());
+        let since = oldest.map_or(0, |oldest| {
+            self.ops.iter().filter(is_write).filter(|op| op.invoked >= oldest.invoked).count()
+        });
+        ring_entries < PG_LOG_ENTRIES && since > ring_entries / 4
+    }
+
+    fn learn(&mut self, op: usize) {
+        let op = &self.ops[op];
+        match (&op.kind, op.answered.as_ref().map(|(_, answer)| answer)) {
+            (Kind::Read(object, ReadRequest::OmapGet { key }), Some(Answer::Found(result, _))) => {
+                let value = match result {
+                    Ok(ReadOutcome::OmapValue(value)) => value.clone(),
+                    _ => None,
+                };
+                self.known.insert((object.clone(), key.clone()), value);
+            }
+            (Kind::Write(write), Some(Answer::Written(Ok(())))) => {
+                for mutation in &write.mutations {
+                    if let atoll_base::Mutation::OmapReplace { key, value, .. } = mutation {
+                        self.known.insert((write.object.clone(), key.clone()), value.clone());
+                    }
+                }
+            }
+            (Kind::Write(write), Some(Answer::Written(Err(Refusal::ConditionFailed { .. })))) => {
+                if let [Condition::OmapAbsent { key } | Condition::OmapEquals { key, .. }] = &write.conditions[..]
+                {
+                    self.known.remove(&(write.object.clone(), key.clone()));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl World {
+    pub fn client_wakes(&mut self, session: usize) {
+        let outstanding =
+            self.clients.ops.iter().filter(|op| op.session == session && op.answered.is_none()).count();
+        let ring_entries = self.members[0].store.ring_entries;
+        if self.is_quiet() || self.clients.ops.len() >= OPS_MAX {
+            return;
+        }
+        // Requests come in bursts, so that they meet each other.
+        let burst = (OUTSTANDING_MAX - outstanding.min(OUTSTANDING_MAX)).min(1 + self.random.below(6) as usize);
+        for _ in 0..burst {
+            if !self.clients.may_outrun_ring(ring_entries) {
+                let kind = self.clients.draw(session, &mut self.random);
+                self.start(session, kind);
+            }
+        }
+        self.after(10_000, Event::ClientWakes { session });
+    }
+
+    pub fn read_everything(&mut self) {
+        for kind in final_reads() {
+            self.start(0, kind);
+        }
+    }
+
+    fn start(&mut self, session: usize, kind: Kind) {
+        let state = &mut self.clients.sessions[session];
+        let id = RequestId { session: state.id, sequence: state.next_sequence };
+        state.next_sequence += 1;
+        let op = Op { session, id, kind, invoked: self.now, answered: None, attempt: 0 };
+        self.clients.ops.push(op);
+        self.send_op(self.clients.ops.len() - 1);
+    }
+
+    fn send_op(&mut self, index: usize) {
+        let op = &self.clients.ops[index];
+        let (session, id, attempt) = (op.session, op.id, op.attempt);
+        let state = &self.clients.sessions[session];
+        let is_lost = state.conn == ClientId(0) || self.members[state.to].incarnation != state.incarnation;
+        if is_lost || attempt > 0 && self.random.chance(40) {
+            self.new_conn(session);
+        }
+        let epoch = self.cluster.record.epoch;
+        let answered_below = self.clients.answered_below(id.session);
+        let message = match self.clients.ops[index].kind.clone() {
+            Kind::Write(request) => Message::Write { id, answered_below, pg: PG, epoch, request },
+            Kind::Read(object, request) => Message::Read { id, pg: PG, epoch, object, request },
+        };
+        let delay = self.random.delay(200);
+        let state = &mut self.clients.sessions[session];
+        let time = (self.now + delay).max(state.last_request);
+        state.last_request = time;
+        let (conn, to, incarnation) = (state.conn, state.to, state.incarnation);
+        if self.random.chance(10) {
+            // A duplicate, over this connection or as if left behind in an older one.
+            let is_same = self.random.chance(30);
+            let conn = if is_same { conn } else { self.conn_id(session) };
+            let late = if is_same { time } else { self.now + self.random.delay(2_000) };
+            self.at(late, Event::Request { conn, to, incarnation, message: message.clone() });
+        }
+        self.at(time, Event::Request { conn, to, incarnation, message });
+        let patience = self.random.between(3_000, 20_000);
+        self.at(self.now + patience, Event::ClientRetries { op: index, attempt });
+    }
+
+    fn conn_id(&mut self, session: usize) -> ClientId {
+        let conn = ClientId(self.clients.conns.len() as u64 + 1);
+        self.clients.conns.insert(conn, session);
+        conn
+    }
+
+    fn new_conn(&mut self, session: usize) {
+        let conn = self.conn_id(session);
+        let to = if self.random.chance(5) { self.random.below(MEMBERS as u64) as usize } else { 0 };
+        let (now, incarnation) = (self.now, self.members[to].incarnation);
+        let state = &mut self.clients.sessions[session];
+        (state.conn, state.to, state.incarnation) = (conn, to, incarnation);
+        (state.last_request, state.last_answer) = (now, now);
+    }
+
+    /// The connection is lost: answers on it do not arrive, requests in flight may.
+    pub fn break_client(&mut self, session: usize) {
+        self.new_conn(session);
+        let lost: Vec<usize> = (0..self.clients.ops.len())
+            .filter(|&index| self.clients.ops[index].session == session)
+            .filter(|&index| self.clients.ops[index].answered.is_none())
+            .collect();
+        for index in lost {
+            self.clients.ops[index].attempt += 1;
+            self.send_op(index);
+        }
+    }
+
+    pub fn client_retries(&mut self, op: usize, attempt: u32) {
+        let state = &mut self.clients.ops[op];
+        if state.answered.is_none() && state.attempt == attempt {
+            state.attempt += 1;
+            self.statistics.retries += 1;
+            self.send_op(op);
+        }
+    }
+
+    pub fn send_answer(&mut self, conn: ClientId, message: Message) {
+        let session = self.clients.conns[&conn];
+        let delay = self.random.delay(200);
+        let state = &mut self.clients.sessions[session];
+        if state.conn != conn {
+            return;
+        }
+        let time = (self.now + delay).max(state.last_answer + 1);
+        state.last_answer = time;
+        self.at(time, Event::Answer { conn, message });
+    }
+
+    pub fn answer_arrives(&mut self, conn: ClientId, message: Message) {
+        let session = self.clients.conns[&conn];
+        if self.clients.sessions[session].conn != conn {
+            return;
+        }
+        let (sequence, answer) = match message {
+            Message::WriteReply { sequence, result } => (sequence, Answer::Written(result)),
+            Message::ReadReply { sequence, result, payload } => (sequence, Answer::Found(result, payload)),
+            _ => unreachable!("clients get nothing else"),
+        };
+        let of_this = |op: &Op| op.session == session && op.id.sequence == sequence;
+        let index = self.clients.ops.iter().position(of_this).unwrap();
+        let op = &mut self.clients.ops[index];
+        if op.answered.is_some() {
+            return;
+        }
+        let refusal = match &answer {
+            Answer::Written(result) => result.as_ref().err(),
+            Answer::Found(result, _) => result.as_ref().err(),
+        };
+        let is_corrupt = matches!(refusal, Some(Refusal::Corrupt { .. }));
+        let will_retry = refusal.is_some_and(Refusal::is_retryable) || is_corrupt;
+        let attempt = op.attempt;
+        if !will_retry {
+            op.answered = Some((self.now, answer));
+            self.note("answered", &[session as u64, sequence]);
+            return self.clients.learn(index);
+        }
+        if is_corrupt {
+            self.statistics.corrupt_refusals += 1;
+            let has_long_been_quiet = self.now > QUIET_AT + 20_000;
+            assert!(!has_long_been_quiet, "block damaged on one copy only, and all members are there");
+        }
+        self.after(2_000, Event::ClientRetries { op: index, attempt });
+    }
+}

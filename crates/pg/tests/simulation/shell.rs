@@ -1,0 +1,173 @@
+//! The shell of a member: gives its group events and does what it asks for.
+
+use atoll_base::records::PgRecord;
+use atoll_base::{RequestId, Transaction};
+use atoll_pg::{Action, ClientId, ObjectView, Pg, Token};
+use atoll_wire::Message;
+
+use crate::state::PG;
+use crate::store::Store;
+use crate::world::{Event, Member, TICK, World, osd};
+
+impl World {
+    pub fn with_pg(&mut self, at: usize, event: impl FnOnce(&mut Pg, &Store)) {
+        let member = &mut self.members[at];
+        if let Some(pg) = &mut member.pg {
+            event(pg, &member.store);
+            // Now and then several events come before the actions are taken.
+            if self.random.chance(15) {
+                self.after(100, Event::Run { at });
+            } else {
+                self.run_pg(at);
+            }
+        }
+    }
+
+    pub fn request(&mut self, conn: ClientId, to: usize, message: Message) {
+        let member = &mut self.members[to];
+        match message {
+            Message::Read { id, object, request, .. } => {
+                *member.owed_reads.entry((conn, id.sequence)).or_insert(0) += 1;
+                self.note("request read", &[id.session, id.sequence]);
+                self.with_pg(to, |pg, store| pg.client_read(conn, id, object, request, store));
+            }
+            Message::Write { id, answered_below, request, .. } => {
+                // What the client has been answered is owed nothing.
+                if id.sequence >= self.clients.answered_below(id.session) {
+                    member.owed_writes.insert(id);
+                }
+                self.note("request write", &[id.session, id.sequence]);
+                self.with_pg(to, |pg, store| pg.client_write(conn, id, answered_below, request, store));
+            }
+            _ => unreachable!("clients send nothing else"),
+        }
+    }
+
+    pub fn run_pg(&mut self, at: usize) {
+        loop {
+            let member = &mut self.members[at];
+            let Some(pg) = &mut member.pg else { return };
+            let action = pg.next_action().or_else(|| {
+                pg.proceed(&member.store);
+                pg.next_action()
+            });
+            let Some(action) = action else { return };
+            self.perform(at, action);
+        }
+    }
+
+    fn perform(&mut self, at: usize, action: Action) {
+        let incarnation = self.members[at].incarnation;
+        match action {
+            Action::Submit { token, transaction } => {
+                assert_eq!(transaction.pg, PG);
+                if self.members[at].store.has_room() {
+                    self.submit(at, token, transaction);
+                } else {
+                    self.statistics.backlogged += 1;
+                    self.members[at].store.backlog.push_back((token, transaction));
+                }
+            }
+            Action::Read { token, object, request } => {
+                let answer = self.members[at].store.read(&object, &request);
+                self.after(150, Event::ReadDone { at, incarnation, token, answer });
+            }
+            Action::ReadForSync { token, object, touched } => {
+                self.statistics.syncs += 1;
+                self.statistics.whole_syncs += u64::from(touched.whole);
+                let store = &mut self.members[at].store;
+                let result = store.read_for_sync(&object, &touched);
+                if let Err(block) = result
+                    && self.random.chance(50)
+                {
+                    // Stands for a scrub.
+                    store.bad.remove(&(object, block));
+                }
+                let result = result.map_err(|block| format!("block {block} is damaged"));
+                self.after(300, Event::SyncRead { at, incarnation, token, result });
+            }
+            Action::Send { to, message } => {
+                let to = to.0 as usize - 1;
+                self.statistics.copy_reads += u64::from(matches!(message, Message::CopyRead { .. }));
+                if let Some((time, generation)) = self.network.send(at, to, self.now, &mut self.random) {
+                    self.at(time, Event::PeerMessage { from: at, to, generation, message });
+                }
+            }
+            Action::Reply { client, message } => self.reply(at, client, message),
+            Action::Propose { expected, record } => {
+                self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
+                if self.is_quiet() || !self.random.chance(15) {
+                    self.after(1_000, Event::Swap { expected, record });
+                }
+            }
+            Action::Warn { text } => {
+                if self.verbose {
+                    println!("{:>8} {text}", self.now);
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, at: usize, token: Token, transaction: Transaction) {
+        let incarnation = self.members[at].incarnation;
+        let sequence = transaction.log.last().map_or(0, |entry| entry.version.sequence);
+        self.note("submit", &[at as u64, token.0, sequence]);
+        let usual = if self.now < self.members[at].slow_until { 5_000 } else { 300 };
+        let time = (self.now + self.random.delay(usual)).max(self.members[at].last_commit);
+        let member = &mut self.members[at];
+        member.store.submit(token, transaction);
+        member.last_commit = time;
+        self.at(time, Event::Commit { at, incarnation });
+    }
+
+    pub fn set_room(&mut self, at: usize, out_of_room: bool) {
+        self.members[at].store.out_of_room = out_of_room;
+        while !self.members[at].store.out_of_room {
+            let Some((token, transaction)) = self.members[at].store.backlog.pop_front() else { break };
+            self.submit(at, token, transaction);
+        }
+        self.run_pg(at);
+    }
+
+    fn reply(&mut self, at: usize, client: ClientId, message: Message) {
+        let owed_reads = &mut self.members[at].owed_reads;
+        match &message {
+            Message::ReadReply { sequence, .. } => {
+                let owed = owed_reads.get_mut(&(client, *sequence)).expect("a read is answered once");
+                *owed -= 1;
+                if *owed == 0 {
+                    owed_reads.remove(&(client, *sequence));
+                }
+            }
+            Message::WriteReply { sequence, result } => {
+                let session = self.clients.session_of(client);
+                let request = RequestId { session, sequence: *sequence };
+                self.members[at].owed_writes.remove(&request);
+                let is_durable = |member: &Member| member.store.requests.contains(&request);
+                let is_everywhere = self.members.iter().all(is_durable);
+                assert!(is_everywhere || result.is_err(), "{request:?} acknowledged before all members have it");
+            }
+            _ => unreachable!("clients get nothing else"),
+        }
+        self.send_answer(client, message);
+    }
+
+    pub fn restart_member(&mut self, at: usize, record: PgRecord) {
+        let member = &mut self.members[at];
+        member.pg = Some(Pg::new(PG, osd(at), 1, record, &member.store));
+        let incarnation = member.incarnation;
+        self.at(self.now + TICK, Event::Tick { at, incarnation });
+        self.run_pg(at);
+    }
+
+    /// The process at `at` is gone.
+    pub fn stop_member(&mut self, at: usize) {
+        let member = &mut self.members[at];
+        member.pg = None;
+        member.incarnation += 1;
+        member.store.crash();
+        member.last_commit = 0;
+        member.owed_reads.clear();
+        member.owed_writes.clear();
+    }
+}

@@ -1,0 +1,184 @@
+//! A member's stand-in store: what is submitted shows at once and becomes durable later, in order;
+//! a crash loses the rest. Single blocks may go bad.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use atoll_base::{
+    BLOCK_BYTES, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId,
+    Touched, Transaction, Version,
+};
+use atoll_pg::{ObjectView, ReadFailure, Token};
+use bytes::{Bytes, BytesMut};
+
+use crate::state::{PG, State, read};
+
+#[derive(Default)]
+pub struct Store {
+    pub visible: State,
+    pub durable: State,
+    pub pending: VecDeque<(Token, Transaction)>,
+    /// Submissions that wait for room.
+    pub backlog: VecDeque<(Token, Transaction)>,
+    pub out_of_room: bool,
+    /// Damaged blocks.
+    pub bad: BTreeSet<(ObjectName, u32)>,
+    pub ring_entries: usize,
+    /// Every log entry ever applied, by sequence; not part of what the group sees.
+    pub history: BTreeMap<u64, LogEntry>,
+    /// Requests that were durable here at some time.
+    pub requests: BTreeSet<RequestId>,
+}
+
+impl Store {
+    pub fn new(ring_entries: usize) -> Self {
+        Store { ring_entries, ..Store::default() }
+    }
+
+    pub fn submit(&mut self, token: Token, transaction: Transaction) {
+        assert!(!self.out_of_room);
+        for mutation in &transaction.mutations {
+            if *mutation == Mutation::Remove {
+                self.bad.retain(|(object, _)| *object != transaction.object);
+            }
+        }
+        for (first, count) in Touched::by(&transaction.mutations).block_ranges {
+            for block in first..first + count {
+                self.bad.remove(&(transaction.object.clone(), block));
+            }
+        }
+        for entry in &transaction.log {
+            let expected = self.visible.head.sequence + 1;
+            let fills_an_empty_store = self.visible.head == Version::default();
+            let is_next = transaction.log[0].version.sequence == expected || fills_an_empty_store;
+            assert!(is_next, "log entry {} after head {}", entry.version, self.visible.head);
+        }
+        self.visible.apply(&transaction, self.ring_entries);
+        self.pending.push_back((token, transaction));
+    }
+
+    pub fn commit(&mut self) -> Token {
+        let (token, transaction) = self.pending.pop_front().unwrap();
+        self.durable.apply(&transaction, self.ring_entries);
+        self.requests.extend(transaction.log.iter().filter_map(|entry| entry.request));
+        for entry in transaction.log {
+            self.history.insert(entry.version.sequence, entry);
+        }
+        token
+    }
+
+    pub fn crash(&mut self) {
+        self.visible = self.durable.clone();
+        self.pending.clear();
+        self.backlog.clear();
+        self.out_of_room = false;
+    }
+
+    pub fn read(&self, object: &ObjectName, request: &ReadRequest) -> Result<(ReadOutcome, Bytes), ReadFailure> {
+        if let ReadRequest::Data { offset, length } = request {
+            let first = (offset / BLOCK_BYTES as u64) as u32;
+            let end = first + (u64::from(*length) / BLOCK_BYTES as u64) as u32;
+            let blocks: Vec<u32> = (first..end).filter(|block| self.is_bad(object, *block)).collect();
+            if !blocks.is_empty() {
+                return Err(ReadFailure::Corrupt { blocks });
+            }
+        }
+        read(self.visible.objects.get(object), request).map_err(ReadFailure::Refused)
+    }
+
+    fn is_bad(&self, object: &ObjectName, block: u32) -> bool {
+        let holds = self.visible.objects.get(object).is_some_and(|object| object.blocks.contains_key(&block));
+        holds && self.bad.contains(&(object.clone(), block))
+    }
+
+    /// The parts of an object that a member lacks, as transactions; `Err` names a damaged block.
+    pub fn read_for_sync(&self, object: &ObjectName, touched: &Touched) -> Result<Vec<Transaction>, u32> {
+        let part = |mutations, payload: Bytes| Transaction {
+            pg: PG,
+            object: object.clone(),
+            mutations,
+            payload,
+            payload_sealed: false,
+            log: Vec::new(),
+        };
+        let Some(found) = self.visible.objects.get(object) else {
+            return Ok(vec![part(vec![Mutation::Remove], Bytes::new())]);
+        };
+        let mut mutations = if touched.whole { vec![Mutation::Remove] } else { Vec::new() };
+        mutations.push(Mutation::Create);
+        let all_blocks = (found.size / BLOCK_BYTES as u64) as u32;
+        let ranges = if touched.whole { vec![(0, all_blocks)] } else { touched.block_ranges.clone() };
+        let blocks: BTreeSet<u32> = ranges.iter().flat_map(|&(first, count)| first..first + count).collect();
+        let mut payload = BytesMut::new();
+        for block in blocks.into_iter().filter(|block| *block < all_blocks) {
+            if self.is_bad(object, block) {
+                return Err(block);
+            }
+            let offset = u64::from(block) * BLOCK_BYTES as u64;
+            match found.blocks.get(&block) {
+                Some(data) => {
+                    payload.extend_from_slice(data);
+                    mutations.push(Mutation::Write { offset, length: BLOCK_BYTES as u32, seals: None });
+                }
+                None => mutations.push(Mutation::Zero { offset, length: BLOCK_BYTES as u64 }),
+            }
+        }
+        // The size, when the object ends in zeros.
+        if found.size > 0 && (touched.whole || !touched.block_ranges.is_empty()) {
+            let last = all_blocks - 1;
+            if self.is_bad(object, last) {
+                return Err(last);
+            }
+            let offset = u64::from(last) * BLOCK_BYTES as u64;
+            mutations.push(Mutation::Write { offset, length: BLOCK_BYTES as u32, seals: None });
+            payload.extend_from_slice(&found.data(offset, BLOCK_BYTES as u64));
+            if !found.blocks.contains_key(&last) {
+                mutations.push(Mutation::Zero { offset, length: BLOCK_BYTES as u64 });
+            }
+        }
+        let keys = if touched.whole { found.omap.keys().cloned().collect() } else { touched.omap_keys.clone() };
+        let omap = keys.into_iter().map(|key| match found.omap.get(&key) {
+            Some(value) => Mutation::OmapSet { key, value: value.clone() },
+            None => Mutation::OmapRemove { key },
+        });
+        Ok(vec![part(mutations, payload.freeze()), part(omap.collect(), Bytes::new())])
+    }
+}
+
+impl ObjectView for Store {
+    fn object_exists(&self, _: PgId, object: &ObjectName) -> bool {
+        self.visible.objects.contains_key(object)
+    }
+
+    fn omap_value(&self, _: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes> {
+        self.visible.omap_value(object, key)
+    }
+
+    fn objects(&self, _: PgId) -> Vec<ObjectName> {
+        self.visible.objects.keys().filter(|name| !name.as_str().starts_with('@')).cloned().collect()
+    }
+
+    fn head(&self, _: PgId) -> Version {
+        self.visible.head
+    }
+
+    fn log(&self, _: PgId) -> Vec<LogEntry> {
+        self.visible.log.iter().cloned().collect()
+    }
+
+    fn check_write(&self, _: PgId, _: &[OsdId], _: &ObjectName, _: &[Mutation], _: usize) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        !self.out_of_room && self.backlog.is_empty()
+    }
+
+    fn matches_checks(&self, _: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool {
+        let Some(found) = self.visible.objects.get(object) else { return false };
+        let first = (offset / BLOCK_BYTES as u64) as u32;
+        data.chunks(BLOCK_BYTES).zip(first..).all(|(data, block)| match found.blocks.get(&block) {
+            Some(expected) => data == expected,
+            None => data.iter().all(|byte| *byte == 0),
+        })
+    }
+}
