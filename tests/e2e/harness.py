@@ -3,7 +3,7 @@
 A scenario is a script with a function that takes a `Test`; `main` gives it one. Every scenario keeps
 to a directory of its own, to free ports of the loopback interface, and to processes that it started.
 """
-import argparse, contextlib, ctypes, glob, json, os, pathlib, resource, secrets, shutil, signal
+import argparse, contextlib, ctypes, glob, json, os, pathlib, re, resource, secrets, shutil, signal
 import socket, ssl, subprocess, sys, time, traceback, urllib.request
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -329,20 +329,22 @@ class Cluster:
             return pid if pid and pid != old_pid and is_alive(pid) else None
         return wait_for(f"{name} (was process {old_pid}) is restarted", is_new, seconds)
 
-    def print_logs(self, lines=25):
-        for path in sorted(glob.glob(f"{self.test.directory}/**/*.log", recursive=True)):
+    def print_logs(self, lines=12):
+        """What the logs say about trouble."""
+        for path in sorted(glob.glob(f"{self.data}/**/*.log", recursive=True) + glob.glob(f"{self.data}.*.log")):
             with contextlib.suppress(OSError):
                 text = pathlib.Path(path).read_text(errors="replace").splitlines()
-                interesting = [line for line in text if any(word in line for word in ("panic", "ERROR", "WARN"))][-lines:]
-                tail = text[-5:]
-                shown = interesting + [line for line in tail if line not in interesting]
-                if shown and self.data.name in path:
-                    print(f"      last of {path}:\n" + "\n".join("        " + line[:400] for line in shown), flush=True)
+                trouble = [line for line in text if any(word in line for word in ("panic", "ERROR", "WARN", "atoll: cannot"))]
+                # Without time and numbers many are the same.
+                kinds = {re.sub(r"^\S+Z|[0-9a-f]{8,}|[0-9]+", "", line): line for line in trouble}
+                if kinds:
+                    print(f"      {len(trouble)} lines of trouble in {path}, such as:")
+                    print("\n".join("        " + line[:300] for line in list(kinds.values())[-lines:]), flush=True)
 
     def log_text(self):
         """All logs of this cluster as one text."""
         text = ""
-        for path in glob.glob(f"{self.test.directory}/**/*.log", recursive=True):
+        for path in glob.glob(f"{self.data}/**/*.log", recursive=True) + glob.glob(f"{self.data}.*.log"):
             with contextlib.suppress(OSError):
                 text += pathlib.Path(path).read_text(errors="replace")
         return text

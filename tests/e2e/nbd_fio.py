@@ -42,7 +42,7 @@ def scenario(test):
         note(f"healthy after {cluster.up():.1f} s")
     with test.step("create images", fatal=True):
         for name, size in (("small", f"{small}"), ("large", f"{large}"), ("own", "64M"), ("fs", "192M"), ("fs-tcp", "192M"),
-                           ("edges", "64M"), ("huge", "2T")):
+                           ("edges", "64M"), ("deep", "256M"), ("huge", "2T")):
             cluster.create_image(name, size)
 
     describe(test, cluster)
@@ -86,6 +86,7 @@ def scenario(test):
         fio(test, cluster.nbd_uri("small"), "odd", verify="crc32c", rw="randwrite", bsrange="512-70k", blocksize_unaligned=None,
             iodepth=16, size=small // 4, io_size=small // 4, randseed=9)
 
+    deep_queues(test, cluster)
     file_systems(test, cluster)
     edges(test, cluster)
     huge(test, cluster)
@@ -95,6 +96,23 @@ def scenario(test):
         cluster.up()
         fio(test, cluster.nbd_uri("large"), "large", verify="crc32c", verify_only=None, **jobs["large"])
         cluster.down()
+
+
+def deep_queues(test, cluster):
+    """More in flight than the server takes at once: it must make the client wait."""
+    for job in (dict(rw="randwrite", bs="4k", iodepth=2048, size="32M"), dict(rw="randread", bs="4k", iodepth=2048, size="32M"),
+                dict(rw="write", bs="4M", iodepth=48, size="192M"), dict(rw="read", bs="4M", iodepth=48, size="192M"),
+                dict(rw="read", bs="32M", iodepth=6, size="192M"), dict(rw="randrw", bs="64k", iodepth=256, numjobs=6, thread=None, size="16M")):
+        with test.step(f"fio {job['rw']} {job['bs']} with {job['iodepth']} in flight per connection, {job.get('numjobs', 1)} connections") as note:
+            before = cluster.process_ids()
+            try:
+                result = fio(test, cluster.nbd_uri("deep"), "deep", timeout=90, **job)
+            except Failed as error:
+                time.sleep(1.5)
+                raise Failed(f"{error}\nprocesses before {before}\nand after {cluster.process_ids()}") from None
+            expect(cluster.process_ids() == before, f"a process has died: {before} -> {cluster.process_ids()}")
+            kind = result["write"] if "write" in job["rw"] else result["read"]
+            note(f"{kind['iops']:.0f} IOPS, {kind['bw_bytes'] / 1e6:.0f} MB/s")
 
 
 def describe(test, cluster):

@@ -129,12 +129,10 @@ def scenario(test):
         cluster.kill_all()
         expect(len(killed) >= 7, f"only {len(killed)} processes: cluster state, 3 OSDs, gateway, NBD and supervisor were expected")
         expect(uploader.stop(120), "the uploader hangs after the kill")
-        try:
-            rclone.wait(120)
-        except subprocess.TimeoutExpired:
-            rclone.kill()
-            rclone.wait()
-        expect(rclone.returncode != 0, "rclone had finished before the kill")
+        expect(rclone.poll() != 0, "rclone had finished before the kill")
+        # It would retry for minutes.
+        rclone.kill()
+        rclone.wait()
         note(f"{acked_before} keys acked, {sum(map(bool, uploader.open_ended.values()))} uploads cut off, {len(killed)} processes killed")
 
     with test.step("atoll up --detach after the kill", fatal=True) as note:
