@@ -26,9 +26,10 @@ lint:
 	cargo clippy --workspace --all-targets -q -- -D warnings
 
 unit: test-packages
-	cargo test --workspace -q
+	cargo test --release --workspace -q
 
-e2e: build test-packages
+e2e: test-packages
+	cargo build --release --workspace
 	python3 tests/e2e/run.py --atoll target/release/atoll --quick
 
 test: test-packages lint unit e2e
@@ -37,4 +38,4 @@ test: test-packages lint unit e2e
 campaign: test-packages
 	ATOLL_CRASH_RUNS=2000 cargo test --release -q -p atoll-store --test crash
 	ATOLL_PG_RUNS=10000 cargo test --release -q -p atoll-pg --test simulation
-	ATOLL_CONFORMANCE_SEEDS=50 cargo test -q -p atoll-cluster --test conformance
+	ATOLL_CONFORMANCE_SEEDS=50 cargo test --release -q -p atoll-cluster --test conformance

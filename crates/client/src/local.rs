@@ -119,6 +119,8 @@ impl LocalClient {
     /// Sets a fence in every placement group of a pool: from then on, writes that carry a lower
     /// generation of this fence are refused.
     pub async fn fence(&self, pool: PoolId, name: Bytes, generation: u64) -> Result<(), ClientError> {
+        // Without a map after the time limit, the pool is as good as absent.
+        self.wait_for_map().await.map_err(|_| ClientError::NoSuchPool(pool))?;
         let pg_num = {
             let router = self.0.router.borrow();
             router.map().pools.get(&pool).ok_or(ClientError::NoSuchPool(pool))?.pg_num

@@ -6,6 +6,7 @@
 //! that are easier to write as tasks.
 
 mod buffers;
+mod completions;
 mod connection;
 mod executor;
 mod file;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
 use bytes::{Bytes, BytesMut};
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::buffers::{GatheredSend, RawAddress};
 use crate::connection::{Connection, ConnectionId, ListenAddress, ListenerId, RECEIVE_BYTES_MIN};
@@ -99,7 +99,7 @@ pub enum FileOperation {
     Sync,
 }
 
-enum Operation {
+pub(crate) enum Operation {
     Accept { listener: ListenerId },
     Connect { connection: ConnectionId, _address: RawAddress },
     Receive { connection: ConnectionId, buffer: BytesMut },
@@ -114,20 +114,20 @@ const RING_ENTRIES: u32 = 1024;
 
 /// One event loop. All its methods are for the thread that made it.
 pub struct Reactor {
-    ring: IoUring,
-    operations: Vec<Option<Operation>>,
-    free_slots: Vec<usize>,
+    pub(crate) ring: IoUring,
+    pub(crate) operations: Vec<Option<Operation>>,
+    pub(crate) free_slots: Vec<usize>,
     /// Entries that did not fit into the submission queue yet.
-    backlog: VecDeque<squeue::Entry>,
-    connections: HashMap<ConnectionId, Connection>,
+    pub(crate) backlog: VecDeque<squeue::Entry>,
+    pub(crate) connections: HashMap<ConnectionId, Connection>,
     /// Connections that may have something to send or receive.
-    touched: BTreeSet<ConnectionId>,
-    listeners: BTreeMap<ListenerId, OwnedFd>,
-    files: Vec<DirectFile>,
-    timers: BTreeSet<(Instant, u64)>,
-    events: VecDeque<Event>,
-    wake: Wake,
-    next_id: u64,
+    pub(crate) touched: BTreeSet<ConnectionId>,
+    pub(crate) listeners: BTreeMap<ListenerId, OwnedFd>,
+    pub(crate) files: Vec<DirectFile>,
+    pub(crate) timers: BTreeSet<(Instant, u64)>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) wake: Wake,
+    pub(crate) next_id: u64,
 }
 
 fn ring_remedy(error: &io::Error) -> String {
@@ -180,14 +180,14 @@ impl Reactor {
         self.wake.clone()
     }
 
-    fn next_id(&mut self) -> u64 {
+    pub(crate) fn next_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
     // ---- operations -------------------------------------------------------------------------
 
-    fn submit(&mut self, operation: Operation, entry: squeue::Entry) {
+    pub(crate) fn submit(&mut self, operation: Operation, entry: squeue::Entry) {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.operations.push(None);
             self.operations.len() - 1
@@ -215,7 +215,7 @@ impl Reactor {
         Ok(())
     }
 
-    fn arm_wake(&mut self) {
+    pub(crate) fn arm_wake(&mut self) {
         let mut counter = Box::new(0_u64);
         let pointer = (&raw mut *counter).cast::<u8>();
         let entry = opcode::Read::new(types::Fd(self.wake.descriptor()), pointer, 8).build();
@@ -243,7 +243,7 @@ impl Reactor {
         Ok((id, address))
     }
 
-    fn arm_accept(&mut self, listener: ListenerId, descriptor: RawFd) {
+    pub(crate) fn arm_accept(&mut self, listener: ListenerId, descriptor: RawFd) {
         let entry = opcode::AcceptMulti::new(types::Fd(descriptor)).flags(libc::SOCK_CLOEXEC).build();
         self.submit(Operation::Accept { listener }, entry);
     }
@@ -345,13 +345,13 @@ impl Reactor {
         }
     }
 
-    fn forget_if_idle(&mut self, id: ConnectionId) {
+    pub(crate) fn forget_if_idle(&mut self, id: ConnectionId) {
         if self.connections.get(&id).is_some_and(|connection| connection.is_closed && connection.operations == 0) {
             self.connections.remove(&id);
         }
     }
 
-    fn fail(&mut self, id: ConnectionId, cause: CloseCause) {
+    pub(crate) fn fail(&mut self, id: ConnectionId, cause: CloseCause) {
         if self.connections.get(&id).is_some_and(|connection| !connection.is_closed) {
             let is_expected = self.connections[&id].close_after_send;
             self.close(id);
@@ -389,7 +389,7 @@ impl Reactor {
         }
     }
 
-    fn start_send(&mut self, connection: ConnectionId, descriptor: types::Fd, send: GatheredSend) {
+    pub(crate) fn start_send(&mut self, connection: ConnectionId, descriptor: types::Fd, send: GatheredSend) {
         let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
         let entry = opcode::SendMsg::new(descriptor, send.header()).flags(flags).build();
         self.submit(Operation::Send { connection, send }, entry);
@@ -488,148 +488,9 @@ impl Reactor {
             self.events.push_back(Event::Timer(tag));
         }
     }
-
-    fn take_completions(&mut self) {
-        let completions: Vec<cqueue::Entry> = self.ring.completion().collect();
-        for completion in completions {
-            let slot = completion.user_data() as usize;
-            if cqueue::more(completion.flags()) {
-                self.accepted(slot, completion.result());
-                continue;
-            }
-            let operation = self.operations[slot].take().expect("a completion belongs to an operation");
-            self.free_slots.push(slot);
-            self.finish(operation, completion.result());
-        }
-    }
-
-    fn accepted(&mut self, slot: usize, result: i32) {
-        let Some(Operation::Accept { listener }) = self.operations[slot] else {
-            unreachable!("only accepts complete more than once");
-        };
-        self.add_accepted(listener, result);
-    }
-
-    fn add_accepted(&mut self, listener: ListenerId, result: i32) {
-        if result < 0 {
-            return;
-        }
-        // SAFETY: the kernel has just given this descriptor to us.
-        let socket = unsafe { OwnedFd::from_raw_fd(result) };
-        if self.connections.len() >= atoll_base::limits::CONNECTIONS_MAX {
-            return;
-        }
-        set_no_delay(result);
-        let id = ConnectionId(self.next_id());
-        self.connections.insert(id, Connection::new(socket, true));
-        self.touched.insert(id);
-        self.events.push_back(Event::Accepted { listener, connection: id });
-    }
-
-    fn finish(&mut self, operation: Operation, result: i32) {
-        let outcome = if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) };
-        match operation {
-            Operation::Accept { listener } => {
-                self.add_accepted(listener, result);
-                if let Some(socket) = self.listeners.get(&listener) {
-                    let descriptor = socket.as_raw_fd();
-                    self.arm_accept(listener, descriptor);
-                }
-            }
-            Operation::Connect { connection, .. } => self.connect_done(connection, outcome),
-            Operation::Receive { connection, buffer } => self.receive_done(connection, buffer, outcome),
-            Operation::Send { connection, send } => self.send_done(connection, send, outcome),
-            Operation::FileRead { tag, buffer } => {
-                let result = outcome.and_then(|length| whole(length, buffer.len())).map(|()| Some(buffer));
-                self.events.push_back(Event::File { tag, result });
-            }
-            Operation::FileWrite { tag, length_bytes, .. } => {
-                let result = outcome.and_then(|length| whole(length, length_bytes)).map(|()| None);
-                self.events.push_back(Event::File { tag, result });
-            }
-            Operation::FileSync { tag } => {
-                self.events.push_back(Event::File { tag, result: outcome.map(|_| None) });
-            }
-            Operation::Wake { .. } => {
-                self.wake.clear();
-                self.arm_wake();
-                self.events.push_back(Event::Woken);
-            }
-        }
-    }
-
-    fn connect_done(&mut self, id: ConnectionId, outcome: io::Result<usize>) {
-        let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
-        connection.operations -= 1;
-        match outcome {
-            Ok(_) if !connection.is_closed => {
-                connection.is_connected = true;
-                self.touched.insert(id);
-                self.events.push_back(Event::Connected(id));
-            }
-            Ok(_) => self.forget_if_idle(id),
-            Err(error) => {
-                self.fail(id, CloseCause::Failed(error));
-                self.forget_if_idle(id);
-            }
-        }
-    }
-
-    fn receive_done(&mut self, id: ConnectionId, mut buffer: BytesMut, outcome: io::Result<usize>) {
-        let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
-        connection.operations -= 1;
-        connection.is_receiving = false;
-        match outcome {
-            Ok(0) => self.fail(id, CloseCause::EndOfStream),
-            Ok(length) => {
-                // SAFETY: the kernel has written `length` bytes from the old end on, within the
-                // spare capacity that it was given.
-                unsafe { buffer.set_len(buffer.len() + length) };
-                connection.received = buffer;
-                if !connection.is_closed && !connection.is_paused {
-                    self.events.push_back(Event::Received(id));
-                }
-                self.touched.insert(id);
-            }
-            Err(error) => self.fail(id, CloseCause::Failed(error)),
-        }
-        self.forget_if_idle(id);
-    }
-
-    fn send_done(&mut self, id: ConnectionId, send: GatheredSend, outcome: io::Result<usize>) {
-        let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
-        connection.operations -= 1;
-        connection.is_sending = false;
-        match outcome {
-            Err(error) => self.fail(id, CloseCause::Failed(error)),
-            Ok(_) if connection.is_closed => {}
-            Ok(length) => {
-                connection.to_send_bytes -= length;
-                if let Some(rest) = send.rest(length) {
-                    connection.is_sending = true;
-                    connection.operations += 1;
-                    let descriptor = types::Fd(connection.socket.as_raw_fd());
-                    self.start_send(id, descriptor, rest);
-                } else if connection.to_send.is_empty() && connection.close_after_send {
-                    self.close(id);
-                } else {
-                    self.touched.insert(id);
-                }
-            }
-        }
-        self.forget_if_idle(id);
-    }
 }
 
-fn whole(length: usize, expected: usize) -> io::Result<()> {
-    if length == expected {
-        Ok(())
-    } else {
-        Err(io::Error::other(format!("the device transferred {length} of {expected} bytes")))
-    }
-}
-
-fn set_no_delay(descriptor: RawFd) {
+pub(crate) fn set_no_delay(descriptor: RawFd) {
     let one: libc::c_int = 1;
     // SAFETY: the option's value lives through the call and has the size that is announced. On a
     // Unix socket the call fails, which does no harm.

@@ -1,0 +1,152 @@
+//! Taking completions off the ring: what each operation's end means.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use bytes::BytesMut;
+use io_uring::{cqueue, types};
+
+use crate::buffers::GatheredSend;
+use crate::connection::{Connection, ConnectionId, ListenerId};
+use crate::reactor::{CloseCause, Event, Operation, Reactor, set_no_delay};
+
+impl Reactor {
+    pub(crate) fn take_completions(&mut self) {
+        let completions: Vec<cqueue::Entry> = self.ring.completion().collect();
+        for completion in completions {
+            let slot = completion.user_data() as usize;
+            if cqueue::more(completion.flags()) {
+                self.accepted(slot, completion.result());
+                continue;
+            }
+            let operation = self.operations[slot].take().expect("a completion belongs to an operation");
+            self.free_slots.push(slot);
+            self.finish(operation, completion.result());
+        }
+    }
+
+    fn accepted(&mut self, slot: usize, result: i32) {
+        let Some(Operation::Accept { listener }) = self.operations[slot] else {
+            unreachable!("only accepts complete more than once");
+        };
+        self.add_accepted(listener, result);
+    }
+
+    fn add_accepted(&mut self, listener: ListenerId, result: i32) {
+        if result < 0 {
+            return;
+        }
+        // SAFETY: the kernel has just given this descriptor to us.
+        let socket = unsafe { OwnedFd::from_raw_fd(result) };
+        if self.connections.len() >= atoll_base::limits::CONNECTIONS_MAX {
+            return;
+        }
+        set_no_delay(result);
+        let id = ConnectionId(self.next_id());
+        self.connections.insert(id, Connection::new(socket, true));
+        self.touched.insert(id);
+        self.events.push_back(Event::Accepted { listener, connection: id });
+    }
+
+    fn finish(&mut self, operation: Operation, result: i32) {
+        let outcome = if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) };
+        match operation {
+            Operation::Accept { listener } => {
+                self.add_accepted(listener, result);
+                if let Some(socket) = self.listeners.get(&listener) {
+                    let descriptor = socket.as_raw_fd();
+                    self.arm_accept(listener, descriptor);
+                }
+            }
+            Operation::Connect { connection, .. } => self.connect_done(connection, outcome),
+            Operation::Receive { connection, buffer } => self.receive_done(connection, buffer, outcome),
+            Operation::Send { connection, send } => self.send_done(connection, send, outcome),
+            Operation::FileRead { tag, buffer } => {
+                let result = outcome.and_then(|length| whole(length, buffer.len())).map(|()| Some(buffer));
+                self.events.push_back(Event::File { tag, result });
+            }
+            Operation::FileWrite { tag, length_bytes, .. } => {
+                let result = outcome.and_then(|length| whole(length, length_bytes)).map(|()| None);
+                self.events.push_back(Event::File { tag, result });
+            }
+            Operation::FileSync { tag } => {
+                self.events.push_back(Event::File { tag, result: outcome.map(|_| None) });
+            }
+            Operation::Wake { .. } => {
+                self.wake.clear();
+                self.arm_wake();
+                self.events.push_back(Event::Woken);
+            }
+        }
+    }
+
+    fn connect_done(&mut self, id: ConnectionId, outcome: io::Result<usize>) {
+        let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
+        connection.operations -= 1;
+        match outcome {
+            Ok(_) if !connection.is_closed => {
+                connection.is_connected = true;
+                self.touched.insert(id);
+                self.events.push_back(Event::Connected(id));
+            }
+            Ok(_) => self.forget_if_idle(id),
+            Err(error) => {
+                self.fail(id, CloseCause::Failed(error));
+                self.forget_if_idle(id);
+            }
+        }
+    }
+
+    fn receive_done(&mut self, id: ConnectionId, mut buffer: BytesMut, outcome: io::Result<usize>) {
+        let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
+        connection.operations -= 1;
+        connection.is_receiving = false;
+        match outcome {
+            Ok(0) => self.fail(id, CloseCause::EndOfStream),
+            Ok(length) => {
+                // SAFETY: the kernel has written `length` bytes from the old end on, within the
+                // spare capacity that it was given.
+                unsafe { buffer.set_len(buffer.len() + length) };
+                connection.received = buffer;
+                if !connection.is_closed && !connection.is_paused {
+                    self.events.push_back(Event::Received(id));
+                }
+                self.touched.insert(id);
+            }
+            Err(error) => self.fail(id, CloseCause::Failed(error)),
+        }
+        self.forget_if_idle(id);
+    }
+
+    fn send_done(&mut self, id: ConnectionId, send: GatheredSend, outcome: io::Result<usize>) {
+        let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
+        connection.operations -= 1;
+        connection.is_sending = false;
+        match outcome {
+            Err(error) => self.fail(id, CloseCause::Failed(error)),
+            Ok(_) if connection.is_closed => {}
+            Ok(length) => {
+                connection.to_send_bytes -= length;
+                if let Some(rest) = send.rest(length) {
+                    connection.is_sending = true;
+                    connection.operations += 1;
+                    let descriptor = types::Fd(connection.socket.as_raw_fd());
+                    self.start_send(id, descriptor, rest);
+                } else if connection.to_send.is_empty() && connection.close_after_send {
+                    self.close(id);
+                } else {
+                    self.touched.insert(id);
+                }
+            }
+        }
+        self.forget_if_idle(id);
+    }
+}
+
+fn whole(length: usize, expected: usize) -> io::Result<()> {
+    if length == expected {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("the device transferred {length} of {expected} bytes")))
+    }
+}
