@@ -3,7 +3,7 @@
 A scenario is a script with a function that takes a `Test`; `main` gives it one. Every scenario keeps
 to a directory of its own, to free ports of the loopback interface, and to processes that it started.
 """
-import argparse, contextlib, ctypes, glob, json, os, pathlib, re, resource, secrets, shutil, signal
+import argparse, contextlib, glob, json, os, pathlib, re, resource, secrets, shutil, signal
 import socket, ssl, subprocess, sys, time, traceback, urllib.request
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -142,8 +142,6 @@ def main(function):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 8192:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
-    # Orphans of a supervisor that was killed become ours, so that they leave no zombies.
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     print(f"----  {name}", flush=True)
     started = time.monotonic()
     if not os.access(arguments.atoll, os.X_OK):
@@ -261,7 +259,8 @@ class Cluster:
     def is_serving(self):
         if self.foreground and self.foreground.poll() is not None:
             raise Abort(f"'atoll up' ended with exit code {self.foreground.returncode}")
-        self.process_ids()
+        if not json.loads((self.data / "processes.json").read_text())["healthy"]:
+            return False
         self._credentials = None
         with urllib.request.urlopen(f"{self.credentials()['endpoint']}/-/health", timeout=5, context=self.trust()) as answer:
             healthy = answer.status == 200
@@ -316,10 +315,6 @@ class Cluster:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
-            # Those that lost their supervisor are ours to collect.
-            for pid in set(pids) - {process.pid for process in self.test.processes}:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
             pids = self.all_pids()
 
     def restarted(self, name, old_pid, seconds=60):

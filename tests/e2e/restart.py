@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Starting, stopping and starting again; signals; clear errors; JSON everywhere."""
-import json, os, signal, socket, time
+import json, os, signal, socket, subprocess, time
 
 from harness import MIB, Failed, expect, main, wait_for
 from nbdclient import connect_patiently
@@ -200,6 +200,28 @@ def scenario(test):
             expect(not (cluster.data / "processes.json").exists(), "processes.json is still there")
             connection.close()
             note(f"{seconds:.1f} s")
+    with test.step("SIGINT and SIGTERM at any moment of a start end it soon") as note:
+        slowest = 0
+        for delay in (0.02, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9):
+            number = signal.SIGINT if delay in (0.1, 0.3, 0.7) else signal.SIGTERM
+            log = open(test.directory / "d.foreground.log", "a")
+            process = test.start(*cluster.up_command(), env=cluster.environment(), stdout=log, stderr=log)
+            time.sleep(delay)
+            started = time.monotonic()
+            process.send_signal(number)
+            try:
+                process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                cluster.kill_all()
+                process.wait()
+                raise Failed(f"{number.name} after {delay} s: the supervisor had not ended {STOP_SECONDS_MAX} s later") from None
+            slowest = max(slowest, time.monotonic() - started)
+            expect(not cluster.all_pids(), f"{number.name} after {delay} s: still running: {cluster.all_pids()}")
+        cluster.up()
+        found_again(cluster, credentials)
+        cluster.cli("down")
+        wait_for("nothing is left running", lambda: gone(cluster), 20)
+        note(f"at most {slowest:.1f} s")
     with test.step("a supervisor that is killed with -9 leaves no child for long, and the next start works") as note:
         cluster.up()
         os.kill(cluster.process_ids()["supervisor"], signal.SIGKILL)
@@ -208,10 +230,12 @@ def scenario(test):
         seconds = time.monotonic() - started
         note(f"children gone after {seconds:.1f} s, healthy again after {cluster.up():.1f} s")
         found_again(cluster, credentials)
-    with test.step("a start right after the supervisor was killed, while its children still end, works"):
+    with test.step("a start right after the supervisor was killed, while its children still end, works") as note:
         os.kill(cluster.process_ids()["supervisor"], signal.SIGKILL)
-        cluster.up()
+        started = time.monotonic()
+        up_seconds = cluster.up()
         found_again(cluster, credentials)
+        note(f"healthy after {up_seconds:.1f} s, everything found after {time.monotonic() - started:.1f} s")
     with test.step("atoll down after a kill does not signal a stranger that has the supervisor's old number"):
         cluster.kill_all()
         stranger = test.start("sleep", "600")
