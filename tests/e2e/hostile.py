@@ -623,10 +623,10 @@ def check_all(cluster, image, uploader):
 
 def scenario(test):
     parts = os.environ.get("ATOLL_E2E_PARTS", "ports,full,rot").split(",")
-    if "ports" in parts:
-        ports(test)
     filled = full(test) if "full" in parts else iter(())
     next(filled, None)
+    if "ports" in parts:
+        ports(test)
     if "rot" in parts:
         rot(test)
     next(filled, None)
