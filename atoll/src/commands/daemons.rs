@@ -42,7 +42,7 @@ fn prepare(arguments: &DaemonArguments) -> anyhow::Result<OpenCluster> {
             std::process::exit(0);
         })?;
     }
-    OpenCluster::open(&arguments.data)
+    Ok(OpenCluster { is_daemon: true, ..OpenCluster::open(&arguments.data)? })
 }
 
 /// The usual soft limit of 1,024 descriptors is below our own limit of connections.

@@ -13,7 +13,7 @@ use anyhow::Context;
 use atoll_client::ClientConfig;
 use atoll_cluster::ClusterClient;
 use atoll_crypto::{KeyService, LocalKeyFile};
-use atoll_supervisor::{ClusterFile, DataDir};
+use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile, SupervisorError};
 use clap::CommandFactory;
 use serde::Serialize;
 
@@ -46,13 +46,15 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
 struct OpenCluster {
     directory: DataDir,
     cluster: ClusterFile,
+    /// Daemons wait for cluster state; commands say at once when the cluster is not running.
+    is_daemon: bool,
 }
 
 impl OpenCluster {
     fn open(data: &DataArgument) -> anyhow::Result<Self> {
         let directory = DataDir::new(&data.data);
         let cluster = directory.cluster()?;
-        Ok(OpenCluster { directory, cluster })
+        Ok(OpenCluster { directory, cluster, is_daemon: false })
     }
 
     fn client_config(&self, timeout_ms: u64) -> anyhow::Result<ClientConfig> {
@@ -69,6 +71,10 @@ impl OpenCluster {
     }
 
     async fn connect(&self) -> anyhow::Result<ClusterClient> {
+        let is_embedded = self.cluster.state_listen.is_some();
+        if is_embedded && !self.is_daemon && ProcessesFile::running(&self.directory).is_none() {
+            return Err(SupervisorError::NotRunning { path: self.directory.root().into() }.into());
+        }
         let hint =
             format!("is the cluster running? start it with 'atoll up --data {}'", self.directory.root().display());
         ClusterClient::connect(&self.cluster.connect_options()).await.context(hint)

@@ -122,7 +122,7 @@ pub async fn run_block(
     bench: BlockBench,
     progress: &dyn Fn(u64, u64),
 ) -> Result<BenchReport, BenchError> {
-    let working_set_bytes = bench.working_set_bytes.min(image.record().size_bytes);
+    let working_set_bytes = bench.working_set_bytes.min(image.size_bytes());
     let slots = working_set_bytes.checked_div(bench.block_bytes).unwrap_or(0);
     if slots == 0 || bench.depth == 0 || bench.block_bytes > 32 << 20 {
         return Err(BenchError::Invalid(format!(

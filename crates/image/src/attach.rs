@@ -25,6 +25,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(200);
 pub struct AttachedImage {
     pub(crate) client: LocalClient,
     pub(crate) record: ImageRecord,
+    size_bytes: Cell<u64>,
 
     pub(crate) fence_name: Bytes,
     pub(crate) generation: u64,
@@ -81,10 +82,15 @@ impl AttachedImage {
         let attach_ids = parse_attach_ids(&record)?;
         let fence_name = Bytes::from(format!("img.{}", record.id));
         // From here on no earlier writer can change anything, not even with what it has in flight.
-        client.fence(record.pool, fence_name.clone(), record.writer_generation).await?;
+        let fenced = client.fence(record.pool, fence_name.clone(), record.writer_generation).await;
+        if let Err(error) = fenced {
+            bridge.run(lease.revoke()).await?;
+            return Err(error.into());
+        }
         let attach_index = attach_ids.len() - 1;
         Ok(AttachedImage {
             client: client.clone(),
+            size_bytes: Cell::new(record.size_bytes),
 
             fence_name,
             generation: record.writer_generation,
@@ -101,6 +107,16 @@ impl AttachedImage {
     /// The image's record when it was attached.
     pub fn record(&self) -> &ImageRecord {
         &self.record
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes.get()
+    }
+
+    /// The image has grown since it was attached. It cannot shrink while it is attached.
+    pub(crate) fn grow(&self, size_bytes: u64) {
+        self.size_bytes.set(self.size_bytes.get().max(size_bytes));
     }
 
     /// Gives the image back. Everything acknowledged is durable already.

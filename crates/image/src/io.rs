@@ -39,10 +39,10 @@ impl AttachedImage {
             return Err(ImageError::Lost(self.record.name.clone()));
         }
         match offset.checked_add(length) {
-            Some(end) if end <= self.record.size_bytes => Ok(()),
+            Some(end) if end <= self.size_bytes() => Ok(()),
             _ => Err(ImageError::Invalid(format!(
                 "{length} bytes at {offset} are beyond the image's {} bytes",
-                self.record.size_bytes
+                self.size_bytes()
             ))),
         }
     }
@@ -210,7 +210,7 @@ impl AttachedImage {
 
     /// The end of the last whole block before `end`; the image's own end ends a block.
     fn block_end(&self, end: u64) -> u64 {
-        if end == self.record.size_bytes { end.next_multiple_of(BLOCK) } else { end / BLOCK * BLOCK }
+        if end == self.size_bytes() { end.next_multiple_of(BLOCK) } else { end / BLOCK * BLOCK }
     }
 
     async fn discard(&self, offset: u64, length: u64) -> Result<(), ImageError> {

@@ -94,6 +94,7 @@ pub struct Osd {
     pub(crate) reads: BTreeMap<u64, ReadOwner>,
     pub(crate) failure: Option<String>,
     seconds: u64,
+    reported_pg_states: BTreeMap<String, u32>,
 }
 
 /// Fresh random bytes for a handshake or an incarnation.
@@ -143,6 +144,7 @@ impl Osd {
             reads: BTreeMap::new(),
             failure: None,
             seconds: 0,
+            reported_pg_states: BTreeMap::new(),
         })
     }
 
@@ -171,6 +173,7 @@ impl Osd {
             Event::File { tag, result } => self.store.complete(tag, result),
             Event::Timer(TIMER_CONNECT) => {
                 self.connect_peers();
+                self.report_usage(false);
                 self.reactor.set_timer(CONNECT_PAUSE, TIMER_CONNECT);
             }
             Event::Timer(_) => self.second(),
@@ -187,9 +190,16 @@ impl Osd {
         self.seconds += 1;
         self.check_peers();
         self.with_all_groups(|group, view| group.tick(view));
-        if self.seconds.is_multiple_of(USAGE_SECONDS) {
+        self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
+    }
+
+    /// Reports figures now and then, and at once when the state of a group has changed.
+    fn report_usage(&mut self, is_due: bool) {
+        let usage = self.usage();
+        if is_due || usage.primary_pg_states != self.reported_pg_states {
+            self.reported_pg_states = usage.primary_pg_states.clone();
             // The control thread ends only with the process.
-            let _ = self.control.requests.send(ControlRequest::Usage(self.usage()));
+            let _ = self.control.requests.send(ControlRequest::Usage(usage));
         }
     }
 

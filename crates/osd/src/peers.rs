@@ -110,7 +110,10 @@ impl Osd {
             let Some(buffer) = self.reactor.received(connection) else { return };
             let input = connected.link.receive(buffer);
             let missing_bytes = connected.link.missing_bytes(buffer);
-            connected.silent_ticks = 0;
+            // Whoever has not shown a key gets no more time by sending a byte now and then.
+            if connected.peer.is_some() {
+                connected.silent_ticks = 0;
+            }
             if connected.link.has_output() {
                 self.peers.with_output.insert(number);
             }

@@ -56,7 +56,9 @@ impl ObjectView for StoreView<'_> {
             StoreError::Invalid { detail } => Refusal::Invalid { detail },
             StoreError::Poisoned { cause } => Refusal::Inactive { detail: cause },
         })?;
-        let adds_data = payload_bytes > 0 || Store::<atoll_store::MemoryMetadata>::adds_omap(mutations);
+        let is_own = object.as_str() == PG_META_OBJECT;
+        let adds_omap = Store::<atoll_store::MemoryMetadata>::adds_omap(mutations) && !is_own;
+        let adds_data = payload_bytes > 0 || adds_omap;
         match members.iter().find(|member| self.full.contains(member)) {
             Some(&osd) if adds_data => Err(Refusal::NoSpace { osd }),
             _ => Ok(()),

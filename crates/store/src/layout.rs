@@ -35,6 +35,9 @@ pub(crate) const SUPERBLOCK_COPIES: u64 = 2;
 /// Each metadata slot takes this share of the device: enough for 36 bytes per data block and as
 /// much again for object names and omap.
 const SLOT_SHARE: u64 = 32;
+/// The WAL takes at most this share of the device, and no less than a few of the largest records.
+const WAL_SHARE: u64 = 32;
+const WAL_BLOCKS_MIN: u64 = 4096;
 /// Block numbers are 32 bits wide: 16 TiB.
 const DEVICE_BLOCKS_MAX: u64 = u32::MAX as u64;
 
@@ -44,7 +47,7 @@ impl Layout {
             return Err(OpenError::TooSmall { size_bytes: device_bytes, minimum_bytes: DEVICE_BYTES_MIN });
         }
         let device_blocks = (device_bytes / BLOCK_BYTES as u64).min(DEVICE_BLOCKS_MAX);
-        let wal_blocks = (wal_bytes / BLOCK_BYTES as u64).clamp(4096, device_blocks / 8);
+        let wal_blocks = (wal_bytes / BLOCK_BYTES as u64).clamp(WAL_BLOCKS_MIN, device_blocks / WAL_SHARE);
         let slot_blocks = device_blocks / SLOT_SHARE;
         let first_slot = SUPERBLOCK_COPIES + wal_blocks;
         let data_start = first_slot + 2 * slot_blocks;

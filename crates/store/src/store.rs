@@ -234,7 +234,9 @@ impl<M: Metadata> Store<M> {
     pub fn check(&self, key: &ObjectKey, mutations: &[Mutation], payload_bytes: usize) -> Result<(), StoreError> {
         let onode = self.metadata.get(key).map(|onode| &**onode);
         let block_count = validate(mutations, payload_bytes, onode)?;
-        let adds_data = block_count > 0 || Self::adds_omap(mutations);
+        // The group's own object holds fences and promises, without which nobody could even delete.
+        let is_own = key.name.as_str() == atoll_base::operation::PG_META_OBJECT;
+        let adds_data = block_count > 0 || Self::adds_omap(mutations) && !is_own;
         if adds_data && self.is_full() { Err(StoreError::NoSpace) } else { Ok(()) }
     }
 

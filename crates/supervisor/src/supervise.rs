@@ -21,6 +21,7 @@ const RESTART_PAUSE_MIN: Duration = Duration::from_millis(200);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A process that ran for this long is restarted at once when it dies.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 const LOG_BYTES_MAX: u64 = 64 << 20;
 
@@ -75,6 +76,7 @@ pub async fn supervise(
     let mut interrupt = signal(SignalKind::interrupt()).map_err(SupervisorError::file("signals"))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(SupervisorError::file("signals"))?;
     let cluster = prepare(directory, choices)?;
+    refuse_taken_addresses(&cluster).await?;
     let mut supervisor = Supervisor {
         directory,
         executable,
@@ -90,6 +92,25 @@ pub async fn supervise(
     show(Progress::Step("stopping"));
     supervisor.stop_all().await;
     outcome
+}
+
+/// An address that another program listens on would look as if the cluster served there.
+async fn refuse_taken_addresses(cluster: &ClusterFile) -> Result<(), SupervisorError> {
+    let tcp = cluster.nbd_listen.iter().chain([&cluster.s3_listen]).filter(|text| !text.starts_with("unix:"));
+    for address in tcp {
+        let deadline = Instant::now() + ADDRESS_PATIENCE;
+        while let Err(error) = std::net::TcpListener::bind(address) {
+            // Processes of a supervisor that was just killed may need a moment to end.
+            if Instant::now() > deadline {
+                return Err(SupervisorError::Invalid(format!(
+                    "cannot listen on {address} ({error}); end the program that does, or choose another address with \
+                     --s3-listen or --nbd-listen"
+                )));
+            }
+            tokio::time::sleep(POLL_PAUSE).await;
+        }
+    }
+    Ok(())
 }
 
 fn lock(directory: &DataDir) -> Result<File, SupervisorError> {

@@ -96,12 +96,29 @@ impl Batch {
     }
 }
 
+fn make_database(directory: &Path, path: &Path) -> Result<(), DiskError> {
+    let unfinished = directory.join("state.redb.new");
+    let io_error = |source| DiskError::Io { path: unfinished.clone(), source };
+    if unfinished.exists() {
+        std::fs::remove_file(&unfinished).map_err(io_error)?;
+    }
+    let made = Database::create(&unfinished);
+    drop(made.map_err(|error| DiskError::Database { path: unfinished.clone(), source: Box::new(error.into()) })?);
+    std::fs::rename(&unfinished, path).map_err(io_error)?;
+    std::fs::File::open(directory).and_then(|file| file.sync_all()).map_err(io_error)
+}
+
 impl Disk {
     /// Opens or makes the file and reads it whole.
     pub fn open(directory: &Path) -> Result<(Disk, State, Identity), DiskError> {
         std::fs::create_dir_all(directory)
             .map_err(|source| DiskError::Io { path: directory.to_path_buf(), source })?;
         let path = directory.join("state.redb");
+        if !path.exists() {
+            // The file gets its name only when it is whole: a first start that is cut short must not
+            // leave a file that no later start can open.
+            make_database(directory, &path)?;
+        }
         let database = Database::create(&path).map_err(|error| match error {
             redb::DatabaseError::DatabaseAlreadyOpen => DiskError::InUse { path: path.clone() },
             other => DiskError::Database { path: path.clone(), source: Box::new(other.into()) },

@@ -258,9 +258,13 @@ impl Connection {
             }
             OpenPurpose::Serve => {
                 let image = self.server.open(name).await.map_err(open_error)?;
-                let size_bytes = image.record().size_bytes;
-                *self.image.borrow_mut() = Some((name.to_owned(), image));
-                size_bytes
+                *self.image.borrow_mut() = Some((name.to_owned(), Rc::clone(&image)));
+                // It may have been attached for another connection before it grew.
+                let (admin, wanted) = (self.server.admin.clone(), name.to_owned());
+                let (record, _) =
+                    self.server.bridge.run(async move { admin.get(&wanted).await }).await.map_err(open_error)?;
+                image.grow(record.size_bytes);
+                image.size_bytes()
             }
         };
         Ok(ExportInfo { size_bytes, read_only: false, multi_conn: true, fast_zero: true })
