@@ -518,7 +518,7 @@ def data_region(path):
     expect(block[:8] == b"ATOLSTOR", f"{path} does not begin with a superblock: {block[:16]!r}")
     device_bytes, wal_bytes = struct.unpack("<QQ", block[36:52])
     device_blocks = device_bytes // 4096
-    wal_blocks = max(4096, min(wal_bytes // 4096, device_blocks // 8))
+    wal_blocks = max(4096, min(wal_bytes // 4096, device_blocks // 32))
     start = (2 + wal_blocks + 2 * (device_blocks // 32)) * 4096
     expect(device_bytes <= size and start < size, f"{path}: superblock says {device_bytes} bytes, WAL {wal_bytes}")
     return start, size

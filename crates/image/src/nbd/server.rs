@@ -22,7 +22,9 @@ const REQUEST_BYTES_MAX: u64 = 64 << 20;
 const UNSENT_BYTES_MAX: usize = 8 << 20;
 const UNSENT_POLL: Duration = Duration::from_millis(5);
 /// Connections served at once.
-const CONNECTIONS_MAX: usize = 128;
+const CONNECTIONS_MAX: usize = 1024;
+/// A client that has not chosen an image after this long is cut off.
+const NEGOTIATION_LIMIT: Duration = Duration::from_secs(20);
 /// An image stays attached for this long after its last connection went, because clients such as
 /// nbdcopy and fio connect several times in a row.
 const LINGER: Duration = Duration::from_secs(2);
@@ -159,6 +161,16 @@ async fn serve(server: Rc<NbdServer>, stream: Stream) {
         budget: ByteBudget::new(REQUEST_BYTES_MAX),
     });
     connection.pump();
+    let watched = Rc::downgrade(&connection);
+    let runtime = server.runtime.clone();
+    server.runtime.spawn(async move {
+        runtime.sleep(NEGOTIATION_LIMIT).await;
+        if let Some(connection) = watched.upgrade()
+            && connection.image.borrow().is_none()
+        {
+            connection.stream.abort();
+        }
+    });
     while !connection.session.borrow().is_closed() {
         if connection.stream.receive().await.is_err() {
             break;
