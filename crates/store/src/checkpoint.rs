@@ -191,6 +191,7 @@ impl<M: Metadata> Store<M> {
             return;
         }
         let (wal_position, wal_sequence) = self.wal_head();
+        self.text_being_checkpointed_bytes = std::mem::take(&mut self.text_since_checkpoint_bytes);
         let superblock = Superblock {
             generation: self.superblock.generation + 1,
             slot: 1 - self.superblock.slot,
@@ -284,6 +285,7 @@ impl<M: Metadata> Store<M> {
     fn finish_checkpoint(&mut self) {
         let checkpoint = self.checkpoint.take().expect("called with a checkpoint");
         self.superblock = checkpoint.superblock;
+        self.text_being_checkpointed_bytes = 0;
         for (device_block, applied) in &checkpoint.apply {
             self.overlay.remove_if_from(*device_block, &applied.buffer);
         }

@@ -123,6 +123,8 @@ struct Wal {
     reserved_blocks: u64,
 }
 
+/// Log text after which a nearly full metadata slot is counted anew.
+const METADATA_RECOUNT_BYTES: u64 = 256 << 10;
 const WAL_WRITES_IN_FLIGHT_MAX: usize = 2;
 /// Share of the device that clients may not fill, so that recovery and deletes always have room.
 const RESERVE_SHARE: u32 = 20;
@@ -145,6 +147,10 @@ pub struct Store<M: Metadata = MemoryMetadata> {
     pub(crate) next_number: u64,
     pub(crate) poisoned: Option<String>,
     pub(crate) usage: StoreUsage,
+    /// Log text of transactions that no checkpoint holds yet, and of those that the running one
+    /// will hold.
+    pub(crate) text_since_checkpoint_bytes: u64,
+    pub(crate) text_being_checkpointed_bytes: u64,
     accepted: BTreeMap<u64, Accepted>,
     /// Transactions that are not in the log's queue yet, in order, per placement group.
     pg_queues: BTreeMap<PgId, VecDeque<u64>>,
@@ -181,6 +187,8 @@ impl<M: Metadata> Store<M> {
             next_number: next_number.max(1),
             poisoned: None,
             usage: StoreUsage::default(),
+            text_since_checkpoint_bytes: 0,
+            text_being_checkpointed_bytes: 0,
             accepted: BTreeMap::new(),
             pg_queues: BTreeMap::new(),
             wal: Wal { next_sequence: 1, ..Wal::default() },
@@ -221,8 +229,10 @@ impl<M: Metadata> Store<M> {
     }
 
     fn metadata_is_nearly_full(&self) -> bool {
-        let used = (self.superblock.chunk_count + 1) * crate::checkpoint::CHUNK_BLOCKS as u64;
-        used + self.layout.wal_blocks / 4 > self.layout.slot_blocks / 10 * 9
+        // What a transaction adds to the metadata is no more than its text in the log.
+        let written = (self.superblock.chunk_count + 1) * (crate::checkpoint::CHUNK_BLOCKS * BLOCK_BYTES) as u64;
+        let expected = written + self.text_being_checkpointed_bytes + self.text_since_checkpoint_bytes;
+        expected > self.layout.slot_blocks * BLOCK_BYTES as u64 / 10 * 9
     }
 
     /// Whether clients must not add data.
@@ -293,6 +303,7 @@ impl<M: Metadata> Store<M> {
         let inline_blocks = if plan.is_inline { plan.data.block_count() } else { 0 };
         let reserved_blocks = record_blocks(encoded.len(), inline_blocks);
         self.wal.reserved_blocks += reserved_blocks;
+        self.text_since_checkpoint_bytes += encoded.len() as u64;
         let pg = transaction.pg;
         self.accepted.insert(number, Accepted { pg, encoded, plan, data_writes_left, reserved_blocks });
         self.pg_queues.entry(pg).or_default().push_back(number);
@@ -356,9 +367,15 @@ impl<M: Metadata> Store<M> {
             }
             self.write_batch();
         }
-        if self.wal_committed_blocks() * 2 > self.wal_capacity_blocks() || self.must_reclaim_space() {
+        let must_reclaim = self.must_reclaim_space() || self.metadata_may_have_shrunk();
+        if self.wal_committed_blocks() * 2 > self.wal_capacity_blocks() || must_reclaim {
             self.start_checkpoint();
         }
+    }
+
+    /// Deletes make metadata smaller, but only a checkpoint shows by how much.
+    fn metadata_may_have_shrunk(&self) -> bool {
+        self.text_since_checkpoint_bytes > METADATA_RECOUNT_BYTES && self.metadata_is_nearly_full()
     }
 
     fn must_reclaim_space(&self) -> bool {
