@@ -184,7 +184,11 @@ impl Osd {
 
     fn drop_link(&mut self, number: u64, error: &LinkError) {
         let peer = self.peers.links.get(&number).and_then(|connected| connected.peer);
-        tracing::warn!("closing a connection with {peer:?}: {error}");
+        match peer {
+            Some(peer) => tracing::warn!("closing a connection with {peer:?}: {error}"),
+            // Anybody can cause these; they must not fill the log.
+            None => tracing::debug!("closing a connection: {error}"),
+        }
         self.close_link(number);
     }
 
