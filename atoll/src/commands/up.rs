@@ -137,7 +137,8 @@ S3      {endpoint}
     export AWS_ACCESS_KEY_ID={access_key} AWS_SECRET_ACCESS_KEY='{secret_key}' AWS_DEFAULT_REGION=us-east-1
     aws --endpoint-url {endpoint} s3 mb s3://first
     aws --endpoint-url {endpoint} s3 cp /etc/hostname s3://first/
-    curl --aws-sigv4 aws:amz:us-east-1:s3 --user $AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY {endpoint}/first
+    curl --aws-sigv4 aws:amz:us-east-1:s3 --user $AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY \\
+        -H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' {endpoint}/first
 
 Block   {nbd}
 
