@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use atoll_cluster::{ClusterClient, ClusterMap, ConnectOptions, MapChange, MapWatch};
+use atoll_cluster::{ClusterClient, ConnectOptions, MapChange, MapWatch};
 use atoll_reactor::Wake;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -15,7 +15,7 @@ pub(crate) fn start(options: ConnectOptions, wake: Wake) -> std::io::Result<mpsc
     std::thread::Builder::new().name("cluster-map".into()).spawn(move || {
         runtime.block_on(async {
             let mut watch = connect(&options).await;
-            let mut changes = Some(all(watch.map().clone()));
+            let mut changes = Some(watch.map().clone().into_changes());
             while let Some(batch) = changes {
                 if sender.send(batch).is_err() {
                     return;
@@ -40,13 +40,4 @@ async fn connect(options: &ConnectOptions) -> MapWatch {
         }
         tokio::time::sleep(RETRY_PAUSE).await;
     }
-}
-
-fn all(map: ClusterMap) -> Vec<MapChange> {
-    let mut changes: Vec<MapChange> = Vec::new();
-    changes.extend(map.osds.into_iter().map(|(id, record)| MapChange::Osd(id, Some(record))));
-    changes.extend(map.pools.into_iter().map(|(id, record)| MapChange::Pool(id, Some(record))));
-    changes.extend(map.up.into_iter().map(|(id, record)| MapChange::Up(id, Some(record))));
-    changes.extend(map.pgs.into_iter().map(|(id, entry)| MapChange::Pg(id, Some(entry))));
-    changes
 }

@@ -107,6 +107,11 @@ impl ClusterMap {
         }
     }
 
+    /// The changes that lead from nothing to this map.
+    pub fn into_changes(self) -> Vec<MapChange> {
+        ClusterMap::default().changes_to(self)
+    }
+
     /// The changes that lead from this map to `newer`.
     fn changes_to(&self, newer: ClusterMap) -> Vec<MapChange> {
         fn gone<K: Ord + Clone, V>(old: &BTreeMap<K, V>, new: &BTreeMap<K, V>) -> Vec<K> {

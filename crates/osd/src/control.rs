@@ -83,14 +83,7 @@ async fn follow_map(client: ClusterClient, events: Events) {
         }
         tokio::time::sleep(RETRY_PAUSE).await;
     };
-    let map = watch.map().clone();
-    let mut first: Vec<MapChange> = Vec::new();
-    first.extend(map.authorized_keys.into_iter().map(|(key, record)| MapChange::AuthorizedKey(key, Some(record))));
-    first.extend(map.osds.into_iter().map(|(id, record)| MapChange::Osd(id, Some(record))));
-    first.extend(map.pools.into_iter().map(|(id, record)| MapChange::Pool(id, Some(record))));
-    first.extend(map.up.into_iter().map(|(id, record)| MapChange::Up(id, Some(record))));
-    first.extend(map.pgs.into_iter().map(|(id, entry)| MapChange::Pg(id, Some(entry))));
-    events.send(ControlEvent::Changes(first));
+    events.send(ControlEvent::Changes(watch.map().clone().into_changes()));
     while let Some(changes) = watch.next().await {
         events.send(ControlEvent::Changes(changes));
     }
