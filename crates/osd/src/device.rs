@@ -4,17 +4,19 @@ use std::io;
 use std::path::Path;
 
 use atoll_reactor::{DirectFile, FileOperation};
-use atoll_store::{Disk, DiskOperation, DiskResult, FormatOptions, MemoryMetadata, OpenError, Segment, Store};
+use atoll_store::{
+    Device, Disk, DiskOperation, DiskResult, FormatOptions, MemoryMetadata, OpenError, Segment, Store,
+};
 
 /// A device before it is handed to the loop.
 pub(crate) struct BlockingDevice<'a>(pub &'a DirectFile);
 
 impl Disk for BlockingDevice<'_> {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
+    fn size_bytes(&self, device: Device) -> Option<u64> {
+        (device == Device::Data).then_some(self.0.size_bytes())
     }
 
-    fn execute(&mut self, operation: DiskOperation) -> DiskResult {
+    fn execute(&mut self, _device: Device, operation: DiskOperation) -> DiskResult {
         match operation {
             DiskOperation::Read { offset, block_count } => self.0.read_at(offset, block_count).map(Some),
             DiskOperation::Write { offset, segments, durable } => {

@@ -50,10 +50,21 @@ pub enum DiskOperation {
 /// Most segments in one write: well below the kernel's limit of 1,024 I/O vectors.
 pub const WRITE_SEGMENTS_MAX: usize = 256;
 
+/// Which of a store's devices an operation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// The device with superblocks, metadata and data, and the log unless it has its own.
+    Data,
+    /// The separate device with the log.
+    Log,
+}
+
 /// An operation with the number under which its completion is reported.
 pub struct DiskRequest {
     /// Number of the request.
     pub id: u64,
+    /// The device.
+    pub device: Device,
     /// The operation.
     pub operation: DiskOperation,
 }
@@ -63,16 +74,16 @@ pub type DiskResult = io::Result<Option<BlockBuffer>>;
 
 /// A device as it is used before the event loop runs: blocking, whole blocks only.
 pub trait Disk {
-    /// Size in bytes.
-    fn size_bytes(&self) -> u64;
+    /// Size in bytes; `None` if there is no such device.
+    fn size_bytes(&self, device: Device) -> Option<u64>;
 
     /// Does one operation and waits for it.
-    fn execute(&mut self, operation: DiskOperation) -> DiskResult;
+    fn execute(&mut self, device: Device, operation: DiskOperation) -> DiskResult;
 }
 
 /// Reads whole blocks from a blocking device.
 pub(crate) fn read_blocks(disk: &mut dyn Disk, block: u64, block_count: usize) -> io::Result<BlockBuffer> {
     let offset = block * BLOCK_BYTES as u64;
-    let buffer = disk.execute(DiskOperation::Read { offset, block_count })?;
+    let buffer = disk.execute(Device::Data, DiskOperation::Read { offset, block_count })?;
     buffer.ok_or_else(|| io::Error::other("the device returned no data for a read"))
 }

@@ -22,7 +22,7 @@ mod store;
 mod superblock;
 mod wal;
 
-pub use disk::{Disk, DiskOperation, DiskRequest, DiskResult, Segment};
+pub use disk::{Device, Disk, DiskOperation, DiskRequest, DiskResult, Segment};
 pub use error::{OpenError, StoreError};
 pub use layout::{DEVICE_BYTES_MIN, FormatOptions};
 pub use metadata::{MemoryMetadata, Metadata, ObjectKey};

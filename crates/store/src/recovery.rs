@@ -8,7 +8,7 @@ use atoll_base::{BLOCK_BYTES, BlockBuffer};
 
 use crate::allocator::Allocator;
 use crate::checkpoint::{CHUNK_BLOCKS, Record, RecordReader, decode_chunk};
-use crate::disk::{Disk, DiskOperation, Segment, read_blocks};
+use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks};
 use crate::error::OpenError;
 use crate::layout::{FormatOptions, Layout};
 use crate::metadata::{MemoryMetadata, Metadata, ObjectKey};
@@ -24,7 +24,8 @@ const ZERO_BLOCKS: usize = 256;
 impl<M: Metadata> Store<M> {
     /// Makes an empty store on the device. Whatever was there is lost.
     pub fn format(disk: &mut dyn Disk, options: FormatOptions) -> Result<(), OpenError> {
-        let layout = Layout::new(disk.size_bytes(), options.wal_bytes)?;
+        let device_bytes = disk.size_bytes(Device::Data).unwrap_or(0);
+        let layout = Layout::new(device_bytes, options.wal_bytes)?;
         // The ring is written once, so that later synced writes find their blocks allocated when
         // the device is a file.
         let zeros = Arc::new(BlockBuffer::zeroed(ZERO_BLOCKS));
@@ -32,13 +33,14 @@ impl<M: Metadata> Store<M> {
         while block < layout.wal_start + layout.wal_blocks {
             let block_count = ZERO_BLOCKS.min((layout.wal_start + layout.wal_blocks - block) as usize);
             let segments = vec![Segment { buffer: Arc::clone(&zeros), first_block: 0, block_count }];
-            disk.execute(DiskOperation::Write { offset: block * BLOCK_BYTES as u64, segments, durable: false })?;
+            let offset = block * BLOCK_BYTES as u64;
+            disk.execute(Device::Data, DiskOperation::Write { offset, segments, durable: false })?;
             block += block_count as u64;
         }
         let superblock = Superblock {
             store_id: options.store_id,
             generation: 0,
-            device_bytes: disk.size_bytes(),
+            device_bytes,
             wal_bytes: options.wal_bytes,
             slot: 0,
             chunk_count: 0,
@@ -47,8 +49,8 @@ impl<M: Metadata> Store<M> {
             wal_sequence: 1,
         };
         let segments = vec![Segment { buffer: Arc::new(superblock.encode()), first_block: 0, block_count: 1 }];
-        disk.execute(DiskOperation::Write { offset: 0, segments, durable: false })?;
-        disk.execute(DiskOperation::Sync)?;
+        disk.execute(Device::Data, DiskOperation::Write { offset: 0, segments, durable: false })?;
+        disk.execute(Device::Data, DiskOperation::Sync)?;
         Ok(())
     }
 }
@@ -68,7 +70,7 @@ impl Store<MemoryMetadata> {
             Store::from_parts(layout, superblock, incarnation, metadata, pgs, allocator, overlay, next_number);
         store.start_checkpoint();
         while let Some(request) = store.next_request() {
-            let result = disk.execute(request.operation);
+            let result = disk.execute(request.device, request.operation);
             store.complete(request.id, result);
             if let Some(cause) = store.poisoned_by() {
                 return Err(OpenError::Io(std::io::Error::other(cause.to_owned())));

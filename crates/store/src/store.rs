@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::allocator::Allocator;
 use crate::checkpoint::Checkpoint;
-use crate::disk::{DiskOperation, DiskRequest, DiskResult, Segment, WRITE_SEGMENTS_MAX};
+use crate::disk::{Device, DiskOperation, DiskRequest, DiskResult, Segment, WRITE_SEGMENTS_MAX};
 use crate::error::StoreError;
 use crate::layout::Layout;
 use crate::metadata::{MemoryMetadata, Metadata, ObjectKey};
@@ -517,7 +517,7 @@ impl<M: Metadata> Store<M> {
     pub(crate) fn request(&mut self, purpose: Purpose, operation: DiskOperation) {
         let id = self.next_id();
         self.purposes.insert(id, purpose);
-        self.requests.push_back(DiskRequest { id, operation });
+        self.requests.push_back(DiskRequest { id, device: Device::Data, operation });
     }
 
     /// The next request for the device.

@@ -4,7 +4,7 @@
 use atoll_base::{BlockBuffer, CodecError, Reader, Writer, crc32c};
 use bytes::Bytes;
 
-use crate::disk::{Disk, read_blocks};
+use crate::disk::{Device, Disk, read_blocks};
 use crate::error::OpenError;
 use crate::layout::{Layout, SUPERBLOCK_COPIES};
 
@@ -108,7 +108,7 @@ impl Superblock {
         match (newest, newer_version) {
             // Even beside an older copy that is whole: its log has been trimmed by the newer release.
             (_, Some(version)) => Err(OpenError::Newer { version, supported: FORMAT_VERSION }),
-            (Some(superblock), None) => superblock.validate(disk.size_bytes()),
+            (Some(superblock), None) => superblock.validate(disk.size_bytes(Device::Data).unwrap_or(0)),
             (None, None) => Err(OpenError::NotAStore),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
-use atoll_store::{Disk, DiskOperation, DiskResult};
+use atoll_store::{Device, Disk, DiskOperation, DiskResult};
 
 const SECTOR_BYTES: usize = 512;
 const SECTORS_PER_BLOCK: usize = BLOCK_BYTES / SECTOR_BYTES;
@@ -119,11 +119,11 @@ impl SimulatedDisk {
 }
 
 impl Disk for SimulatedDisk {
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
+    fn size_bytes(&self, device: Device) -> Option<u64> {
+        (device == Device::Data).then_some(self.size_bytes)
     }
 
-    fn execute(&mut self, operation: DiskOperation) -> DiskResult {
+    fn execute(&mut self, _device: Device, operation: DiskOperation) -> DiskResult {
         match operation {
             DiskOperation::Read { offset, block_count } => {
                 if offset + (block_count * BLOCK_BYTES) as u64 > self.size_bytes {

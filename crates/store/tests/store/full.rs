@@ -1,15 +1,11 @@
 //! A store whose metadata slot fills up: clear refusals, nothing lost, and room again after deletes.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::simulated_disk::SimulatedDisk;
 use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Touched, Transaction, Version};
 use atoll_store::{
     DEVICE_BYTES_MIN, Disk, FormatOptions, MemoryMetadata, ObjectKey, Store, StoreError, StoreEvent,
 };
 use bytes::Bytes;
-use support::SimulatedDisk;
 
 const PG: PgId = PgId { pool: PoolId(1), index: 0 };
 const VALUE_BYTES: usize = 900;
@@ -19,7 +15,7 @@ fn run(store: &mut Store, disk: &mut SimulatedDisk) -> usize {
     store.flush();
     let mut committed = 0;
     while let Some(request) = store.next_request() {
-        let result = disk.execute(request.operation);
+        let result = disk.execute(request.device, request.operation);
         store.complete(request.id, result);
         store.flush();
     }

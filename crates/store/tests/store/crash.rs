@@ -2,18 +2,14 @@
 //! model: the history of each placement group must be a prefix that holds everything acknowledged.
 //! `ATOLL_CRASH_RUNS` sets the number of histories, `ATOLL_CRASH_SEED` the first seed.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::simulated_disk::{Random, SimulatedDisk};
 use atoll_base::{
     BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Seals, Touched, Transaction, Version,
 };
 use atoll_store::{DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, ObjectKey, ReadError, Store, StoreEvent};
 use bytes::Bytes;
-use support::{Random, SimulatedDisk};
 
 const PG_COUNT: u64 = 3;
 const OBJECTS_PER_PG: u64 = 4;
@@ -175,7 +171,7 @@ impl History {
                 if !pending.is_empty() {
                     let index = self.random.below(pending.len() as u64) as usize;
                     let request = pending.swap_remove(index);
-                    let result = self.disk.execute(request.operation);
+                    let result = self.disk.execute(request.device, request.operation);
                     store.complete(request.id, result);
                 }
             }
@@ -223,7 +219,7 @@ fn read_all(
 ) -> Result<Option<ModelObject>, ReadError> {
     let read_id = store.read(key.clone(), 0, 4 << 20);
     while let Some(request) = store.next_request() {
-        let result = disk.execute(request.operation);
+        let result = disk.execute(request.device, request.operation);
         store.complete(request.id, result);
     }
     let Some(StoreEvent::Read { id, result }) = store.next_event() else { panic!("the read must end") };
@@ -252,7 +248,9 @@ fn setting(name: &str, default: u64) -> u64 {
 fn nothing_acknowledged_is_lost_and_nothing_is_half_there() {
     let first = setting("ATOLL_CRASH_SEED", 1);
     for seed in first..first + setting("ATOLL_CRASH_RUNS", 40) {
-        println!("replay with: ATOLL_CRASH_SEED={seed} ATOLL_CRASH_RUNS=1 cargo test -p atoll-store --test crash");
+        println!(
+            "replay with: ATOLL_CRASH_SEED={seed} ATOLL_CRASH_RUNS=1 cargo test -p atoll-store --test store crash"
+        );
         let mut history = History::new(seed);
         let mut opened = 0;
         for _ in 0..8 {

@@ -1,0 +1,7 @@
+//! The store as a whole on a simulated device.
+
+#![allow(clippy::unwrap_used)]
+
+mod crash;
+mod full;
+mod simulated_disk;
