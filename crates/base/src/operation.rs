@@ -49,6 +49,18 @@ pub enum Mutation {
         /// Length in bytes.
         length: u64,
     },
+    /// Cuts the object off at a size and frees the space behind it. The size is no more than the
+    /// object's and, unless it is equal, a multiple of the block size and of the unit of its seals.
+    Truncate {
+        /// The new size in bytes.
+        size_bytes: u64,
+    },
+    /// Makes the object a copy of another one of the same placement group, data, seals and omap
+    /// included, that shares its space. It is the only mutation of its write.
+    CloneFrom {
+        /// The object to copy.
+        source: ObjectName,
+    },
     /// Makes sure that the object exists.
     Create,
     /// Removes the object with its data and omap; no error if it does not exist.
@@ -257,7 +269,8 @@ impl Mutation {
         const FIXED: usize = 64;
         let variable = match self {
             Mutation::Write { seals, .. } => seals.as_ref().map_or(0, |seals| seals.bytes.len()),
-            Mutation::Zero { .. } | Mutation::Create | Mutation::Remove => 0,
+            Mutation::Zero { .. } | Mutation::Truncate { .. } | Mutation::Create | Mutation::Remove => 0,
+            Mutation::CloneFrom { source } => source.as_str().len(),
             Mutation::OmapSet { key, value } => 2 * key.len() + value.len(),
             Mutation::OmapRemove { key } => 2 * key.len(),
             Mutation::OmapReplace { key, value, displaced_to } => {
@@ -314,7 +327,7 @@ impl Touched {
                 Mutation::Write { offset, length, .. } => touched.add_range(*offset, u64::from(*length)),
                 Mutation::Zero { offset, length } => touched.add_range(*offset, *length),
                 Mutation::Create => {}
-                Mutation::Remove => touched.whole = true,
+                Mutation::Remove | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => touched.whole = true,
                 Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
                     touched.omap_keys.push(key.clone())
                 }

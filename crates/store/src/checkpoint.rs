@@ -1,219 +1,108 @@
-//! Checkpoints: applying the log's small writes to their places, writing the metadata to the other
-//! slot, and swapping the superblock, after which the log is trimmed. Client I/O goes on beside it.
+//! Checkpoints: applying the log's small writes to their places, writing changed metadata pages and
+//! the page table to fresh places, and swapping the superblock, after which the log is trimmed.
+//! Client I/O goes on beside it: nothing here takes longer than a few blocks' worth of work at a
+//! time, and few requests are in flight unless the log is about to fill up.
 //!
-//! A chunk is up to 1 MiB: `magic u32 | crc u32 | generation u64 | index u64 | length u32 | bytes`.
-//! The bytes of all chunks together are records, each with a `u32` length in front.
+//! What makes it safe: only records that were durable when it began are trimmed; their data is
+//! applied unless something newer has replaced it; and the superblock is not written before every
+//! transaction that may have replaced something is durable in the log itself.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use atoll_base::limits::PG_LOG_ENTRIES;
-use atoll_base::{
-    BLOCK_BYTES, BlockBuffer, CodecError, LogEntry, ObjectName, PgId, Reader, Version, Writer, crc32c,
-};
-use bytes::{Buf, Bytes, BytesMut};
+use atoll_base::{BLOCK_BYTES, BlockBuffer};
 
+use crate::allocator::Zone;
 use crate::disk::{DiskOperation, Segment, WRITE_SEGMENTS_MAX};
-use crate::metadata::{Metadata, ObjectKey};
-use crate::onode::{Onode, decode_omap_entry};
-use crate::overlay::PendingBlock;
-use crate::store::{PgState, Purpose, Store};
+use crate::lookup::Waiter;
+use crate::metadata::Location;
+use crate::overlay::{Home, PendingBlock};
+use crate::store::{Purpose, Store};
 use crate::superblock::Superblock;
 
-const CHUNK_MAGIC: u32 = 0x4b4e_4843;
-const CHUNK_HEADER_BYTES: usize = 28;
-pub(crate) const CHUNK_BLOCKS: usize = 256;
-const CHUNK_BYTES_MAX: usize = CHUNK_BLOCKS * BLOCK_BYTES - CHUNK_HEADER_BYTES;
-const OMAP_ENTRIES_PER_RECORD: usize = 256;
-const RECORD_BYTES_MAX: usize = 1 << 30;
-/// Requests that a checkpoint has in flight at once, so that it leaves room for clients.
-const REQUESTS_MAX: usize = 8;
-
-/// A piece of checkpointed metadata.
-pub(crate) enum Record {
-    Pg(PgId, PgState),
-    Object(ObjectKey, Onode),
-    /// More omap entries of the object before.
-    Omap(Vec<(Bytes, Bytes)>),
-}
-
-impl Record {
-    fn encode_pg(pg: &PgId, state: &PgState, writer: &mut Writer) {
-        writer.u8(1);
-        pg.encode(writer);
-        state.head.encode(writer);
-        writer.u64(state.applied_number);
-        writer.u32(state.log.len() as u32);
-        state.log.iter().for_each(|entry| entry.encode(writer));
-    }
-
-    fn encode_object(key: &ObjectKey, onode: &Onode, writer: &mut Writer) {
-        writer.u8(2);
-        key.pg.encode(writer);
-        key.name.encode(writer);
-        onode.encode(writer);
-    }
-
-    fn encode_omap<'a>(entries: impl ExactSizeIterator<Item = (&'a Bytes, &'a Bytes)>, writer: &mut Writer) {
-        writer.u8(3);
-        writer.u32(entries.len() as u32);
-        for (key, value) in entries {
-            writer.bytes(key);
-            writer.bytes(value);
-        }
-    }
-
-    fn decode(bytes: Bytes) -> Result<Self, CodecError> {
-        let mut reader = Reader::new(bytes);
-        let record = match reader.u8("record kind")? {
-            1 => {
-                let pg = PgId::decode(&mut reader)?;
-                let head = Version::decode(&mut reader)?;
-                let applied_number = reader.u64("applied number")?;
-                let count = reader.count(PG_LOG_ENTRIES, "log entries")?;
-                let log = (0..count).map(|_| LogEntry::decode(&mut reader).map(Arc::new));
-                let log = log.collect::<Result<VecDeque<_>, _>>()?;
-                Record::Pg(pg, PgState { head, applied_number, log })
-            }
-            2 => {
-                let pg = PgId::decode(&mut reader)?;
-                let name = ObjectName::decode(&mut reader)?;
-                Record::Object(ObjectKey { pg, name }, Onode::decode(&mut reader)?)
-            }
-            3 => {
-                let count = reader.count(OMAP_ENTRIES_PER_RECORD, "omap entries")?;
-                Record::Omap((0..count).map(|_| decode_omap_entry(&mut reader)).collect::<Result<_, _>>()?)
-            }
-            value => return Err(CodecError::Invalid { what: "record kind", value: value.into() }),
-        };
-        reader.finish()?;
-        Ok(record)
-    }
-}
-
-/// Cuts the bytes of all chunks into records.
-#[derive(Default)]
-pub(crate) struct RecordReader {
-    buffer: BytesMut,
-}
-
-impl RecordReader {
-    pub fn push(&mut self, chunk: &[u8]) {
-        self.buffer.extend_from_slice(chunk);
-    }
-
-    pub fn next(&mut self) -> Result<Option<Record>, CodecError> {
-        let Some(&length) = self.buffer.first_chunk::<4>() else { return Ok(None) };
-        let length = u32::from_le_bytes(length) as usize;
-        if length > RECORD_BYTES_MAX {
-            return Err(CodecError::Invalid { what: "record length", value: length as u64 });
-        }
-        if self.buffer.len() < 4 + length {
-            return Ok(None);
-        }
-        self.buffer.advance(4);
-        Record::decode(self.buffer.split_to(length).freeze()).map(Some)
-    }
-
-    pub fn finish(self) -> Result<(), CodecError> {
-        match self.buffer.len() {
-            0 => Ok(()),
-            count => Err(CodecError::LeftOver { count }),
-        }
-    }
-}
-
-/// Checks a chunk and returns its bytes.
-pub(crate) fn decode_chunk(block: &BlockBuffer, generation: u64, index: u64) -> Option<&[u8]> {
-    let bytes = block.as_slice();
-    let mut reader = Reader::new(Bytes::copy_from_slice(bytes.get(..CHUNK_HEADER_BYTES)?));
-    let magic = reader.u32("magic").ok()?;
-    let check = reader.u32("check").ok()?;
-    let identity = (reader.u64("generation").ok()?, reader.u64("index").ok()?);
-    let length = reader.u32("length").ok()? as usize;
-    let covered = bytes.get(8..CHUNK_HEADER_BYTES + length)?;
-    let fits = magic == CHUNK_MAGIC && identity == (generation, index) && crc32c(covered) == check;
-    fits.then(|| &bytes[CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + length])
-}
-
-fn encode_chunk(content: &[u8], generation: u64, index: u64) -> BlockBuffer {
-    let mut writer = Writer::with_capacity(CHUNK_HEADER_BYTES);
-    writer.u64(generation);
-    writer.u64(index);
-    writer.u32(content.len() as u32);
-    let mut buffer = BlockBuffer::zeroed((CHUNK_HEADER_BYTES + content.len()).div_ceil(BLOCK_BYTES));
-    let bytes = buffer.as_mut_slice();
-    bytes[8..CHUNK_HEADER_BYTES].copy_from_slice(writer.as_slice());
-    bytes[CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + content.len()].copy_from_slice(content);
-    let check = crc32c(&bytes[8..CHUNK_HEADER_BYTES + content.len()]);
-    bytes[..4].copy_from_slice(&CHUNK_MAGIC.to_le_bytes());
-    bytes[4..8].copy_from_slice(&check.to_le_bytes());
-    buffer
-}
+/// Metadata pages in one write.
+const PAGES_PER_WRITE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Transactions in the snapshot are not all durable in the log yet.
+    /// Groups' logs are brought into the tree.
+    SaveGroups,
+    /// Records that will be trimmed are not all durable yet.
     WaitForLog,
-    /// Applying blocks and writing chunks.
+    /// Applying blocks and writing pages.
     Write,
+    /// Writing the page table.
+    Table,
+    /// Transactions that replaced something meanwhile are not all durable yet.
+    Fence,
     Sync,
     Superblock,
 }
 
-pub(crate) struct Checkpoint<S> {
+/// Adjacent blocks that are being applied.
+struct Run {
+    first: u32,
+    blocks: Vec<(u64, Option<(Arc<BlockBuffer>, usize)>)>,
+    reads_left: usize,
+}
+
+enum Request {
+    Pages(Vec<u32>),
+    /// Bytes of a run's block that were dropped from memory.
+    LogRead {
+        run: u64,
+        index: usize,
+    },
+    Apply {
+        run: u64,
+    },
+    Other,
+}
+
+pub(crate) struct Checkpoint {
     phase: Phase,
-    /// The snapshot holds the transactions below this number.
-    freeze_number: u64,
-    /// Log position up to which records may be trimmed.
-    pub wal_trim_to: u64,
     superblock: Superblock,
-    pgs: VecDeque<(PgId, PgState)>,
-    objects: S,
-    /// Encoded records that are not in a chunk yet.
-    encoded: BytesMut,
-    encoding_done: bool,
-    apply: Vec<(u32, PendingBlock)>,
-    apply_position: usize,
-    requests_in_flight: usize,
+    /// Position of the log up to which it is trimmed at the end.
+    wal_trim_to: u64,
+    /// Transactions below this one must be durable before the superblock may be written.
+    fence_number: u64,
+    pages: VecDeque<u32>,
+    /// The next place whose pending bytes are looked at; `None` when all have been.
+    apply_from: Option<u32>,
+    runs: BTreeMap<u64, Run>,
+    requests: BTreeMap<u64, Request>,
+    /// Blocks that are free once this checkpoint is in force.
     freed: Vec<u32>,
 }
 
-impl<M: Metadata> Store<M> {
+impl Checkpoint {
+    /// Frozen pages that are not written yet, at most.
+    pub fn pages_left(&self) -> usize {
+        self.pages.len()
+    }
+}
+
+impl Store {
     /// Whether a checkpoint runs.
     pub fn is_checkpointing(&self) -> bool {
         self.checkpoint.is_some()
     }
 
-    /// Starts a checkpoint of the state as it is now, unless one runs.
+    /// Starts a checkpoint, unless one runs.
     pub fn start_checkpoint(&mut self) {
         if self.checkpoint.is_some() || self.poisoned.is_some() {
             return;
         }
-        let (wal_position, wal_sequence) = self.wal_head();
-        self.text_being_checkpointed_bytes = std::mem::take(&mut self.text_since_checkpoint_bytes);
-        let superblock = Superblock {
-            generation: self.superblock.generation + 1,
-            slot: 1 - self.superblock.slot,
-            chunk_count: 0,
-            incarnation: self.incarnation,
-            wal_position,
-            wal_sequence,
-            ..self.superblock.clone()
-        };
         self.checkpoint = Some(Checkpoint {
-            phase: Phase::WaitForLog,
-            freeze_number: self.next_number,
-            wal_trim_to: self.wal_appended_blocks(),
-            superblock,
-            pgs: self.pgs.iter().map(|(pg, state)| (*pg, state.clone())).collect(),
-            objects: self.metadata.snapshot(),
-            encoded: BytesMut::new(),
-            encoding_done: false,
-            apply: self.overlay.in_log_sorted(),
-            apply_position: 0,
-            requests_in_flight: 0,
-            freed: std::mem::take(&mut self.freed),
+            phase: Phase::SaveGroups,
+            superblock: self.superblock.clone(),
+            wal_trim_to: 0,
+            fence_number: 0,
+            pages: VecDeque::new(),
+            apply_from: Some(0),
+            runs: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            freed: Vec::new(),
         });
         self.advance_checkpoint();
     }
@@ -221,125 +110,294 @@ impl<M: Metadata> Store<M> {
     /// Moves the checkpoint on; called whenever something that it waits for may have happened.
     pub(crate) fn advance_checkpoint(&mut self) {
         let Some(mut checkpoint) = self.checkpoint.take() else { return };
-        if checkpoint.phase == Phase::WaitForLog {
-            let oldest = self.oldest_uncommitted_number();
-            if oldest.is_none_or(|number| number >= checkpoint.freeze_number) {
-                checkpoint.phase = Phase::Write;
-            }
-        }
-        if checkpoint.phase == Phase::Write {
-            self.write_checkpoint(&mut checkpoint);
-            if checkpoint.is_written() {
-                checkpoint.phase = Phase::Sync;
-                checkpoint.requests_in_flight = 1;
-                self.request(Purpose::Checkpoint, DiskOperation::Sync);
+        while self.poisoned.is_none() {
+            let before = checkpoint.phase;
+            self.advance_phase(&mut checkpoint);
+            if checkpoint.phase == before {
+                break;
             }
         }
         self.checkpoint = Some(checkpoint);
     }
 
-    fn write_checkpoint(&mut self, checkpoint: &mut Checkpoint<M::Snapshot>) {
-        while checkpoint.requests_in_flight < REQUESTS_MAX {
-            if let Some((offset, segments)) = checkpoint.next_run() {
-                let write = DiskOperation::Write { offset, segments, durable: false };
-                self.request(Purpose::Checkpoint, write);
-            } else if let Some(chunk) = checkpoint.next_chunk() {
-                let index = checkpoint.superblock.chunk_count;
-                checkpoint.superblock.chunk_count += 1;
-                let slot = usize::from(checkpoint.superblock.slot);
-                let block = self.layout.slot_start[slot] + index * CHUNK_BLOCKS as u64;
-                if (index + 1) * CHUNK_BLOCKS as u64 > self.layout.slot_blocks {
-                    self.poison("the metadata does not fit into its slot".into());
-                    return;
-                }
-                let buffer = encode_chunk(&chunk, checkpoint.superblock.generation, index);
-                let segment =
-                    Segment { block_count: buffer.block_count(), buffer: Arc::new(buffer), first_block: 0 };
-                let offset = block * BLOCK_BYTES as u64;
-                let write = DiskOperation::Write { offset, segments: vec![segment], durable: false };
-                self.request(Purpose::Checkpoint, write);
-            } else {
-                return;
-            }
-            checkpoint.requests_in_flight += 1;
-        }
-    }
-
-    pub(crate) fn checkpoint_request_done(&mut self) {
-        let checkpoint = self.checkpoint.as_mut().expect("a checkpoint waits for its requests");
-        checkpoint.requests_in_flight -= 1;
+    fn advance_phase(&mut self, checkpoint: &mut Checkpoint) {
         match checkpoint.phase {
-            Phase::WaitForLog | Phase::Write => self.advance_checkpoint(),
-            Phase::Sync => {
-                checkpoint.phase = Phase::Superblock;
-                checkpoint.requests_in_flight = 1;
+            Phase::SaveGroups => {
+                if self.save_groups() {
+                    self.freeze(checkpoint);
+                    checkpoint.phase = Phase::WaitForLog;
+                }
+            }
+            Phase::WaitForLog => {
+                if self.wal_durable_through() + 1 >= checkpoint.superblock.wal_sequence {
+                    checkpoint.phase = Phase::Write;
+                }
+            }
+            Phase::Write => {
+                self.write_pages_and_blocks(checkpoint);
+                let is_done = checkpoint.pages.is_empty() && checkpoint.apply_from.is_none();
+                if is_done && checkpoint.requests.is_empty() {
+                    checkpoint.phase = Phase::Table;
+                }
+            }
+            Phase::Table => {
+                let all_requested = self.write_table(checkpoint);
+                if all_requested && checkpoint.requests.is_empty() {
+                    checkpoint.superblock.directories = self.page_table.directories().to_vec();
+                    checkpoint.fence_number = self.next_number;
+                    checkpoint.phase = Phase::Fence;
+                }
+            }
+            Phase::Fence => {
+                let oldest = self.oldest_uncommitted_number();
+                if oldest.is_none_or(|number| number >= checkpoint.fence_number) {
+                    self.request_of(checkpoint, Request::Other, DiskOperation::Sync);
+                    checkpoint.phase = Phase::Sync;
+                }
+            }
+            Phase::Sync if checkpoint.requests.is_empty() => {
                 let offset = checkpoint.superblock.block() * BLOCK_BYTES as u64;
                 let buffer = Arc::new(checkpoint.superblock.encode());
                 let segments = vec![Segment { buffer, first_block: 0, block_count: 1 }];
-                self.request(Purpose::Checkpoint, DiskOperation::Write { offset, segments, durable: true });
+                let write = DiskOperation::Write { offset, segments, durable: true };
+                self.request_of(checkpoint, Request::Other, write);
+                checkpoint.phase = Phase::Superblock;
             }
-            Phase::Superblock => self.finish_checkpoint(),
+            Phase::Sync | Phase::Superblock => {}
         }
     }
 
-    fn finish_checkpoint(&mut self) {
-        let checkpoint = self.checkpoint.take().expect("called with a checkpoint");
-        self.superblock = checkpoint.superblock;
-        self.text_being_checkpointed_bytes = 0;
-        for (device_block, applied) in &checkpoint.apply {
-            self.overlay.remove_if_from(*device_block, &applied.buffer);
+    fn request_of(&mut self, checkpoint: &mut Checkpoint, request: Request, operation: DiskOperation) {
+        let id = self.request(Purpose::Checkpoint, operation);
+        checkpoint.requests.insert(id, request);
+    }
+
+    /// Brings the logs of all changed groups into the tree. False if pages must be loaded first.
+    fn save_groups(&mut self) -> bool {
+        while let Some(&pg) = self.changed_pgs.first() {
+            let state = self.pgs.get_mut(&pg).expect("groups are never forgotten");
+            match state.save(pg, &mut self.metadata) {
+                Ok(()) => drop(self.changed_pgs.remove(&pg)),
+                Err(unready) => {
+                    match crate::groups::cold(unready) {
+                        Ok(cold) => self.wait_for(cold, Waiter::Checkpoint),
+                        Err(cause) => self.poison(cause),
+                    }
+                    return false;
+                }
+            }
         }
+        true
+    }
+
+    /// The state as of now is what the checkpoint writes.
+    fn freeze(&mut self, checkpoint: &mut Checkpoint) {
+        let (wal_position, wal_sequence) = self.wal_head();
+        checkpoint.wal_trim_to = self.wal_appended_blocks();
+        checkpoint.freed = std::mem::take(&mut self.freed);
+        let (pages, given_up) = self.metadata.tree.pages.freeze();
+        for (number, location) in given_up {
+            checkpoint.freed.push(location.block);
+            self.page_table.page_moved(number);
+        }
+        checkpoint.pages = pages.into();
+        checkpoint.superblock = Superblock {
+            generation: self.superblock.generation + 1,
+            incarnation: self.incarnation,
+            wal_position,
+            wal_sequence,
+            page_count: self.metadata.tree.pages.count(),
+            object_count: self.metadata.object_count,
+            directories: Vec::new(),
+            ..self.superblock.clone()
+        };
+    }
+
+    /// How many requests a checkpoint may have in flight: few, so that it leaves the device to
+    /// clients, unless the log fills up faster than it is emptied.
+    fn checkpoint_requests_max(&self) -> usize {
+        match self.wal_fill_percent() {
+            0..70 => 4,
+            70..85 => 16,
+            _ => 64,
+        }
+    }
+
+    fn write_pages_and_blocks(&mut self, checkpoint: &mut Checkpoint) {
+        while checkpoint.requests.len() < self.checkpoint_requests_max() {
+            let wrote_pages = self.write_some_pages(checkpoint);
+            if !self.apply_next_run(checkpoint) && !wrote_pages || self.poisoned.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn write_some_pages(&mut self, checkpoint: &mut Checkpoint) -> bool {
+        let mut numbers = Vec::new();
+        while numbers.len() < PAGES_PER_WRITE
+            && let Some(number) = checkpoint.pages.pop_front()
+        {
+            if self.metadata.tree.pages.is_to_be_written(number) && !numbers.contains(&number) {
+                numbers.push(number);
+            }
+        }
+        if numbers.is_empty() {
+            return false;
+        }
+        let Some(runs) = self.allocator.allocate(numbers.len() as u32, Zone::Metadata) else {
+            self.poison("there is no space left for metadata".into());
+            return false;
+        };
+        let mut numbers = numbers.into_iter();
+        for (first, count) in runs {
+            let mut buffer = BlockBuffer::zeroed(count as usize);
+            let mut written = Vec::with_capacity(count as usize);
+            for (block, output) in (first..).zip(buffer.as_mut_slice().chunks_exact_mut(BLOCK_BYTES)) {
+                let number = numbers.next().expect("as many blocks were allocated as there are pages");
+                let old = self.metadata.tree.pages.write_frozen(number, block, output);
+                if old != Location::default() {
+                    checkpoint.freed.push(old.block);
+                }
+                self.page_table.page_moved(number);
+                written.push(number);
+            }
+            self.write_metadata(checkpoint, Request::Pages(written), first, buffer);
+        }
+        true
+    }
+
+    fn write_metadata(&mut self, checkpoint: &mut Checkpoint, request: Request, block: u32, buffer: BlockBuffer) {
+        let segment = Segment { block_count: buffer.block_count(), buffer: Arc::new(buffer), first_block: 0 };
+        let offset = u64::from(block) * BLOCK_BYTES as u64;
+        let write = DiskOperation::Write { offset, segments: vec![segment], durable: false };
+        self.request_of(checkpoint, request, write);
+    }
+
+    /// Writes the index blocks that have changed. True when all have been handed to the device.
+    fn write_table(&mut self, checkpoint: &mut Checkpoint) -> bool {
+        while checkpoint.requests.len() < self.checkpoint_requests_max() {
+            if !self.page_table.is_stale() {
+                return true;
+            }
+            let Some(runs) = self.allocator.allocate(1, Zone::Metadata) else {
+                self.poison("there is no space left for metadata".into());
+                return false;
+            };
+            let block = runs[0].0;
+            let (buffer, old_block) = self.page_table.write_next(&self.metadata.tree.pages, block);
+            if old_block != 0 {
+                checkpoint.freed.push(old_block);
+            }
+            self.write_metadata(checkpoint, Request::Other, block, buffer);
+        }
+        false
+    }
+
+    // ---- applying small writes --------------------------------------------------------------
+
+    /// Starts to apply the next adjacent blocks. False when there are none left.
+    fn apply_next_run(&mut self, checkpoint: &mut Checkpoint) -> bool {
+        let Some(from) = checkpoint.apply_from else { return false };
+        let trimmed_below = checkpoint.superblock.wal_sequence;
+        let must_apply = |pending: &PendingBlock| match pending.home {
+            Home::Log { sequence, .. } => sequence < trimmed_below,
+            Home::NoRecord | Home::Place => false,
+        };
+        let mut due = self.overlay.range(from..).filter(|(_, pending)| must_apply(pending)).peekable();
+        let Some(&(first, _)) = due.peek() else {
+            checkpoint.apply_from = None;
+            return false;
+        };
+        let mut run = Run { first, blocks: Vec::new(), reads_left: 0 };
+        let mut log_reads = Vec::new();
+        for (block, pending) in due {
+            if block != first + run.blocks.len() as u32 || run.blocks.len() == WRITE_SEGMENTS_MAX {
+                break;
+            }
+            if let (None, Home::Log { block: log_block, .. }) = (&pending.buffer, pending.home) {
+                log_reads.push((run.blocks.len(), log_block));
+            }
+            run.blocks.push((pending.number, pending.buffer.clone()));
+        }
+        checkpoint.apply_from = (first + (run.blocks.len() as u32 - 1)).checked_add(1);
+        run.reads_left = log_reads.len();
+        let id = self.next_id();
+        for (index, log_block) in log_reads {
+            let offset = (self.layout.wal_start + log_block) * BLOCK_BYTES as u64;
+            let read = DiskOperation::Read { offset, block_count: 1 };
+            let request = self.request_on(self.layout.wal_device, Purpose::Checkpoint, read);
+            checkpoint.requests.insert(request, Request::LogRead { run: id, index });
+        }
+        checkpoint.runs.insert(id, run);
+        self.apply_if_complete(checkpoint, id);
+        true
+    }
+
+    fn apply_if_complete(&mut self, checkpoint: &mut Checkpoint, id: u64) {
+        let run = &checkpoint.runs[&id];
+        if run.reads_left > 0 {
+            return;
+        }
+        let offset = u64::from(run.first) * BLOCK_BYTES as u64;
+        let segment = |(_, buffer): &(u64, Option<(Arc<BlockBuffer>, usize)>)| {
+            let (buffer, index) = buffer.as_ref().expect("what was not in memory has been read");
+            Segment { buffer: Arc::clone(buffer), first_block: *index, block_count: 1 }
+        };
+        let segments = join_segments(run.blocks.iter().map(segment));
+        let write = DiskOperation::Write { offset, segments, durable: false };
+        self.request_of(checkpoint, Request::Apply { run: id }, write);
+    }
+
+    /// A request of the checkpoint is done.
+    pub(crate) fn checkpoint_request_done(&mut self, id: u64, buffer: Option<BlockBuffer>) {
+        let mut checkpoint = self.checkpoint.take().expect("a checkpoint waits for its requests");
+        match checkpoint.requests.remove(&id).expect("requests are remembered") {
+            Request::Pages(numbers) => {
+                numbers.into_iter().for_each(|number| self.metadata.tree.pages.written(number));
+            }
+            Request::LogRead { run: run_id, index } => match buffer.filter(|buffer| buffer.block_count() == 1) {
+                Some(buffer) => {
+                    let run = checkpoint.runs.get_mut(&run_id).expect("a run waits for its reads");
+                    run.blocks[index].1 = Some((Arc::new(buffer), 0));
+                    run.reads_left -= 1;
+                    self.apply_if_complete(&mut checkpoint, run_id);
+                }
+                None => self.poison("the log could not be read back".into()),
+            },
+            Request::Apply { run } => {
+                let run = checkpoint.runs.remove(&run).expect("a run waits for its write");
+                for (block, (number, _)) in (run.first..).zip(run.blocks) {
+                    self.overlay.remove_if_from(block, number);
+                }
+            }
+            Request::Other if checkpoint.phase == Phase::Superblock => return self.finish_checkpoint(checkpoint),
+            Request::Other => {}
+        }
+        self.checkpoint = Some(checkpoint);
+        self.advance_checkpoint();
+    }
+
+    fn finish_checkpoint(&mut self, checkpoint: Checkpoint) {
+        self.superblock = checkpoint.superblock;
         checkpoint.freed.iter().for_each(|&block| self.allocator.release(block));
         self.trim_wal(checkpoint.wal_trim_to);
         self.usage.checkpoint_count += 1;
     }
 }
 
-impl<S: Iterator<Item = (ObjectKey, Arc<Onode>)>> Checkpoint<S> {
-    fn is_written(&self) -> bool {
-        let all_encoded = self.encoding_done && self.encoded.is_empty();
-        all_encoded && self.apply_position == self.apply.len() && self.requests_in_flight == 0
-    }
-
-    /// The next run of adjacent blocks to apply.
-    fn next_run(&mut self) -> Option<(u64, Vec<Segment>)> {
-        let (first, _) = self.apply.get(self.apply_position)?;
-        let first = *first;
-        let mut segments = Vec::new();
-        while let Some((block, pending)) = self.apply.get(self.apply_position) {
-            if *block != first + segments.len() as u32 || segments.len() == WRITE_SEGMENTS_MAX {
-                break;
+/// Blocks that lie one after the other in a buffer become one segment.
+fn join_segments(segments: impl Iterator<Item = Segment>) -> Vec<Segment> {
+    let mut joined: Vec<Segment> = Vec::new();
+    for segment in segments {
+        match joined.last_mut() {
+            Some(last)
+                if Arc::ptr_eq(&last.buffer, &segment.buffer)
+                    && last.first_block + last.block_count == segment.first_block =>
+            {
+                last.block_count += segment.block_count;
             }
-            let buffer = Arc::clone(&pending.buffer);
-            segments.push(Segment { buffer, first_block: pending.index, block_count: 1 });
-            self.apply_position += 1;
+            _ => joined.push(segment),
         }
-        Some((u64::from(first) * BLOCK_BYTES as u64, segments))
     }
-
-    /// Encodes until a chunk is full or everything is encoded.
-    fn next_chunk(&mut self) -> Option<Bytes> {
-        while self.encoded.len() < CHUNK_BYTES_MAX && !self.encoding_done {
-            if let Some((pg, state)) = self.pgs.pop_front() {
-                self.push_record(|writer| Record::encode_pg(&pg, &state, writer));
-            } else if let Some((key, onode)) = self.objects.next() {
-                self.push_record(|writer| Record::encode_object(&key, &onode, writer));
-                let entries: Vec<_> = onode.omap.iter().collect();
-                for batch in entries.chunks(OMAP_ENTRIES_PER_RECORD) {
-                    self.push_record(|writer| Record::encode_omap(batch.iter().copied(), writer));
-                }
-            } else {
-                self.encoding_done = true;
-            }
-        }
-        let length = self.encoded.len().min(CHUNK_BYTES_MAX);
-        (length > 0).then(|| self.encoded.split_to(length).freeze())
-    }
-
-    fn push_record(&mut self, encode: impl FnOnce(&mut Writer)) {
-        let mut writer = Writer::with_capacity(1024);
-        encode(&mut writer);
-        self.encoded.extend_from_slice(&(writer.len() as u32).to_le_bytes());
-        self.encoded.extend_from_slice(writer.as_slice());
-    }
+    joined
 }

@@ -81,9 +81,23 @@ pub trait Disk {
     fn execute(&mut self, device: Device, operation: DiskOperation) -> DiskResult;
 }
 
-/// Reads whole blocks from a blocking device.
+/// Reads whole blocks from the blocking data device.
 pub(crate) fn read_blocks(disk: &mut dyn Disk, block: u64, block_count: usize) -> io::Result<BlockBuffer> {
+    read_device(disk, Device::Data, block, block_count)
+}
+
+/// Reads whole blocks from the blocking log device.
+pub(crate) fn read_log_blocks(disk: &mut dyn Disk, block: u64, block_count: usize) -> io::Result<BlockBuffer> {
+    read_device(disk, Device::Log, block, block_count)
+}
+
+pub(crate) fn read_device(
+    disk: &mut dyn Disk,
+    device: Device,
+    block: u64,
+    block_count: usize,
+) -> io::Result<BlockBuffer> {
     let offset = block * BLOCK_BYTES as u64;
-    let buffer = disk.execute(Device::Data, DiskOperation::Read { offset, block_count })?;
+    let buffer = disk.execute(device, DiskOperation::Read { offset, block_count })?;
     buffer.ok_or_else(|| io::Error::other("the device returned no data for a read"))
 }

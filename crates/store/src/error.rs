@@ -4,6 +4,8 @@ use std::io;
 
 use atoll_base::CodecError;
 
+use crate::metadata::Unready;
+
 /// Why a transaction was not accepted. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -14,6 +16,15 @@ pub enum StoreError {
     #[error("invalid transaction: {detail}")]
     Invalid {
         /// Which rule.
+        detail: String,
+    },
+    /// Metadata that the transaction needs is not in memory; load it and submit again.
+    #[error("metadata must be loaded first")]
+    Cold(crate::Cold),
+    /// Metadata makes no sense.
+    #[error("metadata is damaged: {detail}; wipe this OSD and let its peers fill it anew")]
+    Damaged {
+        /// What was found.
         detail: String,
     },
     /// A write or sync failed earlier. What is on the device is unknown, so the store takes no
@@ -34,12 +45,15 @@ pub enum OpenError {
     /// There is no store on the device.
     #[error("there is no Atoll store on this device (no valid superblock); format it first")]
     NotAStore,
-    /// The store was written by a newer release.
-    #[error("the store has format version {version}, this release knows {supported}; use a newer release")]
-    Newer {
+    /// The store was written by another release.
+    #[error(
+        "the store has format version {version}, this release knows only {supported}: use the release that made it, or \
+         wipe this OSD and let its peers fill it anew"
+    )]
+    OtherVersion {
         /// Version on the device.
         version: u32,
-        /// Newest version known.
+        /// The version known.
         supported: u32,
     },
     /// The device is too small.
@@ -58,6 +72,12 @@ pub enum OpenError {
         /// Size when formatted.
         formatted_bytes: u64,
     },
+    /// The log is on a device of its own, and that was not given or is another store's.
+    #[error("the log of this store is on a device of its own: {detail}; name the right one (--wal-device)")]
+    WrongLogDevice {
+        /// What is wrong with the device given.
+        detail: String,
+    },
     /// Metadata that was durable does not check.
     #[error("{what} is damaged: {detail}; wipe this OSD and let its peers fill it anew")]
     Damaged {
@@ -66,6 +86,16 @@ pub enum OpenError {
         /// What was found.
         detail: String,
     },
+}
+
+impl From<Unready> for StoreError {
+    fn from(unready: Unready) -> Self {
+        match unready {
+            Unready::Cold(cold) => StoreError::Cold(cold),
+            Unready::Damaged(error) => StoreError::Damaged { detail: error.to_string() },
+            Unready::Invalid(detail) => StoreError::Invalid { detail },
+        }
+    }
 }
 
 impl OpenError {

@@ -1,19 +1,21 @@
 //! The object store on one device (DESIGN section 7): a write-ahead log with group commit, data in
-//! 4 KiB blocks with CRC-32C, object metadata and omap behind the [`Metadata`] trait, checkpoints
-//! and recovery.
+//! 4 KiB blocks with CRC-32C, object metadata and omap in a checkpointed copy-on-write B+tree of
+//! which only a part is in memory, checkpoints and recovery.
 //!
 //! Sans-IO: [`Store`] takes transactions, reads and disk completions, and gives out disk requests
-//! and events. Only opening and formatting a device read and write through the blocking [`Disk`]
-//! trait, before any event loop runs. This room knows nothing of placement groups beyond their
-//! ids and logs, nothing of the network, of time or of keys.
+//! and events. Only opening, closing, formatting and checking a device read and write through the
+//! blocking [`Disk`] trait, outside of any event loop. This room knows nothing of placement groups
+//! beyond their ids and logs, nothing of the network, of time or of keys.
 
-mod allocator;
+#[doc(hidden)]
+pub mod allocator;
 mod checkpoint;
 mod disk;
 mod error;
+mod groups;
 mod layout;
+mod lookup;
 mod metadata;
-mod onode;
 mod overlay;
 mod plan;
 mod read;
@@ -24,8 +26,8 @@ mod wal;
 
 pub use disk::{Device, Disk, DiskOperation, DiskRequest, DiskResult, Segment};
 pub use error::{OpenError, StoreError};
-pub use layout::{DEVICE_BYTES_MIN, FormatOptions};
-pub use metadata::{MemoryMetadata, Metadata, ObjectKey};
-pub use onode::Onode;
+pub use layout::{DEVICE_BYTES_MIN, FormatOptions, WAL_BYTES_MIN};
+pub use lookup::{LoadId, Wish};
+pub use metadata::{Cold, ObjectInfo, ObjectKey, OmapPage};
 pub use read::{ReadData, ReadError};
 pub use store::{Store, StoreEvent, StoreUsage, TransactionId};

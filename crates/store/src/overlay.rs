@@ -1,30 +1,48 @@
-//! Blocks whose newest bytes are in memory: small writes that wait in the log to be applied to
-//! their place, and large writes that are on their way to the device.
+//! Blocks whose newest bytes are not at their place yet: small writes that are in the log, and large
+//! writes that are on their way to the device. They are kept in order of their place, so that a
+//! checkpoint applies them sorted. When they take too much memory, the bytes of those in the log are
+//! dropped and read back from there.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeFrom;
 use std::sync::Arc;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
 
+/// Where the newest bytes of a block are, besides memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// On their way to their place.
+    Place,
+    /// Accepted, in no record yet.
+    NoRecord,
+    /// In this record of the log, at this block of the ring.
+    Log { sequence: u64, block: u64 },
+}
+
 /// The newest bytes of one device block.
 #[derive(Clone)]
 pub(crate) struct PendingBlock {
-    pub buffer: Arc<BlockBuffer>,
-    pub index: usize,
-    /// Whether the bytes are in the log and must be applied by a checkpoint.
-    pub in_log: bool,
+    /// The bytes: a block of a buffer. `None` when they were dropped.
+    pub buffer: Option<(Arc<BlockBuffer>, usize)>,
+    /// The transaction that wrote them.
+    pub number: u64,
+    pub home: Home,
 }
 
 impl PendingBlock {
-    pub fn bytes(&self) -> &[u8] {
-        &self.buffer.as_slice()[self.index * BLOCK_BYTES..][..BLOCK_BYTES]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        let (buffer, index) = self.buffer.as_ref()?;
+        Some(&buffer.as_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES])
     }
 }
 
 #[derive(Default)]
 pub(crate) struct Overlay {
-    blocks: HashMap<u32, PendingBlock, BuildHasherDefault<DefaultHasher>>,
+    blocks: BTreeMap<u32, PendingBlock>,
+    /// Blocks with bytes in memory and in the log, oldest first; some may be gone since.
+    droppable: VecDeque<(u32, u64)>,
+    in_memory: usize,
 }
 
 impl Overlay {
@@ -33,25 +51,74 @@ impl Overlay {
     }
 
     pub fn insert(&mut self, device_block: u32, pending: PendingBlock) {
-        self.blocks.insert(device_block, pending);
-    }
-
-    pub fn remove(&mut self, device_block: u32) {
-        self.blocks.remove(&device_block);
-    }
-
-    /// Forgets a block if its newest bytes are still those of `buffer`.
-    pub fn remove_if_from(&mut self, device_block: u32, buffer: &Arc<BlockBuffer>) {
-        if self.blocks.get(&device_block).is_some_and(|pending| Arc::ptr_eq(&pending.buffer, buffer)) {
-            self.blocks.remove(&device_block);
+        self.in_memory += usize::from(pending.buffer.is_some());
+        let can_drop = pending.buffer.is_some() && matches!(pending.home, Home::Log { .. });
+        if can_drop {
+            self.droppable.push_back((device_block, pending.number));
+        }
+        if let Some(old) = self.blocks.insert(device_block, pending) {
+            self.in_memory -= usize::from(old.buffer.is_some());
         }
     }
 
-    /// All blocks that a checkpoint must apply, by their place on the device.
-    pub fn in_log_sorted(&self) -> Vec<(u32, PendingBlock)> {
-        let in_log = self.blocks.iter().filter(|(_, pending)| pending.in_log);
-        let mut blocks: Vec<_> = in_log.map(|(&block, pending)| (block, pending.clone())).collect();
-        blocks.sort_unstable_by_key(|(block, _)| *block);
-        blocks
+    pub fn remove(&mut self, device_block: u32) {
+        if let Some(old) = self.blocks.remove(&device_block) {
+            self.in_memory -= usize::from(old.buffer.is_some());
+        }
+    }
+
+    /// Forgets a block if its newest bytes are still those of this transaction.
+    pub fn remove_if_from(&mut self, device_block: u32, number: u64) {
+        if self.blocks.get(&device_block).is_some_and(|pending| pending.number == number) {
+            self.remove(device_block);
+        }
+    }
+
+    /// The bytes that this transaction wrote to the block went into a record.
+    pub fn logged(&mut self, device_block: u32, number: u64, sequence: u64, log_block: u64) {
+        if let Some(pending) = self.blocks.get_mut(&device_block)
+            && pending.number == number
+            && pending.home == Home::NoRecord
+        {
+            pending.home = Home::Log { sequence, block: log_block };
+            self.droppable.push_back((device_block, number));
+        }
+    }
+
+    /// Pending blocks from a place on, in order.
+    pub fn range(&self, from: RangeFrom<u32>) -> impl Iterator<Item = (u32, &PendingBlock)> {
+        self.blocks.range(from).map(|(block, pending)| (*block, pending))
+    }
+
+    /// Bytes of data in memory.
+    pub fn memory_bytes(&self) -> u64 {
+        (self.in_memory * BLOCK_BYTES) as u64
+    }
+
+    /// Drops the oldest bytes that are durable in the log until the rest fits.
+    pub fn drop_down_to(&mut self, budget_bytes: u64, durable_through: u64) {
+        while self.memory_bytes() > budget_bytes
+            && let Some(&(block, number)) = self.droppable.front()
+        {
+            if let Some(pending) = self.blocks.get_mut(&block)
+                && pending.number == number
+                && pending.buffer.is_some()
+            {
+                match pending.home {
+                    Home::Log { sequence, .. } if sequence <= durable_through => {
+                        pending.buffer = None;
+                        self.in_memory -= 1;
+                    }
+                    _ => return,
+                }
+            }
+            self.droppable.pop_front();
+        }
+        // Entries of blocks that were applied long ago must not pile up below the budget.
+        while let Some(&(block, number)) = self.droppable.front()
+            && self.blocks.get(&block).is_none_or(|pending| pending.number != number)
+        {
+            self.droppable.pop_front();
+        }
     }
 }

@@ -1,16 +1,18 @@
 //! Turning a transaction into changes of the device and of the metadata: checking it, finding
-//! places for its data, and applying it. Replay applies the same way, with the places that the
-//! log remembers.
+//! places for its data, and preparing what it changes. Replay prepares the same way, with the
+//! places that the log remembers.
 
 use std::sync::Arc;
 
 use atoll_base::limits::OBJECT_BYTES_MAX;
-use atoll_base::{BLOCK_BYTES, BlockBuffer, CodecError, Mutation, Reader, Transaction, Writer, crc32c};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, CodecError, Mutation, PgId, Reader, Transaction, Writer, crc32c};
 
-use crate::allocator::{Allocator, Run};
+use crate::allocator::{Allocator, Run, Zone};
 use crate::error::StoreError;
-use crate::metadata::{Metadata, ObjectKey};
-use crate::onode::{BlockMeta, HOLE, OBJECT_BLOCKS_MAX, Onode};
+use crate::metadata::{
+    BlockMeta, CHUNK_BLOCKS, CHUNK_BYTES, Changes, HOLE, Metadata, OBJECT_BLOCKS_MAX, ObjectInfo, ObjectKey,
+    Prepared, Unready, keys,
+};
 
 /// Data up to this size (in whole blocks) rides in the log; more goes straight to fresh places.
 pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
@@ -20,6 +22,8 @@ pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
 pub(crate) struct Placement {
     pub runs: Vec<Run>,
     pub crcs: Vec<u32>,
+    /// Those of the blocks that were free before; the log does not repeat them.
+    fresh_blocks: Vec<u32>,
 }
 
 /// A transaction's data and its places.
@@ -30,6 +34,13 @@ pub(crate) struct Plan {
     pub is_inline: bool,
     /// One for each `Write` mutation.
     pub placements: Vec<Placement>,
+}
+
+impl Plan {
+    /// The device blocks of all writes, in the order of the data.
+    pub fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.placements.iter().flat_map(Placement::blocks)
+    }
 }
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -43,10 +54,10 @@ fn invalid(detail: impl Into<String>) -> StoreError {
 pub(crate) fn validate(
     mutations: &[Mutation],
     payload_bytes: usize,
-    onode: Option<&Onode>,
+    info: Option<&ObjectInfo>,
 ) -> Result<u32, StoreError> {
-    let mut size_bytes = onode.map_or(0, Onode::size_bytes);
-    let mut seal_shape = onode.and_then(Onode::seal_shape);
+    let mut size_bytes = info.map_or(0, |info| info.size_bytes);
+    let mut seal_shape = info.and_then(ObjectInfo::seal_shape);
     let (mut written_bytes, mut block_count) = (0, 0);
     for mutation in mutations {
         match mutation {
@@ -68,6 +79,19 @@ pub(crate) fn validate(
                     )));
                 }
             }
+            Mutation::Truncate { size_bytes: new_bytes } => {
+                let unit = seal_shape.map_or(BLOCK, |(unit, _)| u64::from(unit));
+                if *new_bytes > size_bytes || !new_bytes.is_multiple_of(unit) && *new_bytes != size_bytes {
+                    return Err(invalid(format!(
+                        "truncating {size_bytes} bytes to {new_bytes}: it must be less and a multiple of {unit}"
+                    )));
+                }
+                size_bytes = *new_bytes;
+            }
+            Mutation::CloneFrom { .. } if mutations.len() > 1 => {
+                return Err(invalid("a clone together with other changes"));
+            }
+            Mutation::CloneFrom { .. } => {}
             Mutation::Remove => (size_bytes, seal_shape) = (0, None),
             Mutation::Create
             | Mutation::OmapSet { .. }
@@ -109,25 +133,38 @@ fn validate_seals(
     if *shape.get_or_insert(new_shape) != new_shape {
         return Err(invalid("seals of another shape than the object's"));
     }
+    if !CHUNK_BYTES.is_multiple_of(u64::from(seals.unit_bytes)) {
+        return Err(invalid(format!(
+            "seals of {} bytes each; the unit must divide {CHUNK_BYTES}",
+            seals.unit_bytes
+        )));
+    }
     let unit_count = length.div_ceil(seals.unit_bytes) as usize;
     let fits = offset.is_multiple_of(u64::from(seals.unit_bytes))
         && seals.bytes.len() == unit_count * usize::from(seals.seal_bytes);
     if fits { Ok(()) } else { Err(invalid("seals that do not match the range written")) }
 }
 
-/// Finds places for a transaction's data. Nothing is allocated after an error.
+/// Finds places for a transaction's data and prepares what it changes. Nothing is allocated after an
+/// error.
 pub(crate) fn plan(
     transaction: &Transaction,
-    onode: Option<&Onode>,
+    metadata: &Metadata,
     allocator: &mut Allocator,
-) -> Result<Plan, StoreError> {
-    let block_count = validate(&transaction.mutations, transaction.payload.len(), onode)?;
+) -> Result<(Plan, Prepared), StoreError> {
+    let object = object_of(transaction);
+    let mut changes = Changes::new(metadata);
+    let info = changes.info(&object)?;
+    let block_count = validate(&transaction.mutations, transaction.payload.len(), info.as_ref())?;
     let is_inline = block_count as usize * BLOCK_BYTES <= INLINE_BYTES_MAX;
     // What the transaction itself frees must not be written in place.
-    let frees = |mutation: &Mutation| matches!(mutation, Mutation::Remove | Mutation::Zero { .. });
-    let reuse = onode.filter(|_| is_inline && !transaction.mutations.iter().any(frees));
+    let frees = |mutation: &Mutation| {
+        matches!(mutation, Mutation::Remove | Mutation::Zero { .. } | Mutation::Truncate { .. })
+    };
+    let may_reuse = is_inline && info.is_some() && !transaction.mutations.iter().any(frees);
+    let may_share = info.is_some_and(|info| info.may_share);
     let mut data = BlockBuffer::zeroed(block_count as usize);
-    let mut placements = Vec::new();
+    let mut places = Vec::new();
     let (mut payload_position, mut first_block) = (0, 0);
     for mutation in &transaction.mutations {
         let Mutation::Write { offset, length, .. } = mutation else { continue };
@@ -135,58 +172,75 @@ pub(crate) fn plan(
         let count = length.div_ceil(BLOCK_BYTES);
         let blocks = &mut data.as_mut_slice()[first_block * BLOCK_BYTES..(first_block + count) * BLOCK_BYTES];
         blocks[..length].copy_from_slice(&transaction.payload[payload_position..payload_position + length]);
-        let crcs = blocks.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
-        match runs_for((offset / BLOCK) as usize, count, reuse, allocator) {
-            Some(runs) => placements.push(Placement { runs, crcs }),
-            None => {
-                release_fresh(&placements, transaction, reuse, allocator);
-                return Err(StoreError::NoSpace);
-            }
-        }
+        let crcs: Vec<u32> = blocks.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
+        let reused = match may_reuse {
+            true => blocks_to_reuse(&mut changes, &object, (offset / BLOCK) as usize, count, may_share)?,
+            false => vec![None; count],
+        };
+        places.push((reused, crcs));
         payload_position += length;
         first_block += count;
     }
-    Ok(Plan { data: Arc::new(data), is_inline, placements })
-}
-
-/// Small overwrites keep their place; everything else gets a fresh one.
-fn runs_for(first: usize, count: usize, reuse: Option<&Onode>, allocator: &mut Allocator) -> Option<Vec<Run>> {
-    let Some(onode) = reuse else { return allocator.allocate(count as u32) };
-    let fresh_count = (first..first + count).filter(|&index| onode.block(index) == HOLE).count();
-    let fresh = allocator.allocate(fresh_count as u32)?;
-    let mut fresh = fresh.into_iter().flat_map(|(start, length)| start..start + length);
-    let mut runs: Vec<Run> = Vec::new();
-    for index in first..first + count {
-        let block = match onode.block(index) {
-            HOLE => fresh.next().expect("as many blocks were allocated as there are holes"),
-            meta => meta.device_block,
-        };
-        match runs.last_mut() {
-            Some((start, length)) if *start + *length == block => *length += 1,
-            _ => runs.push((block, 1)),
+    let placements = allocate(places, allocator)?;
+    let plan = Plan { data: Arc::new(data), is_inline, placements };
+    match change(transaction, &object, &plan.placements, changes) {
+        Ok(prepared) => Ok((plan, prepared)),
+        Err(unready) => {
+            plan.placements.iter().for_each(|placement| release_fresh(placement, allocator));
+            Err(unready.into())
         }
     }
-    Some(runs)
 }
 
-fn release_fresh(
-    placements: &[Placement],
-    transaction: &Transaction,
-    reuse: Option<&Onode>,
+fn object_of(transaction: &Transaction) -> Vec<u8> {
+    keys::object(&ObjectKey { pg: transaction.pg, name: transaction.object.clone() })
+}
+
+/// Small overwrites keep their place, unless another object has it too.
+fn blocks_to_reuse(
+    changes: &mut Changes,
+    object: &[u8],
+    first: usize,
+    count: usize,
+    may_share: bool,
+) -> Result<Vec<Option<u32>>, Unready> {
+    let mut blocks = Vec::with_capacity(count);
+    for index in first..first + count {
+        let meta = changes.chunk(object, index / CHUNK_BLOCKS)?.blocks[index % CHUNK_BLOCKS];
+        let is_shared = meta != HOLE && may_share && changes.further_references(meta.device_block)? > 0;
+        blocks.push((meta != HOLE && !is_shared).then_some(meta.device_block));
+    }
+    Ok(blocks)
+}
+
+/// Allocates what has no place yet, for all writes or for none.
+fn allocate(
+    places: Vec<(Vec<Option<u32>>, Vec<u32>)>,
     allocator: &mut Allocator,
-) {
-    let writes = transaction.mutations.iter().filter_map(|mutation| match mutation {
-        Mutation::Write { offset, .. } => Some((offset / BLOCK) as usize),
-        _ => None,
-    });
-    for (first, placement) in writes.zip(placements) {
-        for (index, block) in placement.blocks().enumerate() {
-            let was_mapped = reuse.is_some_and(|onode| onode.block(first + index).device_block == block);
-            if !was_mapped {
-                allocator.release(block);
+) -> Result<Vec<Placement>, StoreError> {
+    let missing = places.iter().flat_map(|(blocks, _)| blocks).filter(|block| block.is_none()).count();
+    let fresh = allocator.allocate(missing as u32, Zone::Data).ok_or(StoreError::NoSpace)?;
+    let mut fresh = fresh.into_iter().flat_map(|(start, length)| start..start + length);
+    let place = |(blocks, crcs): (Vec<Option<u32>>, Vec<u32>)| {
+        let (mut runs, mut fresh_blocks): (Vec<Run>, Vec<u32>) = (Vec::new(), Vec::new());
+        for block in blocks {
+            let block = block.unwrap_or_else(|| {
+                let block = fresh.next().expect("as many blocks were allocated as are missing");
+                fresh_blocks.push(block);
+                block
+            });
+            match runs.last_mut() {
+                Some((start, length)) if *start + *length == block => *length += 1,
+                _ => runs.push((block, 1)),
             }
         }
-    }
+        Placement { runs, crcs, fresh_blocks }
+    };
+    Ok(places.into_iter().map(place).collect())
+}
+
+fn release_fresh(placement: &Placement, allocator: &mut Allocator) {
+    placement.fresh_blocks.iter().for_each(|&block| allocator.release(block));
 }
 
 impl Placement {
@@ -220,97 +274,210 @@ impl Placement {
             return Err(CodecError::Invalid { what: "placed blocks", value: placed as u64 });
         }
         let crcs = (0..count).map(|_| reader.u32("block check")).collect::<Result<_, _>>()?;
-        Ok(Placement { runs, crcs })
+        Ok(Placement { runs, crcs, fresh_blocks: Vec::new() })
     }
 }
 
-/// Applies a checked transaction to the metadata. `freed` takes the device blocks that nothing
-/// refers to any more.
-pub(crate) fn apply(
+/// Prepares what a checked transaction changes.
+pub(crate) fn prepare_logged(
     transaction: &Transaction,
     placements: &[Placement],
-    metadata: &mut impl Metadata,
-    freed: &mut Vec<u32>,
-) {
-    let key = ObjectKey { pg: transaction.pg, name: transaction.object.clone() };
+    metadata: &Metadata,
+) -> Result<Prepared, Unready> {
+    change(transaction, &object_of(transaction), placements, Changes::new(metadata))
+}
+
+fn change(
+    transaction: &Transaction,
+    object: &[u8],
+    placements: &[Placement],
+    mut changes: Changes,
+) -> Result<Prepared, Unready> {
     let mut placements = placements.iter();
     for mutation in &transaction.mutations {
-        if let Mutation::Remove = mutation {
-            let removed = metadata.remove(&key);
-            let blocks = removed.iter().flat_map(|onode| &onode.blocks).filter(|meta| **meta != HOLE);
-            freed.extend(blocks.map(|meta| meta.device_block));
-            continue;
+        match mutation {
+            Mutation::Remove => {
+                changes.remove_object(object)?;
+                continue;
+            }
+            Mutation::CloneFrom { source } => {
+                let source = keys::object(&ObjectKey { pg: transaction.pg, name: source.clone() });
+                if source == object {
+                    return Err(Unready::Invalid("an object cannot be a clone of itself".into()));
+                }
+                changes.remove_object(object)?;
+                if !changes.clone_object(&source, object)? {
+                    return Err(Unready::Invalid("the object to clone does not exist".into()));
+                }
+                continue;
+            }
+            _ => {}
         }
-        let onode = metadata.edit(&key);
+        let info = match changes.info(object)? {
+            Some(info) => info,
+            None => {
+                changes.set_info(object, &ObjectInfo::default())?;
+                ObjectInfo::default()
+            }
+        };
         match mutation {
             Mutation::Write { offset, length, seals } => {
                 let placement = placements.next().expect("every write has a placement");
-                apply_write(onode, *offset, *length, seals.as_ref(), placement, freed);
+                write(&mut changes, object, info, *offset, *length, seals.as_ref(), placement)?;
             }
-            Mutation::Zero { offset, length } => apply_zero(onode, *offset, *length, freed),
+            Mutation::Zero { offset, length } => zero(&mut changes, object, &info, *offset, *length)?,
+            Mutation::Truncate { size_bytes } => {
+                let end = size_bytes.next_multiple_of(BLOCK).min(OBJECT_BYTES_MAX);
+                zero(&mut changes, object, &info, end, OBJECT_BYTES_MAX - end)?;
+                changes.set_info(object, &ObjectInfo { size_bytes: *size_bytes, ..info })?;
+            }
             Mutation::Create => {}
-            Mutation::Remove => unreachable!("handled above"),
-            Mutation::OmapSet { key, value } => {
-                onode.omap.insert(compact(key), compact(value));
-            }
-            Mutation::OmapRemove { key } => {
-                onode.omap.remove(key);
-            }
+            Mutation::Remove | Mutation::CloneFrom { .. } => unreachable!("handled above"),
+            Mutation::OmapSet { key, value } => set_omap(&mut changes, object, key, Some(value))?,
+            Mutation::OmapRemove { key } => set_omap(&mut changes, object, key, None)?,
             Mutation::OmapReplace { key, value, displaced_to } => {
-                let old = match value {
-                    Some(value) => onode.omap.insert(compact(key), compact(value)),
-                    None => onode.omap.remove(key),
-                };
+                let old = changes.omap_value(object, key)?;
+                set_omap(&mut changes, object, key, value.as_deref())?;
                 if let Some(old) = old {
-                    onode.omap.insert(compact(displaced_to), old);
+                    set_omap(&mut changes, object, displaced_to, Some(&old))?;
                 }
             }
         }
     }
-    // A client's write has one entry, for this object; the entries that bring a lagging member level
-    // are for the objects that were sent before them.
-    for entry in &transaction.log {
-        let key = ObjectKey { pg: transaction.pg, name: entry.object.clone() };
-        if metadata.get(&key).is_some() {
-            metadata.edit(&key).version = entry.version;
+    set_versions(transaction, &mut changes)?;
+    Ok(changes.finish())
+}
+
+/// Looks at everything that the mutations would look at.
+pub(crate) fn look_at(
+    pg: PgId,
+    object: &[u8],
+    mutations: &[Mutation],
+    mut changes: Changes,
+) -> Result<(), Unready> {
+    let may_share = changes.info(object)?.is_some_and(|info| info.may_share);
+    for mutation in mutations {
+        match mutation {
+            Mutation::Write { offset, length, .. } => {
+                let first = (offset / BLOCK) as usize;
+                let count = (u64::from(*length).div_ceil(BLOCK) as usize).min(OBJECT_BLOCKS_MAX);
+                if first < OBJECT_BLOCKS_MAX {
+                    blocks_to_reuse(&mut changes, object, first, count, may_share)?;
+                }
+            }
+            Mutation::Zero { offset, length } => {
+                let info = changes.info(object)?.unwrap_or_default();
+                zero(&mut changes, object, &info, *offset, *length)?;
+            }
+            Mutation::Truncate { .. } => {
+                let info = changes.info(object)?.unwrap_or_default();
+                zero(&mut changes, object, &info, 0, OBJECT_BYTES_MAX)?;
+            }
+            Mutation::Remove => changes.remove_object(object)?,
+            Mutation::CloneFrom { source } => {
+                changes.remove_object(object)?;
+                let source = keys::object(&ObjectKey { pg, name: source.clone() });
+                changes.clone_object(&source, object)?;
+            }
+            Mutation::Create => {}
+            Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
+                changes.omap_value(object, key)?;
+                set_omap(&mut changes, object, key, None)?;
+            }
+            Mutation::OmapReplace { key, displaced_to, .. } => {
+                changes.omap_value(object, key)?;
+                set_omap(&mut changes, object, key, None)?;
+                set_omap(&mut changes, object, displaced_to, None)?;
+            }
         }
     }
+    Ok(())
 }
 
-/// A copy of its own, so that a small value does not keep a whole network buffer in memory.
-fn compact(bytes: &bytes::Bytes) -> bytes::Bytes {
-    bytes::Bytes::copy_from_slice(bytes)
+/// A client's write has one log entry, for its object; the entries that bring a lagging member level
+/// are for the objects that were sent before them.
+fn set_versions(transaction: &Transaction, changes: &mut Changes) -> Result<(), Unready> {
+    for entry in &transaction.log {
+        let object = keys::object(&ObjectKey { pg: transaction.pg, name: entry.object.clone() });
+        if let Some(info) = changes.info(&object)? {
+            changes.set_info(&object, &ObjectInfo { version: entry.version, ..info })?;
+        }
+    }
+    Ok(())
 }
 
-fn apply_write(
-    onode: &mut Onode,
+fn set_omap(changes: &mut Changes, object: &[u8], key: &[u8], value: Option<&[u8]>) -> Result<(), Unready> {
+    if !keys::omap_key_fits(object, key) {
+        return Err(Unready::Invalid(format!("an omap key of {} bytes with too many zeros in it", key.len())));
+    }
+    changes.set_omap(object, key, value)
+}
+
+fn write(
+    changes: &mut Changes,
+    object: &[u8],
+    info: ObjectInfo,
     offset: u64,
     length: u32,
     seals: Option<&atoll_base::Seals>,
     placement: &Placement,
-    freed: &mut Vec<u32>,
-) {
+) -> Result<(), Unready> {
     let first = (offset / BLOCK) as usize;
-    for (index, (device_block, &crc)) in placement.blocks().zip(&placement.crcs).enumerate() {
-        let old = onode.set_block(first + index, BlockMeta { device_block, crc });
-        if old != HOLE && old.device_block != device_block {
-            freed.push(old.device_block);
+    let end = first + placement.crcs.len();
+    let mut blocks = placement.blocks().zip(&placement.crcs);
+    for index in first / CHUNK_BLOCKS..end.div_ceil(CHUNK_BLOCKS) {
+        let mut chunk = changes.chunk(object, index)?;
+        let from = first.max(index * CHUNK_BLOCKS);
+        let to = end.min((index + 1) * CHUNK_BLOCKS);
+        for (block, (device_block, &crc)) in (from..to).zip(&mut blocks) {
+            let meta = BlockMeta { device_block, crc };
+            changes.map_block(&mut chunk, block % CHUNK_BLOCKS, meta, info.may_share)?;
         }
+        if let Some(seals) = seals {
+            set_chunk_seals(&mut chunk, index, offset, seals);
+        }
+        changes.set_chunk(object, index, &chunk)?;
     }
+    let mut info = ObjectInfo { size_bytes: info.size_bytes.max(offset + u64::from(length)), ..info };
     if let Some(seals) = seals {
-        onode.set_seals(offset, seals);
+        (info.seal_unit_bytes, info.seal_bytes) = (seals.unit_bytes, seals.seal_bytes);
     }
-    onode.size_bytes = onode.size_bytes.max(offset + u64::from(length));
+    changes.set_info(object, &info)
 }
 
-fn apply_zero(onode: &mut Onode, offset: u64, length: u64, freed: &mut Vec<u32>) {
-    let first = (offset / BLOCK) as usize;
-    let end = ((offset + length).div_ceil(BLOCK) as usize).min(onode.blocks.len());
-    for index in first..end {
-        let old = onode.set_block(index, HOLE);
-        if old != HOLE {
-            freed.push(old.device_block);
-        }
+/// Stores those of the seals whose units begin in the chunk; the first of all seals is of the unit at
+/// `offset`.
+fn set_chunk_seals(chunk: &mut crate::metadata::Chunk, index: usize, offset: u64, seals: &atoll_base::Seals) {
+    let unit = u64::from(seals.unit_bytes);
+    let width = usize::from(seals.seal_bytes);
+    let units_per_chunk = (CHUNK_BYTES / unit) as usize;
+    let first = (offset / unit) as usize;
+    let end = first + seals.bytes.len() / width.max(1);
+    let chunk_first = index * units_per_chunk;
+    let (from, to) = (first.max(chunk_first), end.min(chunk_first + units_per_chunk));
+    if from < to {
+        chunk.set_seals(from - chunk_first, width, &seals.bytes[(from - first) * width..(to - first) * width]);
     }
-    onode.clear_seals(offset, length);
+}
+
+fn zero(changes: &mut Changes, object: &[u8], info: &ObjectInfo, offset: u64, length: u64) -> Result<(), Unready> {
+    let first = (offset / BLOCK) as usize;
+    let end = ((offset + length).div_ceil(BLOCK) as usize).min(OBJECT_BLOCKS_MAX);
+    for index in changes.chunks_between(object, first / CHUNK_BLOCKS, end.div_ceil(CHUNK_BLOCKS))? {
+        let mut chunk = changes.chunk(object, index)?;
+        let from = first.max(index * CHUNK_BLOCKS);
+        let to = end.min((index + 1) * CHUNK_BLOCKS);
+        for block in from..to {
+            changes.map_block(&mut chunk, block % CHUNK_BLOCKS, HOLE, info.may_share)?;
+        }
+        if let Some((unit_bytes, seal_bytes)) = info.seal_shape() {
+            let blocks_per_unit = unit_bytes as usize / BLOCK_BYTES;
+            let width = usize::from(seal_bytes);
+            let unit_from = (from - index * CHUNK_BLOCKS) / blocks_per_unit;
+            let unit_end = (to - index * CHUNK_BLOCKS).div_ceil(blocks_per_unit);
+            chunk.set_seals(unit_from, width, &vec![0; (unit_end - unit_from) * width]);
+        }
+        changes.set_chunk(object, index, &chunk)?;
+    }
+    Ok(())
 }

@@ -1,14 +1,15 @@
-//! Reading object data: from the overlay, from the device, or both; every block that comes from
-//! the device is checked against its CRC before it is given out.
+//! Reading object data: from memory, from the device, from the log, or all of them; every block that
+//! comes from a device is checked against its CRC before it is given out.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer, Seals, crc32c};
 use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};
-use crate::metadata::{Metadata, ObjectKey};
-use crate::onode::{BlockMeta, HOLE};
+use crate::lookup::Waiter;
+use crate::metadata::{BlockMeta, HOLE, ObjectKey, Unready, keys};
+use crate::overlay::Home;
 use crate::store::{Purpose, Store, StoreEvent};
 
 /// What a read found.
@@ -40,19 +41,40 @@ pub enum ReadError {
         /// The object's blocks concerned.
         blocks: Vec<u32>,
     },
+    /// The object's metadata makes no sense.
+    #[error("the object's metadata is damaged on this device: {detail}")]
+    DamagedMetadata {
+        /// What was found.
+        detail: String,
+    },
 }
 
 /// A read that finds blocks changed under it starts again; that can happen only while a checkpoint
 /// applies newer bytes to the same place, so a few attempts are plenty.
 const ATTEMPTS_MAX: u32 = 8;
 
-pub(crate) struct ReadInProgress {
+/// What a read is about.
+#[derive(Clone)]
+struct ReadOrder {
     key: ObjectKey,
     offset: u64,
     length: u32,
     attempt: u32,
+}
+
+/// Reads that wait: for metadata, or for blocks.
+#[derive(Default)]
+pub(crate) struct Reads {
+    cold: BTreeMap<u64, ReadOrder>,
+    in_progress: BTreeMap<u64, ReadInProgress>,
+}
+
+struct ReadInProgress {
+    order: ReadOrder,
     expected: Vec<BlockMeta>,
     from_device: Vec<bool>,
+    /// Some blocks come from the log, where they may be overwritten once they are applied.
+    uses_log: bool,
     /// The assembled data, unless one device read gives all of it.
     output: Option<BlockBuffer>,
     pieces_left: usize,
@@ -70,60 +92,89 @@ pub(crate) struct ReadPiece {
     count: usize,
 }
 
-impl<M: Metadata> Store<M> {
+impl Store {
     /// Starts a read of `length` bytes from block-aligned `offset` on. Its result comes as
     /// [`StoreEvent::Read`] with the id that is returned.
     pub fn read(&mut self, key: ObjectKey, offset: u64, length: u32) -> u64 {
         let id = self.next_id();
-        self.start_read(id, key, offset, length, 0);
+        self.start_read(id, ReadOrder { key, offset, length, attempt: 0 });
         id
     }
 
-    fn start_read(&mut self, id: u64, key: ObjectKey, offset: u64, length: u32, attempt: u32) {
-        if !offset.is_multiple_of(BLOCK_BYTES as u64) {
-            return self.events.push_back(StoreEvent::Read { id, result: Err(ReadError::Unaligned { offset }) });
+    fn read_ended(&mut self, id: u64, result: Result<ReadData, ReadError>) {
+        self.events.push_back(StoreEvent::Read { id, result });
+    }
+
+    /// Metadata that a read waits for is there.
+    pub(crate) fn continue_cold_read(&mut self, id: u64) {
+        let order = self.reads.cold.remove(&id).expect("a read waits for its metadata");
+        self.start_read(id, order);
+    }
+
+    fn start_read(&mut self, id: u64, order: ReadOrder) {
+        if !order.offset.is_multiple_of(BLOCK_BYTES as u64) {
+            return self.read_ended(id, Err(ReadError::Unaligned { offset: order.offset }));
         }
-        let Some(onode) = self.metadata.get(&key) else {
-            return self.events.push_back(StoreEvent::Read { id, result: Err(ReadError::NoSuchObject) });
-        };
-        let end = onode.size_bytes.min(offset.saturating_add(u64::from(length)));
-        let data_bytes = end.saturating_sub(offset) as usize;
-        let first_block = (offset / BLOCK_BYTES as u64) as usize;
+        match self.look_up_read(&order) {
+            Ok(Some(mut read)) => {
+                self.gather(id, &mut read);
+                if read.pieces_left == 0 {
+                    let output = read.output.take().unwrap_or_default();
+                    self.finish_read(id, read, output);
+                } else {
+                    self.reads.in_progress.insert(id, read);
+                }
+            }
+            Ok(None) => self.read_ended(id, Err(ReadError::NoSuchObject)),
+            Err(Unready::Cold(cold)) => {
+                self.reads.cold.insert(id, order);
+                self.wait_for(cold, Waiter::Read(id));
+            }
+            Err(Unready::Damaged(error)) => {
+                self.read_ended(id, Err(ReadError::DamagedMetadata { detail: error.to_string() }));
+            }
+            Err(Unready::Invalid(detail)) => self.read_ended(id, Err(ReadError::DamagedMetadata { detail })),
+        }
+    }
+
+    fn look_up_read(&self, order: &ReadOrder) -> Result<Option<ReadInProgress>, Unready> {
+        let object = keys::object(&order.key);
+        let Some(info) = self.metadata.info(&object)? else { return Ok(None) };
+        let end = info.size_bytes.min(order.offset.saturating_add(u64::from(order.length)));
+        let data_bytes = end.saturating_sub(order.offset) as usize;
+        let first_block = (order.offset / BLOCK_BYTES as u64) as usize;
         let block_count = data_bytes.div_ceil(BLOCK_BYTES);
-        let expected: Vec<BlockMeta> = (first_block..first_block + block_count).map(|i| onode.block(i)).collect();
-        let mut read = ReadInProgress {
-            offset,
-            length,
-            attempt,
+        Ok(Some(ReadInProgress {
+            order: order.clone(),
             from_device: vec![false; block_count],
+            uses_log: false,
             output: None,
             pieces_left: 0,
             failed: Vec::new(),
             data_bytes,
-            object_bytes: onode.size_bytes,
-            seals: onode.seals(offset, data_bytes as u64),
-            expected,
-            key,
-        };
-        self.gather(id, &mut read);
-        if read.pieces_left == 0 {
-            let output = read.output.take().unwrap_or_default();
-            self.finish_read(id, read, output);
-        } else {
-            self.reads.insert(id, read);
-        }
+            object_bytes: info.size_bytes,
+            seals: self.metadata.seals(&object, &info, order.offset, data_bytes as u64)?,
+            expected: self.metadata.blocks(&object, first_block, block_count)?,
+        }))
     }
 
     /// Copies what is in memory and requests the rest in runs as long as they are on the device.
     fn gather(&mut self, id: u64, read: &mut ReadInProgress) {
         let mut runs: Vec<(usize, usize)> = Vec::new();
+        let mut from_log = Vec::new();
         for (index, meta) in read.expected.iter().enumerate() {
             if *meta == HOLE {
                 continue;
             }
             if let Some(pending) = self.overlay.get(meta.device_block) {
-                let output = read.output.get_or_insert_with(|| BlockBuffer::zeroed(read.expected.len()));
-                output.as_mut_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(pending.bytes());
+                match (pending.bytes(), pending.home) {
+                    (Some(bytes), _) => {
+                        let output = read.output.get_or_insert_with(|| BlockBuffer::zeroed(read.expected.len()));
+                        output.as_mut_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(bytes);
+                    }
+                    (None, Home::Log { block, .. }) => from_log.push((index, block)),
+                    (None, _) => unreachable!("only bytes that are in the log are dropped from memory"),
+                }
                 continue;
             }
             read.from_device[index] = true;
@@ -137,11 +188,19 @@ impl<M: Metadata> Store<M> {
                 _ => runs.push((index, 1)),
             }
         }
-        let is_one_run = runs.len() == 1 && runs[0].1 == read.expected.len();
+        let is_one_run = runs.len() == 1 && runs[0].1 == read.expected.len() && from_log.is_empty();
         if !is_one_run {
             read.output.get_or_insert_with(|| BlockBuffer::zeroed(read.expected.len()));
         }
-        read.pieces_left = runs.len();
+        read.pieces_left = runs.len() + from_log.len();
+        read.uses_log = !from_log.is_empty();
+        for (first, log_block) in from_log {
+            read.from_device[first] = true;
+            let offset = (self.layout.wal_start + log_block) * BLOCK_BYTES as u64;
+            let piece = ReadPiece { read_id: id, first, count: 1 };
+            let operation = DiskOperation::Read { offset, block_count: 1 };
+            self.request_on(self.layout.wal_device, Purpose::Read(piece), operation);
+        }
         for (first, count) in runs {
             let offset = u64::from(read.expected[first].device_block) * BLOCK_BYTES as u64;
             let piece = ReadPiece { read_id: id, first, count };
@@ -150,7 +209,7 @@ impl<M: Metadata> Store<M> {
     }
 
     pub(crate) fn read_piece_done(&mut self, piece: ReadPiece, result: DiskResult) {
-        let read = self.reads.get_mut(&piece.read_id).expect("a read waits for its pieces");
+        let read = self.reads.in_progress.get_mut(&piece.read_id).expect("a read waits for its pieces");
         read.pieces_left -= 1;
         let mut whole = None;
         match result {
@@ -164,7 +223,7 @@ impl<M: Metadata> Store<M> {
             _ => read.failed.extend(piece.first as u32..(piece.first + piece.count) as u32),
         }
         if read.pieces_left == 0 {
-            let mut read = self.reads.remove(&piece.read_id).expect("looked up above");
+            let mut read = self.reads.in_progress.remove(&piece.read_id).expect("looked up above");
             let output = whole.or(read.output.take()).unwrap_or_else(|| BlockBuffer::zeroed(read.expected.len()));
             self.finish_read(piece.read_id, read, output);
         }
@@ -177,37 +236,51 @@ impl<M: Metadata> Store<M> {
                 read.failed.push(index as u32);
             }
         }
-        let first_block = (read.offset / BLOCK_BYTES as u64) as u32;
+        let first_block = (read.order.offset / BLOCK_BYTES as u64) as u32;
         if read.failed.is_empty() {
             let data = Bytes::from_owner(output).slice(..read.data_bytes);
             let found = ReadData { data, object_bytes: read.object_bytes, seals: read.seals };
-            return self.events.push_back(StoreEvent::Read { id, result: Ok(found) });
+            return self.read_ended(id, Ok(found));
         }
-        let onode = self.metadata.get(&read.key).cloned();
-        let changed = |&index: &u32| {
-            let now = onode.as_ref().map_or(HOLE, |onode| onode.block((first_block + index) as usize));
-            let expected = read.expected[index as usize];
-            now != expected || self.overlay.get(now.device_block).is_some()
-        };
-        if read.failed.iter().all(changed) && read.attempt < ATTEMPTS_MAX {
-            return self.start_read(id, read.key, read.offset, read.length, read.attempt + 1);
+        if read.order.attempt < ATTEMPTS_MAX && self.may_have_changed(&read) {
+            let order = ReadOrder { attempt: read.order.attempt + 1, ..read.order };
+            return self.start_read(id, order);
         }
         read.failed.sort_unstable();
         let blocks: Vec<u32> = read.failed.iter().map(|index| first_block + index).collect();
         self.usage.corrupt_block_count += blocks.len() as u64;
-        self.events.push_back(StoreEvent::Read { id, result: Err(ReadError::Corrupt { blocks }) });
+        self.read_ended(id, Err(ReadError::Corrupt { blocks }));
+    }
+
+    /// Whether blocks failed their checks perhaps only because they were written meanwhile.
+    fn may_have_changed(&self, read: &ReadInProgress) -> bool {
+        if read.uses_log {
+            return true;
+        }
+        let first = (read.order.offset / BLOCK_BYTES as u64) as usize;
+        let object = keys::object(&read.order.key);
+        // What cannot be looked at now is read again, which waits for it.
+        let Ok(now) = self.metadata.blocks(&object, first, read.expected.len()) else { return true };
+        read.failed.iter().all(|&index| {
+            let index = index as usize;
+            now[index] != read.expected[index] || self.overlay.get(now[index].device_block).is_some()
+        })
     }
 
     /// Whether `data`, read from another copy, is what this copy's block checks say it must be.
-    /// Then it may be written back to repair the damaged blocks.
+    /// Then it may be written back to repair the damaged blocks. The metadata of the range is
+    /// loaded ([`Store::is_read_loaded`]).
     pub fn matches_checks(&self, key: &ObjectKey, offset: u64, data: &[u8]) -> bool {
-        let Some(onode): Option<&Arc<crate::Onode>> = self.metadata.get(key) else { return false };
         let first = (offset / BLOCK_BYTES as u64) as usize;
         let padded = BlockBuffer::from_bytes(data);
-        let mut blocks = padded.as_slice().chunks_exact(BLOCK_BYTES).enumerate();
-        blocks.all(|(index, bytes)| {
-            let meta = onode.block(first + index);
-            if meta == HOLE { bytes.iter().all(|&byte| byte == 0) } else { crc32c(bytes) == meta.crc }
-        })
+        let Ok(expected) = self.metadata.blocks(&keys::object(key), first, padded.block_count()) else {
+            return false;
+        };
+        let mut blocks = padded.as_slice().chunks_exact(BLOCK_BYTES).zip(expected);
+        blocks.all(
+            |(bytes, meta)| {
+                if meta == HOLE { bytes.iter().all(|&byte| byte == 0) } else { crc32c(bytes) == meta.crc }
+            },
+        )
     }
 }

@@ -4,198 +4,308 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, PgId};
 
 use crate::allocator::Allocator;
-use crate::checkpoint::{CHUNK_BLOCKS, Record, RecordReader, decode_chunk};
-use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks};
+use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks, read_device};
 use crate::error::OpenError;
-use crate::layout::{FormatOptions, Layout};
-use crate::metadata::{MemoryMetadata, Metadata, ObjectKey};
-use crate::onode::HOLE;
-use crate::overlay::{Overlay, PendingBlock};
-use crate::plan::apply;
-use crate::store::{PgState, Store};
-use crate::superblock::Superblock;
+use crate::groups::PgState;
+use crate::layout::{FormatOptions, Layout, SUPERBLOCK_COPIES};
+use crate::metadata::page_table::PageTable;
+use crate::metadata::{Bitmap, Cold, Location, Metadata, PageKind, Pages, Tree, Unready};
+use crate::overlay::{Home, Overlay, PendingBlock};
+use crate::plan::prepare_logged;
+use crate::store::{Parts, Store};
+use crate::superblock::{Superblock, check_log_mark, encode_log_mark};
 use crate::wal::{LoggedTransaction, RecordHeader};
 
 const ZERO_BLOCKS: usize = 256;
 
-impl<M: Metadata> Store<M> {
+impl Store {
     /// Makes an empty store on the device. Whatever was there is lost.
     pub fn format(disk: &mut dyn Disk, options: FormatOptions) -> Result<(), OpenError> {
         let device_bytes = disk.size_bytes(Device::Data).unwrap_or(0);
-        let layout = Layout::new(device_bytes, options.wal_bytes)?;
+        let layout = Layout::new(device_bytes, options.wal_bytes, options.wal_is_apart)?;
         // The ring is written once, so that later synced writes find their blocks allocated when
         // the device is a file.
-        let zeros = Arc::new(BlockBuffer::zeroed(ZERO_BLOCKS));
-        let mut block = 0;
-        while block < layout.wal_start + layout.wal_blocks {
-            let block_count = ZERO_BLOCKS.min((layout.wal_start + layout.wal_blocks - block) as usize);
-            let segments = vec![Segment { buffer: Arc::clone(&zeros), first_block: 0, block_count }];
-            let offset = block * BLOCK_BYTES as u64;
-            disk.execute(Device::Data, DiskOperation::Write { offset, segments, durable: false })?;
-            block += block_count as u64;
+        if options.wal_is_apart {
+            let size_bytes = disk.size_bytes(Device::Log).unwrap_or(0);
+            let minimum_bytes = (layout.wal_start + layout.wal_blocks) * BLOCK_BYTES as u64;
+            if size_bytes < minimum_bytes {
+                return Err(OpenError::TooSmall { size_bytes, minimum_bytes });
+            }
+            write_block(disk, Device::Log, encode_log_mark(options.store_id))?;
         }
+        zero_blocks(disk, Device::Data, 0, SUPERBLOCK_COPIES)?;
+        zero_blocks(disk, layout.wal_device, layout.wal_start, layout.wal_blocks)?;
         let superblock = Superblock {
             store_id: options.store_id,
             generation: 0,
             device_bytes,
-            wal_bytes: options.wal_bytes,
-            slot: 0,
-            chunk_count: 0,
+            wal_bytes: layout.wal_blocks * BLOCK_BYTES as u64,
+            wal_is_apart: options.wal_is_apart,
             incarnation: 0,
             wal_position: 0,
             wal_sequence: 1,
+            object_count: 0,
+            page_count: 0,
+            directories: Vec::new(),
         };
-        let segments = vec![Segment { buffer: Arc::new(superblock.encode()), first_block: 0, block_count: 1 }];
-        disk.execute(Device::Data, DiskOperation::Write { offset: 0, segments, durable: false })?;
+        disk.execute(layout.wal_device, DiskOperation::Sync)?;
+        write_block(disk, Device::Data, superblock.encode())?;
         disk.execute(Device::Data, DiskOperation::Sync)?;
+        Ok(())
+    }
+
+    /// Opens the store on a device and recovers every transaction that was durable. `incarnation`
+    /// must be a fresh random number: it tells this run's log records from all others.
+    pub fn open(disk: &mut dyn Disk, incarnation: u64) -> Result<Self, OpenError> {
+        let recovered = Recovered::load(disk)?;
+        let mut store = Store::from_parts(recovered.into_parts(incarnation)?);
+        store.start_checkpoint();
+        store.finish_blocking(disk)?;
+        assert!(!store.is_checkpointing(), "the opening checkpoint runs to its end");
+        Ok(store)
+    }
+
+    /// Makes everything durable and writes a last checkpoint, so that the next opening has nothing
+    /// to replay. For a store that no event loop serves any more.
+    pub fn close(mut self, disk: &mut dyn Disk) -> Result<(), OpenError> {
+        self.flush();
+        self.finish_blocking(disk)?;
+        self.start_checkpoint();
+        self.finish_blocking(disk)
+    }
+
+    fn finish_blocking(&mut self, disk: &mut dyn Disk) -> Result<(), OpenError> {
+        while let Some(request) = self.next_request() {
+            let result = disk.execute(request.device, request.operation);
+            self.complete(request.id, result);
+            if let Some(cause) = self.poisoned_by() {
+                return Err(OpenError::Io(std::io::Error::other(cause.to_owned())));
+            }
+        }
         Ok(())
     }
 }
 
-impl Store<MemoryMetadata> {
-    /// Opens the store on a device and recovers every transaction that was durable. `incarnation`
-    /// must be a fresh random number: it tells this run's log records from all others.
-    pub fn open(disk: &mut dyn Disk, incarnation: u64) -> Result<Self, OpenError> {
-        let superblock = Superblock::load(disk)?;
-        let layout = Layout::new(superblock.device_bytes, superblock.wal_bytes)?;
-        let mut recovered = Recovered::default();
-        recovered.load_checkpoint(disk, &superblock, &layout)?;
-        recovered.replay(disk, &superblock, &layout)?;
-        let allocator = recovered.rebuild_allocator(&layout)?;
-        let Recovered { metadata, pgs, overlay, next_number, .. } = recovered;
-        let mut store =
-            Store::from_parts(layout, superblock, incarnation, metadata, pgs, allocator, overlay, next_number);
-        store.start_checkpoint();
-        while let Some(request) = store.next_request() {
-            let result = disk.execute(request.device, request.operation);
-            store.complete(request.id, result);
-            if let Some(cause) = store.poisoned_by() {
-                return Err(OpenError::Io(std::io::Error::other(cause.to_owned())));
-            }
-        }
-        assert!(!store.is_checkpointing(), "the opening checkpoint runs to its end");
-        Ok(store)
-    }
+fn write_block(disk: &mut dyn Disk, device: Device, block: BlockBuffer) -> Result<(), OpenError> {
+    let segments = vec![Segment { buffer: Arc::new(block), first_block: 0, block_count: 1 }];
+    disk.execute(device, DiskOperation::Write { offset: 0, segments, durable: false })?;
+    Ok(())
 }
 
-#[derive(Default)]
-struct Recovered {
-    metadata: MemoryMetadata,
-    pgs: BTreeMap<atoll_base::PgId, PgState>,
-    overlay: Overlay,
+fn zero_blocks(disk: &mut dyn Disk, device: Device, first: u64, count: u64) -> Result<(), OpenError> {
+    let zeros = Arc::new(BlockBuffer::zeroed(ZERO_BLOCKS));
+    let mut block = first;
+    while block < first + count {
+        let block_count = ZERO_BLOCKS.min((first + count - block) as usize);
+        let segments = vec![Segment { buffer: Arc::clone(&zeros), first_block: 0, block_count }];
+        let offset = block * BLOCK_BYTES as u64;
+        disk.execute(device, DiskOperation::Write { offset, segments, durable: false })?;
+        block += block_count as u64;
+    }
+    Ok(())
+}
+
+/// A store as it is found on its devices: the checkpoint, and the log replayed on it.
+pub(crate) struct Recovered {
+    pub superblock: Superblock,
+    pub layout: Layout,
+    pub metadata: Metadata,
+    pub page_table: PageTable,
+    pub pgs: BTreeMap<PgId, PgState>,
+    pub overlay: Overlay,
+    /// Blocks that the checkpoint refers to and the log has freed.
+    pub freed: Vec<u32>,
     next_number: u64,
+    pub replayed_records: u64,
 }
 
 impl Recovered {
-    fn load_checkpoint(
-        &mut self,
-        disk: &mut dyn Disk,
-        superblock: &Superblock,
-        layout: &Layout,
-    ) -> Result<(), OpenError> {
-        let damaged = OpenError::damaged("the metadata checkpoint");
-        let mut records = RecordReader::default();
-        let mut current: Option<ObjectKey> = None;
-        for index in 0..superblock.chunk_count {
-            let block = layout.slot_start[usize::from(superblock.slot)] + index * CHUNK_BLOCKS as u64;
-            let buffer = read_blocks(disk, block, CHUNK_BLOCKS)?;
-            let chunk = decode_chunk(&buffer, superblock.generation, index).ok_or(OpenError::Damaged {
-                what: "the metadata checkpoint",
-                detail: format!("chunk {index} does not check"),
-            })?;
-            records.push(chunk);
-            while let Some(record) = records.next().map_err(&damaged)? {
-                match record {
-                    Record::Pg(pg, state) => {
-                        self.next_number = self.next_number.max(state.applied_number + 1);
-                        self.pgs.insert(pg, state);
-                    }
-                    Record::Object(key, onode) => {
-                        *self.metadata.edit(&key) = onode;
-                        current = Some(key);
-                    }
-                    Record::Omap(entries) => {
-                        let key = current.as_ref().ok_or(OpenError::Damaged {
-                            what: "the metadata checkpoint",
-                            detail: "omap entries before any object".into(),
-                        })?;
-                        self.metadata.edit(key).omap.extend(entries);
-                    }
-                }
-            }
+    pub fn load(disk: &mut dyn Disk) -> Result<Self, OpenError> {
+        let superblock = Superblock::load(disk)?;
+        if superblock.wal_is_apart {
+            check_log_mark(disk, &superblock)?;
         }
-        records.finish().map_err(&damaged)
+        let layout = Layout::new(superblock.device_bytes, superblock.wal_bytes, superblock.wal_is_apart)?;
+        let (page_table, mut pages) = PageTable::load(disk, superblock.page_count, &superblock.directories)?;
+        let bitmap = Bitmap::new(layout.data_start, layout.data_blocks);
+        let root = bitmap.page_count();
+        while pages.count() <= root {
+            pages.add(Location::default());
+        }
+        bitmap.create_missing(&mut pages);
+        for number in 0..root {
+            load_page(disk, &mut pages, number)?;
+        }
+        if !pages.is_live(root) {
+            pages.create_as(root, PageKind::Leaf);
+        }
+        pages.collect_free_numbers(root + 1);
+        let object_count = superblock.object_count;
+        let mut metadata = Metadata { tree: Tree { pages, root }, bitmap, object_count };
+        let pgs = warm(disk, &mut metadata, crate::groups::load)?;
+        let next_number = pgs.values().map(|pg| pg.applied_number + 1).max().unwrap_or(1);
+        let mut recovered = Recovered {
+            superblock,
+            layout,
+            metadata,
+            page_table,
+            pgs,
+            overlay: Overlay::default(),
+            freed: Vec::new(),
+            next_number,
+            replayed_records: 0,
+        };
+        recovered.replay(disk)?;
+        Ok(recovered)
     }
 
-    fn replay(&mut self, disk: &mut dyn Disk, superblock: &Superblock, layout: &Layout) -> Result<(), OpenError> {
-        let mut position = superblock.wal_position;
-        let mut sequence = superblock.wal_sequence;
+    fn replay(&mut self, disk: &mut dyn Disk) -> Result<(), OpenError> {
+        let mut position = self.superblock.wal_position;
+        let mut sequence = self.superblock.wal_sequence;
+        let incarnation = self.superblock.incarnation;
+        let layout = self.layout;
         loop {
             // A record that did not fit before the end of the ring is at its beginning.
             let candidates = [position, 0];
             let found = candidates.iter().find_map(|&candidate| {
-                read_record(disk, layout, candidate, superblock.incarnation, sequence)
+                read_record(disk, &layout, candidate, incarnation, sequence)
                     .transpose()
-                    .map(|r| (candidate, r))
+                    .map(|record| (candidate, record))
             });
             let Some((candidate, record)) = found else { break };
             let (header, transactions, buffer) = record?;
             let mut data_block = header.data_start();
             for logged in transactions {
-                data_block = self.replay_transaction(logged, &buffer, data_block);
+                let home = RecordHome { buffer: &buffer, position: candidate };
+                data_block = self.replay_transaction(disk, logged, home, data_block)?;
             }
             position = candidate + header.blocks();
             sequence += 1;
+            self.replayed_records += 1;
+            self.overlay.drop_down_to(REPLAYED_BYTES_MAX, u64::MAX);
+            self.metadata.tree.pages.evict(REPLAYED_BYTES_MAX);
         }
-        refuse_damaged_middle(disk, layout, superblock.incarnation, sequence)
+        refuse_damaged_middle(disk, &layout, incarnation, sequence)
     }
 
     fn replay_transaction(
         &mut self,
+        disk: &mut dyn Disk,
         logged: LoggedTransaction,
-        record: &Arc<BlockBuffer>,
+        home: RecordHome,
         mut data_block: usize,
-    ) -> usize {
+    ) -> Result<usize, OpenError> {
         let pg = self.pgs.entry(logged.transaction.pg).or_default();
-        let is_new = logged.number > pg.applied_number;
-        if is_new {
+        if logged.number > pg.applied_number {
             pg.record(logged.number, &logged.transaction.log);
-            let mut freed = Vec::new();
-            apply(&logged.transaction, &logged.placements, &mut self.metadata, &mut freed);
-            freed.iter().for_each(|&block| self.overlay.remove(block));
+            let prepared = warm(disk, &mut self.metadata, |metadata| {
+                prepare_logged(&logged.transaction, &logged.placements, metadata)
+            })?;
+            prepared.freed.iter().for_each(|&block| self.overlay.remove(block));
+            self.freed.extend(&prepared.freed);
+            self.metadata.apply(prepared);
         }
         self.next_number = self.next_number.max(logged.number + 1);
         if logged.is_inline {
+            // Also of transactions that the checkpoint holds: it need not have applied their data.
             for block in logged.placements.iter().flat_map(|placement| placement.blocks()) {
-                if is_new {
-                    let buffer = Arc::clone(record);
-                    self.overlay.insert(block, PendingBlock { buffer, index: data_block, in_log: true });
-                }
+                let buffer = Some((Arc::clone(home.buffer), data_block));
+                // It counts as a record before all of this run, so that the next checkpoint, which
+                // trims it, applies it.
+                let home = Home::Log { sequence: 0, block: home.position + data_block as u64 };
+                self.overlay.insert(block, PendingBlock { buffer, number: logged.number, home });
                 data_block += 1;
             }
         }
-        data_block
+        Ok(data_block)
     }
 
-    fn rebuild_allocator(&self, layout: &Layout) -> Result<Allocator, OpenError> {
-        let mut allocator = Allocator::new(layout.data_start, layout.data_blocks);
-        for (key, onode) in self.metadata.snapshot() {
-            for meta in onode.blocks.iter().filter(|meta| **meta != HOLE) {
-                if !allocator.claim(meta.device_block) {
-                    return Err(OpenError::Damaged {
-                        what: "the metadata",
-                        detail: format!(
-                            "object {} of {} uses block {} twice or outside the data region",
-                            key.name, key.pg, meta.device_block
-                        ),
-                    });
+    fn into_parts(self, incarnation: u64) -> Result<Parts, OpenError> {
+        let allocator = self.rebuild_allocator()?;
+        Ok(Parts {
+            layout: self.layout,
+            superblock: self.superblock,
+            incarnation,
+            metadata: self.metadata,
+            page_table: self.page_table,
+            pgs: self.pgs,
+            allocator,
+            overlay: self.overlay,
+            freed: self.freed,
+            next_number: self.next_number,
+        })
+    }
+
+    /// What objects refer to, what the log has freed since the checkpoint, and what metadata takes.
+    pub fn rebuild_allocator(&self) -> Result<Allocator, OpenError> {
+        let mut allocator = Allocator::new(self.layout.data_start, self.layout.data_blocks);
+        let mut twice = None;
+        let mut claim = |block: u32| {
+            if !allocator.claim(block) {
+                twice = Some(block);
+            }
+        };
+        self.metadata.bitmap.for_each(&self.metadata.tree.pages, &mut claim);
+        let pages = &self.metadata.tree.pages;
+        let of_pages = (0..pages.count()).map(|number| pages.location(number).block);
+        of_pages.filter(|&block| block != 0).chain(self.page_table.blocks()).for_each(&mut claim);
+        // A block may have been freed twice by the log only if it was allocated in between, for
+        // which a checkpoint would have been needed.
+        self.freed.iter().copied().for_each(&mut claim);
+        match twice {
+            None => {
+                allocator.finish_claims();
+                Ok(allocator)
+            }
+            Some(block) => Err(OpenError::Damaged {
+                what: "the metadata",
+                detail: format!("block {block} is used twice or outside the data region"),
+            }),
+        }
+    }
+}
+
+struct RecordHome<'a> {
+    buffer: &'a Arc<BlockBuffer>,
+    position: u64,
+}
+
+/// Memory that replayed data and pages may take each, in bytes.
+const REPLAYED_BYTES_MAX: u64 = 256 << 20;
+
+/// Reads a page and waits for it.
+pub(crate) fn load_page(disk: &mut dyn Disk, pages: &mut Pages, number: u32) -> Result<(), OpenError> {
+    if pages.is_resident(number) {
+        return Ok(());
+    }
+    let damaged = || OpenError::Damaged { what: "the metadata", detail: format!("page {number} does not check") };
+    if !pages.is_live(number) {
+        return Err(damaged());
+    }
+    let block = read_blocks(disk, u64::from(pages.location(number).block), 1)?;
+    if pages.loaded(number, block) { Ok(()) } else { Err(damaged()) }
+}
+
+/// Repeats an operation until all pages that it needs are in memory.
+pub(crate) fn warm<T>(
+    disk: &mut dyn Disk,
+    metadata: &mut Metadata,
+    operation: impl Fn(&Metadata) -> Result<T, Unready>,
+) -> Result<T, OpenError> {
+    loop {
+        match operation(metadata) {
+            Ok(value) => return Ok(value),
+            Err(Unready::Cold(Cold(pages))) => {
+                for number in pages {
+                    load_page(disk, &mut metadata.tree.pages, number)?;
                 }
             }
+            Err(Unready::Damaged(error)) => return Err(OpenError::damaged("the metadata")(error)),
+            Err(Unready::Invalid(detail)) => return Err(OpenError::Damaged { what: "the log", detail }),
         }
-        Ok(allocator)
     }
 }
 
@@ -212,13 +322,14 @@ fn read_record(
     if position >= layout.wal_blocks {
         return Ok(None);
     }
-    let first = read_blocks(disk, layout.wal_start + position, 1)?;
+    let first = read_device(disk, layout.wal_device, layout.wal_start + position, 1)?;
     let Some(header) = RecordHeader::parse(first.as_slice()) else { return Ok(None) };
     let is_expected = header.head.incarnation == incarnation && header.head.sequence == sequence;
     if !is_expected || position + header.blocks() > layout.wal_blocks {
         return Ok(None);
     }
-    let buffer = Arc::new(read_blocks(disk, layout.wal_start + position, header.blocks() as usize)?);
+    let buffer =
+        Arc::new(read_device(disk, layout.wal_device, layout.wal_start + position, header.blocks() as usize)?);
     Ok(header.decode(&buffer).map(|transactions| (header, transactions, buffer)))
 }
 
@@ -233,7 +344,7 @@ fn refuse_damaged_middle(
     let mut block = 0;
     while block < layout.wal_blocks {
         let count = (layout.wal_blocks - block).min(ZERO_BLOCKS as u64);
-        let buffer = read_blocks(disk, layout.wal_start + block, count as usize)?;
+        let buffer = read_device(disk, layout.wal_device, layout.wal_start + block, count as usize)?;
         for (index, bytes) in buffer.as_slice().chunks_exact(BLOCK_BYTES).enumerate() {
             let Some(header) = RecordHeader::parse(bytes) else { continue };
             let position = block + index as u64;

@@ -1,9 +1,8 @@
 //! The store itself: accepting transactions, group commit, and completions.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use atoll_base::limits::PG_LOG_ENTRIES;
 use atoll_base::{BLOCK_BYTES, LogEntry, Mutation, PgId, Transaction, Version};
 use bytes::Bytes;
 
@@ -11,12 +10,14 @@ use crate::allocator::Allocator;
 use crate::checkpoint::Checkpoint;
 use crate::disk::{Device, DiskOperation, DiskRequest, DiskResult, Segment, WRITE_SEGMENTS_MAX};
 use crate::error::StoreError;
+use crate::groups::PgState;
 use crate::layout::Layout;
-use crate::metadata::{MemoryMetadata, Metadata, ObjectKey};
-use crate::onode::Onode;
-use crate::overlay::{Overlay, PendingBlock};
-use crate::plan::{Plan, apply, plan, validate};
-use crate::read::{ReadData, ReadError, ReadInProgress, ReadPiece};
+use crate::lookup::{LoadId, Loads};
+use crate::metadata::page_table::PageTable;
+use crate::metadata::{Metadata, ObjectKey, keys};
+use crate::overlay::{Home, Overlay, PendingBlock};
+use crate::plan::{Plan, plan, validate};
+use crate::read::{ReadData, ReadError, ReadPiece, Reads};
 use crate::superblock::Superblock;
 use crate::wal::{
     BATCH_BYTES, HEADER_BYTES, RECORD_BLOCKS_MAX, RecordHead, encode_record, encode_transaction, record_blocks,
@@ -38,6 +39,8 @@ pub enum StoreEvent {
         /// What was found.
         result: Result<ReadData, ReadError>,
     },
+    /// What [`Store::load`] was asked for is in memory, until the next [`Store::flush`].
+    Loaded(LoadId),
     /// The device failed; nothing more will be committed.
     Poisoned {
         /// The failure.
@@ -58,26 +61,12 @@ pub struct StoreUsage {
     pub corrupt_block_count: u64,
     /// Checkpoints made since the store was opened.
     pub checkpoint_count: u64,
-}
-
-/// What a store remembers of a placement group.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PgState {
-    pub head: Version,
-    pub applied_number: u64,
-    pub log: VecDeque<Arc<LogEntry>>,
-}
-
-impl PgState {
-    pub fn record(&mut self, number: u64, entries: &[LogEntry]) {
-        self.applied_number = number;
-        for entry in entries {
-            self.head = entry.version;
-            self.log.push_back(Arc::new(entry.clone()));
-        }
-        let excess = self.log.len().saturating_sub(PG_LOG_ENTRIES);
-        self.log.drain(..excess);
-    }
+    /// Memory that metadata takes, in bytes.
+    pub metadata_memory_bytes: u64,
+    /// Memory that data takes which is not at its place yet, in bytes.
+    pub pending_memory_bytes: u64,
+    /// Metadata pages of the store, in memory or not; each has one block.
+    pub metadata_page_count: u32,
 }
 
 /// Why a disk request was made.
@@ -91,6 +80,11 @@ pub(crate) enum Purpose {
     Wal {
         sequence: u64,
     },
+    /// A metadata page.
+    Page {
+        number: u32,
+    },
+    /// Something that the checkpoint does.
     Checkpoint,
 }
 
@@ -123,74 +117,89 @@ struct Wal {
     reserved_blocks: u64,
 }
 
-/// Log text after which a nearly full metadata slot is counted anew.
-const METADATA_RECOUNT_BYTES: u64 = 256 << 10;
 const WAL_WRITES_IN_FLIGHT_MAX: usize = 2;
 /// Share of the device that clients may not fill, so that recovery and deletes always have room.
 const RESERVE_SHARE: u32 = 20;
 const RESERVE_BLOCKS_MIN: u32 = (96 << 20) / BLOCK_BYTES as u32;
 
+/// Memory for metadata pages unless [`Store::set_memory_budget`] says otherwise.
+const PAGE_BUDGET_BYTES: u64 = 256 << 20;
+const PENDING_BUDGET_BYTES: u64 = 256 << 20;
+/// Groups whose log entries are saved in one turn while there is no checkpoint.
+const GROUPS_SAVED_PER_TURN: usize = 4;
+
 /// The object store on one device.
-pub struct Store<M: Metadata = MemoryMetadata> {
+pub struct Store {
     pub(crate) layout: Layout,
     pub(crate) superblock: Superblock,
     pub(crate) incarnation: u64,
-    pub(crate) metadata: M,
+    pub(crate) metadata: Metadata,
+    pub(crate) page_table: PageTable,
     pub(crate) pgs: BTreeMap<PgId, PgState>,
+    /// Groups that have changed since the last checkpoint began.
+    pub(crate) changed_pgs: BTreeSet<PgId>,
     pub(crate) allocator: Allocator,
     pub(crate) overlay: Overlay,
     /// Blocks that nothing refers to, usable after the next checkpoint.
     pub(crate) freed: Vec<u32>,
-    pub(crate) checkpoint: Option<Checkpoint<M::Snapshot>>,
-    pub(crate) reads: BTreeMap<u64, ReadInProgress>,
+    pub(crate) checkpoint: Option<Checkpoint>,
+    pub(crate) reads: Reads,
+    pub(crate) loads: Loads,
     pub(crate) events: VecDeque<StoreEvent>,
     pub(crate) next_number: u64,
     pub(crate) poisoned: Option<String>,
     pub(crate) usage: StoreUsage,
-    /// Log text of transactions that no checkpoint holds yet, and of those that the running one
-    /// will hold.
-    pub(crate) text_since_checkpoint_bytes: u64,
-    pub(crate) text_being_checkpointed_bytes: u64,
+    pub(crate) page_budget_bytes: u64,
+    pub(crate) pending_budget_bytes: u64,
     accepted: BTreeMap<u64, Accepted>,
     /// Transactions that are not in the log's queue yet, in order, per placement group.
     pg_queues: BTreeMap<PgId, VecDeque<u64>>,
+    pgs_with_segment: VecDeque<PgId>,
     wal: Wal,
     requests: VecDeque<DiskRequest>,
     purposes: BTreeMap<u64, Purpose>,
     next_id: u64,
 }
 
-impl<M: Metadata> Store<M> {
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn from_parts(
-        layout: Layout,
-        superblock: Superblock,
-        incarnation: u64,
-        metadata: M,
-        pgs: BTreeMap<PgId, PgState>,
-        allocator: Allocator,
-        overlay: Overlay,
-        next_number: u64,
-    ) -> Self {
+/// What recovery found.
+pub(crate) struct Parts {
+    pub layout: Layout,
+    pub superblock: Superblock,
+    pub incarnation: u64,
+    pub metadata: Metadata,
+    pub page_table: PageTable,
+    pub pgs: BTreeMap<PgId, PgState>,
+    pub allocator: Allocator,
+    pub overlay: Overlay,
+    pub freed: Vec<u32>,
+    pub next_number: u64,
+}
+
+impl Store {
+    pub(crate) fn from_parts(parts: Parts) -> Self {
         Store {
-            layout,
-            superblock,
-            incarnation,
-            metadata,
-            pgs,
-            allocator,
-            overlay,
-            freed: Vec::new(),
+            layout: parts.layout,
+            superblock: parts.superblock,
+            incarnation: parts.incarnation,
+            metadata: parts.metadata,
+            page_table: parts.page_table,
+            changed_pgs: parts.pgs.keys().copied().collect(),
+            pgs: parts.pgs,
+            allocator: parts.allocator,
+            overlay: parts.overlay,
+            freed: parts.freed,
             checkpoint: None,
-            reads: BTreeMap::new(),
+            reads: Reads::default(),
+            loads: Loads::default(),
             events: VecDeque::new(),
-            next_number: next_number.max(1),
+            next_number: parts.next_number.max(1),
             poisoned: None,
             usage: StoreUsage::default(),
-            text_since_checkpoint_bytes: 0,
-            text_being_checkpointed_bytes: 0,
+            page_budget_bytes: PAGE_BUDGET_BYTES,
+            pending_budget_bytes: PENDING_BUDGET_BYTES,
             accepted: BTreeMap::new(),
             pg_queues: BTreeMap::new(),
+            pgs_with_segment: VecDeque::new(),
             wal: Wal { next_sequence: 1, ..Wal::default() },
             requests: VecDeque::new(),
             purposes: BTreeMap::new(),
@@ -198,9 +207,11 @@ impl<M: Metadata> Store<M> {
         }
     }
 
-    /// The object's metadata as changed by all accepted transactions, durable or not.
-    pub fn object(&self, key: &ObjectKey) -> Option<&Arc<Onode>> {
-        self.metadata.get(key)
+    /// Sets how much memory metadata pages and data that is not at its place yet may take. What
+    /// cannot be dropped yet counts too, and makes the store write it earlier.
+    pub fn set_memory_budget(&mut self, page_bytes: u64, pending_bytes: u64) {
+        self.page_budget_bytes = page_bytes;
+        self.pending_budget_bytes = pending_bytes;
     }
 
     /// Version of the newest accepted write of a placement group.
@@ -219,7 +230,10 @@ impl<M: Metadata> Store<M> {
         StoreUsage {
             total_bytes: u64::from(total) * BLOCK_BYTES as u64,
             used_bytes: u64::from(total - free) * BLOCK_BYTES as u64,
-            object_count: self.metadata.len(),
+            object_count: self.metadata.object_count,
+            metadata_memory_bytes: self.metadata.tree.pages.memory_bytes(),
+            pending_memory_bytes: self.overlay.memory_bytes(),
+            metadata_page_count: self.metadata.tree.pages.count(),
             ..self.usage
         }
     }
@@ -228,38 +242,38 @@ impl<M: Metadata> Store<M> {
         (self.allocator.block_count() / RESERVE_SHARE).max(RESERVE_BLOCKS_MIN)
     }
 
-    fn metadata_is_nearly_full(&self) -> bool {
-        // What a transaction adds to the metadata is no more than its text in the log.
-        let written = (self.superblock.chunk_count + 1) * (crate::checkpoint::CHUNK_BLOCKS * BLOCK_BYTES) as u64;
-        let expected = written + self.text_being_checkpointed_bytes + self.text_since_checkpoint_bytes;
-        expected > self.layout.slot_blocks * BLOCK_BYTES as u64 / 10 * 9
-    }
-
     /// Whether clients must not add data.
     pub fn is_full(&self) -> bool {
-        self.allocator.free_count() <= self.reserve_blocks() || self.metadata_is_nearly_full()
+        self.allocator.free_count() <= self.reserve_blocks()
     }
 
-    /// Checks a client's write before it gets its place in the group's history.
+    /// Whether nothing must be added at all: the rest is for checkpoints, which free space.
+    fn is_exhausted(&self) -> bool {
+        self.allocator.free_count() <= self.reserve_blocks() / 2
+    }
+
+    /// Checks a client's write before it gets its place in the group's history. What it looks at is
+    /// loaded ([`Store::is_write_loaded`]).
     pub fn check(&self, key: &ObjectKey, mutations: &[Mutation], payload_bytes: usize) -> Result<(), StoreError> {
-        let onode = self.metadata.get(key).map(|onode| &**onode);
-        let block_count = validate(mutations, payload_bytes, onode)?;
+        let info = self.metadata.info(&keys::object(key))?;
+        let block_count = validate(mutations, payload_bytes, info.as_ref())?;
         // The group's own object holds fences and promises, without which nobody could even delete.
         let is_own = key.name.as_str() == atoll_base::operation::PG_META_OBJECT;
-        let adds_data = block_count > 0 || Self::adds_omap(mutations) && !is_own;
+        let adds_data = block_count > 0 || Self::adds_metadata(mutations) && !is_own;
         if adds_data && self.is_full() { Err(StoreError::NoSpace) } else { Ok(()) }
     }
 
-    /// Whether the mutations add omap entries.
-    pub fn adds_omap(mutations: &[Mutation]) -> bool {
+    /// Whether the mutations add metadata.
+    pub fn adds_metadata(mutations: &[Mutation]) -> bool {
         mutations.iter().any(|mutation| {
-            matches!(mutation, Mutation::OmapSet { .. } | Mutation::OmapReplace { value: Some(_), .. })
+            matches!(
+                mutation,
+                Mutation::OmapSet { .. }
+                    | Mutation::OmapReplace { value: Some(_), .. }
+                    | Mutation::Create
+                    | Mutation::CloneFrom { .. }
+            )
         })
-    }
-
-    /// Names of the objects of a placement group.
-    pub fn objects_of(&self, pg: PgId) -> Vec<atoll_base::ObjectName> {
-        self.metadata.names_of(pg)
     }
 
     fn wal_capacity_blocks(&self) -> u64 {
@@ -274,6 +288,13 @@ impl<M: Metadata> Store<M> {
     /// Whether the log has room for any transaction. If not, wait for the checkpoint that runs.
     pub fn has_log_room(&self) -> bool {
         self.wal_committed_blocks() + RECORD_BLOCKS_MAX <= self.wal_capacity_blocks()
+            && self.unwritten_page_bytes() <= self.page_budget_bytes / 4 * 3
+    }
+
+    /// Bytes of metadata pages that a checkpoint must write before they can be dropped.
+    fn unwritten_page_bytes(&self) -> u64 {
+        let frozen = self.checkpoint.as_ref().map_or(0, Checkpoint::pages_left);
+        ((self.metadata.tree.pages.dirty_count() + frozen) * BLOCK_BYTES) as u64
     }
 
     /// Accepts a transaction: it is applied in memory at once, and [`StoreEvent::Committed`]
@@ -285,25 +306,26 @@ impl<M: Metadata> Store<M> {
             return Err(StoreError::Poisoned { cause: cause.clone() });
         }
         self.check_follows(transaction)?;
-        let key = ObjectKey { pg: transaction.pg, name: transaction.object.clone() };
-        let onode = self.metadata.get(&key).cloned();
-        let plan = plan(transaction, onode.as_deref(), &mut self.allocator)?;
-        drop(onode);
+        let adds = !transaction.payload.is_empty() || Self::adds_metadata(&transaction.mutations);
+        let is_own = transaction.object.as_str() == atoll_base::operation::PG_META_OBJECT;
+        if adds && !is_own && self.is_exhausted() {
+            return Err(StoreError::NoSpace);
+        }
+        let (plan, prepared) = plan(transaction, &self.metadata, &mut self.allocator)?;
         let number = self.next_number;
         self.next_number += 1;
-        let freed_before = self.freed.len();
-        apply(transaction, &plan.placements, &mut self.metadata, &mut self.freed);
-        for &block in &self.freed[freed_before..] {
+        for &block in &prepared.freed {
             self.overlay.remove(block);
         }
-        self.pgs.entry(transaction.pg).or_default().record(number, &transaction.log);
-        self.show_in_overlay(&plan);
+        self.freed.extend(&prepared.freed);
+        self.metadata.apply(prepared);
+        self.record_in_group(number, transaction);
+        self.show_in_overlay(number, &plan);
         let data_writes_left = if plan.is_inline { 0 } else { self.write_data(number, &plan) };
         let encoded = encode_transaction(number, transaction, &plan);
         let inline_blocks = if plan.is_inline { plan.data.block_count() } else { 0 };
         let reserved_blocks = record_blocks(encoded.len(), inline_blocks);
         self.wal.reserved_blocks += reserved_blocks;
-        self.text_since_checkpoint_bytes += encoded.len() as u64;
         let pg = transaction.pg;
         self.accepted.insert(number, Accepted { pg, encoded, plan, data_writes_left, reserved_blocks });
         self.pg_queues.entry(pg).or_default().push_back(number);
@@ -324,11 +346,22 @@ impl<M: Metadata> Store<M> {
         }
     }
 
-    fn show_in_overlay(&mut self, plan: &Plan) {
-        let blocks = plan.placements.iter().flat_map(|placement| placement.blocks());
-        for (index, block) in blocks.enumerate() {
-            let buffer = Arc::clone(&plan.data);
-            self.overlay.insert(block, PendingBlock { buffer, index, in_log: plan.is_inline });
+    fn record_in_group(&mut self, number: u64, transaction: &Transaction) {
+        let pg = transaction.pg;
+        let state = self.pgs.entry(pg).or_default();
+        let had_segment = state.has_segment();
+        state.record(number, &transaction.log);
+        if state.has_segment() && !had_segment {
+            self.pgs_with_segment.push_back(pg);
+        }
+        self.changed_pgs.insert(pg);
+    }
+
+    fn show_in_overlay(&mut self, number: u64, plan: &Plan) {
+        let home = if plan.is_inline { Home::NoRecord } else { Home::Place };
+        for (index, block) in plan.blocks().enumerate() {
+            let buffer = Some((Arc::clone(&plan.data), index));
+            self.overlay.insert(block, PendingBlock { buffer, number, home });
         }
     }
 
@@ -367,15 +400,30 @@ impl<M: Metadata> Store<M> {
             }
             self.write_batch();
         }
-        let must_reclaim = self.must_reclaim_space() || self.metadata_may_have_shrunk();
-        if self.wal_committed_blocks() * 2 > self.wal_capacity_blocks() || must_reclaim {
+        let log_is_half_full = self.wal_committed_blocks() * 2 > self.wal_capacity_blocks();
+        let pages_are_many = self.unwritten_page_bytes() > self.page_budget_bytes / 4;
+        if log_is_half_full || pages_are_many || self.must_reclaim_space() {
             self.start_checkpoint();
         }
+        self.save_some_groups();
+        self.metadata.tree.pages.evict(self.page_budget_bytes);
+        self.overlay.drop_down_to(self.pending_budget_bytes, self.wal.durable_through);
     }
 
-    /// Deletes make metadata smaller, but only a checkpoint shows by how much.
-    fn metadata_may_have_shrunk(&self) -> bool {
-        self.text_since_checkpoint_bytes > METADATA_RECOUNT_BYTES && self.metadata_is_nearly_full()
+    /// Saves log entries of groups that have enough of them, unless that would have to wait.
+    fn save_some_groups(&mut self) {
+        for _ in 0..GROUPS_SAVED_PER_TURN {
+            let Some(pg) = self.pgs_with_segment.pop_front() else { return };
+            let state = self.pgs.get_mut(&pg).expect("groups are never forgotten");
+            if state.has_segment()
+                && let Err(unready) = state.save(pg, &mut self.metadata)
+            {
+                // The next checkpoint loads what is missing and saves them all.
+                if let Err(cause) = crate::groups::cold(unready) {
+                    return self.poison(cause);
+                }
+            }
+        }
     }
 
     fn must_reclaim_space(&self) -> bool {
@@ -413,9 +461,24 @@ impl<M: Metadata> Store<M> {
         segments.insert(0, Segment { block_count: text.block_count(), buffer: text, first_block: 0 });
         let blocks = record_blocks(text_bytes, data_blocks);
         let position = self.place_record(blocks);
+        self.note_places(&numbers, sequence, position + blocks - data_blocks as u64);
         self.wal.in_flight.push_back(Batch { sequence, numbers, is_durable: false });
         let offset = (self.layout.wal_start + position) * BLOCK_BYTES as u64;
-        self.request(Purpose::Wal { sequence }, DiskOperation::Write { offset, segments, durable: true });
+        let write = DiskOperation::Write { offset, segments, durable: true };
+        self.request_on(self.layout.wal_device, Purpose::Wal { sequence }, write);
+    }
+
+    /// Remembers where in the ring the data of small writes is.
+    fn note_places(&mut self, numbers: &[u64], sequence: u64, mut log_block: u64) {
+        for &number in numbers {
+            let plan = &self.accepted[&number].plan;
+            if plan.is_inline {
+                for block in plan.blocks() {
+                    self.overlay.logged(block, number, sequence, log_block);
+                    log_block += 1;
+                }
+            }
+        }
     }
 
     fn place_record(&mut self, blocks: u64) -> u64 {
@@ -442,6 +505,15 @@ impl<M: Metadata> Store<M> {
         self.wal.appended_blocks
     }
 
+    pub(crate) fn wal_durable_through(&self) -> u64 {
+        self.wal.durable_through
+    }
+
+    /// Share of the log that is in use, in percent.
+    pub(crate) fn wal_fill_percent(&self) -> u64 {
+        self.wal_committed_blocks() * 100 / self.wal_capacity_blocks()
+    }
+
     pub(crate) fn trim_wal(&mut self, appended_blocks: u64) {
         self.wal.trimmed_blocks = appended_blocks;
     }
@@ -453,20 +525,23 @@ impl<M: Metadata> Store<M> {
     /// Reports the end of a disk request.
     pub fn complete(&mut self, request_id: u64, result: DiskResult) {
         let purpose = self.purposes.remove(&request_id).expect("completions belong to requests");
-        if let Purpose::Read(piece) = purpose {
-            return self.read_piece_done(piece, result);
+        match purpose {
+            Purpose::Read(piece) => return self.read_piece_done(piece, result),
+            Purpose::Page { number } => return self.page_read(number, result),
+            _ => {}
         }
-        if let Err(error) = result {
-            return self.poison(error.to_string());
-        }
+        let buffer = match result {
+            Ok(buffer) => buffer,
+            Err(error) => return self.poison(error.to_string()),
+        };
         if self.poisoned.is_some() {
             return;
         }
         match purpose {
-            Purpose::Read(_) => unreachable!("handled above"),
+            Purpose::Read(_) | Purpose::Page { .. } => unreachable!("handled above"),
             Purpose::Data { number } => self.data_written(number),
             Purpose::Wal { sequence } => self.batch_written(sequence),
-            Purpose::Checkpoint => self.checkpoint_request_done(),
+            Purpose::Checkpoint => self.checkpoint_request_done(request_id, buffer),
         }
     }
 
@@ -474,8 +549,8 @@ impl<M: Metadata> Store<M> {
         let accepted = self.accepted.get_mut(&number).expect("a transaction waits for its data");
         accepted.data_writes_left -= 1;
         if accepted.data_writes_left == 0 {
-            for block in accepted.plan.placements.iter().flat_map(|placement| placement.blocks()) {
-                self.overlay.remove_if_from(block, &accepted.plan.data);
+            for block in accepted.plan.blocks() {
+                self.overlay.remove_if_from(block, number);
             }
             let pg = accepted.pg;
             self.move_to_log(pg);
@@ -514,10 +589,15 @@ impl<M: Metadata> Store<M> {
         self.next_id
     }
 
-    pub(crate) fn request(&mut self, purpose: Purpose, operation: DiskOperation) {
+    pub(crate) fn request(&mut self, purpose: Purpose, operation: DiskOperation) -> u64 {
+        self.request_on(Device::Data, purpose, operation)
+    }
+
+    pub(crate) fn request_on(&mut self, device: Device, purpose: Purpose, operation: DiskOperation) -> u64 {
         let id = self.next_id();
         self.purposes.insert(id, purpose);
-        self.requests.push_back(DiskRequest { id, device: Device::Data, operation });
+        self.requests.push_back(DiskRequest { id, device, operation });
+        id
     }
 
     /// The next request for the device.

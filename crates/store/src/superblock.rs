@@ -1,15 +1,19 @@
 //! The superblock: who the store is, where its newest checkpoint is and where the log begins.
-//! There are two copies; each checkpoint overwrites the older one, so one is always whole.
+//! There are two copies; each checkpoint overwrites the older one, so one is always whole. A log on
+//! a device of its own begins with a mark that says which store it belongs to.
 
-use atoll_base::{BlockBuffer, CodecError, Reader, Writer, crc32c};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, CodecError, Reader, Writer, crc32c};
 use bytes::Bytes;
 
-use crate::disk::{Device, Disk, read_blocks};
+use crate::disk::{Device, Disk, read_blocks, read_log_blocks};
 use crate::error::OpenError;
 use crate::layout::{Layout, SUPERBLOCK_COPIES};
+use crate::metadata::Location;
+use crate::metadata::page_table::DIRECTORIES_MAX;
 
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"ATOLSTOR";
+const LOG_MAGIC: &[u8; 8] = b"ATOLWAL2";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
@@ -18,9 +22,12 @@ pub(crate) struct Superblock {
     pub generation: u64,
     pub device_bytes: u64,
     pub wal_bytes: u64,
-    /// Metadata slot of the checkpoint and the number of its chunks.
-    pub slot: u8,
-    pub chunk_count: u64,
+    /// Whether the log is on a device of its own.
+    pub wal_is_apart: bool,
+    /// Number of metadata pages, and where the top of their table is.
+    pub page_count: u32,
+    pub directories: Vec<Location>,
+    pub object_count: u64,
     /// Raised at every opening; log records of other incarnations are not replayed.
     pub incarnation: u64,
     /// Ring position (in blocks) and number of the first record to replay.
@@ -45,11 +52,17 @@ impl Superblock {
         writer.u64(self.generation);
         writer.u64(self.device_bytes);
         writer.u64(self.wal_bytes);
-        writer.u8(self.slot);
-        writer.u64(self.chunk_count);
+        writer.u8(u8::from(self.wal_is_apart));
         writer.u64(self.incarnation);
         writer.u64(self.wal_position);
         writer.u64(self.wal_sequence);
+        writer.u64(self.object_count);
+        writer.u32(self.page_count);
+        writer.u32(self.directories.len() as u32);
+        for location in &self.directories {
+            writer.u32(location.block);
+            writer.u32(location.crc);
+        }
         let check = crc32c(writer.as_slice());
         writer.u32(check);
         BlockBuffer::from_bytes(&writer.finish())
@@ -71,17 +84,24 @@ impl Superblock {
     }
 
     fn decode_fields(reader: &mut Reader) -> Result<Self, CodecError> {
-        Ok(Superblock {
+        let mut superblock = Superblock {
             store_id: reader.raw(16, "store id")?[..].try_into().expect("16 bytes were read"),
             generation: reader.u64("generation")?,
             device_bytes: reader.u64("device size")?,
             wal_bytes: reader.u64("WAL size")?,
-            slot: reader.u8("slot")?,
-            chunk_count: reader.u64("chunk count")?,
+            wal_is_apart: reader.u8("log device")? != 0,
             incarnation: reader.u64("incarnation")?,
             wal_position: reader.u64("WAL position")?,
             wal_sequence: reader.u64("WAL sequence")?,
-        })
+            object_count: reader.u64("object count")?,
+            page_count: reader.u32("page count")?,
+            directories: Vec::new(),
+        };
+        for _ in 0..reader.count(DIRECTORIES_MAX, "directories")? {
+            let block = reader.u32("directory block")?;
+            superblock.directories.push(Location { block, crc: reader.u32("directory check")? });
+        }
+        Ok(superblock)
     }
 
     /// Block where this generation is written.
@@ -92,7 +112,7 @@ impl Superblock {
     /// Reads both copies and picks the newest whole one.
     pub fn load(disk: &mut dyn Disk) -> Result<Self, OpenError> {
         let mut newest: Option<Superblock> = None;
-        let mut newer_version = None;
+        let mut other_version = None;
         for copy in 0..SUPERBLOCK_COPIES {
             let Ok(buffer) = read_blocks(disk, copy, 1) else { continue };
             match Superblock::decode(Bytes::from_owner(buffer)) {
@@ -101,13 +121,13 @@ impl Superblock {
                         newest = Some(found);
                     }
                 }
-                Ok(Copy::OtherVersion(version)) => newer_version = Some(version),
+                Ok(Copy::OtherVersion(version)) => other_version = Some(version),
                 Ok(Copy::Nothing) | Err(_) => {}
             }
         }
-        match (newest, newer_version) {
-            // Even beside an older copy that is whole: its log has been trimmed by the newer release.
-            (_, Some(version)) => Err(OpenError::Newer { version, supported: FORMAT_VERSION }),
+        match (newest, other_version) {
+            // Even beside an older copy that is whole: its log has been trimmed by the other release.
+            (_, Some(version)) => Err(OpenError::OtherVersion { version, supported: FORMAT_VERSION }),
             (Some(superblock), None) => superblock.validate(disk.size_bytes(Device::Data).unwrap_or(0)),
             (None, None) => Err(OpenError::NotAStore),
         }
@@ -117,13 +137,33 @@ impl Superblock {
         if size_bytes < self.device_bytes {
             return Err(OpenError::Shrunk { size_bytes, formatted_bytes: self.device_bytes });
         }
-        let layout = Layout::new(self.device_bytes, self.wal_bytes)?;
-        if self.slot > 1 || self.wal_position >= layout.wal_blocks {
+        let layout = Layout::new(self.device_bytes, self.wal_bytes, self.wal_is_apart)?;
+        let is_inside = |location: &Location| u64::from(location.block) < layout.data_start + layout.data_blocks;
+        if self.wal_position >= layout.wal_blocks || !self.directories.iter().all(is_inside) {
             let detail = "a position is outside its region".into();
             return Err(OpenError::Damaged { what: "the superblock", detail });
         }
         Ok(self)
     }
+}
+
+/// The first block of a log on a device of its own.
+pub(crate) fn encode_log_mark(store_id: [u8; 16]) -> BlockBuffer {
+    BlockBuffer::from_bytes(&[&LOG_MAGIC[..], &store_id].concat())
+}
+
+/// Checks that the log device belongs to the store.
+pub(crate) fn check_log_mark(disk: &mut dyn Disk, superblock: &Superblock) -> Result<(), OpenError> {
+    let wrong = |detail: &str| Err(OpenError::WrongLogDevice { detail: detail.into() });
+    let Some(size_bytes) = disk.size_bytes(Device::Log) else { return wrong("no log device was given") };
+    if size_bytes < superblock.wal_bytes + BLOCK_BYTES as u64 {
+        return wrong("the device is smaller than the log");
+    }
+    let block = read_log_blocks(disk, 0, 1)?;
+    if block.as_slice() != encode_log_mark(superblock.store_id).as_slice() {
+        return wrong("the device does not hold the log of this store");
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -137,8 +177,10 @@ mod tests {
             generation: 9,
             device_bytes: 1 << 30,
             wal_bytes: 1 << 26,
-            slot: 1,
-            chunk_count: 4,
+            wal_is_apart: true,
+            page_count: 4,
+            directories: vec![Location { block: 5, crc: 6 }],
+            object_count: 3,
             incarnation: 2,
             wal_position: 77,
             wal_sequence: 1234,
@@ -150,10 +192,11 @@ mod tests {
         let encoded = sample().encode();
         let decoded = Superblock::decode(Bytes::copy_from_slice(encoded.as_slice())).unwrap();
         assert_eq!(decoded, Copy::Whole(sample()));
-        for position in 12..89 {
+        for position in 12..105 {
             let mut flipped = encoded.clone();
             flipped.as_mut_slice()[position] ^= 1;
-            assert_eq!(Superblock::decode(Bytes::from_owner(flipped)).unwrap(), Copy::Nothing, "{position}");
+            let found = Superblock::decode(Bytes::from_owner(flipped));
+            assert!(!matches!(found, Ok(Copy::Whole(_))), "{position}");
         }
     }
 

@@ -141,6 +141,14 @@ impl Mutation {
                 writer.optional_bytes(value.as_deref());
                 writer.bytes(displaced_to);
             }
+            Mutation::Truncate { size_bytes } => {
+                writer.u8(8);
+                writer.u64(*size_bytes);
+            }
+            Mutation::CloneFrom { source } => {
+                writer.u8(9);
+                source.encode(writer);
+            }
         }
     }
 
@@ -162,6 +170,8 @@ impl Mutation {
                 value: reader.optional_bytes(limits::OMAP_VALUE_BYTES_MAX, "omap value")?,
                 displaced_to: omap_key(reader)?,
             },
+            8 => Mutation::Truncate { size_bytes: reader.u64("size")? },
+            9 => Mutation::CloneFrom { source: ObjectName::decode(reader)? },
             value => return Err(CodecError::Invalid { what: "mutation", value: u64::from(value) }),
         })
     }

@@ -8,7 +8,9 @@ use crate::simulated_disk::{Random, SimulatedDisk};
 use atoll_base::{
     BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Seals, Touched, Transaction, Version,
 };
-use atoll_store::{DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, ObjectKey, ReadError, Store, StoreEvent};
+use atoll_store::{
+    DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, ObjectKey, ReadError, Store, StoreError, StoreEvent, Wish,
+};
 use bytes::Bytes;
 
 const PG_COUNT: u64 = 3;
@@ -31,7 +33,17 @@ fn pg_id(index: u64) -> PgId {
 fn random_transaction(random: &mut Random, pg: u64, sequence: u64, model: &ModelPg) -> Transaction {
     let object = ObjectName::new(&format!("object{}", random.below(OBJECTS_PER_PG))).unwrap();
     let size = model.get(&object).map_or(0, |object| object.data.len());
-    let (mutations, payload) = random_mutations(random, size);
+    let (mutations, payload) = match random.below(20) {
+        0 => match model.keys().find(|name| **name != object) {
+            Some(source) => (vec![Mutation::CloneFrom { source: source.clone() }], Vec::new()),
+            None => (vec![Mutation::Create], Vec::new()),
+        },
+        1 => {
+            let blocks = random.below((size / BLOCK_BYTES) as u64 + 1);
+            (vec![Mutation::Truncate { size_bytes: blocks * BLOCK_BYTES as u64 }], Vec::new())
+        }
+        _ => random_mutations(random, size),
+    };
     let version = Version { epoch: Epoch(1), sequence };
     let touched = Touched::by(&mutations);
     let log = vec![LogEntry { version, request: None, object: object.clone(), touched }];
@@ -40,7 +52,9 @@ fn random_transaction(random: &mut Random, pg: u64, sequence: u64, model: &Model
 
 fn random_mutations(random: &mut Random, size: usize) -> (Vec<Mutation>, Vec<u8>) {
     let key = Bytes::from(format!("key{}", random.below(5)));
-    let value = Bytes::from(format!("value{}", random.next()));
+    // Some values are stored in several parts.
+    let length = if random.chance(20) { random.below(4000) } else { 8 };
+    let value = Bytes::from(vec![random.next() as u8; length as usize]);
     let block = |random: &mut Random| random.below(40) * BLOCK_BYTES as u64;
     let single = match random.below(12) {
         0 => Mutation::Remove,
@@ -80,6 +94,11 @@ fn apply_to_model(model: &mut ModelPg, transaction: &Transaction) {
             model.remove(&transaction.object);
             continue;
         }
+        if let Mutation::CloneFrom { source } = mutation {
+            let copy = model[source].clone();
+            model.insert(transaction.object.clone(), copy);
+            continue;
+        }
         let object = model.entry(transaction.object.clone()).or_default();
         match mutation {
             Mutation::Write { offset, length, seals } => {
@@ -108,7 +127,11 @@ fn apply_to_model(model: &mut ModelPg, transaction: &Transaction) {
                     object.omap.insert(displaced_to.clone(), old);
                 }
             }
-            Mutation::Create | Mutation::Remove => {}
+            Mutation::Truncate { size_bytes } => {
+                object.data.truncate(*size_bytes as usize);
+                object.seals.truncate(*size_bytes as usize / BLOCK_BYTES);
+            }
+            Mutation::Create | Mutation::Remove | Mutation::CloneFrom { .. } => {}
         }
     }
 }
@@ -119,16 +142,19 @@ struct History {
     /// All states of each group: entry `n` is the state after its first `n` transactions.
     states: Vec<Vec<ModelPg>>,
     acknowledged: Vec<u64>,
+    /// Transactions that wait for metadata to be loaded.
+    stalled: BTreeMap<usize, Transaction>,
 }
 
 impl History {
     fn new(seed: u64) -> Self {
         let mut disk = SimulatedDisk::new(DEVICE_BYTES_MIN);
         // The smallest ring, so that it wraps often.
-        let options = FormatOptions { store_id: [1; 16], wal_bytes: 0 };
-        Store::<atoll_store::MemoryMetadata>::format(&mut disk, options).unwrap();
+        let options = FormatOptions { store_id: [1; 16], wal_bytes: 0, wal_is_apart: false };
+        Store::format(&mut disk, options).unwrap();
         let states = vec![vec![ModelPg::new()]; PG_COUNT as usize];
-        History { random: Random::new(seed), disk, states, acknowledged: vec![0; PG_COUNT as usize] }
+        let acknowledged = vec![0; PG_COUNT as usize];
+        History { random: Random::new(seed), disk, states, acknowledged, stalled: BTreeMap::new() }
     }
 
     /// Runs until the power is cut, opens the store anew and checks it.
@@ -136,6 +162,10 @@ impl History {
         *opened += 1;
         let mut store = Store::open(&mut self.disk, *opened).expect("a store opens after any power cut");
         self.check(&mut store);
+        self.stalled.clear();
+        if self.random.chance(50) {
+            store.set_memory_budget(64 << 10, 64 << 10);
+        }
         let mut pending: Vec<DiskRequest> = Vec::new();
         let mut owners = BTreeMap::new();
         let steps = self.random.below(400);
@@ -157,13 +187,7 @@ impl History {
         match self.random.below(10) {
             0..4 if store.has_log_room() => {
                 let pg = self.random.below(PG_COUNT) as usize;
-                let sequence = self.states[pg].len() as u64;
-                let mut next = self.states[pg].last().unwrap().clone();
-                let transaction = random_transaction(&mut self.random, pg as u64, sequence, &next);
-                let id = store.submit(&transaction).expect("the device is large enough");
-                apply_to_model(&mut next, &transaction);
-                self.states[pg].push(next);
-                owners.insert(id.0, (pg, sequence));
+                self.submit(store, pg, owners);
             }
             4 if self.random.chance(20) => store.start_checkpoint(),
             5 | 6 => store.flush(),
@@ -186,8 +210,30 @@ impl History {
                     assert_eq!(self.acknowledged[pg] + 1, sequence, "commits are in order");
                     self.acknowledged[pg] = sequence;
                 }
+                StoreEvent::Loaded(_) => {}
                 event => panic!("{event:?}"),
             }
+        }
+    }
+
+    fn submit(&mut self, store: &mut Store, pg: usize, owners: &mut BTreeMap<u64, (usize, u64)>) {
+        let sequence = self.states[pg].len() as u64;
+        let mut next = self.states[pg].last().unwrap().clone();
+        let transaction = match self.stalled.remove(&pg) {
+            Some(transaction) => transaction,
+            None => random_transaction(&mut self.random, pg as u64, sequence, &next),
+        };
+        match store.submit(&transaction) {
+            Ok(id) => {
+                apply_to_model(&mut next, &transaction);
+                self.states[pg].push(next);
+                owners.insert(id.0, (pg, sequence));
+            }
+            Err(StoreError::Cold(cold)) => {
+                store.load(Wish::Pages(cold));
+                self.stalled.insert(pg, transaction);
+            }
+            Err(error) => panic!("{error}"),
         }
     }
 
@@ -212,28 +258,62 @@ impl History {
     }
 }
 
+/// Repeats a look-up until everything that it needs is loaded.
+fn look<T>(
+    store: &mut Store,
+    disk: &mut SimulatedDisk,
+    look: impl Fn(&Store) -> Result<T, StoreError>,
+) -> Result<T, ReadError> {
+    loop {
+        match look(store) {
+            Ok(value) => return Ok(value),
+            Err(StoreError::Cold(cold)) => {
+                let load = store.load(Wish::Pages(cold));
+                run(store, disk);
+                match store.next_event() {
+                    Some(StoreEvent::Loaded(id)) => assert_eq!(id, load),
+                    event => return Err(ReadError::DamagedMetadata { detail: format!("{event:?}") }),
+                }
+            }
+            Err(error) => return Err(ReadError::DamagedMetadata { detail: error.to_string() }),
+        }
+    }
+}
+
+fn run(store: &mut Store, disk: &mut SimulatedDisk) {
+    while let Some(request) = store.next_request() {
+        let result = disk.execute(request.device, request.operation);
+        store.complete(request.id, result);
+    }
+}
+
 fn read_all(
     store: &mut Store,
     disk: &mut SimulatedDisk,
     key: &ObjectKey,
 ) -> Result<Option<ModelObject>, ReadError> {
     let read_id = store.read(key.clone(), 0, 4 << 20);
-    while let Some(request) = store.next_request() {
-        let result = disk.execute(request.device, request.operation);
-        store.complete(request.id, result);
-    }
-    let Some(StoreEvent::Read { id, result }) = store.next_event() else { panic!("the read must end") };
-    assert_eq!(id, read_id);
+    run(store, disk);
+    let result = match store.next_event() {
+        Some(StoreEvent::Read { id, result }) => {
+            assert_eq!(id, read_id);
+            result
+        }
+        // A read whose metadata is damaged ends with the store.
+        Some(StoreEvent::Poisoned { cause }) => return Err(ReadError::DamagedMetadata { detail: cause }),
+        event => panic!("{event:?}"),
+    };
     match result {
         Err(ReadError::NoSuchObject) => Ok(None),
         Err(error) => Err(error),
         Ok(found) => {
-            let onode = store.object(key).unwrap();
-            let omap = onode.omap().iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-            let mut seals = onode.seals(0, 4 << 20).map_or(vec![], |seals| seals.bytes.to_vec());
+            let (entries, more) = look(store, disk, |store| store.omap_page(key, b"", b"", 1000))?;
+            assert!(!more);
+            let seals = look(store, disk, |store| store.seals(key, 0, 4 << 20))?;
+            let mut seals = seals.map_or(vec![], |seals| seals.bytes.to_vec());
             let used = seals.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
             seals.truncate(used);
-            let mut object = ModelObject { data: found.data.to_vec(), seals, omap };
+            let mut object = ModelObject { data: found.data.to_vec(), seals, omap: entries.into_iter().collect() };
             object.seals.resize(object.data.len().div_ceil(BLOCK_BYTES), 0);
             Ok(Some(object))
         }
@@ -279,7 +359,7 @@ fn rot_is_detected_and_never_served() {
             }
         };
         let mut found_corrupt = false;
-        for pg in 0..PG_COUNT as usize {
+        'groups: for pg in 0..PG_COUNT as usize {
             let head = store.head(pg_id(pg as u64)).sequence as usize;
             let expected = history.states[pg][head].clone();
             for index in 0..OBJECTS_PER_PG {
@@ -289,7 +369,12 @@ fn rot_is_detected_and_never_served() {
                     Ok(object) => {
                         assert_eq!(object, expected.get(&name).cloned(), "seed {seed}: wrong data served")
                     }
-                    Err(ReadError::Corrupt { .. }) => found_corrupt = true,
+                    Err(ReadError::Corrupt { .. } | ReadError::DamagedMetadata { .. }) => {
+                        found_corrupt = true;
+                        if store.poisoned_by().is_some() {
+                            break 'groups;
+                        }
+                    }
                     Err(error) => panic!("{error}"),
                 }
             }

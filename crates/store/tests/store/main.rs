@@ -3,5 +3,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod crash;
-mod full;
+
 mod simulated_disk;

@@ -1,0 +1,141 @@
+//! What a store remembers of placement groups: the head of each one's history and its newest log
+//! entries. They are in memory; a checkpoint holds them too, in segments that are written once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use atoll_base::limits::PG_LOG_ENTRIES;
+use atoll_base::{CodecError, Epoch, LogEntry, PgId, Reader, Version, Writer};
+use bytes::Bytes;
+
+use crate::metadata::{Changes, Cold, Metadata, Unready, keys};
+
+/// Entries that are saved at once while there is no checkpoint, so that a checkpoint has few left.
+const SEGMENT_ENTRIES: usize = 32;
+
+/// What a store remembers of a placement group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PgState {
+    pub head: Version,
+    /// The newest of the store's transactions that changed the group.
+    pub applied_number: u64,
+    pub log: VecDeque<Arc<LogEntry>>,
+    /// How many of the newest entries no segment holds.
+    unsaved_count: usize,
+    /// First and last sequence of the segments.
+    segments: VecDeque<(u64, u64)>,
+    is_changed: bool,
+}
+
+impl PgState {
+    pub fn record(&mut self, number: u64, entries: &[LogEntry]) {
+        self.applied_number = number;
+        self.is_changed = true;
+        for entry in entries {
+            self.head = entry.version;
+            self.log.push_back(Arc::new(entry.clone()));
+        }
+        self.unsaved_count = (self.unsaved_count + entries.len()).min(PG_LOG_ENTRIES);
+        let excess = self.log.len().saturating_sub(PG_LOG_ENTRIES);
+        self.log.drain(..excess);
+    }
+
+    /// Whether enough is unsaved for a segment.
+    pub fn has_segment(&self) -> bool {
+        self.unsaved_count >= SEGMENT_ENTRIES
+    }
+
+    /// Brings the tree up to date.
+    pub fn save(&mut self, pg: PgId, metadata: &mut Metadata) -> Result<(), Unready> {
+        if !self.is_changed {
+            return Ok(());
+        }
+        let mut changes = Changes::new(metadata);
+        let mut header = Writer::with_capacity(24);
+        header.u64(self.head.epoch.0);
+        header.u64(self.head.sequence);
+        header.u64(self.applied_number);
+        changes.set_value(keys::group(pg), header.finish().to_vec())?;
+        let unsaved: Vec<_> = self.log.iter().skip(self.log.len() - self.unsaved_count).collect();
+        let mut added = Vec::new();
+        for entries in unsaved.chunks(SEGMENT_ENTRIES) {
+            let (first, last) = (entries[0].version.sequence, entries[entries.len() - 1].version.sequence);
+            let mut writer = Writer::with_capacity(4096);
+            writer.u32(entries.len() as u32);
+            entries.iter().for_each(|entry| entry.encode(&mut writer));
+            changes.set_parts(&keys::group_log(pg, first), Some(writer.as_slice()))?;
+            added.push((first, last));
+        }
+        let oldest = self.log.front().map_or(u64::MAX, |entry| entry.version.sequence);
+        let outdated = self.segments.iter().take_while(|(_, last)| *last < oldest).count();
+        for (first, _) in self.segments.range(..outdated) {
+            changes.set_parts(&keys::group_log(pg, *first), None)?;
+        }
+        let prepared = changes.finish();
+        metadata.apply(prepared);
+        self.segments.drain(..outdated);
+        self.segments.extend(added);
+        self.unsaved_count = 0;
+        self.is_changed = false;
+        Ok(())
+    }
+
+    fn add_segment(&mut self, segment: Vec<u8>) -> Result<(), CodecError> {
+        let mut reader = Reader::new(Bytes::from(segment));
+        let count = reader.count(PG_LOG_ENTRIES, "log entries")?;
+        let entries: Vec<LogEntry> =
+            (0..count).map(|_| LogEntry::decode(&mut reader)).collect::<Result<_, _>>()?;
+        reader.finish()?;
+        if let [first, .., last] | [first @ last] = &entries[..] {
+            self.segments.push_back((first.version.sequence, last.version.sequence));
+        }
+        self.log.extend(entries.into_iter().map(Arc::new));
+        let excess = self.log.len().saturating_sub(PG_LOG_ENTRIES);
+        self.log.drain(..excess);
+        Ok(())
+    }
+}
+
+/// Reads all groups from the tree.
+pub(crate) fn load(metadata: &Metadata) -> Result<BTreeMap<PgId, PgState>, Unready> {
+    let mut groups: BTreeMap<PgId, PgState> = BTreeMap::new();
+    let mut segments: BTreeMap<(PgId, u64), Vec<u8>> = BTreeMap::new();
+    let mut damage = None;
+    metadata.tree.scan(&keys::GROUPS, &keys::end_of(&keys::GROUPS), |key, value| {
+        match keys::parse_group(key) {
+            Some((pg, None)) => match decode_header(value) {
+                Ok(state) => drop(groups.insert(pg, state)),
+                Err(error) => damage = Some(error),
+            },
+            Some((pg, Some(first))) => segments.entry((pg, first)).or_default().extend_from_slice(value),
+            None => damage = Some(CodecError::Invalid { what: "group key", value: key.len() as u64 }),
+        }
+        ControlFlow::Continue(())
+    })?;
+    if let Some(error) = damage {
+        return Err(error.into());
+    }
+    for ((pg, _), segment) in segments {
+        groups.entry(pg).or_default().add_segment(segment)?;
+    }
+    Ok(groups)
+}
+
+fn decode_header(value: &[u8]) -> Result<PgState, CodecError> {
+    let mut reader = Reader::new(Bytes::copy_from_slice(value));
+    let epoch = Epoch(reader.u64("epoch")?);
+    let head = Version { epoch, sequence: reader.u64("sequence")? };
+    let applied_number = reader.u64("applied number")?;
+    reader.finish()?;
+    Ok(PgState { head, applied_number, ..PgState::default() })
+}
+
+/// The pages that saving waits for.
+pub(crate) fn cold(unready: Unready) -> Result<Cold, String> {
+    match unready {
+        Unready::Cold(cold) => Ok(cold),
+        Unready::Damaged(error) => Err(format!("metadata of a placement group is damaged: {error}")),
+        Unready::Invalid(detail) => Err(detail),
+    }
+}

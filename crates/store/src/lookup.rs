@@ -1,0 +1,255 @@
+//! Looking at metadata, which may have to be loaded first: what can be asked at once, and waiting
+//! for what is not in memory.
+
+use std::collections::BTreeMap;
+
+use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
+use atoll_base::{BLOCK_BYTES, Condition, Mutation, ObjectName, PgId, ReadRequest, Seals};
+use bytes::Bytes;
+
+use crate::disk::{DiskOperation, DiskResult};
+use crate::error::StoreError;
+use crate::metadata::{Changes, Cold, ObjectInfo, ObjectKey, OmapPage, Unready, keys};
+use crate::store::{Purpose, Store, StoreEvent};
+
+/// Names something that [`Store::load`] was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LoadId(pub u64);
+
+/// What to load.
+#[derive(Clone, Debug)]
+pub enum Wish {
+    /// What a call found to be missing.
+    Pages(Cold),
+    /// What a read looks at.
+    Read {
+        /// The group.
+        pg: PgId,
+        /// The object.
+        object: ObjectName,
+        /// The read.
+        request: ReadRequest,
+    },
+    /// What a write looks at.
+    Write {
+        /// The group.
+        pg: PgId,
+        /// The object.
+        object: ObjectName,
+        /// Its conditions.
+        conditions: Vec<Condition>,
+        /// Its mutations.
+        mutations: Vec<Mutation>,
+    },
+}
+
+/// Who waits for a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waiter {
+    Load(LoadId),
+    Read(u64),
+    Checkpoint,
+}
+
+/// What waits for pages.
+#[derive(Default)]
+pub(crate) struct Loads {
+    wishes: BTreeMap<LoadId, Wish>,
+    waiters: BTreeMap<u32, Vec<Waiter>>,
+}
+
+/// Most bytes of keys and values in one page of omap entries.
+const OMAP_PAGE_BYTES: usize = 512 << 10;
+
+impl Store {
+    /// What is known of an object as a whole.
+    pub fn object(&self, key: &ObjectKey) -> Result<Option<ObjectInfo>, StoreError> {
+        Ok(self.metadata.info(&keys::object(key))?)
+    }
+
+    /// The value of an omap entry.
+    pub fn omap_value(&self, key: &ObjectKey, omap_key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.metadata.omap_value(&keys::object(key), omap_key)?)
+    }
+
+    /// Omap entries with this prefix from `from` on, in order, up to `limit` of them; and whether
+    /// more follow.
+    pub fn omap_page(
+        &self,
+        key: &ObjectKey,
+        prefix: &[u8],
+        from: &[u8],
+        limit: usize,
+    ) -> Result<OmapPage, StoreError> {
+        Ok(self.metadata.omap_page(&keys::object(key), prefix, from, limit, OMAP_PAGE_BYTES)?)
+    }
+
+    /// The seals of all units that overlap `length` bytes from `offset` on.
+    pub fn seals(&self, key: &ObjectKey, offset: u64, length: u64) -> Result<Option<Seals>, StoreError> {
+        let object = keys::object(key);
+        let Some(info) = self.metadata.info(&object)? else { return Ok(None) };
+        Ok(self.metadata.seals(&object, &info, offset, length)?)
+    }
+
+    /// Names of a group's objects in order, behind `after`, up to `limit` of them.
+    pub fn names_after(
+        &self,
+        pg: PgId,
+        after: Option<&ObjectName>,
+        limit: usize,
+    ) -> Result<Vec<ObjectName>, StoreError> {
+        Ok(self.metadata.names_after(pg, after, limit).map_err(Unready::from)?)
+    }
+
+    /// Whether everything that a read looks at is in memory.
+    pub fn is_read_loaded(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> bool {
+        !matches!(self.look_at_read(pg, object, request), Err(Unready::Cold(_)))
+    }
+
+    /// Whether everything that a write looks at is in memory.
+    pub fn is_write_loaded(
+        &self,
+        pg: PgId,
+        object: &ObjectName,
+        conditions: &[Condition],
+        mutations: &[Mutation],
+    ) -> bool {
+        !matches!(self.look_at_write(pg, object, conditions, mutations), Err(Unready::Cold(_)))
+    }
+
+    fn look_at_read(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> Result<(), Unready> {
+        let object = keys::object(&ObjectKey { pg, name: object.clone() });
+        if self.metadata.info(&object)?.is_none() {
+            return Ok(());
+        }
+        match request {
+            ReadRequest::Stat => Ok(()),
+            ReadRequest::Data { offset, length } => {
+                let first = (*offset / BLOCK_BYTES as u64) as usize;
+                let end = (*offset + u64::from(*length)).div_ceil(BLOCK_BYTES as u64) as usize;
+                self.metadata.blocks(&object, first, end - first).map(drop)
+            }
+            ReadRequest::OmapGet { key } => self.metadata.omap_value(&object, key).map(drop),
+            ReadRequest::OmapList { prefix, from, limit } => {
+                self.metadata.omap_page(&object, prefix, from, *limit as usize, OMAP_PAGE_BYTES).map(drop)
+            }
+        }
+    }
+
+    fn look_at_write(
+        &self,
+        pg: PgId,
+        name: &ObjectName,
+        conditions: &[Condition],
+        mutations: &[Mutation],
+    ) -> Result<(), Unready> {
+        let object = keys::object(&ObjectKey { pg, name: name.clone() });
+        let info = self.metadata.info(&object)?;
+        for condition in conditions {
+            match condition {
+                Condition::ObjectExists | Condition::ObjectAbsent => {}
+                Condition::OmapExists { key }
+                | Condition::OmapAbsent { key }
+                | Condition::OmapEquals { key, .. } => drop(self.metadata.omap_value(&object, key)?),
+                Condition::NotFenced { name, .. } => {
+                    let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
+                    let own = keys::object(&ObjectKey { pg, name: own });
+                    self.metadata.omap_value(&own, &[FENCE_KEY_PREFIX, name].concat())?;
+                }
+            }
+        }
+        // What writes and zeros touch is looked up directly; they are what must be fast.
+        let may_share = info.is_some_and(|info| info.may_share);
+        let is_plain = |mutation: &Mutation| matches!(mutation, Mutation::Write { .. } | Mutation::Create);
+        if !may_share && mutations.iter().all(is_plain) {
+            for mutation in mutations {
+                let Mutation::Write { offset, length, .. } = mutation else { continue };
+                let first = *offset / crate::metadata::CHUNK_BYTES;
+                let end = (offset.saturating_add(u64::from(*length))).div_ceil(crate::metadata::CHUNK_BYTES);
+                for index in first..end.min(u64::from(u16::MAX)) {
+                    self.metadata.tree.touch(&keys::chunk(&object, index as usize))?;
+                }
+            }
+            return Ok(());
+        }
+        crate::plan::look_at(pg, &object, mutations, Changes::new(&self.metadata))
+    }
+
+    /// Loads metadata. [`StoreEvent::Loaded`] follows, at once if nothing is missing.
+    pub fn load(&mut self, wish: Wish) -> LoadId {
+        let id = LoadId(self.next_id());
+        let missing = match &wish {
+            Wish::Pages(cold) => Err(Unready::Cold(cold.clone())),
+            wish => self.look_at(wish),
+        };
+        match missing {
+            Err(Unready::Cold(cold)) => {
+                self.loads.wishes.insert(id, wish);
+                self.wait_for(cold, Waiter::Load(id));
+            }
+            _ => self.events.push_back(StoreEvent::Loaded(id)),
+        }
+        id
+    }
+
+    fn look_at(&self, wish: &Wish) -> Result<(), Unready> {
+        match wish {
+            Wish::Pages(_) => Ok(()),
+            Wish::Read { pg, object, request } => self.look_at_read(*pg, object, request),
+            Wish::Write { pg, object, conditions, mutations } => {
+                self.look_at_write(*pg, object, conditions, mutations)
+            }
+        }
+    }
+
+    /// Has cold pages read; the waiter is woken when the first of them is there.
+    pub(crate) fn wait_for(&mut self, cold: Cold, waiter: Waiter) {
+        let needed = cold.0[0];
+        if self.metadata.tree.pages.is_resident(needed) {
+            return self.wake(waiter);
+        }
+        for number in cold.0 {
+            if self.metadata.tree.pages.start_loading(number) {
+                let block = self.metadata.tree.pages.location(number).block;
+                let offset = u64::from(block) * BLOCK_BYTES as u64;
+                self.request(Purpose::Page { number }, DiskOperation::Read { offset, block_count: 1 });
+            }
+        }
+        self.loads.waiters.entry(needed).or_default().push(waiter);
+    }
+
+    /// A page has been read.
+    pub(crate) fn page_read(&mut self, number: u32, result: DiskResult) {
+        let is_good = match result {
+            Ok(Some(block)) => self.metadata.tree.pages.loaded(number, block),
+            _ => false,
+        };
+        if !is_good {
+            let cause = format!(
+                "metadata page {number} is damaged or cannot be read; wipe this OSD and let its peers fill it anew"
+            );
+            self.usage.corrupt_block_count += 1;
+            return self.poison(cause);
+        }
+        for waiter in self.loads.waiters.remove(&number).unwrap_or_default() {
+            self.wake(waiter);
+        }
+    }
+
+    fn wake(&mut self, waiter: Waiter) {
+        match waiter {
+            Waiter::Read(id) => self.continue_cold_read(id),
+            Waiter::Checkpoint => self.advance_checkpoint(),
+            Waiter::Load(id) => {
+                let Some(wish) = self.loads.wishes.remove(&id) else { return };
+                match self.look_at(&wish) {
+                    Err(Unready::Cold(cold)) => {
+                        self.loads.wishes.insert(id, wish);
+                        self.wait_for(cold, waiter);
+                    }
+                    _ => self.events.push_back(StoreEvent::Loaded(id)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What a transaction is going to change, prepared beside the tree: later mutations see what
+//! earlier ones did, and nothing happens to the tree before everything needed is known to be in
+//! memory.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use super::keys::{self, PART_BYTES, SHARED_BLOCKS_PER_ENTRY};
+use super::pages::Cold;
+use super::records::{BlockMeta, Chunk, HOLE, ObjectInfo};
+use super::{Metadata, Unready};
+
+struct Slot {
+    value: Option<Vec<u8>>,
+    is_changed: bool,
+}
+
+/// The changes of one transaction.
+pub(crate) struct Changes<'a> {
+    metadata: &'a Metadata,
+    slots: BTreeMap<Vec<u8>, Slot>,
+    /// Device blocks that nothing refers to any more.
+    pub freed: Vec<u32>,
+    /// Device blocks that an object refers to now.
+    pub referenced: Vec<u32>,
+    object_delta: i64,
+}
+
+/// Changes that are ready to be applied.
+pub(crate) struct Prepared {
+    pub(super) entries: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    pub freed: Vec<u32>,
+    pub(super) referenced: Vec<u32>,
+    pub(super) object_delta: i64,
+}
+
+const COUNT_BYTES: usize = 2;
+
+impl<'a> Changes<'a> {
+    pub fn new(metadata: &'a Metadata) -> Self {
+        Changes { metadata, slots: BTreeMap::new(), freed: Vec::new(), referenced: Vec::new(), object_delta: 0 }
+    }
+
+    pub fn finish(self) -> Prepared {
+        let changed = self.slots.into_iter().filter(|(_, slot)| slot.is_changed);
+        let entries = changed.map(|(key, slot)| (key, slot.value)).collect();
+        Prepared { entries, freed: self.freed, referenced: self.referenced, object_delta: self.object_delta }
+    }
+
+    fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
+        if !self.slots.contains_key(key) {
+            let value = self.metadata.tree.get(key)?.map(<[u8]>::to_vec);
+            self.slots.insert(key.to_vec(), Slot { value, is_changed: false });
+        }
+        Ok(self.slots[key].value.as_deref())
+    }
+
+    fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Result<(), Cold> {
+        match self.slots.get_mut(&key) {
+            Some(slot) => *slot = Slot { value, is_changed: true },
+            None => {
+                self.metadata.tree.touch(&key)?;
+                self.slots.insert(key, Slot { value, is_changed: true });
+            }
+        }
+        Ok(())
+    }
+
+    /// The keys from `from` to `to` that exist now.
+    fn keys_between(&self, from: &[u8], to: &[u8]) -> Result<Vec<Vec<u8>>, Cold> {
+        let mut found = BTreeMap::new();
+        self.metadata.tree.scan(from, to, |key, _| {
+            found.insert(key.to_vec(), true);
+            ControlFlow::Continue(())
+        })?;
+        for (key, slot) in self.slots.range(from.to_vec()..to.to_vec()) {
+            found.insert(key.clone(), slot.value.is_some());
+        }
+        Ok(found.into_iter().filter(|(_, exists)| *exists).map(|(key, _)| key).collect())
+    }
+
+    pub fn info(&mut self, object: &[u8]) -> Result<Option<ObjectInfo>, Unready> {
+        let value = self.get(&keys::header(object))?;
+        Ok(value.map(ObjectInfo::decode).transpose()?)
+    }
+
+    pub fn set_info(&mut self, object: &[u8], info: &ObjectInfo) -> Result<(), Unready> {
+        let key = keys::header(object);
+        self.object_delta += i64::from(self.get(&key)?.is_none());
+        Ok(self.set(key, Some(info.encode()))?)
+    }
+
+    pub fn chunk(&mut self, object: &[u8], index: usize) -> Result<Chunk, Unready> {
+        let value = self.get(&keys::chunk(object, index))?;
+        Ok(value.map(Chunk::decode).transpose()?.unwrap_or_default())
+    }
+
+    pub fn set_chunk(&mut self, object: &[u8], index: usize, chunk: &Chunk) -> Result<(), Unready> {
+        let value = (!chunk.is_empty()).then(|| chunk.encode());
+        Ok(self.set(keys::chunk(object, index), value)?)
+    }
+
+    /// Numbers of the object's chunks from `first` to `end`.
+    pub fn chunks_between(&self, object: &[u8], first: usize, end: usize) -> Result<Vec<usize>, Unready> {
+        let found = self.keys_between(&keys::chunk(object, first), &keys::chunk(object, end))?;
+        Ok(found.iter().map(|key| keys::chunk_index(key)).collect())
+    }
+
+    // ---- omap -------------------------------------------------------------------------------
+
+    pub fn omap_value(&self, object: &[u8], omap_key: &[u8]) -> Result<Option<Vec<u8>>, Unready> {
+        let entry = keys::omap_entry(object, omap_key);
+        let parts = self.keys_between(&entry, &keys::end_of(&entry))?;
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        let mut value = Vec::new();
+        for key in parts {
+            match self.slots.get(&key) {
+                Some(slot) => value.extend_from_slice(slot.value.as_deref().unwrap_or(&[])),
+                None => value.extend_from_slice(self.metadata.tree.get(&key)?.unwrap_or(&[])),
+            }
+        }
+        Ok(Some(value))
+    }
+
+    pub fn set_omap(&mut self, object: &[u8], omap_key: &[u8], value: Option<&[u8]>) -> Result<(), Unready> {
+        self.set_parts(&keys::omap_entry(object, omap_key), value)
+    }
+
+    /// Sets a value that may be long, in parts.
+    pub fn set_parts(&mut self, entry: &[u8], value: Option<&[u8]>) -> Result<(), Unready> {
+        for key in self.keys_between(entry, &keys::end_of(entry))? {
+            self.set(key, None)?;
+        }
+        let Some(value) = value else { return Ok(()) };
+        if value.is_empty() {
+            return Ok(self.set(keys::part(entry, 0), Some(Vec::new()))?);
+        }
+        for (index, part) in value.chunks(PART_BYTES).enumerate() {
+            self.set(keys::part(entry, index), Some(part.to_vec()))?;
+        }
+        Ok(())
+    }
+
+    pub fn set_value(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Unready> {
+        Ok(self.set(key, Some(value))?)
+    }
+
+    // ---- whole objects ----------------------------------------------------------------------
+
+    /// Removes everything of an object.
+    pub fn remove_object(&mut self, object: &[u8]) -> Result<(), Unready> {
+        let Some(info) = self.info(object)? else { return Ok(()) };
+        for index in self.chunks_between(object, 0, usize::from(u16::MAX))? {
+            let chunk = self.chunk(object, index)?;
+            for block in chunk.blocks.iter().filter(|block| **block != HOLE) {
+                self.release(block.device_block, info.may_share)?;
+            }
+        }
+        for key in self.keys_between(object, &keys::end_of(object))? {
+            self.set(key, None)?;
+        }
+        self.object_delta -= 1;
+        Ok(())
+    }
+
+    /// Makes `target` a copy of `source` that refers to the same blocks.
+    pub fn clone_object(&mut self, source: &[u8], target: &[u8]) -> Result<bool, Unready> {
+        let Some(info) = self.info(source)? else { return Ok(false) };
+        let shared = ObjectInfo { may_share: true, ..info };
+        self.set_info(source, &shared)?;
+        self.set_info(target, &shared)?;
+        for index in self.chunks_between(source, 0, usize::from(u16::MAX))? {
+            let chunk = self.chunk(source, index)?;
+            for block in chunk.blocks.iter().filter(|block| **block != HOLE) {
+                self.add_reference(block.device_block)?;
+            }
+            self.set_chunk(target, index, &chunk)?;
+        }
+        let omap = keys::omap(source);
+        for key in self.keys_between(&omap, &keys::end_of(&omap))? {
+            let value = self.get(&key)?.map(<[u8]>::to_vec);
+            let target_key = [&keys::omap(target), &key[omap.len()..]].concat();
+            self.set(target_key, value)?;
+        }
+        Ok(true)
+    }
+
+    // ---- blocks -----------------------------------------------------------------------------
+
+    /// Number of references to a block beyond the first.
+    pub fn further_references(&mut self, block: u32) -> Result<u16, Unready> {
+        let counts = self.shared_counts(block)?;
+        Ok(counts[(block % SHARED_BLOCKS_PER_ENTRY) as usize])
+    }
+
+    fn shared_counts(&mut self, block: u32) -> Result<[u16; SHARED_BLOCKS_PER_ENTRY as usize], Unready> {
+        let mut counts = [0; SHARED_BLOCKS_PER_ENTRY as usize];
+        let value = self.get(&keys::shared(block))?.unwrap_or(&[]);
+        for (count, bytes) in counts.iter_mut().zip(value.as_chunks::<COUNT_BYTES>().0) {
+            *count = u16::from_le_bytes(*bytes);
+        }
+        Ok(counts)
+    }
+
+    fn set_shared_count(&mut self, block: u32, count: u16) -> Result<(), Unready> {
+        let mut counts = self.shared_counts(block)?;
+        counts[(block % SHARED_BLOCKS_PER_ENTRY) as usize] = count;
+        let is_empty = counts.iter().all(|&count| count == 0);
+        let value = (!is_empty).then(|| counts.iter().flat_map(|count| count.to_le_bytes()).collect());
+        Ok(self.set(keys::shared(block), value)?)
+    }
+
+    fn add_reference(&mut self, block: u32) -> Result<(), Unready> {
+        let count = self.further_references(block)?.checked_add(1);
+        let count = count.ok_or(Unready::Invalid("an object has too many clones".into()))?;
+        self.set_shared_count(block, count)
+    }
+
+    /// An object does not refer to the block any more.
+    pub fn release(&mut self, block: u32, may_share: bool) -> Result<(), Unready> {
+        if may_share && let count @ 1.. = self.further_references(block)? {
+            return self.set_shared_count(block, count - 1);
+        }
+        self.freed.push(block);
+        Ok(())
+    }
+
+    /// Maps a block of an object and lets go of what it was mapped to before.
+    pub fn map_block(
+        &mut self,
+        chunk: &mut Chunk,
+        index: usize,
+        meta: BlockMeta,
+        may_share: bool,
+    ) -> Result<(), Unready> {
+        let old = std::mem::replace(&mut chunk.blocks[index], meta);
+        if old.device_block == meta.device_block {
+            return Ok(());
+        }
+        if meta != HOLE {
+            self.referenced.push(meta.device_block);
+        }
+        if old != HOLE { self.release(old.device_block, may_share) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,239 @@
+//! Object metadata: sizes, versions, where blocks are, their checksums and seals, omaps, placement
+//! groups' logs, all in one ordered key space (`keys`) on a copy-on-write B+tree (`tree`) of 4 KiB
+//! pages (`page`) of which only some are in memory (`pages`). A checkpoint writes the changed pages
+//! to fresh places and then the page table (`page_table`) that says where each page is.
+
+mod bitmap;
+mod changes;
+pub(crate) mod keys;
+mod page;
+pub(crate) mod page_table;
+mod pages;
+mod records;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::ControlFlow;
+
+use atoll_base::{BLOCK_BYTES, CodecError, ObjectName, PgId, Seals};
+use bytes::Bytes;
+
+pub(crate) use bitmap::Bitmap;
+pub(crate) use changes::{Changes, Prepared};
+pub use keys::ObjectKey;
+pub(crate) use page::PageKind;
+pub use pages::Cold;
+pub(crate) use pages::{Location, Pages};
+pub use records::ObjectInfo;
+pub(crate) use records::{BlockMeta, CHUNK_BLOCKS, CHUNK_BYTES, Chunk, HOLE, OBJECT_BLOCKS_MAX};
+pub(crate) use tree::Tree;
+
+/// Why something cannot be looked up or prepared now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unready {
+    /// Pages must be loaded first.
+    Cold(Cold),
+    /// An entry of the tree makes no sense.
+    Damaged(CodecError),
+    /// The caller asks for something that cannot be.
+    Invalid(String),
+}
+
+impl From<Cold> for Unready {
+    fn from(cold: Cold) -> Self {
+        Unready::Cold(cold)
+    }
+}
+
+impl From<CodecError> for Unready {
+    fn from(error: CodecError) -> Self {
+        Unready::Damaged(error)
+    }
+}
+
+/// Omap entries in key order, and whether more follow.
+pub type OmapPage = (Vec<(Bytes, Bytes)>, bool);
+
+/// The metadata of a store.
+pub(crate) struct Metadata {
+    pub tree: Tree,
+    pub bitmap: Bitmap,
+    pub object_count: u64,
+}
+
+impl Metadata {
+    /// What is known of an object as a whole.
+    pub fn info(&self, object: &[u8]) -> Result<Option<ObjectInfo>, Unready> {
+        let value = self.tree.get(&keys::header(object))?;
+        Ok(value.map(ObjectInfo::decode).transpose()?)
+    }
+
+    /// Where `count` blocks of an object from `first` on are.
+    pub fn blocks(&self, object: &[u8], first: usize, count: usize) -> Result<Vec<BlockMeta>, Unready> {
+        let mut blocks = vec![HOLE; count];
+        self.for_each_chunk(object, first, count, |index, chunk| {
+            for (position, block) in chunk.blocks.iter().enumerate() {
+                let place = (index * CHUNK_BLOCKS + position).checked_sub(first);
+                if let Some(output) = place.and_then(|place| blocks.get_mut(place)) {
+                    *output = *block;
+                }
+            }
+        })?;
+        Ok(blocks)
+    }
+
+    fn for_each_chunk(
+        &self,
+        object: &[u8],
+        first_block: usize,
+        block_count: usize,
+        mut visit: impl FnMut(usize, Chunk),
+    ) -> Result<(), Unready> {
+        if block_count == 0 {
+            return Ok(());
+        }
+        let (first, end) = (first_block / CHUNK_BLOCKS, (first_block + block_count).div_ceil(CHUNK_BLOCKS));
+        let mut damage = None;
+        self.tree.scan(
+            &keys::chunk(object, first),
+            &keys::chunk(object, end),
+            |key, value| match Chunk::decode(value) {
+                Ok(chunk) => {
+                    visit(keys::chunk_index(key), chunk);
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    damage = Some(error);
+                    ControlFlow::Break(())
+                }
+            },
+        )?;
+        damage.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// The seals of all units that overlap `length` bytes from `offset` on.
+    pub fn seals(
+        &self,
+        object: &[u8],
+        info: &ObjectInfo,
+        offset: u64,
+        length: u64,
+    ) -> Result<Option<Seals>, Unready> {
+        let Some((unit_bytes, seal_bytes)) = info.seal_shape() else { return Ok(None) };
+        let unit = u64::from(unit_bytes);
+        let (first, end) = ((offset / unit) as usize, (offset + length).div_ceil(unit) as usize);
+        let width = usize::from(seal_bytes);
+        let units_per_chunk = (CHUNK_BYTES / unit) as usize;
+        let mut bytes = vec![0; (end - first) * width];
+        let blocks_per_unit = unit_bytes as usize / BLOCK_BYTES;
+        self.for_each_chunk(object, first * blocks_per_unit, (end - first) * blocks_per_unit, |index, chunk| {
+            let chunk_first = index * units_per_chunk;
+            let from = chunk_first.max(first);
+            let to = (chunk_first + units_per_chunk).min(end);
+            chunk.get_seals(from - chunk_first, width, &mut bytes[(from - first) * width..(to - first) * width]);
+        })?;
+        Ok(Some(Seals { unit_bytes, seal_bytes, bytes: bytes.into() }))
+    }
+
+    /// The value of an omap entry.
+    pub fn omap_value(&self, object: &[u8], omap_key: &[u8]) -> Result<Option<Bytes>, Unready> {
+        Ok(self.value_in_parts(&keys::omap_entry(object, omap_key))?.map(Bytes::from))
+    }
+
+    /// A value that may be stored in parts.
+    pub fn value_in_parts(&self, entry: &[u8]) -> Result<Option<Vec<u8>>, Cold> {
+        let mut value: Option<Vec<u8>> = None;
+        self.tree.scan(entry, &keys::end_of(entry), |_, part| {
+            value.get_or_insert_default().extend_from_slice(part);
+            ControlFlow::Continue(())
+        })?;
+        Ok(value)
+    }
+
+    /// Omap entries with this prefix from this key on, up to `limit` of them and about `bytes_max`
+    /// bytes.
+    pub fn omap_page(
+        &self,
+        object: &[u8],
+        prefix: &[u8],
+        from: &[u8],
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<OmapPage, Unready> {
+        let omap = keys::omap(object);
+        let start = keys::omap_from(object, from.max(prefix));
+        let mut entries: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        let (mut bytes, mut more) = (0, false);
+        self.tree.scan(&start, &keys::end_of(&omap), |key, part| {
+            let Some((omap_key, _)) = keys::parse_omap(&omap, key) else { return ControlFlow::Continue(()) };
+            if !omap_key.starts_with(prefix) {
+                return ControlFlow::Break(());
+            }
+            if let Some((last, value)) = entries.last_mut()
+                && *last == omap_key
+            {
+                bytes += part.len();
+                value.extend_from_slice(part);
+                return ControlFlow::Continue(());
+            }
+            if entries.len() == limit || bytes >= bytes_max {
+                more = true;
+                return ControlFlow::Break(());
+            }
+            bytes += omap_key.len() + part.len();
+            entries.push((omap_key, part.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        Ok((entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect(), more))
+    }
+
+    /// Names of a group's objects behind `after`, up to `limit`.
+    pub fn names_after(
+        &self,
+        pg: PgId,
+        after: Option<&ObjectName>,
+        limit: usize,
+    ) -> Result<Vec<ObjectName>, Cold> {
+        let all = keys::objects_of(pg);
+        let end = keys::end_of(&all);
+        let mut from = match after {
+            Some(name) => keys::end_of(&keys::object(&ObjectKey { pg, name: name.clone() })),
+            None => all,
+        };
+        let mut names = Vec::new();
+        while names.len() < limit {
+            // The first key of an object is its header; the next object is looked for behind all
+            // others of this one.
+            let mut found = None;
+            self.tree.scan(&from, &end, |key, _| {
+                found = keys::parse_object(key).map(|(object, _)| object);
+                ControlFlow::Break(())
+            })?;
+            let Some(object) = found else { break };
+            from = keys::end_of(&keys::object(&object));
+            names.push(object.name);
+        }
+        Ok(names)
+    }
+
+    /// Applies changes that were prepared from this very state.
+    pub fn apply(&mut self, prepared: Prepared) {
+        for (key, value) in prepared.entries {
+            let done = match &value {
+                Some(value) => self.tree.put(&key, value),
+                None => self.tree.remove(&key).map(|_| ()),
+            };
+            done.expect("preparing the changes looked at every leaf");
+        }
+        self.object_count =
+            self.object_count.checked_add_signed(prepared.object_delta).expect("objects are counted");
+        for block in prepared.referenced {
+            self.bitmap.set(&mut self.tree.pages, block, true);
+        }
+        for block in prepared.freed {
+            self.bitmap.set(&mut self.tree.pages, block, false);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The values behind the keys of objects: headers, and chunks of 16 blocks with their seals.
+
+use atoll_base::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
+use atoll_base::{BLOCK_BYTES, CodecError, Epoch, Reader, Version};
+use bytes::Bytes;
+
+pub(crate) const OBJECT_BLOCKS_MAX: usize = (OBJECT_BYTES_MAX / BLOCK_BYTES as u64) as usize;
+/// Blocks per chunk: what one small write covers at most, and one seal of the largest unit.
+pub(crate) const CHUNK_BLOCKS: usize = 16;
+pub(crate) const CHUNK_BYTES: u64 = (CHUNK_BLOCKS * BLOCK_BYTES) as u64;
+
+const _: () = assert!(CHUNK_BYTES == atoll_base::limits::SEAL_UNIT_BYTES_MAX as u64);
+const _: () = assert!(1 + CHUNK_BLOCKS * (8 + SEAL_BYTES_MAX) <= super::page::VALUE_BYTES_MAX);
+
+/// Where a block of an object is on the device, and the CRC-32C of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockMeta {
+    /// Device block; 0 means that the block is a hole.
+    pub device_block: u32,
+    pub crc: u32,
+}
+
+pub(crate) const HOLE: BlockMeta = BlockMeta { device_block: 0, crc: 0 };
+
+/// What is known of an object as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Version of the last change.
+    pub version: Version,
+    /// Bytes of data per seal; 0 while the object has no seals.
+    pub(crate) seal_unit_bytes: u32,
+    pub(crate) seal_bytes: u16,
+    /// Whether blocks of this object may also belong to others.
+    pub(crate) may_share: bool,
+}
+
+const HEADER_BYTES: usize = 31;
+
+impl ObjectInfo {
+    /// Bytes of data per seal and bytes per seal, if the object has seals.
+    pub fn seal_shape(&self) -> Option<(u32, u16)> {
+        (self.seal_unit_bytes != 0).then_some((self.seal_unit_bytes, self.seal_bytes))
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        bytes.extend(self.size_bytes.to_le_bytes());
+        bytes.extend(self.version.epoch.0.to_le_bytes());
+        bytes.extend(self.version.sequence.to_le_bytes());
+        bytes.extend(self.seal_unit_bytes.to_le_bytes());
+        bytes.extend(self.seal_bytes.to_le_bytes());
+        bytes.push(u8::from(self.may_share));
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
+        let size_bytes = reader.u64("object size")?;
+        let epoch = Epoch(reader.u64("epoch")?);
+        let version = Version { epoch, sequence: reader.u64("sequence")? };
+        let (seal_unit_bytes, seal_bytes) = (reader.u32("seal unit")?, reader.u16("seal length")?);
+        let may_share = reader.u8("flags")? != 0;
+        reader.finish()?;
+        let is_valid_seal = seal_unit_bytes == 0
+            || seal_unit_bytes >= BLOCK_BYTES as u32
+                && CHUNK_BYTES.is_multiple_of(u64::from(seal_unit_bytes))
+                && usize::from(seal_bytes) <= SEAL_BYTES_MAX;
+        if !is_valid_seal || size_bytes > OBJECT_BYTES_MAX {
+            return Err(CodecError::Invalid { what: "object header", value: size_bytes });
+        }
+        Ok(ObjectInfo { size_bytes, version, seal_unit_bytes, seal_bytes, may_share })
+    }
+}
+
+/// 16 consecutive blocks of an object: `count u8 | (device block u32, crc u32) ... | seals`. Holes
+/// and unset seals at the end are left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub blocks: [BlockMeta; CHUNK_BLOCKS],
+    /// The seals of the units that begin in the chunk, one after the other; may end early.
+    pub seals: Vec<u8>,
+}
+
+impl Default for Chunk {
+    fn default() -> Self {
+        Chunk { blocks: [HOLE; CHUNK_BLOCKS], seals: Vec::new() }
+    }
+}
+
+impl Chunk {
+    pub fn is_empty(&self) -> bool {
+        self.blocks.iter().all(|block| *block == HOLE) && self.seals.iter().all(|&byte| byte == 0)
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let count = self.blocks.iter().rposition(|block| *block != HOLE).map_or(0, |last| last + 1);
+        let seal_bytes = self.seals.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        let mut bytes = Vec::with_capacity(1 + 8 * count + seal_bytes);
+        bytes.push(count as u8);
+        for block in &self.blocks[..count] {
+            bytes.extend(block.device_block.to_le_bytes());
+            bytes.extend(block.crc.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.seals[..seal_bytes]);
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut chunk = Chunk::default();
+        let (&count, rest) = bytes.split_first().ok_or(CodecError::Truncated { what: "chunk" })?;
+        let count = usize::from(count);
+        let blocks_and_seals = rest.split_at_checked(8 * count).filter(|_| count <= CHUNK_BLOCKS);
+        let (blocks, seals) = blocks_and_seals.ok_or(CodecError::Truncated { what: "chunk" })?;
+        for (block, bytes) in chunk.blocks.iter_mut().zip(blocks.as_chunks::<8>().0) {
+            let [a, b, c, d, crc @ ..] = *bytes;
+            let device_block = u32::from_le_bytes([a, b, c, d]);
+            let crc = if device_block == 0 { 0 } else { u32::from_le_bytes(crc) };
+            *block = BlockMeta { device_block, crc };
+        }
+        chunk.seals = seals.to_vec();
+        Ok(chunk)
+    }
+
+    /// Stores consecutive seals from the `first` one of the chunk on.
+    pub fn set_seals(&mut self, first: usize, seal_bytes: usize, seals: &[u8]) {
+        let (start, end) = (first * seal_bytes, first * seal_bytes + seals.len());
+        if self.seals.len() < end {
+            self.seals.resize(end, 0);
+        }
+        self.seals[start..end].copy_from_slice(seals);
+    }
+
+    /// Copies consecutive seals from the `first` one of the chunk on; unset ones stay as they are.
+    pub fn get_seals(&self, first: usize, seal_bytes: usize, output: &mut [u8]) {
+        let stored = self.seals.get(first * seal_bytes..).unwrap_or(&[]);
+        let length = stored.len().min(output.len());
+        output[..length].copy_from_slice(&stored[..length]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn chunks_round_trip(
+            blocks in proptest::collection::vec((0u32..3, 1u32..9), 16), seals in proptest::collection::vec(1u8..9, 0..64),
+        ) {
+            let mut chunk = Chunk { seals, ..Chunk::default() };
+            for (block, (device_block, crc)) in chunk.blocks.iter_mut().zip(blocks) {
+                *block = if device_block == 0 { HOLE } else { BlockMeta { device_block, crc } };
+            }
+            prop_assert_eq!(Chunk::decode(&chunk.encode()).unwrap(), chunk);
+        }
+
+        #[test]
+        fn headers_round_trip(size in 0u64..OBJECT_BYTES_MAX, epoch: u64, sequence: u64, may_share: bool) {
+            let version = Version { epoch: Epoch(epoch), sequence };
+            let info = ObjectInfo { size_bytes: size, version, seal_unit_bytes: 4096, seal_bytes: 28, may_share };
+            prop_assert_eq!(ObjectInfo::decode(&info.encode()).unwrap(), info);
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes: Vec<u8>) {
+            let _ = ObjectInfo::decode(&bytes);
+            let _ = Chunk::decode(&bytes);
+        }
+    }
+}

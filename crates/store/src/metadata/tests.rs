@@ -1,0 +1,186 @@
+//! The tree against a `BTreeMap`, with freezes, writes, evictions and cold reads mixed in.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use proptest::prelude::*;
+
+use super::page::PageKind;
+use super::pages::{Cold, Pages};
+use super::tree::Tree;
+
+/// A tree whose pages are written to and loaded from a map.
+struct Harness {
+    tree: Tree,
+    device: BTreeMap<u32, BlockBuffer>,
+    next_block: u32,
+    frozen: Vec<u32>,
+    model: BTreeMap<Vec<u8>, Vec<u8>>,
+    frozen_model: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Harness {
+    fn new() -> Self {
+        let mut pages = Pages::new();
+        pages.add(super::pages::Location::default());
+        pages.create_as(0, PageKind::Leaf);
+        Harness {
+            tree: Tree { pages, root: 0 },
+            device: BTreeMap::new(),
+            next_block: 1,
+            frozen: Vec::new(),
+            model: BTreeMap::new(),
+            frozen_model: BTreeMap::new(),
+        }
+    }
+
+    /// Repeats an operation until all pages that it needs are loaded.
+    fn warm<T>(&mut self, mut operation: impl FnMut(&mut Tree) -> Result<T, Cold>) -> T {
+        loop {
+            match operation(&mut self.tree) {
+                Ok(value) => return value,
+                Err(Cold(pages)) => {
+                    for number in pages {
+                        assert!(self.tree.pages.start_loading(number));
+                        let block = self.device[&self.tree.pages.location(number).block].clone();
+                        assert!(self.tree.pages.loaded(number, block));
+                    }
+                }
+            }
+        }
+    }
+
+    fn freeze(&mut self) {
+        self.write_all();
+        let (frozen, given_up) = self.tree.pages.freeze();
+        self.frozen = frozen;
+        self.frozen_model = self.model.clone();
+        for (_, location) in given_up {
+            self.device.remove(&location.block).unwrap();
+        }
+    }
+
+    fn write_one(&mut self) -> bool {
+        let Some(number) = self.frozen.pop() else { return false };
+        if self.tree.pages.is_to_be_written(number) {
+            let mut block = BlockBuffer::zeroed(1);
+            let old = self.tree.pages.write_frozen(number, self.next_block, block.as_mut_slice());
+            if old.block != 0 {
+                self.device.remove(&old.block).unwrap();
+            }
+            self.device.insert(self.next_block, block);
+            self.next_block += 1;
+            self.tree.pages.written(number);
+        }
+        true
+    }
+
+    fn write_all(&mut self) {
+        while self.write_one() {}
+    }
+
+    /// What a reader of the device alone would find: the frozen state.
+    fn check_device(&mut self) {
+        self.write_all();
+        let mut pages = Pages::new();
+        for number in 0..self.tree.pages.count() {
+            pages.add(self.tree.pages.location(number));
+        }
+        let tree = Tree { pages, root: 0 };
+        let mut reopened = Harness { tree, ..Harness::new() };
+        reopened.device = self.device.clone();
+        if reopened.tree.pages.is_live(0) {
+            assert_eq!(reopened.all(), self.frozen_model);
+        }
+    }
+
+    fn all(&mut self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        self.warm(|tree| {
+            let mut found = BTreeMap::new();
+            tree.scan(b"", &[0xff; 40], |key, value| {
+                found.insert(key.to_vec(), value.to_vec());
+                ControlFlow::Continue(())
+            })?;
+            Ok(found)
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u16, usize, bool),
+    Remove(u16),
+    RemoveRange(u16, u16),
+    Get(u16),
+    Freeze,
+    WriteSome(u8),
+    Evict,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (0u16..400, 0usize..1024, any::<bool>()).prop_map(|(k, n, long)| Step::Put(k, n, long)),
+        6 => (0u16..400).prop_map(Step::Remove),
+        1 => (0u16..400, 0u16..300).prop_map(|(k, n)| Step::RemoveRange(k, n)),
+        3 => (0u16..400).prop_map(Step::Get),
+        1 => Just(Step::Freeze),
+        2 => any::<u8>().prop_map(Step::WriteSome),
+        1 => Just(Step::Evict),
+    ]
+}
+
+fn key(number: u16, is_long: bool) -> Vec<u8> {
+    let mut key = format!("object/{:03}", number).into_bytes();
+    if is_long && number.is_multiple_of(7) {
+        key.extend(vec![b'x'; 1_800]);
+    }
+    key
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn the_tree_is_an_ordered_map(steps in proptest::collection::vec(step(), 1..600)) {
+        let mut harness = Harness::new();
+        for step in steps {
+            match step {
+                Step::Put(number, length, is_long) => {
+                    let (key, value) = (key(number, is_long), vec![number as u8; length]);
+                    harness.warm(|tree| tree.put(&key, &value));
+                    harness.model.insert(key, value);
+                }
+                Step::Remove(number) => {
+                    let key = key(number, number % 2 == 0);
+                    let was_there = harness.warm(|tree| tree.remove(&key));
+                    prop_assert_eq!(was_there, harness.model.remove(&key).is_some());
+                }
+                Step::RemoveRange(first, count) => {
+                    let range = key(first, false)..key(first.saturating_add(count), false);
+                    let keys: Vec<Vec<u8>> = harness.model.range(range).map(|(key, _)| key.clone()).collect();
+                    for key in keys {
+                        prop_assert!(harness.warm(|tree| tree.remove(&key)));
+                        harness.model.remove(&key);
+                    }
+                }
+                Step::Get(number) => {
+                    let key = key(number, true);
+                    let found = harness.warm(|tree| Ok(tree.get(&key)?.map(<[u8]>::to_vec)));
+                    prop_assert_eq!(found.as_ref(), harness.model.get(&key));
+                }
+                Step::Freeze => harness.freeze(),
+                Step::WriteSome(count) => {
+                    for _ in 0..count % 8 {
+                        harness.write_one();
+                    }
+                }
+                Step::Evict => harness.tree.pages.evict(8 * BLOCK_BYTES as u64),
+            }
+        }
+        let all = harness.all();
+        prop_assert_eq!(&all, &harness.model);
+        harness.check_device();
+        harness.freeze();
+        harness.check_device();
+    }
+}

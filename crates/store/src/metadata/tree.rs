@@ -1,0 +1,333 @@
+//! The ordered key space: a B+tree of [`Page`]s (Bayer and McCreight 1972; leaves hold all values).
+//! Every operation that needs a page which is not in memory fails with [`Cold`] before it has
+//! changed anything.
+
+use std::ops::ControlFlow;
+
+use super::page::{KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, PageKind, VALUE_BYTES_MAX, common_bytes, entry_bytes};
+use super::pages::{Cold, Pages};
+
+/// Children of a branch that a scan which meets a cold one asks for at once.
+const READ_AHEAD_PAGES: usize = 16;
+/// A leaf below this is merged with a neighbour, if one is in memory and both fit well.
+const MERGE_BELOW_BYTES: usize = PAGE_CAPACITY_BYTES / 4;
+const MERGED_BYTES_MAX: usize = PAGE_CAPACITY_BYTES / 4 * 3;
+/// Deeper than any tree of 2^32 pages; a longer way down means damaged pages.
+const DEPTH_MAX: usize = 64;
+
+type Entry = (Vec<u8>, Vec<u8>);
+
+/// The way from the root to a leaf: branches and the entry taken in each.
+type Path = Vec<(u32, usize)>;
+
+/// The tree over the pages.
+pub(crate) struct Tree {
+    pub pages: Pages,
+    pub root: u32,
+}
+
+impl Tree {
+    /// The value of a key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
+        let mut number = self.root;
+        for _ in 0..DEPTH_MAX {
+            let page = self.pages.get(number)?;
+            if page.is_leaf() {
+                return Ok(page.search(key).ok().map(|index| page.value(index)));
+            }
+            number = page.child(page.child_index(key));
+        }
+        panic!("metadata page {} leads to itself", self.root);
+    }
+
+    /// Makes sure that `put` or `remove` of the key would find its leaf in memory.
+    pub fn touch(&self, key: &[u8]) -> Result<(), Cold> {
+        self.get(key).map(|_| ())
+    }
+
+    fn descend(&self, key: &[u8]) -> Result<(Path, u32), Cold> {
+        let mut path = Path::new();
+        let mut number = self.root;
+        loop {
+            assert!(path.len() < DEPTH_MAX, "metadata page {} leads to itself", self.root);
+            let page = self.pages.get(number)?;
+            if page.is_leaf() {
+                return Ok((path, number));
+            }
+            let index = page.child_index(key);
+            path.push((number, index));
+            number = page.child(index);
+        }
+    }
+
+    /// Visits the entries from `from` (included) to `to` (excluded) in key order.
+    pub fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), Cold> {
+        let mut from = from.to_vec();
+        let mut key = Vec::new();
+        while &from[..] < to {
+            let (leaf, next) = self.leaf_from(&from, to)?;
+            let page = self.pages.get(leaf)?;
+            let start = page.search(&from).unwrap_or_else(|index| index);
+            key.clear();
+            key.extend_from_slice(page.prefix());
+            let prefix_bytes = key.len();
+            for index in start..page.count() {
+                key.truncate(prefix_bytes);
+                key.extend_from_slice(page.suffix(index));
+                if &key[..] >= to || visit(&key, page.value(index)).is_break() {
+                    return Ok(());
+                }
+            }
+            match next {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The leaf that holds `from`, and the lower bound of the leaf behind it.
+    fn leaf_from(&self, from: &[u8], to: &[u8]) -> Result<(u32, Option<Vec<u8>>), Cold> {
+        let mut next = None;
+        let mut number = self.root;
+        for _ in 0..DEPTH_MAX {
+            let page = self.pages.get(number)?;
+            if page.is_leaf() {
+                return Ok((number, next));
+            }
+            let index = page.child_index(from);
+            if index + 1 < page.count() {
+                next = Some(page.key(index + 1));
+            }
+            let child = page.child(index);
+            if !self.pages.is_resident(child) {
+                let ahead = (index..page.count())
+                    .take(READ_AHEAD_PAGES)
+                    .take_while(|&sibling| sibling == index || &page.key(sibling)[..] < to)
+                    .map(|sibling| page.child(sibling));
+                return Err(Cold(ahead.filter(|&child| !self.pages.is_resident(child)).collect()));
+            }
+            number = child;
+        }
+        panic!("metadata page {} leads to itself", self.root);
+    }
+
+    /// Sets the value of a key.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Cold> {
+        assert!(key.len() <= KEY_BYTES_MAX && value.len() <= VALUE_BYTES_MAX, "entries are within their limits");
+        let (path, leaf) = self.descend(key)?;
+        let page = self.pages.get_mut(leaf);
+        let mut entries;
+        let place = page.search(key);
+        match place {
+            Ok(index) if page.replace(index, value) => return Ok(()),
+            Err(index) if page.insert(index, key, value) => return Ok(()),
+            Ok(index) => {
+                entries = page.entries();
+                entries[index].1 = value.to_vec();
+            }
+            Err(index) => {
+                entries = page.entries();
+                entries.insert(index, (key.to_vec(), value.to_vec()));
+            }
+        }
+        let is_append = place == Err(entries.len() - 1);
+        self.split(path, leaf, &entries, is_append);
+        Ok(())
+    }
+
+    /// Spreads `entries`, which do not fit into page `number`, over it and fresh pages behind it.
+    fn split(&mut self, mut path: Path, number: u32, entries: &[Entry], is_append: bool) {
+        let kind = self.pages.get_mut(number).kind();
+        let groups = partition(entries, is_append);
+        let mut children: Vec<Entry> = Vec::new();
+        for (position, group) in groups.iter().enumerate() {
+            let is_first = position == 0;
+            let page_number = match is_first && number != self.root {
+                true => number,
+                false => self.pages.create(kind),
+            };
+            self.pages.get_mut(page_number).fill(&entries[group.clone()]);
+            let lower_bound = match (is_first, kind) {
+                (true, _) => Vec::new(),
+                (false, PageKind::Leaf) => separator(&entries[group.start - 1].0, &entries[group.start].0),
+                (false, _) => entries[group.start].0.clone(),
+            };
+            children.push((lower_bound, page_number.to_le_bytes().to_vec()));
+        }
+        if number == self.root {
+            // The root keeps its number and becomes the parent of all parts.
+            let page = self.pages.get_mut(number);
+            *page = super::page::Page::new(number, PageKind::Branch);
+            return page.fill(&children);
+        }
+        let (parent, index) = path.pop().expect("every page but the root has a parent");
+        self.insert_children(path, parent, index + 1, &children[1..]);
+    }
+
+    fn insert_children(&mut self, path: Path, parent: u32, index: usize, children: &[Entry]) {
+        let page = self.pages.get_mut(parent);
+        let mut inserted = 0;
+        for (position, (key, value)) in children.iter().enumerate() {
+            if !page.insert(index + position, key, value) {
+                break;
+            }
+            inserted += 1;
+        }
+        if inserted == children.len() {
+            return;
+        }
+        let mut entries = page.entries();
+        let is_append = index + inserted == entries.len();
+        let rest = children[inserted..].iter().cloned();
+        entries.splice(index + inserted..index + inserted, rest);
+        self.split(path, parent, &entries, is_append && children.len() - inserted == 1);
+    }
+
+    /// Removes a key. False if it was not there.
+    pub fn remove(&mut self, key: &[u8]) -> Result<bool, Cold> {
+        let (path, leaf) = self.descend(key)?;
+        let Ok(index) = self.pages.get(leaf)?.search(key) else { return Ok(false) };
+        let page = self.pages.get_mut(leaf);
+        page.remove(index);
+        if page.count() == 0 {
+            self.remove_empty(path, leaf);
+        } else if page.used_bytes() < MERGE_BELOW_BYTES {
+            self.merge(path, leaf);
+        }
+        Ok(true)
+    }
+
+    /// Takes an empty page out of the tree.
+    fn remove_empty(&mut self, mut path: Path, number: u32) {
+        let Some((parent, index)) = path.pop() else {
+            // An empty tree is one empty leaf.
+            *self.pages.get_mut(number) = super::page::Page::new(number, PageKind::Leaf);
+            return;
+        };
+        self.pages.free(number);
+        let page = self.pages.get_mut(parent);
+        page.remove(index);
+        if page.count() == 0 {
+            self.remove_empty(path, parent);
+        } else {
+            self.lower_root();
+        }
+    }
+
+    /// Merges a small leaf with a neighbour under the same parent.
+    fn merge(&mut self, mut path: Path, number: u32) {
+        let Some((parent, index)) = path.pop() else { return };
+        let Ok(page) = self.pages.get(parent) else { return };
+        let neighbours = [index.checked_sub(1).map(|left| (left, index)), Some((index, index + 1))];
+        let pairs = neighbours.into_iter().flatten().filter(|&(_, right)| right < page.count());
+        let pairs: Vec<(u32, u32, usize)> =
+            pairs.map(|(left, right)| (page.child(left), page.child(right), right)).collect();
+        for (left, right, right_index) in pairs {
+            assert!(left == number || right == number, "one of the two is the small leaf");
+            let (Ok(left_page), Ok(right_page)) = (self.pages.get(left), self.pages.get(right)) else { continue };
+            let entries: Vec<Entry> = left_page.entries().into_iter().chain(right_page.entries()).collect();
+            if filled_bytes(&entries) > MERGED_BYTES_MAX {
+                continue;
+            }
+            self.pages.get_mut(left).fill(&entries);
+            self.pages.free(right);
+            self.pages.get_mut(parent).remove(right_index);
+            return self.lower_root();
+        }
+    }
+
+    /// A root with a single child becomes that child, if it is in memory.
+    fn lower_root(&mut self) {
+        while let Ok(root) = self.pages.get(self.root)
+            && !root.is_leaf()
+            && root.count() == 1
+            && let child = root.child(0)
+            && let Ok(page) = self.pages.get(child)
+        {
+            let (kind, entries) = (page.kind(), page.entries());
+            let root = self.pages.get_mut(self.root);
+            *root = super::page::Page::new(self.root, kind);
+            root.fill(&entries);
+            self.pages.free(child);
+        }
+    }
+
+    /// Calls `visit` with every page of the tree below `number`, parents first, as far as `load`
+    /// brings pages into memory; for checking whole trees.
+    pub fn walk<E>(
+        &mut self,
+        number: u32,
+        depth: usize,
+        load: &mut impl FnMut(&mut Pages, u32) -> Result<(), E>,
+        visit: &mut impl FnMut(&super::page::Page, usize),
+    ) -> Result<(), E> {
+        load(&mut self.pages, number)?;
+        let Ok(page) = self.pages.get(number) else { return Ok(()) };
+        visit(page, depth);
+        if page.is_leaf() || depth >= DEPTH_MAX {
+            return Ok(());
+        }
+        let children: Vec<u32> = (0..page.count()).map(|index| page.child(index)).collect();
+        for child in children {
+            self.walk(child, depth + 1, load, visit)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that these entries take in a page of their own, at most.
+fn filled_bytes(entries: &[Entry]) -> usize {
+    let common = common_prefix_bytes(entries);
+    common + entries.iter().map(|(key, value)| entry_bytes(key, value) - common).sum::<usize>()
+}
+
+fn common_prefix_bytes(entries: &[Entry]) -> usize {
+    match entries {
+        [(first, _), .., (last, _)] => common_bytes(first, last),
+        _ => 0,
+    }
+}
+
+/// Cuts entries that do not fit into one page into groups that do.
+fn partition(entries: &[Entry], is_append: bool) -> Vec<std::ops::Range<usize>> {
+    let count = entries.len();
+    if is_append && filled_bytes(&entries[..count - 1]) <= PAGE_CAPACITY_BYTES {
+        // Keys that come in order leave full pages behind.
+        return vec![0..count - 1, count - 1..count];
+    }
+    let common = common_prefix_bytes(entries);
+    let sizes = entries.iter().map(|(key, value)| entry_bytes(key, value) - common);
+    let total: usize = sizes.clone().sum();
+    let mut left = 0;
+    let middle = sizes
+        .take_while(|size| {
+            left += size;
+            left <= total / 2
+        })
+        .count()
+        .clamp(1, count - 1);
+    let fits = |range: std::ops::Range<usize>| filled_bytes(&entries[range]) <= PAGE_CAPACITY_BYTES;
+    if fits(0..middle) && fits(middle..count) {
+        return vec![0..middle, middle..count];
+    }
+    let mut groups = Vec::new();
+    let mut start = 0;
+    for index in 1..=count {
+        if index == count || !fits(start..index + 1) {
+            groups.push(start..index);
+            start = index;
+        }
+    }
+    groups
+}
+
+/// The shortest key that is above `left` and not above `right`.
+fn separator(left: &[u8], right: &[u8]) -> Vec<u8> {
+    right[..common_bytes(left, right) + 1].to_vec()
+}
