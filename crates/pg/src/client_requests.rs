@@ -36,6 +36,12 @@ pub(crate) struct WaitingRequest {
     loading: Option<Token>,
 }
 
+impl WaitingRequest {
+    fn new(client: ClientId, sequence: u64, object: ObjectName, what: Waiting) -> Self {
+        WaitingRequest { client, sequence, object, what, loading: None }
+    }
+}
+
 /// What became of an attempt to start a request.
 enum Attempt {
     Done,
@@ -57,8 +63,7 @@ impl Pg {
         if let Err(refusal) = checked {
             return self.reply_read(client, sequence, Err(refusal), Bytes::new());
         }
-        let what = Waiting::Read(request);
-        self.enqueue(WaitingRequest { client, sequence, object, what, loading: None }, view);
+        self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
     }
 
     /// A client wants to write.
@@ -90,8 +95,7 @@ impl Pg {
             return self.reply_written(client, sequence, Err(refusal));
         }
         let object = request.object.clone();
-        let what = Waiting::Write(id, request);
-        self.enqueue(WaitingRequest { client, sequence, object, what, loading: None }, view);
+        self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Write(id, request)), view);
     }
 
     /// Whether the request is known already; then it is answered, or will be, on this connection.
@@ -288,8 +292,7 @@ impl Pg {
             view.check_write(self.id, members, &object, &write.mutations, payload_bytes).err()
         });
         if let Some(refusal) = refusal {
-            let what = Waiting::Refuse(id, refusal);
-            return self.start(WaitingRequest { client, sequence, object, what, loading: None }, view);
+            return self.start(WaitingRequest::new(client, sequence, object, Waiting::Refuse(id, refusal)), view);
         }
         let creates = !view.object_exists(self.id, &object);
         self.order(client, id, write, creates);
@@ -493,8 +496,7 @@ impl Pg {
         let is_in_flight = self.in_flight.iter().any(|write| write.shows_in(&read.object, &request));
         if is_in_flight || !view.is_read_loaded(self.id, &read.object, &request) {
             let CopyRead { client, sequence, object, .. } = read;
-            let what = Waiting::Read(request);
-            return self.enqueue(WaitingRequest { client, sequence, object, what, loading: None }, view);
+            return self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
         }
         read.copies_left.pop();
         match result {

@@ -55,8 +55,8 @@ impl Pg {
         let job = self.sync_jobs.iter_mut().find(|(_, job)| job.listing == Some(token));
         // Without a job: it was stopped or replaced meanwhile.
         let Some((&to, job)) = job else { return };
-        // The list may be as old as the question: the group is peering, so nothing is written
-        // meanwhile, and no object is missed.
+        // It does not matter at which moment since it was asked for the list was made: the group
+        // is peering, so no writes flow, and the list cannot miss objects.
         let whole = Touched { whole: true, ..Touched::default() };
         let objects = objects.into_iter().chain([meta_object()]);
         job.objects = objects.map(|object| (object, whole.clone())).collect();

@@ -47,6 +47,15 @@ pub enum Event {
     ClientRetries { op: usize, attempt: u32 },
 }
 
+impl Event {
+    /// Whether something may still follow from it when all else is quiet: a member whose device was
+    /// replaced last of all is filled only after its connections have come and gone.
+    fn may_unsettle(&self) -> bool {
+        use Event::{PeerDown, PeerMessage, PeerUp, Request};
+        matches!(self, Request { .. } | PeerMessage { .. } | PeerUp { .. } | PeerDown { .. })
+    }
+}
+
 pub struct Member {
     pub incarnation: u64,
     pub pg: Option<Pg>,
@@ -192,7 +201,7 @@ impl World {
                     && member.owed_reads.is_empty()
                     && member.owed_writes.is_empty()
             })
-            && !self.queue.values().any(|event| matches!(event, Event::Request { .. } | Event::PeerMessage { .. }))
+            && !self.queue.values().any(Event::may_unsettle)
     }
 
     fn what_is_missing(&self) -> String {
