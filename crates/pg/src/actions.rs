@@ -2,7 +2,8 @@
 
 use atoll_base::records::PgRecord;
 use atoll_base::{
-    LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, Touched, Transaction, Version,
+    Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, Touched,
+    Transaction, Version,
 };
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -15,6 +16,27 @@ pub struct Token(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
+/// What a group is about to look at in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// What a read looks at.
+    Read {
+        /// The object.
+        object: ObjectName,
+        /// What to read.
+        request: ReadRequest,
+    },
+    /// What a write's conditions, checks and mutations look at.
+    Write {
+        /// The object.
+        object: ObjectName,
+        /// What must hold.
+        conditions: Vec<Condition>,
+        /// What is to be changed.
+        mutations: Vec<Mutation>,
+    },
+}
+
 /// What the shell must do.
 #[derive(Debug)]
 pub enum Action {
@@ -26,8 +48,15 @@ pub enum Action {
         /// What to submit.
         transaction: Transaction,
     },
+    /// Bring into memory what the group is about to look at; answer with [`crate::Pg::loaded`].
+    Load {
+        /// Repeated in the answer.
+        token: Token,
+        /// What to bring.
+        lookup: Lookup,
+    },
     /// Read from the store; answer with [`crate::Pg::read_done`]. What is read is the state at the
-    /// time of this action.
+    /// time of this action. The view has said that it is loaded.
     Read {
         /// Repeated in the answer.
         token: Token,
@@ -36,8 +65,14 @@ pub enum Action {
         /// What to read.
         request: ReadRequest,
     },
+    /// List all objects of the group but its own one; answer with [`crate::Pg::objects_listed`].
+    ListObjects {
+        /// Repeated in the answer.
+        token: Token,
+    },
     /// Read the parts of an object that a lagging member lacks, as transactions that bring it
-    /// level; answer with [`crate::Pg::sync_ready`].
+    /// level; answer with [`crate::Pg::sync_ready`]. Nothing need be loaded: the shell loads what
+    /// it reads.
     ReadForSync {
         /// Repeated in the answer.
         token: Token,
@@ -91,15 +126,32 @@ pub enum ReadFailure {
 pub type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
 
 /// The store of this member, as changed by everything submitted so far.
+///
+/// Not all of it is in memory. [`ObjectView::object_exists`], [`ObjectView::omap_value`],
+/// [`ObjectView::check_write`] and [`ObjectView::matches_checks`] are called only for what the view
+/// says is loaded; for anything else the group asks for [`Action::Load`] first. What is loaded
+/// stays so until the shell has taken all actions of the group, so that a read finds what the view
+/// promised; then it may be evicted at any time.
 pub trait ObjectView {
+    /// Whether everything that a read looks at is in memory now.
+    fn is_read_loaded(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> bool;
+
+    /// Whether everything that a write looks at is in memory now: whether the object exists, what
+    /// the conditions ask for (fences in the group's own object included), and what
+    /// [`ObjectView::check_write`] needs.
+    fn is_write_loaded(
+        &self,
+        pg: PgId,
+        object: &ObjectName,
+        conditions: &[Condition],
+        mutations: &[Mutation],
+    ) -> bool;
+
     /// Whether the object exists.
     fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool;
 
     /// Value of an omap entry.
     fn omap_value(&self, pg: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes>;
-
-    /// Names of all objects of the group but its own one.
-    fn objects(&self, pg: PgId) -> Vec<ObjectName>;
 
     /// Version of the newest write.
     fn head(&self, pg: PgId) -> Version;
@@ -117,8 +169,9 @@ pub trait ObjectView {
         payload_bytes: usize,
     ) -> Result<(), Refusal>;
 
-    /// Whether a submission would be taken at once. The primary starts no write without it.
-    fn has_room(&self) -> bool;
+    /// Whether a submission of the group would be taken at once. The primary starts no write
+    /// without it.
+    fn has_room(&self, pg: PgId) -> bool;
 
     /// Whether data read from another copy is what this copy's checks say it must be.
     fn matches_checks(&self, pg: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool;

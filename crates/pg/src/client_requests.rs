@@ -12,7 +12,7 @@ use atoll_placement::pg_of_object;
 use atoll_wire::Message;
 use bytes::Bytes;
 
-use crate::actions::{Action, ClientId, ObjectView, ReadAnswer, ReadFailure, Token};
+use crate::actions::{Action, ClientId, Lookup, ObjectView, ReadAnswer, ReadFailure, Token};
 use crate::group::{CopyRead, InFlight, Pg, PgState, ReadPurpose, Submission, meta_object};
 use crate::retries::Known;
 
@@ -32,6 +32,14 @@ pub(crate) struct WaitingRequest {
     sequence: u64,
     object: ObjectName,
     what: Waiting,
+    /// The load of what it looks at, while that is under way.
+    loading: Option<Token>,
+}
+
+impl WaitingRequest {
+    fn new(client: ClientId, sequence: u64, object: ObjectName, what: Waiting) -> Self {
+        WaitingRequest { client, sequence, object, what, loading: None }
+    }
 }
 
 /// What became of an attempt to start a request.
@@ -55,7 +63,7 @@ impl Pg {
         if let Err(refusal) = checked {
             return self.reply_read(client, sequence, Err(refusal), Bytes::new());
         }
-        self.enqueue(WaitingRequest { client, sequence, object, what: Waiting::Read(request) }, view);
+        self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
     }
 
     /// A client wants to write.
@@ -87,7 +95,7 @@ impl Pg {
             return self.reply_written(client, sequence, Err(refusal));
         }
         let object = request.object.clone();
-        self.enqueue(WaitingRequest { client, sequence, object, what: Waiting::Write(id, request) }, view);
+        self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Write(id, request)), view);
     }
 
     /// Whether the request is known already; then it is answered, or will be, on this connection.
@@ -179,15 +187,62 @@ impl Pg {
         }
     }
 
+    /// What a request waited for is in memory, or was a moment ago: what has been evicted again is
+    /// asked for again.
+    pub fn loaded(&mut self, token: Token, view: &impl ObjectView) {
+        if let Some((purpose, object, request)) = self.copies_loading.remove(&token) {
+            return self.read_when_loaded(purpose, object, request, view);
+        }
+        let request = self.waiting.iter_mut().find(|request| request.loading == Some(token));
+        // Without a request: it was refused meanwhile.
+        let Some(request) = request else { return };
+        request.loading = None;
+        self.start_waiting(view);
+    }
+
+    /// Has the shell load what a request looks at; until then the request waits.
+    fn load(&mut self, mut request: WaitingRequest, lookup: Lookup) -> Attempt {
+        let token = self.token();
+        request.loading = Some(token);
+        self.actions.push_back(Action::Load { token, lookup });
+        Attempt::MustWait(Box::new(request))
+    }
+
+    /// Reads for another member. It keeps no order with anything, because the other member checks
+    /// what it gets.
+    pub(crate) fn read_when_loaded(
+        &mut self,
+        purpose: ReadPurpose,
+        object: ObjectName,
+        request: ReadRequest,
+        view: &impl ObjectView,
+    ) {
+        let token = self.token();
+        if view.is_read_loaded(self.id, &object, &request) {
+            self.reads.insert(token, purpose);
+            return self.actions.push_back(Action::Read { token, object, request });
+        }
+        self.copies_loading.insert(token, (purpose, object.clone(), request.clone()));
+        self.actions.push_back(Action::Load { token, lookup: Lookup::Read { object, request } });
+    }
+
     fn start(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+        if request.loading.is_some() {
+            // One load at a time: asking again at every attempt would never come to an end.
+            return Attempt::MustWait(Box::new(request));
+        }
         match request.what {
             Waiting::Read(ref read) => {
                 let mut in_flight = self.in_flight.iter();
                 if in_flight.any(|write| write.shows_in(&request.object, read)) {
                     return Attempt::MustWait(Box::new(request));
                 }
+                if !view.is_read_loaded(self.id, &request.object, read) {
+                    let lookup = Lookup::Read { object: request.object.clone(), request: read.clone() };
+                    return self.load(request, lookup);
+                }
                 let token = self.token();
-                let WaitingRequest { client, sequence, object, what: Waiting::Read(read) } = request else {
+                let WaitingRequest { client, sequence, object, what: Waiting::Read(read), .. } = request else {
                     unreachable!("matched above");
                 };
                 let purpose =
@@ -217,19 +272,27 @@ impl Pg {
     }
 
     fn start_write(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
-        if self.in_flight.len() >= PG_IN_FLIGHT_MAX || !self.view_is_current() || !view.has_room() {
+        if self.in_flight.len() >= PG_IN_FLIGHT_MAX || !self.view_is_current() || !view.has_room(self.id) {
             return Attempt::MustWait(Box::new(request));
         }
-        let WaitingRequest { client, sequence, object, what: Waiting::Write(id, write) } = request else {
-            unreachable!("only writes come here");
+        let Waiting::Write(_, write) = &request.what else { unreachable!("only writes come here") };
+        if !view.is_write_loaded(self.id, &request.object, &write.conditions, &write.mutations) {
+            let lookup = Lookup::Write {
+                object: request.object.clone(),
+                conditions: write.conditions.clone(),
+                mutations: write.mutations.clone(),
+            };
+            return self.load(request, lookup);
+        }
+        let WaitingRequest { client, sequence, object, what: Waiting::Write(id, write), .. } = request else {
+            unreachable!("looked at above");
         };
         let refusal = self.failed_condition(&write, view).or_else(|| {
             let (members, payload_bytes) = (&self.record.members, write.payload.len());
             view.check_write(self.id, members, &object, &write.mutations, payload_bytes).err()
         });
         if let Some(refusal) = refusal {
-            let what = Waiting::Refuse(id, refusal);
-            return self.start(WaitingRequest { client, sequence, object, what }, view);
+            return self.start(WaitingRequest::new(client, sequence, object, Waiting::Refuse(id, refusal)), view);
         }
         let creates = !view.object_exists(self.id, &object);
         self.order(client, id, write, creates);
@@ -428,10 +491,12 @@ impl Pg {
         }
         let Some(mut read) = self.copy_reads.remove(&tag) else { return };
         let request = ReadRequest::Data { offset: read.offset, length: read.length };
-        if self.in_flight.iter().any(|write| write.shows_in(&read.object, &request)) {
-            // The copy may hold a newer write that is not committed: read again from the start.
+        // The copy may hold a newer write that is not committed, or there is nothing in memory to
+        // check it against: read again from the start.
+        let is_in_flight = self.in_flight.iter().any(|write| write.shows_in(&read.object, &request));
+        if is_in_flight || !view.is_read_loaded(self.id, &read.object, &request) {
             let CopyRead { client, sequence, object, .. } = read;
-            return self.enqueue(WaitingRequest { client, sequence, object, what: Waiting::Read(request) }, view);
+            return self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
         }
         read.copies_left.pop();
         match result {

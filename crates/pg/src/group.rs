@@ -117,6 +117,8 @@ pub struct Pg {
     pub(crate) was_active: bool,
     pub(crate) submissions: BTreeMap<Token, Submission>,
     pub(crate) reads: BTreeMap<Token, ReadPurpose>,
+    /// Reads for other members that wait until what they look at is loaded.
+    pub(crate) copies_loading: BTreeMap<Token, (ReadPurpose, ObjectName, ReadRequest)>,
     pub(crate) copy_reads: BTreeMap<u64, CopyRead>,
     /// Sequence of the newest write submitted to the store.
     pub(crate) last_sequence: u64,
@@ -137,7 +139,8 @@ pub(crate) fn meta_object() -> ObjectName {
 
 impl Pg {
     /// A group as this member finds it after a start: what its store holds, and the record in
-    /// cluster state.
+    /// cluster state. The promise is looked up at once, so the shell has loaded the group's own
+    /// object ([`PG_META_OBJECT`]) before.
     pub fn new(id: PgId, me: OsdId, pg_num: u32, record: PgRecord, view: &impl ObjectView) -> Self {
         let promised = view.omap_value(id, &meta_object(), EPOCH_KEY);
         let promised = promised.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?)));
@@ -159,6 +162,7 @@ impl Pg {
             was_active: false,
             submissions: BTreeMap::new(),
             reads: BTreeMap::new(),
+            copies_loading: BTreeMap::new(),
             copy_reads: BTreeMap::new(),
             last_sequence: view.head(id).sequence,
             history_broken: None,
@@ -334,10 +338,8 @@ impl Pg {
             Message::PeerSynced { epoch, head, .. } => self.peer_synced(from, epoch, head, view),
             Message::CopyRead { epoch, tag, object, offset, length, .. } => {
                 // Under any epoch: the primary checks what it gets, and every read has an answer.
-                let token = self.token();
-                self.reads.insert(token, ReadPurpose::Copy { primary: from, epoch, tag });
-                let request = ReadRequest::Data { offset, length };
-                self.actions.push_back(Action::Read { token, object, request });
+                let purpose = ReadPurpose::Copy { primary: from, epoch, tag };
+                self.read_when_loaded(purpose, object, ReadRequest::Data { offset, length }, view);
             }
             Message::CopyReply { epoch, tag, result, payload, .. } => {
                 self.copy_reply(epoch, tag, result, payload, view);

@@ -17,5 +17,5 @@ mod peering;
 mod retries;
 mod sync;
 
-pub use actions::{Action, ClientId, ObjectView, ReadFailure, Token};
+pub use actions::{Action, ClientId, Lookup, ObjectView, ReadFailure, Token};
 pub use group::{Pg, PgState};

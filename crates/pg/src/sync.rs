@@ -20,6 +20,8 @@ pub(crate) struct SyncJob {
     epoch: Epoch,
     objects: VecDeque<(ObjectName, Touched)>,
     log: VecDeque<LogEntry>,
+    /// The list of all objects that is under way; until it comes, `objects` is not known.
+    listing: Option<Token>,
     /// Transactions of the current object that were read and not sent yet.
     ready: VecDeque<Transaction>,
     /// The read of the first of `objects` that is under way.
@@ -34,27 +36,39 @@ impl Pg {
         let log: VecDeque<LogEntry> =
             view.log(self.id).into_iter().filter(|entry| entry.version > after).collect();
         let reaches_back = log.front().is_some_and(|entry| entry.version.sequence == after.sequence + 1);
-        let objects = if reaches_back { touched_objects(&log) } else { self.all_objects(view) };
+        let objects = if reaches_back { touched_objects(&log) } else { VecDeque::new() };
+        let ready = VecDeque::new();
+        let mut job = SyncJob { epoch, objects, log, listing: None, ready, reading: None, has_failed: false };
         if !reaches_back {
             let text = format!("pg {}: sending all objects to {to}, whose history ends at {after}", self.id);
             self.actions.push_back(Action::Warn { text });
+            let token = self.token();
+            job.listing = Some(token);
+            self.actions.push_back(Action::ListObjects { token });
         }
-        let ready = VecDeque::new();
-        let job = SyncJob { epoch, objects, log, ready, reading: None, has_failed: false };
         self.sync_jobs.insert(to, job);
         self.send_next_of_sync(to);
     }
 
-    fn all_objects(&self, view: &impl ObjectView) -> VecDeque<(ObjectName, Touched)> {
+    /// All objects of the group but its own one have been listed.
+    pub fn objects_listed(&mut self, token: Token, objects: Vec<ObjectName>) {
+        let job = self.sync_jobs.iter_mut().find(|(_, job)| job.listing == Some(token));
+        // Without a job: it was stopped or replaced meanwhile.
+        let Some((&to, job)) = job else { return };
+        // It does not matter at which moment since it was asked for the list was made: the group
+        // is peering, so no writes flow, and the list cannot miss objects.
         let whole = Touched { whole: true, ..Touched::default() };
-        let objects = view.objects(self.id).into_iter().chain([meta_object()]);
-        objects.map(|object| (object, whole.clone())).collect()
+        let objects = objects.into_iter().chain([meta_object()]);
+        job.objects = objects.map(|object| (object, whole.clone())).collect();
+        job.listing = None;
+        self.send_next_of_sync(to);
     }
 
     /// The member has the last message; sends the next. True when there is none.
     pub(crate) fn continue_sync(&mut self, to: OsdId) -> bool {
         let Some(job) = self.sync_jobs.get(&to) else { return false };
-        if job.objects.is_empty() && job.ready.is_empty() && job.log.is_empty() && job.reading.is_none() {
+        let waits = job.listing.is_some() || job.reading.is_some();
+        if !waits && job.objects.is_empty() && job.ready.is_empty() && job.log.is_empty() {
             self.sync_jobs.remove(&to);
             return true;
         }
@@ -65,6 +79,10 @@ impl Pg {
     fn send_next_of_sync(&mut self, to: OsdId) {
         let token = self.token();
         let Some(job) = self.sync_jobs.get_mut(&to) else { return };
+        if job.listing.is_some() {
+            // The log must not overtake the objects: whoever has it counts as level.
+            return;
+        }
         let epoch = job.epoch;
         if let Some(transaction) = job.ready.pop_front() {
             return self.send(to, Message::PeerSync { epoch, transaction, is_last: false });

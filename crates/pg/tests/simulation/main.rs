@@ -1,6 +1,6 @@
 //! Simulates one placement group with three members from one seed, in one thread: delayed and
-//! lost commits, back-pressure, broken connections, crashes, damaged blocks, lagging cluster state
-//! and impatient clients. Everything that clients saw is then checked against one history.
+//! lost commits, back-pressure, broken connections, crashes, damaged blocks, objects that are not in
+//! memory, lagging cluster state and impatient clients. Everything that clients saw is then checked against one history.
 //!
 //! `ATOLL_PG_RUNS` sets the number of seeds, `ATOLL_PG_SEED` the first one. With one run the trace
 //! is printed.
@@ -72,13 +72,16 @@ fn histories_are_linearizable_and_replicas_converge() {
         sum(|one| one.wipes),
     );
     println!(
-        "{} objects synced ({} whole), {} copy reads, {} refused as damaged, {} swaps lost, {} backlogged",
+        "{} objects synced ({} whole, {} lists), {} copy reads, {} refused as damaged, {} swaps lost, {} backlogged, \
+         {} loads",
         sum(|one| one.syncs),
         sum(|one| one.whole_syncs),
+        sum(|one| one.lists),
         sum(|one| one.copy_reads),
         sum(|one| one.corrupt_refusals),
         sum(|one| one.swaps_failed),
         sum(|one| one.backlogged),
+        sum(|one| one.loads),
     );
     assert!(failed.is_empty(), "seeds that failed: {failed:?}");
 }

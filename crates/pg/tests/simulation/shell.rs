@@ -1,13 +1,17 @@
 //! The shell of a member: gives its group events and does what it asks for.
 
+use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::PgRecord;
 use atoll_base::{RequestId, Transaction};
-use atoll_pg::{Action, ClientId, ObjectView, Pg, Token};
+use atoll_pg::{Action, ClientId, Lookup, ObjectView, Pg, Token};
 use atoll_wire::Message;
 
-use crate::state::PG;
+use crate::state::{PG, name};
 use crate::store::Store;
 use crate::world::{Event, Member, TICK, World, osd};
+
+/// More actions in a row than any event gives cause for.
+const ACTIONS_MAX: usize = 10_000;
 
 impl World {
     pub fn with_pg(&mut self, at: usize, event: impl FnOnce(&mut Pg, &Store)) {
@@ -44,16 +48,37 @@ impl World {
     }
 
     pub fn run_pg(&mut self, at: usize) {
-        loop {
+        for _ in 0..ACTIONS_MAX {
             let member = &mut self.members[at];
             let Some(pg) = &mut member.pg else { return };
             let action = pg.next_action().or_else(|| {
                 pg.proceed(&member.store);
                 pg.next_action()
             });
-            let Some(action) = action else { return };
+            let Some(action) = action else { return self.evict(at) };
             self.perform(at, action);
         }
+        panic!("the group on member {at} does not come to rest");
+    }
+
+    /// Now and then memory is needed for something else; never between what the group was told and
+    /// the actions that rest on it.
+    fn evict(&mut self, at: usize) {
+        if self.random.chance(self.eviction_percent) {
+            let loaded = &mut self.members[at].store.loaded;
+            let chosen = self.random.below(loaded.len().max(1) as u64) as usize;
+            if let Some(object) = loaded.iter().nth(chosen).cloned() {
+                loaded.remove(&object);
+            }
+        }
+    }
+
+    pub fn loaded(&mut self, at: usize, token: Token, lookup: &Lookup) {
+        // What has come may be gone again before its turn.
+        if !self.random.chance(self.eviction_percent) {
+            self.members[at].store.load(lookup);
+        }
+        self.with_pg(at, |pg, store| pg.loaded(token, store));
     }
 
     fn perform(&mut self, at: usize, action: Action) {
@@ -61,16 +86,25 @@ impl World {
         match action {
             Action::Submit { token, transaction } => {
                 assert_eq!(transaction.pg, PG);
-                if self.members[at].store.has_room() {
+                if self.members[at].store.has_room(PG) {
                     self.submit(at, token, transaction);
                 } else {
                     self.statistics.backlogged += 1;
                     self.members[at].store.backlog.push_back((token, transaction));
                 }
             }
+            Action::Load { token, lookup } => {
+                self.statistics.loads += 1;
+                self.after(300, Event::Loaded { at, incarnation, token, lookup });
+            }
             Action::Read { token, object, request } => {
                 let answer = self.members[at].store.read(&object, &request);
                 self.after(150, Event::ReadDone { at, incarnation, token, answer });
+            }
+            Action::ListObjects { token } => {
+                self.statistics.lists += 1;
+                let objects = self.members[at].store.objects();
+                self.after(1_000, Event::Listed { at, incarnation, token, objects });
             }
             Action::ReadForSync { token, object, touched } => {
                 self.statistics.syncs += 1;
@@ -154,6 +188,7 @@ impl World {
 
     pub fn restart_member(&mut self, at: usize, record: PgRecord) {
         let member = &mut self.members[at];
+        member.store.loaded.insert(name(PG_META_OBJECT));
         member.pg = Some(Pg::new(PG, osd(at), 1, record, &member.store));
         let incarnation = member.incarnation;
         self.at(self.now + TICK, Event::Tick { at, incarnation });

@@ -1,16 +1,17 @@
 //! A member's stand-in store: what is submitted shows at once and becomes durable later, in order;
-//! a crash loses the rest. Single blocks may go bad.
+//! a crash loses the rest. Single blocks may go bad. Only objects that are loaded may be looked at.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{
-    BLOCK_BYTES, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId,
-    Touched, Transaction, Version,
+    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal,
+    RequestId, Touched, Transaction, Version,
 };
-use atoll_pg::{ObjectView, ReadFailure, Token};
+use atoll_pg::{Lookup, ObjectView, ReadFailure, Token};
 use bytes::{Bytes, BytesMut};
 
-use crate::state::{PG, State, read};
+use crate::state::{PG, State, name, read};
 
 #[derive(Default)]
 pub struct Store {
@@ -20,6 +21,8 @@ pub struct Store {
     /// Submissions that wait for room.
     pub backlog: VecDeque<(Token, Transaction)>,
     pub out_of_room: bool,
+    /// Names whose object, or lack of one, is in memory.
+    pub loaded: BTreeSet<ObjectName>,
     /// Damaged blocks.
     pub bad: BTreeSet<(ObjectName, u32)>,
     pub ring_entries: usize,
@@ -71,9 +74,23 @@ impl Store {
         self.pending.clear();
         self.backlog.clear();
         self.out_of_room = false;
+        self.loaded.clear();
+    }
+
+    pub fn load(&mut self, lookup: &Lookup) {
+        let (object, conditions) = match lookup {
+            Lookup::Read { object, .. } => (object, &[][..]),
+            Lookup::Write { object, conditions, .. } => (object, &conditions[..]),
+        };
+        self.loaded.extend(looked_at(object, conditions));
+    }
+
+    fn assert_loaded(&self, object: &ObjectName) {
+        assert!(self.loaded.contains(object), "{object} is looked at and not loaded");
     }
 
     pub fn read(&self, object: &ObjectName, request: &ReadRequest) -> Result<(ReadOutcome, Bytes), ReadFailure> {
+        self.assert_loaded(object);
         if let ReadRequest::Data { offset, length } = request {
             let first = (offset / BLOCK_BYTES as u64) as u32;
             let end = first + (u64::from(*length) / BLOCK_BYTES as u64) as u32;
@@ -83,6 +100,11 @@ impl Store {
             }
         }
         read(self.visible.objects.get(object), request).map_err(ReadFailure::Refused)
+    }
+
+    /// All objects but the group's own one.
+    pub fn objects(&self) -> Vec<ObjectName> {
+        self.visible.objects.keys().filter(|name| name.as_str() != PG_META_OBJECT).cloned().collect()
     }
 
     fn is_bad(&self, object: &ObjectName, block: u32) -> bool {
@@ -144,17 +166,29 @@ impl Store {
     }
 }
 
+/// The objects that a write looks at, or a read, which has no conditions.
+fn looked_at(object: &ObjectName, conditions: &[Condition]) -> impl Iterator<Item = ObjectName> {
+    let is_fenced = conditions.iter().any(|condition| matches!(condition, Condition::NotFenced { .. }));
+    [object.clone()].into_iter().chain(is_fenced.then(|| name(PG_META_OBJECT)))
+}
+
 impl ObjectView for Store {
+    fn is_read_loaded(&self, _: PgId, object: &ObjectName, _: &ReadRequest) -> bool {
+        self.loaded.contains(object)
+    }
+
+    fn is_write_loaded(&self, _: PgId, object: &ObjectName, conditions: &[Condition], _: &[Mutation]) -> bool {
+        looked_at(object, conditions).all(|object| self.loaded.contains(&object))
+    }
+
     fn object_exists(&self, _: PgId, object: &ObjectName) -> bool {
+        self.assert_loaded(object);
         self.visible.objects.contains_key(object)
     }
 
     fn omap_value(&self, _: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes> {
+        self.assert_loaded(object);
         self.visible.omap_value(object, key)
-    }
-
-    fn objects(&self, _: PgId) -> Vec<ObjectName> {
-        self.visible.objects.keys().filter(|name| !name.as_str().starts_with('@')).cloned().collect()
     }
 
     fn head(&self, _: PgId) -> Version {
@@ -165,15 +199,24 @@ impl ObjectView for Store {
         self.visible.log.iter().cloned().collect()
     }
 
-    fn check_write(&self, _: PgId, _: &[OsdId], _: &ObjectName, _: &[Mutation], _: usize) -> Result<(), Refusal> {
+    fn check_write(
+        &self,
+        _: PgId,
+        _: &[OsdId],
+        object: &ObjectName,
+        _: &[Mutation],
+        _: usize,
+    ) -> Result<(), Refusal> {
+        self.assert_loaded(object);
         Ok(())
     }
 
-    fn has_room(&self) -> bool {
+    fn has_room(&self, _: PgId) -> bool {
         !self.out_of_room && self.backlog.is_empty()
     }
 
     fn matches_checks(&self, _: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool {
+        self.assert_loaded(object);
         let Some(found) = self.visible.objects.get(object) else { return false };
         let first = (offset / BLOCK_BYTES as u64) as u32;
         data.chunks(BLOCK_BYTES).zip(first..).all(|(data, block)| match found.blocks.get(&block) {

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_base::records::PgRecord;
-use atoll_base::{OsdId, ReadOutcome, RequestId};
-use atoll_pg::{ClientId, Pg, PgState, ReadFailure, Token};
+use atoll_base::{ObjectName, OsdId, ReadOutcome, RequestId};
+use atoll_pg::{ClientId, Lookup, Pg, PgState, ReadFailure, Token};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -30,6 +30,8 @@ pub enum Event {
     Request { conn: ClientId, to: usize, incarnation: u64, message: Message },
     Answer { conn: ClientId, message: Message },
     Commit { at: usize, incarnation: u64 },
+    Loaded { at: usize, incarnation: u64, token: Token, lookup: Lookup },
+    Listed { at: usize, incarnation: u64, token: Token, objects: Vec<ObjectName> },
     ReadDone { at: usize, incarnation: u64, token: Token, answer: ReadResult },
     SyncRead { at: usize, incarnation: u64, token: Token, result: Result<Vec<atoll_base::Transaction>, String> },
     Record { at: usize, incarnation: u64, record: PgRecord },
@@ -43,6 +45,15 @@ pub enum Event {
     Quiet,
     ClientWakes { session: usize },
     ClientRetries { op: usize, attempt: u32 },
+}
+
+impl Event {
+    /// Whether something may still follow from it when all else is quiet: a member whose device was
+    /// replaced last of all is filled only after its connections have come and gone.
+    fn may_unsettle(&self) -> bool {
+        use Event::{PeerDown, PeerMessage, PeerUp, Request};
+        matches!(self, Request { .. } | PeerMessage { .. } | PeerUp { .. } | PeerDown { .. })
+    }
 }
 
 pub struct Member {
@@ -70,6 +81,8 @@ pub struct Statistics {
     pub swaps_failed: u64,
     pub corrupt_refusals: u64,
     pub backlogged: u64,
+    pub loads: u64,
+    pub lists: u64,
 }
 
 pub struct World {
@@ -86,6 +99,8 @@ pub struct World {
     pub verbose: bool,
     /// The usual time between faults.
     pub fault_pace: u64,
+    /// How often something is evicted from memory when a group has come to rest.
+    pub eviction_percent: u64,
 }
 
 pub fn osd(index: usize) -> OsdId {
@@ -98,6 +113,7 @@ impl World {
         // A short ring makes a replaced device start from a log that does not reach back.
         let ring_entries = if random.chance(25) { 64 } else { atoll_base::limits::PG_LOG_ENTRIES };
         let fault_pace = [4_000, 8_000, 20_000][random.below(3) as usize];
+        let eviction_percent = [0, 5, 50][random.below(3) as usize];
         let member = || Member {
             incarnation: 0,
             pg: None,
@@ -120,6 +136,7 @@ impl World {
             statistics: Statistics::default(),
             verbose,
             fault_pace,
+            eviction_percent,
         };
         for at in 0..MEMBERS {
             world.after(1, Event::Restart { at });
@@ -184,7 +201,7 @@ impl World {
                     && member.owed_reads.is_empty()
                     && member.owed_writes.is_empty()
             })
-            && !self.queue.values().any(|event| matches!(event, Event::Request { .. } | Event::PeerMessage { .. }))
+            && !self.queue.values().any(Event::may_unsettle)
     }
 
     fn what_is_missing(&self) -> String {
@@ -233,6 +250,18 @@ impl World {
                     let token = self.members[at].store.commit();
                     self.note("commit", &[at as u64, token.0]);
                     self.with_pg(at, |pg, store| pg.committed(token, store));
+                }
+            }
+            Event::Loaded { at, incarnation, token, lookup } => {
+                if self.is_current(at, incarnation) {
+                    self.note("loaded", &[at as u64, token.0]);
+                    self.loaded(at, token, &lookup);
+                }
+            }
+            Event::Listed { at, incarnation, token, objects } => {
+                if self.is_current(at, incarnation) {
+                    self.note("listed", &[at as u64, token.0]);
+                    self.with_pg(at, |pg, _| pg.objects_listed(token, objects));
                 }
             }
             Event::ReadDone { at, incarnation, token, answer } => {
