@@ -8,10 +8,11 @@ mod error;
 mod image_seal;
 mod key;
 mod key_service;
+pub mod luks2;
 mod segment_seal;
 
 pub use error::CryptoError;
 pub use image_seal::{AttachId, BLOCK_SEAL_BYTES, BlockOpener, BlockSealer, SEALED_BLOCK_BYTES};
-pub use key::{SecretKey, WRAPPED_KEY_BYTES, random_bytes, random_u64, sha256, unwrap_key, wrap_key};
+pub use key::{SecretKey, WRAPPED_KEY_BYTES, fill_random, random_bytes, random_u64, sha256, unwrap_key, wrap_key};
 pub use key_service::{KeyService, LocalKeyFile};
 pub use segment_seal::{SEGMENT_BYTES, SEGMENT_SEAL_BYTES, SegmentCipher};
