@@ -7,7 +7,7 @@ pub enum Luks2Error {
     #[error("there is no LUKS2 header: the device is not encrypted, or its first megabytes were overwritten")]
     NotLuks2,
     /// Both copies of the header are there in part, but neither can be trusted.
-    #[error("the LUKS2 header is damaged: {detail}; restore it with `cryptsetup luksHeaderRestore` or `repair`")]
+    #[error("the LUKS2 header is damaged: {detail}; restore a backup with `cryptsetup luksHeaderRestore`")]
     Damaged {
         /// What is wrong with the newest copy.
         detail: String,
