@@ -2,7 +2,7 @@
 //! hierarchy above them, and the key-management services that hold its root.
 //!
 //! This room knows bytes, keys and nonces. It may not know how sealed data is stored or sent, and
-//! OSDs do not use it at all: they never hold a data key.
+//! OSDs never hold a data key: all that they may use of it is [`luks2`], for their device at rest.
 
 mod error;
 mod image_seal;

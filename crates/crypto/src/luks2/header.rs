@@ -62,8 +62,9 @@ impl Luks2Header {
     /// [`Luks2Header::create`] has made, and as much as the keyslots take for others.
     ///
     /// The newest sound copy of the two counts; [`Luks2Header::is_degraded`] tells when it is the
-    /// only one. Errors: [`Luks2Error::NotLuks2`], [`Luks2Error::Damaged`] (both copies are) and
-    /// [`Luks2Error::Unsupported`]. Keyslots are not checked before they are tried.
+    /// only one. Errors: [`Luks2Error::NotLuks2`], [`Luks2Error::Damaged`] (both copies are),
+    /// [`Luks2Error::Unsupported`], and [`Luks2Error::KeyDerivation`] if recognising the key would
+    /// cost too much. A keyslot that cannot be used is no error as long as another one opens.
     pub fn read(device: &[u8]) -> Result<Self, Luks2Error> {
         let copies = binary_header::find_copies(device)?;
         let mut first_error = None;
@@ -107,8 +108,9 @@ impl Luks2Header {
         })
     }
 
-    /// The volume key, from the first keyslot that `passphrase` opens. Each try costs one key
-    /// derivation. If none opens: [`Luks2Error::WrongPassphrase`].
+    /// The volume key, from the first keyslot that `passphrase` opens. Each try costs the keyslot's
+    /// key derivation: half a second for our own, and a few minutes and 4 GiB at most for one that
+    /// somebody has made so. If none opens: [`Luks2Error::WrongPassphrase`].
     pub fn unlock(&self, passphrase: &[u8]) -> Result<VolumeKey, Luks2Error> {
         let (mut tried, mut skipped) = (0, self.skipped.clone());
         for keyslot in &self.keyslots {

@@ -10,9 +10,9 @@ use super::{Luks2Error, Luks2Hash, VolumeKey};
 
 /// Argon2 may ask for this much memory at most: what `cryptsetup` allows, too.
 const MAX_MEMORY_KIB: u32 = 4 << 20;
-/// Memory times passes: 128 GiB are filled in a minute or two.
-const MAX_FILLED_KIB: u64 = 128 << 20;
-/// A few minutes of SHA-512.
+/// Memory times passes: 32 GiB are filled in a minute or two.
+const MAX_FILLED_KIB: u64 = 32 << 20;
+/// A few minutes of HMAC-SHA-512.
 const MAX_PBKDF2_ITERATIONS: u32 = 1 << 28;
 
 /// How a keyslot makes a key of a passphrase, with its cost.
@@ -54,7 +54,7 @@ pub enum KeyDerivation {
 
 impl KeyDerivation {
     /// The usual cost: a passphrase of an OSD comes from a key file or a key service and has entropy
-    /// of its own, so 64 MiB and 4 passes (about 0.1 s) are enough.
+    /// of its own, so 64 MiB and 4 passes (about half a second) are enough.
     pub const MODEST: Self = KeyDerivation::Argon2id { passes: 4, memory_kib: 64 << 10, lanes: 1 };
 
     /// For tests: no protection for a weak passphrase, but no waiting either.

@@ -30,11 +30,10 @@ pub(super) enum Direction {
 /// A key schedule, ready for one data unit after the other.
 pub(super) struct XtsContext(NonNull<EVP_CIPHER_CTX>);
 
-// SAFETY: A context is plain memory that it alone owns; AWS-LC ties it to no thread. It is not
-// `Sync`-sensitive either: everything that changes it takes `&mut self`, and the only use through
-// `&self` is copying from it, which reads.
+// SAFETY: A context is memory that this value alone owns; AWS-LC ties it to no thread.
 unsafe impl Send for XtsContext {}
-// SAFETY: As above: nothing is written through a shared reference.
+// SAFETY: Whatever changes a context takes `&mut self`. Through `&self` it can only be copied from,
+// which reads.
 unsafe impl Sync for XtsContext {}
 
 impl XtsContext {
