@@ -35,7 +35,8 @@ impl Luks2Header {
     /// bytes unpredictably ([`fill_random`](crate::fill_random), except in simulations).
     ///
     /// Returns the first [`HEADER_BYTES`] of the device, to be written at offset 0 as they are, and
-    /// the volume key. The only error is a [`KeyDerivation`] out of bounds or without its memory.
+    /// the volume key. Errors: [`Luks2Error::KeyDerivation`], or [`Luks2Error::WeakKey`] if `random`
+    /// is not random.
     pub fn create(
         derivation: KeyDerivation,
         passphrase: &[u8],
