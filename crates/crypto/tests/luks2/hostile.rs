@@ -157,7 +157,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn changed_bytes_are_survived(changes in prop::collection::vec((0..2 * COPY_BYTES, any::<u8>()), 1..20), seal: bool) {
+    fn changed_bytes_are_survived(
+        changes in prop::collection::vec((0..2 * COPY_BYTES, any::<u8>()), 1..20),
+        seal: bool,
+    ) {
         let mut device = HEADER.0.clone();
         changes.iter().for_each(|(place, byte)| device[*place] = *byte);
         if seal {
@@ -167,7 +170,9 @@ proptest! {
     }
 
     #[test]
-    fn changed_json_is_survived(changes in prop::collection::vec((0..900_usize, any::<u8>(), any::<bool>()), 1..6)) {
+    fn changed_json_is_survived(
+        changes in prop::collection::vec((0..900_usize, any::<u8>(), any::<bool>()), 1..6),
+    ) {
         let mut text = json_text().into_bytes();
         for (place, byte, insert) in changes {
             let place = place % text.len();
