@@ -46,8 +46,13 @@ impl std::fmt::Debug for SecretKey {
 /// `N` bytes from the operating system's random source.
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    aws_lc_rs::rand::fill(&mut bytes).expect("the operating system's random source does not fail once booted");
+    fill_random(&mut bytes);
     bytes
+}
+
+/// Fills `bytes` from the operating system's random source.
+pub fn fill_random(bytes: &mut [u8]) {
+    aws_lc_rs::rand::fill(bytes).expect("the operating system's random source does not fail once booted");
 }
 
 /// 64 random bits.

@@ -2,16 +2,17 @@
 //! hierarchy above them, and the key-management services that hold its root.
 //!
 //! This room knows bytes, keys and nonces. It may not know how sealed data is stored or sent, and
-//! OSDs do not use it at all: they never hold a data key.
+//! OSDs never hold a data key: all that they may use of it is [`luks2`], for their device at rest.
 
 mod error;
 mod image_seal;
 mod key;
 mod key_service;
+pub mod luks2;
 mod segment_seal;
 
 pub use error::CryptoError;
 pub use image_seal::{AttachId, BLOCK_SEAL_BYTES, BlockOpener, BlockSealer, SEALED_BLOCK_BYTES};
-pub use key::{SecretKey, WRAPPED_KEY_BYTES, random_bytes, random_u64, sha256, unwrap_key, wrap_key};
+pub use key::{SecretKey, WRAPPED_KEY_BYTES, fill_random, random_bytes, random_u64, sha256, unwrap_key, wrap_key};
 pub use key_service::{KeyService, LocalKeyFile};
 pub use segment_seal::{SEGMENT_BYTES, SEGMENT_SEAL_BYTES, SegmentCipher};

@@ -1,0 +1,10 @@
+//! LUKS2 against the real `cryptsetup`, against hostile bytes, and against the clock.
+//!
+//! `cryptsetup` works on plain files here: nothing needs dm-crypt, root or a block device.
+#![allow(clippy::unwrap_used)]
+
+mod bulk_data;
+mod cryptsetup;
+mod hostile;
+mod keyslots;
+mod throughput;
