@@ -7,7 +7,8 @@
 //! trait, before any event loop runs. This room knows nothing of placement groups beyond their
 //! ids and logs, nothing of the network, of time or of keys.
 
-mod allocator;
+#[doc(hidden)]
+pub mod allocator;
 mod checkpoint;
 mod disk;
 mod error;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use atoll_base::limits::OBJECT_BYTES_MAX;
 use atoll_base::{BLOCK_BYTES, BlockBuffer, CodecError, Mutation, Reader, Transaction, Writer, crc32c};
 
-use crate::allocator::{Allocator, Run};
+use crate::allocator::{Allocator, Run, Zone};
 use crate::error::StoreError;
 use crate::metadata::{Metadata, ObjectKey};
 use crate::onode::{BlockMeta, HOLE, OBJECT_BLOCKS_MAX, Onode};
@@ -151,9 +151,9 @@ pub(crate) fn plan(
 
 /// Small overwrites keep their place; everything else gets a fresh one.
 fn runs_for(first: usize, count: usize, reuse: Option<&Onode>, allocator: &mut Allocator) -> Option<Vec<Run>> {
-    let Some(onode) = reuse else { return allocator.allocate(count as u32) };
+    let Some(onode) = reuse else { return allocator.allocate(count as u32, Zone::Data) };
     let fresh_count = (first..first + count).filter(|&index| onode.block(index) == HOLE).count();
-    let fresh = allocator.allocate(fresh_count as u32)?;
+    let fresh = allocator.allocate(fresh_count as u32, Zone::Data)?;
     let mut fresh = fresh.into_iter().flat_map(|(start, length)| start..start + length);
     let mut runs: Vec<Run> = Vec::new();
     for index in first..first + count {
