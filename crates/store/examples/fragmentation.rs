@@ -1,7 +1,7 @@
 //! Ages a simulated 1 TiB device and prints how fragmented new allocations are and what they cost:
 //! for the allocator of the store and for next-fit, which it replaced.
 //!
-//! `cargo run --release -p atoll-store --example fragmentation [turnovers] [GiB]`
+//! `cargo run --release -p atoll-store --example fragmentation [turnovers] [GiB] [percent]...`
 //!
 //! Four fifths of the bytes are objects of 4 MiB, the rest objects of 4 to 64 KiB; metadata takes
 //! one block in a hundred. In each round, until every byte has been replaced `turnovers` times,
@@ -278,11 +278,15 @@ fn age<P: Policy>(name: &str, block_count: u32, fill_percent: u32, turnovers: u3
 
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<u32>().expect("a number"));
-    let turnovers = arguments.next().unwrap_or(5);
+    let turnovers = arguments.next().unwrap_or(3);
     let block_count = arguments.next().unwrap_or(1024) << 18;
+    let mut fill_percents: Vec<u32> = arguments.collect();
+    if fill_percents.is_empty() {
+        fill_percents = vec![50, 80, 90, 95];
+    }
     println!("| full | policy | runs per 4 MiB | p99 | ns per 4 MiB | ns per 4 KiB | runs per 256 pages | ns |");
     println!("|---|---|---|---|---|---|---|---|");
-    for fill_percent in [50, 80, 90, 95] {
+    for fill_percent in fill_percents {
         age::<NextFit>("next-fit", block_count, fill_percent, turnovers);
         age::<Allocator>("new", block_count, fill_percent, turnovers);
     }

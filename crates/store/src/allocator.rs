@@ -3,7 +3,8 @@
 //!
 //! The last sixteenth of the region is for metadata pages, by preference: they are rewritten at
 //! every checkpoint, one block each, and would leave holes all over the data. Data goes to the
-//! front by preference. Either goes to the other's part when its own is full.
+//! front by preference. Either goes to the other's part when its own is full: when nothing is free,
+//! or when little is free, none of it in one piece that is long enough, and the other part has more.
 //!
 //! Memory: one bit for each block and, for each group of 4096 blocks, a byte and an entry in a set:
 //! 32 MiB and about 0.6 MiB for each TiB.
@@ -76,6 +77,13 @@ impl Allocator {
         true
     }
 
+    /// To be called after the last claim: makes the index exact, so that the first allocations do not
+    /// have to do it on their way. It reads the whole bitmap.
+    pub fn finish_claims(&mut self) {
+        self.data.index_groups();
+        self.metadata.index_groups();
+    }
+
     /// Allocates `count` blocks in few runs, or nothing at all.
     pub fn allocate(&mut self, count: u32, zone: Zone) -> Option<Vec<Run>> {
         if count > self.free_count() {
@@ -85,10 +93,13 @@ impl Allocator {
             Zone::Data => (&mut self.data, &mut self.metadata),
             Zone::Metadata => (&mut self.metadata, &mut self.data),
         };
-        let from_own = count.min(own.free_count());
+        // The last few holes of a part would cut a request to pieces while the other part has room.
+        let is_own_full = own.is_nearly_full() && !own.fits(count);
+        let (first, second) = if is_own_full && !other.is_nearly_full() { (other, own) } else { (own, other) };
+        let from_first = count.min(first.free_count());
         let mut runs = Vec::new();
-        own.allocate(from_own, &mut runs);
-        other.allocate(count - from_own, &mut runs);
+        first.allocate(from_first, &mut runs);
+        second.allocate(count - from_first, &mut runs);
         Some(runs)
     }
 

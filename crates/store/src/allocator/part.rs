@@ -28,14 +28,22 @@ const fn class_floor(class: usize) -> usize {
     1 << (class - 1)
 }
 
+/// The lowest class whose groups are sure to have a free run of this length.
+fn fitting_class(length: usize) -> usize {
+    length.checked_sub(1).map_or(0, |below| class_of(below) + 1)
+}
+
+/// With less than this share free, a part is nearly full.
+const NEARLY_FULL_SHARE: u32 = 32;
+
 pub(super) struct Part {
     blocks: Range<u64>,
     free_count: u32,
     /// One bit for each block, set when the block is in use. Those that fill up the last group
     /// are set for ever.
     words: Vec<u64>,
-    /// The class of each group. [`Part::claim`] leaves it too high, so that rebuilding the bitmap is
-    /// cheap; whoever looks for a run puts that right.
+    /// The class of each group. Claims leave it too high, so that rebuilding the bitmap is cheap;
+    /// whoever looks for a run puts that right.
     classes: Vec<u8>,
     /// The groups of each class; those of class 0 are in none.
     groups_by_class: [BTreeSet<u32>; CLASS_MAX + 1],
@@ -87,15 +95,26 @@ impl Part {
 
     /// Marks what a run has in this part as used; it must be free.
     pub fn claim(&mut self, run: Run) {
-        debug_assert!(self.is_free(run));
+        assert!(self.is_free(run), "a used block of {run:?} is claimed");
         let bits = self.bits(run);
         self.free_count -= bits.len() as u32;
         set(&mut self.words, bits);
     }
 
+    /// Puts the classes of all groups right after claims.
+    pub fn index_groups(&mut self) {
+        for group in 0..self.classes.len() {
+            // To take nothing puts the class right and does nothing else.
+            self.take(group, 1, 0, &mut Vec::new());
+        }
+    }
+
     /// Makes free what a run has in this part; all of it must be used.
     pub fn release(&mut self, run: Run) {
         let bits = self.bits(run);
+        if bits.is_empty() {
+            return;
+        }
         for (word, mask) in masks(bits.clone()) {
             assert!(self.words[word] & mask == mask, "a block of {run:?} is released twice");
             self.words[word] &= !mask;
@@ -117,7 +136,7 @@ impl Part {
         let mut missing = count as usize;
         while missing > 0 {
             let piece = missing.min(GROUP_BLOCKS);
-            let fitting = class_of(piece - 1) + 1;
+            let fitting = fitting_class(piece);
             let (class, length_min) = match (fitting..=CLASS_MAX).find(|&class| self.has_groups(class)) {
                 Some(class) => (class, piece),
                 None => {
@@ -129,6 +148,17 @@ impl Part {
             let group = *self.groups_by_class[class].first().expect("a class that has groups");
             missing -= self.take(group as usize, length_min, missing, runs);
         }
+    }
+
+    /// Whether the index knows a free run for a request, or for the first group's worth of it.
+    pub fn fits(&self, count: u32) -> bool {
+        let fitting = fitting_class(GROUP_BLOCKS.min(count as usize));
+        (fitting..=CLASS_MAX).any(|class| self.has_groups(class))
+    }
+
+    /// Whether so little is free that most of it is holes.
+    pub fn is_nearly_full(&self) -> bool {
+        self.free_count < self.block_count() / NEARLY_FULL_SHARE
     }
 
     fn has_groups(&self, class: usize) -> bool {
@@ -208,12 +238,14 @@ fn find_used(words: &[u64], from: usize) -> usize {
 }
 
 fn find_set(words: &[u64], from: usize, view: impl Fn(u64) -> u64) -> usize {
+    let mut index = from / WORD_BITS;
     let mut mask = u64::MAX << (from % WORD_BITS);
-    for (index, &word) in words.iter().enumerate().skip(from / WORD_BITS) {
+    while let Some(&word) = words.get(index) {
         let found = view(word) & mask;
         if found != 0 {
             return index * WORD_BITS + found.trailing_zeros() as usize;
         }
+        index += 1;
         mask = u64::MAX;
     }
     words.len() * WORD_BITS

@@ -8,6 +8,7 @@ enum Step {
     Release { skip: usize, count: usize },
     ReleaseRun { skip: usize },
     Claim { offset: u32, count: u32 },
+    FinishClaims,
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -18,6 +19,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         2 => (0usize..5_000, 1usize..200).prop_map(|(skip, count)| Step::Release { skip, count }),
         2 => (0usize..40).prop_map(|skip| Step::ReleaseRun { skip }),
         1 => (0u32..30_000, 0u32..500).prop_map(|(offset, count)| Step::Claim { offset, count }),
+        1 => Just(Step::FinishClaims),
     ]
 }
 
@@ -54,7 +56,9 @@ proptest! {
                     let blocks: Vec<u32> = runs.iter().flat_map(|&(b, n)| b..b + n).collect();
                     prop_assert_eq!(blocks.len(), count as usize);
                     let from_own = blocks.iter().filter(|block| own.contains(block)).count();
-                    prop_assert_eq!(from_own, own_free.min(count as usize), "spills only when full");
+                    if own_free >= own.len() / 32 {
+                        prop_assert_eq!(from_own, own_free.min(count as usize), "spills only when full");
+                    }
                     for block in blocks {
                         prop_assert!((FIRST..end).contains(&block));
                         prop_assert!(used.insert(block), "given out twice");
@@ -74,6 +78,10 @@ proptest! {
                         (first..first + count).for_each(|block| assert!(used.remove(&block)));
                         allocator.release_run(first, count);
                     }
+                }
+                Step::FinishClaims => {
+                    allocator.finish_claims();
+                    has_claimed = false;
                 }
                 Step::Claim { offset, count } => {
                     let blocks = offset..offset + count;
@@ -136,6 +144,18 @@ fn a_request_that_fits_nowhere_takes_the_longest_runs() {
     }
     let runs = allocator.allocate(1_300, Zone::Data).expect("enough are free");
     assert_eq!(runs, [(1_010, 512), (6_000, 512), (10_000, 276)]);
+}
+
+#[test]
+fn a_nearly_full_part_is_spared_when_it_has_only_holes() {
+    let mut allocator = Allocator::new(0, 16 * 4096);
+    allocator.allocate(15 * 4096, Zone::Data).expect("all are free");
+    (0..100).for_each(|index| allocator.release(7 * index));
+    assert_eq!(allocator.allocate(1, Zone::Data), Some(vec![(0, 1)]));
+    assert_eq!(allocator.allocate(64, Zone::Data), Some(vec![(15 * 4096, 64)]));
+    assert_eq!(allocator.allocate(4096 - 64, Zone::Metadata), Some(vec![(15 * 4096 + 64, 4096 - 64)]));
+    assert_eq!(allocator.allocate(3, Zone::Data), Some(vec![(7, 1), (14, 1), (21, 1)]));
+    assert_eq!(allocator.allocate(1, Zone::Metadata), Some(vec![(28, 1)]));
 }
 
 #[test]
