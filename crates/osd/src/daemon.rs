@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::{FrameMode, OsdUpRecord, OsdUsageRecord, RECORD_FORMAT};
-use atoll_base::{OsdId, PgId, Transaction};
+use atoll_base::{Condition, ObjectName, OsdId, PgId, Transaction};
 use atoll_cluster::{ClusterMap, ConnectOptions, MapChange};
 use atoll_pg::{Pg, PgState, Token};
 use atoll_reactor::{DirectFile, Event, FileId, ListenAddress, Reactor, ReactorError};
-use atoll_store::{OpenError, Store, TransactionId};
+use atoll_store::{LoadId, OpenError, ReadData, Store, TransactionId, Wish};
 use atoll_wire::KeyPair;
 
 use crate::control::{self, Control, ControlEvent, ControlRequest};
@@ -70,6 +71,32 @@ pub(crate) enum ReadOwner {
     Sync(Box<SyncRead>),
 }
 
+/// Who waits for metadata.
+pub(crate) enum LoadOwner {
+    Group {
+        pg: PgId,
+        token: Token,
+    },
+    /// The group's submissions.
+    Submit(PgId),
+    List(ObjectList),
+    Sync(Box<(SyncRead, ReadData)>),
+    NewGroup(PgId),
+}
+
+/// A listing of a group's objects that is under way.
+pub(crate) struct ObjectList {
+    pub pg: PgId,
+    pub token: Token,
+    pub names: Vec<ObjectName>,
+}
+
+impl ObjectList {
+    pub fn new(pg: PgId, token: Token) -> Self {
+        ObjectList { pg, token, names: Vec::new() }
+    }
+}
+
 const TIMER_SECOND: u64 = 1;
 const TIMER_CONNECT: u64 = 2;
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
@@ -88,8 +115,11 @@ pub struct Osd {
     /// Groups that may have something to do.
     pub(crate) dirty: BTreeSet<PgId>,
     pub(crate) submitted: BTreeMap<TransactionId, (PgId, Token)>,
-    /// Submissions that wait for room in the log.
-    pub(crate) backlog: VecDeque<(PgId, Token, Transaction)>,
+    /// Submissions that wait for room in the log or for metadata, in order per group.
+    pub(crate) backlog: BTreeMap<PgId, VecDeque<(Token, Transaction)>>,
+    /// Groups whose next submission waits for metadata.
+    pub(crate) loading_for_submit: BTreeSet<PgId>,
+    pub(crate) loads: BTreeMap<LoadId, LoadOwner>,
     pub(crate) waits_for_room: bool,
     pub(crate) reads: BTreeMap<u64, ReadOwner>,
     pub(crate) failure: Option<String>,
@@ -139,7 +169,9 @@ impl Osd {
             pgs: BTreeMap::new(),
             dirty: BTreeSet::new(),
             submitted: BTreeMap::new(),
-            backlog: VecDeque::new(),
+            backlog: BTreeMap::new(),
+            loading_for_submit: BTreeSet::new(),
+            loads: BTreeMap::new(),
             waits_for_room: false,
             reads: BTreeMap::new(),
             failure: None,
@@ -247,11 +279,20 @@ impl Osd {
     }
 
     /// Makes a group once its record and its pool are known, if this OSD is a member.
-    fn add_group(&mut self, pg: PgId) {
+    pub(crate) fn add_group(&mut self, pg: PgId) {
         let (Some((record, _)), Some(pool)) = (self.map.pgs.get(&pg), self.map.pools.get(&pg.pool)) else {
             return;
         };
         if self.pgs.contains_key(&pg) || !record.members.contains(&self.config.id) {
+            return;
+        }
+        // A new group looks at what its own object says.
+        let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
+        let conditions = [Condition::OmapExists { key: atoll_pg::EPOCH_KEY.into() }];
+        if !self.store.is_write_loaded(pg, &own, &conditions, &[]) {
+            let wish = Wish::Write { pg, object: own, conditions: conditions.to_vec(), mutations: Vec::new() };
+            let load = self.store.load(wish);
+            self.loads.insert(load, LoadOwner::NewGroup(pg));
             return;
         }
         let group = self.new_group(pg, pool.pg_num, record.clone());

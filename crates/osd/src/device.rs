@@ -4,9 +4,7 @@ use std::io;
 use std::path::Path;
 
 use atoll_reactor::{DirectFile, FileOperation};
-use atoll_store::{
-    Device, Disk, DiskOperation, DiskResult, FormatOptions, MemoryMetadata, OpenError, Segment, Store,
-};
+use atoll_store::{Device, Disk, DiskOperation, DiskResult, FormatOptions, OpenError, Segment, Store};
 
 /// A device before it is handed to the loop.
 pub(crate) struct BlockingDevice<'a>(pub &'a DirectFile);
@@ -55,8 +53,8 @@ pub fn format_device(path: &Path, size_bytes: u64, wal_bytes: u64, store_id: [u8
     file.sync_all()?;
     drop(file);
     let direct = DirectFile::open(path).map_err(explain_direct_io)?;
-    let options = FormatOptions { store_id, wal_bytes };
-    Store::<MemoryMetadata>::format(&mut BlockingDevice(&direct), options)
+    let options = FormatOptions { store_id, wal_bytes, wal_is_apart: false };
+    Store::format(&mut BlockingDevice(&direct), options)
 }
 
 /// `O_DIRECT` is not possible on every file system; say so.

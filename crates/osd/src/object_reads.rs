@@ -4,13 +4,10 @@
 use atoll_base::limits::OMAP_LIST_MAX;
 use atoll_base::{ObjectName, PgId, ReadOutcome, ReadRequest, Refusal};
 use atoll_pg::{ReadFailure, Token};
-use atoll_store::{ObjectKey, Onode, ReadData, ReadError};
+use atoll_store::{ObjectKey, ReadData, ReadError, StoreError};
 use bytes::Bytes;
 
 use crate::daemon::{Osd, ReadOwner};
-
-/// Most bytes of keys and values in one page of omap entries.
-const OMAP_PAGE_BYTES: usize = 512 << 10;
 
 type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
 
@@ -22,9 +19,10 @@ impl Osd {
             self.reads.insert(read_id, ReadOwner::Group { pg, token });
             return;
         }
-        let answer = match self.store.object(&key) {
-            None => Err(ReadFailure::Refused(Refusal::NoSuchObject)),
-            Some(onode) => Ok((read_metadata(onode, &request), Bytes::new())),
+        let answer = match self.read_metadata(&key, &request) {
+            Ok(None) => Err(ReadFailure::Refused(Refusal::NoSuchObject)),
+            Ok(Some(outcome)) => Ok((outcome, Bytes::new())),
+            Err(error) => Err(ReadFailure::Refused(Refusal::Corrupt { detail: error.to_string() })),
         };
         if let Some(group) = self.pgs.get_mut(&pg) {
             group.read_done(token, answer);
@@ -37,6 +35,23 @@ impl Osd {
             group.read_done(token, answer(result));
             self.dirty.insert(pg);
         }
+    }
+
+    /// What can be said from metadata alone, which the group has asked to have loaded.
+    fn read_metadata(&self, key: &ObjectKey, request: &ReadRequest) -> Result<Option<ReadOutcome>, StoreError> {
+        let Some(info) = self.store.object(key)? else { return Ok(None) };
+        Ok(Some(match request {
+            ReadRequest::Data { .. } => unreachable!("data is read through the store"),
+            ReadRequest::Stat => ReadOutcome::Stat { object_bytes: info.size_bytes, version: info.version },
+            ReadRequest::OmapGet { key: omap_key } => {
+                ReadOutcome::OmapValue(self.store.omap_value(key, omap_key)?)
+            }
+            ReadRequest::OmapList { prefix, from, limit } => {
+                let limit = (*limit).min(OMAP_LIST_MAX) as usize;
+                let (entries, more) = self.store.omap_page(key, prefix, from, limit)?;
+                ReadOutcome::OmapPage { entries, more }
+            }
+        }))
     }
 }
 
@@ -51,29 +66,8 @@ fn answer(result: Result<ReadData, ReadError>) -> ReadAnswer {
             Err(ReadFailure::Refused(Refusal::Invalid { detail: error.to_string() }))
         }
         Err(ReadError::Corrupt { blocks }) => Err(ReadFailure::Corrupt { blocks }),
-    }
-}
-
-fn read_metadata(onode: &Onode, request: &ReadRequest) -> ReadOutcome {
-    match request {
-        ReadRequest::Data { .. } => unreachable!("data is read through the store"),
-        ReadRequest::Stat => ReadOutcome::Stat { object_bytes: onode.size_bytes(), version: onode.version() },
-        ReadRequest::OmapGet { key } => ReadOutcome::OmapValue(onode.omap().get(key).cloned()),
-        ReadRequest::OmapList { prefix, from, limit } => {
-            let start = from.max(prefix).clone();
-            let mut entries = Vec::new();
-            let mut page_bytes = 0;
-            let mut more = false;
-            let limit = (*limit).min(OMAP_LIST_MAX) as usize;
-            for (key, value) in onode.omap().range(start..).take_while(|(key, _)| key.starts_with(prefix)) {
-                if entries.len() == limit || page_bytes >= OMAP_PAGE_BYTES {
-                    more = true;
-                    break;
-                }
-                page_bytes += key.len() + value.len();
-                entries.push((key.clone(), value.clone()));
-            }
-            ReadOutcome::OmapPage { entries, more }
+        Err(error @ ReadError::DamagedMetadata { .. }) => {
+            Err(ReadFailure::Refused(Refusal::Corrupt { detail: error.to_string() }))
         }
     }
 }

@@ -2,23 +2,22 @@
 
 use std::collections::BTreeSet;
 
+use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{PgId, Transaction};
-use atoll_pg::{Action, ClientId, Pg, Token};
-use atoll_store::StoreEvent;
+use atoll_pg::{Action, ClientId, Lookup, Pg, Token};
+use atoll_store::{LoadId, StoreError, StoreEvent, Wish};
 use atoll_wire::Message;
 
 use crate::control::ControlRequest;
-use crate::daemon::{Osd, ReadOwner};
+use crate::daemon::{LoadOwner, ObjectList, Osd, ReadOwner};
 use crate::view::StoreView;
+
+/// Objects looked up at once when a group is listed.
+const NAMES_AT_ONCE: usize = 256;
 
 macro_rules! view {
     ($osd:expr) => {
-        StoreView {
-            store: &$osd.store,
-            me: $osd.config.id,
-            full: &$osd.peers.full,
-            has_backlog: !$osd.backlog.is_empty(),
-        }
+        StoreView { store: &$osd.store, me: $osd.config.id, full: &$osd.peers.full, backlog: &$osd.backlog }
     };
 }
 
@@ -88,12 +87,23 @@ impl Osd {
     fn perform(&mut self, pg: PgId, action: Action) {
         match action {
             Action::Submit { token, transaction } => {
-                if self.backlog.is_empty() && self.store.has_log_room() {
-                    self.submit(pg, token, &transaction);
-                } else {
-                    self.backlog.push_back((pg, token, transaction));
+                let waits = self.backlog.contains_key(&pg) || !self.store.has_log_room();
+                if waits || !self.submit(pg, token, &transaction) {
+                    self.backlog.entry(pg).or_default().push_back((token, transaction));
+                    self.waits_for_room |= !self.store.has_log_room();
                 }
             }
+            Action::Load { token, lookup } => {
+                let wish = match lookup {
+                    Lookup::Read { object, request } => Wish::Read { pg, object, request },
+                    Lookup::Write { object, conditions, mutations } => {
+                        Wish::Write { pg, object, conditions, mutations }
+                    }
+                };
+                let load = self.store.load(wish);
+                self.loads.insert(load, LoadOwner::Group { pg, token });
+            }
+            Action::ListObjects { token } => self.list_objects(ObjectList::new(pg, token)),
             Action::Read { token, object, request } => self.start_object_read(pg, token, object, request),
             Action::ReadForSync { token, object, touched } => self.start_sync_read(pg, token, object, touched),
             Action::Send { to, mut message } => {
@@ -119,27 +129,95 @@ impl Osd {
         }
     }
 
-    fn submit(&mut self, pg: PgId, token: Token, transaction: &Transaction) {
+    /// Submits to the store. False if metadata must be loaded first, which is then under way.
+    fn submit(&mut self, pg: PgId, token: Token, transaction: &Transaction) -> bool {
         match self.store.submit(transaction) {
             Ok(id) => drop(self.submitted.insert(id, (pg, token))),
+            Err(StoreError::Cold(cold)) => {
+                let load = self.store.load(Wish::Pages(cold));
+                self.loads.insert(load, LoadOwner::Submit(pg));
+                self.loading_for_submit.insert(pg);
+                return false;
+            }
             Err(error) => {
                 self.with_group(pg, |group, view| group.submit_failed(token, &error.to_string(), view));
             }
         }
+        true
     }
 
-    /// Submits what waited for room in the log. When the last of it is gone, everybody who waited
-    /// for room gets another chance.
-    fn submit_backlog(&mut self) {
-        let was_waiting = self.waits_for_room;
-        while self.store.has_log_room() {
-            let Some((pg, token, transaction)) = self.backlog.pop_front() else { break };
-            self.submit(pg, token, &transaction);
+    /// Submits what a group has waiting, in order, until the log has no room or metadata must be
+    /// loaded first.
+    fn submit_waiting(&mut self, pg: PgId) {
+        self.dirty.insert(pg);
+        if self.loading_for_submit.contains(&pg) {
+            return;
         }
-        self.waits_for_room = !self.backlog.is_empty() || !self.store.has_log_room();
-        if was_waiting && !self.waits_for_room {
+        let Some(mut queue) = self.backlog.remove(&pg) else { return };
+        while self.store.has_log_room()
+            && let Some((token, transaction)) = queue.front()
+            && self.submit(pg, *token, transaction)
+        {
+            queue.pop_front();
+        }
+        if !queue.is_empty() {
+            self.backlog.insert(pg, queue);
+            self.waits_for_room |= !self.store.has_log_room();
+        }
+    }
+
+    /// Once the log has room again, everybody who waited for it gets another chance.
+    fn submit_backlog(&mut self) {
+        if !self.store.has_log_room() {
+            self.waits_for_room = true;
+        } else if std::mem::take(&mut self.waits_for_room) {
+            for pg in self.backlog.keys().copied().collect::<Vec<_>>() {
+                self.submit_waiting(pg);
+            }
             let all: BTreeSet<PgId> = self.pgs.keys().copied().collect();
             self.dirty.extend(all);
+        }
+    }
+
+    fn load_done(&mut self, load: LoadId) {
+        match self.loads.remove(&load).expect("loads have owners") {
+            LoadOwner::Group { pg, token } => self.with_group(pg, |group, view| group.loaded(token, view)),
+            LoadOwner::Submit(pg) => {
+                self.loading_for_submit.remove(&pg);
+                self.submit_waiting(pg);
+            }
+            LoadOwner::List(list) => self.list_objects(list),
+            LoadOwner::Sync(read) => self.sync_data_ready(*read),
+            LoadOwner::NewGroup(pg) => self.add_group(pg),
+        }
+    }
+
+    /// Collects the names of a group's objects, a few at a time.
+    fn list_objects(&mut self, mut list: ObjectList) {
+        loop {
+            match self.store.names_after(list.pg, list.names.last(), NAMES_AT_ONCE) {
+                Ok(names) => {
+                    let is_last = names.len() < NAMES_AT_ONCE;
+                    list.names.extend(names);
+                    if is_last {
+                        break;
+                    }
+                }
+                Err(StoreError::Cold(cold)) => {
+                    let load = self.store.load(Wish::Pages(cold));
+                    self.loads.insert(load, LoadOwner::List(list));
+                    return;
+                }
+                Err(error) => {
+                    self.failure = Some(error.to_string());
+                    return;
+                }
+            }
+        }
+        list.names.retain(|name| name.as_str() != PG_META_OBJECT);
+        if let Some(group) = self.pgs.get_mut(&list.pg) {
+            group.objects_listed(list.token, list.names);
+            self.dirty.insert(list.pg);
         }
     }
 
@@ -153,6 +231,7 @@ impl Osd {
                 ReadOwner::Group { pg, token } => self.object_read_done(pg, token, result),
                 ReadOwner::Sync(read) => self.sync_data_read(*read, result),
             },
+            StoreEvent::Loaded(load) => self.load_done(load),
             StoreEvent::Poisoned { cause } => self.failure = Some(cause),
         }
     }

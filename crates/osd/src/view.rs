@@ -1,10 +1,12 @@
 //! What placement groups may see of the store and of the other members' space.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{LogEntry, Mutation, ObjectName, OsdId, PgId, Refusal, Version};
-use atoll_pg::ObjectView;
+use atoll_base::{
+    Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Transaction, Version,
+};
+use atoll_pg::{ObjectView, Token};
 use atoll_store::{ObjectKey, Store, StoreError};
 use bytes::Bytes;
 
@@ -13,9 +15,13 @@ pub(crate) struct StoreView<'a> {
     pub me: OsdId,
     /// Other OSDs that have said that they are full.
     pub full: &'a BTreeSet<OsdId>,
-    /// Whether submissions of other members wait for room; then nobody may overtake them.
-    pub has_backlog: bool,
+    /// Submissions that wait, per group; nobody may overtake those of its own group.
+    pub backlog: &'a BTreeMap<PgId, VecDeque<(Token, Transaction)>>,
 }
+
+/// A group looks only at what it asked to have loaded, and nothing is dropped before it has come to
+/// rest.
+const LOADED: &str = "a group looks only at what is loaded";
 
 fn key(pg: PgId, object: &ObjectName) -> ObjectKey {
     ObjectKey { pg, name: object.clone() }
@@ -23,16 +29,25 @@ fn key(pg: PgId, object: &ObjectName) -> ObjectKey {
 
 impl ObjectView for StoreView<'_> {
     fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool {
-        self.store.object(&key(pg, object)).is_some()
+        self.store.object(&key(pg, object)).expect(LOADED).is_some()
     }
 
     fn omap_value(&self, pg: PgId, object: &ObjectName, omap_key: &[u8]) -> Option<Bytes> {
-        self.store.object(&key(pg, object))?.omap().get(omap_key).cloned()
+        self.store.omap_value(&key(pg, object), omap_key).expect(LOADED)
     }
 
-    fn objects(&self, pg: PgId) -> Vec<ObjectName> {
-        let names = self.store.objects_of(pg);
-        names.into_iter().filter(|name| name.as_str() != PG_META_OBJECT).collect()
+    fn is_read_loaded(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> bool {
+        self.store.is_read_loaded(pg, object, request)
+    }
+
+    fn is_write_loaded(
+        &self,
+        pg: PgId,
+        object: &ObjectName,
+        conditions: &[Condition],
+        mutations: &[Mutation],
+    ) -> bool {
+        self.store.is_write_loaded(pg, object, conditions, mutations)
     }
 
     fn head(&self, pg: PgId) -> Version {
@@ -55,9 +70,11 @@ impl ObjectView for StoreView<'_> {
             StoreError::NoSpace => Refusal::NoSpace { osd: self.me },
             StoreError::Invalid { detail } => Refusal::Invalid { detail },
             StoreError::Poisoned { cause } => Refusal::Inactive { detail: cause },
+            error @ StoreError::Damaged { .. } => Refusal::Corrupt { detail: error.to_string() },
+            StoreError::Cold(_) => unreachable!("{LOADED}"),
         })?;
         let is_own = object.as_str() == PG_META_OBJECT;
-        let adds_omap = Store::<atoll_store::MemoryMetadata>::adds_omap(mutations) && !is_own;
+        let adds_omap = Store::adds_metadata(mutations) && !is_own;
         let adds_data = payload_bytes > 0 || adds_omap;
         match members.iter().find(|member| self.full.contains(member)) {
             Some(&osd) if adds_data => Err(Refusal::NoSpace { osd }),
@@ -65,8 +82,8 @@ impl ObjectView for StoreView<'_> {
         }
     }
 
-    fn has_room(&self) -> bool {
-        !self.has_backlog && self.store.has_log_room()
+    fn has_room(&self, pg: PgId) -> bool {
+        !self.backlog.contains_key(&pg) && self.store.has_log_room()
     }
 
     fn matches_checks(&self, pg: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool {

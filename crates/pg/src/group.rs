@@ -131,7 +131,8 @@ pub struct Pg {
     next_token: u64,
 }
 
-const EPOCH_KEY: &[u8] = b"epoch";
+/// The key in a group's own object under which a member keeps its promise not to heed lower epochs.
+pub const EPOCH_KEY: &[u8] = b"epoch";
 
 pub(crate) fn meta_object() -> ObjectName {
     ObjectName::new(PG_META_OBJECT).expect("the name is short")

@@ -18,4 +18,4 @@ mod retries;
 mod sync;
 
 pub use actions::{Action, ClientId, Lookup, ObjectView, ReadFailure, Token};
-pub use group::{Pg, PgState};
+pub use group::{EPOCH_KEY, Pg, PgState};

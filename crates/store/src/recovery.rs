@@ -219,6 +219,11 @@ impl Recovered {
                 self.overlay.insert(block, PendingBlock { buffer, number: logged.number, home });
                 data_block += 1;
             }
+        } else {
+            // The log may still hold a small write to a block that a checkpoint has freed since and
+            // that this write has got.
+            let blocks = logged.placements.iter().flat_map(|placement| placement.blocks());
+            blocks.for_each(|block| self.overlay.remove(block));
         }
         Ok(data_block)
     }
