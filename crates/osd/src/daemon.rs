@@ -47,12 +47,12 @@ pub enum OsdError {
     #[error(transparent)]
     Take(#[from] DeviceError),
     /// The store could not be opened.
-    #[error("cannot open the store in {}: {source}", path.display())]
+    #[error("cannot open the store in {}: {reason}", path.display())]
     Store {
         /// The device.
         path: PathBuf,
         /// Why.
-        source: OpenError,
+        reason: OpenError,
     },
     /// The listening address could not be had.
     #[error("cannot listen on {address}: {source}")]
@@ -113,7 +113,7 @@ impl Osd {
     /// Opens the store, listens, and announces itself in cluster state.
     pub fn start(config: OsdConfig) -> Result<Self, OsdError> {
         let mut reactor = Reactor::new()?;
-        let store_error = |source| OsdError::Store { path: config.device.clone(), source };
+        let store_error = |reason| OsdError::Store { path: config.device.clone(), reason };
         let mut devices = BlockingDevice::open(&config.device, config.log_device.as_deref())?;
         let incarnation = u64::from_le_bytes(random());
         let store = Store::open(&mut devices, incarnation).map_err(store_error)?;

@@ -1,9 +1,9 @@
 //! Files and block devices opened with `O_DIRECT`.
 
-use std::fs::{File, FileType, Metadata};
+use std::fs::{File, FileType};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
@@ -12,7 +12,12 @@ use crate::at_rest::{AtRest, SectorCipher};
 use crate::reactor::FilePieces;
 
 /// Sector sizes that a block device may have, in bytes: the usual ones, and both divide a block.
-const SECTOR_BYTES_KNOWN: [usize; 2] = [512, 4096];
+const SECTOR_BYTES_KNOWN: [libc::c_int; 2] = [512, 4096];
+
+/// Asks whether a block device is read-only, `_IO(0x12, 94)`; the libc crate does not have it.
+const BLKROGET: libc::Ioctl = 0x125e;
+
+const READ_ONLY: &str = "it is read-only; make it writable ('blockdev --setrw' for a device) or name another";
 
 /// A file or block device that bypasses the page cache. Offsets and lengths are whole blocks.
 ///
@@ -34,18 +39,18 @@ impl DirectFile {
         let exclusive = if kind.is_block_device() { libc::O_EXCL } else { 0 };
         let mut options = File::options();
         options.read(true).write(true).custom_flags(libc::O_DIRECT | exclusive);
-        let file = options.open(path).map_err(|error| explain_open(path, error))?;
+        let file = options.open(path).map_err(explain_open)?;
         file.try_lock().map_err(|error| match error {
             std::fs::TryLockError::WouldBlock => {
                 io::Error::new(io::ErrorKind::ResourceBusy, "another process uses this device; end that process")
             }
             std::fs::TryLockError::Error(error) => error,
         })?;
-        if kind.is_block_device() {
-            check_sector_size(&file)?;
-        }
         let whole_bytes = io::Seek::seek(&mut &file, io::SeekFrom::End(0))?;
         let size_bytes = whole_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        if kind.is_block_device() {
+            refuse_unusable(&file, size_bytes)?;
+        }
         Ok(DirectFile { file, size_bytes, at_rest: None })
     }
 
@@ -61,11 +66,6 @@ impl DirectFile {
     /// Size in bytes when it was opened, whole blocks, without what precedes encrypted data.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes.saturating_sub(self.device_offset(0))
-    }
-
-    /// What the file system knows about it: device numbers, kind.
-    pub fn metadata(&self) -> io::Result<Metadata> {
-        self.file.metadata()
     }
 
     /// Reads blocks and waits for them.
@@ -128,17 +128,14 @@ fn file_type(path: &Path) -> io::Result<FileType> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is neither a file nor a block device; name one of these"))
 }
 
-fn explain_open(path: &Path, error: io::Error) -> io::Error {
+fn explain_open(error: io::Error) -> io::Error {
     let text = match error.raw_os_error() {
         Some(libc::EBUSY) => {
             "it is in use (mounted, swap, or claimed by LVM, mdraid, dm-crypt or another process); end that use first"
         }
-        Some(libc::EROFS) => "it is read-only; make it writable or name another",
-        Some(libc::EACCES | libc::EPERM) if is_read_only_device(path) => {
-            "the device is read-only; make it writable ('blockdev --setrw') or name another"
-        }
+        Some(libc::EROFS) => READ_ONLY,
         Some(libc::EACCES | libc::EPERM) => {
-            "permission denied; run this as root, or as a user who may read and write it"
+            "permission denied; run this as root, or as a user who may read and write it (or the device is read-only)"
         }
         Some(libc::EINVAL) => {
             "its file system does not support O_DIRECT (tmpfs and some network file systems do not); use ext4, XFS or \
@@ -149,27 +146,30 @@ fn explain_open(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-/// The kernel says EACCES for both a device that is read-only and one that the user may not open.
-fn is_read_only_device(path: &Path) -> bool {
-    let number = std::fs::metadata(path).map_or(0, |metadata| metadata.rdev());
-    let setting = format!("/sys/dev/block/{}:{}/ro", libc::major(number), libc::minor(number));
-    std::fs::read_to_string(setting).is_ok_and(|text| text.trim() == "1")
+fn refuse_unusable(device: &File, size_bytes: u64) -> io::Result<()> {
+    if size_bytes == 0 {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "there is no disk behind it; its size is 0"));
+    }
+    // Many drivers let a read-only device be opened for writing and fail the first write.
+    if device_setting(device, BLKROGET)? != 0 {
+        return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, READ_ONLY));
+    }
+    let sector_bytes = device_setting(device, libc::BLKSSZGET)?;
+    if !SECTOR_BYTES_KNOWN.contains(&sector_bytes) {
+        let text = format!(
+            "its logical sectors have {sector_bytes} bytes; Atoll uses devices with sectors of 512 or 4096 bytes; \
+             format the device to one of these or name another"
+        );
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    Ok(())
 }
 
-fn check_sector_size(device: &File) -> io::Result<()> {
-    let mut sector_bytes: libc::c_int = 0;
-    // SAFETY: BLKSSZGET writes one int to the address that it is given, which lives through the
-    // call; the descriptor is open as long as `device` exists.
-    let result = unsafe { libc::ioctl(device.as_raw_fd(), libc::BLKSSZGET as _, &raw mut sector_bytes) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    if usize::try_from(sector_bytes).is_ok_and(|bytes| SECTOR_BYTES_KNOWN.contains(&bytes)) {
-        return Ok(());
-    }
-    let text = format!(
-        "its logical sectors have {sector_bytes} bytes; Atoll uses devices with sectors of 512 or 4096 bytes; format \
-         the device to one of these or name another"
-    );
-    Err(io::Error::new(io::ErrorKind::Unsupported, text))
+/// Asks a block device for one of its settings that are an int.
+fn device_setting(device: &File, request: libc::Ioctl) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: the two requests that are used write one int to the address that they are given,
+    // which lives through the call; the descriptor is open as long as `device` exists.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), request, &raw mut value) };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }

@@ -92,12 +92,12 @@ pub enum FormatError {
     #[error("{} and {} are the same device; leave the WAL device out to keep the log with the data", .0.display(), .1.display())]
     SameDevice(PathBuf, PathBuf),
     /// Formatting began and failed.
-    #[error("formatting {} failed: {source}; what it held may be lost", path.display())]
+    #[error("formatting {} failed: {reason}; what it held may be lost", path.display())]
     Store {
         /// The device.
         path: PathBuf,
         /// Why.
-        source: OpenError,
+        reason: OpenError,
     },
 }
 
@@ -139,7 +139,7 @@ pub fn format_device(request: &FormatRequest<'_>) -> Result<Formatted, FormatErr
     };
     let options = format_options(request, formatted);
     let format = Store::<MemoryMetadata>::format(&mut devices, options);
-    format.map_err(|source| FormatError::Store { path: request.device.to_owned(), source })?;
+    format.map_err(|reason| FormatError::Store { path: request.device.to_owned(), reason })?;
     Ok(formatted)
 }
 
