@@ -23,6 +23,10 @@ pub struct DeviceError {
 }
 
 /// The devices before they are handed to the loop.
+///
+/// Encryption at rest goes in here, after a device is taken (and, when formatting, after it is wiped
+/// and has its header): the file is replaced by the one that `DirectFile::with_cipher` gives, and
+/// everything above, blocking or in the ring, sees plain data from offset 0 on.
 pub(crate) struct BlockingDevice {
     data: DirectFile,
     log: Option<DirectFile>,
@@ -35,8 +39,7 @@ pub(crate) struct RingDevice {
     log: Option<FileId>,
 }
 
-/// Takes one device for this process alone. Encryption at rest belongs here: everything above sees
-/// the file that `DirectFile::with_cipher` gives, for the blocking way and for the ring.
+/// Takes one device for this process alone.
 fn take(path: &Path) -> Result<DirectFile, DeviceError> {
     DirectFile::open(path).map_err(|error| {
         let users = claims::users_of(path);
