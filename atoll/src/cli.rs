@@ -55,7 +55,7 @@ pub enum Command {
     Df(OutputArguments),
     /// Show the credentials for S3 clients
     Credentials(OutputArguments),
-    /// Look at OSDs, or run one
+    /// Look at OSDs, create or run one
     #[command(subcommand)]
     Osd(OsdCommand),
     /// Look at pools
@@ -128,6 +128,8 @@ pub enum FrameModeArgument {
 pub enum OsdCommand {
     /// Show hosts and OSDs
     Tree(OutputArguments),
+    /// Format a file or block device as an OSD of this data directory
+    Create(OsdCreateArguments),
     /// Run an OSD (started by 'atoll up')
     Run {
         #[command(flatten)]
@@ -136,6 +138,38 @@ pub enum OsdCommand {
         #[arg(long)]
         id: u32,
     },
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll osd create --data ./atoll-data --device /dev/disk/by-id/nvme-A
+  atoll osd create --data ./atoll-data --device /dev/disk/by-id/ata-B --wal-device /dev/disk/by-id/nvme-C-part1
+  atoll osd create --data ./atoll-data --device /mnt/disk3/osd --size 100G
+  atoll up --data ./atoll-data                     a cluster of these three
+
+A device that holds anything is refused unless --wipe is given; one that is in use or has partitions always is.")]
+pub struct OsdCreateArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The block device, or the file
+    #[arg(long, value_name = "PATH")]
+    pub device: PathBuf,
+    /// Make the file with this size, sparse; only for a file that is not there yet
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
+    pub size: Option<u64>,
+    /// A block device or file, on a faster disk, for the write-ahead log alone
+    #[arg(long, value_name = "PATH")]
+    pub wal_device: Option<PathBuf>,
+    /// Use only this much of the WAL device, and make the file if it is not there yet [default: all of it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, requires = "wal_device")]
+    pub wal_size: Option<u64>,
+    /// Destroy what the devices hold
+    #[arg(long)]
+    pub wipe: bool,
+    /// The OSD's number [default: the lowest that has no device]
+    #[arg(long, value_name = "N")]
+    pub id: Option<u32>,
 }
 
 #[derive(Args)]

@@ -39,7 +39,7 @@ class Note:
 class Test:
     def __init__(self, name, arguments):
         self.name, self.atoll, self.scale = name, str(pathlib.Path(arguments.atoll).resolve()), arguments.scale
-        self.passed = self.failed = 0
+        self.passed = self.failed = self.not_run = 0
         self.clusters, self.processes = [], []
         base = pathlib.Path(os.environ.get("ATOLL_E2E_DIR") or REPOSITORY / "target" / "e2e")
         base.mkdir(parents=True, exist_ok=True)
@@ -77,6 +77,11 @@ class Test:
     def check(self, name, condition, why=""):
         with self.step(name):
             expect(condition, why or "it does not hold")
+
+    def skip(self, name, why):
+        """A check that cannot be made on this machine: said loudly and counted apart."""
+        self.not_run += 1
+        print(f"NOT RUN  {name}: {why}", flush=True)
 
     def need(self, *tools):
         """Tools as (command, Debian package); the scenario fails where one is missing."""
@@ -159,7 +164,8 @@ def main(function):
         signal.alarm(0)
         test.clean_up()
     print(f"      {name} took {time.monotonic() - started:.0f} s")
-    print(f"{test.passed} passed, {test.failed} failed", flush=True)
+    not_run = f", {test.not_run} not run" if test.not_run else ""
+    print(f"{test.passed} passed, {test.failed} failed{not_run}", flush=True)
     # Threads that still wait for a server that is gone do not keep the process.
     os._exit(1 if test.failed else 0)
 

@@ -7,7 +7,7 @@ import argparse, pathlib, re, signal, subprocess, sys, time
 
 from harness import add_arguments
 
-SCENARIOS = ["restart", "sealed", "nbd_fio", "s3_files", "osd_killed", "hostile"]
+SCENARIOS = ["restart", "sealed", "nbd_fio", "s3_files", "osd_killed", "hostile", "devices"]
 
 
 def main():
@@ -18,7 +18,7 @@ def main():
     unknown = [name for name in arguments.scenarios if name.removesuffix(".py") not in SCENARIOS]
     if unknown:
         parser.error(f"no such scenario: {', '.join(unknown)}")
-    passed, failed, started, summary = 0, 0, time.monotonic(), []
+    passed, failed, not_run, started, summary = 0, 0, 0, time.monotonic(), []
     for name in [name.removesuffix(".py") for name in arguments.scenarios] or SCENARIOS:
         command = [sys.executable, str(pathlib.Path(__file__).with_name(f"{name}.py")), "--atoll", arguments.atoll, "--scale", str(arguments.scale)]
         before = time.monotonic()
@@ -28,21 +28,21 @@ def main():
             signal.signal(number, lambda number, _frame, process=process: process.send_signal(signal.SIGTERM))
         counts = None
         for line in process.stdout:
-            found = re.fullmatch(r"(\d+) passed, (\d+) failed\n", line)
+            found = re.fullmatch(r"(\d+) passed, (\d+) failed(?:, (\d+) not run)?\n", line)
             if found:
-                counts = int(found[1]), int(found[2])
+                counts = int(found[1]), int(found[2]), int(found[3] or 0)
             else:
                 print(line, end="", flush=True)
         code = process.wait()
-        counts = counts or (0, 1)
+        counts = counts or (0, 1, 0)
         if code != 0 and counts[1] == 0:
-            counts = counts[0], 1
-        passed, failed = passed + counts[0], failed + counts[1]
-        summary.append(f"      {name:<12}{counts[0]:>4} passed {counts[1]:>3} failed {time.monotonic() - before:>5.0f} s")
+            counts = counts[0], 1, counts[2]
+        passed, failed, not_run = passed + counts[0], failed + counts[1], not_run + counts[2]
+        summary.append(f"      {name:<12}{counts[0]:>4} passed {counts[1]:>3} failed {counts[2]:>3} not run {time.monotonic() - before:>5.0f} s")
         if code in (-signal.SIGTERM, -signal.SIGINT):
             break
     print("\n".join(["----  all", *summary, f"      {time.monotonic() - started:.0f} s in all"]))
-    print(f"{passed} passed, {failed} failed")
+    print(f"{passed} passed, {failed} failed" + (f", {not_run} not run" if not_run else ""))
     return 1 if failed else 0
 
 

@@ -75,6 +75,7 @@ pub fn osd(arguments: &DaemonArguments, id: u32) -> anyhow::Result<()> {
     let config = OsdConfig {
         id,
         device: open.directory.device(id),
+        log_device: open.directory.wal_device(id),
         listen: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
         key: open.directory.static_key(&id.to_string())?,
         frame_mode: open.cluster.frame_mode,

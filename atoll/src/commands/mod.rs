@@ -3,6 +3,7 @@
 mod bench;
 mod daemons;
 mod image;
+mod osd;
 mod show;
 mod up;
 
@@ -28,6 +29,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Df(output) => show::df(&output),
         Command::Credentials(output) => show::credentials(&output),
         Command::Osd(OsdCommand::Tree(output)) => show::osd_tree(&output),
+        Command::Osd(OsdCommand::Create(arguments)) => osd::create(&arguments),
         Command::Osd(OsdCommand::Run { daemon, id }) => daemons::osd(&daemon, id),
         Command::Pool(PoolCommand::Ls(output)) => show::pool_ls(&output),
         Command::Image(command) => image::run(command),

@@ -11,12 +11,12 @@ use atoll_base::records::{FrameMode, OsdUpRecord, OsdUsageRecord, RECORD_FORMAT}
 use atoll_base::{Condition, ObjectName, OsdId, PgId, Transaction};
 use atoll_cluster::{ClusterMap, ConnectOptions, MapChange};
 use atoll_pg::{Pg, PgState, Token};
-use atoll_reactor::{DirectFile, Event, FileId, ListenAddress, Reactor, ReactorError};
+use atoll_reactor::{Event, ListenAddress, Reactor, ReactorError};
 use atoll_store::{LoadId, OpenError, ReadData, Store, TransactionId, Wish};
 use atoll_wire::KeyPair;
 
 use crate::control::{self, Control, ControlEvent, ControlRequest};
-use crate::device::{BlockingDevice, explain_direct_io};
+use crate::device::{BlockingDevice, DeviceError, RingDevice};
 use crate::peers::Peers;
 use crate::sync_reads::SyncRead;
 
@@ -26,6 +26,8 @@ pub struct OsdConfig {
     pub id: OsdId,
     /// The file or block device with its store.
     pub device: PathBuf,
+    /// The file or block device with the store's log, if it has its own.
+    pub log_device: Option<PathBuf>,
     /// Where to listen; port 0 lets the system choose.
     pub listen: SocketAddr,
     /// Its static key.
@@ -42,13 +44,16 @@ pub enum OsdError {
     /// The event loop could not be set up or failed.
     #[error(transparent)]
     Reactor(#[from] ReactorError),
+    /// A device could not be taken.
+    #[error(transparent)]
+    Take(#[from] DeviceError),
     /// The store could not be opened.
-    #[error("cannot open the store in {}: {source}", path.display())]
+    #[error("cannot open the store in {}: {reason}", path.display())]
     Store {
         /// The device.
         path: PathBuf,
         /// Why.
-        source: OpenError,
+        reason: OpenError,
     },
     /// The listening address could not be had.
     #[error("cannot listen on {address}: {source}")]
@@ -106,7 +111,7 @@ const USAGE_SECONDS: u64 = 3;
 pub struct Osd {
     pub(crate) config: OsdConfig,
     pub(crate) reactor: Reactor,
-    pub(crate) file: FileId,
+    pub(crate) devices: RingDevice,
     pub(crate) store: Store,
     pub(crate) control: Control,
     pub(crate) map: ClusterMap,
@@ -138,12 +143,11 @@ impl Osd {
     /// Opens the store, listens, and announces itself in cluster state.
     pub fn start(config: OsdConfig) -> Result<Self, OsdError> {
         let mut reactor = Reactor::new()?;
-        let store_error = |source| OsdError::Store { path: config.device.clone(), source };
-        let device = DirectFile::open(&config.device).map_err(explain_direct_io);
-        let device = device.map_err(|error| store_error(OpenError::Io(error)))?;
+        let store_error = |reason| OsdError::Store { path: config.device.clone(), reason };
+        let mut devices = BlockingDevice::open(&config.device, config.log_device.as_deref())?;
         let incarnation = u64::from_le_bytes(random());
-        let store = Store::open(&mut BlockingDevice(&device), incarnation).map_err(store_error)?;
-        let file = reactor.add_file(device);
+        let store = Store::open(&mut devices, incarnation).map_err(store_error)?;
+        let devices = devices.into_ring(&mut reactor);
         let listen = ListenAddress::Tcp(config.listen);
         let (_, address) =
             reactor.listen(&listen).map_err(|source| OsdError::Listen { address: config.listen, source })?;
@@ -161,7 +165,7 @@ impl Osd {
         Ok(Osd {
             config,
             reactor,
-            file,
+            devices,
             store,
             control,
             map: ClusterMap::default(),

@@ -11,6 +11,7 @@ mod pg_actions;
 mod sync_reads;
 mod view;
 
-pub use atoll_store::OpenError as FormatError;
 pub use daemon::{Osd, OsdConfig, OsdError};
-pub use device::format_device;
+pub use device::{
+    DeviceError, FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file,
+};

@@ -62,7 +62,7 @@ impl Osd {
         self.store.flush();
         while let Some(request) = self.store.next_request() {
             let operation = crate::device::file_operation(request.operation);
-            self.reactor.start_file(self.file, request.id, operation);
+            self.reactor.start_file(self.devices.file(request.device), request.id, operation);
         }
     }
 

@@ -63,8 +63,12 @@ impl Reactor {
             Operation::Connect { connection, .. } => self.connect_done(connection, outcome),
             Operation::Receive { connection, buffer } => self.receive_done(connection, buffer, outcome),
             Operation::Send { connection, send } => self.send_done(connection, send, outcome),
-            Operation::FileRead { tag, buffer } => {
-                let result = outcome.and_then(|length| whole(length, buffer.len())).map(|()| Some(buffer));
+            Operation::FileRead { file, tag, offset, mut buffer } => {
+                let result = outcome.and_then(|length| whole(length, buffer.len()));
+                if result.is_ok() {
+                    self.files[file.0].open_read(offset, &mut buffer);
+                }
+                let result = result.map(|()| Some(buffer));
                 self.events.push_back(Event::File { tag, result });
             }
             Operation::FileWrite { tag, length_bytes, .. } => {

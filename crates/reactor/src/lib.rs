@@ -5,6 +5,7 @@
 //! then are they given back or freed. [`LocalExecutor`] runs futures on the same thread for shells
 //! that are easier to write as tasks.
 
+mod at_rest;
 mod buffers;
 mod completions;
 mod connection;
@@ -14,6 +15,7 @@ mod reactor;
 mod runtime;
 mod wake;
 
+pub use at_rest::SectorCipher;
 pub use connection::{ConnectionId, ListenAddress, ListenerId};
 pub use executor::LocalExecutor;
 pub use file::DirectFile;

@@ -72,7 +72,7 @@ pub enum Event {
 
 /// Names a file of one loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId(usize);
+pub struct FileId(pub(crate) usize);
 
 /// Pieces of shared block buffers: buffer, first block, number of blocks.
 pub type FilePieces = Vec<(Arc<BlockBuffer>, usize, usize)>;
@@ -104,7 +104,7 @@ pub(crate) enum Operation {
     Connect { connection: ConnectionId, _address: RawAddress },
     Receive { connection: ConnectionId, buffer: BytesMut },
     Send { connection: ConnectionId, send: GatheredSend },
-    FileRead { tag: u64, buffer: BlockBuffer },
+    FileRead { file: FileId, tag: u64, offset: u64, buffer: BlockBuffer },
     FileWrite { tag: u64, length_bytes: usize, _pieces: FilePieces, _vectors: Box<[libc::iovec]> },
     FileSync { tag: u64 },
     Wake { _counter: Box<u64> },
@@ -415,16 +415,20 @@ impl Reactor {
 
     /// Starts a file operation; [`Event::File`] with the same tag follows.
     pub fn start_file(&mut self, file: FileId, tag: u64, operation: FileOperation) {
-        let descriptor = types::Fd(self.files[file.0].as_raw_fd());
+        let target = &self.files[file.0];
+        let descriptor = types::Fd(target.as_raw_fd());
         match operation {
             FileOperation::Read { offset, block_count } => {
                 let mut buffer = BlockBuffer::zeroed(block_count);
                 let bytes = buffer.as_mut_slice();
-                let entry =
-                    opcode::Read::new(descriptor, bytes.as_mut_ptr(), bytes.len() as u32).offset(offset).build();
-                self.submit(Operation::FileRead { tag, buffer }, entry);
+                let entry = opcode::Read::new(descriptor, bytes.as_mut_ptr(), bytes.len() as u32)
+                    .offset(target.device_offset(offset))
+                    .build();
+                self.submit(Operation::FileRead { file, tag, offset, buffer }, entry);
             }
             FileOperation::Write { offset, pieces, durable } => {
+                let pieces = target.seal_write(offset, pieces);
+                let device_offset = target.device_offset(offset);
                 let vector = |(buffer, first, count): &(Arc<BlockBuffer>, usize, usize)| {
                     let bytes = &buffer.as_slice()[first * BLOCK_BYTES..(first + count) * BLOCK_BYTES];
                     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
@@ -433,7 +437,7 @@ impl Reactor {
                 let length_bytes = vectors.iter().map(|vector| vector.iov_len).sum();
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 let entry = opcode::Writev::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
-                    .offset(offset)
+                    .offset(device_offset)
                     .rw_flags(flags)
                     .build();
                 let operation = Operation::FileWrite { tag, length_bytes, _pieces: pieces, _vectors: vectors };

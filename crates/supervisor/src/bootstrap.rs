@@ -2,7 +2,6 @@
 //! may be repeated, so that a start that was cut short goes on where it was.
 
 use std::net::TcpListener;
-use std::path::Path;
 
 use atoll_base::records::{
     AuthorizedKeyRecord, ClusterRecord, FailureDomain, FrameMode, OsdRecord, PeerRole, PgRecord, PoolRecord,
@@ -15,6 +14,7 @@ use atoll_placement::target_set;
 use serde::Serialize;
 
 use crate::data_dir::{ClusterFile, Credentials, DataDir};
+use crate::devices::device_bytes;
 use crate::error::SupervisorError;
 
 /// The pool of images.
@@ -23,7 +23,8 @@ pub const POOL_IMAGES: &str = "images";
 pub const POOL_OBJECTS: &str = "objects";
 /// Size of an OSD's device file if none is chosen. The file is sparse.
 pub const DEFAULT_OSD_BYTES: u64 = 32 << 30;
-const WAL_BYTES: u64 = 256 << 20;
+/// Most OSDs of one machine.
+pub(crate) const OSDS_MAX: u32 = 64;
 const PG_NUM: u32 = 32;
 const COPIES_MAX: u32 = 3;
 
@@ -86,10 +87,7 @@ fn refuse_changed_choices(cluster: &ClusterFile, choices: &Choices) -> Result<()
 }
 
 fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, SupervisorError> {
-    let osd_count = choices.osd_count.unwrap_or(DEFAULT_OSDS);
-    if !(1..=64).contains(&osd_count) {
-        return Err(SupervisorError::Invalid(format!("--osds {osd_count}: choose 1 to 64 OSDs for one machine")));
-    }
+    let osd_ids = choose_osds(directory, choices)?;
     let osd_bytes = choices.osd_bytes.unwrap_or(DEFAULT_OSD_BYTES);
     if osd_bytes < 1 << 30 {
         return Err(SupervisorError::Invalid("--osd-size: an OSD needs at least 1G".into()));
@@ -112,11 +110,32 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, Su
         state_password: password,
         state_listen,
         frame_mode: choices.frame_mode.unwrap_or_default(),
-        osd_ids: (0..osd_count).map(OsdId).collect(),
+        osd_ids,
         osd_bytes,
         s3_listen: DEFAULT_S3_LISTEN.into(),
         nbd_listen: vec![format!("unix:{}", socket.display())],
     })
+}
+
+/// The OSDs of a new cluster: those that `atoll osd create` has made, or so many new ones.
+fn choose_osds(directory: &DataDir, choices: &Choices) -> Result<Vec<OsdId>, SupervisorError> {
+    let prepared = directory.prepared_osds();
+    if choices.osd_count.is_none() && !prepared.is_empty() {
+        return Ok(prepared);
+    }
+    let count = choices.osd_count.unwrap_or(DEFAULT_OSDS);
+    if !(1..=OSDS_MAX).contains(&count) {
+        return Err(SupervisorError::Invalid(format!(
+            "--osds {count}: choose 1 to {OSDS_MAX} OSDs for one machine"
+        )));
+    }
+    if let Some(left_out) = prepared.iter().find(|id| id.0 >= count) {
+        return Err(SupervisorError::Invalid(format!(
+            "--osds {count} leaves out {left_out}, which was made with 'atoll osd create'; leave --osds out to use \
+             exactly the OSDs that were made"
+        )));
+    }
+    Ok((0..count).map(OsdId).collect())
 }
 
 /// A free port for the embedded cluster-state server, remembered from then on.
@@ -124,32 +143,6 @@ fn free_address() -> Result<String, SupervisorError> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let address = listener.map_err(SupervisorError::file("127.0.0.1"))?;
     Ok(address.to_string())
-}
-
-/// Makes the devices that are missing.
-pub(crate) fn make_devices(directory: &DataDir, cluster: &ClusterFile) -> Result<(), SupervisorError> {
-    for &osd in &cluster.osd_ids {
-        let path = directory.device(osd);
-        if path.exists() {
-            continue;
-        }
-        let parent = path.parent().unwrap_or(Path::new("."));
-        std::fs::create_dir_all(parent).map_err(SupervisorError::file(parent))?;
-        // The device gets its name only when it is whole.
-        let unfinished = path.with_extension("new");
-        if unfinished.exists() {
-            std::fs::remove_file(&unfinished).map_err(SupervisorError::file(&unfinished))?;
-        }
-        atoll_osd::format_device(&unfinished, cluster.osd_bytes, WAL_BYTES, random_bytes())
-            .map_err(|source| SupervisorError::Device { path: path.clone(), source })?;
-        std::fs::rename(&unfinished, &path).map_err(SupervisorError::file(&path))?;
-        // The names must survive a power cut as well as what they name.
-        for directory in [parent, directory.root()] {
-            let synced = std::fs::File::open(directory).and_then(|file| file.sync_all());
-            synced.map_err(SupervisorError::file(directory))?;
-        }
-    }
-    Ok(())
 }
 
 /// Writes a record unless it is there; what is there stays.
@@ -207,14 +200,15 @@ async fn write_osds(
     let mut osds = Vec::new();
     for &id in &cluster.osd_ids {
         let public_key = hex::encode(directory.static_key(&id.to_string())?.public());
+        let device_bytes = device_bytes(directory, id)?;
         let record = OsdRecord {
             format: RECORD_FORMAT,
             id,
             host: host.trim().into(),
             public_key: public_key.clone(),
-            weight: cluster.osd_bytes as f64 / (1_u64 << 40) as f64,
+            weight: device_bytes as f64 / (1_u64 << 40) as f64,
             device_class: "ssd".into(),
-            device_bytes: cluster.osd_bytes,
+            device_bytes,
         };
         ensure(state, &keys::osd(id), &record).await?;
         let key = AuthorizedKeyRecord {

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::SupervisorError;
+use crate::bootstrap::OSDS_MAX;
 
 /// A data directory of `atoll up`.
 #[derive(Clone, Debug)]
@@ -100,9 +101,40 @@ impl DataDir {
         self.keys().join("kms.json")
     }
 
-    /// An OSD's device.
+    /// An OSD's directory.
+    pub(crate) fn osd(&self, osd: OsdId) -> PathBuf {
+        self.root.join(format!("osd-{}", osd.0))
+    }
+
+    /// Makes an OSD's directory.
+    pub(crate) fn create_osd(&self, osd: OsdId) -> Result<(), SupervisorError> {
+        let path = self.osd(osd);
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        made.map_err(SupervisorError::file(path))
+    }
+
+    /// An OSD's device: a file, or a link to a file or block device.
     pub fn device(&self, osd: OsdId) -> PathBuf {
-        self.root.join(format!("osd-{}", osd.0)).join("device")
+        self.osd(osd).join("device")
+    }
+
+    /// Whether an OSD was given a device, be it there at the moment or not.
+    pub(crate) fn has_device(&self, osd: OsdId) -> bool {
+        fs::symlink_metadata(self.device(osd)).is_ok()
+    }
+
+    /// OSDs that were given a device, in order.
+    pub(crate) fn prepared_osds(&self) -> Vec<OsdId> {
+        (0..OSDS_MAX).map(OsdId).filter(|osd| self.has_device(*osd)).collect()
+    }
+
+    pub(crate) fn wal_device_link(&self, osd: OsdId) -> PathBuf {
+        self.osd(osd).join("wal-device")
+    }
+
+    /// The device of an OSD's log, if it has its own, be it there at the moment or not.
+    pub fn wal_device(&self, osd: OsdId) -> Option<PathBuf> {
+        Some(self.wal_device_link(osd)).filter(|link| fs::symlink_metadata(link).is_ok())
     }
 
     /// The file with the processes that run now.

@@ -60,14 +60,12 @@ pub enum SupervisorError {
         /// Where the logs are.
         logs: PathBuf,
     },
-    /// An OSD's device could not be made.
-    #[error("cannot make the device {}: {source}", path.display())]
-    Device {
-        /// The device.
-        path: PathBuf,
-        /// Why.
-        source: atoll_osd::FormatError,
-    },
+    /// An OSD's device could not be made or taken.
+    #[error(transparent)]
+    Device(#[from] atoll_osd::DeviceError),
+    /// An OSD's device was not formatted.
+    #[error(transparent)]
+    Format(#[from] atoll_osd::FormatError),
     /// Cluster state.
     #[error(transparent)]
     Cluster(#[from] ClusterError),

@@ -6,6 +6,7 @@
 
 mod bootstrap;
 mod data_dir;
+mod devices;
 mod error;
 mod health;
 mod processes;
@@ -13,6 +14,7 @@ mod supervise;
 
 pub use bootstrap::{Choices, DEFAULT_OSD_BYTES, POOL_IMAGES, POOL_OBJECTS};
 pub use data_dir::{ClusterFile, Credentials, DataDir};
+pub use devices::{CreatedOsd, OsdChoices, create_osd};
 pub use error::SupervisorError;
 pub use health::wait_until_healthy;
 pub use processes::{ChildStatus, ProcessesFile};

@@ -9,8 +9,9 @@ use atoll_cluster::ClusterClient;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::bootstrap::{Choices, make_devices, prepare, write_records};
+use crate::bootstrap::{Choices, prepare, write_records};
 use crate::data_dir::{ClusterFile, DataDir};
+use crate::devices::make_devices;
 use crate::error::SupervisorError;
 use crate::health::wait_until_healthy;
 use crate::processes::{ChildStatus, ProcessesFile};

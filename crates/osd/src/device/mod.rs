@@ -1,0 +1,120 @@
+//! The OSD's devices, for the store: blocking before the loop runs, through the ring afterwards.
+
+mod claims;
+mod format;
+mod probe;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use atoll_reactor::{DirectFile, FileId, FileOperation, Reactor};
+use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment};
+
+pub use format::{FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file};
+
+/// Why a file or block device cannot be used: in use, read-only, not there, ...
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {}: {reason}", path.display())]
+pub struct DeviceError {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Why, and what to do.
+    pub reason: io::Error,
+}
+
+/// The devices before they are handed to the loop.
+///
+/// Encryption at rest goes in here, after a device is taken (and, when formatting, after it is wiped
+/// and has its header): the file is replaced by the one that `DirectFile::with_cipher` gives, and
+/// everything above, blocking or in the ring, sees plain data from offset 0 on.
+pub(crate) struct BlockingDevice {
+    data: DirectFile,
+    log: Option<DirectFile>,
+}
+
+/// The devices in the loop.
+#[derive(Clone, Copy)]
+pub(crate) struct RingDevice {
+    data: FileId,
+    log: Option<FileId>,
+}
+
+/// Takes one device for this process alone.
+fn take(path: &Path) -> Result<DirectFile, DeviceError> {
+    DirectFile::open(path).map_err(|error| {
+        let users = claims::users_of(path);
+        let reason = if error.kind() == io::ErrorKind::ResourceBusy && !users.is_empty() {
+            io::Error::new(error.kind(), format!("it is in use: {}; end that use first", users.join(", ")))
+        } else {
+            error
+        };
+        DeviceError { path: path.to_owned(), reason }
+    })
+}
+
+impl BlockingDevice {
+    /// Takes the data device and, if there is one, the log device.
+    pub fn open(data: &Path, log: Option<&Path>) -> Result<Self, DeviceError> {
+        Ok(BlockingDevice { data: take(data)?, log: log.map(take).transpose()? })
+    }
+
+    /// Hands the devices to the loop.
+    pub fn into_ring(self, reactor: &mut Reactor) -> RingDevice {
+        RingDevice { data: reactor.add_file(self.data), log: self.log.map(|log| reactor.add_file(log)) }
+    }
+
+    fn file(&self, device: Device) -> Option<&DirectFile> {
+        match device {
+            Device::Data => Some(&self.data),
+            Device::Log => self.log.as_ref(),
+        }
+    }
+}
+
+impl Disk for BlockingDevice {
+    fn size_bytes(&self, device: Device) -> Option<u64> {
+        self.file(device).map(DirectFile::size_bytes)
+    }
+
+    fn execute(&mut self, device: Device, operation: DiskOperation) -> DiskResult {
+        let missing = || io::Error::other("this store has its log on a device of its own, which was not named");
+        let file = self.file(device).ok_or_else(missing)?;
+        match operation {
+            DiskOperation::Read { offset, block_count } => file.read_at(offset, block_count).map(Some),
+            DiskOperation::Write { offset, segments, durable } => {
+                let mut offset = offset;
+                for segment in &segments {
+                    file.write_at(offset, segment.bytes())?;
+                    offset += segment.bytes().len() as u64;
+                }
+                if durable {
+                    file.sync()?;
+                }
+                Ok(None)
+            }
+            DiskOperation::Sync => file.sync().map(|()| None),
+        }
+    }
+}
+
+impl RingDevice {
+    /// The loop's file for a request of the store.
+    pub fn file(self, device: Device) -> FileId {
+        match device {
+            Device::Data => self.data,
+            Device::Log => self.log.expect("a store opens with all the devices that it asks for"),
+        }
+    }
+}
+
+/// The store's request in the reactor's terms.
+pub(crate) fn file_operation(operation: DiskOperation) -> FileOperation {
+    match operation {
+        DiskOperation::Read { offset, block_count } => FileOperation::Read { offset, block_count },
+        DiskOperation::Write { offset, segments, durable } => {
+            let piece = |segment: Segment| (segment.buffer, segment.first_block, segment.block_count);
+            FileOperation::Write { offset, pieces: segments.into_iter().map(piece).collect(), durable }
+        }
+        DiskOperation::Sync => FileOperation::Sync,
+    }
+}

@@ -1,0 +1,111 @@
+//! Devices made with the real tools where they are installed, and the rest by the formats' books.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::*;
+
+const DEVICE_BYTES: usize = 8 << 20;
+
+fn contents(device: &[u8]) -> Vec<String> {
+    let probe_bytes = PROBE_BYTES.min(device.len());
+    Ends { first: &device[..probe_bytes], last: &device[device.len() - probe_bytes..] }.contents()
+}
+
+/// What is found on a device of zeros with these bytes at these places.
+fn contents_with(marks: &[(usize, &[u8])]) -> Vec<String> {
+    let mut device = vec![0; DEVICE_BYTES];
+    for (offset, bytes) in marks {
+        device[*offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+    contents(&device)
+}
+
+/// What is found on a file that a shell command has formatted. `None`, and a line about it, if the
+/// tool is not installed: then only the written-out bytes are tested.
+fn contents_after(tool: &str, command: &str, size_bytes: u64) -> Option<Vec<String>> {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    if !path.split(':').any(|directory| Path::new(directory).join(tool).exists()) {
+        eprintln!("NOT RUN: {command}: {tool} is not installed");
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("device");
+    std::fs::File::create(&file).unwrap().set_len(size_bytes).unwrap();
+    let output = Command::new("sh").args(["-c", command]).env("PATH", path).env("FILE", &file).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    Some(contents(&std::fs::read(&file).unwrap()))
+}
+
+#[test]
+fn an_empty_device_holds_nothing() {
+    assert!(contents_with(&[]).is_empty());
+    assert!(contents(&[]).is_empty() && contents(&[0; 4096]).is_empty());
+}
+
+#[test]
+fn what_real_tools_make_is_named() {
+    const MIB: u64 = 1 << 20;
+    let luks = "echo -n pass | cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --key-file -";
+    let (luks1, luks2) = (format!("{luks} --type luks1 $FILE"), format!("{luks} --type luks2 $FILE"));
+    let cases = [
+        ("mkfs.ext4", "mkfs.ext4 -q -F $FILE", 16 * MIB, "an ext4 file system"),
+        ("mkfs.ext4", "mkfs.ext4 -q -F -t ext3 $FILE", 16 * MIB, "an ext3 file system"),
+        ("mkfs.ext4", "mkfs.ext4 -q -F -t ext2 $FILE", 16 * MIB, "an ext2 file system"),
+        ("mkfs.xfs", "mkfs.xfs -q -f $FILE", 400 * MIB, "an XFS file system"),
+        ("mkfs.btrfs", "mkfs.btrfs -q -f $FILE", 200 * MIB, "a btrfs file system"),
+        ("mkfs.vfat", "mkfs.vfat $FILE", 8 * MIB, "a FAT file system"),
+        ("mkswap", "mkswap $FILE", 8 * MIB, "a swap area"),
+        ("cryptsetup", &luks1, 32 * MIB, "a LUKS1 volume"),
+        ("cryptsetup", &luks2, 32 * MIB, "a LUKS2 volume"),
+        ("sfdisk", "printf 'label: gpt\n,4M\n' | sfdisk -q $FILE", 16 * MIB, "a GPT partition table"),
+        ("sfdisk", "printf 'label: dos\n,4M\n' | sfdisk -q $FILE", 16 * MIB, "an MBR partition table"),
+    ];
+    for (tool, command, size_bytes, expected) in cases {
+        let Some(found) = contents_after(tool, command, size_bytes) else { continue };
+        assert_eq!(found.first().map(String::as_str), Some(expected), "{command}: {found:?}");
+        let only_backups = found[1..].iter().all(|name| name.starts_with("the backup of"));
+        assert!(only_backups, "{command}: {found:?}");
+    }
+}
+
+#[test]
+fn our_own_store_is_named_with_its_id_also_by_its_second_superblock() {
+    let mut superblock = b"ATOLSTOR\x01\0\0\0".to_vec();
+    superblock.extend([0xab; 16]);
+    let expected = ["the Atoll store abababababababababababababababab"];
+    assert_eq!(contents_with(&[(0, &superblock)]), expected);
+    assert_eq!(contents_with(&[(4096, &superblock)]), expected);
+}
+
+#[test]
+fn written_out_marks_are_named() {
+    let end = DEVICE_BYTES;
+    let uuid = b"bluestore block device\n0b1e7a1c-0000-4000-8000-1234567890ab\n";
+    let cases: [(&[(usize, &[u8])], &str); 12] = [
+        (&[(0, uuid)], "the Ceph BlueStore OSD 0b1e7a1c-0000-4000-8000-1234567890ab"),
+        (&[(512, b"LABELONE"), (536, b"LVM2 001")], "an LVM2 physical volume"),
+        (&[(4096, &0xa92b_4efc_u32.to_le_bytes())], "a member of an mdraid array"),
+        (&[(end - 8192, &0xa92b_4efc_u32.to_le_bytes())], "a member of an mdraid array"),
+        (&[(end - 65536, &0xa92b_4efc_u32.to_le_bytes())], "a member of an mdraid array"),
+        (&[(135_168, &0x00ba_b10c_u64.to_le_bytes())], "a member of a ZFS pool"),
+        (&[(end - (128 << 10), &0x00ba_b10c_u64.to_be_bytes())], "a member of a ZFS pool"),
+        (&[(4096, b"EFI PART")], "a GPT partition table"),
+        (&[(end - 512, b"EFI PART")], "the backup of a GPT partition table"),
+        (&[(446 + 4, &[0x83]), (510, &[0x55, 0xaa])], "an MBR partition table"),
+        (&[(0, b"XFSB")], "an XFS file system"),
+        (&[(0x10040, b"_BHRfS_M")], "a btrfs file system"),
+    ];
+    for (marks, expected) in cases {
+        assert_eq!(contents_with(marks), [expected]);
+    }
+}
+
+#[test]
+fn other_bytes_are_unknown_data_and_several_marks_are_all_named() {
+    assert_eq!(contents_with(&[(700, &[1])]), ["data of an unknown kind (from byte 700)"]);
+    assert_eq!(contents_with(&[(DEVICE_BYTES - 9, &[1])]), ["data of an unknown kind (9 bytes before the end)"]);
+    assert!(contents_with(&[(DEVICE_BYTES / 2, &[1])]).is_empty(), "only the ends are looked at");
+    let both = contents_with(&[(0, b"XFSB"), (4086, b"SWAPSPACE2")]);
+    assert_eq!(both, ["an XFS file system", "a swap area"]);
+}

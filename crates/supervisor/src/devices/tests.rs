@@ -1,0 +1,76 @@
+//! OSDs on files; block devices are tested by the end-to-end scenario `devices`.
+
+use super::*;
+
+struct Fixture {
+    // The project's own directory is on a file system with O_DIRECT.
+    temporary: tempfile::TempDir,
+    directory: DataDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let temporary = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        Fixture { directory: DataDir::new(&temporary.path().join("data")), temporary }
+    }
+
+    fn choices(&self, name: &str) -> OsdChoices {
+        OsdChoices {
+            id: None,
+            device: self.temporary.path().join(name),
+            device_bytes: Some(600 << 20),
+            wal_device: None,
+            wal_bytes: None,
+            wipe: false,
+        }
+    }
+}
+
+#[test]
+fn osds_get_numbers_links_and_keys_and_are_found_again() {
+    let fixture = Fixture::new();
+    let directory = &fixture.directory;
+    let wal_device = Some(fixture.temporary.path().join("wal"));
+    let with_log = OsdChoices { wal_device, wal_bytes: Some(64 << 20), ..fixture.choices("a") };
+    let first = create_osd(directory, &with_log).unwrap();
+    let second = create_osd(directory, &fixture.choices("b")).unwrap();
+    assert_eq!((first.id, second.id), (OsdId(0), OsdId(1)));
+    assert_eq!((first.device_bytes, first.wal_device_bytes), (600 << 20, Some(64 << 20)));
+    assert_eq!(directory.prepared_osds(), [OsdId(0), OsdId(1)]);
+    assert_eq!(device_bytes(directory, OsdId(1)).unwrap(), 600 << 20);
+    assert_eq!(fs::read_link(directory.device(OsdId(0))).unwrap(), with_log.device);
+    assert!(directory.wal_device(OsdId(0)).is_some() && directory.wal_device(OsdId(1)).is_none());
+    assert!(second.next.contains("osd.0, osd.1"), "{}", second.next);
+
+    let again = OsdChoices { id: Some(OsdId(1)), ..fixture.choices("c") };
+    let error = create_osd(directory, &again).unwrap_err().to_string();
+    assert!(error.contains("osd.1 has a device already"), "{error}");
+    assert!(!again.device.exists(), "nothing is made for an OSD that cannot be");
+}
+
+#[test]
+fn a_file_that_was_made_goes_if_the_osd_does_not_come_to_be() {
+    let fixture = Fixture::new();
+    let small = OsdChoices { device_bytes: Some(1 << 20), ..fixture.choices("small") };
+    let error = create_osd(&fixture.directory, &small).unwrap_err().to_string();
+    assert!(error.contains("at least"), "{error}");
+    assert!(!small.device.exists());
+    let nowhere = OsdChoices { device_bytes: None, ..fixture.choices("none") };
+    let error = create_osd(&fixture.directory, &nowhere).unwrap_err().to_string();
+    assert!(error.contains("--size"), "{error}");
+    let in_dev = OsdChoices { device: "/dev/atoll-no-such-disk".into(), ..fixture.choices("x") };
+    assert!(create_osd(&fixture.directory, &in_dev).is_err());
+    assert!(fixture.directory.prepared_osds().is_empty());
+}
+
+#[test]
+fn a_link_to_a_device_that_is_gone_is_not_replaced_by_a_file() {
+    let fixture = Fixture::new();
+    let created = create_osd(&fixture.directory, &fixture.choices("a")).unwrap();
+    fs::remove_file(&created.device).unwrap();
+    let text = r#"{"format":1,"cluster_id":"c","state_endpoints":[],"frame_mode":"secure","osd_ids":[0],
+        "osd_bytes":1073741824,"s3_listen":"","nbd_listen":[]}"#;
+    let cluster: ClusterFile = serde_json::from_str(text).unwrap();
+    make_devices(&fixture.directory, &cluster).unwrap();
+    assert!(device_bytes(&fixture.directory, created.id).is_err(), "the device is still gone");
+}
