@@ -96,6 +96,12 @@ pub(crate) fn device_bytes(directory: &DataDir, osd: OsdId) -> Result<u64, Super
 pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOsd, SupervisorError> {
     directory.create()?;
     let id = choose_id(directory, choices.id)?;
+    if let Some(old) = directory.wal_device(id) {
+        return Err(SupervisorError::Invalid(format!(
+            "{id} still has the log device of its old device; remove the link {} first",
+            old.display()
+        )));
+    }
     let mut made = MadeFiles::default();
     made.make_if_missing(&choices.device, choices.device_bytes, "--size")?;
     if let Some(wal_device) = &choices.wal_device {

@@ -46,6 +46,10 @@ fn osds_get_numbers_links_and_keys_and_are_found_again() {
     let error = create_osd(directory, &again).unwrap_err().to_string();
     assert!(error.contains("osd.1 has a device already"), "{error}");
     assert!(!again.device.exists(), "nothing is made for an OSD that cannot be");
+
+    fs::remove_file(directory.device(OsdId(0))).unwrap();
+    let error = create_osd(directory, &fixture.choices("c")).unwrap_err().to_string();
+    assert!(error.contains("wal-device"), "a store is not opened with the log of another: {error}");
 }
 
 #[test]

@@ -7,13 +7,16 @@ use super::*;
 
 const DEVICE_BYTES: usize = 8 << 20;
 
+/// Bytes and where they are.
+type Marks<'a> = &'a [(usize, &'a [u8])];
+
 fn contents(device: &[u8]) -> Vec<String> {
     let probe_bytes = PROBE_BYTES.min(device.len());
     Ends { first: &device[..probe_bytes], last: &device[device.len() - probe_bytes..] }.contents()
 }
 
 /// What is found on a device of zeros with these bytes at these places.
-fn contents_with(marks: &[(usize, &[u8])]) -> Vec<String> {
+fn contents_with(marks: Marks<'_>) -> Vec<String> {
     let mut device = vec![0; DEVICE_BYTES];
     for (offset, bytes) in marks {
         device[*offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -82,7 +85,7 @@ fn our_own_store_is_named_with_its_id_also_by_its_second_superblock() {
 fn written_out_marks_are_named() {
     let end = DEVICE_BYTES;
     let uuid = b"bluestore block device\n0b1e7a1c-0000-4000-8000-1234567890ab\n";
-    let cases: [(&[(usize, &[u8])], &str); 12] = [
+    let cases: [(Marks<'_>, &str); 12] = [
         (&[(0, uuid)], "the Ceph BlueStore OSD 0b1e7a1c-0000-4000-8000-1234567890ab"),
         (&[(512, b"LABELONE"), (536, b"LVM2 001")], "an LVM2 physical volume"),
         (&[(4096, &0xa92b_4efc_u32.to_le_bytes())], "a member of an mdraid array"),
