@@ -10,12 +10,12 @@ use atoll_base::records::{FrameMode, OsdUpRecord, OsdUsageRecord, RECORD_FORMAT}
 use atoll_base::{OsdId, PgId, Transaction};
 use atoll_cluster::{ClusterMap, ConnectOptions, MapChange};
 use atoll_pg::{Pg, PgState, Token};
-use atoll_reactor::{DirectFile, Event, FileId, ListenAddress, Reactor, ReactorError};
+use atoll_reactor::{Event, FileId, ListenAddress, Reactor, ReactorError};
 use atoll_store::{OpenError, Store, TransactionId};
 use atoll_wire::KeyPair;
 
 use crate::control::{self, Control, ControlEvent, ControlRequest};
-use crate::device::{BlockingDevice, explain_direct_io};
+use crate::device::{BlockingDevice, open_device};
 use crate::peers::Peers;
 use crate::sync_reads::SyncRead;
 
@@ -109,10 +109,9 @@ impl Osd {
     pub fn start(config: OsdConfig) -> Result<Self, OsdError> {
         let mut reactor = Reactor::new()?;
         let store_error = |source| OsdError::Store { path: config.device.clone(), source };
-        let device = DirectFile::open(&config.device).map_err(explain_direct_io);
-        let device = device.map_err(|error| store_error(OpenError::Io(error)))?;
+        let device = open_device(&config.device).map_err(|error| store_error(OpenError::Io(error)))?;
         let incarnation = u64::from_le_bytes(random());
-        let store = Store::open(&mut BlockingDevice(&device), incarnation).map_err(store_error)?;
+        let store = Store::open(&mut BlockingDevice::new(&device), incarnation).map_err(store_error)?;
         let file = reactor.add_file(device);
         let listen = ListenAddress::Tcp(config.listen);
         let (_, address) =

@@ -1,4 +1,5 @@
-//! The OSD's device, for the store: blocking before the loop runs, through the ring afterwards.
+//! A store's device: blocking before the loop runs, through the ring afterwards. The load generator
+//! that measures a store alone uses it in the same way as the OSD.
 
 use std::io;
 use std::path::Path;
@@ -9,34 +10,49 @@ use atoll_store::{
 };
 
 /// A device before it is handed to the loop.
-pub(crate) struct BlockingDevice<'a>(pub &'a DirectFile);
+pub struct BlockingDevice<'a> {
+    file: &'a DirectFile,
+    size_bytes: u64,
+}
+
+impl<'a> BlockingDevice<'a> {
+    /// The whole of an open file or block device.
+    pub fn new(file: &'a DirectFile) -> Self {
+        BlockingDevice { file, size_bytes: file.size_bytes() }
+    }
+
+    /// No more than the first `size_bytes` of it.
+    pub fn first_bytes(file: &'a DirectFile, size_bytes: u64) -> Self {
+        BlockingDevice { file, size_bytes: size_bytes.min(file.size_bytes()) }
+    }
+}
 
 impl Disk for BlockingDevice<'_> {
     fn size_bytes(&self, device: Device) -> Option<u64> {
-        (device == Device::Data).then_some(self.0.size_bytes())
+        (device == Device::Data).then_some(self.size_bytes)
     }
 
     fn execute(&mut self, _device: Device, operation: DiskOperation) -> DiskResult {
         match operation {
-            DiskOperation::Read { offset, block_count } => self.0.read_at(offset, block_count).map(Some),
+            DiskOperation::Read { offset, block_count } => self.file.read_at(offset, block_count).map(Some),
             DiskOperation::Write { offset, segments, durable } => {
                 let mut offset = offset;
                 for segment in &segments {
-                    self.0.write_at(offset, segment.bytes())?;
+                    self.file.write_at(offset, segment.bytes())?;
                     offset += segment.bytes().len() as u64;
                 }
                 if durable {
-                    self.0.sync()?;
+                    self.file.sync()?;
                 }
                 Ok(None)
             }
-            DiskOperation::Sync => self.0.sync().map(|()| None),
+            DiskOperation::Sync => self.file.sync().map(|()| None),
         }
     }
 }
 
 /// The store's request in the reactor's terms.
-pub(crate) fn file_operation(operation: DiskOperation) -> FileOperation {
+pub fn file_operation(operation: DiskOperation) -> FileOperation {
     match operation {
         DiskOperation::Read { offset, block_count } => FileOperation::Read { offset, block_count },
         DiskOperation::Write { offset, segments, durable } => {
@@ -54,13 +70,18 @@ pub fn format_device(path: &Path, size_bytes: u64, wal_bytes: u64, store_id: [u8
     file.set_len(size_bytes)?;
     file.sync_all()?;
     drop(file);
-    let direct = DirectFile::open(path).map_err(explain_direct_io)?;
+    let direct = open_device(path)?;
     let options = FormatOptions { store_id, wal_bytes };
-    Store::<MemoryMetadata>::format(&mut BlockingDevice(&direct), options)
+    Store::<MemoryMetadata>::format(&mut BlockingDevice::new(&direct), options)
+}
+
+/// Opens a file or block device for a store.
+pub fn open_device(path: &Path) -> io::Result<DirectFile> {
+    DirectFile::open(path).map_err(explain_direct_io)
 }
 
 /// `O_DIRECT` is not possible on every file system; say so.
-pub(crate) fn explain_direct_io(error: io::Error) -> io::Error {
+fn explain_direct_io(error: io::Error) -> io::Error {
     if error.raw_os_error() == Some(22) {
         return io::Error::other(
             "the file system does not support O_DIRECT (tmpfs and some network file systems do not); put the data \

@@ -13,4 +13,4 @@ mod view;
 
 pub use atoll_store::OpenError as FormatError;
 pub use daemon::{Osd, OsdConfig, OsdError};
-pub use device::format_device;
+pub use device::{BlockingDevice, file_operation, format_device, open_device};

@@ -1,0 +1,85 @@
+//! The store on its event loop, joined as the OSD joins them: requests of a turn go to the ring
+//! together, completions of a turn go to the store together.
+
+use atoll_osd::file_operation;
+use atoll_reactor::{DirectFile, Event, FileId, Reactor};
+use atoll_store::{DiskOperation, Segment, Store, StoreEvent};
+
+use crate::report::BenchError;
+
+/// Bytes written to the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traffic {
+    /// By durable writes, for which acknowledgements wait: the log, and the data of large writes.
+    pub durable_bytes: u64,
+    /// By all others, which checkpoints make: small writes brought to their places, and metadata.
+    pub later_bytes: u64,
+}
+
+impl Traffic {
+    fn count(&mut self, operation: &DiskOperation) {
+        let DiskOperation::Write { segments, durable, .. } = operation else { return };
+        let bytes: usize = segments.iter().map(|segment: &Segment| segment.bytes().len()).sum();
+        *(if *durable { &mut self.durable_bytes } else { &mut self.later_bytes }) += bytes as u64;
+    }
+}
+
+pub(super) struct Engine {
+    pub store: Store,
+    pub traffic: Traffic,
+    reactor: Reactor,
+    file: FileId,
+    requests_in_flight: u64,
+    events: Vec<Event>,
+}
+
+impl Engine {
+    pub fn new(file: DirectFile, store: Store) -> Result<Self, BenchError> {
+        let mut reactor = Reactor::new()?;
+        let file = reactor.add_file(file);
+        let traffic = Traffic::default();
+        Ok(Engine { store, traffic, reactor, file, requests_in_flight: 0, events: Vec::new() })
+    }
+
+    /// One turn of the loop: starts what the store wants and waits until some of it is done.
+    pub fn turn(&mut self) -> Result<(), BenchError> {
+        self.start_requests();
+        if self.requests_in_flight == 0 {
+            return Err(BenchError::Store("it waits for nothing and does not go on".into()));
+        }
+        self.reactor.poll(None, &mut self.events)?;
+        for event in self.events.drain(..) {
+            if let Event::File { tag, result } = event {
+                self.requests_in_flight -= 1;
+                self.store.complete(tag, result);
+            }
+        }
+        Ok(())
+    }
+
+    fn start_requests(&mut self) {
+        self.store.flush();
+        while let Some(request) = self.store.next_request() {
+            self.traffic.count(&request.operation);
+            self.requests_in_flight += 1;
+            self.reactor.start_file(self.file, request.id, file_operation(request.operation));
+        }
+    }
+
+    /// Waits until the device has nothing left to do, a checkpoint that runs included: the next run
+    /// must not find a write of this one under way.
+    pub fn finish(mut self) -> Result<(), BenchError> {
+        loop {
+            while let Some(event) = self.store.next_event() {
+                if let StoreEvent::Poisoned { cause } = event {
+                    return Err(BenchError::Store(cause));
+                }
+            }
+            self.start_requests();
+            if self.requests_in_flight == 0 {
+                return Ok(());
+            }
+            self.turn()?;
+        }
+    }
+}
