@@ -85,10 +85,12 @@ fn print_store_figures(figures: &StoreFigures) {
     let latency = |us: Option<u64>| us.map_or("-".to_owned(), |us| format!("{us} us"));
     if let (Some(durable), Some(later)) = (figures.durable_bytes_per_byte, figures.later_bytes_per_byte) {
         println!(
-            "  {} checkpoints, {:.0}% of the operations beside one; p99.9 {} beside one, {} between",
+            "  {} checkpoints, {:.0}% of the operations beside one, log full {:.0}% of the time; p99.9 {} beside \
+             checkpoints, {} between",
             figures.checkpoints,
-            figures.in_checkpoints_percent,
-            latency(figures.p999_in_checkpoints_us),
+            figures.beside_checkpoints_percent,
+            figures.log_full_percent,
+            latency(figures.p999_beside_checkpoints_us),
             latency(figures.p999_between_checkpoints_us)
         );
         println!(

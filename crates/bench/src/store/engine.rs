@@ -31,6 +31,8 @@ pub(super) struct Engine {
     file: FileId,
     requests_in_flight: u64,
     events: Vec<Event>,
+    /// Counts the beginnings and ends of checkpoints; odd while one runs.
+    checkpoint_edges: u64,
 }
 
 impl Engine {
@@ -38,7 +40,8 @@ impl Engine {
         let mut reactor = Reactor::new()?;
         let file = reactor.add_file(file);
         let traffic = Traffic::default();
-        Ok(Engine { store, traffic, reactor, file, requests_in_flight: 0, events: Vec::new() })
+        let events = Vec::new();
+        Ok(Engine { store, traffic, reactor, file, requests_in_flight: 0, events, checkpoint_edges: 0 })
     }
 
     /// One turn of the loop: starts what the store wants and waits until some of it is done.
@@ -47,18 +50,40 @@ impl Engine {
         if self.requests_in_flight == 0 {
             return Err(BenchError::Store("it waits for nothing and does not go on".into()));
         }
-        self.reactor.poll(None, &mut self.events)?;
-        for event in self.events.drain(..) {
+        let mut events = std::mem::take(&mut self.events);
+        self.reactor.poll(None, &mut events)?;
+        for event in events.drain(..) {
             if let Event::File { tag, result } = event {
                 self.requests_in_flight -= 1;
                 self.store.complete(tag, result);
+                self.note_checkpoint();
             }
         }
+        self.events = events;
         Ok(())
+    }
+
+    fn note_checkpoint(&mut self) {
+        let is_noted = !self.checkpoint_edges.is_multiple_of(2);
+        if is_noted != self.store.is_checkpointing() {
+            self.checkpoint_edges += 1;
+        }
+    }
+
+    /// Names the moment, for [`Engine::was_beside_checkpoint`].
+    pub fn moment(&self) -> u64 {
+        self.checkpoint_edges
+    }
+
+    /// Whether a checkpoint ran at any time since `moment`. To ask only whether one runs at the end
+    /// would miss those who waited for its end.
+    pub fn was_beside_checkpoint(&self, moment: u64) -> bool {
+        self.checkpoint_edges != moment || !moment.is_multiple_of(2)
     }
 
     fn start_requests(&mut self) {
         self.store.flush();
+        self.note_checkpoint();
         while let Some(request) = self.store.next_request() {
             self.traffic.count(&request.operation);
             self.requests_in_flight += 1;

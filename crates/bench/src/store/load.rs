@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::engine::Engine;
 use super::objects::{Objects, Payloads, Place};
-use super::report::{RunFigures, StoreFigures, StoreRun, run_figures};
+use super::report::{StoreFigures, StoreRun, run_figures};
 use super::workload::Workload;
 use crate::random::Random;
 use crate::report::{BenchError, Counts, round};
@@ -25,7 +25,14 @@ pub(super) enum Until {
 
 struct Operation {
     place: Place,
-    began: Instant,
+    began: Beginning,
+}
+
+#[derive(Clone, Copy)]
+struct Beginning {
+    time: Instant,
+    /// See [`Engine::moment`].
+    moment: u64,
 }
 
 struct Load<'a> {
@@ -37,13 +44,15 @@ struct Load<'a> {
     next_slot: u64,
     /// Operations that wait for room in the store's log.
     waiting: VecDeque<Operation>,
+    log_full_since: Option<Instant>,
+    log_full: Duration,
     /// By the store's number of the transaction or read.
-    in_flight: BTreeMap<u64, Instant>,
+    in_flight: BTreeMap<u64, Beginning>,
     begun: u64,
     started: Instant,
     until: Until,
     counts: Counts,
-    counts_in_checkpoints: Counts,
+    counts_beside_checkpoints: Counts,
     counts_between_checkpoints: Counts,
 }
 
@@ -80,18 +89,20 @@ pub(super) fn run_load(
         random,
         next_slot: 0,
         waiting: VecDeque::new(),
+        log_full_since: None,
+        log_full: Duration::ZERO,
         in_flight: BTreeMap::new(),
         begun: 0,
         started: Instant::now(),
         until,
         counts: Counts::new(),
-        counts_in_checkpoints: Counts::new(),
+        counts_beside_checkpoints: Counts::new(),
         counts_between_checkpoints: Counts::new(),
     };
     load.run(progress)?;
     let elapsed = load.started.elapsed();
     let cpu = cpu_time().saturating_sub(cpu_before);
-    let figures: RunFigures = run_figures(workload.block_bytes, load.counts.latency(), elapsed, cpu, load.begun);
+    let figures = run_figures(workload.block_bytes, load.counts.latency(), elapsed, cpu, load.begun);
     let accepted_bytes = load.begun * workload.block_bytes;
     let per_byte = |bytes: u64| {
         workload.pattern.is_write().then(|| (bytes as f64 / accepted_bytes as f64 * 100.0).round() / 100.0)
@@ -103,11 +114,12 @@ pub(super) fn run_load(
         figures,
         store: StoreFigures {
             checkpoints: usage.checkpoint_count - checkpoints_before,
-            in_checkpoints_percent: round(
-                load.counts_in_checkpoints.operations() as f64 * 100.0 / load.begun.max(1) as f64,
+            beside_checkpoints_percent: round(
+                load.counts_beside_checkpoints.operations() as f64 * 100.0 / load.begun.max(1) as f64,
             ),
-            p999_in_checkpoints_us: p999(&load.counts_in_checkpoints),
+            p999_beside_checkpoints_us: p999(&load.counts_beside_checkpoints),
             p999_between_checkpoints_us: p999(&load.counts_between_checkpoints),
+            log_full_percent: round(load.log_full.as_secs_f64() * 100.0 / elapsed.as_secs_f64()),
             durable_bytes_per_byte: per_byte(traffic.durable_bytes - traffic_before.durable_bytes),
             later_bytes_per_byte: per_byte(traffic.later_bytes - traffic_before.later_bytes),
             resident_bytes: resident_bytes(),
@@ -143,8 +155,8 @@ impl Load<'_> {
     /// Decides on the next operation. Its time runs from here on, so that waiting for room in the log
     /// counts as latency.
     fn begin(&mut self) {
-        let began = Instant::now();
-        if self.is_over(began) {
+        let began = Beginning { time: Instant::now(), moment: self.engine.moment() };
+        if self.is_over(began.time) {
             return;
         }
         let per_object = OBJECT_BYTES_MAX / self.workload.block_bytes;
@@ -169,8 +181,10 @@ impl Load<'_> {
             let id = if !is_write {
                 store.read(self.objects.key(place.object), place.offset, self.workload.block_bytes as u32)
             } else if !store.has_log_room() {
+                self.log_full_since.get_or_insert_with(Instant::now);
                 break;
             } else {
+                self.log_full += self.log_full_since.take().map_or(Duration::ZERO, |since| since.elapsed());
                 match self.objects.write(store, place, &self.payloads) {
                     Ok(id) => id.0,
                     // What was overwritten becomes free with the checkpoint.
@@ -198,12 +212,13 @@ impl Load<'_> {
             StoreEvent::Poisoned { cause } => return Err(BenchError::Store(cause)),
         };
         let began = self.in_flight.remove(&id).expect("what ends was in flight");
-        let latency = began.elapsed();
+        let latency = began.time.elapsed();
         self.counts.done(latency);
-        let is_checkpointing = self.engine.store.is_checkpointing();
-        let counts =
-            if is_checkpointing { &mut self.counts_in_checkpoints } else { &mut self.counts_between_checkpoints };
-        counts.done(latency);
+        if self.engine.was_beside_checkpoint(began.moment) {
+            self.counts_beside_checkpoints.done(latency);
+        } else {
+            self.counts_between_checkpoints.done(latency);
+        }
         self.begin();
         Ok(())
     }

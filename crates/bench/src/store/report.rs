@@ -29,12 +29,14 @@ pub struct RunFigures {
 pub struct StoreFigures {
     /// Checkpoints made during the run.
     pub checkpoints: u64,
-    /// Share of the operations that ended while a checkpoint ran.
-    pub in_checkpoints_percent: f64,
+    /// Share of the operations during which a checkpoint ran for some time.
+    pub beside_checkpoints_percent: f64,
     /// 99.9th percentile of the latency of these.
-    pub p999_in_checkpoints_us: Option<u64>,
+    pub p999_beside_checkpoints_us: Option<u64>,
     /// 99.9th percentile of the latency of all others.
     pub p999_between_checkpoints_us: Option<u64>,
+    /// Share of the time during which writes waited for room in the log.
+    pub log_full_percent: f64,
     /// Bytes of durable writes (the log, and the data of large writes) per byte that was to be
     /// written.
     pub durable_bytes_per_byte: Option<f64>,
@@ -172,9 +174,10 @@ fn store_medians(runs: &[StoreRun]) -> StoreRun {
         figures: medians(runs, |run| &run.figures),
         store: StoreFigures {
             checkpoints: median_count(runs, |run| run.store.checkpoints),
-            in_checkpoints_percent: median(runs, |run| run.store.in_checkpoints_percent),
-            p999_in_checkpoints_us: count(|store| store.p999_in_checkpoints_us),
+            beside_checkpoints_percent: median(runs, |run| run.store.beside_checkpoints_percent),
+            p999_beside_checkpoints_us: count(|store| store.p999_beside_checkpoints_us),
             p999_between_checkpoints_us: count(|store| store.p999_between_checkpoints_us),
+            log_full_percent: median(runs, |run| run.store.log_full_percent),
             durable_bytes_per_byte: median_of_some(runs, |store| store.durable_bytes_per_byte),
             later_bytes_per_byte: median_of_some(runs, |store| store.later_bytes_per_byte),
             resident_bytes: median_count(runs, |run| run.store.resident_bytes),
