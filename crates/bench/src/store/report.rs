@@ -58,7 +58,7 @@ pub struct StoreRun {
     pub store: StoreFigures,
 }
 
-/// Figures of the store divided by those of fio.
+/// Figures of the store divided by those of fio in the same round; medians of all rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratios {
     /// Of operations a second.
@@ -84,7 +84,7 @@ pub struct WorkloadReport {
     pub store: StoreRun,
     /// Medians of fio's runs.
     pub fio: Option<RunFigures>,
-    /// One by the other.
+    /// One by the other, round by round.
     pub ratios: Option<Ratios>,
     /// The store's runs, in order.
     pub store_rounds: Vec<StoreRun>,
@@ -185,16 +185,20 @@ fn store_medians(runs: &[StoreRun]) -> StoreRun {
     }
 }
 
-fn ratios(store: &RunFigures, fio: &RunFigures) -> Ratios {
-    let ratio = |ours: f64, theirs: f64| (ours / theirs * 100.0).round() / 100.0;
-    let (ours, theirs) = (&store.latency_us, &fio.latency_us);
+/// Medians of the ratios of each round. The two runs of a round are close in time: what else the
+/// machine did from round to round would be in a ratio of medians, but is not in these.
+fn ratios(store: &[StoreRun], fio: &[RunFigures]) -> Ratios {
+    let rounds: Vec<(&RunFigures, &RunFigures)> = store.iter().map(|run| &run.figures).zip(fio).collect();
+    let ratio = |figure: fn(&RunFigures) -> f64| {
+        (median(&rounds, |(ours, theirs)| figure(ours) / figure(theirs)) * 100.0).round() / 100.0
+    };
     Ratios {
-        iops: ratio(store.iops, fio.iops),
-        latency_mean: ratio(ours.mean, theirs.mean),
-        latency_p50: ratio(ours.p50 as f64, theirs.p50 as f64),
-        latency_p99: ratio(ours.p99 as f64, theirs.p99 as f64),
-        latency_p999: ratio(ours.p999 as f64, theirs.p999 as f64),
-        cpu: ratio(store.cpu_us_per_op, fio.cpu_us_per_op),
+        iops: ratio(|figures| figures.iops),
+        latency_mean: ratio(|figures| figures.latency_us.mean),
+        latency_p50: ratio(|figures| figures.latency_us.p50 as f64),
+        latency_p99: ratio(|figures| figures.latency_us.p99 as f64),
+        latency_p999: ratio(|figures| figures.latency_us.p999 as f64),
+        cpu: ratio(|figures| figures.cpu_us_per_op),
     }
 }
 
@@ -205,7 +209,7 @@ pub(super) fn workload_report(
 ) -> WorkloadReport {
     let store = store_medians(&store_rounds);
     let fio = (!fio_rounds.is_empty()).then(|| medians(&fio_rounds, |run| run));
-    let ratios = fio.as_ref().map(|fio| ratios(&store.figures, fio));
+    let ratios = fio.is_some().then(|| ratios(&store_rounds, &fio_rounds));
     WorkloadReport { workload: workload.to_string(), store, fio, ratios, store_rounds, fio_rounds }
 }
 
@@ -217,5 +221,31 @@ mod tests {
     fn medians_are_in_the_middle() {
         assert_eq!(median(&[3.0, 1.0, 2.0], |value| *value), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0], |value| *value), 2.5);
+    }
+
+    #[test]
+    fn ratios_are_taken_within_rounds() {
+        let figures = |iops| {
+            let latency = Latency { mean: 1.0, p50: 1, p99: 1, p999: 1, max: 1 };
+            RunFigures { iops, ..run_figures(4096, latency, Duration::from_secs(1), Duration::from_secs(1), 1) }
+        };
+        let store = StoreFigures {
+            checkpoints: 0,
+            beside_checkpoints_percent: 0.0,
+            p999_beside_checkpoints_us: None,
+            p999_between_checkpoints_us: None,
+            log_full_percent: 0.0,
+            durable_bytes_per_byte: None,
+            later_bytes_per_byte: None,
+            resident_bytes: 0,
+        };
+        let run = |iops| StoreRun { figures: figures(iops), store: store.clone() };
+        // The machine is ten times slower in the second round and hardly works in the third.
+        let report = workload_report(
+            "4k-read-qd1".parse().unwrap(),
+            vec![run(5000.0), run(500.0), run(5.0)],
+            vec![figures(10_000.0), figures(1000.0), figures(10.0)],
+        );
+        assert_eq!(report.ratios.unwrap().iops, 0.5);
     }
 }
