@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use atoll_base::size::parse_size_bytes;
+use atoll_bench::Workload;
 use atoll_reactor::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -307,4 +308,58 @@ Example:
         #[arg(long, default_value = "atoll-bench")]
         bucket: String,
     },
+    /// The object store alone, on a file or block device, and fio beside it
+    #[command(after_help = STORE_HELP)]
+    Store(StoreBenchArguments),
+}
+
+const STORE_HELP: &str = "\
+Examples:
+  atoll bench store --device /mnt/nvme/bench.store --fio
+  atoll bench store --device /dev/nvme0n1 --wipe --size 64G --working-set 32G --fio --json
+  atoll bench store --device ./bench.store --wipe --workloads 4k-randwrite-qd32,4k-randread-qd32 --rounds 1
+  atoll bench store --device ./bench.store --wipe --size 32G --working-set 24G --workloads 4k-randwrite-qd32
+
+A workload is SIZE-PATTERN-qdDEPTH; patterns are randwrite, randread, write and read. The device is
+written once as a whole before. fio works on DEVICE.fio beside a file, which is removed at the end, or on
+the range behind the store's on a block device.";
+
+#[derive(Args)]
+pub struct StoreBenchArguments {
+    /// A file, which is made, or a block device
+    #[arg(long, value_name = "PATH")]
+    pub device: PathBuf,
+    /// Size of the store; of a block device only the beginning is used
+    #[arg(long, value_parser = parse_size_bytes, default_value = "8G")]
+    pub size: u64,
+    /// Bytes of 4 MiB objects that are written before and that operations go to
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, default_value = "4G")]
+    pub working_set: u64,
+    /// Overwrite what the file or block device holds
+    #[arg(long)]
+    pub wipe: bool,
+    /// How long to measure each run, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub runtime: u64,
+    /// How often to run each workload; the figures are medians
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// What to run
+    #[arg(
+        long,
+        value_name = "WORKLOAD,...",
+        value_delimiter = ',',
+        default_value = "4k-randwrite-qd1,4k-randwrite-qd32,4k-randwrite-qd128,4k-randread-qd1,4k-randread-qd32,\
+                         4m-write-qd16,4m-read-qd16"
+    )]
+    pub workloads: Vec<Workload>,
+    /// Run fio on the same device in turns with the store
+    #[arg(long)]
+    pub fio: bool,
+    /// Memory for the store's metadata [stores do not take it yet]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, hide = true)]
+    pub memory: Option<u64>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
 }

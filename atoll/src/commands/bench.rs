@@ -57,6 +57,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
             };
             print_report(&output, &tokio_runtime()?.block_on(run_object(bench))?)
         }
+        BenchCommand::Store(arguments) => super::bench_store::run(arguments),
     }
 }
 

@@ -25,6 +25,9 @@ pub enum AccessPattern {
 }
 
 impl AccessPattern {
+    pub(crate) const ALL: [AccessPattern; 4] =
+        [AccessPattern::RandomWrite, AccessPattern::RandomRead, AccessPattern::Write, AccessPattern::Read];
+
     /// The name that fio uses.
     pub fn name(self) -> &'static str {
         match self {
@@ -35,11 +38,11 @@ impl AccessPattern {
         }
     }
 
-    fn is_write(self) -> bool {
+    pub(crate) fn is_write(self) -> bool {
         matches!(self, AccessPattern::RandomWrite | AccessPattern::Write)
     }
 
-    fn is_random(self) -> bool {
+    pub(crate) fn is_random(self) -> bool {
         matches!(self, AccessPattern::RandomWrite | AccessPattern::RandomRead)
     }
 }

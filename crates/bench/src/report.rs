@@ -20,6 +20,23 @@ pub enum BenchError {
     /// The event loop failed.
     #[error("the event loop failed: {0}")]
     Loop(#[from] std::io::Error),
+    /// The event loop could not be set up.
+    #[error(transparent)]
+    Reactor(#[from] atoll_reactor::ReactorError),
+    /// The device under a store, or the file beside it, could not be used.
+    #[error("cannot use {}: {detail}", path.display())]
+    Device {
+        /// The file or block device.
+        path: std::path::PathBuf,
+        /// Why, and what to do.
+        detail: String,
+    },
+    /// The store failed or refused what it must take.
+    #[error("store: {0}")]
+    Store(String),
+    /// fio could not be run or understood.
+    #[error("fio: {0}")]
+    Fio(String),
 }
 
 /// Latencies in microseconds.
@@ -86,6 +103,20 @@ impl Counts {
         self.histogram.saturating_record(latency.as_micros().max(1) as u64);
     }
 
+    pub fn operations(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    pub fn latency(&self) -> Latency {
+        Latency {
+            mean: round(self.histogram.mean()),
+            p50: self.histogram.value_at_quantile(0.5),
+            p99: self.histogram.value_at_quantile(0.99),
+            p999: self.histogram.value_at_quantile(0.999),
+            max: self.histogram.max(),
+        }
+    }
+
     pub fn failed(&mut self, error: String) {
         self.errors += 1;
         self.first_error.get_or_insert(error);
@@ -107,7 +138,7 @@ pub(crate) fn report(
     server_cpu_us: u64,
     client_cpu_us: u64,
 ) -> BenchReport {
-    let operations = counts.histogram.len();
+    let (operations, latency_us) = (counts.operations(), counts.latency());
     let seconds = elapsed.as_secs_f64();
     let per_operation = |us: u64| if operations == 0 { 0.0 } else { round(us as f64 / operations as f64) };
     let iops = operations as f64 / seconds;
@@ -121,19 +152,13 @@ pub(crate) fn report(
         first_error: counts.first_error,
         iops: round(iops),
         mb_per_s: round(iops * setting.size_bytes as f64 / 1e6),
-        latency_us: Latency {
-            mean: round(counts.histogram.mean()),
-            p50: counts.histogram.value_at_quantile(0.5),
-            p99: counts.histogram.value_at_quantile(0.99),
-            p999: counts.histogram.value_at_quantile(0.999),
-            max: counts.histogram.max(),
-        },
+        latency_us,
         cpu_us_per_op: per_operation(server_cpu_us),
         client_cpu_us_per_op: per_operation(client_cpu_us),
         protections: setting.protections,
     }
 }
 
-fn round(value: f64) -> f64 {
+pub(crate) fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

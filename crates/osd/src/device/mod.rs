@@ -1,4 +1,5 @@
-//! The OSD's devices, for the store: blocking before the loop runs, through the ring afterwards.
+//! A store's devices: blocking before the loop runs, through the ring afterwards. The load generator
+//! that measures a store alone uses them in the same way as the OSD.
 
 mod claims;
 mod format;
@@ -27,14 +28,16 @@ pub struct DeviceError {
 /// Encryption at rest goes in here, after a device is taken (and, when formatting, after it is wiped
 /// and has its header): the file is replaced by the one that `DirectFile::with_cipher` gives, and
 /// everything above, blocking or in the ring, sees plain data from offset 0 on.
-pub(crate) struct BlockingDevice {
+pub struct BlockingDevice {
     data: DirectFile,
     log: Option<DirectFile>,
+    /// The store may be smaller than its device.
+    data_bytes_max: u64,
 }
 
 /// The devices in the loop.
 #[derive(Clone, Copy)]
-pub(crate) struct RingDevice {
+pub struct RingDevice {
     data: FileId,
     log: Option<FileId>,
 }
@@ -55,7 +58,12 @@ fn take(path: &Path) -> Result<DirectFile, DeviceError> {
 impl BlockingDevice {
     /// Takes the data device and, if there is one, the log device.
     pub fn open(data: &Path, log: Option<&Path>) -> Result<Self, DeviceError> {
-        Ok(BlockingDevice { data: take(data)?, log: log.map(take).transpose()? })
+        Ok(BlockingDevice { data: take(data)?, log: log.map(take).transpose()?, data_bytes_max: u64::MAX })
+    }
+
+    /// No more than the first `size_bytes` of the data device.
+    pub fn first_bytes(self, size_bytes: u64) -> Self {
+        BlockingDevice { data_bytes_max: size_bytes, ..self }
     }
 
     /// Hands the devices to the loop.
@@ -73,7 +81,8 @@ impl BlockingDevice {
 
 impl Disk for BlockingDevice {
     fn size_bytes(&self, device: Device) -> Option<u64> {
-        self.file(device).map(DirectFile::size_bytes)
+        let size_bytes = self.file(device)?.size_bytes();
+        Some(if device == Device::Data { size_bytes.min(self.data_bytes_max) } else { size_bytes })
     }
 
     fn execute(&mut self, device: Device, operation: DiskOperation) -> DiskResult {
@@ -108,7 +117,7 @@ impl RingDevice {
 }
 
 /// The store's request in the reactor's terms.
-pub(crate) fn file_operation(operation: DiskOperation) -> FileOperation {
+pub fn file_operation(operation: DiskOperation) -> FileOperation {
     match operation {
         DiskOperation::Read { offset, block_count } => FileOperation::Read { offset, block_count },
         DiskOperation::Write { offset, segments, durable } => {

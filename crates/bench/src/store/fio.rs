@@ -1,0 +1,144 @@
+//! The same workload by fio on a range beside the store's, and its JSON output in our terms.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::report::{RunFigures, run_figures};
+use super::target::Region;
+use super::workload::Workload;
+use crate::report::{BenchError, Latency};
+
+#[derive(Deserialize)]
+struct Output {
+    jobs: Vec<Job>,
+}
+
+/// The fields of a job that are of interest; fio has many more.
+#[derive(Deserialize)]
+struct Job {
+    error: i64,
+    read: Direction,
+    write: Direction,
+    usr_cpu: f64,
+    sys_cpu: f64,
+}
+
+#[derive(Deserialize)]
+struct Direction {
+    total_ios: u64,
+    #[serde(rename = "runtime")]
+    runtime_ms: u64,
+    lat_ns: FioLatency,
+}
+
+#[derive(Deserialize)]
+struct FioLatency {
+    mean: f64,
+    max: u64,
+    percentile: Option<Percentiles>,
+}
+
+#[derive(Deserialize)]
+struct Percentiles {
+    #[serde(rename = "50.000000")]
+    p50: u64,
+    #[serde(rename = "99.000000")]
+    p99: u64,
+    #[serde(rename = "99.900000")]
+    p999: u64,
+}
+
+fn arguments(region: &Region, workload: Workload, duration: Duration) -> Vec<String> {
+    let mut arguments = vec![
+        "--name=atoll".to_owned(),
+        format!("--filename={}", region.path.display()),
+        format!("--offset={}", region.offset),
+        format!("--size={}", region.size_bytes),
+        "--ioengine=io_uring".into(),
+        "--direct=1".into(),
+        format!("--rw={}", workload.pattern.name()),
+        format!("--bs={}", workload.block_bytes),
+        format!("--iodepth={}", workload.depth),
+        format!("--runtime={}", duration.as_secs()),
+        "--time_based".into(),
+        "--lat_percentiles=1".into(),
+        "--clat_percentiles=0".into(),
+        "--percentile_list=50:99:99.9".into(),
+        "--output-format=json".into(),
+    ];
+    if workload.pattern.is_write() {
+        arguments.push("--sync=dsync".into());
+    }
+    arguments
+}
+
+/// The version, which also shows that fio is there.
+pub(super) fn version() -> Result<String, BenchError> {
+    let output = Command::new("fio").arg("--version").output().map_err(not_started)?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn not_started(error: std::io::Error) -> BenchError {
+    BenchError::Fio(format!("cannot be started ({error}); install it, or leave out --fio"))
+}
+
+/// Runs fio with the same operations, depth and durability.
+pub(super) fn run(region: &Region, workload: Workload, duration: Duration) -> Result<RunFigures, BenchError> {
+    let output = Command::new("fio").args(arguments(region, workload, duration)).output().map_err(not_started)?;
+    if !output.status.success() {
+        return Err(BenchError::Fio(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    figures(&output.stdout, workload)
+}
+
+fn figures(json: &[u8], workload: Workload) -> Result<RunFigures, BenchError> {
+    let output: Output = serde_json::from_slice(json)
+        .map_err(|error| BenchError::Fio(format!("its output is not understood: {error}")))?;
+    let Some(job) = output.jobs.first().filter(|job| job.error == 0) else {
+        return Err(BenchError::Fio("the job failed".into()));
+    };
+    let direction = if workload.pattern.is_write() { &job.write } else { &job.read };
+    let (Some(percentile), true) = (&direction.lat_ns.percentile, direction.total_ios > 0) else {
+        return Err(BenchError::Fio("no operation was done; is --runtime long enough?".into()));
+    };
+    let latency = Latency {
+        mean: crate::report::round(direction.lat_ns.mean / 1e3),
+        p50: percentile.p50 / 1_000,
+        p99: percentile.p99 / 1_000,
+        p999: percentile.p999 / 1_000,
+        max: direction.lat_ns.max / 1_000,
+    };
+    let elapsed = Duration::from_millis(direction.runtime_ms);
+    // Percentages of the run time; setting up and ending the process are not in them.
+    let cpu = elapsed.mul_f64((job.usr_cpu + job.sys_cpu) / 100.0);
+    Ok(run_figures(workload.block_bytes, latency, elapsed, cpu, direction.total_ios))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_of_fio_is_understood() {
+        let json = r#"{ "fio version": "fio-3.33", "jobs": [ { "jobname": "atoll", "error": 0,
+            "read": { "total_ios": 0, "runtime": 0, "lat_ns": { "min": 0, "max": 0, "mean": 0.0, "N": 0 } },
+            "write": { "total_ios": 40000, "runtime": 4000, "bw": 1, "lat_ns": { "min": 53417, "max": 30741658,
+                "mean": 439821.9, "N": 40000,
+                "percentile": { "50.000000": 264192, "99.000000": 4947968, "99.900000": 8585216 } } },
+            "usr_cpu": 2.5, "sys_cpu": 7.5 } ] }"#;
+        let workload = "4k-randwrite-qd32".parse().unwrap();
+        let figures = figures(json.as_bytes(), workload).unwrap();
+        assert_eq!(figures.iops, 10_000.0);
+        assert_eq!(figures.cpu_us_per_op, 10.0);
+        assert_eq!((figures.latency_us.p50, figures.latency_us.p999), (264, 8585));
+    }
+
+    #[test]
+    fn failures_of_fio_are_errors() {
+        let workload = "4k-randread-qd1".parse().unwrap();
+        assert!(figures(b"fio: oops", workload).is_err());
+        assert!(figures(br#"{ "jobs": [] }"#, workload).is_err());
+    }
+}
