@@ -1,4 +1,8 @@
-//! Buffers aligned to the block size, as `O_DIRECT` wants them.
+//! Buffers aligned to the block size, as `O_DIRECT` wants them. Their memory is kept per thread and
+//! used again: fresh pages from the system cost more than what is done with them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -9,8 +13,37 @@ pub const BLOCK_BYTES: usize = 4096;
 #[repr(C, align(4096))]
 struct Block([u8; BLOCK_BYTES]);
 
-/// A zero-initialised byte buffer whose address and length are multiples of [`BLOCK_BYTES`].
-#[derive(Clone, Default)]
+/// Memory that a thread keeps for its next buffers, at most.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+
+#[derive(Default)]
+struct Kept {
+    /// By length in blocks.
+    buffers: BTreeMap<usize, Vec<Vec<Block>>>,
+    block_count: usize,
+}
+
+thread_local! {
+    static KEPT: RefCell<Kept> = RefCell::default();
+}
+
+impl Kept {
+    fn take(&mut self, block_count: usize) -> Option<Vec<Block>> {
+        let blocks = self.buffers.get_mut(&block_count)?.pop()?;
+        self.block_count -= block_count;
+        Some(blocks)
+    }
+
+    fn keep(&mut self, blocks: Vec<Block>) {
+        if !blocks.is_empty() && (self.block_count + blocks.len()) * BLOCK_BYTES <= KEPT_BYTES_MAX {
+            self.block_count += blocks.len();
+            self.buffers.entry(blocks.len()).or_default().push(blocks);
+        }
+    }
+}
+
+/// A byte buffer whose address and length are multiples of [`BLOCK_BYTES`].
+#[derive(Default)]
 pub struct BlockBuffer {
     blocks: Vec<Block>,
 }
@@ -18,13 +51,23 @@ pub struct BlockBuffer {
 impl BlockBuffer {
     /// A zeroed buffer of `block_count` blocks.
     pub fn zeroed(block_count: usize) -> Self {
-        BlockBuffer { blocks: bytemuck::zeroed_vec(block_count) }
+        let mut buffer = BlockBuffer::for_overwriting(block_count);
+        buffer.as_mut_slice().fill(0);
+        buffer
+    }
+
+    /// A buffer of `block_count` blocks that hold anything, for whoever overwrites all of them.
+    pub fn for_overwriting(block_count: usize) -> Self {
+        let kept = KEPT.try_with(|kept| kept.borrow_mut().take(block_count)).ok().flatten();
+        BlockBuffer { blocks: kept.unwrap_or_else(|| bytemuck::zeroed_vec(block_count)) }
     }
 
     /// A buffer that holds `bytes`, padded with zeros to a whole block.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        let mut buffer = BlockBuffer::zeroed(bytes.len().div_ceil(BLOCK_BYTES));
-        buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+        let mut buffer = BlockBuffer::for_overwriting(bytes.len().div_ceil(BLOCK_BYTES));
+        let (data, padding) = buffer.as_mut_slice().split_at_mut(bytes.len());
+        data.copy_from_slice(bytes);
+        padding.fill(0);
         buffer
     }
 
@@ -44,13 +87,29 @@ impl BlockBuffer {
     }
 
     /// The bytes.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         bytemuck::cast_slice(&self.blocks)
     }
 
     /// The bytes, writable.
+    #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(&mut self.blocks)
+    }
+}
+
+impl Clone for BlockBuffer {
+    fn clone(&self) -> Self {
+        BlockBuffer::from_bytes(self.as_slice())
+    }
+}
+
+impl Drop for BlockBuffer {
+    fn drop(&mut self) {
+        let blocks = std::mem::take(&mut self.blocks);
+        // A thread that is ending keeps nothing.
+        let _ = KEPT.try_with(|kept| kept.borrow_mut().keep(blocks));
     }
 }
 
@@ -77,5 +136,18 @@ mod tests {
         assert_eq!(buffer.as_slice().as_ptr() as usize % BLOCK_BYTES, 0);
         assert!(buffer.as_slice()[..5000].iter().all(|&byte| byte == 7));
         assert!(buffer.as_slice()[5000..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn memory_is_used_again_and_zeroed_when_asked() {
+        let mut buffer = BlockBuffer::zeroed(3);
+        buffer.as_mut_slice().fill(9);
+        let address = buffer.as_slice().as_ptr() as usize;
+        drop(buffer);
+        let copy = BlockBuffer::from_bytes(&[7; 2 * BLOCK_BYTES + 1]);
+        assert_eq!(copy.as_slice().as_ptr() as usize, address);
+        assert!(copy.as_slice()[2 * BLOCK_BYTES + 1..].iter().all(|&byte| byte == 0));
+        drop(copy);
+        assert!(BlockBuffer::zeroed(3).as_slice().iter().all(|&byte| byte == 0));
     }
 }

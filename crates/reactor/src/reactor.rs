@@ -419,7 +419,8 @@ impl Reactor {
         let descriptor = types::Fd(target.as_raw_fd());
         match operation {
             FileOperation::Read { offset, block_count } => {
-                let mut buffer = BlockBuffer::zeroed(block_count);
+                // A read that brings fewer bytes than asked for is an error, so nothing old is seen.
+                let mut buffer = BlockBuffer::for_overwriting(block_count);
                 let bytes = buffer.as_mut_slice();
                 let entry = opcode::Read::new(descriptor, bytes.as_mut_ptr(), bytes.len() as u32)
                     .offset(target.device_offset(offset))

@@ -20,6 +20,11 @@ use crate::overlay::{Home, PendingBlock};
 use crate::store::{Purpose, Store};
 use crate::superblock::Superblock;
 
+/// Requests that a checkpoint has in flight at least, and at most.
+const REQUESTS_MIN: usize = 8;
+const REQUESTS_MAX: u64 = 128;
+/// Blocks by which a checkpoint has to be behind for one more request.
+const BEHIND_PER_REQUEST: u64 = 16;
 /// Metadata pages in one write.
 const PAGES_PER_WRITE: usize = 64;
 
@@ -67,6 +72,11 @@ pub(crate) struct Checkpoint {
     /// Transactions below this one must be durable before the superblock may be written.
     fence_number: u64,
     pages: VecDeque<u32>,
+    /// Pages and blocks to write, as counted at the beginning, and how many of them are written.
+    work_count: u64,
+    done_count: u64,
+    /// Blocks that were appended to the log when the work began.
+    wal_appended_at_start: u64,
     /// The next place whose pending bytes are looked at; `None` when all have been.
     apply_from: Option<u32>,
     runs: BTreeMap<u64, Run>,
@@ -99,6 +109,9 @@ impl Store {
             wal_trim_to: 0,
             fence_number: 0,
             pages: VecDeque::new(),
+            work_count: 0,
+            done_count: 0,
+            wal_appended_at_start: 0,
             apply_from: Some(0),
             runs: BTreeMap::new(),
             requests: BTreeMap::new(),
@@ -200,6 +213,8 @@ impl Store {
             checkpoint.freed.push(location.block);
             self.page_table.page_moved(number);
         }
+        checkpoint.work_count = pages.len() as u64 + self.overlay.len() as u64;
+        checkpoint.wal_appended_at_start = self.wal_appended_blocks();
         checkpoint.pages = pages.into();
         checkpoint.superblock = Superblock {
             generation: self.superblock.generation + 1,
@@ -214,17 +229,22 @@ impl Store {
     }
 
     /// How many requests a checkpoint may have in flight: few, so that it leaves the device to
-    /// clients, unless the log fills up faster than it is emptied.
-    fn checkpoint_requests_max(&self) -> usize {
-        match self.wal_fill_percent() {
-            0..70 => 4,
-            70..85 => 16,
-            _ => 64,
-        }
+    /// clients, unless it falls behind what clients append to the log, which would end in a log that
+    /// is full and in clients that wait for all of the rest.
+    fn requests_max(&self, checkpoint: &Checkpoint) -> usize {
+        let appended = self.wal_appended_blocks() - checkpoint.wal_appended_at_start;
+        let due = checkpoint.work_count * appended / self.wal_blocks_per_checkpoint();
+        let behind = due.saturating_sub(checkpoint.done_count);
+        REQUESTS_MIN + (behind / BEHIND_PER_REQUEST).min(REQUESTS_MAX - REQUESTS_MIN as u64) as usize
     }
 
     fn write_pages_and_blocks(&mut self, checkpoint: &mut Checkpoint) {
-        while checkpoint.requests.len() < self.checkpoint_requests_max() {
+        let requests_max = self.requests_max(checkpoint);
+        // Several at once cost fewer system calls and doorbells than one after the other.
+        if checkpoint.requests.len() > requests_max / 2 {
+            return;
+        }
+        while checkpoint.requests.len() < requests_max {
             let wrote_pages = self.write_some_pages(checkpoint);
             if !self.apply_next_run(checkpoint) && !wrote_pages || self.poisoned.is_some() {
                 return;
@@ -250,7 +270,7 @@ impl Store {
         };
         let mut numbers = numbers.into_iter();
         for (first, count) in runs {
-            let mut buffer = BlockBuffer::zeroed(count as usize);
+            let mut buffer = BlockBuffer::for_overwriting(count as usize);
             let mut written = Vec::with_capacity(count as usize);
             for (block, output) in (first..).zip(buffer.as_mut_slice().chunks_exact_mut(BLOCK_BYTES)) {
                 let number = numbers.next().expect("as many blocks were allocated as there are pages");
@@ -275,7 +295,7 @@ impl Store {
 
     /// Writes the index blocks that have changed. True when all have been handed to the device.
     fn write_table(&mut self, checkpoint: &mut Checkpoint) -> bool {
-        while checkpoint.requests.len() < self.checkpoint_requests_max() {
+        while checkpoint.requests.len() < REQUESTS_MIN {
             if !self.page_table.is_stale() {
                 return true;
             }
@@ -353,6 +373,7 @@ impl Store {
         let mut checkpoint = self.checkpoint.take().expect("a checkpoint waits for its requests");
         match checkpoint.requests.remove(&id).expect("requests are remembered") {
             Request::Pages(numbers) => {
+                checkpoint.done_count += numbers.len() as u64;
                 numbers.into_iter().for_each(|number| self.metadata.tree.pages.written(number));
             }
             Request::LogRead { run: run_id, index } => match buffer.filter(|buffer| buffer.block_count() == 1) {
@@ -366,6 +387,7 @@ impl Store {
             },
             Request::Apply { run } => {
                 let run = checkpoint.runs.remove(&run).expect("a run waits for its write");
+                checkpoint.done_count += run.blocks.len() as u64;
                 for (block, (number, _)) in (run.first..).zip(run.blocks) {
                     self.overlay.remove_if_from(block, number);
                 }

@@ -37,8 +37,9 @@ impl PgState {
             self.log.push_back(Arc::new(entry.clone()));
         }
         self.unsaved_count = (self.unsaved_count + entries.len()).min(PG_LOG_ENTRIES);
-        let excess = self.log.len().saturating_sub(PG_LOG_ENTRIES);
-        self.log.drain(..excess);
+        while self.log.len() > PG_LOG_ENTRIES {
+            self.log.pop_front();
+        }
     }
 
     /// Whether enough is unsaved for a segment.

@@ -85,6 +85,11 @@ impl Overlay {
         }
     }
 
+    /// Number of pending blocks.
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Pending blocks from a place on, in order.
     pub fn range(&self, from: RangeFrom<u32>) -> impl Iterator<Item = (u32, &PendingBlock)> {
         self.blocks.range(from).map(|(block, pending)| (*block, pending))

@@ -163,7 +163,7 @@ pub(crate) fn plan(
     };
     let may_reuse = is_inline && info.is_some() && !transaction.mutations.iter().any(frees);
     let may_share = info.is_some_and(|info| info.may_share);
-    let mut data = BlockBuffer::zeroed(block_count as usize);
+    let mut data = BlockBuffer::for_overwriting(block_count as usize);
     let mut places = Vec::new();
     let (mut payload_position, mut first_block) = (0, 0);
     for mutation in &transaction.mutations {
@@ -172,6 +172,7 @@ pub(crate) fn plan(
         let count = length.div_ceil(BLOCK_BYTES);
         let blocks = &mut data.as_mut_slice()[first_block * BLOCK_BYTES..(first_block + count) * BLOCK_BYTES];
         blocks[..length].copy_from_slice(&transaction.payload[payload_position..payload_position + length]);
+        blocks[length..].fill(0);
         let crcs: Vec<u32> = blocks.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
         let reused = match may_reuse {
             true => blocks_to_reuse(&mut changes, &object, (offset / BLOCK) as usize, count, may_share)?,

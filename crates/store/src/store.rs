@@ -509,9 +509,10 @@ impl Store {
         self.wal.durable_through
     }
 
-    /// Share of the log that is in use, in percent.
-    pub(crate) fn wal_fill_percent(&self) -> u64 {
-        self.wal_committed_blocks() * 100 / self.wal_capacity_blocks()
+    /// Blocks that may be appended to the log while a checkpoint that began in time runs: one
+    /// begins when the log is half full, and a part is left for what comes unevenly.
+    pub(crate) fn wal_blocks_per_checkpoint(&self) -> u64 {
+        self.wal_capacity_blocks() / 3
     }
 
     pub(crate) fn trim_wal(&mut self, appended_blocks: u64) {

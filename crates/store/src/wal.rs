@@ -85,7 +85,7 @@ pub(crate) fn encode_record(head: RecordHead, transactions: &[Bytes], data_block
     writer.u32(data_blocks as u32);
     writer.u32(transactions.len() as u32);
     let fields = writer.finish();
-    let mut buffer = BlockBuffer::zeroed((HEADER_BYTES + text_bytes).div_ceil(BLOCK_BYTES));
+    let mut buffer = BlockBuffer::for_overwriting((HEADER_BYTES + text_bytes).div_ceil(BLOCK_BYTES));
     let bytes = buffer.as_mut_slice();
     bytes[8..HEADER_BYTES].copy_from_slice(&fields);
     let mut position = HEADER_BYTES;
@@ -93,6 +93,7 @@ pub(crate) fn encode_record(head: RecordHead, transactions: &[Bytes], data_block
         bytes[position..position + transaction.len()].copy_from_slice(transaction);
         position += transaction.len();
     }
+    bytes[position..].fill(0);
     let check = crc32c(&bytes[8..position]);
     bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
     bytes[4..8].copy_from_slice(&check.to_le_bytes());

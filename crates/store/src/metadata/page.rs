@@ -93,18 +93,23 @@ impl Page {
             })
     }
 
+    #[inline]
     pub fn bytes(&self) -> &[u8; BLOCK_BYTES] {
         self.block.as_slice().first_chunk().expect("a page has one block")
     }
 
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8; BLOCK_BYTES] {
         self.block.as_mut_slice().first_chunk_mut().expect("a page has one block")
     }
 
+    #[inline]
     fn u16_at(&self, offset: usize) -> usize {
-        usize::from(u16::from_le_bytes([self.bytes()[offset], self.bytes()[offset + 1]]))
+        let bytes = self.block.as_slice();
+        usize::from(u16::from_le_bytes([bytes[offset], bytes[offset + 1]]))
     }
 
+    #[inline]
     fn field(&self, offset: usize) -> usize {
         self.u16_at(offset)
     }
@@ -118,6 +123,7 @@ impl Page {
         u32::from_le_bytes(*self.bytes().first_chunk().expect("a page is longer"))
     }
 
+    #[inline]
     pub fn is_leaf(&self) -> bool {
         self.bytes()[4] == PageKind::Leaf as u8
     }
@@ -131,14 +137,17 @@ impl Page {
     }
 
     /// Number of entries.
+    #[inline]
     pub fn count(&self) -> usize {
         self.field(6)
     }
 
+    #[inline]
     fn prefix_bytes(&self) -> usize {
         self.field(8)
     }
 
+    #[inline]
     pub fn prefix(&self) -> &[u8] {
         &self.bytes()[HEADER_BYTES..HEADER_BYTES + self.prefix_bytes()]
     }
@@ -155,15 +164,18 @@ impl Page {
         self.field(14)
     }
 
+    #[inline]
     fn slots_start(&self) -> usize {
         HEADER_BYTES + self.prefix_bytes()
     }
 
+    #[inline]
     fn slot(&self, index: usize) -> usize {
         self.u16_at(self.slots_start() + 2 * index)
     }
 
     /// The key of an entry without the page's prefix.
+    #[inline]
     pub fn suffix(&self, index: usize) -> &[u8] {
         let offset = self.slot(index);
         let start = offset + ENTRY_HEADER_BYTES;
@@ -175,17 +187,20 @@ impl Page {
         [self.prefix(), self.suffix(index)].concat()
     }
 
+    #[inline]
     fn value_range(&self, index: usize) -> std::ops::Range<usize> {
         let offset = self.slot(index);
         let start = offset + ENTRY_HEADER_BYTES + self.u16_at(offset);
         start..start + self.u16_at(offset + 2)
     }
 
+    #[inline]
     pub fn value(&self, index: usize) -> &[u8] {
         &self.bytes()[self.value_range(index)]
     }
 
     /// The child that a branch's entry refers to.
+    #[inline]
     pub fn child(&self, index: usize) -> u32 {
         u32::from_le_bytes(self.value(index).try_into().expect("branches hold page numbers"))
     }
