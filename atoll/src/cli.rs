@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use atoll_base::size::parse_size_bytes;
 use atoll_bench::Workload;
+use atoll_osd::MEMORY_TARGET_BYTES_MIN;
 use atoll_reactor::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -138,7 +139,18 @@ pub enum OsdCommand {
         /// The OSD's number
         #[arg(long)]
         id: u32,
+        /// Memory that the OSD should take, at least 256M
+        #[arg(long, value_name = "SIZE", env = "ATOLL_OSD_MEMORY_TARGET", value_parser = parse_memory_target, default_value = "1G")]
+        memory_target: u64,
     },
+}
+
+fn parse_memory_target(text: &str) -> Result<u64, String> {
+    let bytes = parse_size_bytes(text)?;
+    if bytes < MEMORY_TARGET_BYTES_MIN {
+        return Err("an OSD needs at least 256M".into());
+    }
+    Ok(bytes)
 }
 
 #[derive(Args)]

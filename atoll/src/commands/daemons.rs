@@ -69,7 +69,7 @@ pub fn state(arguments: &DaemonArguments) -> anyhow::Result<()> {
 }
 
 /// Runs an OSD.
-pub fn osd(arguments: &DaemonArguments, id: u32) -> anyhow::Result<()> {
+pub fn osd(arguments: &DaemonArguments, id: u32, memory_target: u64) -> anyhow::Result<()> {
     let open = prepare(arguments)?;
     let id = OsdId(id);
     let config = OsdConfig {
@@ -79,6 +79,7 @@ pub fn osd(arguments: &DaemonArguments, id: u32) -> anyhow::Result<()> {
         listen: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
         key: open.directory.static_key(&id.to_string())?,
         frame_mode: open.cluster.frame_mode,
+        memory_target_bytes: memory_target,
         cluster: open.cluster.connect_options(),
     };
     let result = Osd::start(config).and_then(Osd::run);

@@ -8,6 +8,7 @@ use atoll_base::records::{OsdUpRecord, OsdUsageRecord, PgRecord};
 use atoll_base::{OsdId, PgId};
 use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, MapChange, MapWatch, keys};
 use atoll_reactor::Wake;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc as channel;
 
 const LEASE_TERM: Duration = Duration::from_secs(10);
@@ -16,6 +17,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// What the control thread tells the loop.
 pub(crate) enum ControlEvent {
     Changes(Vec<MapChange>),
+    /// The process was asked to end.
+    Stop,
 }
 
 /// What the loop asks of the control thread.
@@ -30,6 +33,7 @@ pub(crate) struct Control {
     pub requests: channel::UnboundedSender<ControlRequest>,
 }
 
+#[derive(Clone)]
 struct Events {
     sender: mpsc::Sender<ControlEvent>,
     wake: Wake,
@@ -49,6 +53,17 @@ pub(crate) fn start(options: ConnectOptions, up: OsdUpRecord, wake: Wake) -> std
     let (requests, request_receiver) = channel::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let events_out = Events { sender: event_sender, wake };
+    let signals = {
+        let _runtime = runtime.enter();
+        [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?]
+    };
+    for mut asked in signals {
+        let events = events_out.clone();
+        runtime.spawn(async move {
+            asked.recv().await;
+            events.send(ControlEvent::Stop);
+        });
+    }
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || runtime.block_on(run(options, up, events_out, request_receiver)))?;

@@ -34,6 +34,8 @@ pub struct OsdConfig {
     pub key: KeyPair,
     /// Protection of frames.
     pub frame_mode: FrameMode,
+    /// Memory that the process should take, in bytes, at least [`crate::MEMORY_TARGET_BYTES_MIN`].
+    pub memory_target_bytes: u64,
     /// Where cluster state is.
     pub cluster: ConnectOptions,
 }
@@ -102,6 +104,16 @@ impl ObjectList {
     }
 }
 
+/// How far stopping has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    No,
+    /// Asked for; a checkpoint may be under way that does not hold everything.
+    Asked,
+    /// The last checkpoint is under way, after which the next start has little to replay.
+    LastCheckpoint,
+}
+
 const TIMER_SECOND: u64 = 1;
 const TIMER_CONNECT: u64 = 2;
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
@@ -128,6 +140,7 @@ pub struct Osd {
     pub(crate) waits_for_room: bool,
     pub(crate) reads: BTreeMap<u64, ReadOwner>,
     pub(crate) failure: Option<String>,
+    stop: Stop,
     seconds: u64,
     reported_pg_states: BTreeMap<String, u32>,
 }
@@ -179,12 +192,13 @@ impl Osd {
             waits_for_room: false,
             reads: BTreeMap::new(),
             failure: None,
+            stop: Stop::No,
             seconds: 0,
             reported_pg_states: BTreeMap::new(),
         })
     }
 
-    /// Serves until something fails.
+    /// Serves until it is asked to stop (SIGTERM, SIGINT) or something fails.
     pub fn run(mut self) -> Result<(), OsdError> {
         let mut events = Vec::new();
         loop {
@@ -197,7 +211,23 @@ impl Osd {
             if let Some(cause) = self.failure.take() {
                 return Err(OsdError::Device(cause));
             }
+            if self.has_stopped() {
+                return Ok(());
+            }
         }
+    }
+
+    fn has_stopped(&mut self) -> bool {
+        if self.stop == Stop::No || self.store.is_checkpointing() {
+            return false;
+        }
+        if self.stop == Stop::LastCheckpoint {
+            return true;
+        }
+        self.stop = Stop::LastCheckpoint;
+        self.store.start_checkpoint();
+        self.settle();
+        false
     }
 
     fn event(&mut self, event: Event) {
@@ -214,8 +244,13 @@ impl Osd {
             }
             Event::Timer(_) => self.second(),
             Event::Woken => {
-                while let Ok(ControlEvent::Changes(changes)) = self.control.events.try_recv() {
-                    changes.into_iter().for_each(|change| self.map_change(change));
+                while let Ok(event) = self.control.events.try_recv() {
+                    match event {
+                        ControlEvent::Changes(changes) => {
+                            changes.into_iter().for_each(|change| self.map_change(change));
+                        }
+                        ControlEvent::Stop => self.stop = Stop::Asked,
+                    }
                 }
             }
         }
@@ -225,8 +260,17 @@ impl Osd {
         self.reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
         self.seconds += 1;
         self.check_peers();
+        self.share_memory();
         self.with_all_groups(|group, view| group.tick(view));
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
+    }
+
+    fn share_memory(&mut self) {
+        let usage = self.store.usage();
+        let cached_bytes = usage.metadata_memory_bytes + usage.pending_memory_bytes;
+        let resident_bytes = crate::memory::resident_bytes();
+        let budgets = crate::memory::share(self.config.memory_target_bytes, resident_bytes, cached_bytes);
+        self.store.set_memory_budget(budgets.pages_bytes, budgets.pending_bytes);
     }
 
     /// Reports figures now and then, and at once when the state of a group has changed.

@@ -5,6 +5,7 @@
 mod control;
 mod daemon;
 mod device;
+mod memory;
 mod object_reads;
 mod peers;
 mod pg_actions;
@@ -16,3 +17,4 @@ pub use device::{
     BlockingDevice, DeviceError, FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, RingDevice,
     file_operation, format_device, make_file,
 };
+pub use memory::MEMORY_TARGET_BYTES_MIN;
