@@ -89,6 +89,7 @@ impl Pg {
         self.retries.forget_below(id.session, answered_below);
         let checked = self
             .check_place(&request.object)
+            .and_then(|()| self.check_clone_sources(&request))
             .and_then(|()| request.check_size())
             .and_then(|()| check_meta_write(&request));
         if let Err(refusal) = checked {
@@ -141,6 +142,19 @@ impl Pg {
             return Ok(());
         }
         Err(Refusal::Invalid { detail: format!("object '{object}' is not in placement group {}", self.id) })
+    }
+
+    fn check_clone_sources(&self, request: &WriteRequest) -> Result<(), Refusal> {
+        for mutation in &request.mutations {
+            if let Mutation::CloneFrom { source } = mutation {
+                self.check_place(source)?;
+                if request.object.as_str() == PG_META_OBJECT || source.as_str() == PG_META_OBJECT {
+                    let detail = "a placement group's own object has no clones".into();
+                    return Err(Refusal::Invalid { detail });
+                }
+            }
+        }
+        Ok(())
     }
 
     fn enqueue(&mut self, request: WaitingRequest, view: &impl ObjectView) {

@@ -303,13 +303,7 @@ fn change(
             }
             Mutation::CloneFrom { source } => {
                 let source = keys::object(&ObjectKey { pg: transaction.pg, name: source.clone() });
-                if source == object {
-                    return Err(Unready::Invalid("an object cannot be a clone of itself".into()));
-                }
-                changes.remove_object(object)?;
-                if !changes.clone_object(&source, object)? {
-                    return Err(Unready::Invalid("the object to clone does not exist".into()));
-                }
+                clone(&mut changes, &source, object)?;
                 continue;
             }
             _ => {}
@@ -349,6 +343,42 @@ fn change(
     Ok(changes.finish())
 }
 
+/// What [`validate`] cannot see: mutations that depend on other objects, and keys that are too long
+/// once they are stored. What it looks at is in memory.
+pub(crate) fn check_prepared(key: &ObjectKey, mutations: &[Mutation], metadata: &Metadata) -> Result<(), Unready> {
+    let object = keys::object(key);
+    for mutation in mutations {
+        match mutation {
+            Mutation::CloneFrom { .. } => look_at(key.pg, &object, mutations, Changes::new(metadata))?,
+            Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => check_omap_key(&object, key)?,
+            Mutation::OmapReplace { key, displaced_to, .. } => {
+                check_omap_key(&object, key)?;
+                check_omap_key(&object, displaced_to)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_omap_key(object: &[u8], key: &[u8]) -> Result<(), Unready> {
+    if keys::omap_key_fits(object, key) {
+        return Ok(());
+    }
+    Err(Unready::Invalid(format!("an omap key of {} bytes with too many zeros in it", key.len())))
+}
+
+fn clone(changes: &mut Changes, source: &[u8], object: &[u8]) -> Result<(), Unready> {
+    if source == object {
+        return Err(Unready::Invalid("an object cannot be a clone of itself".into()));
+    }
+    changes.remove_object(object)?;
+    if changes.clone_object(source, object)? {
+        return Ok(());
+    }
+    Err(Unready::Invalid("the object to clone does not exist".into()))
+}
+
 /// Looks at everything that the mutations would look at.
 pub(crate) fn look_at(
     pg: PgId,
@@ -376,9 +406,8 @@ pub(crate) fn look_at(
             }
             Mutation::Remove => changes.remove_object(object)?,
             Mutation::CloneFrom { source } => {
-                changes.remove_object(object)?;
                 let source = keys::object(&ObjectKey { pg, name: source.clone() });
-                changes.clone_object(&source, object)?;
+                clone(&mut changes, &source, object)?;
             }
             Mutation::Create => {}
             Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
@@ -408,9 +437,7 @@ fn set_versions(transaction: &Transaction, changes: &mut Changes) -> Result<(), 
 }
 
 fn set_omap(changes: &mut Changes, object: &[u8], key: &[u8], value: Option<&[u8]>) -> Result<(), Unready> {
-    if !keys::omap_key_fits(object, key) {
-        return Err(Unready::Invalid(format!("an omap key of {} bytes with too many zeros in it", key.len())));
-    }
+    check_omap_key(object, key)?;
     changes.set_omap(object, key, value)
 }
 

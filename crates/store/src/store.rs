@@ -16,7 +16,7 @@ use crate::lookup::{LoadId, Loads};
 use crate::metadata::page_table::PageTable;
 use crate::metadata::{Metadata, ObjectKey, keys};
 use crate::overlay::{Home, Overlay, PendingBlock};
-use crate::plan::{Plan, plan, validate};
+use crate::plan::{Plan, check_prepared, plan, validate};
 use crate::read::{ReadData, ReadError, ReadPiece, Reads};
 use crate::superblock::Superblock;
 use crate::wal::{
@@ -257,6 +257,8 @@ impl Store {
     pub fn check(&self, key: &ObjectKey, mutations: &[Mutation], payload_bytes: usize) -> Result<(), StoreError> {
         let info = self.metadata.info(&keys::object(key))?;
         let block_count = validate(mutations, payload_bytes, info.as_ref())?;
+        // A write that gets its place in the history and is then refused would break the history.
+        check_prepared(key, mutations, &self.metadata)?;
         // The group's own object holds fences and promises, without which nobody could even delete.
         let is_own = key.name.as_str() == atoll_base::operation::PG_META_OBJECT;
         let adds_data = block_count > 0 || Self::adds_metadata(mutations) && !is_own;
