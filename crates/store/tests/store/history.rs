@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{ObjectName, Transaction};
 use atoll_store::{
-    Disk, DiskOperation, DiskRequest, ObjectKey, OpenError, ReadError, Store, StoreError, StoreEvent, Wish,
+    Disk, DiskOperation, DiskRequest, LoadId, ObjectKey, OpenError, ReadError, Store, StoreError, StoreEvent, Wish,
 };
 
 use crate::model::{ModelObject, ModelPg, pg_id};
@@ -99,6 +99,7 @@ pub struct History {
     owners: BTreeMap<u64, (usize, u64)>,
     /// Transactions that wait for metadata to be loaded.
     stalled: BTreeMap<usize, (Transaction, ModelPg)>,
+    loads: BTreeMap<LoadId, usize>,
     reads: BTreeMap<u64, WatchedRead>,
 }
 
@@ -118,6 +119,7 @@ impl History {
             incarnation: 1,
             owners: BTreeMap::new(),
             stalled: BTreeMap::new(),
+            loads: BTreeMap::new(),
             reads: BTreeMap::new(),
         }
     }
@@ -157,6 +159,12 @@ impl History {
 
     fn submit(&mut self) {
         let pg = self.random.below(self.groups.len() as u64) as usize;
+        if !self.stalled.contains_key(&pg) || self.random.chance(10) {
+            self.submit_to(pg);
+        }
+    }
+
+    fn submit_to(&mut self, pg: usize) {
         let newest = self.groups[pg].newest();
         let (transaction, next) = match self.stalled.remove(&pg) {
             Some(stalled) => stalled,
@@ -167,12 +175,13 @@ impl History {
             !self.store.is_write_loaded(transaction.pg, &transaction.object, &[], &transaction.mutations);
         if is_cold && self.random.chance(50) {
             // As the primary does.
-            self.store.load(Wish::Write {
+            let load = self.store.load(Wish::Write {
                 pg: transaction.pg,
                 object: transaction.object.clone(),
                 conditions: Vec::new(),
                 mutations: transaction.mutations.clone(),
             });
+            self.loads.insert(load, pg);
             self.stalled.insert(pg, (transaction, next));
             return;
         }
@@ -188,7 +197,7 @@ impl History {
                 group.states.push_back(next);
             }
             Err(StoreError::Cold(cold)) => {
-                self.store.load(Wish::Pages(cold));
+                self.loads.insert(self.store.load(Wish::Pages(cold)), pg);
                 self.stalled.insert(pg, (transaction, next));
             }
             Err(error) => panic!("{error}"),
@@ -222,9 +231,6 @@ impl History {
     }
 
     fn take_requests_and_events(&mut self) {
-        while let Some(request) = self.store.next_request() {
-            self.pending.push(request);
-        }
         while let Some(event) = self.store.next_event() {
             match event {
                 StoreEvent::Committed(id) => {
@@ -238,9 +244,19 @@ impl History {
                     self.check_read(&read, result.map(|found| found.data));
                     self.forget(read.pg);
                 }
-                StoreEvent::Loaded(_) => {}
+                // At once: with little memory it may be dropped again at the next flush.
+                StoreEvent::Loaded(id) => {
+                    if let Some(pg) = self.loads.remove(&id)
+                        && self.store.has_log_room()
+                    {
+                        self.submit_to(pg);
+                    }
+                }
                 event @ StoreEvent::Poisoned { .. } => panic!("{event:?}"),
             }
+        }
+        while let Some(request) = self.store.next_request() {
+            self.pending.push(request);
         }
     }
 
@@ -284,6 +300,7 @@ impl History {
         self.pending.clear();
         self.owners.clear();
         self.stalled.clear();
+        self.loads.clear();
         self.reads.clear();
         for (pg, group) in self.groups.iter_mut().enumerate() {
             group.recovered_at(self.store.head(pg_id(pg)).sequence);

@@ -110,3 +110,20 @@ fn a_leaf_may_be_emptied_and_filled_by_one_transaction() {
     }
     small.reopen();
 }
+
+/// Of two writes of one transaction to the same block, the log's copy of the first was taken for
+/// the block's newest bytes once they had been dropped from memory.
+#[test]
+fn the_last_write_of_a_transaction_wins_also_in_the_log() {
+    let mut small = Small::new();
+    small.store.set_memory_budget(1 << 20, 0);
+    small.submit("object", |builder| builder.write(0, 1, 0, 1, true));
+    small.submit("object", |builder| {
+        builder.write(0, 1, 0, 3, true);
+        builder.write(0, 1, 0, 5, true);
+    });
+    small.settle();
+    verify_group(&mut small.store, &mut small.disk, 0, &small.state).unwrap();
+    small.checkpoint();
+    verify_group(&mut small.store, &mut small.disk, 0, &small.state).unwrap();
+}
