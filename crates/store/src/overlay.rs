@@ -74,14 +74,17 @@ impl Overlay {
         }
     }
 
-    /// The bytes that this transaction wrote to the block went into a record.
+    /// The bytes that this transaction wrote to the block went into a record. When it wrote the block
+    /// twice, the last bytes count.
     pub fn logged(&mut self, device_block: u32, number: u64, sequence: u64, log_block: u64) {
         if let Some(pending) = self.blocks.get_mut(&device_block)
             && pending.number == number
-            && pending.home == Home::NoRecord
+            && pending.home != Home::Place
         {
+            if pending.home == Home::NoRecord {
+                self.droppable.push_back((device_block, number));
+            }
             pending.home = Home::Log { sequence, block: log_block };
-            self.droppable.push_back((device_block, number));
         }
     }
 

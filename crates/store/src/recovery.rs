@@ -71,8 +71,14 @@ impl Store {
     /// Makes everything durable and writes a last checkpoint, so that the next opening has nothing
     /// to replay. For a store that no event loop serves any more.
     pub fn close(mut self, disk: &mut dyn Disk) -> Result<(), OpenError> {
-        self.flush();
-        self.finish_blocking(disk)?;
+        loop {
+            self.flush();
+            self.finish_blocking(disk)?;
+            // What waited for its data, or for room in a record, is in the log's queue only now.
+            if self.oldest_uncommitted_number().is_none() {
+                break;
+            }
+        }
         self.start_checkpoint();
         self.finish_blocking(disk)
     }

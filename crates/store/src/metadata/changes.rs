@@ -42,7 +42,11 @@ impl<'a> Changes<'a> {
     }
 
     pub fn finish(self) -> Prepared {
-        let changed = self.slots.into_iter().filter(|(_, slot)| slot.is_changed);
+        let tree = &self.metadata.tree;
+        // What is not there must not be removed: its leaf may be gone when its turn comes, and the
+        // leaf before need not be in memory.
+        let is_effective = |key: &[u8], slot: &Slot| slot.value.is_some() || tree.get(key) != Ok(None);
+        let changed = self.slots.into_iter().filter(|(key, slot)| slot.is_changed && is_effective(key, slot));
         let entries = changed.map(|(key, slot)| (key, slot.value)).collect();
         Prepared { entries, freed: self.freed, referenced: self.referenced, object_delta: self.object_delta }
     }

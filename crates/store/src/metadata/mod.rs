@@ -220,10 +220,14 @@ impl Metadata {
 
     /// Applies changes that were prepared from this very state.
     pub fn apply(&mut self, prepared: Prepared) {
-        for (key, value) in prepared.entries {
-            let done = match &value {
-                Some(value) => self.tree.put(&key, value),
-                None => self.tree.remove(&key).map(|_| ()),
+        // First what is put: a leaf that loses all its entries leaves the tree, and then its keys
+        // belong to the leaf before, which need not be in memory.
+        let (puts, removals): (Vec<_>, Vec<_>) =
+            prepared.entries.into_iter().partition(|(_, value)| value.is_some());
+        for (key, value) in puts.iter().chain(&removals) {
+            let done = match value {
+                Some(value) => self.tree.put(key, value),
+                None => self.tree.remove(key).map(|_| ()),
             };
             done.expect("preparing the changes looked at every leaf");
         }

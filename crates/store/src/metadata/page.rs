@@ -345,10 +345,7 @@ impl Page {
 
     /// Replaces everything by these entries, which are in order and fit.
     pub fn fill(&mut self, entries: &[(Vec<u8>, Vec<u8>)]) {
-        let prefix_bytes = match entries {
-            [(first, _), .., (last, _)] => common_bytes(first, last),
-            _ => 0,
-        };
+        let prefix_bytes = common_prefix_bytes(entries);
         let prefix = entries.first().map_or(&[][..], |(key, _)| &key[..prefix_bytes]);
         self.start(prefix);
         for (key, value) in entries {
@@ -361,6 +358,16 @@ impl Page {
 /// Number of bytes at the start that both have in common.
 pub(crate) fn common_bytes(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Number of bytes at the start that all keys have in common. The keys are in order, but for the
+/// first one of a branch: it stands for everything below the second, whatever it was once.
+pub(crate) fn common_prefix_bytes(entries: &[(Vec<u8>, Vec<u8>)]) -> usize {
+    match entries {
+        [(first, _), (second, _), .., (last, _)] => common_bytes(first, second).min(common_bytes(second, last)),
+        [(first, _), (second, _)] => common_bytes(first, second),
+        _ => 0,
+    }
 }
 
 #[cfg(test)]

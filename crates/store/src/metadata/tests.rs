@@ -184,3 +184,27 @@ proptest! {
         harness.check_device();
     }
 }
+
+/// The first child of a branch went, its second became the first and kept its lower bound; smaller
+/// keys then made siblings behind it with lower bounds below its own, and copying the branch, whose
+/// first and last key were taken for the smallest and the largest, garbled them.
+#[test]
+fn a_branch_copes_with_a_first_key_above_the_second() {
+    let long = |letter: u8, number: u16| [&[letter; 600][..], &number.to_be_bytes()].concat();
+    let mut harness = Harness::new();
+    let put = |harness: &mut Harness, key: Vec<u8>| {
+        harness.tree.put(&key, &[1; 900]).unwrap();
+        harness.model.insert(key, vec![1; 900]);
+    };
+    (0..40).for_each(|number| put(&mut harness, long(b'm', number)));
+    for number in 0..20 {
+        assert!(harness.tree.remove(&long(b'm', number)).unwrap());
+        harness.model.remove(&long(b'm', number));
+    }
+    (0..40).for_each(|number| put(&mut harness, long(b'b', number)));
+    let all = harness.all();
+    assert!(all == harness.model, "{} of {} keys are there", all.len(), harness.model.len());
+    for key in harness.model.keys() {
+        assert!(harness.tree.get(key).unwrap().is_some());
+    }
+}

@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 
-use super::page::{KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, PageKind, VALUE_BYTES_MAX, common_bytes, entry_bytes};
+use super::page::{KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, PageKind, VALUE_BYTES_MAX, common_bytes, common_prefix_bytes, entry_bytes};
 use super::pages::{Cold, Pages};
 
 /// Children of a branch that a scan which meets a cold one asks for at once.
@@ -285,13 +285,6 @@ impl Tree {
 fn filled_bytes(entries: &[Entry]) -> usize {
     let common = common_prefix_bytes(entries);
     common + entries.iter().map(|(key, value)| entry_bytes(key, value) - common).sum::<usize>()
-}
-
-fn common_prefix_bytes(entries: &[Entry]) -> usize {
-    match entries {
-        [(first, _), .., (last, _)] => common_bytes(first, last),
-        _ => 0,
-    }
 }
 
 /// Cuts entries that do not fit into one page into groups that do.

@@ -1,7 +1,12 @@
-//! The store as a whole on a simulated device.
+//! The store as a whole on simulated devices.
 
 #![allow(clippy::unwrap_used)]
 
 mod crash;
-
+mod history;
+mod model;
+mod random;
+mod regressions;
 mod simulated_disk;
+mod verify;
+mod workload;

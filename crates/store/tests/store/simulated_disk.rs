@@ -1,152 +1,228 @@
-//! A simulated device with the crash model of DESIGN section 7: a write that was not synced may be
-//! kept, dropped or torn at 512 bytes when the power is cut, in any order.
+//! Simulated devices with the crash model of DESIGN section 7: a write that was not synced may be
+//! kept, dropped or torn at 512 bytes when the power is cut, in any order. All content is in
+//! persistent maps, so that a copy costs next to nothing: every device write can be followed by a
+//! power cut of its own.
 
-use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
 use atoll_store::{Device, Disk, DiskOperation, DiskResult};
 
+use crate::random::Random;
+
 const SECTOR_BYTES: usize = 512;
-const SECTORS_PER_BLOCK: usize = BLOCK_BYTES / SECTOR_BYTES;
+const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A small deterministic random generator (xorshift64*, Vigna 2014).
+type Block = Arc<[u8; BLOCK_BYTES]>;
+
 #[derive(Clone)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound
-    }
-
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
+struct Unsynced {
+    block: u64,
+    /// Counts the writes of the device; what a later synced write replaced cannot come back.
+    time: u64,
+    content: Block,
 }
 
-type Sector = [u8; SECTOR_BYTES];
-
-/// A device in memory. Sectors that were never written read as zeros.
+/// One device. Blocks that were never written read as zeros.
 #[derive(Clone)]
-pub struct SimulatedDisk {
+struct Medium {
     size_bytes: u64,
-    durable: BTreeMap<u64, Sector>,
-    /// Written but not synced, oldest first.
-    volatile: Vec<(u64, Sector)>,
+    current: imbl::OrdMap<u64, Block>,
+    durable: imbl::OrdMap<u64, Block>,
+    unsynced: imbl::Vector<Unsynced>,
+    /// When blocks were last written durably while unsynced writes were about.
+    durable_at: imbl::OrdMap<u64, u64>,
+    time: u64,
 }
 
-impl SimulatedDisk {
-    pub fn new(size_bytes: u64) -> Self {
-        SimulatedDisk { size_bytes, durable: BTreeMap::new(), volatile: Vec::new() }
+fn put(map: &mut imbl::OrdMap<u64, Block>, block: u64, content: &Block) {
+    if content[..] == [0; BLOCK_BYTES] {
+        map.remove(&block);
+    } else {
+        map.insert(block, Arc::clone(content));
     }
+}
 
-    fn write(&mut self, offset: u64, bytes: &[u8], durable: bool) {
-        for (index, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
-            let number = offset / SECTOR_BYTES as u64 + index as u64;
-            let sector: Sector = sector.try_into().unwrap();
-            if durable {
-                self.volatile.retain(|(other, _)| *other != number);
-                self.put(number, sector);
-            } else {
-                self.volatile.push((number, sector));
-            }
+impl Medium {
+    fn new(size_bytes: u64) -> Self {
+        Medium {
+            size_bytes,
+            current: imbl::OrdMap::new(),
+            durable: imbl::OrdMap::new(),
+            unsynced: imbl::Vector::new(),
+            durable_at: imbl::OrdMap::new(),
+            time: 0,
         }
     }
 
-    fn put(&mut self, number: u64, sector: Sector) {
-        if sector == [0; SECTOR_BYTES] {
-            self.durable.remove(&number);
+    fn write(&mut self, block: u64, bytes: &[u8], durable: bool) {
+        let content: Block = Arc::new(bytes.try_into().unwrap());
+        self.time += 1;
+        put(&mut self.current, block, &content);
+        if durable {
+            put(&mut self.durable, block, &content);
+            self.durable_at.insert(block, self.time);
         } else {
-            self.durable.insert(number, sector);
+            self.unsynced.push_back(Unsynced { block, time: self.time, content });
+        }
+    }
+
+    fn sync(&mut self) {
+        self.durable = self.current.clone();
+        self.unsynced = imbl::Vector::new();
+        self.durable_at = imbl::OrdMap::new();
+    }
+
+    /// Keeps some sectors of a write.
+    fn keep_partly(&mut self, block: u64, content: &Block, percent: u64, random: &mut Random) {
+        let mut merged = self.durable.get(&block).map_or([0; BLOCK_BYTES], |old| **old);
+        for (old, new) in merged.chunks_exact_mut(SECTOR_BYTES).zip(content.chunks_exact(SECTOR_BYTES)) {
+            if random.chance(percent) {
+                old.copy_from_slice(new);
+            }
+        }
+        put(&mut self.durable, block, &Arc::new(merged));
+    }
+
+    fn crash(&mut self, random: &mut Random) {
+        // Whole writes and torn ones; none, some or all of them.
+        let (tear_percent, keep_percent) = (random.pick(&[0, 20, 100]), random.pick(&[0, 10, 50, 90, 100]));
+        for write in std::mem::take(&mut self.unsynced) {
+            if self.durable_at.get(&write.block).is_some_and(|time| *time > write.time) {
+                continue;
+            }
+            let is_torn = random.chance(tear_percent);
+            let percent = if is_torn || random.chance(keep_percent) { 100 } else { 0 };
+            let percent = if is_torn { keep_percent } else { percent };
+            self.keep_partly(write.block, &write.content, percent, random);
+        }
+        self.current = self.durable.clone();
+        self.durable_at = imbl::OrdMap::new();
+    }
+}
+
+/// The devices of a store.
+#[derive(Clone)]
+pub struct SimulatedDisk {
+    data: Medium,
+    log: Option<Medium>,
+    /// Writes that are still done before the power goes.
+    pub writes_left: Option<u64>,
+}
+
+impl SimulatedDisk {
+    pub fn new(size_bytes: u64, log_bytes: Option<u64>) -> Self {
+        SimulatedDisk { data: Medium::new(size_bytes), log: log_bytes.map(Medium::new), writes_left: None }
+    }
+
+    fn medium(&mut self, device: Device) -> &mut Medium {
+        match device {
+            Device::Data => &mut self.data,
+            Device::Log => self.log.as_mut().expect("there is a log device"),
         }
     }
 
     /// A write that is under way when the power is cut: each sector may or may not arrive.
-    pub fn write_partly(&mut self, operation: &DiskOperation, random: &mut Random) {
+    pub fn write_partly(&mut self, device: Device, operation: &DiskOperation, random: &mut Random) {
         let DiskOperation::Write { offset, segments, .. } = operation else { return };
-        let bytes: Vec<u8> = segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect();
-        let percent = [0, 30, 70, 95, 100][random.below(5) as usize];
-        for (index, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
-            if random.chance(percent) {
-                self.put(offset / SECTOR_BYTES as u64 + index as u64, sector.try_into().unwrap());
-            }
+        let percent = random.pick(&[0, 30, 70, 95, 100]);
+        // Whole blocks may arrive while others do not, or all of them may be torn.
+        let tears = random.chance(50);
+        let mut block = offset / BLOCK;
+        for bytes in segments.iter().flat_map(|segment| segment.bytes().chunks_exact(BLOCK_BYTES)) {
+            let percent = if tears { percent } else { 100 * u64::from(random.chance(percent)) };
+            let medium = self.medium(device);
+            medium.keep_partly(block, &Arc::new(bytes.try_into().unwrap()), percent, random);
+            // What is synced may not be replaced by an older write, whether this one was or not.
+            medium.time += 1;
+            block += 1;
         }
     }
 
-    /// Cuts the power: every sector not synced is kept or dropped.
+    /// Cuts the power: of every write that is not synced, none, some or all sectors are kept.
     pub fn crash(&mut self, random: &mut Random) {
-        let percent = [0, 50, 100][random.below(3) as usize];
-        for (number, sector) in std::mem::take(&mut self.volatile) {
-            if random.chance(percent) {
-                self.put(number, sector);
-            }
+        self.data.crash(random);
+        if let Some(log) = &mut self.log {
+            log.crash(random);
         }
+        self.writes_left = None;
     }
 
-    pub fn sync(&mut self) {
-        for (number, sector) in std::mem::take(&mut self.volatile) {
-            self.put(number, sector);
-        }
+    // ---- damage -----------------------------------------------------------------------------
+
+    /// Blocks that hold anything but zeros.
+    pub fn blocks(&self, device: Device) -> Vec<u64> {
+        let medium = if device == Device::Data { Some(&self.data) } else { self.log.as_ref() };
+        medium.map_or(Vec::new(), |medium| medium.current.keys().copied().collect())
     }
 
-    fn read_sector(&self, number: u64) -> Sector {
-        let volatile = self.volatile.iter().rev().find(|(other, _)| *other == number).map(|(_, sector)| *sector);
-        volatile.or_else(|| self.durable.get(&number).copied()).unwrap_or([0; SECTOR_BYTES])
+    pub fn block(&self, device: Device, block: u64) -> [u8; BLOCK_BYTES] {
+        let medium = if device == Device::Data { Some(&self.data) } else { self.log.as_ref() };
+        medium.and_then(|medium| medium.current.get(&block)).map_or([0; BLOCK_BYTES], |content| **content)
     }
 
-    /// Flips a bit of a stored sector chosen by `random` among those at or after `from_byte`.
-    pub fn rot(&mut self, from_byte: u64, random: &mut Random) {
-        let candidates: Vec<u64> =
-            self.durable.range(from_byte / SECTOR_BYTES as u64..).map(|(number, _)| *number).collect();
-        if candidates.is_empty() {
-            return;
+    pub fn set_block(&mut self, device: Device, block: u64, bytes: &[u8; BLOCK_BYTES]) {
+        self.medium(device).write(block, bytes, true);
+    }
+
+    /// Damages one sector of a block: a flipped bit, noise, or zeros.
+    pub fn rot(&mut self, device: Device, block: u64, random: &mut Random) {
+        let mut bytes = self.block(device, block);
+        let sectors = (BLOCK_BYTES / SECTOR_BYTES) as u64;
+        let sector = random.below(sectors) as usize * SECTOR_BYTES;
+        let sector = &mut bytes[sector..sector + SECTOR_BYTES];
+        match random.below(3) {
+            0 => sector[random.below(SECTOR_BYTES as u64) as usize] ^= 1 << random.below(8),
+            1 => sector.iter_mut().for_each(|byte| *byte = random.next() as u8),
+            _ => sector.fill(0),
         }
-        let number = candidates[random.below(candidates.len() as u64) as usize];
-        let sector = self.durable.get_mut(&number).unwrap();
-        sector[random.below(SECTOR_BYTES as u64) as usize] ^= 1 << random.below(8);
+        self.set_block(device, block, &bytes);
     }
 }
 
 impl Disk for SimulatedDisk {
     fn size_bytes(&self, device: Device) -> Option<u64> {
-        (device == Device::Data).then_some(self.size_bytes)
+        match device {
+            Device::Data => Some(self.data.size_bytes),
+            Device::Log => self.log.as_ref().map(|log| log.size_bytes),
+        }
     }
 
-    fn execute(&mut self, _device: Device, operation: DiskOperation) -> DiskResult {
+    fn execute(&mut self, device: Device, operation: DiskOperation) -> DiskResult {
         match operation {
             DiskOperation::Read { offset, block_count } => {
-                if offset + (block_count * BLOCK_BYTES) as u64 > self.size_bytes {
+                let medium = self.medium(device);
+                if offset + block_count as u64 * BLOCK > medium.size_bytes {
                     return Err(io::Error::other("read beyond the device"));
                 }
                 let mut buffer = BlockBuffer::zeroed(block_count);
-                for index in 0..block_count * SECTORS_PER_BLOCK {
-                    let sector = self.read_sector(offset / SECTOR_BYTES as u64 + index as u64);
-                    buffer.as_mut_slice()[index * SECTOR_BYTES..][..SECTOR_BYTES].copy_from_slice(&sector);
+                let first = offset / BLOCK;
+                for (block, content) in medium.current.range(first..first + block_count as u64) {
+                    let start = (block - first) as usize * BLOCK_BYTES;
+                    buffer.as_mut_slice()[start..start + BLOCK_BYTES].copy_from_slice(&content[..]);
                 }
                 Ok(Some(buffer))
             }
-            DiskOperation::Write { offset, segments, durable } => {
-                let mut offset = offset;
-                for segment in segments {
-                    self.write(offset, segment.bytes(), durable);
-                    offset += segment.bytes().len() as u64;
+            DiskOperation::Write { offset, ref segments, durable } => {
+                if let Some(left) = &mut self.writes_left {
+                    if *left == 0 {
+                        self.write_partly(device, &operation, &mut Random::new(offset));
+                        return Err(io::Error::other("the power is gone"));
+                    }
+                    *left -= 1;
                 }
-                assert!(offset <= self.size_bytes, "write beyond the device");
+                let medium = self.medium(device);
+                let mut block = offset / BLOCK;
+                for bytes in segments.iter().flat_map(|segment| segment.bytes().chunks_exact(BLOCK_BYTES)) {
+                    medium.write(block, bytes, durable);
+                    block += 1;
+                }
+                assert!(block * BLOCK <= medium.size_bytes, "write beyond the device");
                 Ok(None)
             }
             DiskOperation::Sync => {
-                self.sync();
+                self.medium(device).sync();
                 Ok(None)
             }
         }

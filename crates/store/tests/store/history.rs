@@ -1,0 +1,325 @@
+//! A long random history of one store: transactions, reads, checkpoints and completions in any
+//! order, and the model beside it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use atoll_base::{ObjectName, Transaction};
+use atoll_store::{
+    Disk, DiskOperation, DiskRequest, LoadId, ObjectKey, OpenError, ReadError, Store, StoreError, StoreEvent, Wish,
+};
+
+use crate::model::{ModelObject, ModelPg, pg_id};
+use crate::random::Random;
+use crate::simulated_disk::SimulatedDisk;
+use crate::verify::{Damage, verify_group};
+use crate::workload::Profile;
+
+/// The states that a group may be found in after a power cut.
+#[derive(Clone)]
+pub struct GroupHistory {
+    /// Number of transactions before the first state that is kept.
+    first: u64,
+    states: VecDeque<ModelPg>,
+    acknowledged: u64,
+}
+
+impl GroupHistory {
+    pub fn newest(&self) -> &ModelPg {
+        self.states.back().expect("there is always a state")
+    }
+
+    pub fn submitted(&mut self, next: ModelPg) {
+        self.states.push_back(next);
+    }
+
+    pub fn all_acknowledged(&mut self) {
+        self.recovered_at(self.first + self.states.len() as u64 - 1);
+    }
+
+    /// What lies behind is lost, everything before is there for good.
+    pub fn recovered_at(&mut self, head: u64) {
+        self.states.truncate((head - self.first) as usize + 1);
+        self.acknowledged = head;
+        self.forget_below(head);
+    }
+
+    fn forget_below(&mut self, sequence: u64) {
+        while self.first < sequence {
+            self.states.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+/// Compares a store that was just opened with what it may hold: each group's history must be a
+/// prefix that holds everything acknowledged. Returns the prefixes' lengths.
+pub fn verify_recovered(
+    store: &mut Store,
+    disk: &mut SimulatedDisk,
+    groups: &[GroupHistory],
+) -> Result<Vec<u64>, Damage> {
+    let mut heads = Vec::new();
+    let mut object_count = 0;
+    for (pg, group) in groups.iter().enumerate() {
+        let head = store.head(pg_id(pg)).sequence;
+        let acknowledged = group.acknowledged;
+        assert!(head >= acknowledged, "group {pg}: {acknowledged} were acknowledged but {head} found");
+        let expected = group.states.get((head - group.first) as usize).expect("nothing unknown is found");
+        heads.push(head);
+        object_count += expected.objects.len() as u64;
+    }
+    assert_eq!(store.usage().object_count, object_count);
+    let mut outcome = Ok(heads.clone());
+    for (pg, group) in groups.iter().enumerate() {
+        let expected = &group.states[(heads[pg] - group.first) as usize];
+        if let Err(damage) = verify_group(store, disk, pg, expected) {
+            outcome = Err(damage);
+        }
+    }
+    outcome
+}
+
+struct WatchedRead {
+    pg: usize,
+    name: ObjectName,
+    /// Number of transactions of the group when it began.
+    since: u64,
+}
+
+/// A store in use.
+pub struct History {
+    pub random: Random,
+    pub profile: Profile,
+    pub disk: SimulatedDisk,
+    pub groups: Vec<GroupHistory>,
+    pub pending: Vec<DiskRequest>,
+    pub store: Store,
+    incarnation: u64,
+    /// Group and sequence of transactions that are not acknowledged.
+    owners: BTreeMap<u64, (usize, u64)>,
+    /// Transactions that wait for metadata to be loaded.
+    stalled: BTreeMap<usize, (Transaction, ModelPg)>,
+    loads: BTreeMap<LoadId, usize>,
+    reads: BTreeMap<u64, WatchedRead>,
+}
+
+impl History {
+    pub fn new(profile: Profile, random: Random) -> Self {
+        let mut disk = profile.format();
+        let store = Store::open(&mut disk, 1).expect("a fresh store opens");
+        let group = GroupHistory { first: 0, states: [ModelPg::default()].into(), acknowledged: 0 };
+        let groups = vec![group; profile.pg_count];
+        History {
+            random,
+            profile,
+            disk,
+            groups,
+            pending: Vec::new(),
+            store,
+            incarnation: 1,
+            owners: BTreeMap::new(),
+            stalled: BTreeMap::new(),
+            loads: BTreeMap::new(),
+            reads: BTreeMap::new(),
+        }
+    }
+
+    pub fn next_incarnation(&mut self) -> u64 {
+        self.incarnation += 1;
+        self.incarnation
+    }
+
+    /// Does something. True if the device has just finished a write or a sync.
+    pub fn step(&mut self) -> bool {
+        let mut has_written = false;
+        match self.random.below(20) {
+            0..7 if self.store.has_log_room() => self.submit(),
+            7 if self.random.chance(10) => self.store.start_checkpoint(),
+            7 if self.random.chance(5) => self.change_budgets(),
+            8 => self.start_read(),
+            9..12 => self.store.flush(),
+            _ => has_written = self.complete_one(),
+        }
+        self.take_requests_and_events();
+        has_written
+    }
+
+    /// Goes on until this many transactions were submitted in all.
+    pub fn prologue(&mut self) {
+        while self.groups.iter().map(|group| group.newest().log.len() as u64).sum::<u64>() < self.profile.prologue {
+            self.step();
+        }
+    }
+
+    fn change_budgets(&mut self) {
+        let (pages, pending) = (self.random.below(4), self.random.below(3));
+        let bytes = |choice: u64| [16 << 10, 64 << 10, 256 << 10, 64 << 20][choice as usize];
+        self.store.set_memory_budget(bytes(pages).max(64 << 10), bytes(pending) - (16 << 10));
+    }
+
+    fn submit(&mut self) {
+        let pg = self.random.below(self.groups.len() as u64) as usize;
+        if !self.stalled.contains_key(&pg) || self.random.chance(10) {
+            self.submit_to(pg);
+        }
+    }
+
+    fn submit_to(&mut self, pg: usize) {
+        let newest = self.groups[pg].newest();
+        let (transaction, next) = match self.stalled.remove(&pg) {
+            Some(stalled) => stalled,
+            None => self.profile.transaction(pg, newest, &mut self.random),
+        };
+        let key = ObjectKey { pg: transaction.pg, name: transaction.object.clone() };
+        let is_cold =
+            !self.store.is_write_loaded(transaction.pg, &transaction.object, &[], &transaction.mutations);
+        if is_cold && self.random.chance(50) {
+            // As the primary does.
+            let load = self.store.load(Wish::Write {
+                pg: transaction.pg,
+                object: transaction.object.clone(),
+                conditions: Vec::new(),
+                mutations: transaction.mutations.clone(),
+            });
+            self.loads.insert(load, pg);
+            self.stalled.insert(pg, (transaction, next));
+            return;
+        }
+        if !is_cold && self.random.chance(50) {
+            let payload_bytes = transaction.payload.len();
+            let checked = self.store.check(&key, &transaction.mutations, payload_bytes);
+            checked.unwrap_or_else(|error| panic!("{error}"));
+        }
+        match self.store.submit(&transaction) {
+            Ok(id) => {
+                let group = &mut self.groups[pg];
+                self.owners.insert(id.0, (pg, next.log.len() as u64));
+                group.states.push_back(next);
+            }
+            Err(StoreError::Cold(cold)) => {
+                self.loads.insert(self.store.load(Wish::Pages(cold)), pg);
+                self.stalled.insert(pg, (transaction, next));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn start_read(&mut self) {
+        let pg = self.random.below(self.groups.len() as u64) as usize;
+        let group = &self.groups[pg];
+        let state = group.newest();
+        if state.objects.is_empty() {
+            return;
+        }
+        let index = self.random.below(state.objects.len() as u64) as usize;
+        let name = state.objects.keys().nth(index).unwrap().clone();
+        let since = group.first + group.states.len() as u64 - 1;
+        let id = self.store.read(ObjectKey { pg: pg_id(pg), name: name.clone() }, 0, 4 << 20);
+        self.reads.insert(id, WatchedRead { pg, name, since });
+    }
+
+    fn complete_one(&mut self) -> bool {
+        if self.pending.is_empty() {
+            return false;
+        }
+        let index = self.random.below(self.pending.len() as u64) as usize;
+        let request = self.pending.swap_remove(index);
+        let is_write = !matches!(request.operation, DiskOperation::Read { .. });
+        let result = self.disk.execute(request.device, request.operation);
+        self.store.complete(request.id, result);
+        is_write
+    }
+
+    fn take_requests_and_events(&mut self) {
+        while let Some(event) = self.store.next_event() {
+            match event {
+                StoreEvent::Committed(id) => {
+                    let (pg, sequence) = self.owners.remove(&id.0).expect("it was submitted");
+                    assert_eq!(self.groups[pg].acknowledged + 1, sequence, "commits are in order");
+                    self.groups[pg].acknowledged = sequence;
+                    self.forget(pg);
+                }
+                StoreEvent::Read { id, result } => {
+                    let read = self.reads.remove(&id).expect("it was begun");
+                    self.check_read(&read, result.map(|found| found.data));
+                    self.forget(read.pg);
+                }
+                // At once: with little memory it may be dropped again at the next flush.
+                StoreEvent::Loaded(id) => {
+                    if let Some(pg) = self.loads.remove(&id)
+                        && self.store.has_log_room()
+                    {
+                        self.submit_to(pg);
+                    }
+                }
+                event @ StoreEvent::Poisoned { .. } => panic!("{event:?}"),
+            }
+        }
+        while let Some(request) = self.store.next_request() {
+            self.pending.push(request);
+        }
+    }
+
+    /// Forgets states that neither a power cut nor a read can bring back.
+    fn forget(&mut self, pg: usize) {
+        let reads = self.reads.values().filter(|read| read.pg == pg).map(|read| read.since);
+        let oldest = reads.min().unwrap_or(u64::MAX).min(self.groups[pg].acknowledged);
+        self.groups[pg].forget_below(oldest);
+    }
+
+    /// A read shows one of the states that the object had while it ran.
+    fn check_read(&self, read: &WatchedRead, found: Result<bytes::Bytes, ReadError>) {
+        let group = &self.groups[read.pg];
+        let mut states = group.states.range((read.since - group.first) as usize..);
+        let object = |state: &ModelPg| -> Option<ModelObject> {
+            state.objects.get(&read.name).map(|object| (**object).clone())
+        };
+        let fits = match &found {
+            Ok(data) => states.any(|state| object(state).is_some_and(|object| object.data_is(data))),
+            Err(ReadError::NoSuchObject) => states.any(|state| object(state).is_none()),
+            Err(error) => panic!("{error}"),
+        };
+        assert!(fits, "a read of {:?} shows what never was", read.name);
+    }
+
+    /// The devices as a power cut would leave them now.
+    pub fn disk_after_power_cut(&mut self) -> SimulatedDisk {
+        let mut disk = self.disk.clone();
+        for request in &self.pending {
+            disk.write_partly(request.device, &request.operation, &mut self.random);
+        }
+        disk.crash(&mut self.random);
+        disk
+    }
+
+    /// Goes on with these devices, which a power cut left.
+    pub fn go_on_with(&mut self, mut disk: SimulatedDisk) {
+        let incarnation = self.next_incarnation();
+        self.store = Store::open(&mut disk, incarnation).expect("it was opened just before");
+        self.disk = disk;
+        self.pending.clear();
+        self.owners.clear();
+        self.stalled.clear();
+        self.loads.clear();
+        self.reads.clear();
+        for (pg, group) in self.groups.iter_mut().enumerate() {
+            group.recovered_at(self.store.head(pg_id(pg)).sequence);
+        }
+    }
+
+    /// Opens the store that a power cut has left; perhaps the power goes a second time meanwhile.
+    pub fn open_after_power_cut(&mut self, disk: &mut SimulatedDisk) -> Result<Store, OpenError> {
+        if self.random.chance(25) {
+            disk.writes_left = Some(self.random.below(8));
+            let incarnation = self.next_incarnation();
+            let opened = Store::open(disk, incarnation);
+            if let Ok(store) = opened {
+                disk.writes_left = None;
+                return Ok(store);
+            }
+            disk.crash(&mut self.random);
+        }
+        let incarnation = self.next_incarnation();
+        Store::open(disk, incarnation)
+    }
+}

@@ -1,0 +1,48 @@
+//! A small deterministic random generator (xorshift64*, Vigna 2014), and settings of the tests.
+
+#[derive(Clone)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        random.next();
+        random
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 11) % bound
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+}
+
+/// A number from the environment.
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Runs `work` with the numbers from `first` on, on all cores, until it says that it is enough.
+pub fn on_all_cores(first: u64, work: impl Fn(u64) -> bool + Sync) {
+    let next = std::sync::atomic::AtomicU64::new(first);
+    let ordering = std::sync::atomic::Ordering::Relaxed;
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| while work(next.fetch_add(1, ordering)) {});
+        }
+    });
+}

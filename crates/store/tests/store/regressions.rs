@@ -1,0 +1,129 @@
+//! Bugs that were found and fixed, each with the smallest history that shows it.
+
+use atoll_base::{ObjectName, Transaction};
+use atoll_store::{Store, StoreEvent};
+
+use crate::model::{Builder, ModelPg, pg_id};
+use crate::random::Random;
+use crate::simulated_disk::SimulatedDisk;
+use crate::verify::{look_and_submit, run, verify_group};
+use crate::workload::Profile;
+
+/// One group, and what it must hold.
+struct Small {
+    disk: SimulatedDisk,
+    store: Store,
+    state: ModelPg,
+}
+
+impl Small {
+    fn new() -> Self {
+        let mut disk = Profile::random(&mut Random::new(1)).format();
+        let store = Store::open(&mut disk, 1).unwrap();
+        Small { disk, store, state: ModelPg::default() }
+    }
+
+    fn prepare(&mut self, name: &str, change: impl FnOnce(&mut Builder)) -> Transaction {
+        let mut builder = Builder::new(0, &ObjectName::new(name).unwrap(), &self.state);
+        change(&mut builder);
+        let (transaction, next) = builder.finish();
+        self.state = next;
+        transaction
+    }
+
+    fn submit(&mut self, name: &str, change: impl FnOnce(&mut Builder)) {
+        let transaction = self.prepare(name, change);
+        look_and_submit(&mut self.store, &mut self.disk, &transaction);
+    }
+
+    /// Completes everything that was begun.
+    fn settle(&mut self) {
+        while !self.is_settled() {
+            self.store.flush();
+            run(&mut self.store, &mut self.disk);
+        }
+    }
+
+    fn is_settled(&mut self) -> bool {
+        let wanted = self.state.log.len();
+        while let Some(event) = self.store.next_event() {
+            assert!(!matches!(event, StoreEvent::Poisoned { .. }), "{event:?}");
+        }
+        self.store.flush();
+        let mut requests = 0;
+        while let Some(request) = self.store.next_request() {
+            let result = atoll_store::Disk::execute(&mut self.disk, request.device, request.operation);
+            self.store.complete(request.id, result);
+            requests += 1;
+        }
+        requests == 0 && self.store.head(pg_id(0)).sequence == wanted as u64
+    }
+
+    fn checkpoint(&mut self) {
+        self.settle();
+        self.store.start_checkpoint();
+        self.settle();
+    }
+
+    fn reopen(&mut self) {
+        self.store = Store::open(&mut self.disk, 2).unwrap();
+        verify_group(&mut self.store, &mut self.disk, 0, &self.state).unwrap();
+    }
+}
+
+/// `Store::close` flushed once: data of a large write that became durable only then never got into
+/// the log.
+#[test]
+fn closing_waits_for_large_writes() {
+    let mut small = Small::new();
+    small.submit("object", |builder| builder.write(0, 40, 0, 7, true));
+    let Small { mut disk, store, state } = small;
+    store.close(&mut disk).unwrap();
+    let mut store = Store::open(&mut disk, 2).unwrap();
+    verify_group(&mut store, &mut disk, 0, &state).unwrap();
+}
+
+/// A transaction that removes all entries of a leaf and then puts one into its range found that
+/// the range had become part of the leaf before, which was not in memory: a panic.
+#[test]
+fn a_leaf_may_be_emptied_and_filled_by_one_transaction() {
+    let mut small = Small::new();
+    let key = |index: u32| format!("key{index:03}").into_bytes().into();
+    small.submit("object", |builder| {
+        (0..60).for_each(|index| builder.omap_set(key(index * 2), vec![1; 1200].into()));
+    });
+    small.checkpoint();
+    for (first, count) in (1..40).flat_map(|first| [(first * 2, 1), (first * 2, 2), (first * 2, 3)]) {
+        // Nothing is in memory but what the transaction looks at.
+        small.store.set_memory_budget(0, 0);
+        (0..4).for_each(|_| small.settle());
+        small.submit("object", |builder| {
+            (0..count).for_each(|index| builder.omap_remove(key(first + index * 2)));
+            builder.omap_set(key(first + count * 2 - 1), vec![2; 1100].into());
+        });
+        small.store.set_memory_budget(1 << 30, 0);
+        small.submit("object", |builder| {
+            builder.omap_remove(key(first + count * 2 - 1));
+            (0..count).for_each(|index| builder.omap_set(key(first + index * 2), vec![1; 1200].into()));
+        });
+        small.checkpoint();
+    }
+    small.reopen();
+}
+
+/// Of two writes of one transaction to the same block, the log's copy of the first was taken for
+/// the block's newest bytes once they had been dropped from memory.
+#[test]
+fn the_last_write_of_a_transaction_wins_also_in_the_log() {
+    let mut small = Small::new();
+    small.store.set_memory_budget(1 << 20, 0);
+    small.submit("object", |builder| builder.write(0, 1, 0, 1, true));
+    small.submit("object", |builder| {
+        builder.write(0, 1, 0, 3, true);
+        builder.write(0, 1, 0, 5, true);
+    });
+    small.settle();
+    verify_group(&mut small.store, &mut small.disk, 0, &small.state).unwrap();
+    small.checkpoint();
+    verify_group(&mut small.store, &mut small.disk, 0, &small.state).unwrap();
+}

@@ -1,0 +1,161 @@
+//! Looking at a whole store and comparing it with the model.
+
+use std::collections::BTreeMap;
+
+use atoll_base::limits::PG_LOG_ENTRIES;
+use atoll_base::{ObjectName, PgId, Transaction};
+use atoll_store::{Disk, ObjectKey, ReadError, Store, StoreError, StoreEvent, Wish};
+use bytes::Bytes;
+
+use crate::model::{ModelObject, ModelPg, SEAL_BYTES, pg_id};
+use crate::simulated_disk::SimulatedDisk;
+
+/// The store says that something is damaged.
+#[derive(Debug)]
+pub struct Damage(pub String);
+
+/// Does everything that the store asks for.
+pub fn run(store: &mut Store, disk: &mut SimulatedDisk) {
+    while let Some(request) = store.next_request() {
+        let result = disk.execute(request.device, request.operation);
+        store.complete(request.id, result);
+    }
+}
+
+/// Repeats a look-up until everything that it needs is loaded.
+pub fn look<T>(
+    store: &mut Store,
+    disk: &mut SimulatedDisk,
+    look: impl Fn(&Store) -> Result<T, StoreError>,
+) -> Result<T, Damage> {
+    loop {
+        match look(store) {
+            Ok(value) => return Ok(value),
+            Err(StoreError::Cold(cold)) => {
+                let load = store.load(Wish::Pages(cold));
+                run(store, disk);
+                match store.next_event() {
+                    Some(StoreEvent::Loaded(id)) => assert_eq!(id, load),
+                    Some(StoreEvent::Poisoned { cause }) => return Err(Damage(cause)),
+                    None if store.poisoned_by().is_some() => return Err(Damage("poisoned before".into())),
+                    event => panic!("{event:?}"),
+                }
+            }
+            Err(StoreError::Damaged { detail }) => return Err(Damage(detail)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Submits a transaction, after loading what it needs and making room in the log.
+pub fn look_and_submit(store: &mut Store, disk: &mut SimulatedDisk, transaction: &Transaction) {
+    loop {
+        if !store.has_log_room() {
+            store.flush();
+            run(store, disk);
+            continue;
+        }
+        match store.submit(transaction) {
+            Ok(_) => return,
+            Err(StoreError::Cold(cold)) => {
+                store.load(Wish::Pages(cold));
+                run(store, disk);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn read(store: &mut Store, disk: &mut SimulatedDisk, key: &ObjectKey) -> Result<Option<Bytes>, Damage> {
+    let read_id = store.read(key.clone(), 0, 4 << 20);
+    run(store, disk);
+    match store.next_event() {
+        Some(StoreEvent::Read { id, result }) => {
+            assert_eq!(id, read_id);
+            match result {
+                Ok(found) => Ok(Some(found.data)),
+                Err(ReadError::NoSuchObject) => Ok(None),
+                Err(error) => Err(Damage(error.to_string())),
+            }
+        }
+        Some(StoreEvent::Poisoned { cause }) => Err(Damage(cause)),
+        None if store.poisoned_by().is_some() => Err(Damage("poisoned before".into())),
+        event => panic!("{event:?}"),
+    }
+}
+
+fn names(store: &mut Store, disk: &mut SimulatedDisk, pg: PgId) -> Result<Vec<ObjectName>, Damage> {
+    let mut names: Vec<ObjectName> = Vec::new();
+    loop {
+        let page = look(store, disk, |store| store.names_after(pg, names.last(), 100))?;
+        if page.is_empty() {
+            return Ok(names);
+        }
+        names.extend(page);
+    }
+}
+
+fn omap(store: &mut Store, disk: &mut SimulatedDisk, key: &ObjectKey) -> Result<BTreeMap<Bytes, Bytes>, Damage> {
+    let (mut entries, mut from) = (BTreeMap::new(), Bytes::new());
+    loop {
+        let (page, more) = look(store, disk, |store| store.omap_page(key, b"", &from, 100))?;
+        if let Some((last, _)) = page.last() {
+            from = [&last[..], &[0]].concat().into();
+        }
+        entries.extend(page);
+        if !more {
+            return Ok(entries);
+        }
+    }
+}
+
+fn verify_object(
+    store: &mut Store,
+    disk: &mut SimulatedDisk,
+    key: &ObjectKey,
+    expected: &ModelObject,
+) -> Result<(), Damage> {
+    let info = look(store, disk, |store| store.object(key))?.expect("the object is in the listing");
+    assert_eq!((info.size_bytes, info.version.sequence), (expected.size_bytes, expected.version), "{key:?}");
+    let data = read(store, disk, key)?.expect("the object is in the listing");
+    assert!(expected.data_is(&data), "{key:?} has other data than it must");
+    let entries = omap(store, disk, key)?;
+    let differs = |(omap_key, value): &(&Bytes, &Bytes)| expected.omap.get(*omap_key) != Some(*value);
+    let wrong: Vec<_> = entries.iter().filter(differs).map(|(omap_key, value)| (omap_key, value.len())).collect();
+    let missing: Vec<_> = expected.omap.keys().filter(|omap_key| !entries.contains_key(*omap_key)).collect();
+    assert!(wrong.is_empty() && missing.is_empty(), "{key:?}: omap has {wrong:?} and lacks {missing:?}");
+    let seals = look(store, disk, |store| store.seals(key, 0, expected.size_bytes))?;
+    let seals = seals.map(|seals| seals.bytes.to_vec());
+    let expected_seals = expected.is_sealed.then(|| {
+        let seals: Vec<u8> = expected.seals.iter().flat_map(|seal| seal.to_le_bytes()).collect();
+        assert_eq!(seals.len(), expected.size_bytes.div_ceil(4096) as usize * SEAL_BYTES);
+        seals
+    });
+    assert_eq!(seals, expected_seals, "{key:?} has other seals than it must");
+    Ok(())
+}
+
+/// Compares a group with what it must hold. Wrong data is a panic, damage that is noticed is not.
+/// With damage, everything else is looked at nevertheless.
+pub fn verify_group(
+    store: &mut Store,
+    disk: &mut SimulatedDisk,
+    pg: usize,
+    expected: &ModelPg,
+) -> Result<(), Damage> {
+    let id = pg_id(pg);
+    assert_eq!(store.head(id).sequence, expected.log.len() as u64);
+    let log: Vec<_> = store.log(id).map(|entry| (entry.version.sequence, entry.object.clone())).collect();
+    let first = expected.log.len().saturating_sub(PG_LOG_ENTRIES);
+    let numbered = (1..).zip(expected.log.iter().cloned()).skip(first);
+    assert!(log.iter().cloned().eq(numbered), "group {pg} has another log than it must");
+    let found = names(store, disk, id)?;
+    assert!(found.iter().eq(expected.objects.keys()), "group {pg} has other objects than it must");
+    let mut outcome = Ok(());
+    for (name, object) in &expected.objects {
+        if let Err(damage) = verify_object(store, disk, &ObjectKey { pg: id, name: name.clone() }, object) {
+            outcome = Err(damage);
+        }
+    }
+    outcome
+}
