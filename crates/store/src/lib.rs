@@ -9,6 +9,7 @@
 
 #[doc(hidden)]
 pub mod allocator;
+mod check;
 mod checkpoint;
 mod disk;
 mod error;
@@ -23,7 +24,9 @@ mod recovery;
 mod store;
 mod superblock;
 mod wal;
+mod walk;
 
+pub use check::{BytePlace, CheckOptions, CheckPhase, CheckReport, Finding, Problem, check};
 pub use disk::{Device, Disk, DiskOperation, DiskRequest, DiskResult, Segment};
 pub use error::{OpenError, StoreError};
 pub use layout::{DEVICE_BYTES_MIN, FormatOptions, WAL_BYTES_MIN};
