@@ -188,37 +188,30 @@ proptest! {
 /// The first child of a branch takes the keys below the branch's first key too: when it is split there,
 /// the branch must stay in order.
 #[test]
-fn a_branch_whose_first_child_was_removed_takes_lower_keys() {
+fn a_branch_whose_first_children_were_removed_takes_lower_keys() {
+    const KEYS: u32 = 4_000;
     let mut harness = Harness::new();
-    let key = |letters: &str| letters.bytes().chain(vec![b'x'; 300]).collect::<Vec<u8>>();
-    let value = vec![7; 1_000];
-    let mut put = |harness: &mut Harness, key: Vec<u8>| {
-        harness.warm(|tree| tree.put(&key, &value));
-        harness.model.insert(key, value.clone());
-    };
-    for first in 'a'..='h' {
-        ('a'..='z').for_each(|second| put(&mut harness, key(&format!("{first}{second}"))));
-    }
-    // All keys below "ce" go, and with them the pages on the left.
-    let low: Vec<Vec<u8>> = harness.model.range(..key("ce")).map(|(key, _)| key.clone()).collect();
-    for key in low {
-        assert!(harness.warm(|tree| tree.remove(&key)));
-        harness.model.remove(&key);
-    }
-    // What comes back, from high to low, splits the first child again and again.
-    for first in ['c', 'b', 'a'] {
-        ('a'..='z').rev().for_each(|second| put(&mut harness, key(&format!("{first}{second}"))));
-    }
-    for first in ['c', 'b', 'a'] {
-        for second in 'a'..='z' {
-            for third in ["m", "c"] {
-                put(&mut harness, key(&format!("{first}{second}{third}")));
-            }
+    // Spread over the range in an order of its own.
+    let key = |number: u32| format!("object/{:05}", number * 1_237 % KEYS).into_bytes();
+    let put = |harness: &mut Harness, below: &[u8]| {
+        for key in (0..KEYS).map(key).filter(|key| &key[..] < below) {
+            harness.warm(|tree| tree.put(&key, &[7; 1_000]));
+            harness.model.insert(key, vec![7; 1_000]);
         }
-    }
-    assert_eq!(harness.all(), harness.model);
-    for (key, value) in harness.model.clone() {
-        let found = harness.warm(|tree| Ok(tree.get(&key)?.map(<[u8]>::to_vec)));
-        assert_eq!(found, Some(value), "{}", String::from_utf8_lossy(&key[..3]));
+    };
+    put(&mut harness, b"p");
+    for cut in ["object/00350", "object/01010", "object/02222", "object/03333"] {
+        let low: Vec<Vec<u8>> =
+            harness.model.range(..cut.as_bytes().to_vec()).map(|(key, _)| key.clone()).collect();
+        for key in low {
+            assert!(harness.warm(|tree| tree.remove(&key)));
+            harness.model.remove(&key);
+        }
+        put(&mut harness, cut.as_bytes());
+        assert_eq!(harness.all(), harness.model);
+        for key in harness.model.clone().into_keys() {
+            let is_found = harness.warm(|tree| Ok(tree.get(&key)?.is_some()));
+            assert!(is_found, "{} after {cut}", String::from_utf8_lossy(&key));
+        }
     }
 }

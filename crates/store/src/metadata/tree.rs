@@ -172,6 +172,17 @@ impl Tree {
 
     fn insert_children(&mut self, path: Path, parent: u32, index: usize, children: &[Entry]) {
         let page = self.pages.get_mut(parent);
+        // The first child also has the keys below its own entry's, which children before it had that
+        // are gone. When it is split there, its entry must go down to stay the first.
+        if index == 1 && children[0].0 <= page.key(0) {
+            let mut entries = page.entries();
+            entries[0].0 = children[0].0[..children[0].0.len() - 1].to_vec();
+            entries.splice(1..1, children.iter().cloned());
+            if filled_bytes(&entries) > PAGE_CAPACITY_BYTES {
+                return self.split(path, parent, &entries, false);
+            }
+            return page.fill(&entries);
+        }
         let mut inserted = 0;
         for (position, (key, value)) in children.iter().enumerate() {
             if !page.insert(index + position, key, value) {
