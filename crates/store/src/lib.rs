@@ -12,6 +12,7 @@ pub mod allocator;
 mod check;
 mod checkpoint;
 mod disk;
+mod dump;
 mod error;
 mod groups;
 mod layout;
@@ -28,6 +29,7 @@ mod walk;
 
 pub use check::{BytePlace, CheckOptions, CheckPhase, CheckReport, Finding, Problem, check};
 pub use disk::{Device, Disk, DiskOperation, DiskRequest, DiskResult, Segment};
+pub use dump::{DumpOptions, DumpRecord, ExtentRecord, LayoutRecord, ObjectRecord, SuperblockRecord, dump};
 pub use error::{OpenError, StoreError};
 pub use layout::{DEVICE_BYTES_MIN, FormatOptions, WAL_BYTES_MIN};
 pub use lookup::{LoadId, Wish};
