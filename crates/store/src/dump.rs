@@ -218,19 +218,15 @@ fn tell_whole(
     }))
 }
 
-fn dump_objects(
-    disk: &mut dyn Disk,
-    metadata: &Metadata,
-    options: &DumpOptions,
-    tell: Tell,
-) -> ControlFlow<()> {
+fn dump_objects(disk: &mut dyn Disk, metadata: &Metadata, options: &DumpOptions, tell: Tell) -> ControlFlow<()> {
     let from = match (options.pg, &options.object) {
         (Some(pg), Some(name)) => keys::object(&ObjectKey { pg, name: name.clone() }),
         (Some(pg), None) => keys::objects_of(pg),
         (None, _) => keys::OBJECTS.to_vec(),
     };
     let to = keys::end_of(&from);
-    let mut objects = Objects { name: options.object.as_ref(), current: None, tell, flow: ControlFlow::Continue(()) };
+    let mut objects =
+        Objects { name: options.object.as_ref(), current: None, tell, flow: ControlFlow::Continue(()) };
     Walk::new(disk, &metadata.tree.pages, &from, &to).run(metadata.tree.root, &mut objects);
     objects.finish()
 }
