@@ -232,6 +232,8 @@ impl Osd {
                 ReadOwner::Sync(read) => self.sync_data_read(*read, result),
             },
             StoreEvent::Loaded(load) => self.load_done(load),
+            // Nobody asks for scrubs yet; what schedules them will take the results here.
+            StoreEvent::Scrubbed { .. } => {}
             StoreEvent::Poisoned { cause } => self.failure = Some(cause),
         }
     }

@@ -123,7 +123,8 @@ pub(crate) fn load(metadata: &Metadata) -> Result<BTreeMap<PgId, PgState>, Unrea
     Ok(groups)
 }
 
-fn decode_header(value: &[u8]) -> Result<PgState, CodecError> {
+/// Decodes what the tree says of a group, but for its log.
+pub(crate) fn decode_header(value: &[u8]) -> Result<PgState, CodecError> {
     let mut reader = Reader::new(Bytes::copy_from_slice(value));
     let epoch = Epoch(reader.u64("epoch")?);
     let head = Version { epoch, sequence: reader.u64("sequence")? };

@@ -9,8 +9,10 @@
 
 #[doc(hidden)]
 pub mod allocator;
+mod check;
 mod checkpoint;
 mod disk;
+mod dump;
 mod error;
 mod groups;
 mod layout;
@@ -20,14 +22,19 @@ mod overlay;
 mod plan;
 mod read;
 mod recovery;
+mod scrub;
 mod store;
 mod superblock;
 mod wal;
+mod walk;
 
+pub use check::{BytePlace, CheckOptions, CheckPhase, CheckReport, Finding, Problem, check};
 pub use disk::{Device, Disk, DiskOperation, DiskRequest, DiskResult, Segment};
+pub use dump::{DumpOptions, DumpRecord, ExtentRecord, LayoutRecord, ObjectRecord, SuperblockRecord, dump};
 pub use error::{OpenError, StoreError};
 pub use layout::{DEVICE_BYTES_MIN, FormatOptions, WAL_BYTES_MIN};
 pub use lookup::{LoadId, Wish};
 pub use metadata::{Cold, ObjectInfo, ObjectKey, OmapPage};
 pub use read::{ReadData, ReadError};
+pub use scrub::{ScrubError, ScrubResult};
 pub use store::{Store, StoreEvent, StoreUsage, TransactionId};

@@ -48,6 +48,7 @@ pub enum Wish {
 pub(crate) enum Waiter {
     Load(LoadId),
     Read(u64),
+    Scrub(u64),
     Checkpoint,
 }
 
@@ -239,6 +240,7 @@ impl Store {
     fn wake(&mut self, waiter: Waiter) {
         match waiter {
             Waiter::Read(id) => self.continue_cold_read(id),
+            Waiter::Scrub(id) => self.continue_scrub(id),
             Waiter::Checkpoint => self.advance_checkpoint(),
             Waiter::Load(id) => {
                 let Some(wish) = self.loads.wishes.remove(&id) else { return };

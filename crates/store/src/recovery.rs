@@ -130,27 +130,11 @@ pub(crate) struct Recovered {
 
 impl Recovered {
     pub fn load(disk: &mut dyn Disk) -> Result<Self, OpenError> {
-        let superblock = Superblock::load(disk)?;
-        if superblock.wal_is_apart {
-            check_log_mark(disk, &superblock)?;
+        let (superblock, layout) = load_superblock(disk)?;
+        let (page_table, mut metadata) = load_checkpoint(disk, &superblock, &layout)?;
+        for number in 0..metadata.tree.root {
+            load_page(disk, &mut metadata.tree.pages, number)?;
         }
-        let layout = Layout::new(superblock.device_bytes, superblock.wal_bytes, superblock.wal_is_apart)?;
-        let (page_table, mut pages) = PageTable::load(disk, superblock.page_count, &superblock.directories)?;
-        let bitmap = Bitmap::new(layout.data_start, layout.data_blocks);
-        let root = bitmap.page_count();
-        while pages.count() <= root {
-            pages.add(Location::default());
-        }
-        bitmap.create_missing(&mut pages);
-        for number in 0..root {
-            load_page(disk, &mut pages, number)?;
-        }
-        if !pages.is_live(root) {
-            pages.create_as(root, PageKind::Leaf);
-        }
-        pages.collect_free_numbers(root + 1);
-        let object_count = superblock.object_count;
-        let mut metadata = Metadata { tree: Tree { pages, root }, bitmap, object_count };
         let pgs = warm(disk, &mut metadata, crate::groups::load)?;
         let next_number = pgs.values().map(|pg| pg.applied_number + 1).max().unwrap_or(1);
         let mut recovered = Recovered {
@@ -277,6 +261,37 @@ impl Recovered {
             }),
         }
     }
+}
+
+/// What the superblock says, and that the log belongs to it.
+pub(crate) fn load_superblock(disk: &mut dyn Disk) -> Result<(Superblock, Layout), OpenError> {
+    let superblock = Superblock::load(disk)?;
+    if superblock.wal_is_apart {
+        check_log_mark(disk, &superblock)?;
+    }
+    let layout = Layout::new(superblock.device_bytes, superblock.wal_bytes, superblock.wal_is_apart)?;
+    Ok((superblock, layout))
+}
+
+/// The metadata of the checkpoint. None of it is in memory yet, except what was never written.
+pub(crate) fn load_checkpoint(
+    disk: &mut dyn Disk,
+    superblock: &Superblock,
+    layout: &Layout,
+) -> Result<(PageTable, Metadata), OpenError> {
+    let (page_table, mut pages) = PageTable::load(disk, superblock.page_count, &superblock.directories)?;
+    let bitmap = Bitmap::new(layout.data_start, layout.data_blocks);
+    let root = bitmap.page_count();
+    while pages.count() <= root {
+        pages.add(Location::default());
+    }
+    bitmap.create_missing(&mut pages);
+    if !pages.is_live(root) {
+        pages.create_as(root, PageKind::Leaf);
+    }
+    pages.collect_free_numbers(root + 1);
+    let object_count = superblock.object_count;
+    Ok((page_table, Metadata { tree: Tree { pages, root }, bitmap, object_count }))
 }
 
 struct RecordHome<'a> {

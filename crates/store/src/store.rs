@@ -18,6 +18,7 @@ use crate::metadata::{Metadata, ObjectKey, keys};
 use crate::overlay::{Home, Overlay, PendingBlock};
 use crate::plan::{Plan, check_prepared, plan, validate};
 use crate::read::{ReadData, ReadError, ReadPiece, Reads};
+use crate::scrub::{ScrubError, ScrubPiece, ScrubResult, Scrubs};
 use crate::superblock::Superblock;
 use crate::wal::{
     BATCH_BYTES, HEADER_BYTES, RECORD_BLOCKS_MAX, RecordHead, encode_record, encode_transaction, record_blocks,
@@ -38,6 +39,13 @@ pub enum StoreEvent {
         id: u64,
         /// What was found.
         result: Result<ReadData, ReadError>,
+    },
+    /// A scrub is done.
+    Scrubbed {
+        /// The id that [`Store::scrub`] returned.
+        id: u64,
+        /// What was found.
+        result: Result<ScrubResult, ScrubError>,
     },
     /// What [`Store::load`] was asked for is in memory, until the next [`Store::flush`].
     Loaded(LoadId),
@@ -73,6 +81,7 @@ pub struct StoreUsage {
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     Read(ReadPiece),
+    Scrub(ScrubPiece),
     /// Data of a large write.
     Data {
         number: u64,
@@ -145,6 +154,7 @@ pub struct Store {
     pub(crate) checkpoint: Option<Checkpoint>,
     pub(crate) reads: Reads,
     pub(crate) loads: Loads,
+    pub(crate) scrubs: Scrubs,
     pub(crate) events: VecDeque<StoreEvent>,
     pub(crate) next_number: u64,
     pub(crate) poisoned: Option<String>,
@@ -191,6 +201,7 @@ impl Store {
             checkpoint: None,
             reads: Reads::default(),
             loads: Loads::default(),
+            scrubs: Scrubs::default(),
             events: VecDeque::new(),
             next_number: parts.next_number.max(1),
             poisoned: None,
@@ -530,6 +541,7 @@ impl Store {
         let purpose = self.purposes.remove(&request_id).expect("completions belong to requests");
         match purpose {
             Purpose::Read(piece) => return self.read_piece_done(piece, result),
+            Purpose::Scrub(piece) => return self.scrub_piece_done(piece, result),
             Purpose::Page { number } => return self.page_read(number, result),
             _ => {}
         }
@@ -541,7 +553,7 @@ impl Store {
             return;
         }
         match purpose {
-            Purpose::Read(_) | Purpose::Page { .. } => unreachable!("handled above"),
+            Purpose::Read(_) | Purpose::Scrub(_) | Purpose::Page { .. } => unreachable!("handled above"),
             Purpose::Data { number } => self.data_written(number),
             Purpose::Wal { sequence } => self.batch_written(sequence),
             Purpose::Checkpoint => self.checkpoint_request_done(request_id, buffer),

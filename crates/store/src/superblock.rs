@@ -9,7 +9,7 @@ use crate::disk::{Device, Disk, read_blocks, read_log_blocks};
 use crate::error::OpenError;
 use crate::layout::{Layout, SUPERBLOCK_COPIES};
 use crate::metadata::Location;
-use crate::metadata::page_table::DIRECTORIES_MAX;
+use crate::metadata::page_table::{DIRECTORIES_MAX, PAGES_MAX};
 
 pub(crate) const FORMAT_VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"ATOLSTOR";
@@ -109,6 +109,17 @@ impl Superblock {
         self.generation % SUPERBLOCK_COPIES
     }
 
+    /// Both copies, as far as they are whole.
+    pub fn copies(disk: &mut dyn Disk) -> [Option<Self>; SUPERBLOCK_COPIES as usize] {
+        std::array::from_fn(|copy| {
+            let buffer = read_blocks(disk, copy as u64, 1).ok()?;
+            match Superblock::decode(Bytes::from_owner(buffer)) {
+                Ok(Copy::Whole(found)) => Some(found),
+                _ => None,
+            }
+        })
+    }
+
     /// Reads both copies and picks the newest whole one.
     pub fn load(disk: &mut dyn Disk) -> Result<Self, OpenError> {
         let mut newest: Option<Superblock> = None;
@@ -139,7 +150,8 @@ impl Superblock {
         }
         let layout = Layout::new(self.device_bytes, self.wal_bytes, self.wal_is_apart)?;
         let is_inside = |location: &Location| u64::from(location.block) < layout.data_start + layout.data_blocks;
-        if self.wal_position >= layout.wal_blocks || !self.directories.iter().all(is_inside) {
+        let has_room = u64::from(self.page_count) <= PAGES_MAX;
+        if self.wal_position >= layout.wal_blocks || !self.directories.iter().all(is_inside) || !has_room {
             let detail = "a position is outside its region".into();
             return Err(OpenError::Damaged { what: "the superblock", detail });
         }

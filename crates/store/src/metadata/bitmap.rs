@@ -1,7 +1,7 @@
 //! Which data blocks the objects refer to: a bitmap in pages of its own, written by checkpoints like
 //! all other pages, so that opening a store does not have to read the whole tree.
 
-use super::page::PageKind;
+use super::page::{Page, PageKind};
 use super::pages::Pages;
 use atoll_base::BLOCK_BYTES;
 
@@ -59,14 +59,26 @@ impl Bitmap {
     pub fn for_each(&self, pages: &Pages, mut visit: impl FnMut(u32)) {
         for number in 0..self.page_count() {
             let page = pages.get(number).expect("the bitmap stays in memory");
-            let first = self.first_block + number * BLOCKS_PER_PAGE;
-            for (index, &byte) in page.bytes()[HEADER_BYTES..].iter().enumerate() {
-                let mut rest = byte;
-                while rest != 0 {
-                    visit(first + index as u32 * 8 + rest.trailing_zeros());
-                    rest &= rest - 1;
-                }
+            self.for_each_in(number, page, &mut visit);
+        }
+    }
+
+    /// Calls `visit` with every block that is referred to by what one of the pages says. It may be
+    /// behind the region if the page is damaged.
+    pub fn for_each_in(&self, number: u32, page: &Page, mut visit: impl FnMut(u32)) {
+        let first = self.first_block + number * BLOCKS_PER_PAGE;
+        for (index, &byte) in page.bytes()[HEADER_BYTES..].iter().enumerate() {
+            let mut rest = byte;
+            while rest != 0 {
+                visit(first + index as u32 * 8 + rest.trailing_zeros());
+                rest &= rest - 1;
             }
         }
+    }
+
+    /// The blocks of one of the pages: the first one, and how many.
+    pub fn blocks_of(&self, number: u32) -> (u32, u32) {
+        let index = number * BLOCKS_PER_PAGE;
+        (self.first_block + index, BLOCKS_PER_PAGE.min(self.block_count - index))
     }
 }

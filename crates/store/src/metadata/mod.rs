@@ -6,11 +6,11 @@
 mod bitmap;
 mod changes;
 pub(crate) mod keys;
-mod page;
+pub(crate) mod page;
 pub(crate) mod page_table;
 mod pages;
 mod records;
-mod tree;
+pub(crate) mod tree;
 
 #[cfg(test)]
 mod tests;

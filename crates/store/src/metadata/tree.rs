@@ -4,7 +4,9 @@
 
 use std::ops::ControlFlow;
 
-use super::page::{KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, PageKind, VALUE_BYTES_MAX, common_bytes, common_prefix_bytes, entry_bytes};
+use super::page::{
+    KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, PageKind, VALUE_BYTES_MAX, common_bytes, common_prefix_bytes, entry_bytes,
+};
 use super::pages::{Cold, Pages};
 
 /// Children of a branch that a scan which meets a cold one asks for at once.
@@ -13,7 +15,7 @@ const READ_AHEAD_PAGES: usize = 16;
 const MERGE_BELOW_BYTES: usize = PAGE_CAPACITY_BYTES / 4;
 const MERGED_BYTES_MAX: usize = PAGE_CAPACITY_BYTES / 4 * 3;
 /// Deeper than any tree of 2^32 pages; a longer way down means damaged pages.
-const DEPTH_MAX: usize = 64;
+pub(crate) const DEPTH_MAX: usize = 64;
 
 type Entry = (Vec<u8>, Vec<u8>);
 
@@ -256,28 +258,6 @@ impl Tree {
             root.fill(&entries);
             self.pages.free(child);
         }
-    }
-
-    /// Calls `visit` with every page of the tree below `number`, parents first, as far as `load`
-    /// brings pages into memory; for checking whole trees.
-    pub fn walk<E>(
-        &mut self,
-        number: u32,
-        depth: usize,
-        load: &mut impl FnMut(&mut Pages, u32) -> Result<(), E>,
-        visit: &mut impl FnMut(&super::page::Page, usize),
-    ) -> Result<(), E> {
-        load(&mut self.pages, number)?;
-        let Ok(page) = self.pages.get(number) else { return Ok(()) };
-        visit(page, depth);
-        if page.is_leaf() || depth >= DEPTH_MAX {
-            return Ok(());
-        }
-        let children: Vec<u32> = (0..page.count()).map(|index| page.child(index)).collect();
-        for child in children {
-            self.walk(child, depth + 1, load, visit)?;
-        }
-        Ok(())
     }
 }
 

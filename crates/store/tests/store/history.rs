@@ -146,7 +146,8 @@ impl History {
 
     /// Goes on until this many transactions were submitted in all.
     pub fn prologue(&mut self) {
-        while self.groups.iter().map(|group| group.newest().log.len() as u64).sum::<u64>() < self.profile.prologue {
+        while self.groups.iter().map(|group| group.newest().log.len() as u64).sum::<u64>() < self.profile.prologue
+        {
             self.step();
         }
     }
@@ -252,7 +253,8 @@ impl History {
                         self.submit_to(pg);
                     }
                 }
-                event @ StoreEvent::Poisoned { .. } => panic!("{event:?}"),
+                StoreEvent::Scrubbed { .. } => unreachable!("nothing is scrubbed"),
+                StoreEvent::Poisoned { cause } => panic!("{cause}"),
             }
         }
         while let Some(request) = self.store.next_request() {
