@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod check;
 mod crash;
+mod driver;
+mod scrub;
 
 mod simulated_disk;
