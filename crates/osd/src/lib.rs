@@ -13,5 +13,6 @@ mod view;
 
 pub use daemon::{Osd, OsdConfig, OsdError};
 pub use device::{
-    DeviceError, FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file,
+    DeviceError, FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, ReadOnlyDevice, format_device,
+    make_file,
 };

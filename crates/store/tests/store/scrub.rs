@@ -1,9 +1,11 @@
 //! Scrubbing objects of a running store.
 
-use atoll_base::{BLOCK_BYTES, Mutation};
-use atoll_store::{Disk, ScrubError, ScrubResult, StoreEvent};
+use std::ops::ControlFlow;
 
-use crate::driver::{Driver, key};
+use atoll_base::{BLOCK_BYTES, Mutation};
+use atoll_store::{Disk, DumpOptions, DumpRecord, ScrubError, ScrubResult, StoreEvent, dump};
+
+use crate::driver::{Driver, PG, key};
 
 fn scrub(driver: &mut Driver, object: &str, deep: bool) -> Result<ScrubResult, ScrubError> {
     let wanted = driver.store.scrub(key(object), deep);
@@ -32,7 +34,7 @@ fn replicas_that_came_about_differently_have_one_digest() {
     fill(&mut second);
     second.write("object", 25, 1, 3);
     second.submit("object", vec![Mutation::Zero { offset: 25 * 4096, length: 4096 }], Vec::new());
-    second.store.set_memory_budget(64 << 10, 0);
+    second.store.set_memory_budget(512 << 10, 0);
     second.checkpoint();
     second.checkpoint();
     let light = scrub(&mut first, "object", false).unwrap();
@@ -62,8 +64,7 @@ fn rot_is_found_by_deep_scrubs_alone() {
     driver.disk.sync();
     let healthy = scrub(&mut driver, "object", true).unwrap();
     assert_eq!(healthy.bad_blocks, [0; 0]);
-    // All of block 30 is twos.
-    let block = find_block(&mut driver, 2);
+    let block = find_block(&mut driver, "object", 30);
     flip(&mut driver, block);
     assert_eq!(scrub(&mut driver, "object", false).unwrap(), healthy);
     let found = scrub(&mut driver, "object", true).unwrap();
@@ -85,7 +86,7 @@ fn changes_meanwhile_give_no_false_alarm() {
             }
         }
         driver.run();
-        driver.store.set_memory_budget(64 << 10, 0);
+        driver.store.set_memory_budget(512 << 10, 0);
         let mut waiting = 0;
         for _ in 0..300 {
             if driver.random.chance(20) {
@@ -134,10 +135,19 @@ fn is_good(event: &StoreEvent) -> bool {
     }
 }
 
-/// The first block behind the log that is all of one byte.
-fn find_block(driver: &mut Driver, byte: u8) -> u64 {
-    let is_it = |driver: &mut Driver, block: u64| read(driver, block).iter().all(|&found| found == byte);
-    (4098..10_000).find(|&block| is_it(driver, block)).unwrap()
+/// Where a block of the object is.
+fn find_block(driver: &mut Driver, object: &str, index: usize) -> u64 {
+    let options = DumpOptions { pg: Some(PG), object: Some(key(object).name) };
+    let mut found = None;
+    dump(&mut driver.disk, &options, &mut |record| {
+        if let DumpRecord::Object(object) = record {
+            let extent = object.extents.iter().rfind(|extent| extent.index <= index).unwrap();
+            found = Some(u64::from(extent.device_block) + (index - extent.index) as u64);
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    found.unwrap()
 }
 
 fn read(driver: &mut Driver, block: u64) -> Vec<u8> {
