@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use atoll_base::size::parse_size_bytes;
+use atoll_base::{ObjectName, PgId};
 use atoll_bench::Workload;
 use atoll_osd::MEMORY_TARGET_BYTES_MIN;
 use atoll_reactor::ListenAddress;
@@ -60,6 +61,9 @@ pub enum Command {
     /// Look at OSDs, create or run one
     #[command(subcommand)]
     Osd(OsdCommand),
+    /// Check or dump the store on a device that no OSD uses
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Look at pools
     #[command(subcommand)]
     Pool(PoolCommand),
@@ -183,6 +187,63 @@ pub struct OsdCreateArguments {
     /// The OSD's number [default: the lowest that has no device]
     #[arg(long, value_name = "N")]
     pub id: Option<u32>,
+}
+
+#[derive(Subcommand)]
+pub enum StoreCommand {
+    /// Check a store without changing it: its metadata, its log, and with --data every block
+    #[command(after_help = "\
+Examples:
+  atoll store check --device ./atoll-data/osd-0/device
+  atoll store check --device /dev/disk/by-id/nvme-A --wal-device /dev/disk/by-id/nvme-C-part1 --data
+  atoll store check --device ./atoll-data/osd-0/device --json | jq .problems
+
+Stop the OSD first. Exit codes: 0 no problems, 1 problems were found or it failed, 2 wrong usage.")]
+    Check {
+        #[command(flatten)]
+        devices: StoreDevices,
+        /// Also read all data and compare it with its checksums
+        #[arg(long)]
+        data: bool,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what a store holds
+    #[command(after_help = "\
+Examples:
+  atoll store dump --device ./atoll-data/osd-0/device
+  atoll store dump --device ./atoll-data/osd-0/device --pg 1.2f
+  atoll store dump --device ./atoll-data/osd-0/device --pg 1.2f --object @pg --json
+
+Stop the OSD first. With --json each line is one record.")]
+    Dump {
+        #[command(flatten)]
+        devices: StoreDevices,
+        /// Only this placement group
+        #[arg(long, value_name = "PG")]
+        pg: Option<PgId>,
+        /// Only objects of this name, with their extents, checksums and omap keys
+        #[arg(long, value_name = "NAME", value_parser = parse_object_name)]
+        object: Option<ObjectName>,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn parse_object_name(text: &str) -> Result<ObjectName, String> {
+    ObjectName::new(text).ok_or_else(|| "an object's name has 1 to 255 bytes".into())
+}
+
+#[derive(Args)]
+pub struct StoreDevices {
+    /// The OSD's block device or file
+    #[arg(long, value_name = "PATH")]
+    pub device: PathBuf,
+    /// The device with its log, if it has its own
+    #[arg(long, value_name = "PATH")]
+    pub wal_device: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -6,6 +6,7 @@ mod daemons;
 mod image;
 mod osd;
 mod show;
+mod store;
 mod up;
 
 use std::io::Write;
@@ -32,6 +33,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Osd(OsdCommand::Tree(output)) => show::osd_tree(&output),
         Command::Osd(OsdCommand::Create(arguments)) => osd::create(&arguments),
         Command::Osd(OsdCommand::Run { daemon, id, memory_target }) => daemons::osd(&daemon, id, memory_target),
+        Command::Store(command) => store::run(&command),
         Command::Pool(PoolCommand::Ls(output)) => show::pool_ls(&output),
         Command::Image(command) => image::run(command),
         Command::Bench(command) => bench::run(command),

@@ -50,9 +50,10 @@ pub enum ScrubError {
 
 /// How often a scrub begins anew because of changes.
 const ATTEMPTS_MAX: u32 = 8;
-/// Omap entries that are added to a digest at a time.
-const OMAP_ENTRIES: usize = 1_000;
-const OMAP_BYTES: usize = 512 << 10;
+/// Omap entries that are added to a digest at a time. All of them must be in memory at once, so there
+/// are few: a small cache of pages must have room for them.
+const OMAP_ENTRIES: usize = 128;
+const OMAP_BYTES: usize = 64 << 10;
 
 /// Scrubs under way.
 #[derive(Default)]

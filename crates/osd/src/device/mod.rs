@@ -4,6 +4,7 @@
 mod claims;
 mod format;
 mod probe;
+mod read_only;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use atoll_reactor::{DirectFile, FileId, FileOperation, Reactor};
 use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment};
 
 pub use format::{FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file};
+pub use read_only::ReadOnlyDevice;
 
 /// Why a file or block device cannot be used: in use, read-only, not there, ...
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ pub(crate) const CHUNK_BLOCKS: usize = 16;
 pub(crate) const CHUNK_BYTES: u64 = (CHUNK_BLOCKS * BLOCK_BYTES) as u64;
 
 const _: () = assert!(CHUNK_BYTES == atoll_base::limits::SEAL_UNIT_BYTES_MAX as u64);
-const _: () = assert!(1 + CHUNK_BLOCKS * (8 + SEAL_BYTES_MAX) <= super::page::VALUE_BYTES_MAX);
+const _: () = assert!(CHUNK_BLOCKS * (8 + SEAL_BYTES_MAX) < super::page::VALUE_BYTES_MAX);
 
 /// Where a block of an object is on the device, and the CRC-32C of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

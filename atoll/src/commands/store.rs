@@ -1,0 +1,177 @@
+//! Looking at the store on a device that no OSD uses.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+
+use anyhow::Context;
+use atoll_base::size::format_size;
+use atoll_osd::ReadOnlyDevice;
+use atoll_store::{CheckOptions, CheckPhase, CheckReport, DumpOptions, DumpRecord, ObjectRecord, check, dump};
+
+use super::image::progress_bar;
+use super::print_json;
+use crate::cli::{StoreCommand, StoreDevices};
+
+/// Runs a store command.
+pub fn run(command: &StoreCommand) -> anyhow::Result<()> {
+    match command {
+        StoreCommand::Check { devices, data, json } => check_store(devices, CheckOptions { data: *data }, *json),
+        StoreCommand::Dump { devices, pg, object, json } => {
+            dump_store(devices, &DumpOptions { pg: *pg, object: object.clone() }, *json)
+        }
+    }
+}
+
+fn open(devices: &StoreDevices) -> anyhow::Result<ReadOnlyDevice> {
+    Ok(ReadOnlyDevice::open(&devices.device, devices.wal_device.as_deref())?)
+}
+
+/// What the message of a failure begins with.
+fn context(devices: &StoreDevices) -> String {
+    format!("the store on {}", devices.device.display())
+}
+
+// ---- check ----------------------------------------------------------------------------------
+
+fn check_store(devices: &StoreDevices, options: CheckOptions, json: bool) -> anyhow::Result<()> {
+    let mut disk = open(devices)?;
+    let (metadata, data) = (progress_bar("reading metadata"), progress_bar("reading data"));
+    let mut progress = |phase, done, all| match phase {
+        CheckPhase::Metadata => metadata(done, all),
+        CheckPhase::Data => data(done, all),
+    };
+    let report = check(&mut disk, options, &mut progress).with_context(|| context(devices))?;
+    if json {
+        print_json(&report)?;
+    } else {
+        print_report(&report);
+    }
+    match report.problem_count {
+        0 => Ok(()),
+        1 => anyhow::bail!("{}: 1 problem was found", context(devices)),
+        count => anyhow::bail!("{}: {count} problems were found", context(devices)),
+    }
+}
+
+fn print_report(report: &CheckReport) {
+    let log = match report.is_replayed {
+        true => format!("{} records were replayed in memory", report.log_records),
+        false => "not replayed, since the metadata is too damaged".into(),
+    };
+    let copies = match report.superblock_copies {
+        1 => "; the other copy of the superblock is not whole, as after a power cut",
+        _ => "",
+    };
+    println!("checkpoint  generation {}{copies}", report.generation);
+    println!("log         {log}");
+    println!("groups      {}", report.groups);
+    println!("objects     {}, {} omap entries", report.objects, report.omap_entries);
+    println!(
+        "metadata    {} in {} pages, {} levels below the root",
+        format_size(report.metadata_bytes),
+        report.metadata_pages,
+        report.depth
+    );
+    let shared = match report.shared_bytes {
+        0 => String::new(),
+        bytes => format!(", {} of it shared", format_size(bytes)),
+    };
+    let checked = if report.is_data_checked { "all read and checked" } else { "not read (--data reads it)" };
+    println!(
+        "data        {} of {}{shared}; {checked}",
+        format_size(report.data_bytes),
+        format_size(report.region_bytes)
+    );
+    for finding in &report.problems {
+        let state = if finding.after_replay { "with the log replayed: " } else { "" };
+        println!("problem     {state}{}", finding.problem);
+    }
+    let more = report.problem_count - report.problems.len() as u64;
+    if more > 0 {
+        println!("            and {more} more");
+    }
+}
+
+// ---- dump -----------------------------------------------------------------------------------
+
+fn dump_store(devices: &StoreDevices, options: &DumpOptions, json: bool) -> anyhow::Result<()> {
+    let mut disk = open(devices)?;
+    let mut output = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut written = Ok(());
+    dump(&mut disk, options, &mut |record| {
+        written = match json {
+            true => serde_json::to_string(&record)
+                .map_err(std::io::Error::from)
+                .and_then(|line| writeln!(output, "{line}")),
+            false => print_record(&mut output, &record),
+        };
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })
+    .with_context(|| context(devices))?;
+    match written.and_then(|()| output.flush()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write the output"),
+    }
+}
+
+fn print_record(output: &mut impl Write, record: &DumpRecord) -> std::io::Result<()> {
+    match record {
+        DumpRecord::Superblock(copy) => writeln!(
+            output,
+            "superblock  block {}{}: store {}, generation {}, incarnation {:016x}, {} bytes, {} objects, {} pages, \
+             log from record {} at {}",
+            copy.block,
+            if copy.is_in_force { " (in force)" } else { "" },
+            copy.store_id,
+            copy.generation,
+            copy.incarnation,
+            copy.device_bytes,
+            copy.object_count,
+            copy.page_count,
+            copy.wal_sequence,
+            copy.wal_position,
+        ),
+        DumpRecord::Layout(layout) => writeln!(
+            output,
+            "layout      log {} blocks from {}{}; data {} blocks from {}; {} log records replayed",
+            layout.wal_blocks,
+            layout.wal_start,
+            if layout.wal_is_apart { " of its own device" } else { "" },
+            layout.data_blocks,
+            layout.data_start,
+            layout.log_records_replayed,
+        ),
+        DumpRecord::Group { pg, head, applied_number, log_entries, oldest } => {
+            let oldest = oldest.map_or_else(String::new, |oldest| format!(" from {oldest} on"));
+            writeln!(
+                output,
+                "group       {pg}  head {head}  transaction {applied_number}  {log_entries} log entries{oldest}"
+            )
+        }
+        DumpRecord::Object(object) => print_object(output, object),
+        DumpRecord::Damage { detail } => writeln!(output, "damage      {detail}"),
+    }
+}
+
+fn print_object(output: &mut impl Write, object: &ObjectRecord) -> std::io::Result<()> {
+    writeln!(
+        output,
+        "object      {}  {}  {} bytes  version {}  {} blocks  {} seals  {} omap entries ({} bytes){}",
+        object.pg,
+        object.object,
+        object.size_bytes,
+        object.version,
+        object.blocks,
+        object.seals,
+        object.omap_entries,
+        object.omap_bytes,
+        if object.may_share { "  shares blocks" } else { "" },
+    )?;
+    for extent in &object.extents {
+        let crcs: Vec<String> = extent.crcs.iter().map(|crc| format!("{crc:08x}")).collect();
+        let (index, block, count) = (extent.index, extent.device_block, extent.crcs.len());
+        writeln!(output, "  {count} blocks from {index} on at {block}, CRC-32C {}", crcs.join(" "))?;
+    }
+    object.omap_keys.iter().try_for_each(|key| writeln!(output, "  omap {key}"))
+}

@@ -1,0 +1,32 @@
+//! A store's devices for tools that look at them while no OSD runs.
+
+use std::io;
+use std::path::Path;
+
+use atoll_store::{Device, Disk, DiskOperation, DiskResult};
+
+use super::{BlockingDevice, DeviceError};
+
+/// Devices that are read and never written. They are taken for this process alone all the same: what
+/// an OSD changes meanwhile would look like damage.
+pub struct ReadOnlyDevice(BlockingDevice);
+
+impl ReadOnlyDevice {
+    /// Takes the data device and, if there is one, the log device.
+    pub fn open(data: &Path, log: Option<&Path>) -> Result<Self, DeviceError> {
+        Ok(ReadOnlyDevice(BlockingDevice::open(data, log)?))
+    }
+}
+
+impl Disk for ReadOnlyDevice {
+    fn size_bytes(&self, device: Device) -> Option<u64> {
+        self.0.size_bytes(device)
+    }
+
+    fn execute(&mut self, device: Device, operation: DiskOperation) -> DiskResult {
+        match operation {
+            DiskOperation::Read { .. } => self.0.execute(device, operation),
+            _ => Err(io::Error::new(io::ErrorKind::PermissionDenied, "the device was opened for reading only")),
+        }
+    }
+}
