@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod crash;
+mod damage;
+mod full;
 mod history;
 mod model;
 mod random;

@@ -67,7 +67,7 @@ impl Small {
 
     fn reopen(&mut self) {
         self.store = Store::open(&mut self.disk, 2).unwrap();
-        verify_group(&mut self.store, &mut self.disk, 0, &self.state).unwrap();
+        verify_group(&mut self.store, &mut self.disk, 0, &self.state, 1).unwrap();
     }
 }
 
@@ -80,7 +80,7 @@ fn closing_waits_for_large_writes() {
     let Small { mut disk, store, state } = small;
     store.close(&mut disk).unwrap();
     let mut store = Store::open(&mut disk, 2).unwrap();
-    verify_group(&mut store, &mut disk, 0, &state).unwrap();
+    verify_group(&mut store, &mut disk, 0, &state, 1).unwrap();
 }
 
 /// A transaction that removes all entries of a leaf and then puts one into its range found that
@@ -123,7 +123,7 @@ fn the_last_write_of_a_transaction_wins_also_in_the_log() {
         builder.write(0, 1, 0, 5, true);
     });
     small.settle();
-    verify_group(&mut small.store, &mut small.disk, 0, &small.state).unwrap();
+    verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
     small.checkpoint();
-    verify_group(&mut small.store, &mut small.disk, 0, &small.state).unwrap();
+    verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
 }
