@@ -67,6 +67,12 @@ impl Overlay {
         }
     }
 
+    /// Forgets all blocks but some.
+    pub fn retain(&mut self, keep: impl Fn(u32) -> bool) {
+        self.blocks.retain(|block, _| keep(*block));
+        self.in_memory = self.blocks.values().filter(|pending| pending.buffer.is_some()).count();
+    }
+
     /// Forgets a block if its newest bytes are still those of this transaction.
     pub fn remove_if_from(&mut self, device_block: u32, number: u64) {
         if self.blocks.get(&device_block).is_some_and(|pending| pending.number == number) {

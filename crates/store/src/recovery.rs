@@ -234,7 +234,11 @@ impl Recovered {
         Ok(data_block)
     }
 
-    fn into_parts(self, incarnation: u64) -> Result<Parts, OpenError> {
+    fn into_parts(mut self, incarnation: u64) -> Result<Parts, OpenError> {
+        // The log may hold small writes to blocks that transactions of the checkpoint have freed
+        // since; such a block may get a metadata page before the data is applied to it.
+        let (bitmap, pages) = (&self.metadata.bitmap, &self.metadata.tree.pages);
+        self.overlay.retain(|block| bitmap.is_referenced(pages, block));
         let allocator = self.rebuild_allocator()?;
         Ok(Parts {
             layout: self.layout,

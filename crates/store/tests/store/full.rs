@@ -6,10 +6,10 @@ use atoll_store::{ObjectKey, Store, StoreError, StoreEvent, Wish};
 use bytes::Bytes;
 
 use crate::model::{Builder, ModelPg, ZEROS, pg_id};
+use crate::random::Random;
 use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{run, verify_group};
 use crate::workload::Profile;
-use crate::random::Random;
 
 struct Filled {
     disk: SimulatedDisk,
@@ -160,10 +160,10 @@ fn full_of_clones_that_are_overwritten() {
     filled.prove(|filled| filled.write("more", |builder| builder.write(0, 1000, 0, 3, true)));
 }
 
-fn by_metadata(is_primary: bool, page_bytes: u64, change: impl Fn(u64, &mut Builder) -> String) {
+fn by_metadata(is_primary: bool, page_bytes: u64, data_percent: u64, change: impl Fn(u64, &mut Builder) -> String) {
     let mut filled = Filled::new(is_primary, page_bytes);
     // Most of the device is data, so that not all of it has to be filled with metadata.
-    while filled.store.usage().used_bytes < filled.store.usage().total_bytes / 100 * 72 {
+    while filled.store.usage().used_bytes < filled.store.usage().total_bytes / 100 * data_percent {
         let name = format!("big{}", filled.store.usage().used_bytes);
         filled.write(&name, |builder| builder.write(0, 1000, 0, ZEROS, true)).unwrap();
         filled.turn();
@@ -179,12 +179,20 @@ fn by_metadata(is_primary: bool, page_bytes: u64, change: impl Fn(u64, &mut Buil
 #[test]
 fn full_of_omap_entries() {
     for is_primary in [true, false] {
-        by_metadata(is_primary, 4 << 20, |count, builder| {
+        by_metadata(is_primary, 4 << 20, 72, |count, builder| {
             let value = Bytes::from(vec![count as u8; 60_000]);
             builder.omap_set(format!("key{count:06}").into(), value);
             "index".into()
         });
     }
+}
+
+#[test]
+fn full_of_tiny_objects() {
+    by_metadata(true, 1 << 20, 79, |count, builder| {
+        builder.write(0, 1, 4000, count | 1, true);
+        String::new()
+    });
 }
 
 /// A group's own promises are taken even when nothing else is.
