@@ -12,6 +12,8 @@ pub mod allocator;
 mod checkpoint;
 mod disk;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod groups;
 mod layout;
 mod lookup;

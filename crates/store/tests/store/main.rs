@@ -5,6 +5,7 @@
 mod crash;
 mod damage;
 mod full;
+mod fuzz;
 mod history;
 mod model;
 mod random;
