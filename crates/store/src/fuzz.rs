@@ -42,6 +42,12 @@ fn wal_record(bytes: &[u8]) {
 /// Samples of valid input for [`decode`]: superblocks, records and pages found on a device.
 pub fn samples_of(block: &[u8; BLOCK_BYTES]) -> Vec<u8> {
     let is_record = RecordHeader::parse(block).is_some();
-    let choice = if is_record { 1 } else if Superblock::is_one(&Bytes::copy_from_slice(block)) { 0 } else { 2 };
+    let choice = if is_record {
+        1
+    } else if Superblock::is_one(&Bytes::copy_from_slice(block)) {
+        0
+    } else {
+        2
+    };
     [&[choice], &block[..]].concat()
 }

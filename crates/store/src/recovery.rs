@@ -376,7 +376,10 @@ fn refuse_what_later_records_deny(
             return Err(match denies_superblock {
                 true => OpenError::Damaged {
                     what: "the superblock",
-                    detail: format!("it has generation {}, the log knows {}", superblock.generation, head.generation),
+                    detail: format!(
+                        "it has generation {}, the log knows {}",
+                        superblock.generation, head.generation
+                    ),
                 },
                 false => OpenError::Damaged {
                     what: "the log",

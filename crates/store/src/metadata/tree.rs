@@ -4,7 +4,9 @@
 
 use std::ops::ControlFlow;
 
-use super::page::{KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, PageKind, VALUE_BYTES_MAX, common_bytes, common_prefix_bytes, entry_bytes};
+use super::page::{
+    KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, PageKind, VALUE_BYTES_MAX, common_bytes, common_prefix_bytes, entry_bytes,
+};
 use super::pages::{Cold, Pages};
 
 /// Children of a branch that a scan which meets a cold one asks for at once.

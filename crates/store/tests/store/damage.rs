@@ -52,7 +52,9 @@ fn for_each_history(work: impl Fn(u64, Random) + Sync) {
         if seed >= first + runs {
             return false;
         }
-        println!("replay with: ATOLL_DAMAGE_SEED={seed} ATOLL_DAMAGE_RUNS=1 cargo test -p atoll-store --test store damage");
+        println!(
+            "replay with: ATOLL_DAMAGE_SEED={seed} ATOLL_DAMAGE_RUNS=1 cargo test -p atoll-store --test store damage"
+        );
         work(seed, Random::new(seed));
         true
     });

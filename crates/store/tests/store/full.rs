@@ -141,7 +141,9 @@ fn full_of_clones_that_are_overwritten() {
     filled.write("source", |builder| builder.write(0, 1000, 0, ZEROS, true)).unwrap();
     let source = ObjectName::new("source").unwrap();
     for count in 0..200 {
-        filled.write(&format!("clone{count:03}"), |builder| builder.clone_from(&source)).expect("clones are small");
+        filled
+            .write(&format!("clone{count:03}"), |builder| builder.clone_from(&source))
+            .expect("clones are small");
         filled.turn();
     }
     let mut count = 0;
@@ -160,7 +162,12 @@ fn full_of_clones_that_are_overwritten() {
     filled.prove(|filled| filled.write("more", |builder| builder.write(0, 1000, 0, 3, true)));
 }
 
-fn by_metadata(is_primary: bool, page_bytes: u64, data_percent: u64, change: impl Fn(u64, &mut Builder) -> String) {
+fn by_metadata(
+    is_primary: bool,
+    page_bytes: u64,
+    data_percent: u64,
+    change: impl Fn(u64, &mut Builder) -> String,
+) {
     let mut filled = Filled::new(is_primary, page_bytes);
     // Most of the device is data, so that not all of it has to be filled with metadata.
     while filled.store.usage().used_bytes < filled.store.usage().total_bytes / 100 * data_percent {

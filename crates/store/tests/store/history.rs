@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{ObjectName, Transaction};
 use atoll_store::{
-    Device, Disk, DiskOperation, DiskRequest, LoadId, ObjectKey, OpenError, ReadError, Store, StoreError, StoreEvent, Wish,
+    Device, Disk, DiskOperation, DiskRequest, LoadId, ObjectKey, OpenError, ReadError, Store, StoreError,
+    StoreEvent, Wish,
 };
 
 use crate::model::{ModelObject, ModelPg, pg_id};
@@ -305,7 +306,9 @@ impl History {
                 self.loads.insert(self.store.load(Wish::Pages(cold)), pg);
                 self.stalled.insert(pg, (transaction, next));
             }
-            Err(StoreError::Poisoned { .. } | StoreError::Damaged { .. }) if self.only_writes => self.poisoned = true,
+            Err(StoreError::Poisoned { .. } | StoreError::Damaged { .. }) if self.only_writes => {
+                self.poisoned = true
+            }
             Err(error) => panic!("{error}"),
         }
     }
