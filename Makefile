@@ -36,6 +36,7 @@ test: test-packages lint unit e2e
 
 # Longer campaigns; docs/testing.md describes them.
 campaign: test-packages
-	ATOLL_CRASH_RUNS=2000 cargo test --release -q -p atoll-store --test store crash
+	ATOLL_CRASH_POINTS=100000 cargo test --release -p atoll-store --test store crash -- --nocapture
+	ATOLL_DAMAGE_RUNS=200 ATOLL_FUZZ_RUNS=10000000 cargo test --release -q -p atoll-store --test store -- damage fuzz
 	ATOLL_PG_RUNS=10000 cargo test --release -q -p atoll-pg --test simulation
 	ATOLL_CONFORMANCE_SEEDS=50 cargo test --release -q -p atoll-cluster --test conformance

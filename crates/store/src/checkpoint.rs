@@ -16,7 +16,7 @@ use crate::allocator::Zone;
 use crate::disk::{DiskOperation, Segment, WRITE_SEGMENTS_MAX};
 use crate::lookup::Waiter;
 use crate::metadata::Location;
-use crate::overlay::{Home, PendingBlock};
+use crate::overlay::{BufferBlock, Home, PendingBlock};
 use crate::store::{Purpose, Store};
 use crate::superblock::Superblock;
 
@@ -47,7 +47,7 @@ enum Phase {
 /// Adjacent blocks that are being applied.
 struct Run {
     first: u32,
-    blocks: Vec<(u64, Option<(Arc<BlockBuffer>, usize)>)>,
+    blocks: Vec<(u64, Option<BufferBlock>)>,
     reads_left: usize,
 }
 
@@ -359,7 +359,7 @@ impl Store {
             return;
         }
         let offset = u64::from(run.first) * BLOCK_BYTES as u64;
-        let segment = |(_, buffer): &(u64, Option<(Arc<BlockBuffer>, usize)>)| {
+        let segment = |(_, buffer): &(u64, Option<BufferBlock>)| {
             let (buffer, index) = buffer.as_ref().expect("what was not in memory has been read");
             Segment { buffer: Arc::clone(buffer), first_block: *index, block_count: 1 }
         };

@@ -14,6 +14,8 @@ mod checkpoint;
 mod disk;
 mod dump;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod groups;
 mod layout;
 mod lookup;

@@ -20,11 +20,14 @@ pub(crate) enum Home {
     Log { sequence: u64, block: u64 },
 }
 
+/// A block of a buffer: the buffer and the block's index in it.
+pub(crate) type BufferBlock = (Arc<BlockBuffer>, usize);
+
 /// The newest bytes of one device block.
 #[derive(Clone)]
 pub(crate) struct PendingBlock {
-    /// The bytes: a block of a buffer. `None` when they were dropped.
-    pub buffer: Option<(Arc<BlockBuffer>, usize)>,
+    /// The bytes. `None` when they were dropped.
+    pub buffer: Option<BufferBlock>,
     /// The transaction that wrote them.
     pub number: u64,
     pub home: Home,
@@ -65,6 +68,12 @@ impl Overlay {
         if let Some(old) = self.blocks.remove(&device_block) {
             self.in_memory -= usize::from(old.buffer.is_some());
         }
+    }
+
+    /// Forgets all blocks but some.
+    pub fn retain(&mut self, keep: impl Fn(u32) -> bool) {
+        self.blocks.retain(|block, _| keep(*block));
+        self.in_memory = self.blocks.values().filter(|pending| pending.buffer.is_some()).count();
     }
 
     /// Forgets a block if its newest bytes are still those of this transaction.

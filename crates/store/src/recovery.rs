@@ -178,7 +178,7 @@ impl Recovered {
             self.overlay.drop_down_to(REPLAYED_BYTES_MAX, u64::MAX);
             self.metadata.tree.pages.evict(REPLAYED_BYTES_MAX);
         }
-        refuse_damaged_middle(disk, &layout, incarnation, sequence)
+        refuse_what_later_records_deny(disk, &layout, &self.superblock, sequence)
     }
 
     fn replay_transaction(
@@ -218,7 +218,11 @@ impl Recovered {
         Ok(data_block)
     }
 
-    fn into_parts(self, incarnation: u64) -> Result<Parts, OpenError> {
+    fn into_parts(mut self, incarnation: u64) -> Result<Parts, OpenError> {
+        // The log may hold small writes to blocks that transactions of the checkpoint have freed
+        // since; such a block may get a metadata page before the data is applied to it.
+        let (bitmap, pages) = (&self.metadata.bitmap, &self.metadata.tree.pages);
+        self.overlay.retain(|block| bitmap.is_referenced(pages, block));
         let allocator = self.rebuild_allocator()?;
         Ok(Parts {
             layout: self.layout,
@@ -360,11 +364,12 @@ fn read_record(
 }
 
 /// Replay stopped before record `missing`. If any later record says that it was durable, it was
-/// damaged afterwards, and going on without it would lose acknowledged writes in silence.
-fn refuse_damaged_middle(
+/// damaged afterwards, and going on without it would lose acknowledged writes in silence. So would
+/// going on from a superblock when a record says that a newer one was in force.
+fn refuse_what_later_records_deny(
     disk: &mut dyn Disk,
     layout: &Layout,
-    incarnation: u64,
+    superblock: &Superblock,
     missing: u64,
 ) -> Result<(), OpenError> {
     let mut block = 0;
@@ -372,20 +377,32 @@ fn refuse_damaged_middle(
         let count = (layout.wal_blocks - block).min(ZERO_BLOCKS as u64);
         let buffer = read_device(disk, layout.wal_device, layout.wal_start + block, count as usize)?;
         for (index, bytes) in buffer.as_slice().chunks_exact(BLOCK_BYTES).enumerate() {
-            let Some(header) = RecordHeader::parse(bytes) else { continue };
+            let Some(RecordHeader { head, .. }) = RecordHeader::parse(bytes) else { continue };
             let position = block + index as u64;
-            let suspicious = header.head.incarnation == incarnation
-                && header.head.sequence > missing
-                && header.head.durable_through >= missing;
-            if suspicious && read_record(disk, layout, position, incarnation, header.head.sequence)?.is_some() {
-                return Err(OpenError::Damaged {
+            let denies_superblock = head.generation > superblock.generation;
+            let denies_end = head.incarnation == superblock.incarnation
+                && head.sequence > missing
+                && head.durable_through >= missing;
+            let is_suspicious = denies_superblock || denies_end;
+            if !is_suspicious || read_record(disk, layout, position, head.incarnation, head.sequence)?.is_none() {
+                continue;
+            }
+            let sequence = head.sequence;
+            return Err(match denies_superblock {
+                true => OpenError::Damaged {
+                    what: "the superblock",
+                    detail: format!(
+                        "it has generation {}, the log knows {}",
+                        superblock.generation, head.generation
+                    ),
+                },
+                false => OpenError::Damaged {
                     what: "the log",
                     detail: format!(
-                        "record {missing} was durable and does not check any more, record {} behind it does",
-                        header.head.sequence
+                        "record {missing} was durable and does not check any more, record {sequence} behind it does"
                     ),
-                });
-            }
+                },
+            });
         }
         block += count;
     }

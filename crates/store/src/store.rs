@@ -468,8 +468,12 @@ impl Store {
         self.wal.reserved_blocks -= reserved_blocks;
         let sequence = self.wal.next_sequence;
         self.wal.next_sequence += 1;
-        let head =
-            RecordHead { incarnation: self.incarnation, sequence, durable_through: self.wal.durable_through };
+        let head = RecordHead {
+            incarnation: self.incarnation,
+            sequence,
+            durable_through: self.wal.durable_through,
+            generation: self.superblock.generation,
+        };
         let text = Arc::new(encode_record(head, &texts, data_blocks));
         segments.insert(0, Segment { block_count: text.block_count(), buffer: text, first_block: 0 });
         let blocks = record_blocks(text_bytes, data_blocks);

@@ -104,6 +104,29 @@ impl Superblock {
         Ok(superblock)
     }
 
+    /// Decodes bytes whose check is made to fit.
+    pub fn fuzz(bytes: &[u8]) {
+        let mut bytes = bytes.to_vec();
+        let mut reader = Reader::new(Bytes::copy_from_slice(&bytes));
+        if reader.raw(MAGIC.len() + 4, "magic and version").is_ok() && Self::decode_fields(&mut reader).is_ok() {
+            let end = bytes.len() - reader.remaining();
+            let check = crc32c(&bytes[..end]);
+            if let Some(place) = bytes.get_mut(end..end + 4) {
+                place.copy_from_slice(&check.to_le_bytes());
+            }
+        }
+        if let Ok(Copy::Whole(superblock)) = Self::decode(bytes.into())
+            && let Ok(superblock) = superblock.validate(u64::MAX)
+        {
+            drop(superblock.encode());
+        }
+    }
+
+    /// Whether a block is a superblock.
+    pub fn is_one(block: &Bytes) -> bool {
+        matches!(Self::decode(block.clone()), Ok(Copy::Whole(_)))
+    }
+
     /// Block where this generation is written.
     pub fn block(&self) -> u64 {
         self.generation % SUPERBLOCK_COPIES

@@ -1,14 +1,15 @@
 //! The write-ahead log: a ring of records, each a batch of transactions.
 //!
 //! ```text
-//! magic u32 | crc u32 | incarnation u64 | sequence u64 | durable through u64
+//! magic u32 | crc u32 | incarnation u64 | sequence u64 | durable through u64 | generation u64
 //! text bytes u32 | data blocks u32 | transactions u32 | transactions ... padding | data blocks
 //! ```
 //!
 //! The CRC covers everything behind it up to the end of the transactions; the data blocks are
 //! covered by the block CRCs inside the transactions. "Durable through" says which earlier record
 //! was known to be durable when this one was written, which is how replay tells the torn end of
-//! the log from damage in its middle.
+//! the log from damage in its middle. "Generation" is that of the superblock which was in force: when
+//! a superblock is lost, the log says that the one before is not the newest.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use crate::plan::{Placement, Plan};
 
 const MAGIC: u32 = 0x4c41_5741;
-pub(crate) const HEADER_BYTES: usize = 44;
+pub(crate) const HEADER_BYTES: usize = 52;
 /// Longest record in blocks: the largest transaction or a full batch.
 pub(crate) const RECORD_BLOCKS_MAX: u64 = 1024;
 /// A batch is closed when its transactions take this many bytes.
@@ -72,6 +73,7 @@ pub(crate) struct RecordHead {
     pub incarnation: u64,
     pub sequence: u64,
     pub durable_through: u64,
+    pub generation: u64,
 }
 
 /// Encodes a record up to its data blocks.
@@ -81,6 +83,7 @@ pub(crate) fn encode_record(head: RecordHead, transactions: &[Bytes], data_block
     writer.u64(head.incarnation);
     writer.u64(head.sequence);
     writer.u64(head.durable_through);
+    writer.u64(head.generation);
     writer.u32(text_bytes as u32);
     writer.u32(data_blocks as u32);
     writer.u32(transactions.len() as u32);
@@ -121,6 +124,7 @@ impl RecordHeader {
             incarnation: reader.u64("incarnation").ok()?,
             sequence: reader.u64("sequence").ok()?,
             durable_through: reader.u64("durable through").ok()?,
+            generation: reader.u64("generation").ok()?,
         };
         let text_bytes = reader.u32("text length").ok()? as usize;
         let data_blocks = reader.u32("data blocks").ok()? as usize;

@@ -55,6 +55,11 @@ impl Bitmap {
         }
     }
 
+    pub fn is_referenced(&self, pages: &Pages, block: u32) -> bool {
+        let (number, byte, mask) = self.place(block);
+        pages.get(number).expect("the bitmap stays in memory").bytes()[byte] & mask != 0
+    }
+
     /// Calls `visit` with every block that is referred to.
     pub fn for_each(&self, pages: &Pages, mut visit: impl FnMut(u32)) {
         for number in 0..self.page_count() {

@@ -23,7 +23,7 @@ use bytes::Bytes;
 pub(crate) use bitmap::Bitmap;
 pub(crate) use changes::{Changes, Prepared};
 pub use keys::ObjectKey;
-pub(crate) use page::PageKind;
+pub(crate) use page::{PageKind, fuzz_page};
 pub use pages::Cold;
 pub(crate) use pages::{Location, Pages};
 pub use records::ObjectInfo;

@@ -69,10 +69,11 @@ impl Page {
         let is_sound = page.number() == number
             && match page.bytes()[4] {
                 kind if kind == PageKind::Bitmap as u8 => true,
-                kind if kind == PageKind::Leaf as u8 => page.entries_are_inside(),
+                kind if kind == PageKind::Leaf as u8 => page.entries_are_inside() && page.is_in_order(0),
                 kind if kind == PageKind::Branch as u8 => {
                     page.entries_are_inside()
                         && page.count() > 0
+                        && page.is_in_order(1)
                         && (0..page.count()).all(|index| page.value(index).len() == 4)
                 }
                 _ => false,
@@ -80,17 +81,33 @@ impl Page {
         is_sound.then_some(page)
     }
 
+    /// Whether every entry has bytes of its own, and what is left of the heap is what is called
+    /// garbage: then no later change can lead outside of the page.
     fn entries_are_inside(&self) -> bool {
-        let slots_end = self.slots_start() + 2 * self.count();
-        let heap_start = self.field(12);
-        slots_end <= heap_start
-            && heap_start <= BLOCK_BYTES
-            && (0..self.count()).all(|index| {
-                let offset = self.slot(index);
-                offset >= heap_start
-                    && offset + ENTRY_HEADER_BYTES <= BLOCK_BYTES
-                    && offset + ENTRY_HEADER_BYTES + self.u16_at(offset) + self.u16_at(offset + 2) <= BLOCK_BYTES
-            })
+        let (slots_end, heap_start) = (self.slots_start() + 2 * self.count(), self.heap_start());
+        if slots_end > heap_start || heap_start > BLOCK_BYTES {
+            return false;
+        }
+        let mut offsets: Vec<usize> = (0..self.count()).map(|index| self.slot(index)).collect();
+        offsets.sort_unstable();
+        let (mut end, mut garbage_bytes) = (heap_start, 0);
+        for offset in offsets {
+            if offset < end || offset + ENTRY_HEADER_BYTES > BLOCK_BYTES {
+                return false;
+            }
+            let (key_bytes, value_bytes) = (self.u16_at(offset), self.u16_at(offset + 2));
+            if self.prefix_bytes() + key_bytes > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
+                return false;
+            }
+            garbage_bytes += offset - end;
+            end = offset + ENTRY_HEADER_BYTES + key_bytes + value_bytes;
+        }
+        end <= BLOCK_BYTES && garbage_bytes + BLOCK_BYTES - end == self.garbage_bytes()
+    }
+
+    /// Whether the keys from entry `first` on are in order.
+    fn is_in_order(&self, first: usize) -> bool {
+        (first + 1..self.count()).all(|index| self.suffix(index - 1) < self.suffix(index))
     }
 
     #[inline]
@@ -367,6 +384,29 @@ pub(crate) fn common_prefix_bytes(entries: &[(Vec<u8>, Vec<u8>)]) -> usize {
         [(first, _), (second, _), .., (last, _)] => common_bytes(first, second).min(common_bytes(second, last)),
         [(first, _), (second, _)] => common_bytes(first, second),
         _ => 0,
+    }
+}
+
+/// Takes bytes for a page and, if they are one, uses it in all ways.
+pub(crate) fn fuzz_page(bytes: &[u8]) {
+    let Some(bytes) = bytes.get(..BLOCK_BYTES) else { return };
+    let number = u32::from_le_bytes(*bytes.first_chunk().expect("a block is longer"));
+    let Some(mut page) = Page::from_block(BlockBuffer::from_bytes(bytes), number) else { return };
+    if page.kind() == PageKind::Bitmap {
+        return;
+    }
+    let entries = page.entries();
+    for (key, _) in &entries {
+        let _ = (page.search(key), page.child_index(key));
+    }
+    if page.is_leaf() {
+        for (index, (key, value)) in entries.iter().enumerate().take(4) {
+            let _ = page.replace(index, &[value, &[1][..]].concat());
+            let _ = page.insert(page.count(), &[key, &[1][..]].concat(), b"value");
+        }
+        while page.count() > 0 {
+            page.remove(page.count() / 2);
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use atoll_store::{
 };
 use bytes::Bytes;
 
-use crate::simulated_disk::{Random, SimulatedDisk};
+use crate::random::Random;
+use crate::simulated_disk::SimulatedDisk;
 
 pub const PG: PgId = PgId { pool: PoolId(1), index: 3 };
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -29,7 +30,7 @@ pub struct Driver {
 
 impl Driver {
     pub fn new(seed: u64) -> Self {
-        let mut disk = SimulatedDisk::new(DEVICE_BYTES_MIN);
+        let mut disk = SimulatedDisk::new(DEVICE_BYTES_MIN, None);
         let options = FormatOptions { store_id: [1; 16], wal_bytes: 0, wal_is_apart: false };
         Store::format(&mut disk, options).unwrap();
         let store = Store::open(&mut disk, 1).unwrap();
@@ -159,7 +160,7 @@ impl Driver {
     /// Cuts the power.
     pub fn crash(&mut self) {
         for request in std::mem::take(&mut self.pending) {
-            self.disk.write_partly(&request.operation, &mut self.random);
+            self.disk.write_partly(request.device, &request.operation, &mut self.random);
         }
         self.disk.crash(&mut self.random);
     }

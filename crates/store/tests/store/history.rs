@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{ObjectName, Transaction};
 use atoll_store::{
-    Disk, DiskOperation, DiskRequest, LoadId, ObjectKey, OpenError, ReadError, Store, StoreError, StoreEvent, Wish,
+    Device, Disk, DiskOperation, DiskRequest, LoadId, ObjectKey, OpenError, ReadError, Store, StoreError,
+    StoreEvent, Wish,
 };
 
 use crate::model::{ModelObject, ModelPg, pg_id};
@@ -36,6 +37,11 @@ impl GroupHistory {
         self.recovered_at(self.first + self.states.len() as u64 - 1);
     }
 
+    /// The newest acknowledgement is not believed.
+    pub fn forget_one_acknowledgement(&mut self) {
+        self.acknowledged = self.acknowledged.saturating_sub(1).max(self.first);
+    }
+
     /// What lies behind is lost, everything before is there for good.
     pub fn recovered_at(&mut self, head: u64) {
         self.states.truncate((head - self.first) as usize + 1);
@@ -57,6 +63,7 @@ pub fn verify_recovered(
     store: &mut Store,
     disk: &mut SimulatedDisk,
     groups: &[GroupHistory],
+    share: u64,
 ) -> Result<Vec<u64>, Damage> {
     let mut heads = Vec::new();
     let mut object_count = 0;
@@ -72,7 +79,7 @@ pub fn verify_recovered(
     let mut outcome = Ok(heads.clone());
     for (pg, group) in groups.iter().enumerate() {
         let expected = &group.states[(heads[pg] - group.first) as usize];
-        if let Err(damage) = verify_group(store, disk, pg, expected) {
+        if let Err(damage) = verify_group(store, disk, pg, expected, share) {
             outcome = Err(damage);
         }
     }
@@ -86,6 +93,20 @@ struct WatchedRead {
     since: u64,
 }
 
+/// Where a record of the log was written.
+#[derive(Clone, Copy)]
+pub struct RecordPlace {
+    pub device: Device,
+    pub block: u64,
+    pub block_count: u64,
+}
+
+impl RecordPlace {
+    pub fn covers(&self, device: Device, block: u64) -> bool {
+        device == self.device && (self.block..self.block + self.block_count).contains(&block)
+    }
+}
+
 /// A store in use.
 pub struct History {
     pub random: Random,
@@ -94,6 +115,11 @@ pub struct History {
     pub groups: Vec<GroupHistory>,
     pub pending: Vec<DiskRequest>,
     pub store: Store,
+    /// No reads, which would end the test when they report damage.
+    pub only_writes: bool,
+    /// The store has noticed damage; only heard of when there are only writes.
+    pub poisoned: bool,
+    newest_record: Option<RecordPlace>,
     incarnation: u64,
     /// Group and sequence of transactions that are not acknowledged.
     owners: BTreeMap<u64, (usize, u64)>,
@@ -116,6 +142,9 @@ impl History {
             groups,
             pending: Vec::new(),
             store,
+            only_writes: false,
+            poisoned: false,
+            newest_record: None,
             incarnation: 1,
             owners: BTreeMap::new(),
             stalled: BTreeMap::new(),
@@ -136,7 +165,7 @@ impl History {
             0..7 if self.store.has_log_room() => self.submit(),
             7 if self.random.chance(10) => self.store.start_checkpoint(),
             7 if self.random.chance(5) => self.change_budgets(),
-            8 => self.start_read(),
+            8 if !self.only_writes => self.start_read(),
             9..12 => self.store.flush(),
             _ => has_written = self.complete_one(),
         }
@@ -146,19 +175,95 @@ impl History {
 
     /// Goes on until this many transactions were submitted in all.
     pub fn prologue(&mut self) {
-        while self.groups.iter().map(|group| group.newest().log.len() as u64).sum::<u64>() < self.profile.prologue
-        {
+        while self.submitted_count() < self.profile.prologue {
             self.step();
+        }
+    }
+
+    fn submitted_count(&self) -> u64 {
+        self.groups.iter().map(|group| group.newest().log.len() as u64).sum()
+    }
+
+    /// Lets everything that was begun end.
+    fn settle(&mut self) {
+        while !self.poisoned && !(self.pending.is_empty() && self.owners.is_empty()) {
+            self.store.flush();
+            self.take_requests_and_events();
+            self.complete_one();
+            self.take_requests_and_events();
+        }
+    }
+
+    /// Ends with two records of which the last one says that everything before was durable. False if
+    /// the store has noticed damage.
+    pub fn try_to_settle_with_two_more_records(&mut self) -> bool {
+        for _ in 0..2 {
+            self.settle();
+            self.stalled.clear();
+            let before = self.submitted_count();
+            self.only_small_changes();
+            while self.submitted_count() == before && !self.poisoned {
+                if self.store.has_log_room() {
+                    self.submit();
+                }
+                self.settle();
+                self.take_requests_and_events();
+            }
+            self.settle();
+        }
+        !self.poisoned
+    }
+
+    pub fn settle_with_two_more_records(&mut self) {
+        assert!(self.try_to_settle_with_two_more_records());
+    }
+
+    /// One record each, and no reason for a checkpoint between them.
+    fn only_small_changes(&mut self) {
+        self.store.set_memory_budget(1 << 30, 1 << 30);
+        self.profile = Profile {
+            omap_percent: 100,
+            omap_keys: 2,
+            omap_key_bytes: 8,
+            omap_value_bytes: 8,
+            ..self.profile.clone()
+        };
+    }
+
+    pub fn newest_record(&self) -> Option<RecordPlace> {
+        self.newest_record
+    }
+
+    /// A write that the device has not done yet.
+    pub fn take_pending_write(&mut self) -> Option<DiskRequest> {
+        let is_write = |request: &DiskRequest| matches!(request.operation, DiskOperation::Write { .. });
+        let writes: Vec<usize> = (0..self.pending.len()).filter(|&index| is_write(&self.pending[index])).collect();
+        (!writes.is_empty()).then(|| self.pending.swap_remove(self.random.pick(&writes)))
+    }
+
+    fn note_record(&mut self, request: &DiskRequest) {
+        const MAGIC: &[u8; 4] = b"AWAL";
+        if let DiskOperation::Write { offset, segments, .. } = &request.operation
+            && segments[0].bytes().starts_with(MAGIC)
+        {
+            let block_count = segments.iter().map(|segment| segment.block_count as u64).sum();
+            let block = offset / atoll_base::BLOCK_BYTES as u64;
+            self.newest_record = Some(RecordPlace { device: request.device, block, block_count });
         }
     }
 
     fn change_budgets(&mut self) {
         let (pages, pending) = (self.random.below(4), self.random.below(3));
-        let bytes = |choice: u64| [16 << 10, 64 << 10, 256 << 10, 64 << 20][choice as usize];
-        self.store.set_memory_budget(bytes(pages).max(64 << 10), bytes(pending) - (16 << 10));
+        let bytes = |choice: u64| [16 << 10, 64 << 10, 1 << 20, 64 << 20][choice as usize];
+        // What one transaction looks at must fit, or it never finds all of it in memory at once.
+        let least = if self.profile.omap_key_bytes > 1000 { 6 << 20 } else { 512 << 10 };
+        self.store.set_memory_budget(bytes(pages).max(least), bytes(pending) - (16 << 10));
     }
 
     fn submit(&mut self) {
+        if self.poisoned {
+            return;
+        }
         let pg = self.random.below(self.groups.len() as u64) as usize;
         if !self.stalled.contains_key(&pg) || self.random.chance(10) {
             self.submit_to(pg);
@@ -200,6 +305,9 @@ impl History {
             Err(StoreError::Cold(cold)) => {
                 self.loads.insert(self.store.load(Wish::Pages(cold)), pg);
                 self.stalled.insert(pg, (transaction, next));
+            }
+            Err(StoreError::Poisoned { .. } | StoreError::Damaged { .. }) if self.only_writes => {
+                self.poisoned = true
             }
             Err(error) => panic!("{error}"),
         }
@@ -254,10 +362,12 @@ impl History {
                     }
                 }
                 StoreEvent::Scrubbed { .. } => unreachable!("nothing is scrubbed"),
-                StoreEvent::Poisoned { cause } => panic!("{cause}"),
+                StoreEvent::Poisoned { .. } if self.only_writes => self.poisoned = true,
+                event @ StoreEvent::Poisoned { .. } => panic!("{event:?}"),
             }
         }
         while let Some(request) = self.store.next_request() {
+            self.note_record(&request);
             self.pending.push(request);
         }
     }
@@ -279,6 +389,7 @@ impl History {
         let fits = match &found {
             Ok(data) => states.any(|state| object(state).is_some_and(|object| object.data_is(data))),
             Err(ReadError::NoSuchObject) => states.any(|state| object(state).is_none()),
+            Err(_) if self.only_writes => return,
             Err(error) => panic!("{error}"),
         };
         assert!(fits, "a read of {:?} shows what never was", read.name);

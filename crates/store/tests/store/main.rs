@@ -4,11 +4,14 @@
 
 mod check;
 mod crash;
+mod damage;
+mod driver;
+mod full;
+mod fuzz;
 mod history;
 mod model;
 mod random;
 mod regressions;
-mod driver;
 mod scrub;
 
 mod simulated_disk;

@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 
 use atoll_base::{BLOCK_BYTES, Mutation};
-use atoll_store::{Disk, DumpOptions, DumpRecord, ScrubError, ScrubResult, StoreEvent, dump};
+use atoll_store::{
+    Device, Disk, DiskOperation, DumpOptions, DumpRecord, ScrubError, ScrubResult, StoreEvent, dump,
+};
 
 use crate::driver::{Driver, PG, key};
 
@@ -61,7 +63,7 @@ fn rot_is_found_by_deep_scrubs_alone() {
     let mut driver = Driver::new(1);
     fill(&mut driver);
     driver.checkpoint();
-    driver.disk.sync();
+    driver.disk.execute(Device::Data, DiskOperation::Sync).unwrap();
     let healthy = scrub(&mut driver, "object", true).unwrap();
     assert_eq!(healthy.bad_blocks, [0; 0]);
     let block = find_block(&mut driver, "object", 30);

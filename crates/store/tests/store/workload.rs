@@ -147,7 +147,7 @@ impl Profile {
         };
         for _ in 0..1 + random.below(3) {
             let length = match random.below(40) {
-                0 => 100_000,
+                0 => 20_000,
                 1 => 0,
                 _ => random.below(self.omap_value_bytes + 1),
             };

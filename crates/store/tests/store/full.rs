@@ -1,0 +1,218 @@
+//! A store that fills up: clear refusals at any point, everything stays readable, also after opening
+//! anew, and deletes bring the space back.
+
+use atoll_base::{Mutation, ObjectName};
+use atoll_store::{ObjectKey, Store, StoreError, StoreEvent, Wish};
+use bytes::Bytes;
+
+use crate::model::{Builder, ModelPg, ZEROS, pg_id};
+use crate::random::Random;
+use crate::simulated_disk::SimulatedDisk;
+use crate::verify::{run, verify_group};
+use crate::workload::Profile;
+
+struct Filled {
+    disk: SimulatedDisk,
+    store: Store,
+    state: ModelPg,
+    /// Whether writes are checked first, as a primary does, or only submitted, as on a replica.
+    is_primary: bool,
+}
+
+impl Filled {
+    fn new(is_primary: bool, page_bytes: u64) -> Self {
+        let mut disk = Profile::random(&mut Random::new(2)).format();
+        let mut store = Store::open(&mut disk, 1).unwrap();
+        store.set_memory_budget(page_bytes, 0);
+        Filled { disk, store, state: ModelPg::default(), is_primary }
+    }
+
+    fn turn(&mut self) {
+        self.store.flush();
+        run(&mut self.store, &mut self.disk);
+        while let Some(event) = self.store.next_event() {
+            assert!(!matches!(event, StoreEvent::Poisoned { .. }), "{event:?}");
+        }
+    }
+
+    fn write(&mut self, name: &str, change: impl FnOnce(&mut Builder)) -> Result<(), StoreError> {
+        let name = ObjectName::new(name).unwrap();
+        let mut builder = Builder::new(0, &name, &self.state);
+        change(&mut builder);
+        let (transaction, next) = builder.finish();
+        let key = ObjectKey { pg: pg_id(0), name };
+        loop {
+            let check = |store: &Store| store.check(&key, &transaction.mutations, transaction.payload.len());
+            let done = match self.is_primary.then(|| check(&self.store)) {
+                _ if !self.store.has_log_room() => {
+                    self.turn();
+                    continue;
+                }
+                Some(Err(error)) => Err(error),
+                _ => self.store.submit(&transaction).map(|_| ()),
+            };
+            match done {
+                Ok(()) => {
+                    self.state = next;
+                    return Ok(());
+                }
+                Err(StoreError::Cold(cold)) => {
+                    self.store.load(Wish::Pages(cold));
+                    run(&mut self.store, &mut self.disk);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Does writes until one is refused. Returns how many were taken.
+    fn fill(&mut self, change: impl Fn(u64, &mut Builder) -> String) -> u64 {
+        for count in 0..1_000_000 {
+            // The name is known only when the change is made.
+            let mut probe = Builder::new(0, &ObjectName::new("probe").unwrap(), &ModelPg::default());
+            let name = change(u64::MAX, &mut probe);
+            let name = if name.is_empty() { format!("object{count:06}") } else { format!("{name}{}", count % 50) };
+            match self.write(&name, |builder| drop(change(count, builder))) {
+                Ok(()) => {}
+                Err(StoreError::NoSpace) => return count,
+                Err(error) => panic!("{error}"),
+            }
+            if count.is_multiple_of(16) {
+                self.turn();
+            }
+        }
+        panic!("the device must fill up");
+    }
+
+    fn verify(&mut self) {
+        (0..8).for_each(|_| self.turn());
+        let objects = self.state.objects.len() as u64;
+        verify_group(&mut self.store, &mut self.disk, 0, &self.state, 1 + objects / 200).unwrap();
+    }
+
+    fn reopen(&mut self, incarnation: u64) {
+        self.store = Store::open(&mut self.disk, incarnation).expect("a full store opens");
+        self.verify();
+    }
+
+    /// The full state, opening in it, and the way out of it.
+    fn prove(&mut self, refill: impl Fn(&mut Self) -> Result<(), StoreError>) {
+        self.verify();
+        assert!(matches!(refill(self), Err(StoreError::NoSpace)), "it stays full");
+        self.reopen(2);
+        assert!(matches!(refill(self), Err(StoreError::NoSpace)), "it stays full");
+        let names: Vec<ObjectName> = self.state.objects.keys().cloned().collect();
+        for (index, name) in names.iter().enumerate().filter(|(index, _)| index % 3 != 0) {
+            self.write(name.as_str(), Builder::remove).expect("deletes are always possible");
+            if index % 64 == 0 {
+                self.turn();
+            }
+        }
+        (0..8).for_each(|_| self.turn());
+        self.store.start_checkpoint();
+        (0..8).for_each(|_| self.turn());
+        assert!(!self.store.is_full(), "deletes bring space back");
+        refill(self).expect("there is room again");
+        self.verify();
+        self.reopen(3);
+    }
+}
+
+fn by_data(is_primary: bool) {
+    let mut filled = Filled::new(is_primary, 1 << 20);
+    let seed = |count: u64| if count.is_multiple_of(10) { count | 1 } else { ZEROS };
+    let count = filled.fill(|count, builder| {
+        builder.write(0, if count.is_multiple_of(7) { 9 } else { 1000 }, 0, seed(count), true);
+        String::new()
+    });
+    assert!(count > 80, "the device was called full after {count} objects");
+    filled.prove(|filled| filled.write("more", |builder| builder.write(0, 100, 0, 3, true)));
+}
+
+#[test]
+fn full_of_data() {
+    by_data(true);
+    by_data(false);
+}
+
+#[test]
+fn full_of_clones_that_are_overwritten() {
+    let mut filled = Filled::new(false, 1 << 20);
+    filled.write("source", |builder| builder.write(0, 1000, 0, ZEROS, true)).unwrap();
+    let source = ObjectName::new("source").unwrap();
+    for count in 0..200 {
+        filled
+            .write(&format!("clone{count:03}"), |builder| builder.clone_from(&source))
+            .expect("clones are small");
+        filled.turn();
+    }
+    let mut count = 0;
+    let full = loop {
+        let name = format!("clone{:03}", count % 200);
+        // Small writes too must leave a block that is shared.
+        let (first, blocks) = if count < 100 { (0, 12) } else { (12, 988) };
+        match filled.write(&name, |builder| builder.write(first, blocks, 0, ZEROS, true)) {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+        filled.turn();
+    };
+    assert!(matches!(full, StoreError::NoSpace), "{full}");
+    assert!(count > 150, "{count}");
+    filled.prove(|filled| filled.write("more", |builder| builder.write(0, 1000, 0, 3, true)));
+}
+
+fn by_metadata(
+    is_primary: bool,
+    page_bytes: u64,
+    data_percent: u64,
+    change: impl Fn(u64, &mut Builder) -> String,
+) {
+    let mut filled = Filled::new(is_primary, page_bytes);
+    // Most of the device is data, so that not all of it has to be filled with metadata.
+    while filled.store.usage().used_bytes < filled.store.usage().total_bytes / 100 * data_percent {
+        let name = format!("big{}", filled.store.usage().used_bytes);
+        filled.write(&name, |builder| builder.write(0, 1000, 0, ZEROS, true)).unwrap();
+        filled.turn();
+    }
+    let count = filled.fill(change);
+    println!("{count} changes until {:?}", filled.store.usage());
+    filled.prove(|filled| {
+        let value = Bytes::from(vec![5; 100_000]);
+        filled.write("more", |builder| builder.omap_set(Bytes::from_static(b"key"), value))
+    });
+}
+
+#[test]
+fn full_of_omap_entries() {
+    for is_primary in [true, false] {
+        by_metadata(is_primary, 4 << 20, 72, |count, builder| {
+            let value = Bytes::from(vec![count as u8; 60_000]);
+            builder.omap_set(format!("key{count:06}").into(), value);
+            "index".into()
+        });
+    }
+}
+
+#[test]
+fn full_of_tiny_objects() {
+    by_metadata(true, 1 << 20, 79, |count, builder| {
+        builder.write(0, 1, 4000, count | 1, true);
+        String::new()
+    });
+}
+
+/// A group's own promises are taken even when nothing else is.
+#[test]
+fn promises_are_kept_when_full() {
+    let mut filled = Filled::new(true, 1 << 20);
+    filled.fill(|_, builder| {
+        builder.write(0, 1000, 0, ZEROS, false);
+        String::new()
+    });
+    let own = atoll_base::operation::PG_META_OBJECT;
+    let value = Bytes::from_static(b"1");
+    filled.write(own, |builder| builder.omap_set(Bytes::from_static(b"epoch"), value)).expect("it is small");
+    assert!(Store::adds_metadata(&[Mutation::Create]));
+    filled.verify();
+}
