@@ -30,7 +30,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Credentials(output) => show::credentials(&output),
         Command::Osd(OsdCommand::Tree(output)) => show::osd_tree(&output),
         Command::Osd(OsdCommand::Create(arguments)) => osd::create(&arguments),
-        Command::Osd(OsdCommand::Run { daemon, id }) => daemons::osd(&daemon, id),
+        Command::Osd(OsdCommand::Run { daemon, id, unlock }) => daemons::osd(&daemon, id, &unlock),
         Command::Pool(PoolCommand::Ls(output)) => show::pool_ls(&output),
         Command::Image(command) => image::run(command),
         Command::Bench(command) => bench::run(command),

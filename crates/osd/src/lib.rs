@@ -13,5 +13,6 @@ mod view;
 
 pub use daemon::{Osd, OsdConfig, OsdError};
 pub use device::{
-    DeviceError, FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file,
+    AtRestError, DeviceError, DeviceKey, FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN,
+    encrypt_device, format_device, make_file,
 };
