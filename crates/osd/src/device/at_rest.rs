@@ -28,6 +28,14 @@ pub enum DeviceKey {
     KeyService(Arc<dyn KeyService>),
 }
 
+impl DeviceKey {
+    /// A random passphrase that nobody else knows: for measurements on a device whose content is
+    /// worth nothing afterwards.
+    pub fn ephemeral() -> Self {
+        DeviceKey::Passphrase(Zeroizing::new(SecretKey::random().expose().to_vec()))
+    }
+}
+
 /// Why a device was not encrypted or unlocked.
 #[derive(Debug, thiserror::Error)]
 pub enum AtRestError {

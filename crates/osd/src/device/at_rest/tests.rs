@@ -142,7 +142,7 @@ fn a_volume_is_not_overwritten_without_wipe_and_both_copies_of_its_header_are_wi
 #[test]
 fn a_volume_with_something_else_inside_has_no_store() {
     let files = Files::new();
-    let key = passphrase("right");
+    let key = DeviceKey::ephemeral();
     for path in [&files.data, &files.log] {
         encrypt_device(path, DirectFile::open(path).unwrap(), &key).unwrap();
     }
