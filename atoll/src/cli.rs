@@ -117,6 +117,9 @@ pub struct UpArguments {
     /// Protection of frames between Atoll's processes [default: secure, fixed at the first start]
     #[arg(long, value_name = "MODE")]
     pub frame_mode: Option<FrameModeArgument>,
+    /// Make the OSDs' device files LUKS2 volumes that the key service unlocks [fixed at the first start]
+    #[arg(long)]
+    pub encrypt_at_rest: bool,
     /// Go to the background; return when everything serves
     #[arg(long)]
     pub detach: bool,
@@ -146,6 +149,8 @@ pub enum OsdCommand {
         /// Memory that the OSD should take, at least 256M
         #[arg(long, value_name = "SIZE", env = "ATOLL_OSD_MEMORY_TARGET", value_parser = parse_memory_target, default_value = "1G")]
         memory_target: u64,
+        #[command(flatten)]
+        unlock: UnlockArguments,
     },
 }
 
@@ -157,13 +162,29 @@ fn parse_memory_target(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
+/// What unlocks the devices of an OSD.
+#[derive(Args, Clone)]
+#[group(id = "unlock", multiple = false)]
+pub struct UnlockArguments {
+    /// The passphrase of the devices is the first line of this file, without its line feed
+    #[arg(long, value_name = "PATH")]
+    pub passphrase_file: Option<PathBuf>,
+    /// The passphrase of the devices is the whole content of this file, as with 'cryptsetup --key-file'
+    #[arg(long, value_name = "PATH")]
+    pub key_file: Option<PathBuf>,
+    /// The passphrases of the devices are random and wrapped by the cluster's key service
+    #[arg(long)]
+    pub kms: bool,
+}
+
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   atoll osd create --data ./atoll-data --device /dev/disk/by-id/nvme-A
   atoll osd create --data ./atoll-data --device /dev/disk/by-id/ata-B --wal-device /dev/disk/by-id/nvme-C-part1
   atoll osd create --data ./atoll-data --device /mnt/disk3/osd --size 100G
-  atoll up --data ./atoll-data                     a cluster of these three
+  atoll osd create --data ./atoll-data --device /dev/disk/by-id/nvme-D --encrypt --kms
+  atoll up --data ./atoll-data                     a cluster of these
 
 A device that holds anything is refused unless --wipe is given; one that is in use or has partitions always is.")]
 pub struct OsdCreateArguments {
@@ -184,6 +205,12 @@ pub struct OsdCreateArguments {
     /// Destroy what the devices hold
     #[arg(long)]
     pub wipe: bool,
+    /// Make the devices LUKS2 volumes, unlocked by one of the following; 'cryptsetup' can read and change
+    /// their headers
+    #[arg(long, requires = "unlock")]
+    pub encrypt: bool,
+    #[command(flatten)]
+    pub unlock: UnlockArguments,
     /// The OSD's number [default: the lowest that has no device]
     #[arg(long, value_name = "N")]
     pub id: Option<u32>,

@@ -15,8 +15,9 @@ use atoll_s3::{EtcdDirectory, Gateway, GatewayConfig};
 use atoll_supervisor::POOL_OBJECTS;
 use tracing_subscriber::EnvFilter;
 
+use super::osd::unlock_with;
 use super::{OpenCluster, tokio_runtime};
-use crate::cli::DaemonArguments;
+use crate::cli::{DaemonArguments, UnlockArguments};
 
 /// Reads of a gateway's client end after this long, so that its own clients get an answer.
 const GATEWAY_TIMEOUT_MS: u64 = 30_000;
@@ -68,14 +69,22 @@ pub fn state(arguments: &DaemonArguments) -> anyhow::Result<()> {
     })
 }
 
-/// Runs an OSD.
-pub fn osd(arguments: &DaemonArguments, id: u32, memory_target: u64) -> anyhow::Result<()> {
+/// Runs an OSD. What unlocks its devices is remembered, unless something else is named.
+pub fn osd(
+    arguments: &DaemonArguments,
+    id: u32,
+    memory_target: u64,
+    unlock: &UnlockArguments,
+) -> anyhow::Result<()> {
     let open = prepare(arguments)?;
     let id = OsdId(id);
+    let unlock_with =
+        unlock_with(unlock).map_or_else(|| open.directory.unlock_with(id), |named| Ok(Some(named)))?;
     let config = OsdConfig {
         id,
         device: open.directory.device(id),
         log_device: open.directory.wal_device(id),
+        device_key: unlock_with.map(|choice| choice.device_key(&open.directory)).transpose()?,
         listen: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
         key: open.directory.static_key(&id.to_string())?,
         frame_mode: open.cluster.frame_mode,

@@ -28,6 +28,7 @@ fn choices(arguments: &UpArguments) -> Choices {
             FrameModeArgument::Secure => FrameMode::Secure,
             FrameModeArgument::Crc => FrameMode::Crc,
         }),
+        encrypt_at_rest: arguments.encrypt_at_rest,
     }
 }
 

@@ -71,6 +71,18 @@ impl BlockBuffer {
         buffer
     }
 
+    /// A buffer of `block_count` blocks, each as `fill` makes it. That gets the block's number and must
+    /// write all of its bytes; what it finds there is noise. Memory is written once, where filling a
+    /// zeroed buffer would write it twice.
+    pub fn filled(block_count: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Self {
+        let mut scratch = Block::zeroed();
+        let make = |number| {
+            fill(number, &mut scratch.0);
+            scratch
+        };
+        BlockBuffer { blocks: (0..block_count).map(make).collect() }
+    }
+
     /// Length in blocks.
     pub fn block_count(&self) -> usize {
         self.blocks.len()
@@ -136,6 +148,8 @@ mod tests {
         assert_eq!(buffer.as_slice().as_ptr() as usize % BLOCK_BYTES, 0);
         assert!(buffer.as_slice()[..5000].iter().all(|&byte| byte == 7));
         assert!(buffer.as_slice()[5000..].iter().all(|&byte| byte == 0));
+        let numbered = BlockBuffer::filled(3, |number, block| block.fill(number as u8));
+        assert!(numbered.as_slice().iter().enumerate().all(|(at, &byte)| byte as usize == at / BLOCK_BYTES));
     }
 
     #[test]

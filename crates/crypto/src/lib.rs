@@ -2,7 +2,8 @@
 //! hierarchy above them, and the key-management services that hold its root.
 //!
 //! This room knows bytes, keys and nonces. It may not know how sealed data is stored or sent, and
-//! OSDs never hold a data key: all that they may use of it is [`luks2`], for their device at rest.
+//! OSDs never hold a data key: all that they may use of it is [`luks2`], for their device at rest, and
+//! [`KeyService`] to unlock it.
 
 mod error;
 mod image_seal;

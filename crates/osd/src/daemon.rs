@@ -16,7 +16,7 @@ use atoll_store::{LoadId, OpenError, ReadData, Store, TransactionId, Wish};
 use atoll_wire::KeyPair;
 
 use crate::control::{self, Control, ControlEvent, ControlRequest};
-use crate::device::{BlockingDevice, DeviceError, RingDevice};
+use crate::device::{AtRestError, BlockingDevice, DeviceError, DeviceKey, RingDevice};
 use crate::peers::Peers;
 use crate::sync_reads::SyncRead;
 
@@ -28,6 +28,8 @@ pub struct OsdConfig {
     pub device: PathBuf,
     /// The file or block device with the store's log, if it has its own.
     pub log_device: Option<PathBuf>,
+    /// What unlocks the devices if they are LUKS2 volumes. It is forgotten when it has done so.
+    pub device_key: Option<DeviceKey>,
     /// Where to listen; port 0 lets the system choose.
     pub listen: SocketAddr,
     /// Its static key.
@@ -49,6 +51,18 @@ pub enum OsdError {
     /// A device could not be taken.
     #[error(transparent)]
     Take(#[from] DeviceError),
+    /// A device could not be unlocked.
+    #[error(transparent)]
+    Unlock(#[from] AtRestError),
+    /// It could, but it holds something else.
+    #[error(
+        "{} unlocks as a LUKS2 volume, but there is no Atoll store in it; name the device that 'atoll osd create          --encrypt' has made, or make one of this with --wipe if what it holds may be destroyed",
+        path.display()
+    )]
+    NoStoreInVolume {
+        /// The device.
+        path: PathBuf,
+    },
     /// The store could not be opened.
     #[error("cannot open the store in {}: {reason}", path.display())]
     Store {
@@ -154,10 +168,17 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
 
 impl Osd {
     /// Opens the store, listens, and announces itself in cluster state.
-    pub fn start(config: OsdConfig) -> Result<Self, OsdError> {
+    pub fn start(mut config: OsdConfig) -> Result<Self, OsdError> {
         let mut reactor = Reactor::new()?;
-        let store_error = |reason| OsdError::Store { path: config.device.clone(), reason };
-        let mut devices = BlockingDevice::open(&config.device, config.log_device.as_deref())?;
+        let device_key = config.device_key.take();
+        let store_error = |reason| match reason {
+            OpenError::NotAStore if device_key.is_some() => {
+                OsdError::NoStoreInVolume { path: config.device.clone() }
+            }
+            reason => OsdError::Store { path: config.device.clone(), reason },
+        };
+        let devices = BlockingDevice::open(&config.device, config.log_device.as_deref())?;
+        let mut devices = devices.unlock(device_key.as_ref())?;
         let incarnation = u64::from_le_bytes(random());
         let store = Store::open(&mut devices, incarnation).map_err(store_error)?;
         let devices = devices.into_ring(&mut reactor);

@@ -14,7 +14,7 @@ mod view;
 
 pub use daemon::{Osd, OsdConfig, OsdError};
 pub use device::{
-    BlockingDevice, DeviceError, FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, ReadOnlyDevice,
-    RingDevice, file_operation, format_device, make_file,
+    AtRestError, BlockingDevice, DeviceError, DeviceKey, FormatError, FormatRequest, Formatted,
+    LOG_DEVICE_BYTES_MIN, ReadOnlyDevice, RingDevice, encrypt_device, file_operation, format_device, make_file,
 };
 pub use memory::MEMORY_TARGET_BYTES_MIN;

@@ -24,11 +24,12 @@ impl XorCipher {
 }
 
 impl SectorCipher for XorCipher {
-    fn encrypt(&self, offset: u64, bytes: &mut [u8]) {
-        Self::apply(offset, bytes);
+    fn encrypt_into(&mut self, offset: u64, plain: &[u8], sealed: &mut [u8]) {
+        sealed.copy_from_slice(plain);
+        Self::apply(offset, sealed);
     }
 
-    fn decrypt(&self, offset: u64, bytes: &mut [u8]) {
+    fn decrypt(&mut self, offset: u64, bytes: &mut [u8]) {
         Self::apply(offset, bytes);
     }
 }

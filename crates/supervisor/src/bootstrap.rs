@@ -43,6 +43,8 @@ pub struct Choices {
     pub etcd: Vec<String>,
     /// Protection of frames, for the first start.
     pub frame_mode: Option<FrameMode>,
+    /// Whether device files are LUKS2 volumes that the key service unlocks, for the first start.
+    pub encrypt_at_rest: bool,
 }
 
 const DEFAULT_OSDS: u32 = 3;
@@ -64,9 +66,7 @@ pub(crate) fn prepare(directory: &DataDir, choices: &Choices) -> Result<ClusterF
         cluster.nbd_listen = choices.nbd_listen.clone();
     }
     directory.create()?;
-    if !directory.key_service_file().exists() {
-        LocalKeyFile::create(&directory.key_service_file())?;
-    }
+    directory.ensure_key_service()?;
     directory.write_cluster(&cluster)?;
     Ok(cluster)
 }
@@ -82,6 +82,7 @@ fn refuse_changed_choices(cluster: &ClusterFile, choices: &Choices) -> Result<()
         Choices { osd_bytes: Some(bytes), .. } if *bytes != cluster.osd_bytes => fixed("--osd-size"),
         Choices { frame_mode: Some(mode), .. } if *mode != cluster.frame_mode => fixed("--frame-mode"),
         Choices { etcd, .. } if !etcd.is_empty() && *etcd != cluster.state_endpoints => fixed("--etcd"),
+        Choices { encrypt_at_rest: true, .. } if !cluster.encrypt_at_rest => fixed("--encrypt-at-rest"),
         _ => Ok(()),
     }
 }
@@ -112,6 +113,7 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, Su
         frame_mode: choices.frame_mode.unwrap_or_default(),
         osd_ids,
         osd_bytes,
+        encrypt_at_rest: choices.encrypt_at_rest,
         s3_listen: DEFAULT_S3_LISTEN.into(),
         nbd_listen: vec![format!("unix:{}", socket.display())],
     })
@@ -120,6 +122,13 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, Su
 /// The OSDs of a new cluster: those that `atoll osd create` has made, or so many new ones.
 fn choose_osds(directory: &DataDir, choices: &Choices) -> Result<Vec<OsdId>, SupervisorError> {
     let prepared = directory.prepared_osds();
+    for &id in &prepared {
+        if choices.encrypt_at_rest && directory.unlock_with(id)?.is_none() {
+            return Err(SupervisorError::Invalid(format!(
+                "--encrypt-at-rest is for device files that 'atoll up' makes, and {id} was created without encryption;                  create it anew with 'atoll osd create --encrypt', or leave the option out"
+            )));
+        }
+    }
     if choices.osd_count.is_none() && !prepared.is_empty() {
         return Ok(prepared);
     }

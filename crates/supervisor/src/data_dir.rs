@@ -43,6 +43,9 @@ pub struct ClusterFile {
     pub osd_ids: Vec<OsdId>,
     /// Size of each OSD's device in bytes.
     pub osd_bytes: u64,
+    /// Whether devices that `atoll up` makes are LUKS2 volumes that the key service unlocks.
+    #[serde(default)]
+    pub encrypt_at_rest: bool,
     /// Where the S3 gateway listens.
     pub s3_listen: String,
     /// Where the NBD server listens: `unix:PATH` or `IP:PORT`.

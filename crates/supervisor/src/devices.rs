@@ -14,6 +14,7 @@ use atoll_crypto::random_bytes;
 use atoll_osd::{FormatRequest, format_device, make_file};
 use serde::Serialize;
 
+use crate::at_rest::UnlockWith;
 use crate::bootstrap::OSDS_MAX;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::SupervisorError;
@@ -34,6 +35,8 @@ pub struct OsdChoices {
     pub wal_bytes: Option<u64>,
     /// Whether what the devices hold may be destroyed.
     pub wipe: bool,
+    /// Makes the devices LUKS2 volumes that this unlocks; otherwise they are plain.
+    pub encrypt: Option<UnlockWith>,
 }
 
 /// An OSD that is ready to be started.
@@ -45,17 +48,20 @@ pub struct CreatedOsd {
     pub store_id: String,
     /// Its device, by the name that it is remembered by.
     pub device: PathBuf,
-    /// Size in bytes.
+    /// Size in bytes, without a LUKS2 header.
     pub device_bytes: u64,
     /// The log's device.
     pub wal_device: Option<PathBuf>,
-    /// Size in bytes.
+    /// Size in bytes, without a LUKS2 header.
     pub wal_device_bytes: Option<u64>,
+    /// What unlocks the devices; none if they are not encrypted.
+    pub unlock_with: Option<UnlockWith>,
     /// What is to be done next.
     pub next: String,
 }
 
-/// Makes the devices that are missing, as files. A link stays even if it leads nowhere: the disk
+/// Makes the devices that are missing, as files, encrypted if the OSD's last one was or the cluster's
+/// are. A link stays even if it leads nowhere: the disk
 /// behind it may be back later, and a new file in its place would look like an empty device.
 pub(crate) fn make_devices(directory: &DataDir, cluster: &ClusterFile) -> Result<(), SupervisorError> {
     for &osd in &cluster.osd_ids {
@@ -69,6 +75,9 @@ pub(crate) fn make_devices(directory: &DataDir, cluster: &ClusterFile) -> Result
         if unfinished.exists() {
             fs::remove_file(&unfinished).map_err(SupervisorError::file(&unfinished))?;
         }
+        let remembered = directory.unlock_with(osd)?;
+        let unlock_with = remembered.or(cluster.encrypt_at_rest.then_some(UnlockWith::Kms));
+        let key = unlock_with.as_ref().map(|choice| choice.device_key(directory)).transpose()?;
         make_file(&unfinished, cluster.osd_bytes)?;
         format_device(&FormatRequest {
             device: &unfinished,
@@ -76,7 +85,9 @@ pub(crate) fn make_devices(directory: &DataDir, cluster: &ClusterFile) -> Result
             wal_bytes: None,
             store_id: random_bytes(),
             wipe: false,
+            encrypt: key.as_ref(),
         })?;
+        directory.remember_unlock(osd, unlock_with.as_ref())?;
         fs::rename(&unfinished, &path).map_err(SupervisorError::file(&path))?;
         sync_names(directory, osd)?;
     }
@@ -102,6 +113,11 @@ pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOs
             old.display()
         )));
     }
+    let unlock_with = choices.encrypt.clone().map(UnlockWith::with_absolute_paths).transpose()?;
+    if unlock_with == Some(UnlockWith::Kms) {
+        directory.ensure_key_service()?;
+    }
+    let key = unlock_with.as_ref().map(|choice| choice.device_key(directory)).transpose()?;
     let mut made = MadeFiles::default();
     made.make_if_missing(&choices.device, choices.device_bytes, "--size")?;
     if let Some(wal_device) = &choices.wal_device {
@@ -114,11 +130,13 @@ pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOs
         wal_bytes: choices.wal_bytes,
         store_id,
         wipe: choices.wipe,
+        encrypt: key.as_ref(),
     })?;
     let device = lasting_name(&choices.device)?;
     let wal_device = choices.wal_device.as_deref().map(lasting_name).transpose()?;
     directory.static_key(&id.to_string())?;
     directory.create_osd(id)?;
+    directory.remember_unlock(id, unlock_with.as_ref())?;
     if let Some(wal_device) = &wal_device {
         link(wal_device, &directory.wal_device_link(id))?;
     }
@@ -133,6 +151,7 @@ pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOs
         device_bytes: formatted.device_bytes,
         wal_device,
         wal_device_bytes: formatted.log_device_bytes,
+        unlock_with,
         next: next_step(directory, id),
     })
 }

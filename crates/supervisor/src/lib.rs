@@ -4,6 +4,7 @@
 //! This room knows files, processes and the first records of a cluster. It takes no part in the
 //! data path: when the supervisor is slow, the cluster is not.
 
+mod at_rest;
 mod bootstrap;
 mod data_dir;
 mod devices;
@@ -12,6 +13,7 @@ mod health;
 mod processes;
 mod supervise;
 
+pub use at_rest::UnlockWith;
 pub use bootstrap::{Choices, DEFAULT_OSD_BYTES, POOL_IMAGES, POOL_OBJECTS};
 pub use data_dir::{ClusterFile, Credentials, DataDir};
 pub use devices::{CreatedOsd, OsdChoices, create_osd};

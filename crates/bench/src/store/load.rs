@@ -222,6 +222,7 @@ impl Load<'_> {
                 self.waiting.extend(self.loading.remove(&load));
                 return Ok(());
             }
+            StoreEvent::Scrubbed { .. } => unreachable!("a load scrubs nothing"),
             StoreEvent::Poisoned { cause } => return Err(BenchError::Store(cause)),
         };
         let began = self.in_flight.remove(&id).expect("what ends was in flight");

@@ -19,7 +19,11 @@ pub enum Luks2Error {
         what: String,
     },
     /// No keyslot that could be tried opens with this passphrase.
-    #[error("the passphrase opens none of the {tried} keyslots that were tried{}", skipped_slots(.skipped))]
+    #[error(
+        "the passphrase opens none of the {tried} keyslots that were tried{}; name that of one of the keyslots which \
+         `cryptsetup luksDump` lists",
+        skipped_slots(.skipped)
+    )]
     WrongPassphrase {
         /// How many keyslots were tried.
         tried: usize,

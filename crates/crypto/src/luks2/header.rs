@@ -7,7 +7,7 @@ use super::binary_header::{self, DEFAULT_COPY_BYTES, HeaderCopy};
 use super::digest::KeyDigest;
 use super::keyslot::Keyslot;
 use super::metadata::{self, Config, DecimalText, ENCRYPTION, Metadata, SegmentSize, parse};
-use super::{KeyDerivation, Luks2Error, SECTOR_BYTES, VolumeCipher, VolumeKey};
+use super::{KeyDerivation, KmsToken, Luks2Error, SECTOR_BYTES, VolumeCipher, VolumeKey};
 
 /// Where the data of a new volume begins: the header and all keyslots before it take 16 MiB, which
 /// is what `cryptsetup` reserves, too.
@@ -28,11 +28,13 @@ pub struct Luks2Header {
     keyslots: Vec<Keyslot>,
     /// Why the other keyslots are not.
     skipped: Vec<String>,
+    kms_token: Option<KmsToken>,
 }
 
 impl Luks2Header {
     /// Makes the header of a new volume, with a random volume key in one keyslot. `random` fills
-    /// bytes unpredictably ([`fill_random`](crate::fill_random), except in simulations).
+    /// bytes unpredictably ([`fill_random`](crate::fill_random), except in simulations). `token` is
+    /// for a passphrase that a key-management service keeps.
     ///
     /// Returns the first [`HEADER_BYTES`] of the device, to be written at offset 0 as they are, and
     /// the volume key. Errors: [`Luks2Error::KeyDerivation`], or [`Luks2Error::WeakKey`] if `random`
@@ -41,6 +43,7 @@ impl Luks2Header {
         derivation: KeyDerivation,
         passphrase: &[u8],
         uuid: [u8; 16],
+        token: Option<&KmsToken>,
         mut random: impl FnMut(&mut [u8]),
     ) -> Result<(Vec<u8>, VolumeKey), Luks2Error> {
         let mut key_bytes = zeroize::Zeroizing::new([0; VolumeKey::BYTES]);
@@ -49,11 +52,14 @@ impl Luks2Header {
         let areas_start = 2 * DEFAULT_COPY_BYTES;
         let (keyslot, material) =
             Keyslot::create(derivation, passphrase, &volume_key, areas_start as u64, &mut random)?;
-        let json = new_metadata(&keyslot, &KeyDigest::create(&volume_key, &mut random).to_metadata());
+        let mut json = new_metadata(&keyslot, &KeyDigest::create(&volume_key, &mut random).to_metadata());
+        if let Some(token) = token {
+            json.tokens.insert("0".into(), token.to_json()?);
+        }
         let json = serde_json::to_vec(&json).expect("the metadata is plain JSON");
 
         // What no keyslot uses is zeros, so nothing of an older header survives there.
-        let mut bytes = binary_header::write_copies(&hyphenated(uuid), &json, &mut random);
+        let mut bytes = binary_header::write_copies(&Self::uuid_text(uuid), &json, &mut random);
         bytes.extend(material);
         bytes.resize(HEADER_BYTES, 0);
         Ok((bytes, volume_key))
@@ -106,6 +112,7 @@ impl Luks2Header {
             digest,
             keyslots,
             skipped,
+            kms_token: KmsToken::find(&metadata.tokens),
         })
     }
 
@@ -137,6 +144,17 @@ impl Luks2Header {
     /// Length of the data in bytes, a multiple of 4096; none if it goes on to the device's end.
     pub fn segment_bytes(&self) -> Option<u64> {
         self.segment_bytes
+    }
+
+    /// The passphrase that a key-management service keeps, if there is one.
+    pub fn kms_token(&self) -> Option<&KmsToken> {
+        self.kms_token.as_ref()
+    }
+
+    /// How a header tells a UUID: hexadecimal with hyphens.
+    pub fn uuid_text(uuid: [u8; 16]) -> String {
+        let hex = hex::encode(uuid);
+        [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
     }
 
     /// The UUID, as text with hyphens.
@@ -184,11 +202,6 @@ fn new_metadata(keyslot: &metadata::Keyslot, digest: &metadata::Digest) -> Metad
 fn numbered_zero(object: &impl serde::Serialize) -> metadata::Numbered {
     let value = serde_json::to_value(object).expect("the metadata is plain JSON");
     BTreeMap::from([("0".into(), value)])
-}
-
-fn hyphenated(uuid: [u8; 16]) -> String {
-    let hex = hex::encode(uuid);
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 fn check_config(metadata: &Metadata, copy: &HeaderCopy) -> Result<(), Luks2Error> {

@@ -34,7 +34,8 @@ fn we_decrypt_what_cryptsetup_encrypts() {
 
 #[test]
 fn cryptsetup_decrypts_what_we_encrypt() {
-    let (header, key) = Luks2Header::create(KeyDerivation::FAST_FOR_TESTS, b"ours", [7; 16], fill_random).unwrap();
+    let (header, key) =
+        Luks2Header::create(KeyDerivation::FAST_FOR_TESTS, b"ours", [7; 16], None, fill_random).unwrap();
     let device = Device::new((HEADER_BYTES + DATA_BYTES) as u64);
     device.write(0, &header);
     let data = some_data();

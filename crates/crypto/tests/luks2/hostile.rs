@@ -14,7 +14,7 @@ const USED_BYTES: usize = (2 * COPY_BYTES) + 258_048;
 
 static HEADER: LazyLock<(Vec<u8>, VolumeKey)> = LazyLock::new(|| {
     let quick = KeyDerivation::Pbkdf2 { hash: Luks2Hash::Sha256, iterations: 1 };
-    let (mut bytes, key) = Luks2Header::create(quick, b"right", [1; 16], fill_random).unwrap();
+    let (mut bytes, key) = Luks2Header::create(quick, b"right", [1; 16], None, fill_random).unwrap();
     bytes.truncate(USED_BYTES);
     (bytes, key)
 });

@@ -1,14 +1,14 @@
 //! Headers and keyslots go both ways between our code and `cryptsetup`.
 
 use atoll_crypto::fill_random;
-use atoll_crypto::luks2::{HEADER_BYTES, KeyDerivation, Luks2Error, Luks2Hash, Luks2Header, VolumeKey};
+use atoll_crypto::luks2::{HEADER_BYTES, KeyDerivation, KmsToken, Luks2Error, Luks2Hash, Luks2Header, VolumeKey};
 
 use crate::cryptsetup::{DEVICE_BYTES, Device, QUICK_ARGON2ID};
 
 const UUID: [u8; 16] = [0x0a, 0x70, 0x11, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0xff];
 
 fn our_device(derivation: KeyDerivation, passphrase: &str) -> (Device, VolumeKey) {
-    let (header, key) = Luks2Header::create(derivation, passphrase.as_bytes(), UUID, fill_random).unwrap();
+    let (header, key) = Luks2Header::create(derivation, passphrase.as_bytes(), UUID, None, fill_random).unwrap();
     (Device::with_header(&header), key)
 }
 
@@ -48,6 +48,27 @@ fn cryptsetup_reads_our_header() {
         assert!(!device.cryptsetup_opens("second"));
         assert_eq!(dumped_volume_key(&device, "first"), key.expose());
     }
+}
+
+#[test]
+fn a_token_of_ours_is_shown_and_kept() {
+    let fast = KeyDerivation::FAST_FOR_TESTS;
+    let token = KmsToken { wrapped_passphrase: "local:\"1\":abc".into() };
+    let (header, _) = Luks2Header::create(fast, b"first", UUID, Some(&token), fill_random).unwrap();
+    let device = Device::with_header(&header);
+    assert_eq!(device.header().unwrap().kms_token(), Some(&token));
+    let dump = device.cryptsetup(&["luksDump"], &[], "");
+    assert!(dump.contains("atoll-kms"), "{dump}");
+    let second = device.key_file("second");
+    let add = [&["luksAddKey", "--key-file=-"], QUICK_ARGON2ID].concat();
+    device.cryptsetup(&add, &[&second], "first");
+    assert_eq!(device.header().unwrap().kms_token(), Some(&token));
+    unlock(&device, "second").unwrap();
+
+    assert_eq!(our_device(fast, "first").0.header().unwrap().kms_token(), None);
+    let long = KmsToken { wrapped_passphrase: "x".repeat(5000) };
+    let error = Luks2Header::create(fast, b"first", UUID, Some(&long), fill_random).unwrap_err();
+    assert!(matches!(error, Luks2Error::Unsupported { .. }), "{error}");
 }
 
 #[test]

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use atoll_base::size::format_size;
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
-use atoll_reactor::DirectFile;
+use atoll_crypto::luks2::HEADER_BYTES;
 use atoll_store::{DEVICE_BYTES_MIN, FormatOptions, OpenError, Store};
 
 use super::probe::{Ends, PROBE_BYTES};
-use super::{BlockingDevice, DeviceError, claims};
+use super::{AtRestError, BlockingDevice, DeviceError, DeviceKey, Named, claims};
 
 /// Smallest device that the log may have for itself, in bytes.
 pub const LOG_DEVICE_BYTES_MIN: u64 = 64 << 20;
@@ -38,9 +38,11 @@ pub struct FormatRequest<'a> {
     pub store_id: [u8; 16],
     /// Whether what the devices hold may be destroyed.
     pub wipe: bool,
+    /// Makes each device a LUKS2 volume that this opens; otherwise they stay plain.
+    pub encrypt: Option<&'a DeviceKey>,
 }
 
-/// Sizes of what was formatted.
+/// Sizes of what was formatted, without LUKS2 headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Formatted {
     /// The data device, in bytes.
@@ -49,12 +51,16 @@ pub struct Formatted {
     pub log_device_bytes: Option<u64>,
 }
 
-/// Why a device was not formatted. Unless it says that formatting failed, nothing was written.
+/// Why a device was not formatted. Unless it says that formatting or encrypting failed, nothing was
+/// written.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// It cannot be taken or read.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// It could not be encrypted.
+    #[error(transparent)]
+    AtRest(#[from] AtRestError),
     /// It holds something.
     #[error(
         "{} holds {contents}; nothing was written. If all of it may be destroyed, repeat with --wipe",
@@ -116,26 +122,23 @@ pub fn make_file(path: &Path, size_bytes: u64) -> Result<(), DeviceError> {
 /// for this process alone before they are looked at and until the store is made.
 pub fn format_device(request: &FormatRequest<'_>) -> Result<Formatted, FormatError> {
     refuse_same_device(request)?;
-    let named = || std::iter::once(request.device).chain(request.log_device);
-    named().try_for_each(refuse_partitions)?;
+    std::iter::once(request.device).chain(request.log_device).try_for_each(refuse_partitions)?;
     let mut devices = BlockingDevice::open(request.device, request.log_device)?;
-    let parts = [
-        Some(Part { path: request.device, file: &devices.data, minimum_bytes: DEVICE_BYTES_MIN }),
-        request.log_device.zip(devices.log.as_ref()).map(|(path, file)| Part {
-            path,
-            file,
-            minimum_bytes: LOG_DEVICE_BYTES_MIN,
-        }),
-    ];
+    let header_bytes = if request.encrypt.is_some() { HEADER_BYTES as u64 } else { 0 };
+    let data = (&devices.data, DEVICE_BYTES_MIN + header_bytes);
+    let log = devices.log.as_ref().map(|log| (log, LOG_DEVICE_BYTES_MIN + header_bytes));
+    let named = || std::iter::once(data).chain(log);
     // All are checked before the first is written.
-    let parts: Vec<Part<'_>> = parts.into_iter().flatten().collect();
-    parts.iter().try_for_each(|part| part.check(request.wipe))?;
+    named().try_for_each(|(device, minimum_bytes)| device.check(minimum_bytes, request.wipe))?;
     if request.wipe {
-        parts.iter().try_for_each(Part::wipe)?;
+        named().try_for_each(|(device, _)| device.wipe())?;
+    }
+    if let Some(key) = request.encrypt {
+        devices = devices.encrypt(key)?;
     }
     let formatted = Formatted {
-        device_bytes: devices.data.size_bytes(),
-        log_device_bytes: devices.log.as_ref().map(DirectFile::size_bytes),
+        device_bytes: devices.data.file.size_bytes(),
+        log_device_bytes: devices.log.as_ref().map(|log| log.file.size_bytes()),
     };
     let options = format_options(request, formatted);
     let format = Store::format(&mut devices, options);
@@ -152,18 +155,11 @@ fn format_options(request: &FormatRequest<'_>, devices: Formatted) -> FormatOpti
     FormatOptions { store_id: request.store_id, wal_bytes, wal_is_apart: devices.log_device_bytes.is_some() }
 }
 
-/// One device of the request, taken.
-struct Part<'a> {
-    path: &'a Path,
-    file: &'a DirectFile,
-    minimum_bytes: u64,
-}
-
-impl Part<'_> {
-    fn check(&self, wipe: bool) -> Result<(), FormatError> {
-        let (path, size_bytes) = (self.path.to_owned(), self.file.size_bytes());
-        if size_bytes < self.minimum_bytes {
-            return Err(FormatError::TooSmall { path, size_bytes, minimum_bytes: self.minimum_bytes });
+impl Named {
+    fn check(&self, minimum_bytes: u64, wipe: bool) -> Result<(), FormatError> {
+        let (path, size_bytes) = (self.path.clone(), self.file.size_bytes());
+        if size_bytes < minimum_bytes {
+            return Err(FormatError::TooSmall { path, size_bytes, minimum_bytes });
         }
         if wipe {
             return Ok(());

@@ -1,6 +1,7 @@
 //! A store's devices: blocking before the loop runs, through the ring afterwards. The load generator
 //! that measures a store alone uses them in the same way as the OSD.
 
+mod at_rest;
 mod claims;
 mod format;
 mod probe;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use atoll_reactor::{DirectFile, FileId, FileOperation, Reactor};
 use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment};
 
+pub use at_rest::{AtRestError, DeviceKey, encrypt_device};
 pub use format::{FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file};
 pub use read_only::ReadOnlyDevice;
 
@@ -27,14 +29,35 @@ pub struct DeviceError {
 
 /// The devices before they are handed to the loop.
 ///
-/// Encryption at rest goes in here, after a device is taken (and, when formatting, after it is wiped
-/// and has its header): the file is replaced by the one that `DirectFile::with_cipher` gives, and
+/// Encryption at rest goes in here ([`BlockingDevice::encrypt`], [`BlockingDevice::unlock`]):
 /// everything above, blocking or in the ring, sees plain data from offset 0 on.
 pub struct BlockingDevice {
-    data: DirectFile,
-    log: Option<DirectFile>,
+    data: Named,
+    log: Option<Named>,
     /// The store may be smaller than its device.
     data_bytes_max: u64,
+}
+
+/// A device and its name, which is for messages.
+struct Named {
+    path: PathBuf,
+    file: DirectFile,
+}
+
+impl Named {
+    fn take(path: &Path) -> Result<Self, DeviceError> {
+        Ok(Named { path: path.to_owned(), file: take(path)? })
+    }
+
+    fn encrypt(self, key: &DeviceKey) -> Result<Self, AtRestError> {
+        let file = encrypt_device(&self.path, self.file, key)?;
+        Ok(Named { file, ..self })
+    }
+
+    fn unlock(self, key: Option<&DeviceKey>) -> Result<Self, AtRestError> {
+        let file = at_rest::unlock(&self.path, self.file, key)?;
+        Ok(Named { file, ..self })
+    }
 }
 
 /// The devices in the loop.
@@ -60,7 +83,11 @@ fn take(path: &Path) -> Result<DirectFile, DeviceError> {
 impl BlockingDevice {
     /// Takes the data device and, if there is one, the log device.
     pub fn open(data: &Path, log: Option<&Path>) -> Result<Self, DeviceError> {
-        Ok(BlockingDevice { data: take(data)?, log: log.map(take).transpose()?, data_bytes_max: u64::MAX })
+        Ok(BlockingDevice {
+            data: Named::take(data)?,
+            log: log.map(Named::take).transpose()?,
+            data_bytes_max: u64::MAX,
+        })
     }
 
     /// No more than the first `size_bytes` of the data device.
@@ -68,15 +95,27 @@ impl BlockingDevice {
         BlockingDevice { data_bytes_max: size_bytes, ..self }
     }
 
+    /// Makes each device a new LUKS2 volume, each with a volume key of its own.
+    pub fn encrypt(self, key: &DeviceKey) -> Result<Self, AtRestError> {
+        let log = self.log.map(|log| log.encrypt(key)).transpose()?;
+        Ok(BlockingDevice { data: self.data.encrypt(key)?, log, ..self })
+    }
+
+    /// Unlocks the devices: all of them are LUKS2 volumes if there is a key, and none otherwise.
+    pub fn unlock(self, key: Option<&DeviceKey>) -> Result<Self, AtRestError> {
+        let log = self.log.map(|log| log.unlock(key)).transpose()?;
+        Ok(BlockingDevice { data: self.data.unlock(key)?, log, ..self })
+    }
+
     /// Hands the devices to the loop.
     pub fn into_ring(self, reactor: &mut Reactor) -> RingDevice {
-        RingDevice { data: reactor.add_file(self.data), log: self.log.map(|log| reactor.add_file(log)) }
+        RingDevice { data: reactor.add_file(self.data.file), log: self.log.map(|log| reactor.add_file(log.file)) }
     }
 
     fn file(&self, device: Device) -> Option<&DirectFile> {
         match device {
-            Device::Data => Some(&self.data),
-            Device::Log => self.log.as_ref(),
+            Device::Data => Some(&self.data.file),
+            Device::Log => self.log.as_ref().map(|log| &log.file),
         }
     }
 }

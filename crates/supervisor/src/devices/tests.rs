@@ -22,6 +22,7 @@ impl Fixture {
             wal_device: None,
             wal_bytes: None,
             wipe: false,
+            encrypt: None,
         }
     }
 }
@@ -77,4 +78,33 @@ fn a_link_to_a_device_that_is_gone_is_not_replaced_by_a_file() {
     let cluster: ClusterFile = serde_json::from_str(text).unwrap();
     make_devices(&fixture.directory, &cluster).unwrap();
     assert!(device_bytes(&fixture.directory, created.id).is_err(), "the device is still gone");
+}
+
+#[test]
+fn a_device_that_is_made_in_place_of_an_encrypted_one_is_encrypted_too() {
+    let fixture = Fixture::new();
+    let directory = &fixture.directory;
+    let choices = OsdChoices { encrypt: Some(UnlockWith::Kms), ..fixture.choices("a") };
+    let created = create_osd(directory, &choices).unwrap();
+    assert_eq!(created.device_bytes, (600 << 20) - (16 << 20), "a LUKS2 header takes 16 MiB");
+    assert_eq!(directory.unlock_with(created.id).unwrap(), Some(UnlockWith::Kms));
+    fs::remove_file(directory.device(created.id)).unwrap();
+    let text = r#"{"format":1,"cluster_id":"c","state_endpoints":[],"frame_mode":"secure","osd_ids":[0,1],
+        "osd_bytes":1073741824,"s3_listen":"","nbd_listen":[]}"#;
+    let cluster: ClusterFile = serde_json::from_str(text).unwrap();
+    make_devices(directory, &cluster).unwrap();
+    let first_bytes = |osd| {
+        let mut bytes = [0; 4];
+        io::Read::read_exact(&mut File::open(directory.device(osd)).unwrap(), &mut bytes).unwrap();
+        bytes
+    };
+    assert_eq!((&first_bytes(created.id), &first_bytes(OsdId(1))), (b"LUKS", b"ATOL"));
+
+    fs::remove_file(directory.device(created.id)).unwrap();
+    create_osd(directory, &fixture.choices("b")).unwrap();
+    assert_eq!(directory.unlock_with(created.id).unwrap(), None, "it was created without --encrypt");
+    let no_file = UnlockWith::PassphraseFile(fixture.temporary.path().join("none"));
+    let choices = OsdChoices { encrypt: Some(no_file), id: Some(OsdId(2)), ..fixture.choices("c") };
+    assert!(create_osd(directory, &choices).unwrap_err().to_string().contains("none"));
+    assert!(!choices.device.exists(), "nothing is made without a passphrase");
 }

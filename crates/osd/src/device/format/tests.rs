@@ -24,7 +24,14 @@ impl Files {
 }
 
 fn format(device: &Path, log_device: Option<&Path>, wipe: bool) -> Result<Formatted, FormatError> {
-    format_device(&FormatRequest { device, log_device, wal_bytes: None, store_id: [0xcd; 16], wipe })
+    format_device(&FormatRequest {
+        device,
+        log_device,
+        wal_bytes: None,
+        store_id: [0xcd; 16],
+        wipe,
+        encrypt: None,
+    })
 }
 
 fn write_at(path: &Path, offset: u64, bytes: &[u8]) {
