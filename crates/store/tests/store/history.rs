@@ -186,7 +186,7 @@ impl History {
 
     /// Lets everything that was begun end.
     fn settle(&mut self) {
-        while !self.poisoned && !(self.pending.is_empty() && self.owners.is_empty()) {
+        while !self.poisoned && (!self.pending.is_empty() || !self.owners.is_empty()) {
             self.store.flush();
             self.take_requests_and_events();
             self.complete_one();

@@ -129,14 +129,13 @@ impl SimulatedDisk {
         let percent = random.pick(&[0, 30, 70, 95, 100]);
         // Whole blocks may arrive while others do not, or all of them may be torn.
         let tears = random.chance(50);
-        let mut block = offset / BLOCK;
-        for bytes in segments.iter().flat_map(|segment| segment.bytes().chunks_exact(BLOCK_BYTES)) {
+        let blocks = segments.iter().flat_map(|segment| segment.bytes().chunks_exact(BLOCK_BYTES));
+        for (block, bytes) in (offset / BLOCK..).zip(blocks) {
             let percent = if tears { percent } else { 100 * u64::from(random.chance(percent)) };
             let medium = self.medium(device);
             medium.keep_partly(block, &Arc::new(bytes.try_into().unwrap()), percent, random);
             // What is synced may not be replaced by an older write, whether this one was or not.
             medium.time += 1;
-            block += 1;
         }
     }
 
