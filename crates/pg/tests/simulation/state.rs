@@ -74,6 +74,12 @@ impl Object {
                 let end = ((offset + length) / BLOCK_BYTES as u64) as u32;
                 self.blocks.retain(|block, _| !(first..end).contains(block));
             }
+            Mutation::Truncate { size_bytes } => {
+                let end = (size_bytes / BLOCK_BYTES as u64) as u32;
+                self.blocks.retain(|block, _| *block < end);
+                self.size = *size_bytes;
+            }
+            Mutation::CloneFrom { .. } => unreachable!("no workload clones yet"),
             Mutation::Create | Mutation::Remove => {}
             Mutation::OmapSet { key, value } => drop(self.omap.insert(key.clone(), value.clone())),
             Mutation::OmapRemove { key } => drop(self.omap.remove(key)),

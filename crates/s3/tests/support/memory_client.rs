@@ -213,7 +213,9 @@ fn apply(object: &mut MemoryObject, mutation: &Mutation, payload: &mut Bytes) ->
                 write_seals(object, *offset, *length, seals)?;
             }
         }
-        Mutation::Zero { .. } => return Err(invalid("the gateway zeroes nothing")),
+        Mutation::Zero { .. } | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => {
+            return Err(invalid("the gateway zeroes, cuts and clones nothing"));
+        }
         Mutation::Create | Mutation::Remove => {}
         Mutation::OmapSet { key, value } => drop(object.omap.insert(key.clone(), value.clone())),
         Mutation::OmapRemove { key } => drop(object.omap.remove(key)),
