@@ -150,8 +150,8 @@ fn misplaced(page: &Page, place: &Place) -> Option<String> {
     // The first entry of a branch stands for everything below the second, whatever its own key says.
     let first = usize::from(page.kind() == PageKind::Branch);
     let keys = || (0..page.count()).map(|index| page.key(index));
-    if let Some(index) = keys().zip(keys().skip(1)).position(|(key, next)| key >= next) {
-        return Some(format!("entry {} is not above the one before", index + 1));
+    if let Some(index) = keys().skip(first).zip(keys().skip(first + 1)).position(|(key, next)| key >= next) {
+        return Some(format!("entry {} is not above the one before", first + index + 1));
     }
     let outside = |key: &Vec<u8>| &key[..] < place.lower || place.upper.is_some_and(|upper| &key[..] >= upper);
     let index = keys().skip(first).position(|key| outside(&key))?;

@@ -104,7 +104,7 @@ fn rot_of_the_newest_record_shows_the_state_before_it() {
         disk.rot(newest.device, newest.block, &mut history.random);
         let mut store = Store::open(&mut disk, history.next_incarnation()).expect("it looks like a torn end");
         // What is found is nevertheless a state that the group had.
-        history.groups.iter_mut().for_each(|group| group.forget_one_acknowledgement());
+        history.groups.iter_mut().for_each(|group| group.forget_newest_record());
         verify_recovered(&mut store, &mut disk, &history.groups, 1).expect("nothing else is damaged");
     });
 }

@@ -15,6 +15,9 @@ use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{Damage, verify_group};
 use crate::workload::Profile;
 
+/// Reads that a history has under way at once.
+const READS_MAX: usize = 8;
+
 /// The states that a group may be found in after a power cut.
 #[derive(Clone)]
 pub struct GroupHistory {
@@ -22,6 +25,8 @@ pub struct GroupHistory {
     first: u64,
     states: VecDeque<ModelPg>,
     acknowledged: u64,
+    /// The same when the newest record was written.
+    acknowledged_before_record: u64,
 }
 
 impl GroupHistory {
@@ -37,13 +42,14 @@ impl GroupHistory {
         self.recovered_at(self.first + self.states.len() as u64 - 1);
     }
 
-    /// The newest acknowledgement is not believed.
-    pub fn forget_one_acknowledgement(&mut self) {
-        self.acknowledged = self.acknowledged.saturating_sub(1).max(self.first);
+    /// What was acknowledged since the newest record was written is lost with it.
+    pub fn forget_newest_record(&mut self) {
+        self.acknowledged = self.acknowledged_before_record.max(self.first);
     }
 
     /// What lies behind is lost, everything before is there for good.
     pub fn recovered_at(&mut self, head: u64) {
+        self.acknowledged_before_record = head;
         self.states.truncate((head - self.first) as usize + 1);
         self.acknowledged = head;
         self.forget_below(head);
@@ -99,6 +105,8 @@ pub struct RecordPlace {
     pub device: Device,
     pub block: u64,
     pub block_count: u64,
+    incarnation: u64,
+    sequence: u64,
 }
 
 impl RecordPlace {
@@ -133,7 +141,12 @@ impl History {
     pub fn new(profile: Profile, random: Random) -> Self {
         let mut disk = profile.format();
         let store = Store::open(&mut disk, 1).expect("a fresh store opens");
-        let group = GroupHistory { first: 0, states: [ModelPg::default()].into(), acknowledged: 0 };
+        let group = GroupHistory {
+            first: 0,
+            states: [ModelPg::default()].into(),
+            acknowledged: 0,
+            acknowledged_before_record: 0,
+        };
         let groups = vec![group; profile.pg_count];
         History {
             random,
@@ -165,7 +178,8 @@ impl History {
             0..7 if self.store.has_log_room() => self.submit(),
             7 if self.random.chance(10) => self.store.start_checkpoint(),
             7 if self.random.chance(5) => self.change_budgets(),
-            8 if !self.only_writes => self.start_read(),
+            // A device that does requests in any order would never come to the end of more of them.
+            8 if !self.only_writes && self.reads.len() < READS_MAX => self.start_read(),
             9..12 => self.store.flush(),
             _ => has_written = self.complete_one(),
         }
@@ -246,9 +260,20 @@ impl History {
         if let DiskOperation::Write { offset, segments, .. } = &request.operation
             && segments[0].bytes().starts_with(MAGIC)
         {
+            let number = |from: usize| u64::from_le_bytes(segments[0].bytes()[from..from + 8].try_into().unwrap());
+            let (incarnation, sequence) = (number(8), number(16));
+            // Of two that are in flight the device may do the second one first.
+            if self
+                .newest_record
+                .is_some_and(|newest| newest.incarnation == incarnation && newest.sequence > sequence)
+            {
+                return;
+            }
             let block_count = segments.iter().map(|segment| segment.block_count as u64).sum();
             let block = offset / atoll_base::BLOCK_BYTES as u64;
-            self.newest_record = Some(RecordPlace { device: request.device, block, block_count });
+            self.groups.iter_mut().for_each(|group| group.acknowledged_before_record = group.acknowledged);
+            let device = request.device;
+            self.newest_record = Some(RecordPlace { device, block, block_count, incarnation, sequence });
         }
     }
 
@@ -375,7 +400,9 @@ impl History {
     /// Forgets states that neither a power cut nor a read can bring back.
     fn forget(&mut self, pg: usize) {
         let reads = self.reads.values().filter(|read| read.pg == pg).map(|read| read.since);
-        let oldest = reads.min().unwrap_or(u64::MAX).min(self.groups[pg].acknowledged);
+        let group = &self.groups[pg];
+        let known = group.acknowledged.min(group.acknowledged_before_record);
+        let oldest = reads.min().unwrap_or(u64::MAX).min(known);
         self.groups[pg].forget_below(oldest);
     }
 
