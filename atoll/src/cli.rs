@@ -456,9 +456,12 @@ pub struct StoreBenchArguments {
     /// Run fio on the same device in turns with the store
     #[arg(long)]
     pub fio: bool,
-    /// Memory for the store's metadata [stores do not take it yet]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, hide = true)]
+    /// Memory for the store's metadata, and as much for small writes in the log [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
     pub memory: Option<u64>,
+    /// Encrypt the device at rest (LUKS2, with a key that is thrown away)
+    #[arg(long)]
+    pub luks: bool,
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,

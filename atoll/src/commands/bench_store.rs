@@ -21,6 +21,7 @@ pub fn run(arguments: StoreBenchArguments) -> anyhow::Result<()> {
         workloads: arguments.workloads,
         with_fio: arguments.fio,
         memory_bytes: arguments.memory,
+        with_luks: arguments.luks,
     };
     let rounds = bench.rounds;
     let prepared = bench.prepare(&progress_bar("filling"))?;

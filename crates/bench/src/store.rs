@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use atoll_base::BLOCK_BYTES;
 use atoll_base::limits::OBJECT_BYTES_MAX;
+use atoll_osd::DeviceKey;
 use atoll_store::DEVICE_BYTES_MIN;
 
 use self::engine::Engine;
@@ -46,8 +47,11 @@ pub struct StoreBench {
     pub workloads: Vec<Workload>,
     /// Whether fio runs the same in turns.
     pub with_fio: bool,
-    /// Memory that the store's metadata may take.
+    /// Memory that the store's metadata may take, and as much again for data that is not at its
+    /// place yet.
     pub memory_bytes: Option<u64>,
+    /// Whether the store is inside a LUKS2 volume with a key that is thrown away.
+    pub with_luks: bool,
 }
 
 const PREFILL: Workload = Workload { block_bytes: OBJECT_BYTES_MAX, pattern: AccessPattern::Write, depth: 8 };
@@ -83,8 +87,9 @@ impl StoreBench {
         let fio_version = self.with_fio.then(fio::version).transpose()?;
         let objects = Objects::new(self.working_set_bytes);
         let objects_bytes = objects.count() as u64 * OBJECT_BYTES_MAX;
-        let target =
+        let mut target =
             Target::claim(&self.device, self.size_bytes, self.with_fio.then_some(objects_bytes), self.wipe)?;
+        target.key = self.with_luks.then(DeviceKey::ephemeral);
         let (done, all) = (Cell::new(0), target.layout_bytes() + objects_bytes);
         let mut advance = |bytes| {
             done.set(done.get() + bytes);
@@ -135,9 +140,11 @@ impl PreparedStoreBench {
             device: self.bench.device.display().to_string(),
             size_bytes: self.bench.size_bytes,
             working_set_bytes: self.objects.count() as u64 * OBJECT_BYTES_MAX,
-            protections: "store: every ack durable (RWF_DSYNC), CRC-32C per 4 KiB, a seal of 28 bytes per 4 KiB \
-                          stored (sealing itself is the client's); fio: O_DSYNC, no checks"
-                .into(),
+            protections: format!(
+                "store: every ack durable (RWF_DSYNC), CRC-32C per 4 KiB, a seal of 28 bytes per 4 KiB stored (sealing \
+                 itself is the client's), LUKS2 at rest {}; fio: O_DSYNC, no checks",
+                if self.bench.with_luks { "on" } else { "off" }
+            ),
             kernel: kernel(),
             cpu: cpu(),
             fio_version: self.fio_version.take(),

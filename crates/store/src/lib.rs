@@ -16,6 +16,7 @@ mod dump;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
+mod group_commit;
 mod groups;
 mod layout;
 mod lookup;

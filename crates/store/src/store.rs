@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use atoll_base::{BLOCK_BYTES, LogEntry, Mutation, PgId, Transaction, Version};
-use bytes::Bytes;
 
 use crate::allocator::Allocator;
 use crate::checkpoint::Checkpoint;
-use crate::disk::{Device, DiskOperation, DiskRequest, DiskResult, Segment, WRITE_SEGMENTS_MAX};
+use crate::disk::{Device, DiskOperation, DiskRequest, DiskResult, Segment};
 use crate::error::StoreError;
+use crate::group_commit::{Accepted, WAL_WRITES_IN_FLIGHT_MAX, Wal};
 use crate::groups::PgState;
 use crate::layout::Layout;
 use crate::lookup::{LoadId, Loads};
@@ -20,9 +20,7 @@ use crate::plan::{Plan, check_prepared, plan, validate};
 use crate::read::{ReadData, ReadError, ReadPiece, Reads};
 use crate::scrub::{ScrubError, ScrubPiece, ScrubResult, Scrubs};
 use crate::superblock::Superblock;
-use crate::wal::{
-    BATCH_BYTES, HEADER_BYTES, RECORD_BLOCKS_MAX, RecordHead, encode_record, encode_transaction, record_blocks,
-};
+use crate::wal::{RECORD_BLOCKS_MAX, encode_transaction, record_blocks};
 
 /// Names an accepted transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,36 +95,6 @@ pub(crate) enum Purpose {
     Checkpoint,
 }
 
-struct Accepted {
-    pg: PgId,
-    encoded: Bytes,
-    plan: Plan,
-    /// Data writes that must be durable before the log may mention them.
-    data_writes_left: usize,
-    reserved_blocks: u64,
-}
-
-struct Batch {
-    sequence: u64,
-    numbers: Vec<u64>,
-    is_durable: bool,
-}
-
-#[derive(Default)]
-struct Wal {
-    queue: VecDeque<u64>,
-    in_flight: VecDeque<Batch>,
-    /// Ring position of the next record.
-    position: u64,
-    next_sequence: u64,
-    durable_through: u64,
-    /// Blocks appended and trimmed since the store was opened, skipped ends of the ring included.
-    appended_blocks: u64,
-    trimmed_blocks: u64,
-    reserved_blocks: u64,
-}
-
-const WAL_WRITES_IN_FLIGHT_MAX: usize = 2;
 /// Share of the device that clients may not fill, so that recovery and deletes always have room.
 const RESERVE_SHARE: u32 = 20;
 const RESERVE_BLOCKS_MIN: u32 = (96 << 20) / BLOCK_BYTES as u32;
@@ -161,11 +129,11 @@ pub struct Store {
     pub(crate) usage: StoreUsage,
     pub(crate) page_budget_bytes: u64,
     pub(crate) pending_budget_bytes: u64,
-    accepted: BTreeMap<u64, Accepted>,
+    pub(crate) accepted: BTreeMap<u64, Accepted>,
     /// Transactions that are not in the log's queue yet, in order, per placement group.
-    pg_queues: BTreeMap<PgId, VecDeque<u64>>,
+    pub(crate) pg_queues: BTreeMap<PgId, VecDeque<u64>>,
     pgs_with_segment: VecDeque<PgId>,
-    wal: Wal,
+    pub(crate) wal: Wal,
     requests: VecDeque<DiskRequest>,
     purposes: BTreeMap<u64, Purpose>,
     next_id: u64,
@@ -289,15 +257,6 @@ impl Store {
         })
     }
 
-    fn wal_capacity_blocks(&self) -> u64 {
-        // One record's worth is set aside for the end of the ring that a long record skips.
-        self.layout.wal_blocks - 2 * RECORD_BLOCKS_MAX
-    }
-
-    fn wal_committed_blocks(&self) -> u64 {
-        self.wal.appended_blocks - self.wal.trimmed_blocks + self.wal.reserved_blocks
-    }
-
     /// Whether the log has room for any transaction. If not, wait for the checkpoint that runs.
     pub fn has_log_room(&self) -> bool {
         self.wal_committed_blocks() + RECORD_BLOCKS_MAX <= self.wal_capacity_blocks()
@@ -392,18 +351,6 @@ impl Store {
         count
     }
 
-    /// Moves the group's transactions whose data is durable into the log's queue, in order.
-    fn move_to_log(&mut self, pg: PgId) {
-        let Some(queue) = self.pg_queues.get_mut(&pg) else { return };
-        while let Some(number) = queue.front() {
-            if self.accepted[number].data_writes_left > 0 {
-                return;
-            }
-            self.wal.queue.extend(queue.pop_front());
-        }
-        self.pg_queues.remove(&pg);
-    }
-
     /// Writes what waits for the log. Call once per turn of the event loop, so that everything
     /// that arrived in the turn shares one write.
     pub fn flush(&mut self) {
@@ -443,103 +390,6 @@ impl Store {
         !self.freed.is_empty() && self.allocator.free_count() <= self.reserve_blocks() * 2
     }
 
-    fn write_batch(&mut self) {
-        let (mut numbers, mut texts, mut segments) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut text_bytes, mut data_blocks, mut reserved_blocks) = (0, 0, 0);
-        while let Some(&number) = self.wal.queue.front() {
-            let accepted = &self.accepted[&number];
-            let is_first = numbers.is_empty();
-            let grown =
-                text_bytes + accepted.encoded.len() + (data_blocks + accepted.inline_blocks()) * BLOCK_BYTES;
-            if !is_first && (grown > BATCH_BYTES || segments.len() + 2 > WRITE_SEGMENTS_MAX) {
-                break;
-            }
-            text_bytes += accepted.encoded.len();
-            texts.push(accepted.encoded.clone());
-            reserved_blocks += accepted.reserved_blocks;
-            let block_count = accepted.inline_blocks();
-            if block_count > 0 {
-                segments.push(Segment { buffer: Arc::clone(&accepted.plan.data), first_block: 0, block_count });
-                data_blocks += block_count;
-            }
-            numbers.push(number);
-            self.wal.queue.pop_front();
-        }
-        self.wal.reserved_blocks -= reserved_blocks;
-        let sequence = self.wal.next_sequence;
-        self.wal.next_sequence += 1;
-        let head = RecordHead {
-            incarnation: self.incarnation,
-            sequence,
-            durable_through: self.wal.durable_through,
-            generation: self.superblock.generation,
-        };
-        let text = Arc::new(encode_record(head, &texts, data_blocks));
-        segments.insert(0, Segment { block_count: text.block_count(), buffer: text, first_block: 0 });
-        let blocks = record_blocks(text_bytes, data_blocks);
-        let position = self.place_record(blocks);
-        self.note_places(&numbers, sequence, position + blocks - data_blocks as u64);
-        self.wal.in_flight.push_back(Batch { sequence, numbers, is_durable: false });
-        let offset = (self.layout.wal_start + position) * BLOCK_BYTES as u64;
-        let write = DiskOperation::Write { offset, segments, durable: true };
-        self.request_on(self.layout.wal_device, Purpose::Wal { sequence }, write);
-    }
-
-    /// Remembers where in the ring the data of small writes is.
-    fn note_places(&mut self, numbers: &[u64], sequence: u64, mut log_block: u64) {
-        for &number in numbers {
-            let plan = &self.accepted[&number].plan;
-            if plan.is_inline {
-                for block in plan.blocks() {
-                    self.overlay.logged(block, number, sequence, log_block);
-                    log_block += 1;
-                }
-            }
-        }
-    }
-
-    fn place_record(&mut self, blocks: u64) -> u64 {
-        let end_blocks = self.layout.wal_blocks - self.wal.position;
-        if end_blocks < blocks {
-            self.wal.appended_blocks += end_blocks;
-            self.wal.position = 0;
-        }
-        let position = self.wal.position;
-        self.wal.position += blocks;
-        self.wal.appended_blocks += blocks;
-        let used_blocks = self.wal.appended_blocks - self.wal.trimmed_blocks;
-        assert!(used_blocks <= self.layout.wal_blocks, "the log never overwrites what is not trimmed");
-        position
-    }
-
-    pub(crate) fn wal_head(&self) -> (u64, u64) {
-        // At the very end of the ring the next record can only be at its beginning.
-        let position = if self.wal.position == self.layout.wal_blocks { 0 } else { self.wal.position };
-        (position, self.wal.next_sequence)
-    }
-
-    pub(crate) fn wal_appended_blocks(&self) -> u64 {
-        self.wal.appended_blocks
-    }
-
-    pub(crate) fn wal_durable_through(&self) -> u64 {
-        self.wal.durable_through
-    }
-
-    /// Blocks that may be appended to the log while a checkpoint that began in time runs: one
-    /// begins when the log is half full, and a part is left for what comes unevenly.
-    pub(crate) fn wal_blocks_per_checkpoint(&self) -> u64 {
-        self.wal_capacity_blocks() / 3
-    }
-
-    pub(crate) fn trim_wal(&mut self, appended_blocks: u64) {
-        self.wal.trimmed_blocks = appended_blocks;
-    }
-
-    pub(crate) fn oldest_uncommitted_number(&self) -> Option<u64> {
-        self.accepted.keys().next().copied()
-    }
-
     /// Reports the end of a disk request.
     pub fn complete(&mut self, request_id: u64, result: DiskResult) {
         let purpose = self.purposes.remove(&request_id).expect("completions belong to requests");
@@ -562,33 +412,6 @@ impl Store {
             Purpose::Wal { sequence } => self.batch_written(sequence),
             Purpose::Checkpoint => self.checkpoint_request_done(request_id, buffer),
         }
-    }
-
-    fn data_written(&mut self, number: u64) {
-        let accepted = self.accepted.get_mut(&number).expect("a transaction waits for its data");
-        accepted.data_writes_left -= 1;
-        if accepted.data_writes_left == 0 {
-            for block in accepted.plan.blocks() {
-                self.overlay.remove_if_from(block, number);
-            }
-            let pg = accepted.pg;
-            self.move_to_log(pg);
-        }
-    }
-
-    fn batch_written(&mut self, sequence: u64) {
-        let batch = self.wal.in_flight.iter_mut().find(|batch| batch.sequence == sequence);
-        batch.expect("a record in flight is remembered").is_durable = true;
-        // A record counts only when all records before it are durable too: replay stops at a gap.
-        while self.wal.in_flight.front().is_some_and(|batch| batch.is_durable) {
-            let batch = self.wal.in_flight.pop_front().expect("looked at above");
-            self.wal.durable_through = batch.sequence;
-            for number in batch.numbers {
-                self.accepted.remove(&number);
-                self.events.push_back(StoreEvent::Committed(TransactionId(number)));
-            }
-        }
-        self.advance_checkpoint();
     }
 
     pub(crate) fn poison(&mut self, cause: String) {
@@ -629,14 +452,3 @@ impl Store {
         self.events.pop_front()
     }
 }
-
-impl Accepted {
-    fn inline_blocks(&self) -> usize {
-        if self.plan.is_inline { self.plan.data.block_count() } else { 0 }
-    }
-}
-
-const _: () = assert!(
-    RECORD_BLOCKS_MAX as usize * BLOCK_BYTES
-        > HEADER_BYTES + BATCH_BYTES + atoll_base::limits::CONTROL_BYTES_MAX + crate::plan::INLINE_BYTES_MAX
-);

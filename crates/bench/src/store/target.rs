@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use atoll_base::BlockBuffer;
-use atoll_osd::BlockingDevice;
+use atoll_osd::{BlockingDevice, DeviceKey};
 use atoll_reactor::DirectFile;
 use atoll_store::{FormatOptions, Store};
 
@@ -31,6 +31,8 @@ pub(super) struct Region {
 pub(super) struct Target {
     pub store: Region,
     pub fio: Option<Region>,
+    /// The key of the volume that the store is in, if it is in one.
+    pub key: Option<DeviceKey>,
 }
 
 fn device_error(path: &Path) -> impl Fn(io::Error) -> BenchError + '_ {
@@ -61,7 +63,7 @@ impl Target {
                 return Err(refuse(path, detail));
             }
             let behind = |size_bytes| Region { offset: store.size_bytes, size_bytes, ..store.clone() };
-            return Ok(Target { fio: fio_bytes.map(behind), store });
+            return Ok(Target { fio: fio_bytes.map(behind), store, key: None });
         }
         let mut beside = path.as_os_str().to_owned();
         beside.push(".fio");
@@ -72,7 +74,7 @@ impl Target {
         // A refusal must come before anything is changed.
         regions.clone().try_for_each(|region| check_file(region, wipe))?;
         regions.into_iter().try_for_each(make_file)?;
-        Ok(Target { store, fio })
+        Ok(Target { store, fio, key: None })
     }
 
     /// Bytes that [`Target::lay_out`] writes.
@@ -103,7 +105,13 @@ impl Target {
     /// Makes an empty store.
     pub fn format(&self) -> Result<(), BenchError> {
         let options = FormatOptions { store_id: *b"atoll bench stor", wal_bytes: WAL_BYTES, wal_is_apart: false };
-        Store::format(&mut self.device()?, options).map_err(|error| refuse(&self.store.path, error.to_string()))
+        let device = self.device()?;
+        let device = match &self.key {
+            Some(key) => device.encrypt(key),
+            None => Ok(device),
+        };
+        let mut device = device.map_err(|error| refuse(&self.store.path, error.to_string()))?;
+        Store::format(&mut device, options).map_err(|error| refuse(&self.store.path, error.to_string()))
     }
 
     /// Opens the store: it replays the log and makes a checkpoint, so that every run begins with an
@@ -113,7 +121,8 @@ impl Target {
         incarnation: u64,
         memory_bytes: Option<u64>,
     ) -> Result<(BlockingDevice, Store), BenchError> {
-        let mut device = self.device()?;
+        let device = self.device()?.unlock(self.key.as_ref());
+        let mut device = device.map_err(|error| refuse(&self.store.path, error.to_string()))?;
         let mut store =
             Store::open(&mut device, incarnation).map_err(|error| refuse(&self.store.path, error.to_string()))?;
         if let Some(bytes) = memory_bytes {
