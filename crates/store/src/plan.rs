@@ -163,6 +163,12 @@ pub(crate) fn plan(
     };
     let may_reuse = is_inline && info.is_some() && !transaction.mutations.iter().any(frees);
     let may_share = info.is_some_and(|info| info.may_share);
+    // Before anything costly is done: it would have to be done again if metadata must be loaded.
+    for mutation in &transaction.mutations {
+        let Mutation::Write { offset, length, .. } = mutation else { continue };
+        let end = (offset + u64::from(*length)).div_ceil(CHUNK_BYTES);
+        changes.look_at_chunks(&object, (offset / CHUNK_BYTES) as usize, end as usize)?;
+    }
     let mut data = BlockBuffer::for_overwriting(block_count as usize);
     let mut places = Vec::new();
     let (mut payload_position, mut first_block) = (0, 0);

@@ -94,6 +94,25 @@ impl<'a> Changes<'a> {
         Ok(self.set(key, Some(info.encode()))?)
     }
 
+    /// Looks at the chunks from `first` to `end` in one pass, so that single looks at them find them.
+    pub fn look_at_chunks(&mut self, object: &[u8], first: usize, end: usize) -> Result<(), Unready> {
+        if end == first + 1 {
+            self.get(&keys::chunk(object, first))?;
+            return Ok(());
+        }
+        let mut found: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        self.metadata.tree.scan(&keys::chunk(object, first), &keys::chunk(object, end), |key, value| {
+            found.insert(key.to_vec(), value.to_vec());
+            ControlFlow::Continue(())
+        })?;
+        for index in first..end {
+            let key = keys::chunk(object, index);
+            let value = found.remove(&key);
+            self.slots.entry(key).or_insert(Slot { value, is_changed: false });
+        }
+        Ok(())
+    }
+
     pub fn chunk(&mut self, object: &[u8], index: usize) -> Result<Chunk, Unready> {
         let value = self.get(&keys::chunk(object, index))?;
         Ok(value.map(Chunk::decode).transpose()?.unwrap_or_default())
