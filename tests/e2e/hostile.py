@@ -510,35 +510,20 @@ def check_blocks(cluster, blocks):
 
 # --- damage on a device
 
-def data_region(path):
-    """Where the data region of a device begins: docs/formats.md, the superblock."""
-    with open(path, "rb") as file:
-        block = file.read(4096)
-        size = os.fstat(file.fileno()).st_size
-    expect(block[:8] == b"ATOLSTOR", f"{path} does not begin with a superblock: {block[:16]!r}")
-    device_bytes, wal_bytes = struct.unpack("<QQ", block[36:52])
-    device_blocks = device_bytes // 4096
-    wal_blocks = max(4096, min(wal_bytes // 4096, device_blocks // 32))
-    start = (2 + wal_blocks + 2 * (device_blocks // 32)) * 4096
-    expect(device_bytes <= size and start < size, f"{path}: superblock says {device_bytes} bytes, WAL {wal_bytes}")
-    return start, size
+def dump(test, device, *arguments):
+    """What a stopped OSD's store holds, by `atoll store dump`."""
+    done = test.run(test.atoll, "store", "dump", "--device", device, "--json", *arguments)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def used_blocks(path, start):
-    """Offsets of non-zero 4 KiB blocks in the data region."""
+def data_offsets(test, device, rng):
+    """Offsets of blocks with data of objects. Damage of metadata is another matter: it makes the OSD refuse to serve."""
+    objects = [record for record in dump(test, device) if record["record"] == "object" and record["blocks"]]
     found = []
-    with open(path, "rb") as file:
-        place, end = start, file.seek(0, os.SEEK_END)
-        while place < end:
-            try:
-                place = os.lseek(file.fileno(), place, os.SEEK_DATA)
-            except OSError:
-                break
-            hole = os.lseek(file.fileno(), place, os.SEEK_HOLE)
-            for offset in range(place // 4096 * 4096, hole, 4096):
-                if os.pread(file.fileno(), 4096, offset).strip(b"\0"):
-                    found.append(offset)
-            place = hole
+    for of in rng.sample(objects, min(60, len(objects))):
+        for record in dump(test, device, "--pg", of["pg"], "--object", of["object"]):
+            for extent in record.get("extents", ()):
+                found += [(extent["device_block"] + index) * 4096 for index in range(len(extent["crcs"]))]
     return found
 
 
@@ -568,10 +553,9 @@ def rot(test):
         device = cluster.data / f"osd-{osd}" / "device"
         with test.step(f"atoll down; one byte changed in many blocks of osd.{osd}'s data region", fatal=True) as note:
             cluster.down()
-            start, size = data_region(device)
-            used = used_blocks(device, start)
-            expect(len(used) > 5000, f"only {len(used)} blocks are in use")
             rng = random.Random(osd)
+            used = data_offsets(test, device, rng)
+            expect(len(used) > 5000, f"only {len(used)} blocks with data were found")
             chosen = rng.sample(used, len(used) // 20)
             with open(device, "r+b") as file:
                 for offset in chosen:
@@ -579,7 +563,12 @@ def rot(test):
                     byte = os.pread(file.fileno(), 1, place)[0]
                     os.pwrite(file.fileno(), bytes([byte ^ 1 << rng.randrange(8)]), place)
                 os.fsync(file.fileno())
-            note(f"{len(chosen)} of {len(used)} blocks, data from byte {start} on")
+            note(f"{len(chosen)} of {len(used)} blocks")
+        with test.step("atoll store check --data finds the damage and says where it is") as note:
+            found = test.run(test.atoll, "store", "check", "--device", device, "--data", "--json", ok=(1,))
+            count = json.loads(found.stdout)["problem_count"]
+            expect(count == len(chosen), f"{count} problems, {len(chosen)} blocks were damaged")
+            note(f"{count} problems")
         with test.step("atoll up with the damaged device", fatal=True) as note:
             note(f"healthy after {cluster.up():.1f} s")
         with test.step("everything is read as it was written") as note:
