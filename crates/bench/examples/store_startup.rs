@@ -82,7 +82,7 @@ fn open(path: &Path, incarnation: u64) -> (BlockingDevice, Store) {
         started.elapsed().as_secs_f64(),
         usage.object_count,
         usage.metadata_page_count,
-        u64::from(usage.metadata_page_count) * BLOCK_BYTES as u64 >> 20,
+        (u64::from(usage.metadata_page_count) * BLOCK_BYTES as u64) >> 20,
         usage.metadata_memory_bytes >> 20,
     );
     (device, store)
