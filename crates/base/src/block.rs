@@ -72,15 +72,12 @@ impl BlockBuffer {
     }
 
     /// A buffer of `block_count` blocks, each as `fill` makes it. That gets the block's number and must
-    /// write all of its bytes; what it finds there is noise. Memory is written once, where filling a
-    /// zeroed buffer would write it twice.
+    /// write all of its bytes; what it finds there is noise.
     pub fn filled(block_count: usize, mut fill: impl FnMut(usize, &mut [u8])) -> Self {
-        let mut scratch = Block::zeroed();
-        let make = |number| {
-            fill(number, &mut scratch.0);
-            scratch
-        };
-        BlockBuffer { blocks: (0..block_count).map(make).collect() }
+        let mut buffer = BlockBuffer::for_overwriting(block_count);
+        let blocks = buffer.as_mut_slice().chunks_exact_mut(BLOCK_BYTES);
+        blocks.enumerate().for_each(|(number, block)| fill(number, block));
+        buffer
     }
 
     /// Length in blocks.
