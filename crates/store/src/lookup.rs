@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::disk::{DiskOperation, DiskResult};
 use crate::error::StoreError;
 use crate::metadata::{Changes, Cold, ObjectInfo, ObjectKey, OmapPage, Unready, keys};
+use crate::plan::{validate, written_bytes};
 use crate::store::{Purpose, Store, StoreEvent};
 
 /// Names something that [`Store::load`] was asked for.
@@ -127,8 +128,8 @@ impl Store {
             ReadRequest::Stat => Ok(()),
             ReadRequest::Data { offset, length } => {
                 let first = (*offset / BLOCK_BYTES as u64) as usize;
-                let end = (*offset + u64::from(*length)).div_ceil(BLOCK_BYTES as u64) as usize;
-                self.metadata.blocks(&object, first, end - first).map(drop)
+                let count = u64::from(*length).div_ceil(BLOCK_BYTES as u64) as usize;
+                self.metadata.blocks(&object, first, count).map(drop)
             }
             ReadRequest::OmapGet { key } => self.metadata.omap_value(&object, key).map(drop),
             ReadRequest::OmapList { prefix, from, limit } => {
@@ -146,6 +147,10 @@ impl Store {
     ) -> Result<(), Unready> {
         let object = keys::object(&ObjectKey { pg, name: name.clone() });
         let info = self.metadata.info(&object)?;
+        // Ranges come from clients. What breaks a rule will be refused and looks at nothing.
+        if validate(mutations, written_bytes(mutations), info.as_ref()).is_err() {
+            return Ok(());
+        }
         for condition in conditions {
             match condition {
                 Condition::ObjectExists | Condition::ObjectAbsent => {}
@@ -166,8 +171,8 @@ impl Store {
             for mutation in mutations {
                 let Mutation::Write { offset, length, .. } = mutation else { continue };
                 let first = *offset / crate::metadata::CHUNK_BYTES;
-                let end = (offset.saturating_add(u64::from(*length))).div_ceil(crate::metadata::CHUNK_BYTES);
-                for index in first..end.min(u64::from(u16::MAX)) {
+                let end = (offset + u64::from(*length)).div_ceil(crate::metadata::CHUNK_BYTES);
+                for index in first..end {
                     self.metadata.tree.touch(&keys::chunk(&object, index as usize))?;
                 }
             }

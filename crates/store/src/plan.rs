@@ -108,6 +108,13 @@ pub(crate) fn validate(
     Ok(block_count)
 }
 
+/// Bytes of payload that the mutations take.
+pub(crate) fn written_bytes(mutations: &[Mutation]) -> usize {
+    let length =
+        |mutation: &Mutation| if let Mutation::Write { length, .. } = mutation { *length as usize } else { 0 };
+    mutations.iter().map(length).sum()
+}
+
 fn validate_write(offset: u64, length: u32, size_bytes: u64) -> Result<u64, StoreError> {
     let end = offset.saturating_add(u64::from(length));
     if length == 0 || end > OBJECT_BYTES_MAX {

@@ -94,7 +94,10 @@ impl Metadata {
         if block_count == 0 {
             return Ok(());
         }
-        let (first, end) = (first_block / CHUNK_BLOCKS, (first_block + block_count).div_ceil(CHUNK_BLOCKS));
+        // No object has more, wherever a reader looks.
+        let chunks_max = OBJECT_BLOCKS_MAX / CHUNK_BLOCKS;
+        let first = (first_block / CHUNK_BLOCKS).min(chunks_max);
+        let end = first_block.saturating_add(block_count).div_ceil(CHUNK_BLOCKS).min(chunks_max);
         let mut damage = None;
         self.tree.scan(
             &keys::chunk(object, first),
@@ -123,7 +126,7 @@ impl Metadata {
     ) -> Result<Option<Seals>, Unready> {
         let Some((unit_bytes, seal_bytes)) = info.seal_shape() else { return Ok(None) };
         let unit = u64::from(unit_bytes);
-        let (first, end) = ((offset / unit) as usize, (offset + length).div_ceil(unit) as usize);
+        let (first, end) = ((offset / unit) as usize, offset.saturating_add(length).div_ceil(unit) as usize);
         let width = usize::from(seal_bytes);
         let units_per_chunk = (CHUNK_BYTES / unit) as usize;
         let mut bytes = vec![0; (end - first) * width];

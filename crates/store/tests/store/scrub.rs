@@ -58,6 +58,23 @@ fn replicas_that_came_about_differently_have_one_digest() {
     assert_eq!(scrub(&mut first, "nothing", true), Err(ScrubError::NoSuchObject));
 }
 
+/// Ranges come from clients and peers: wherever they point, nobody may panic.
+#[test]
+fn ranges_far_outside_are_looked_at_safely() {
+    let mut driver = Driver::new(1);
+    fill(&mut driver);
+    let name = key("object").name;
+    for offset in [u64::MAX, u64::MAX - 4095, 1 << 50, 8 << 20] {
+        let zero = Mutation::Zero { offset, length: offset };
+        assert!(driver.store.is_write_loaded(PG, &name, &[], &[zero]));
+        let write = Mutation::Write { offset, length: u32::MAX, seals: None };
+        assert!(driver.store.is_write_loaded(PG, &name, &[], &[write]));
+        driver.store.is_read_loaded(PG, &name, &atoll_base::ReadRequest::Data { offset, length: 4096 });
+        driver.store.read(key("object"), offset / 4096 * 4096, 4096);
+        assert!(matches!(driver.store.next_event(), Some(StoreEvent::Read { .. })));
+    }
+}
+
 #[test]
 fn rot_is_found_by_deep_scrubs_alone() {
     let mut driver = Driver::new(1);
