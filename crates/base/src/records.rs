@@ -50,6 +50,15 @@ pub struct OsdRecord {
     pub device_class: String,
     /// Size of its device in bytes.
     pub device_bytes: u64,
+    /// The rack of its host; empty if nobody has said.
+    #[serde(default)]
+    pub rack: String,
+    /// The zone (room, data centre) of its rack; empty if nobody has said.
+    #[serde(default)]
+    pub zone: String,
+    /// Holds no data by plan: what it has moves to others.
+    #[serde(default)]
+    pub is_out: bool,
 }
 
 /// The presence of a running OSD; the key is tied to its lease.
@@ -108,6 +117,10 @@ pub enum FailureDomain {
     /// Members on different hosts.
     #[default]
     Host,
+    /// Members in different racks.
+    Rack,
+    /// Members in different zones.
+    Zone,
 }
 
 /// A pool.
@@ -149,6 +162,40 @@ pub struct PgRecord {
 
 /// A placement group and its configuration.
 pub type PgMapEntry = (PgId, PgRecord);
+
+/// Where a placement group shall move, in place of what the CRUSH tree says: the balancer's work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PgTargetRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// The members that it shall have; the first shall be the primary.
+    pub members: Vec<OsdId>,
+}
+
+/// Something that an operator has told the cluster to leave alone for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClusterFlag {
+    /// OSDs that are down for long are not taken for lost.
+    NoOut,
+    /// Nothing is copied to OSDs that are not members yet.
+    NoBackfill,
+    /// The balancer moves nothing.
+    NoRebalance,
+    /// No scheduled scrubs.
+    NoScrub,
+    /// No scheduled deep scrubs.
+    NoDeepScrub,
+}
+
+/// The flags that are set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlagsRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Each with the Unix time, in milliseconds, when it was set.
+    pub flags: std::collections::BTreeMap<ClusterFlag, u64>,
+}
 
 /// A block image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

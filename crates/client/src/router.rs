@@ -346,6 +346,9 @@ mod tests {
             weight: 1.0,
             device_class: "ssd".into(),
             device_bytes: 1,
+            rack: String::new(),
+            zone: String::new(),
+            is_out: false,
         };
         let up = |id: u32| OsdUpRecord {
             format: 1,

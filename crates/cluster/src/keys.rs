@@ -17,6 +17,10 @@ pub const OSD_USAGE: &str = "/atoll/osd_usage/";
 pub const POOLS: &str = "/atoll/pools/";
 /// Of placement-group configurations.
 pub const PGS: &str = "/atoll/pgs/";
+/// Of where the balancer wants placement groups.
+pub const PG_TARGETS: &str = "/atoll/pg_targets/";
+/// What operators have told the cluster to leave alone.
+pub const FLAGS: &str = "/atoll/flags";
 /// Of images.
 pub const IMAGES: &str = "/atoll/images/";
 /// Of writers' locks on images.
@@ -51,6 +55,11 @@ pub fn pool(id: PoolId) -> String {
 /// The configuration of a placement group.
 pub fn pg(id: PgId) -> String {
     format!("{PGS}{id}")
+}
+
+/// Where the balancer wants a placement group.
+pub fn pg_target(id: PgId) -> String {
+    format!("{PG_TARGETS}{id}")
 }
 
 /// Of the placement groups of one pool.
@@ -111,8 +120,21 @@ mod tests {
 
     #[test]
     fn no_prefix_holds_another() {
-        let all =
-            [OSDS, OSD_UP, OSD_USAGE, POOLS, PGS, IMAGES, IMAGE_LOCKS, BUCKETS, USERS, AUTHORIZED_KEYS, CLUSTER];
+        let all = [
+            OSDS,
+            OSD_UP,
+            OSD_USAGE,
+            POOLS,
+            PGS,
+            PG_TARGETS,
+            FLAGS,
+            IMAGES,
+            IMAGE_LOCKS,
+            BUCKETS,
+            USERS,
+            AUTHORIZED_KEYS,
+            CLUSTER,
+        ];
         for (index, one) in all.iter().enumerate() {
             assert!(all.iter().enumerate().all(|(other, prefix)| other == index || !prefix.starts_with(one)));
         }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PgRecord, PoolRecord};
+use atoll_base::records::{
+    AuthorizedKeyRecord, FlagsRecord, OsdRecord, OsdUpRecord, PgRecord, PgTargetRecord, PoolRecord,
+};
 use atoll_base::{OsdId, PgId, PoolId};
 use serde::de::DeserializeOwned;
 
@@ -24,6 +26,10 @@ pub struct ClusterMap {
     pub pools: BTreeMap<PoolId, PoolRecord>,
     /// The configurations of all placement groups.
     pub pgs: BTreeMap<PgId, PgEntry>,
+    /// Where the balancer wants placement groups, if not where the CRUSH tree puts them.
+    pub pg_targets: BTreeMap<PgId, PgTargetRecord>,
+    /// What operators have told the cluster to leave alone.
+    pub flags: FlagsRecord,
     /// The static keys that may connect to OSDs, by their hexadecimal.
     pub authorized_keys: BTreeMap<String, AuthorizedKeyRecord>,
 }
@@ -39,6 +45,10 @@ pub enum MapChange {
     Pool(PoolId, Option<PoolRecord>),
     /// A placement group's configuration; `None` when its pool was removed.
     Pg(PgId, Option<PgEntry>),
+    /// Where the balancer wants a placement group; `None` when it has no wish any more.
+    PgTarget(PgId, Option<PgTargetRecord>),
+    /// The flags.
+    Flags(FlagsRecord),
     /// An authorised key; `None` when it was revoked.
     AuthorizedKey(String, Option<AuthorizedKeyRecord>),
 }
@@ -72,6 +82,11 @@ fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
         let revision = value.map_or(0, |(_, revision)| revision);
         let entry: Option<PgRecord> = record(key, value)?;
         Some(MapChange::Pg(id, entry.map(|record| (record, revision))))
+    } else if let Some(id) = key.strip_prefix(keys::PG_TARGETS) {
+        Some(MapChange::PgTarget(id.parse().ok()?, record(key, value)?))
+    } else if key == keys::FLAGS {
+        let flags: Option<FlagsRecord> = record(key, value)?;
+        Some(MapChange::Flags(flags.unwrap_or_default()))
     } else {
         let key_name = key.strip_prefix(keys::AUTHORIZED_KEYS)?;
         Some(MapChange::AuthorizedKey(key_name.to_owned(), record(key, value)?))
@@ -103,6 +118,8 @@ impl ClusterMap {
             MapChange::Up(id, record) => set(&mut self.up, id, record),
             MapChange::Pool(id, record) => set(&mut self.pools, id, record),
             MapChange::Pg(id, entry) => set(&mut self.pgs, id, entry),
+            MapChange::PgTarget(id, record) => set(&mut self.pg_targets, id, record),
+            MapChange::Flags(flags) => self.flags = flags,
             MapChange::AuthorizedKey(key, record) => set(&mut self.authorized_keys, key, record),
         }
     }
@@ -122,12 +139,16 @@ impl ClusterMap {
         changes.extend(gone(&self.up, &newer.up).into_iter().map(|id| MapChange::Up(id, None)));
         changes.extend(gone(&self.pools, &newer.pools).into_iter().map(|id| MapChange::Pool(id, None)));
         changes.extend(gone(&self.pgs, &newer.pgs).into_iter().map(|id| MapChange::Pg(id, None)));
+        changes
+            .extend(gone(&self.pg_targets, &newer.pg_targets).into_iter().map(|id| MapChange::PgTarget(id, None)));
         let revoked = gone(&self.authorized_keys, &newer.authorized_keys);
         changes.extend(revoked.into_iter().map(|key| MapChange::AuthorizedKey(key, None)));
         changes.extend(newer.osds.into_iter().map(|(id, record)| MapChange::Osd(id, Some(record))));
         changes.extend(newer.up.into_iter().map(|(id, record)| MapChange::Up(id, Some(record))));
         changes.extend(newer.pools.into_iter().map(|(id, record)| MapChange::Pool(id, Some(record))));
         changes.extend(newer.pgs.into_iter().map(|(id, entry)| MapChange::Pg(id, Some(entry))));
+        changes.extend(newer.pg_targets.into_iter().map(|(id, record)| MapChange::PgTarget(id, Some(record))));
+        changes.push(MapChange::Flags(newer.flags));
         let keys = newer.authorized_keys.into_iter();
         changes.extend(keys.map(|(key, record)| MapChange::AuthorizedKey(key, Some(record))));
         changes

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{FailureDomain, OsdRecord};
+use atoll_base::records::{FailureDomain, OsdRecord, PgTargetRecord, PoolRecord, Redundancy};
 use atoll_base::{ObjectName, OsdId, PgId, PoolId};
 
 /// Why no set of OSDs can be chosen.
@@ -77,6 +77,8 @@ pub fn target_set(
         let name = match failure_domain {
             FailureDomain::Osd => osd.id.to_string(),
             FailureDomain::Host => osd.host.clone(),
+            FailureDomain::Rack => osd.rack.clone(),
+            FailureDomain::Zone => osd.zone.clone(),
         };
         domains.entry(name).or_default().push(osd);
     }
@@ -98,6 +100,34 @@ pub fn target_set(
     Ok(chosen)
 }
 
+/// The members that a placement group should have now, the primary first: what the balancer wants,
+/// or else what the CRUSH tree says. Fewer than the pool's size if there are too few failure
+/// domains.
+pub fn target(
+    pg: PgId,
+    pool: &PoolRecord,
+    osds: &BTreeMap<OsdId, OsdRecord>,
+    wanted: Option<&PgTargetRecord>,
+) -> Vec<OsdId> {
+    let is_usable = |osd: &&OsdRecord| {
+        let class_fits = pool.device_class.as_ref().is_none_or(|class| *class == osd.device_class);
+        !osd.is_out && osd.weight > 0.0 && class_fits
+    };
+    let usable: Vec<OsdRecord> = osds.values().filter(is_usable).cloned().collect();
+    let Redundancy::Replicated { size, .. } = pool.redundancy;
+    if let Some(wanted) = wanted
+        && wanted.members.iter().all(|member| usable.iter().any(|osd| osd.id == *member))
+    {
+        return wanted.members.clone();
+    }
+    match target_set(pg, size, pool.failure_domain, &usable) {
+        Ok(members) => members,
+        Err(PlacementError::TooFewDomains { available, .. }) => {
+            target_set(pg, available, pool.failure_domain, &usable).unwrap_or_default()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +141,9 @@ mod tests {
             weight,
             device_class: "ssd".into(),
             device_bytes: 1 << 40,
+            rack: String::new(),
+            zone: String::new(),
+            is_out: false,
         }
     }
 

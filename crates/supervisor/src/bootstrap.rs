@@ -216,6 +216,9 @@ async fn write_osds(
             host: host.trim().into(),
             public_key: public_key.clone(),
             weight: device_bytes as f64 / (1_u64 << 40) as f64,
+            rack: String::new(),
+            zone: String::new(),
+            is_out: false,
             device_class: "ssd".into(),
             device_bytes,
         };
