@@ -87,6 +87,19 @@ pub enum Mutation {
         /// Where the old value goes.
         displaced_to: Bytes,
     },
+    /// Says which write the object's state is that of. Only between members: a copy that was made
+    /// from another one has the other one's version.
+    SetVersion {
+        /// The version of the object's last change.
+        version: Version,
+    },
+    /// Forgets the entries of the group's log that are newer, so that the member's history ends
+    /// there. Only between members, in the group's own object: what a member has that the group
+    /// does not have was never acknowledged.
+    ResetLog {
+        /// The new head.
+        head: Version,
+    },
 }
 
 /// What must hold for a write to be done at all; otherwise it is refused and nothing changes.
@@ -269,7 +282,12 @@ impl Mutation {
         const FIXED: usize = 64;
         let variable = match self {
             Mutation::Write { seals, .. } => seals.as_ref().map_or(0, |seals| seals.bytes.len()),
-            Mutation::Zero { .. } | Mutation::Truncate { .. } | Mutation::Create | Mutation::Remove => 0,
+            Mutation::Zero { .. }
+            | Mutation::Truncate { .. }
+            | Mutation::Create
+            | Mutation::Remove
+            | Mutation::SetVersion { .. }
+            | Mutation::ResetLog { .. } => 0,
             Mutation::CloneFrom { source } => source.as_str().len(),
             Mutation::OmapSet { key, value } => 2 * key.len() + value.len(),
             Mutation::OmapRemove { key } => 2 * key.len(),
@@ -278,6 +296,13 @@ impl Mutation {
             }
         };
         FIXED + variable
+    }
+}
+
+impl Mutation {
+    /// Whether clients may ask for it.
+    pub fn is_for_clients(&self) -> bool {
+        !matches!(self, Mutation::SetVersion { .. } | Mutation::ResetLog { .. })
     }
 }
 
@@ -326,7 +351,7 @@ impl Touched {
             match mutation {
                 Mutation::Write { offset, length, .. } => touched.add_range(*offset, u64::from(*length)),
                 Mutation::Zero { offset, length } => touched.add_range(*offset, *length),
-                Mutation::Create => {}
+                Mutation::Create | Mutation::SetVersion { .. } | Mutation::ResetLog { .. } => {}
                 Mutation::Remove | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => touched.whole = true,
                 Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
                     touched.omap_keys.push(key.clone())

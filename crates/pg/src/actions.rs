@@ -65,10 +65,14 @@ pub enum Action {
         /// What to read.
         request: ReadRequest,
     },
-    /// List all objects of the group but its own one; answer with [`crate::Pg::objects_listed`].
+    /// List objects of the group but its own one, with the versions of their last changes, in
+    /// order and at most [`atoll_base::limits::OBJECTS_LISTED_MAX`]; answer with
+    /// [`crate::Pg::objects_listed`].
     ListObjects {
         /// Repeated in the answer.
         token: Token,
+        /// Only objects behind this one.
+        after: Option<ObjectName>,
     },
     /// Read the parts of an object that a lagging member lacks, as transactions that bring it
     /// level; answer with [`crate::Pg::sync_ready`]. Nothing need be loaded: the shell loads what
@@ -172,6 +176,16 @@ pub trait ObjectView {
     /// Whether a submission of the group would be taken at once. The primary starts no write
     /// without it.
     fn has_room(&self, pg: PgId) -> bool;
+
+    /// Milliseconds of this OSD's monotonic clock, read since the event that is being handled came
+    /// in.
+    fn now_ms(&self) -> u64;
+
+    /// Until when another member helps no other primary (see [`crate::Leases`]).
+    fn lease_held_until_ms(&self, peer: OsdId) -> u64;
+
+    /// Until when this OSD is bound to a peer or, without one, to whomever it has forgotten.
+    fn lease_granted_until_ms(&self, peer: Option<OsdId>) -> u64;
 
     /// Whether data read from another copy is what this copy's checks say it must be.
     fn matches_checks(&self, pg: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool;

@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 use atoll_base::limits::{PAYLOAD_BYTES_MAX, PG_IN_FLIGHT_MAX};
 use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
 use atoll_base::{
-    BLOCK_BYTES, Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal,
-    RequestId, Touched, Transaction, Version, WriteRequest,
+    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal, RequestId,
+    Touched, Transaction, Version, WriteRequest,
 };
 use atoll_placement::pg_of_object;
 use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, Lookup, ObjectView, ReadAnswer, ReadFailure, Token};
-use crate::group::{CopyRead, InFlight, Pg, PgState, ReadPurpose, Submission, meta_object};
+use crate::copies::CopyRead;
+use crate::group::{InFlight, Pg, PgState, ReadPurpose, Submission, meta_object};
 use crate::retries::Known;
 
 /// Requests that may wait in one group before clients are told to come back.
@@ -37,7 +38,7 @@ pub(crate) struct WaitingRequest {
 }
 
 impl WaitingRequest {
-    fn new(client: ClientId, sequence: u64, object: ObjectName, what: Waiting) -> Self {
+    pub(crate) fn new(client: ClientId, sequence: u64, object: ObjectName, what: Waiting) -> Self {
         WaitingRequest { client, sequence, object, what, loading: None }
     }
 }
@@ -59,7 +60,10 @@ impl Pg {
         view: &impl ObjectView,
     ) {
         let sequence = id.sequence;
-        let checked = self.may_read().and_then(|()| self.check_place(&object)).and_then(|()| check_read(&request));
+        if !self.is_primary() {
+            return self.reply_read(client, sequence, Err(Refusal::NotPrimary), Bytes::new());
+        }
+        let checked = self.check_place(&object).and_then(|()| check_read(&request));
         if let Err(refusal) = checked {
             return self.reply_read(client, sequence, Err(refusal), Bytes::new());
         }
@@ -82,14 +86,11 @@ impl Pg {
         if self.take_over_retry(client, id) {
             return;
         }
-        if self.state != PgState::Active {
-            let refusal = self.inactive();
-            return self.reply_written(client, sequence, Err(refusal));
-        }
         self.retries.forget_below(id.session, answered_below);
         let checked = self
             .check_place(&request.object)
             .and_then(|()| self.check_clone_sources(&request))
+            .and_then(|()| check_mutations(&request))
             .and_then(|()| request.check_size())
             .and_then(|()| check_meta_write(&request));
         if let Err(refusal) = checked {
@@ -112,9 +113,11 @@ impl Pg {
             waiting.client = client;
             return true;
         }
-        if self.state != PgState::Active {
-            return false;
-        }
+        self.state == PgState::Active && self.answer_known(client, id)
+    }
+
+    /// Answers a request whose outcome is known.
+    fn answer_known(&mut self, client: ClientId, id: RequestId) -> bool {
         let outcome = match self.retries.find(id) {
             Known::Nothing => return false,
             Known::Outcome(outcome) => outcome,
@@ -124,20 +127,15 @@ impl Pg {
         true
     }
 
-    fn may_read(&self) -> Result<(), Refusal> {
-        match self.state {
-            _ if !self.is_primary() => Err(Refusal::NotPrimary),
-            PgState::Active => Ok(()),
-            // With fixed members nobody else can have become primary, so what was committed here
-            // is still the newest.
-            _ if self.was_active => Ok(()),
-            _ => Err(self.inactive()),
-        }
+    /// Whether all other members still help no other primary, so that what is committed here is the
+    /// newest there is.
+    fn holds_leases(&self, view: &impl ObjectView) -> bool {
+        self.others().iter().all(|member| view.now_ms() < view.lease_held_until_ms(*member))
     }
 
     fn check_place(&self, object: &ObjectName) -> Result<(), Refusal> {
         let is_here =
-            object.as_str() == PG_META_OBJECT || pg_of_object(self.id.pool, object, self.pg_num) == self.id;
+            object.as_str() == PG_META_OBJECT || pg_of_object(self.id.pool, object, self.policy.pg_num) == self.id;
         if is_here {
             return Ok(());
         }
@@ -157,7 +155,7 @@ impl Pg {
         Ok(())
     }
 
-    fn enqueue(&mut self, request: WaitingRequest, view: &impl ObjectView) {
+    pub(crate) fn enqueue(&mut self, request: WaitingRequest, view: &impl ObjectView) {
         let must_queue = self.waiting.iter().any(|waiting| waiting.object == request.object);
         let attempt = if must_queue { Attempt::MustWait(Box::new(request)) } else { self.start(request, view) };
         let Attempt::MustWait(request) = attempt else { return };
@@ -175,17 +173,16 @@ impl Pg {
         }
     }
 
-    /// The group stops serving writes: what waits is sent back, to be retried.
-    pub(crate) fn refuse_waiting(&mut self) {
+    /// What waits is sent back, to be retried.
+    pub(crate) fn refuse_waiting(&mut self, refusal: &Refusal) {
         for request in std::mem::take(&mut self.waiting) {
-            let refusal = if self.is_primary() { self.inactive() } else { Refusal::NotPrimary };
-            self.refuse(request, refusal);
+            self.refuse(request, refusal.clone());
         }
     }
 
     /// Starts whatever can be started, in order per object.
     pub(crate) fn start_waiting(&mut self, view: &impl ObjectView) {
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() || self.state != PgState::Active {
             return;
         }
         let mut blocked: BTreeSet<ObjectName> = BTreeSet::new();
@@ -222,25 +219,10 @@ impl Pg {
         Attempt::MustWait(Box::new(request))
     }
 
-    /// Reads for another member. It keeps no order with anything, because the other member checks
-    /// what it gets.
-    pub(crate) fn read_when_loaded(
-        &mut self,
-        purpose: ReadPurpose,
-        object: ObjectName,
-        request: ReadRequest,
-        view: &impl ObjectView,
-    ) {
-        let token = self.token();
-        if view.is_read_loaded(self.id, &object, &request) {
-            self.reads.insert(token, purpose);
-            return self.actions.push_back(Action::Read { token, object, request });
-        }
-        self.copies_loading.insert(token, (purpose, object.clone(), request.clone()));
-        self.actions.push_back(Action::Load { token, lookup: Lookup::Read { object, request } });
-    }
-
     fn start(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+        if self.state != PgState::Active {
+            return Attempt::MustWait(Box::new(request));
+        }
         if request.loading.is_some() {
             // One load at a time: asking again at every attempt would never come to an end.
             return Attempt::MustWait(Box::new(request));
@@ -248,7 +230,7 @@ impl Pg {
         match request.what {
             Waiting::Read(ref read) => {
                 let mut in_flight = self.in_flight.iter();
-                if in_flight.any(|write| write.shows_in(&request.object, read)) {
+                if in_flight.any(|write| write.shows_in(&request.object, read)) || !self.holds_leases(view) {
                     return Attempt::MustWait(Box::new(request));
                 }
                 if !view.is_read_loaded(self.id, &request.object, read) {
@@ -269,7 +251,7 @@ impl Pg {
                 // A fence is in the group's own object, everything else that was looked at in this.
                 let meta = matches!(refusal, Refusal::Fenced { .. }).then(meta_object);
                 let rests_on = |object: &ObjectName| *object == request.object || Some(object) == meta.as_ref();
-                if self.in_flight.iter().any(|write| rests_on(&write.object)) {
+                if self.in_flight.iter().any(|write| rests_on(&write.object)) || !self.holds_leases(view) {
                     return Attempt::MustWait(Box::new(request));
                 }
                 let refusal = refusal.clone();
@@ -281,12 +263,19 @@ impl Pg {
                 self.refuse(request, refusal);
                 Attempt::Done
             }
+            // While it waited for the group to become active, a first copy of it may have come to
+            // light in the log.
+            Waiting::Write(id, _) if self.answer_known(request.client, id) => Attempt::Done,
             Waiting::Write(..) => self.start_write(request, view),
         }
     }
 
     fn start_write(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
-        if self.in_flight.len() >= PG_IN_FLIGHT_MAX || !self.view_is_current() || !view.has_room(self.id) {
+        let is_held_up = self.in_flight.len() >= PG_IN_FLIGHT_MAX
+            || !self.view_is_current()
+            || !view.has_room(self.id)
+            || self.learners.are_copying(&request.object);
+        if is_held_up {
             return Attempt::MustWait(Box::new(request));
         }
         let Waiting::Write(_, write) = &request.what else { unreachable!("only writes come here") };
@@ -362,6 +351,7 @@ impl Pg {
             let message = Message::Replicate { epoch: self.record.epoch, transaction: transaction.clone() };
             self.send(member, message);
         }
+        self.replicate_to_learners(&transaction);
         self.retries.record(request, Ok(()), version);
         let missing = self.record.members.iter().copied().collect();
         self.in_flight.push_back(InFlight {
@@ -400,7 +390,7 @@ impl Pg {
         self.actions.push_back(Action::Reply { client, message: Message::WriteReply { sequence, result } });
     }
 
-    fn reply_read(
+    pub(crate) fn reply_read(
         &mut self,
         client: ClientId,
         sequence: u64,
@@ -456,96 +446,6 @@ impl Pg {
             }
         }
     }
-
-    fn read_next_copy(&mut self, mut read: CopyRead) {
-        read.copies_left.retain(|member| self.reachable.contains(member));
-        let Some(member) = read.copies_left.pop() else {
-            let detail = format!("blocks {:?} of '{}'", read.damaged_blocks, read.object);
-            let refusal = Refusal::Corrupt { detail };
-            return self.reply_read(read.client, read.sequence, Err(refusal), Bytes::new());
-        };
-        let Token(tag) = self.token();
-        read.epoch = self.record.epoch;
-        let message = Message::CopyRead {
-            pg: self.id,
-            epoch: self.record.epoch,
-            tag,
-            object: read.object.clone(),
-            offset: read.offset,
-            // Whole blocks, because checks are of whole blocks.
-            length: read.length.next_multiple_of(BLOCK_BYTES as u32),
-        };
-        // Whom it went to is kept at the end of the list, for when that member goes away.
-        read.copies_left.push(member);
-        self.copy_reads.insert(tag, read);
-        self.send(member, message);
-    }
-
-    /// A member went away; reads that wait for its copy go on to the next.
-    pub(crate) fn give_up_copy_reads(&mut self, member: OsdId) {
-        let waiting = self.copy_reads.extract_if(.., |_, read| read.copies_left.last() == Some(&member));
-        for (_, mut read) in waiting.collect::<Vec<_>>() {
-            read.copies_left.retain(|other| *other != member);
-            self.read_next_copy(read);
-        }
-    }
-
-    /// Another member's copy of a damaged range has come.
-    pub(crate) fn copy_reply(
-        &mut self,
-        epoch: Epoch,
-        tag: u64,
-        result: Result<ReadOutcome, Refusal>,
-        payload: Bytes,
-        view: &impl ObjectView,
-    ) {
-        // Tags start anew with the process; an epoch does not come back.
-        if self.copy_reads.get(&tag).is_none_or(|read| read.epoch != epoch) {
-            return;
-        }
-        let Some(mut read) = self.copy_reads.remove(&tag) else { return };
-        let request = ReadRequest::Data { offset: read.offset, length: read.length };
-        // The copy may hold a newer write that is not committed, or there is nothing in memory to
-        // check it against: read again from the start.
-        let is_in_flight = self.in_flight.iter().any(|write| write.shows_in(&read.object, &request));
-        if is_in_flight || !view.is_read_loaded(self.id, &read.object, &request) {
-            let CopyRead { client, sequence, object, .. } = read;
-            return self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
-        }
-        read.copies_left.pop();
-        match result {
-            Ok(outcome) if view.matches_checks(self.id, &read.object, read.offset, &payload) => {
-                self.repair(&read, &payload);
-                let asked = payload.slice(..payload.len().min(read.length as usize));
-                self.reply_read(read.client, read.sequence, Ok(outcome), asked);
-            }
-            _ => self.read_next_copy(read),
-        }
-    }
-
-    /// Writes the damaged blocks anew from a copy that passed this copy's checks.
-    fn repair(&mut self, read: &CopyRead, data: &Bytes) {
-        let mut payload = Vec::new();
-        let mut mutations = Vec::new();
-        for block in &read.damaged_blocks {
-            let offset = u64::from(*block) * BLOCK_BYTES as u64;
-            let start = (offset - read.offset) as usize;
-            let end = (start + BLOCK_BYTES).min(data.len());
-            if start < end {
-                payload.extend_from_slice(&data[start..end]);
-                mutations.push(Mutation::Write { offset, length: (end - start) as u32, seals: None });
-            }
-        }
-        let transaction = Transaction {
-            pg: self.id,
-            object: read.object.clone(),
-            mutations,
-            payload: payload.into(),
-            payload_sealed: false,
-            log: Vec::new(),
-        };
-        self.submit(Submission::Repair, transaction);
-    }
 }
 
 fn check_read(request: &ReadRequest) -> Result<(), Refusal> {
@@ -561,6 +461,13 @@ fn check_read(request: &ReadRequest) -> Result<(), Refusal> {
         _ => return Ok(()),
     };
     Err(Refusal::Invalid { detail: problem.into() })
+}
+
+fn check_mutations(request: &WriteRequest) -> Result<(), Refusal> {
+    if request.mutations.iter().all(Mutation::is_for_clients) {
+        return Ok(());
+    }
+    Err(Refusal::Invalid { detail: "a mutation that only members may send each other".into() })
 }
 
 /// Clients may set fences in the group's own object, upwards only, and nothing else.

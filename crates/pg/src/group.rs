@@ -1,4 +1,4 @@
-//! The state of a placement group on one member, and the events that every role handles.
+//! The state of a placement group on one OSD, and the events that every role handles.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,22 +13,41 @@ use bytes::Bytes;
 use crate::actions::{Action, ClientId, ObjectView, Token};
 use crate::client_requests::WaitingRequest;
 use crate::conflicts::read_sees;
+use crate::copies::CopyRead;
+use crate::learners::Learners;
+use crate::membership::Membership;
 use crate::peering::Peering;
+use crate::promises::Promises;
 use crate::retries::Retries;
 use crate::sync::SyncJob;
 
-/// What a group does, as this member sees it.
+/// What a group does, as this OSD sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PgState {
-    /// Another member is the primary.
+    /// Another OSD is the primary; this one is a member, or holds a copy that is not one.
     Member,
-    /// This member is the primary; it waits for members that it cannot reach, or for cluster
-    /// state to accept a new epoch. Committed data can be read if the group was active before.
+    /// This OSD is the primary; it waits for members that it cannot reach, or for cluster state to
+    /// accept a new configuration.
     Inactive,
-    /// This member is the primary and brings all members level.
+    /// This OSD is the primary and brings all members level.
     Peering,
-    /// This member is the primary and serves.
+    /// This OSD is the primary and fills others, but there are too few members to serve.
+    Recovering,
+    /// This OSD is the primary and serves.
     Active,
+}
+
+/// What the pool says about its groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolPolicy {
+    /// Placement groups in the pool.
+    pub pg_num: u32,
+    /// Copies that there should be.
+    pub size: u32,
+    /// Copies without which nothing is served.
+    pub min_size: u32,
+    /// Whether OSDs that are not members yet are filled.
+    pub may_backfill: bool,
 }
 
 /// A write that not all members have made durable yet.
@@ -59,9 +78,9 @@ pub(crate) enum Submission {
     /// A client's write, at another member.
     Replica { primary: OsdId, epoch: Epoch, version: Version },
     /// The promise not to heed lower epochs.
-    Promise { epoch: Epoch, asked_by: Option<OsdId> },
+    Promise { epoch: Epoch },
     /// What this member lacked.
-    Sync { from: OsdId, epoch: Epoch, is_last: bool },
+    Sync { from: OsdId, epoch: Epoch, tag: u64, is_last: bool },
     /// A damaged block written anew.
     Repair,
 }
@@ -82,96 +101,91 @@ pub(crate) enum ReadPurpose {
     },
 }
 
-/// A read of a damaged range that goes from copy to copy.
-pub(crate) struct CopyRead {
-    /// The epoch under which it was asked for; the answer repeats it.
-    pub epoch: Epoch,
-    pub client: ClientId,
-    pub sequence: u64,
-    pub object: ObjectName,
-    pub offset: u64,
-    pub length: u32,
-    pub damaged_blocks: Vec<u32>,
-    pub copies_left: Vec<OsdId>,
-}
-
-/// One placement group on one member.
+/// One placement group on one OSD.
 pub struct Pg {
     pub(crate) id: PgId,
     pub(crate) me: OsdId,
-    pub(crate) pg_num: u32,
+    pub(crate) policy: PoolPolicy,
+    /// The members that the group should have, the primary first.
+    pub(crate) target: Vec<OsdId>,
     pub(crate) record: PgRecord,
     pub(crate) state: PgState,
-    /// Lower epochs are not heeded; durable before anything is said under it.
-    pub(crate) promised: Epoch,
-    /// The epoch that this member proposed as primary since it started.
-    pub(crate) proposed: Option<Epoch>,
-    pub(crate) reachable: BTreeSet<OsdId>,
+    pub(crate) promises: Promises,
+    pub(crate) membership: Membership,
     pub(crate) peering: Peering,
     pub(crate) sync_jobs: BTreeMap<OsdId, SyncJob>,
+    pub(crate) learners: Learners,
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) waiting: VecDeque<WaitingRequest>,
     pub(crate) retries: Retries,
-    /// Whether this member was the active primary since it started; then its committed data may
-    /// be read while it waits for members.
-    pub(crate) was_active: bool,
     pub(crate) submissions: BTreeMap<Token, Submission>,
     pub(crate) reads: BTreeMap<Token, ReadPurpose>,
     /// Reads for other members that wait until what they look at is loaded.
     pub(crate) copies_loading: BTreeMap<Token, (ReadPurpose, ObjectName, ReadRequest)>,
     pub(crate) copy_reads: BTreeMap<u64, CopyRead>,
+    /// Lists of this OSD's objects that a primary wants, with the question's epoch and tag.
+    pub(crate) lists_for_primary: BTreeMap<Token, (OsdId, Epoch, u64)>,
     /// Sequence of the newest write submitted to the store.
     pub(crate) last_sequence: u64,
     /// The store did not take a part of the history; whoever leads the group must know, so that
     /// histories are compared anew.
-    history_broken: Option<OsdId>,
+    pub(crate) history_broken: Option<OsdId>,
     pub(crate) actions: VecDeque<Action>,
     /// Submissions that the shell has not taken yet; until then the view does not show them.
     submissions_not_taken: usize,
     next_token: u64,
 }
 
-/// The key in a group's own object under which a member keeps its promise not to heed lower epochs.
+/// The key in a group's own object under which an OSD keeps its promise not to heed lower epochs.
 pub const EPOCH_KEY: &[u8] = b"epoch";
+/// The key there that says that objects are missing or old: the history is ahead of the data.
+pub const INCOMPLETE_KEY: &[u8] = b"incomplete";
 
 pub(crate) fn meta_object() -> ObjectName {
     ObjectName::new(PG_META_OBJECT).expect("the name is short")
 }
 
 impl Pg {
-    /// A group as this member finds it after a start: what its store holds, and the record in
-    /// cluster state. The promise is looked up at once, so the shell has loaded the group's own
-    /// object ([`PG_META_OBJECT`]) before.
-    pub fn new(id: PgId, me: OsdId, pg_num: u32, record: PgRecord, view: &impl ObjectView) -> Self {
-        let promised = view.omap_value(id, &meta_object(), EPOCH_KEY);
-        let promised = promised.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?)));
-        let state = if record.primary == me { PgState::Inactive } else { PgState::Member };
+    /// A group as this OSD finds it after a start: what its store holds, and the record in cluster
+    /// state. What the store keeps for the group is looked up at once, so the shell has loaded the
+    /// group's own object ([`PG_META_OBJECT`]) before. Without a store's entry for the promise the
+    /// OSD has never been a member, or has lost its device.
+    pub fn new(
+        id: PgId,
+        me: OsdId,
+        policy: PoolPolicy,
+        target: Vec<OsdId>,
+        record: PgRecord,
+        view: &impl ObjectView,
+    ) -> Self {
         let mut pg = Pg {
             id,
             me,
-            pg_num,
+            policy,
+            target,
+            state: if record.primary == me { PgState::Inactive } else { PgState::Member },
             record,
-            state,
-            promised: Epoch(promised.unwrap_or(0)),
-            proposed: None,
-            reachable: BTreeSet::new(),
+            promises: Promises::find(id, view),
+            membership: Membership::new(view.now_ms()),
             peering: Peering::default(),
             sync_jobs: BTreeMap::new(),
+            learners: Learners::default(),
             in_flight: VecDeque::new(),
             waiting: VecDeque::new(),
             retries: Retries::default(),
-            was_active: false,
             submissions: BTreeMap::new(),
             reads: BTreeMap::new(),
             copies_loading: BTreeMap::new(),
             copy_reads: BTreeMap::new(),
+            lists_for_primary: BTreeMap::new(),
             last_sequence: view.head(id).sequence,
             history_broken: None,
             actions: VecDeque::new(),
             submissions_not_taken: 0,
             next_token: 1,
         };
-        pg.advance_peering(view);
+        pg.notice_lost_device();
+        pg.advance(view);
         pg
     }
 
@@ -185,9 +199,20 @@ impl Pg {
         &self.state
     }
 
-    /// The record in force, as far as this member knows.
+    /// The record in force, as far as this OSD knows.
     pub fn record(&self) -> &PgRecord {
         &self.record
+    }
+
+    /// The OSDs that are being filled to become members, with the objects that each still lacks,
+    /// as far as that is known.
+    pub fn learners(&self) -> impl Iterator<Item = (OsdId, Option<usize>)> {
+        self.learners.progress()
+    }
+
+    /// Whether the members are those that the group should have.
+    pub fn is_on_target(&self) -> bool {
+        self.record.members == self.target && self.target.first() == Some(&self.record.primary)
     }
 
     /// The next thing to do. When there is nothing, call [`Pg::proceed`].
@@ -199,12 +224,13 @@ impl Pg {
         action
     }
 
-    /// Starts requests that waited for earlier submissions to show in the view.
+    /// Starts what waited for earlier submissions to show in the view.
     pub fn proceed(&mut self, view: &impl ObjectView) {
         assert!(self.actions.is_empty(), "the shell takes all actions first");
-        if self.state == PgState::Active {
-            self.start_waiting(view);
+        if self.fills_learners() {
+            self.start_learning(view);
         }
+        self.start_waiting(view);
     }
 
     /// Whether the view shows everything submitted.
@@ -220,12 +246,12 @@ impl Pg {
         self.record.members.iter().copied().filter(|member| *member != self.me).collect()
     }
 
-    pub(crate) fn unreachable(&self) -> Vec<OsdId> {
-        self.others().into_iter().filter(|member| !self.reachable.contains(member)).collect()
-    }
-
     pub(crate) fn send(&mut self, to: OsdId, message: Message) {
         self.actions.push_back(Action::Send { to, message });
+    }
+
+    pub(crate) fn warn(&mut self, text: String) {
+        self.actions.push_back(Action::Warn { text: format!("pg {}: {text}", self.id) });
     }
 
     pub(crate) fn token(&mut self) -> Token {
@@ -235,6 +261,11 @@ impl Pg {
 
     pub(crate) fn submit(&mut self, purpose: Submission, transaction: Transaction) {
         let token = self.token();
+        for mutation in &transaction.mutations {
+            if let Mutation::ResetLog { head } = mutation {
+                self.last_sequence = head.sequence;
+            }
+        }
         if let Some(entry) = transaction.log.last() {
             self.last_sequence = entry.version.sequence;
         }
@@ -243,21 +274,16 @@ impl Pg {
         self.actions.push_back(Action::Submit { token, transaction });
     }
 
-    /// Makes the promise not to heed lower epochs durable.
-    pub(crate) fn submit_promise(&mut self, epoch: Epoch, asked_by: Option<OsdId>) {
-        self.promised = epoch;
-        self.stop_older_syncs(epoch);
-        let value = Bytes::copy_from_slice(&epoch.0.to_be_bytes());
-        let mutations = vec![Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value }];
-        let transaction = Transaction {
+    /// A change of the group's own object.
+    pub(crate) fn own_change(&self, mutations: Vec<Mutation>) -> Transaction {
+        Transaction {
             pg: self.id,
             object: meta_object(),
             mutations,
             payload: Bytes::new(),
             payload_sealed: false,
             log: Vec::new(),
-        };
-        self.submit(Submission::Promise { epoch, asked_by }, transaction);
+        }
     }
 
     // ---- events -----------------------------------------------------------------------------
@@ -268,48 +294,68 @@ impl Pg {
         if !is_newer {
             return;
         }
+        let has_new_epoch = record.epoch > self.record.epoch;
         self.record = record;
+        self.membership.record_changed(&self.record);
+        self.notice_lost_device();
         if !self.is_primary() {
-            self.state = PgState::Member;
-            self.refuse_waiting();
+            self.step_down();
+        } else if has_new_epoch && self.state != PgState::Inactive {
+            self.stop_serving();
         }
-        self.advance_peering(view);
+        self.advance(view);
+    }
+
+    /// The members that the group should have, the primary first, and what its pool says.
+    pub fn set_target(&mut self, target: Vec<OsdId>, policy: PoolPolicy, view: &impl ObjectView) {
+        self.target = target;
+        self.policy = policy;
+        self.advance(view);
     }
 
     /// A connection to another OSD is ready.
     pub fn peer_up(&mut self, osd: OsdId, view: &impl ObjectView) {
-        self.reachable.insert(osd);
-        self.advance_peering(view);
+        self.membership.peer_up(osd);
+        self.advance(view);
     }
 
     /// The connection to another OSD is lost, with whatever was in flight on it.
-    pub fn peer_down(&mut self, osd: OsdId) {
-        self.reachable.remove(&osd);
+    pub fn peer_down(&mut self, osd: OsdId, view: &impl ObjectView) {
+        self.membership.peer_down(osd, view.now_ms());
         self.sync_jobs.remove(&osd);
+        self.learners.remove(osd);
         self.give_up_copy_reads(osd);
         if self.is_primary() && self.record.members.contains(&osd) {
             // What was sent may be lost, so everything is compared anew under a new epoch.
             self.restart_peering();
         }
+        self.advance(view);
     }
 
-    /// A second or so has passed: try again what may have failed quietly.
+    /// Some tens of milliseconds have passed, or a lease was renewed.
     pub fn tick(&mut self, view: &impl ObjectView) {
         match self.history_broken.take() {
             Some(leader) if leader == self.me => self.restart_peering(),
-            Some(leader) => {
-                let head = view.head(self.id);
-                self.send(leader, Message::PeerInfo { pg: self.id, epoch: self.promised, head });
-            }
+            Some(leader) => self.tell_what_is_here(leader, false, view),
             None => {}
         }
-        self.peering.may_propose_again = true;
+        self.answer_when_released(view);
         self.retry_failed_syncs();
-        self.advance_peering(view);
+        self.advance(view);
+        self.refuse_after_long_waiting(view);
         self.start_waiting(view);
     }
 
-    /// A message from another member.
+    /// Does whatever the group's role calls for. Safe to call at any time.
+    pub(crate) fn advance(&mut self, view: &impl ObjectView) {
+        if self.is_primary() {
+            self.lead(view);
+        } else {
+            self.consider_takeover(view);
+        }
+    }
+
+    /// A message from another OSD.
     pub fn message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
         match message {
             Message::Replicate { epoch, transaction } => self.replicate(from, epoch, transaction),
@@ -318,25 +364,37 @@ impl Pg {
                     self.acknowledged(from, version, view);
                 }
             }
-            Message::PeerQuery { epoch, .. } => {
-                // A primary that asks under an epoch no lower than promised has been elected by
-                // cluster state, even if this member's own view of the record lags.
-                if epoch >= self.promised && self.record.members.contains(&from) {
-                    self.submit_promise(epoch, Some(from));
-                }
+            Message::PeerQuery { epoch, was_member_in, wants_log, .. } => {
+                self.asked(from, epoch, was_member_in, wants_log, view);
             }
-            Message::PeerInfo { epoch, head, .. } => self.peer_info(from, epoch, head, view),
+            Message::PeerInfo { epoch, head, is_complete, log, .. } => {
+                self.peer_info(from, epoch, head, is_complete, log, view);
+            }
+            Message::Fenced { epoch, .. } => self.fenced(from, epoch),
+            Message::FencedAck { epoch, .. } => self.released(from, epoch, view),
             Message::PeerFetch { epoch, after, .. } => {
-                if epoch == self.promised {
+                if epoch == self.promises.epoch {
                     self.start_sync(from, epoch, after, view);
                 }
             }
-            Message::PeerSync { epoch, transaction, is_last } => {
-                if epoch == self.promised {
-                    self.submit(Submission::Sync { from, epoch, is_last }, transaction);
+            Message::PeerSync { epoch, tag, transaction, is_last } => {
+                if epoch == self.promises.epoch {
+                    self.note_completeness(&transaction);
+                    self.submit(Submission::Sync { from, epoch, tag, is_last }, transaction);
                 }
             }
-            Message::PeerSynced { epoch, head, .. } => self.peer_synced(from, epoch, head, view),
+            Message::PeerSynced { epoch, tag: 0, head, .. } => self.peer_synced(from, epoch, head, view),
+            Message::PeerSynced { epoch, tag, .. } => self.learner_synced(from, epoch, tag, view),
+            Message::ObjectsQuery { epoch, tag, after, .. } => {
+                if epoch == self.promises.epoch {
+                    let token = self.token();
+                    self.lists_for_primary.insert(token, (from, epoch, tag));
+                    self.actions.push_back(Action::ListObjects { token, after });
+                }
+            }
+            Message::ObjectsReply { epoch, tag, objects, more, .. } => {
+                self.learner_listed(from, epoch, tag, objects, more);
+            }
             Message::CopyRead { epoch, tag, object, offset, length, .. } => {
                 // Under any epoch: the primary checks what it gets, and every read has an answer.
                 let purpose = ReadPurpose::Copy { primary: from, epoch, tag };
@@ -359,7 +417,7 @@ impl Pg {
         let version = entry.version;
         // A gap means that messages were lost with a connection; the next peering closes it.
         let follows = version.sequence == self.last_sequence + 1 && self.history_broken.is_none();
-        if epoch == self.promised && follows {
+        if epoch == self.promises.epoch && follows {
             self.submit(Submission::Replica { primary: from, epoch, version }, transaction);
         }
     }
@@ -373,22 +431,13 @@ impl Pg {
                 let ack = Message::ReplicateAck { pg: self.id, epoch, version, is_full: false };
                 self.send(primary, ack);
             }
-            Submission::Promise { epoch, asked_by: Some(primary) } => {
-                if epoch == self.promised {
-                    let head = view.head(self.id);
-                    self.send(primary, Message::PeerInfo { pg: self.id, epoch, head });
-                }
-            }
-            Submission::Promise { epoch, asked_by: None } => {
-                self.peering.own_promise = Some(epoch);
-                self.advance_peering(view);
-            }
-            Submission::Sync { from, epoch, is_last } => {
+            Submission::Promise { epoch } => self.promise_is_durable(epoch, view),
+            Submission::Sync { from, epoch, tag, is_last } => {
                 let head = view.head(self.id);
-                self.send(from, Message::PeerSynced { pg: self.id, epoch, head });
+                self.send(from, Message::PeerSynced { pg: self.id, epoch, tag, head });
                 if is_last && self.is_primary() {
                     self.peering.fetching_from = None;
-                    self.advance_peering(view);
+                    self.advance(view);
                 }
             }
             Submission::Repair => {}
@@ -399,42 +448,49 @@ impl Pg {
     pub fn submit_failed(&mut self, token: Token, cause: &str, view: &impl ObjectView) {
         let leader = match self.submissions.remove(&token).expect("answers belong to submissions") {
             Submission::Repair => {
-                let text = format!("pg {}: {} could not repair a damaged block: {cause}", self.id, self.me);
-                return self.actions.push_back(Action::Warn { text });
+                let text = format!("{} could not repair a damaged block: {cause}", self.me);
+                return self.warn(text);
             }
             _ if self.is_primary() => self.me,
             Submission::Replica { primary, .. } => primary,
             Submission::Sync { from, .. } => from,
-            Submission::Promise { asked_by, .. } => asked_by.unwrap_or(self.me),
+            Submission::Promise { .. } => self.promises.asked_by.unwrap_or(self.me),
             Submission::Write { .. } => self.me,
         };
         // What follows cannot be taken either: the store refuses a gap.
         self.last_sequence = view.head(self.id).sequence;
         if self.history_broken.replace(leader).is_none() {
-            let text = format!(
-                "pg {}: the store of {} did not take a write ({cause}); the group waits until it does",
-                self.id, self.me
-            );
-            self.actions.push_back(Action::Warn { text });
+            let text =
+                format!("the store of {} did not take a write ({cause}); the group waits until it does", self.me);
+            self.warn(text);
         }
+    }
+
+    /// Another OSD is the primary now. What its clients wait for they ask of that one: a retry is
+    /// recognised by the log, wherever it goes.
+    fn step_down(&mut self) {
+        self.state = PgState::Member;
+        self.stop_serving();
+        self.retries.forget_successes();
+        for write in std::mem::take(&mut self.in_flight) {
+            self.reply_written(write.client, write.request.sequence, Err(Refusal::NotPrimary));
+        }
+        self.refuse_waiting(&Refusal::NotPrimary);
+    }
+
+    /// Ends whatever rests on the configuration that was in force.
+    fn stop_serving(&mut self) {
+        if self.is_primary() {
+            self.state = PgState::Inactive;
+        }
+        self.peering = Peering::default();
+        self.sync_jobs.clear();
+        self.learners.clear();
     }
 
     /// Has the group compare histories anew under a new epoch.
     pub(crate) fn restart_peering(&mut self) {
-        self.state = PgState::Inactive;
-        self.proposed = None;
-        self.peering = Peering::default();
-        self.sync_jobs.clear();
-        self.refuse_waiting();
-    }
-
-    pub(crate) fn inactive(&self) -> Refusal {
-        let unreachable: Vec<String> = self.unreachable().iter().map(OsdId::to_string).collect();
-        let detail = if unreachable.is_empty() {
-            "members are being brought level".into()
-        } else {
-            format!("waiting for {}", unreachable.join(", "))
-        };
-        Refusal::Inactive { detail }
+        self.stop_serving();
+        self.membership.proposed = None;
     }
 }

@@ -3,19 +3,22 @@
 //! epoch brings all members level after a restart or a lost connection.
 //!
 //! Sans-IO: a [`Pg`] takes events (messages, client requests, completions) and gives out
-//! [`Action`]s. It sees its object store only through [`ObjectView`]; it sees no sockets, no
-//! clocks, no threads and no randomness.
-//!
-//! For now a group's membership is fixed: while a member is away, writes wait for it and reads of
-//! committed data go on. Shrinking by compare-and-swap comes with the fail-over issue.
+//! [`Action`]s. It sees its object store, the time and its leases only through [`ObjectView`]; it sees
+//! no sockets, no clocks, no threads and no randomness.
 
 mod actions;
 mod client_requests;
 mod conflicts;
+mod copies;
 mod group;
+mod learners;
+mod leases;
+mod membership;
 mod peering;
+mod promises;
 mod retries;
 mod sync;
 
 pub use actions::{Action, ClientId, Lookup, ObjectView, ReadFailure, Token};
-pub use group::{EPOCH_KEY, Pg, PgState};
+pub use group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, PoolPolicy};
+pub use leases::{LEASE_RENEWAL_MS, Leases};

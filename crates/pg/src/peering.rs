@@ -1,53 +1,48 @@
-//! Peering: after a start or a lost connection the primary takes a new epoch by compare-and-swap,
-//! has all members promise to heed nothing older, compares histories, and brings everyone to the
-//! newest head. Because an ack needs all members, the newest head among all members holds every
-//! acknowledged write, and histories are prefixes of one another.
+//! Peering: under a new epoch the primary has all members promise to heed nothing older, compares
+//! histories, and brings everyone to the newest head. Because an ack needs all members of the
+//! active configuration, each of those that were has every acknowledged write, and their histories
+//! are prefixes of one another.
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::PgRecord;
-use atoll_base::{Epoch, OsdId, Version};
+use atoll_base::{Epoch, LogEntry, OsdId, Version};
 use atoll_wire::Message;
 
-use crate::actions::{Action, ObjectView};
+use crate::actions::ObjectView;
 use crate::group::{Pg, PgState};
+
+/// A member that has not answered is asked again after so long.
+const ANSWER_PATIENCE_MS: u64 = 500;
 
 #[derive(Default)]
 pub(crate) struct Peering {
-    /// The epoch whose promise is durable here.
+    /// The epoch whose promise is durable here, with no lease that binds this OSD to another.
     pub own_promise: Option<Epoch>,
     /// The epoch under which the members were asked.
     pub asked: Option<Epoch>,
+    asked_at_ms: u64,
     pub heads: BTreeMap<OsdId, Version>,
     /// The member with the newest history, while this one fetches from it.
     pub fetching_from: Option<OsdId>,
-    pub has_proposed_activation: bool,
-    /// A proposal may be repeated: some time has passed since the last.
-    pub may_propose_again: bool,
-    has_proposed: bool,
 }
 
 impl Pg {
-    /// Does whatever peering can do now. Safe to call at any time.
-    pub(crate) fn advance_peering(&mut self, view: &impl ObjectView) {
-        if !self.is_primary() || self.state == PgState::Active && self.unreachable().is_empty() {
-            return;
-        }
-        if !self.unreachable().is_empty() {
-            self.state = PgState::Inactive;
-            return;
-        }
-        if self.proposed != Some(self.record.epoch) {
-            return self.propose_epoch();
-        }
+    /// Does whatever peering can do now: all members can be reached and the epoch is this
+    /// primary's own. Safe to call at any time.
+    pub(crate) fn peer(&mut self, view: &impl ObjectView) {
         self.state = PgState::Peering;
         let epoch = self.record.epoch;
         if self.peering.asked != Some(epoch) {
-            self.peering = Peering { asked: Some(epoch), ..Peering::default() };
-            self.submit_promise(epoch, None);
-            for member in self.others() {
-                self.send(member, Message::PeerQuery { pg: self.id, epoch });
-            }
+            self.peering = Peering { asked: Some(epoch), asked_at_ms: view.now_ms(), ..Peering::default() };
+            self.others().into_iter().for_each(|member| self.ask(member, false));
+            self.promise(epoch, self.me, view);
+            // Which may have led to everything else already.
+            return;
+        }
+        if view.now_ms() >= self.peering.asked_at_ms + ANSWER_PATIENCE_MS {
+            self.peering.asked_at_ms = view.now_ms();
+            let silent = self.others().into_iter().filter(|member| !self.peering.heads.contains_key(member));
+            silent.collect::<Vec<_>>().into_iter().for_each(|member| self.ask(member, false));
         }
         let everyone_answered = self.others().iter().all(|member| self.peering.heads.contains_key(member));
         if self.peering.own_promise == Some(epoch) && everyone_answered {
@@ -55,40 +50,50 @@ impl Pg {
         }
     }
 
-    fn propose_epoch(&mut self) {
-        self.state = PgState::Inactive;
-        let epoch = Epoch(self.record.epoch.0.max(self.promised.0) + 1);
-        let already = self.peering.has_proposed && !self.peering.may_propose_again;
-        if already {
-            return;
-        }
-        self.peering.has_proposed = true;
-        self.peering.may_propose_again = false;
-        self.proposed = Some(epoch);
-        let record = PgRecord { epoch, ..self.record.clone() };
-        self.actions.push_back(Action::Propose { expected: self.record.clone(), record });
+    pub(crate) fn ask(&mut self, osd: OsdId, wants_log: bool) {
+        let was_member = self.record.last_active_members.contains(&osd);
+        let was_member_in = was_member.then_some(self.record.activated_epoch);
+        let query = Message::PeerQuery { pg: self.id, epoch: self.record.epoch, was_member_in, wants_log };
+        self.send(osd, query);
     }
 
-    pub(crate) fn peer_info(&mut self, from: OsdId, epoch: Epoch, head: Version, view: &impl ObjectView) {
+    pub(crate) fn peer_info(
+        &mut self,
+        from: OsdId,
+        epoch: Epoch,
+        head: Version,
+        is_complete: bool,
+        log: Vec<LogEntry>,
+        view: &impl ObjectView,
+    ) {
+        if !is_complete && (!self.is_primary() || self.record.members.contains(&from)) {
+            // It cannot be a member, and not a primary, before it is filled.
+            self.membership.note_incomplete(from);
+            return self.advance(view);
+        }
+        if !self.is_primary() || epoch != self.record.epoch {
+            return;
+        }
+        if !self.record.members.contains(&from) {
+            return self.learner_answered(from, head, is_complete, log, view);
+        }
         // A member that says what it has without being asked could not take what it was sent.
-        let is_unasked = self.state == PgState::Active || self.sync_jobs.contains_key(&from);
-        if self.is_primary() && epoch == self.record.epoch && is_unasked {
-            return self.restart_peering();
-        }
-        if self.state == PgState::Peering && self.peering.asked == Some(epoch) {
+        if self.fills_learners() || self.sync_jobs.contains_key(&from) {
+            self.restart_peering();
+        } else if self.state == PgState::Peering && self.peering.asked == Some(epoch) {
             self.peering.heads.insert(from, head);
-            self.advance_peering(view);
         }
+        self.advance(view);
     }
 
     pub(crate) fn peer_synced(&mut self, from: OsdId, epoch: Epoch, head: Version, view: &impl ObjectView) {
-        if epoch != self.promised {
+        if epoch != self.promises.epoch {
             return;
         }
         let is_over = self.continue_sync(from);
         if is_over && self.state == PgState::Peering {
             self.peering.heads.insert(from, head);
-            self.advance_peering(view);
+            self.advance(view);
         }
     }
 
@@ -125,22 +130,14 @@ impl Pg {
 
     /// All members have the same history: say so in cluster state, then serve.
     fn activate(&mut self, view: &impl ObjectView) {
-        let epoch = self.record.epoch;
-        if self.record.activated_epoch != epoch {
-            if !self.peering.has_proposed_activation || self.peering.may_propose_again {
-                self.peering.has_proposed_activation = true;
-                self.peering.may_propose_again = false;
-                let record = PgRecord {
-                    activated_epoch: epoch,
-                    last_active_members: self.record.members.clone(),
-                    ..self.record.clone()
-                };
-                self.actions.push_back(Action::Propose { expected: self.record.clone(), record });
-            }
-            return;
+        if !self.may_serve() {
+            self.state = PgState::Recovering;
+            return self.advance(view);
+        }
+        if self.record.activated_epoch != self.record.epoch {
+            return self.propose_activation(view);
         }
         self.state = PgState::Active;
-        self.was_active = true;
         for entry in view.log(self.id) {
             if let Some(request) = entry.request {
                 self.retries.record(request, Ok(()), entry.version);
@@ -152,5 +149,6 @@ impl Pg {
             self.reply_written(done.client, done.request.sequence, Ok(()));
         }
         self.start_waiting(view);
+        self.advance(view);
     }
 }

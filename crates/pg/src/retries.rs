@@ -48,6 +48,14 @@ impl Retries {
         }
     }
 
+    /// Another primary goes on with the history, perhaps without what was in flight here: only the
+    /// log will say what was done. What was refused stays refused.
+    pub fn forget_successes(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.outcomes.retain(|_, outcome| outcome.is_err());
+        }
+    }
+
     pub fn find(&self, request: RequestId) -> Known {
         let Some(session) = self.sessions.get(&request.session) else { return Known::Nothing };
         if request.sequence < session.answered_below {

@@ -1,13 +1,12 @@
-//! Bringing a member level: the parts of objects that it lacks, one message at a time, then the
-//! log entries that it lacks. If the log does not reach back far enough, every object is sent
-//! whole: so a member whose device was replaced is filled again.
+//! Bringing members of the active configuration level while the group peers: what one lacks are the
+//! last writes that were in flight, so the log always reaches back to them. The parts of objects go
+//! first, one message at a time, then the log entries.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::operation::FENCE_KEY_PREFIX;
 use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 use atoll_wire::Message;
-use bytes::Bytes;
 
 use crate::actions::{Action, ObjectView, Token};
 use crate::group::{Pg, meta_object};
@@ -20,8 +19,6 @@ pub(crate) struct SyncJob {
     epoch: Epoch,
     objects: VecDeque<(ObjectName, Touched)>,
     log: VecDeque<LogEntry>,
-    /// The list of all objects that is under way; until it comes, `objects` is not known.
-    listing: Option<Token>,
     /// Transactions of the current object that were read and not sent yet.
     ready: VecDeque<Transaction>,
     /// The read of the first of `objects` that is under way.
@@ -35,40 +32,23 @@ impl Pg {
     pub(crate) fn start_sync(&mut self, to: OsdId, epoch: Epoch, after: Version, view: &impl ObjectView) {
         let log: VecDeque<LogEntry> =
             view.log(self.id).into_iter().filter(|entry| entry.version > after).collect();
-        let reaches_back = log.front().is_some_and(|entry| entry.version.sequence == after.sequence + 1);
-        let objects = if reaches_back { touched_objects(&log) } else { VecDeque::new() };
-        let ready = VecDeque::new();
-        let mut job = SyncJob { epoch, objects, log, listing: None, ready, reading: None, has_failed: false };
-        if !reaches_back {
-            let text = format!("pg {}: sending all objects to {to}, whose history ends at {after}", self.id);
-            self.actions.push_back(Action::Warn { text });
-            let token = self.token();
-            job.listing = Some(token);
-            self.actions.push_back(Action::ListObjects { token });
+        if log.front().is_none_or(|entry| entry.version.sequence != after.sequence + 1) {
+            // It cannot have been a member of the active configuration with this history.
+            self.warn(format!("the log does not reach back to {after}, which {to} has; it must be filled"));
+            self.membership.note_incomplete(to);
+            return;
         }
+        let objects = touched_objects(&log);
+        let ready = VecDeque::new();
+        let job = SyncJob { epoch, objects, log, ready, reading: None, has_failed: false };
         self.sync_jobs.insert(to, job);
-        self.send_next_of_sync(to);
-    }
-
-    /// All objects of the group but its own one have been listed.
-    pub fn objects_listed(&mut self, token: Token, objects: Vec<ObjectName>) {
-        let job = self.sync_jobs.iter_mut().find(|(_, job)| job.listing == Some(token));
-        // Without a job: it was stopped or replaced meanwhile.
-        let Some((&to, job)) = job else { return };
-        // It does not matter at which moment since it was asked for the list was made: the group
-        // is peering, so no writes flow, and the list cannot miss objects.
-        let whole = Touched { whole: true, ..Touched::default() };
-        let objects = objects.into_iter().chain([meta_object()]);
-        job.objects = objects.map(|object| (object, whole.clone())).collect();
-        job.listing = None;
         self.send_next_of_sync(to);
     }
 
     /// The member has the last message; sends the next. True when there is none.
     pub(crate) fn continue_sync(&mut self, to: OsdId) -> bool {
         let Some(job) = self.sync_jobs.get(&to) else { return false };
-        let waits = job.listing.is_some() || job.reading.is_some();
-        if !waits && job.objects.is_empty() && job.ready.is_empty() && job.log.is_empty() {
+        if job.reading.is_none() && job.objects.is_empty() && job.ready.is_empty() && job.log.is_empty() {
             self.sync_jobs.remove(&to);
             return true;
         }
@@ -79,39 +59,25 @@ impl Pg {
     fn send_next_of_sync(&mut self, to: OsdId) {
         let token = self.token();
         let Some(job) = self.sync_jobs.get_mut(&to) else { return };
-        if job.listing.is_some() {
-            // The log must not overtake the objects: whoever has it counts as level.
-            return;
-        }
         let epoch = job.epoch;
         if let Some(transaction) = job.ready.pop_front() {
-            return self.send(to, Message::PeerSync { epoch, transaction, is_last: false });
+            return self.send(to, Message::PeerSync { epoch, tag: 0, transaction, is_last: false });
         }
         if let Some((object, touched)) = job.objects.front().cloned() {
             job.reading = Some(token);
             return self.actions.push_back(Action::ReadForSync { token, object, touched });
         }
-        let (mut log, mut log_bytes) = (Vec::new(), 0);
-        while log_bytes < ENTRY_BYTES_PER_MESSAGE
-            && let Some(entry) = job.log.pop_front()
-        {
-            log_bytes += entry.encoded_bytes_bound();
-            log.push(entry);
-        }
+        let log = entries_for_one_message(&mut job.log);
         let is_last = job.log.is_empty();
-        let transaction = Transaction {
-            pg: self.id,
-            object: meta_object(),
-            mutations: Vec::new(),
-            payload: Bytes::new(),
-            payload_sealed: false,
-            log,
-        };
-        self.send(to, Message::PeerSync { epoch, transaction, is_last });
+        let transaction = Transaction { log, ..self.own_change(Vec::new()) };
+        self.send(to, Message::PeerSync { epoch, tag: 0, transaction, is_last });
     }
 
-    /// The parts of an object that a member lacks have been read.
-    pub fn sync_ready(&mut self, token: Token, result: Result<Vec<Transaction>, String>) {
+    /// The parts of an object that another OSD lacks have been read.
+    pub fn sync_ready(&mut self, token: Token, result: Result<Vec<Transaction>, String>, view: &impl ObjectView) {
+        if self.learner_copy_read(token, &result, view) {
+            return;
+        }
         let job = self.sync_jobs.iter_mut().find(|(_, job)| job.reading == Some(token));
         let Some((&to, job)) = job else { return };
         job.reading = None;
@@ -120,17 +86,13 @@ impl Pg {
                 let object = job.objects.pop_front().map(|(object, _)| object);
                 job.ready = transactions.into();
                 if object == Some(meta_object()) {
-                    // Fences are the group's; the promise is the member's own.
-                    for transaction in &mut job.ready {
-                        transaction.mutations.retain(is_fence);
-                    }
+                    keep_fences(job.ready.make_contiguous());
                 }
                 self.send_next_of_sync(to);
             }
             Err(cause) => {
                 job.has_failed = true;
-                let text = format!("pg {}: cannot bring {to} level yet: {cause}", self.id);
-                self.actions.push_back(Action::Warn { text });
+                self.warn(format!("cannot bring {to} level yet: {cause}"));
             }
         }
     }
@@ -153,8 +115,27 @@ impl Pg {
     }
 }
 
-fn is_fence(mutation: &Mutation) -> bool {
-    matches!(mutation, Mutation::OmapSet { key, .. } if key.starts_with(FENCE_KEY_PREFIX))
+/// Takes as many entries as fit into one message, at least one if there is any.
+pub(crate) fn entries_for_one_message(log: &mut VecDeque<LogEntry>) -> Vec<LogEntry> {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    while bytes < ENTRY_BYTES_PER_MESSAGE
+        && let Some(entry) = log.pop_front()
+    {
+        bytes += entry.encoded_bytes_bound();
+        taken.push(entry);
+    }
+    taken
+}
+
+/// Of the group's own object only the fences are the group's; the rest is the OSD's own.
+pub(crate) fn keep_fences(transactions: &mut [Transaction]) {
+    let is_fence = |mutation: &Mutation| match mutation {
+        Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => key.starts_with(FENCE_KEY_PREFIX),
+        _ => false,
+    };
+    for transaction in transactions {
+        transaction.mutations.retain(is_fence);
+    }
 }
 
 fn touched_objects(log: &VecDeque<LogEntry>) -> VecDeque<(ObjectName, Touched)> {

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use atoll_base::limits::PG_LOG_ENTRIES;
-use atoll_base::{CodecError, Epoch, LogEntry, PgId, Reader, Version, Writer};
+use atoll_base::{CodecError, Epoch, LogEntry, Mutation, PgId, Reader, Transaction, Version, Writer};
 use bytes::Bytes;
 
 use crate::metadata::{Changes, Cold, Metadata, Unready, keys};
@@ -26,12 +26,20 @@ pub(crate) struct PgState {
     /// First and last sequence of the segments.
     segments: VecDeque<(u64, u64)>,
     is_changed: bool,
+    /// Entries that segments hold were forgotten, so that all segments must be written anew.
+    was_reset: bool,
 }
 
 impl PgState {
-    pub fn record(&mut self, number: u64, entries: &[LogEntry]) {
+    pub fn record(&mut self, number: u64, transaction: &Transaction) {
         self.applied_number = number;
         self.is_changed = true;
+        for mutation in &transaction.mutations {
+            if let Mutation::ResetLog { head } = mutation {
+                self.reset(*head);
+            }
+        }
+        let entries = &transaction.log;
         for entry in entries {
             self.head = entry.version;
             self.log.push_back(Arc::new(entry.clone()));
@@ -40,6 +48,15 @@ impl PgState {
         while self.log.len() > PG_LOG_ENTRIES {
             self.log.pop_front();
         }
+    }
+
+    fn reset(&mut self, head: Version) {
+        while self.log.back().is_some_and(|entry| entry.version > head) {
+            self.log.pop_back();
+        }
+        self.head = head;
+        self.unsaved_count = self.log.len();
+        self.was_reset = true;
     }
 
     /// Whether enough is unsaved for a segment.
@@ -69,9 +86,13 @@ impl PgState {
             added.push((first, last));
         }
         let oldest = self.log.front().map_or(u64::MAX, |entry| entry.version.sequence);
-        let outdated = self.segments.iter().take_while(|(_, last)| *last < oldest).count();
+        let is_outdated = |(_, last): &&(u64, u64)| self.was_reset || *last < oldest;
+        let outdated = self.segments.iter().take_while(is_outdated).count();
         for (first, _) in self.segments.range(..outdated) {
-            changes.set_parts(&keys::group_log(pg, *first), None)?;
+            let is_replaced = added.iter().any(|(other, _)| other == first);
+            if !is_replaced {
+                changes.set_parts(&keys::group_log(pg, *first), None)?;
+            }
         }
         let prepared = changes.finish();
         metadata.apply(prepared);
@@ -79,6 +100,7 @@ impl PgState {
         self.segments.extend(added);
         self.unsaved_count = 0;
         self.is_changed = false;
+        self.was_reset = false;
         Ok(())
     }
 

@@ -94,6 +94,8 @@ pub(crate) fn validate(
             Mutation::CloneFrom { .. } => {}
             Mutation::Remove => (size_bytes, seal_shape) = (0, None),
             Mutation::Create
+            | Mutation::SetVersion { .. }
+            | Mutation::ResetLog { .. }
             | Mutation::OmapSet { .. }
             | Mutation::OmapRemove { .. }
             | Mutation::OmapReplace { .. } => {}
@@ -339,7 +341,10 @@ fn change(
                 zero(&mut changes, object, &info, end, OBJECT_BYTES_MAX - end)?;
                 changes.set_info(object, &ObjectInfo { size_bytes: *size_bytes, ..info })?;
             }
-            Mutation::Create => {}
+            Mutation::Create | Mutation::ResetLog { .. } => {}
+            Mutation::SetVersion { version } => {
+                changes.set_info(object, &ObjectInfo { version: *version, ..info })?;
+            }
             Mutation::Remove | Mutation::CloneFrom { .. } => unreachable!("handled above"),
             Mutation::OmapSet { key, value } => set_omap(&mut changes, object, key, Some(value))?,
             Mutation::OmapRemove { key } => set_omap(&mut changes, object, key, None)?,
@@ -422,7 +427,7 @@ pub(crate) fn look_at(
                 let source = keys::object(&ObjectKey { pg, name: source.clone() });
                 clone(&mut changes, &source, object)?;
             }
-            Mutation::Create => {}
+            Mutation::Create | Mutation::SetVersion { .. } | Mutation::ResetLog { .. } => {}
             Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
                 changes.omap_value(object, key)?;
                 set_omap(&mut changes, object, key, None)?;
@@ -437,10 +442,10 @@ pub(crate) fn look_at(
     Ok(())
 }
 
-/// A client's write has one log entry, for its object; the entries that bring a lagging member level
-/// are for the objects that were sent before them.
+/// A client's write has one log entry, for its object. Entries that come without their writes, to a
+/// member that is being brought level, change no object.
 fn set_versions(transaction: &Transaction, changes: &mut Changes) -> Result<(), Unready> {
-    for entry in &transaction.log {
+    for entry in transaction.log.iter().filter(|entry| entry.object == transaction.object) {
         let object = keys::object(&ObjectKey { pg: transaction.pg, name: entry.object.clone() });
         if let Some(info) = changes.info(&object)? {
             changes.set_info(&object, &ObjectInfo { version: entry.version, ..info })?;

@@ -190,7 +190,7 @@ impl Recovered {
     ) -> Result<usize, OpenError> {
         let pg = self.pgs.entry(logged.transaction.pg).or_default();
         if logged.number > pg.applied_number {
-            pg.record(logged.number, &logged.transaction.log);
+            pg.record(logged.number, &logged.transaction);
             let prepared = warm(disk, &mut self.metadata, |metadata| {
                 prepare_logged(&logged.transaction, &logged.placements, metadata)
             })?;

@@ -322,7 +322,7 @@ impl Store {
         let pg = transaction.pg;
         let state = self.pgs.entry(pg).or_default();
         let had_segment = state.has_segment();
-        state.record(number, &transaction.log);
+        state.record(number, transaction);
         if state.has_segment() && !had_segment {
             self.pgs_with_segment.push_back(pg);
         }

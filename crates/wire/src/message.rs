@@ -1,7 +1,8 @@
 //! The messages. A request's payload and a reply's payload travel as the frame's payload.
 
 use atoll_base::{
-    Epoch, ObjectName, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, Transaction, Version, WriteRequest,
+    Epoch, LogEntry, ObjectName, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, Transaction, Version,
+    WriteRequest,
 };
 use bytes::Bytes;
 
@@ -69,14 +70,22 @@ pub enum Message {
         /// Whether this member refuses new data for lack of space.
         is_full: bool,
     },
-    /// New primary to member: promise to ignore lower epochs, and say what you have.
+    /// Primary to a member or to one that shall become a member: promise to ignore lower epochs,
+    /// and say what you have.
     PeerQuery {
         /// The group.
         pg: PgId,
-        /// The new epoch.
+        /// The primary's epoch.
         epoch: Epoch,
+        /// The last epoch that became active, if the receiver was a member of its configuration.
+        /// It has promised that epoch unless it has lost its device.
+        was_member_in: Option<Epoch>,
+        /// The primary also wants the newest entries of the receiver's log.
+        wants_log: bool,
     },
-    /// Member to new primary: the promise is durable, and this is what I have.
+    /// Answer to [`Message::PeerQuery`]: the promise is durable, no other primary may serve reads
+    /// any more on this member's word, and this is what I have. A member that could not take a
+    /// write says it unasked.
     PeerInfo {
         /// The group.
         pg: PgId,
@@ -84,6 +93,25 @@ pub enum Message {
         epoch: Epoch,
         /// Version of the newest write in this member's history.
         head: Version,
+        /// Whether the objects are what the history says.
+        is_complete: bool,
+        /// The newest entries of the log, oldest first, if they were wanted.
+        log: Vec<LogEntry>,
+    },
+    /// Member to a former primary: I have promised a higher epoch to another primary, so what
+    /// leases of mine you hold are void for this group.
+    Fenced {
+        /// The group.
+        pg: PgId,
+        /// The epoch promised.
+        epoch: Epoch,
+    },
+    /// Answer to [`Message::Fenced`]: I serve nothing under lower epochs any more.
+    FencedAck {
+        /// The group.
+        pg: PgId,
+        /// The epoch of the question.
+        epoch: Epoch,
     },
     /// New primary to the member with the newest history: send me what I lack.
     PeerFetch {
@@ -94,11 +122,13 @@ pub enum Message {
         /// The primary's own head.
         after: Version,
     },
-    /// Brings a lagging member (or the new primary itself) level: the state of one object, with
-    /// the log entries that led to it in the last message of the series.
+    /// Brings a lagging member, the new primary itself, or one that shall become a member level:
+    /// a part of the state of one object, or log entries.
     PeerSync {
         /// The new epoch.
         epoch: Epoch,
+        /// Names the series; repeated in the answer.
+        tag: u64,
         /// The object's state.
         transaction: Transaction,
         /// Whether this is the last message of the series.
@@ -110,8 +140,35 @@ pub enum Message {
         pg: PgId,
         /// The epoch of the series.
         epoch: Epoch,
+        /// The series.
+        tag: u64,
         /// The member's head now.
         head: Version,
+    },
+    /// Primary to one that shall become a member: which objects do you have, and of what version?
+    ObjectsQuery {
+        /// The group.
+        pg: PgId,
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// Names the series; repeated in the answer.
+        tag: u64,
+        /// Only objects behind this one.
+        after: Option<ObjectName>,
+    },
+    /// Answer to [`Message::ObjectsQuery`].
+    ObjectsReply {
+        /// The group.
+        pg: PgId,
+        /// The epoch of the question.
+        epoch: Epoch,
+        /// The question's tag.
+        tag: u64,
+        /// Objects in the order of their names, with the versions of their last changes; at most
+        /// [`atoll_base::limits::OBJECTS_LISTED_MAX`].
+        objects: Vec<(ObjectName, Version)>,
+        /// Whether there are more behind the last.
+        more: bool,
     },
     /// Primary to member: send your copy of these blocks; mine is damaged.
     CopyRead {

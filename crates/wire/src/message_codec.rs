@@ -3,8 +3,8 @@
 
 use atoll_base::operation::codec::{decode_mutations, encode_mutations};
 use atoll_base::{
-    CodecError, Condition, Epoch, ObjectName, PgId, ReadOutcome, ReadRequest, Reader, Refusal, RequestId,
-    Transaction, Version, WriteRequest, Writer, limits,
+    CodecError, Condition, Epoch, LogEntry, ObjectName, PgId, ReadOutcome, ReadRequest, Reader, Refusal,
+    RequestId, Transaction, Version, WriteRequest, Writer, limits,
 };
 use bytes::Bytes;
 
@@ -96,23 +96,33 @@ impl Message {
                 version.encode(writer);
                 writer.u8(u8::from(*is_full));
             }
-            Message::PeerQuery { pg, epoch } => encode_head(7, pg, *epoch, writer),
-            Message::PeerInfo { pg, epoch, head } => {
+            Message::PeerQuery { pg, epoch, was_member_in, wants_log } => {
+                encode_head(7, pg, *epoch, writer);
+                // No epoch that became active is 0.
+                writer.u64(was_member_in.map_or(0, |epoch| epoch.0));
+                writer.u8(u8::from(*wants_log));
+            }
+            Message::PeerInfo { pg, epoch, head, is_complete, log } => {
                 encode_head(8, pg, *epoch, writer);
                 head.encode(writer);
+                writer.u8(u8::from(*is_complete));
+                writer.u32(log.len() as u32);
+                log.iter().for_each(|entry| entry.encode(writer));
             }
             Message::PeerFetch { pg, epoch, after } => {
                 encode_head(9, pg, *epoch, writer);
                 after.encode(writer);
             }
-            Message::PeerSync { epoch, transaction, is_last } => {
+            Message::PeerSync { epoch, tag, transaction, is_last } => {
                 writer.u8(10);
                 writer.u64(epoch.0);
+                writer.u64(*tag);
                 transaction.encode(writer);
                 writer.u8(u8::from(*is_last));
             }
-            Message::PeerSynced { pg, epoch, head } => {
+            Message::PeerSynced { pg, epoch, tag, head } => {
                 encode_head(11, pg, *epoch, writer);
+                writer.u64(*tag);
                 head.encode(writer);
             }
             Message::CopyRead { pg, epoch, tag, object, offset, length } => {
@@ -135,6 +145,24 @@ impl Message {
                 writer.u8(15);
                 writer.u64(*tag);
                 writer.u8(u8::from(*is_full));
+            }
+            Message::Fenced { pg, epoch } => encode_head(16, pg, *epoch, writer),
+            Message::FencedAck { pg, epoch } => encode_head(17, pg, *epoch, writer),
+            Message::ObjectsQuery { pg, epoch, tag, after } => {
+                encode_head(18, pg, *epoch, writer);
+                writer.u64(*tag);
+                writer.u8(u8::from(after.is_some()));
+                after.iter().for_each(|name| name.encode(writer));
+            }
+            Message::ObjectsReply { pg, epoch, tag, objects, more } => {
+                encode_head(19, pg, *epoch, writer);
+                writer.u64(*tag);
+                writer.u32(objects.len() as u32);
+                for (name, version) in objects {
+                    name.encode(writer);
+                    version.encode(writer);
+                }
+                writer.u8(u8::from(*more));
             }
         }
     }
@@ -192,12 +220,16 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
         }
         7 => {
             let (pg, epoch) = decode_head(reader)?;
-            Message::PeerQuery { pg, epoch }
+            let was_member_in = Some(Epoch(reader.u64("active epoch")?)).filter(|epoch| epoch.0 > 0);
+            Message::PeerQuery { pg, epoch, was_member_in, wants_log: reader.u8("wants log")? != 0 }
         }
         8 => {
             let (pg, epoch) = decode_head(reader)?;
             let head = Version::decode(reader)?;
-            Message::PeerInfo { pg, epoch, head }
+            let is_complete = reader.u8("is complete")? != 0;
+            let count = reader.count(limits::PG_LOG_ENTRIES, "log entries")?;
+            let log = (0..count).map(|_| LogEntry::decode(reader)).collect::<Result<_, _>>()?;
+            Message::PeerInfo { pg, epoch, head, is_complete, log }
         }
         9 => {
             let (pg, epoch) = decode_head(reader)?;
@@ -205,12 +237,13 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
         }
         10 => Message::PeerSync {
             epoch: Epoch(reader.u64("epoch")?),
+            tag: reader.u64("tag")?,
             transaction: Transaction::decode(reader, payload)?,
             is_last: reader.u8("is last")? != 0,
         },
         11 => {
             let (pg, epoch) = decode_head(reader)?;
-            Message::PeerSynced { pg, epoch, head: Version::decode(reader)? }
+            Message::PeerSynced { pg, epoch, tag: reader.u64("tag")?, head: Version::decode(reader)? }
         }
         12 => {
             let (pg, epoch) = decode_head(reader)?;
@@ -231,6 +264,28 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
         }
         14 => Message::Ping { tag: reader.u64("tag")? },
         15 => Message::Pong { tag: reader.u64("tag")?, is_full: reader.u8("is full")? != 0 },
+        16 => {
+            let (pg, epoch) = decode_head(reader)?;
+            Message::Fenced { pg, epoch }
+        }
+        17 => {
+            let (pg, epoch) = decode_head(reader)?;
+            Message::FencedAck { pg, epoch }
+        }
+        18 => {
+            let (pg, epoch) = decode_head(reader)?;
+            let tag = reader.u64("tag")?;
+            let after = (reader.u8("after")? != 0).then(|| ObjectName::decode(reader)).transpose()?;
+            Message::ObjectsQuery { pg, epoch, tag, after }
+        }
+        19 => {
+            let (pg, epoch) = decode_head(reader)?;
+            let tag = reader.u64("tag")?;
+            let count = reader.count(limits::OBJECTS_LISTED_MAX, "objects")?;
+            let entry = |_| Ok((ObjectName::decode(reader)?, Version::decode(reader)?));
+            let objects = (0..count).map(entry).collect::<Result<_, CodecError>>()?;
+            Message::ObjectsReply { pg, epoch, tag, objects, more: reader.u8("more")? != 0 }
+        }
         value => return Err(CodecError::Invalid { what: "message kind", value: u64::from(value) }),
     })
 }
@@ -276,6 +331,8 @@ mod tests {
             Mutation::OmapSet { key: key.clone(), value: value.clone() },
             Mutation::OmapRemove { key: key.clone() },
             Mutation::OmapReplace { key: key.clone(), value: None, displaced_to: value.clone() },
+            Mutation::SetVersion { version },
+            Mutation::ResetLog { head: version },
         ];
         let conditions = vec![
             Condition::ObjectExists,
@@ -329,11 +386,15 @@ mod tests {
             Message::WriteReply { sequence: 6, result: Ok(()) },
             Message::Replicate { epoch, transaction: transaction.clone() },
             Message::ReplicateAck { pg, epoch, version, is_full: true },
-            Message::PeerQuery { pg, epoch },
-            Message::PeerInfo { pg, epoch, head: version },
+            Message::PeerQuery { pg, epoch, was_member_in: Some(epoch), wants_log: true },
+            Message::PeerInfo { pg, epoch, head: version, is_complete: true, log: transaction.log.clone() },
+            Message::Fenced { pg, epoch },
+            Message::FencedAck { pg, epoch },
+            Message::ObjectsQuery { pg, epoch, tag: 2, after: Some(object.clone()) },
+            Message::ObjectsReply { pg, epoch, tag: 2, objects: vec![(object.clone(), version)], more: true },
             Message::PeerFetch { pg, epoch, after: version },
-            Message::PeerSync { epoch, transaction, is_last: true },
-            Message::PeerSynced { pg, epoch, head: version },
+            Message::PeerSync { epoch, tag: 1, transaction, is_last: true },
+            Message::PeerSynced { pg, epoch, tag: 1, head: version },
             Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192 },
             Message::CopyReply { pg, epoch, tag: 1, result: Ok(data), payload },
             Message::Ping { tag: 9 },

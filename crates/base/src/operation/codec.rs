@@ -149,6 +149,14 @@ impl Mutation {
                 writer.u8(9);
                 source.encode(writer);
             }
+            Mutation::SetVersion { version } => {
+                writer.u8(10);
+                version.encode(writer);
+            }
+            Mutation::ResetLog { head } => {
+                writer.u8(11);
+                head.encode(writer);
+            }
         }
     }
 
@@ -172,6 +180,8 @@ impl Mutation {
             },
             8 => Mutation::Truncate { size_bytes: reader.u64("size")? },
             9 => Mutation::CloneFrom { source: ObjectName::decode(reader)? },
+            10 => Mutation::SetVersion { version: Version::decode(reader)? },
+            11 => Mutation::ResetLog { head: Version::decode(reader)? },
             value => return Err(CodecError::Invalid { what: "mutation", value: u64::from(value) }),
         })
     }

@@ -1,11 +1,11 @@
-//! The world: three members, their connections, cluster state and clients, driven by one queue of
-//! events in simulated time (microseconds).
+//! The world: OSDs, their connections, cluster state and clients, driven by one queue of events in
+//! simulated time (microseconds).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_base::records::PgRecord;
-use atoll_base::{ObjectName, OsdId, ReadOutcome, RequestId};
-use atoll_pg::{ClientId, Lookup, Pg, PgState, ReadFailure, Token};
+use atoll_base::{ObjectName, OsdId, ReadOutcome, RequestId, Version};
+use atoll_pg::{ClientId, Leases, Lookup, Pg, PgState, PoolPolicy, ReadFailure, Token};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -15,11 +15,14 @@ use crate::network::Network;
 use crate::random::Random;
 use crate::store::Store;
 
-pub const MEMBERS: usize = 3;
-pub const TICK: u64 = 10_000;
+/// Copies that the group should have.
+const SIZE: usize = 3;
+pub const TICK: u64 = 100_000;
+/// An OSD that hears nothing on a connection for so long gives it up.
+pub const SILENCE: u64 = 3_000_000;
 /// Faults stop here.
-pub const QUIET_AT: u64 = 300_000;
-const DEADLINE: u64 = QUIET_AT + 2_000_000;
+pub const QUIET_AT: u64 = 20_000_000;
+const DEADLINE: u64 = QUIET_AT + 120_000_000;
 
 pub type ReadResult = Result<(ReadOutcome, Bytes), ReadFailure>;
 
@@ -31,15 +34,15 @@ pub enum Event {
     Answer { conn: ClientId, message: Message },
     Commit { at: usize, incarnation: u64 },
     Loaded { at: usize, incarnation: u64, token: Token, lookup: Lookup },
-    Listed { at: usize, incarnation: u64, token: Token, objects: Vec<ObjectName> },
+    Listed { at: usize, incarnation: u64, token: Token, objects: Vec<(ObjectName, Version)>, more: bool },
     ReadDone { at: usize, incarnation: u64, token: Token, answer: ReadResult },
     SyncRead { at: usize, incarnation: u64, token: Token, result: Result<Vec<atoll_base::Transaction>, String> },
     Record { at: usize, incarnation: u64, record: PgRecord },
-    Swap { expected: PgRecord, record: PgRecord },
+    Target { at: usize, incarnation: u64 },
+    Swap { at: usize, expected: PgRecord, record: PgRecord },
     Tick { at: usize, incarnation: u64 },
     Run { at: usize },
     Restart { at: usize },
-    Crash { at: usize },
     Room { at: usize, out_of_room: bool },
     Fault,
     Quiet,
@@ -48,21 +51,55 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether something may still follow from it when all else is quiet: a member whose device was
-    /// replaced last of all is filled only after its connections have come and gone.
+    /// Whether something may still follow from it when all else is quiet.
     fn may_unsettle(&self) -> bool {
         use Event::{PeerDown, PeerMessage, PeerUp, Request};
-        matches!(self, Request { .. } | PeerMessage { .. } | PeerUp { .. } | PeerDown { .. })
+        match self {
+            PeerMessage { message, .. } => !matches!(message, Message::Ping { .. } | Message::Pong { .. }),
+            Request { .. } | PeerUp { .. } | PeerDown { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// The OSD whose process handles it.
+    fn process(&self) -> Option<usize> {
+        use Event::*;
+        match self {
+            PeerMessage { to: at, .. }
+            | Request { to: at, .. }
+            | PeerUp { at, .. }
+            | PeerDown { at, .. }
+            | Commit { at, .. }
+            | Loaded { at, .. }
+            | Listed { at, .. }
+            | ReadDone { at, .. }
+            | SyncRead { at, .. }
+            | Record { at, .. }
+            | Target { at, .. }
+            | Tick { at, .. }
+            | Run { at }
+            | Room { at, .. } => Some(*at),
+            Answer { .. } | Swap { .. } | Restart { .. } | Fault | Quiet => None,
+            ClientWakes { .. } | ClientRetries { .. } => None,
+        }
     }
 }
 
 pub struct Member {
     pub incarnation: u64,
     pub pg: Option<Pg>,
+    pub leases: Leases,
     pub store: Store,
     pub last_commit: u64,
     /// Until then its device is slow.
     pub slow_until: u64,
+    /// Until then its process stands still.
+    pub paused_until: u64,
+    /// Until then it cannot reach cluster state.
+    pub state_blocked_until: u64,
+    /// How fast its clock goes, in millionths, and how far ahead it is, in microseconds.
+    clock_rate: u64,
+    clock_offset: u64,
     /// Requests given to this process that it owes an answer.
     pub owed_reads: BTreeMap<(ClientId, u64), u32>,
     pub owed_writes: BTreeSet<RequestId>,
@@ -71,12 +108,17 @@ pub struct Member {
 #[derive(Default, Clone, Debug)]
 pub struct Statistics {
     pub activations: u64,
+    pub takeovers: u64,
     pub crashes: u64,
     pub wipes: u64,
     pub breaks: u64,
+    pub partitions: u64,
+    pub pauses: u64,
+    pub moves: u64,
     pub copy_reads: u64,
     pub syncs: u64,
     pub whole_syncs: u64,
+    pub learners: u64,
     pub retries: u64,
     pub swaps_failed: u64,
     pub corrupt_refusals: u64,
@@ -93,14 +135,19 @@ pub struct World {
     pub members: Vec<Member>,
     pub network: Network,
     pub cluster: ClusterState,
+    pub policy: PoolPolicy,
     pub clients: Clients,
     pub trace: u64,
     pub statistics: Statistics,
     pub verbose: bool,
+    /// The OSD that lost its device last.
+    pub wiped: Option<OsdId>,
     /// The usual time between faults.
     pub fault_pace: u64,
     /// How often something is evicted from memory when a group has come to rest.
     pub eviction_percent: u64,
+    /// Objects in one message that lists them.
+    pub objects_listed_max: usize,
 }
 
 pub fn osd(index: usize) -> OsdId {
@@ -110,47 +157,65 @@ pub fn osd(index: usize) -> OsdId {
 impl World {
     pub fn new(seed: u64, verbose: bool) -> Self {
         let mut random = Random::new(seed);
-        // A short ring makes a replaced device start from a log that does not reach back.
-        let ring_entries = if random.chance(25) { 64 } else { atoll_base::limits::PG_LOG_ENTRIES };
-        let fault_pace = [4_000, 8_000, 20_000][random.below(3) as usize];
+        // A short ring makes learners start from a log that does not reach back.
+        let ring_entries = if random.chance(40) { 64 } else { atoll_base::limits::PG_LOG_ENTRIES };
+        let fault_pace = [200_000, 600_000, 2_000_000][random.below(3) as usize];
         let eviction_percent = [0, 5, 50][random.below(3) as usize];
-        let member = || Member {
-            incarnation: 0,
-            pg: None,
-            store: Store::new(ring_entries),
-            last_commit: 0,
-            slow_until: 0,
-            owed_reads: BTreeMap::new(),
-            owed_writes: BTreeSet::new(),
-        };
+        let count = random.between(3, 6) as usize;
+        let min_size = if random.chance(30) { 1 } else { 2 };
+        let drift = [0, 20_000, 40_000][random.below(3) as usize];
+        let members = (0..count)
+            .map(|_| Member {
+                incarnation: 0,
+                pg: None,
+                leases: Leases::new(0),
+                store: Store::new(ring_entries),
+                last_commit: 0,
+                slow_until: 0,
+                paused_until: 0,
+                state_blocked_until: 0,
+                clock_rate: 1_000_000 - drift + random.below(2 * drift + 1),
+                clock_offset: random.below(1 << 40),
+                owed_reads: BTreeMap::new(),
+                owed_writes: BTreeSet::new(),
+            })
+            .collect();
         let mut world = World {
             now: 0,
             queue: BTreeMap::new(),
             next_event: 0,
-            members: (0..MEMBERS).map(|_| member()).collect(),
-            network: Network::new(),
-            cluster: ClusterState::new((0..MEMBERS).map(osd).collect()),
+            members,
+            network: Network::new(count),
+            cluster: ClusterState::new((0..SIZE).map(osd).collect()),
+            policy: PoolPolicy { pg_num: 1, size: SIZE as u32, min_size, may_backfill: true },
             clients: Clients::new(&mut random),
             random,
             trace: 0xcbf2_9ce4_8422_2325,
             statistics: Statistics::default(),
             verbose,
+            wiped: None,
             fault_pace,
             eviction_percent,
+            objects_listed_max: 2,
         };
-        for at in 0..MEMBERS {
+        for at in 0..count {
             world.after(1, Event::Restart { at });
         }
         for session in 0..world.clients.sessions.len() {
             world.after(100, Event::ClientWakes { session });
         }
-        world.after(1_000, Event::Fault);
+        world.after(1_000_000, Event::Fault);
         world.at(QUIET_AT, Event::Quiet);
         world
     }
 
     pub fn is_quiet(&self) -> bool {
         self.now >= QUIET_AT
+    }
+
+    pub fn local_ms(&self, at: usize) -> u64 {
+        let member = &self.members[at];
+        (member.clock_offset + self.now * member.clock_rate / 1_000_000) / 1_000
     }
 
     pub fn at(&mut self, time: u64, event: Event) {
@@ -178,6 +243,12 @@ impl World {
         let mut has_read_all = false;
         while let Some(((time, _), event)) = self.queue.pop_first() {
             self.now = time;
+            if let Some(at) = event.process()
+                && self.now < self.members[at].paused_until
+            {
+                self.at(self.members[at].paused_until, event);
+                continue;
+            }
             self.step(event);
             if self.is_quiet() && self.is_settled() {
                 if has_read_all {
@@ -190,10 +261,15 @@ impl World {
         }
     }
 
+    pub fn primary(&self) -> usize {
+        self.cluster.record.primary.0 as usize - 1
+    }
+
     fn is_settled(&self) -> bool {
         let is_active = |member: &Member| member.pg.as_ref().is_some_and(|pg| *pg.state() == PgState::Active);
         self.clients.all_answered()
-            && is_active(&self.members[0])
+            && self.cluster.is_clean()
+            && is_active(&self.members[self.primary()])
             && self.members.iter().all(|member| {
                 member.pg.is_some()
                     && member.store.pending.is_empty()
@@ -206,11 +282,12 @@ impl World {
 
     fn what_is_missing(&self) -> String {
         let members = self.members.iter().map(|member| {
-            let state = member.pg.as_ref().map(|pg| pg.state().clone());
+            let state = member.pg.as_ref().map(|pg| (pg.state().clone(), pg.learners().collect::<Vec<_>>()));
             let owed = (&member.owed_reads, &member.owed_writes);
             format!("{state:?} head {} owes {owed:?}", member.store.visible.head)
         });
-        format!("{:#?}, record {:?}", members.collect::<Vec<_>>(), self.cluster.record)
+        let record = &self.cluster.record;
+        format!("{:#?}, record {record:?}, target {:?}", members.collect::<Vec<_>>(), self.cluster.target)
     }
 
     pub fn is_current(&self, at: usize, incarnation: u64) -> bool {
@@ -221,21 +298,20 @@ impl World {
         match event {
             Event::PeerMessage { from, to, generation, message } => {
                 if self.network.arrives(to, from, self.now, generation) && self.members[to].pg.is_some() {
-                    let kind = format!("{message:?}");
-                    self.note(kind.split([' ', '{']).next().unwrap(), &[from as u64, to as u64]);
-                    self.with_pg(to, |pg, store| pg.message(osd(from), message, store));
+                    self.peer_message(from, to, message);
                 }
             }
             Event::PeerUp { at, other, generation } => {
                 if self.members[at].pg.is_some() && self.network.comes_up(at, other, generation) {
                     self.note("up", &[at as u64, other as u64]);
-                    self.with_pg(at, |pg, store| pg.peer_up(osd(other), store));
+                    self.with_pg(at, |pg, view| pg.peer_up(osd(other), view));
                 }
             }
             Event::PeerDown { at, other, generation } => {
                 if self.network.goes_down(at, other, generation) {
                     self.note("down", &[at as u64, other as u64]);
-                    self.with_pg(at, |pg, _| pg.peer_down(osd(other)));
+                    self.members[at].leases.disconnected(osd(other));
+                    self.with_pg(at, |pg, view| pg.peer_down(osd(other), view));
                     self.connect(at, other);
                 }
             }
@@ -249,7 +325,7 @@ impl World {
                 if self.is_current(at, incarnation) {
                     let token = self.members[at].store.commit();
                     self.note("commit", &[at as u64, token.0]);
-                    self.with_pg(at, |pg, store| pg.committed(token, store));
+                    self.with_pg(at, |pg, view| pg.committed(token, view));
                 }
             }
             Event::Loaded { at, incarnation, token, lookup } => {
@@ -258,10 +334,10 @@ impl World {
                     self.loaded(at, token, &lookup);
                 }
             }
-            Event::Listed { at, incarnation, token, objects } => {
+            Event::Listed { at, incarnation, token, objects, more } => {
                 if self.is_current(at, incarnation) {
                     self.note("listed", &[at as u64, token.0]);
-                    self.with_pg(at, |pg, _| pg.objects_listed(token, objects));
+                    self.with_pg(at, |pg, _| pg.objects_listed(token, objects, more));
                 }
             }
             Event::ReadDone { at, incarnation, token, answer } => {
@@ -273,25 +349,25 @@ impl World {
             Event::SyncRead { at, incarnation, token, result } => {
                 if self.is_current(at, incarnation) {
                     self.note("sync read", &[at as u64, token.0, u64::from(result.is_ok())]);
-                    self.with_pg(at, |pg, _| pg.sync_ready(token, result));
+                    self.with_pg(at, |pg, view| pg.sync_ready(token, result, view));
                 }
             }
-            Event::Record { at, incarnation, record } => {
+            Event::Record { at, incarnation, record } => self.record_arrives(at, incarnation, record),
+            Event::Target { at, incarnation } => {
                 if self.is_current(at, incarnation) {
-                    self.note("record", &[at as u64, record.epoch.0, record.activated_epoch.0]);
-                    self.with_pg(at, |pg, store| pg.set_record(record, store));
+                    let (target, policy) = (self.cluster.target.clone(), self.policy);
+                    self.with_pg(at, |pg, view| pg.set_target(target, policy, view));
                 }
             }
-            Event::Swap { expected, record } => self.swap(expected, record),
+            Event::Swap { at, expected, record } => self.swap(at, expected, record),
             Event::Tick { at, incarnation } => {
                 if self.is_current(at, incarnation) {
-                    self.with_pg(at, |pg, store| pg.tick(store));
+                    self.tick(at);
                     self.at(self.now + TICK, Event::Tick { at, incarnation });
                 }
             }
             Event::Run { at } => self.run_pg(at),
             Event::Restart { at } => self.restart(at),
-            Event::Crash { at } => self.crash(at),
             Event::Room { at, out_of_room } => self.set_room(at, out_of_room),
             Event::Fault => self.fault(),
             Event::Quiet => self.heal(),
@@ -300,20 +376,36 @@ impl World {
         }
     }
 
-    fn swap(&mut self, expected: PgRecord, record: PgRecord) {
+    fn record_arrives(&mut self, at: usize, incarnation: u64, record: PgRecord) {
+        if !self.is_current(at, incarnation) {
+            return;
+        }
+        let blocked_until = self.members[at].state_blocked_until;
+        if self.now < blocked_until {
+            return self.at(blocked_until, Event::Record { at, incarnation, record });
+        }
+        self.note("record", &[at as u64, record.epoch.0, record.activated_epoch.0]);
+        self.with_pg(at, |pg, view| pg.set_record(record, view));
+    }
+
+    fn swap(&mut self, at: usize, expected: PgRecord, record: PgRecord) {
         let was_done = self.cluster.compare_and_swap(&expected, record);
-        self.note("swap", &[u64::from(was_done), self.cluster.record.epoch.0]);
+        self.note("swap", &[at as u64, u64::from(was_done), self.cluster.record.epoch.0]);
         if !was_done {
             self.statistics.swaps_failed += 1;
             return;
         }
         let record = self.cluster.record.clone();
+        if self.verbose {
+            println!("{:>8} {record:?}", self.now);
+        }
         self.statistics.activations += u64::from(record.activated_epoch == record.epoch);
+        self.statistics.takeovers += u64::from(record.primary != expected.primary);
         self.tell_record(&record);
     }
 
     pub fn tell_record(&mut self, record: &PgRecord) {
-        for at in 0..MEMBERS {
+        for at in 0..self.members.len() {
             let incarnation = self.members[at].incarnation;
             let times = if self.random.chance(20) { 2 } else { 1 };
             for _ in 0..times {

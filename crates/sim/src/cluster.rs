@@ -1,4 +1,4 @@
-//! Cluster state: one linearizable record with compare-and-swap.
+//! Cluster state: one linearizable record with compare-and-swap. Whoever watches it may lag.
 
 use atoll_base::records::{PgRecord, RECORD_FORMAT};
 use atoll_base::{Epoch, OsdId};
@@ -7,8 +7,8 @@ pub struct ClusterState {
     pub record: PgRecord,
     /// What a reader that lags may see.
     pub previous: PgRecord,
-    /// Counts every change.
-    pub revision: u64,
+    /// The members that the group should have.
+    pub target: Vec<OsdId>,
 }
 
 impl ClusterState {
@@ -17,11 +17,11 @@ impl ClusterState {
             format: RECORD_FORMAT,
             epoch: Epoch(1),
             primary: members[0],
-            last_active_members: members.clone(),
-            members,
+            last_active_members: Vec::new(),
+            members: members.clone(),
             activated_epoch: Epoch(0),
         };
-        ClusterState { previous: record.clone(), record, revision: 1 }
+        ClusterState { previous: record.clone(), record, target: members }
     }
 
     /// Whether the swap was done.
@@ -30,7 +30,12 @@ impl ClusterState {
             return false;
         }
         self.previous = std::mem::replace(&mut self.record, record);
-        self.revision += 1;
         true
+    }
+
+    /// Whether the group is where it should be, and active.
+    pub fn is_clean(&self) -> bool {
+        let record = &self.record;
+        record.members == self.target && record.primary == self.target[0] && record.activated_epoch == record.epoch
     }
 }

@@ -22,13 +22,14 @@ pub fn check(world: &World) {
     answers_fit(world, &places, &versions, history.len() as u64);
 }
 
+/// The history of the group: of two entries in one place that of the later epoch is in force, for
+/// the other one was never acknowledged.
 fn merged_history(world: &World) -> Vec<LogEntry> {
+    let head = world.members[world.primary()].store.durable.head;
     let mut merged: BTreeMap<u64, LogEntry> = BTreeMap::new();
     for member in &world.members {
-        let head = member.store.durable.head.sequence;
-        for (sequence, entry) in member.store.history.range(..=head) {
+        for (sequence, entry) in member.store.history.range(..=head.sequence) {
             let known = merged.entry(*sequence).or_insert_with(|| entry.clone());
-            // A replaced device remembers for the checks only; what it had may be superseded.
             if entry.version > known.version {
                 *known = entry.clone();
             }
@@ -41,8 +42,10 @@ fn merged_history(world: &World) -> Vec<LogEntry> {
 }
 
 fn replicas_are_identical(world: &World, history: &[LogEntry]) {
-    let first = &world.members[0].store.visible;
-    for (at, member) in world.members.iter().enumerate() {
+    let first = &world.members[world.primary()].store.visible;
+    for member in &world.cluster.record.members {
+        let at = member.0 as usize - 1;
+        let member = &world.members[at];
         let (visible, durable) = (&member.store.visible, &member.store.durable);
         assert!(visible.objects == durable.objects, "everything is durable on member {at}");
         assert_eq!(visible.head, history.last().map(|entry| entry.version).unwrap_or_default(), "head of {at}");
@@ -52,11 +55,22 @@ fn replicas_are_identical(world: &World, history: &[LogEntry]) {
         for (object, contents) in &first.objects {
             let other = visible.objects.get(object).unwrap_or_else(|| panic!("member {at} lacks {object}"));
             assert_eq!(contents.size, other.size, "size of {object} on member {at}");
+            if object.as_str() == PG_META_OBJECT {
+                assert_eq!(fences(contents), fences(other), "fences on member {at}");
+                continue;
+            }
+            assert_eq!(contents.version, other.version, "version of {object} on member {at}");
             assert_eq!(contents.omap, other.omap, "omap of {object} on member {at}");
             assert!(same_data(contents, other), "data of {object} on member {at}");
         }
         assert_eq!(first.objects.len(), visible.objects.len(), "objects of member {at}");
     }
+}
+
+/// Of the group's own object the rest is each OSD's own.
+fn fences(meta: &Object) -> BTreeMap<bytes::Bytes, bytes::Bytes> {
+    let of_group = meta.omap.iter().filter(|(key, _)| key.starts_with(FENCE_KEY_PREFIX));
+    of_group.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// Where each request is in the history: at most once, and only if its client knows of it.
@@ -113,12 +127,10 @@ fn replay(world: &World, history: &[LogEntry]) -> BTreeMap<ObjectName, Versions>
         versions.entry(write.object.clone()).or_default().insert(entry.version.sequence, now);
     }
     // The group's own object holds the promise too, which has no place in the history.
-    let mut objects = world.members[0].store.visible.objects.clone();
+    let mut objects = world.members[world.primary()].store.visible.objects.clone();
     if let Some(meta) = objects.remove(&name(PG_META_OBJECT)) {
-        let fences: BTreeMap<_, _> =
-            meta.omap.into_iter().filter(|(key, _)| key.starts_with(FENCE_KEY_PREFIX)).collect();
         let model = state.objects.remove(&name(PG_META_OBJECT)).unwrap_or_default();
-        assert_eq!(fences, model.omap, "fences");
+        assert_eq!(fences(&meta), model.omap, "fences");
     }
     for (object, contents) in &objects {
         let model = &state.objects[object];
@@ -147,7 +159,6 @@ fn answers_fit(
             reached.entry(write.object.clone()).or_default().push((*answered, *place));
         }
     }
-    let has_wiped = world.statistics.wipes > 0;
     // Requests are in order of invocation, so the smallest fitting point is the best choice.
     for op in &world.clients.ops {
         let Some((answered, answer)) = &op.answered else { unreachable!("checked before") };
@@ -170,7 +181,7 @@ fn answers_fit(
         let state_at = |place: u64| states.range(..=place).next_back().and_then(|(_, state)| state.as_ref());
         let candidates = [lowest].into_iter().chain(states.range(lowest + 1..).map(|(place, _)| *place));
         let mut candidates = candidates.filter(|place| *place <= highest);
-        let point = candidates.find(|place| answer_fits(&op.kind, answer, state_at(*place), has_wiped));
+        let point = candidates.find(|place| answer_fits(&op.kind, answer, state_at(*place)));
         let Some(point) = point else {
             panic!(
                 "{:?} {:?} on {object} invoked {} answered {answered} fits no point in {lowest}..={highest}: {answer:?}",
@@ -190,17 +201,13 @@ fn what(kind: &Kind) -> String {
     }
 }
 
-fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>, has_wiped: bool) -> bool {
-    use atoll_base::ReadOutcome::{Data, Stat};
+fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
+    use atoll_base::ReadOutcome::Data;
     match (kind, answer) {
         (Kind::Read(_, request), Answer::Found(result, payload)) => {
             match (read(state, request), result) {
                 // The size beside data is a hint: it may be that of a write in flight.
                 (Ok((Data { .. }, expected)), Ok(Data { .. })) => is_padded(&expected, payload),
-                // A replaced device does not learn the versions of old objects.
-                (Ok((Stat { object_bytes, .. }, _)), Ok(Stat { object_bytes: other, .. })) if has_wiped => {
-                    object_bytes == *other
-                }
                 (Ok((expected, data)), Ok(outcome)) => expected == *outcome && data == *payload,
                 (Err(expected), Err(refusal)) => expected == *refusal,
                 _ => false,

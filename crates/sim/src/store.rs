@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{
-    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal,
-    RequestId, Touched, Transaction, Version,
+    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, ReadOutcome, ReadRequest, RequestId, Touched,
+    Transaction, Version,
 };
-use atoll_pg::{Lookup, ObjectView, ReadFailure, Token};
+use atoll_pg::{Lookup, ReadFailure, Token};
 use bytes::{Bytes, BytesMut};
 
 use crate::state::{PG, State, name, read};
@@ -49,11 +49,10 @@ impl Store {
                 self.bad.remove(&(transaction.object.clone(), block));
             }
         }
-        for entry in &transaction.log {
-            let expected = self.visible.head.sequence + 1;
-            let fills_an_empty_store = self.visible.head == Version::default();
-            let is_next = transaction.log[0].version.sequence == expected || fills_an_empty_store;
-            assert!(is_next, "log entry {} after head {}", entry.version, self.visible.head);
+        let resets = transaction.mutations.iter().any(|mutation| matches!(mutation, Mutation::ResetLog { .. }));
+        if let (Some(first), false) = (transaction.log.first(), resets) {
+            let head = self.visible.head;
+            assert_eq!(first.version.sequence, head.sequence + 1, "entry {} after {head}", first.version);
         }
         self.visible.apply(&transaction, self.ring_entries);
         self.pending.push_back((token, transaction));
@@ -63,6 +62,11 @@ impl Store {
         let (token, transaction) = self.pending.pop_front().unwrap();
         self.durable.apply(&transaction, self.ring_entries);
         self.requests.extend(transaction.log.iter().filter_map(|entry| entry.request));
+        for mutation in &transaction.mutations {
+            if let Mutation::ResetLog { head } = mutation {
+                self.history.retain(|_, entry| entry.version <= *head);
+            }
+        }
         for entry in transaction.log {
             self.history.insert(entry.version.sequence, entry);
         }
@@ -85,7 +89,11 @@ impl Store {
         self.loaded.extend(looked_at(object, conditions));
     }
 
-    fn assert_loaded(&self, object: &ObjectName) {
+    pub fn has_room(&self) -> bool {
+        !self.out_of_room && self.backlog.is_empty()
+    }
+
+    pub fn assert_loaded(&self, object: &ObjectName) {
         assert!(self.loaded.contains(object), "{object} is looked at and not loaded");
     }
 
@@ -102,9 +110,17 @@ impl Store {
         read(self.visible.objects.get(object), request).map_err(ReadFailure::Refused)
     }
 
-    /// All objects but the group's own one.
-    pub fn objects(&self) -> Vec<ObjectName> {
-        self.visible.objects.keys().filter(|name| name.as_str() != PG_META_OBJECT).cloned().collect()
+    /// Objects behind `after` but the group's own one, and whether there are more.
+    pub fn objects(&self, after: Option<&ObjectName>, limit: usize) -> (Vec<(ObjectName, Version)>, bool) {
+        let wanted = self
+            .visible
+            .objects
+            .iter()
+            .filter(|(name, _)| name.as_str() != PG_META_OBJECT && after.is_none_or(|after| *name > after));
+        let mut listed: Vec<_> = wanted.map(|(name, object)| (name.clone(), object.version)).collect();
+        let more = listed.len() > limit;
+        listed.truncate(limit);
+        (listed, more)
     }
 
     fn is_bad(&self, object: &ObjectName, block: u32) -> bool {
@@ -158,70 +174,17 @@ impl Store {
             }
         }
         let keys = if touched.whole { found.omap.keys().cloned().collect() } else { touched.omap_keys.clone() };
+        let version = Mutation::SetVersion { version: found.version };
         let omap = keys.into_iter().map(|key| match found.omap.get(&key) {
             Some(value) => Mutation::OmapSet { key, value: value.clone() },
             None => Mutation::OmapRemove { key },
         });
-        Ok(vec![part(mutations, payload.freeze()), part(omap.collect(), Bytes::new())])
+        Ok(vec![part(mutations, payload.freeze()), part(omap.chain([version]).collect(), Bytes::new())])
     }
 }
 
 /// The objects that a write looks at, or a read, which has no conditions.
-fn looked_at(object: &ObjectName, conditions: &[Condition]) -> impl Iterator<Item = ObjectName> {
+pub fn looked_at(object: &ObjectName, conditions: &[Condition]) -> impl Iterator<Item = ObjectName> {
     let is_fenced = conditions.iter().any(|condition| matches!(condition, Condition::NotFenced { .. }));
     [object.clone()].into_iter().chain(is_fenced.then(|| name(PG_META_OBJECT)))
-}
-
-impl ObjectView for Store {
-    fn is_read_loaded(&self, _: PgId, object: &ObjectName, _: &ReadRequest) -> bool {
-        self.loaded.contains(object)
-    }
-
-    fn is_write_loaded(&self, _: PgId, object: &ObjectName, conditions: &[Condition], _: &[Mutation]) -> bool {
-        looked_at(object, conditions).all(|object| self.loaded.contains(&object))
-    }
-
-    fn object_exists(&self, _: PgId, object: &ObjectName) -> bool {
-        self.assert_loaded(object);
-        self.visible.objects.contains_key(object)
-    }
-
-    fn omap_value(&self, _: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes> {
-        self.assert_loaded(object);
-        self.visible.omap_value(object, key)
-    }
-
-    fn head(&self, _: PgId) -> Version {
-        self.visible.head
-    }
-
-    fn log(&self, _: PgId) -> Vec<LogEntry> {
-        self.visible.log.iter().cloned().collect()
-    }
-
-    fn check_write(
-        &self,
-        _: PgId,
-        _: &[OsdId],
-        object: &ObjectName,
-        _: &[Mutation],
-        _: usize,
-    ) -> Result<(), Refusal> {
-        self.assert_loaded(object);
-        Ok(())
-    }
-
-    fn has_room(&self, _: PgId) -> bool {
-        !self.out_of_room && self.backlog.is_empty()
-    }
-
-    fn matches_checks(&self, _: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool {
-        self.assert_loaded(object);
-        let Some(found) = self.visible.objects.get(object) else { return false };
-        let first = (offset / BLOCK_BYTES as u64) as u32;
-        data.chunks(BLOCK_BYTES).zip(first..).all(|(data, block)| match found.blocks.get(&block) {
-            Some(expected) => data == expected,
-            None => data.iter().all(|byte| *byte == 0),
-        })
-    }
 }

@@ -2,22 +2,23 @@
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::PgRecord;
-use atoll_base::{RequestId, Transaction};
-use atoll_pg::{Action, ClientId, Lookup, ObjectView, Pg, Token};
+use atoll_base::{Mutation, RequestId, Transaction};
+use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, Token};
 use atoll_wire::Message;
 
 use crate::state::{PG, name};
-use crate::store::Store;
-use crate::world::{Event, Member, TICK, World, osd};
+use crate::view::View;
+use crate::world::{Event, Member, SILENCE, TICK, World, osd};
 
 /// More actions in a row than any event gives cause for.
 const ACTIONS_MAX: usize = 10_000;
 
 impl World {
-    pub fn with_pg(&mut self, at: usize, event: impl FnOnce(&mut Pg, &Store)) {
+    pub fn with_pg(&mut self, at: usize, event: impl FnOnce(&mut Pg, &View)) {
+        let now_ms = self.local_ms(at);
         let member = &mut self.members[at];
         if let Some(pg) = &mut member.pg {
-            event(pg, &member.store);
+            event(pg, &View { store: &member.store, leases: &member.leases, now_ms });
             // Now and then several events come before the actions are taken.
             if self.random.chance(15) {
                 self.after(100, Event::Run { at });
@@ -33,7 +34,7 @@ impl World {
             Message::Read { id, object, request, .. } => {
                 *member.owed_reads.entry((conn, id.sequence)).or_insert(0) += 1;
                 self.note("request read", &[id.session, id.sequence]);
-                self.with_pg(to, |pg, store| pg.client_read(conn, id, object, request, store));
+                self.with_pg(to, |pg, view| pg.client_read(conn, id, object, request, view));
             }
             Message::Write { id, answered_below, request, .. } => {
                 // What the client has been answered is owed nothing.
@@ -41,18 +42,65 @@ impl World {
                     member.owed_writes.insert(id);
                 }
                 self.note("request write", &[id.session, id.sequence]);
-                self.with_pg(to, |pg, store| pg.client_write(conn, id, answered_below, request, store));
+                self.with_pg(to, |pg, view| pg.client_write(conn, id, answered_below, request, view));
             }
             _ => unreachable!("clients send nothing else"),
         }
     }
 
+    pub fn peer_message(&mut self, from: usize, to: usize, message: Message) {
+        match message {
+            Message::Ping { tag } => {
+                // Whatever the group has to say goes first: it may take a lease away.
+                self.run_pg(to);
+                let now_ms = self.local_ms(to);
+                self.members[to].leases.granted(osd(from), now_ms);
+                self.send(to, from, Message::Pong { tag, is_full: false });
+            }
+            Message::Pong { tag, .. } => {
+                let now_ms = self.local_ms(to);
+                self.members[to].leases.renewed(osd(from), tag, now_ms);
+                self.with_pg(to, |pg, view| pg.tick(view));
+            }
+            message => {
+                let kind = format!("{message:?}");
+                self.note(kind.split([' ', '{']).next().unwrap(), &[from as u64, to as u64]);
+                if self.verbose && matches!(message, Message::PeerQuery { .. } | Message::PeerInfo { .. }) {
+                    println!("         {kind}");
+                }
+                self.with_pg(to, |pg, view| pg.message(osd(from), message, view));
+            }
+        }
+    }
+
+    fn send(&mut self, from: usize, to: usize, message: Message) {
+        if let Some((time, generation)) = self.network.send(from, to, self.now, &mut self.random) {
+            self.at(time, Event::PeerMessage { from, to, generation, message });
+        }
+    }
+
+    pub fn tick(&mut self, at: usize) {
+        for other in (0..self.members.len()).filter(|other| *other != at) {
+            if let Some(generation) = self.network.silent(at, other, self.now, SILENCE) {
+                self.break_link(at, other);
+                self.at(self.now, Event::PeerDown { at, other, generation });
+            } else if !self.network.is_up(at, other) {
+                self.connect(at, other);
+            } else if self.random.chance(50) {
+                let tag = self.local_ms(at);
+                self.send(at, other, Message::Ping { tag });
+            }
+        }
+        self.with_pg(at, |pg, view| pg.tick(view));
+    }
+
     pub fn run_pg(&mut self, at: usize) {
+        let now_ms = self.local_ms(at);
         for _ in 0..ACTIONS_MAX {
             let member = &mut self.members[at];
             let Some(pg) = &mut member.pg else { return };
             let action = pg.next_action().or_else(|| {
-                pg.proceed(&member.store);
+                pg.proceed(&View { store: &member.store, leases: &member.leases, now_ms });
                 pg.next_action()
             });
             let Some(action) = action else { return self.evict(at) };
@@ -78,7 +126,7 @@ impl World {
         if !self.random.chance(self.eviction_percent) {
             self.members[at].store.load(lookup);
         }
-        self.with_pg(at, |pg, store| pg.loaded(token, store));
+        self.with_pg(at, |pg, view| pg.loaded(token, view));
     }
 
     fn perform(&mut self, at: usize, action: Action) {
@@ -86,7 +134,7 @@ impl World {
         match action {
             Action::Submit { token, transaction } => {
                 assert_eq!(transaction.pg, PG);
-                if self.members[at].store.has_room(PG) {
+                if self.members[at].store.has_room() {
                     self.submit(at, token, transaction);
                 } else {
                     self.statistics.backlogged += 1;
@@ -101,10 +149,10 @@ impl World {
                 let answer = self.members[at].store.read(&object, &request);
                 self.after(150, Event::ReadDone { at, incarnation, token, answer });
             }
-            Action::ListObjects { token } => {
+            Action::ListObjects { token, after } => {
                 self.statistics.lists += 1;
-                let objects = self.members[at].store.objects();
-                self.after(1_000, Event::Listed { at, incarnation, token, objects });
+                let (objects, more) = self.members[at].store.objects(after.as_ref(), self.objects_listed_max);
+                self.after(1_000, Event::Listed { at, incarnation, token, objects, more });
             }
             Action::ReadForSync { token, object, touched } => {
                 self.statistics.syncs += 1;
@@ -122,22 +170,31 @@ impl World {
             }
             Action::Send { to, message } => {
                 let to = to.0 as usize - 1;
-                self.statistics.copy_reads += u64::from(matches!(message, Message::CopyRead { .. }));
-                if let Some((time, generation)) = self.network.send(at, to, self.now, &mut self.random) {
-                    self.at(time, Event::PeerMessage { from: at, to, generation, message });
-                }
+                self.count(&message);
+                self.send(at, to, message);
             }
             Action::Reply { client, message } => self.reply(at, client, message),
             Action::Propose { expected, record } => {
                 self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
                 if self.is_quiet() || !self.random.chance(15) {
-                    self.after(1_000, Event::Swap { expected, record });
+                    let reached_at = self.now.max(self.members[at].state_blocked_until);
+                    let delay = self.random.delay(1_000);
+                    self.at(reached_at + delay, Event::Swap { at, expected, record });
                 }
             }
             Action::Warn { text } => {
                 if self.verbose {
                     println!("{:>8} {text}", self.now);
                 }
+            }
+        }
+    }
+
+    fn count(&mut self, message: &Message) {
+        self.statistics.copy_reads += u64::from(matches!(message, Message::CopyRead { .. }));
+        if let Message::PeerSync { transaction, .. } = message {
+            for mutation in &transaction.mutations {
+                self.statistics.learners += u64::from(matches!(mutation, Mutation::ResetLog { .. }));
             }
         }
     }
@@ -178,7 +235,8 @@ impl World {
                 let request = RequestId { session, sequence: *sequence };
                 self.members[at].owed_writes.remove(&request);
                 let is_durable = |member: &Member| member.store.requests.contains(&request);
-                let is_everywhere = self.members.iter().all(is_durable);
+                let record = self.members[at].pg.as_ref().unwrap().record();
+                let is_everywhere = record.members.iter().all(|osd| is_durable(&self.members[osd.0 as usize - 1]));
                 assert!(is_everywhere || result.is_err(), "{request:?} acknowledged before all members have it");
             }
             _ => unreachable!("clients get nothing else"),
@@ -187,9 +245,13 @@ impl World {
     }
 
     pub fn restart_member(&mut self, at: usize, record: PgRecord) {
+        let now_ms = self.local_ms(at);
+        let (policy, target) = (self.policy, self.cluster.target.clone());
         let member = &mut self.members[at];
         member.store.loaded.insert(name(PG_META_OBJECT));
-        member.pg = Some(Pg::new(PG, osd(at), 1, record, &member.store));
+        member.leases = Leases::new(now_ms);
+        let view = View { store: &member.store, leases: &member.leases, now_ms };
+        member.pg = Some(Pg::new(PG, osd(at), policy, target, record, &view));
         let incarnation = member.incarnation;
         self.at(self.now + TICK, Event::Tick { at, incarnation });
         self.run_pg(at);
@@ -200,6 +262,7 @@ impl World {
         let member = &mut self.members[at];
         member.pg = None;
         member.incarnation += 1;
+        member.paused_until = 0;
         member.store.crash();
         member.last_commit = 0;
         member.owed_reads.clear();

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::random::Random;
 use crate::state::PG;
 use crate::workload::final_reads;
-use crate::world::{Event, MEMBERS, QUIET_AT, World};
+use crate::world::{Event, QUIET_AT, World, osd};
 
 const OPS_MAX: usize = 300;
 const OUTSTANDING_MAX: usize = 8;
@@ -151,7 +151,7 @@ impl World {
                 self.start(session, kind);
             }
         }
-        self.after(10_000, Event::ClientWakes { session });
+        self.after(1_000_000, Event::ClientWakes { session });
     }
 
     pub fn read_everything(&mut self) {
@@ -174,7 +174,8 @@ impl World {
         let (session, id, attempt) = (op.session, op.id, op.attempt);
         let state = &self.clients.sessions[session];
         let is_lost = state.conn == ClientId(0) || self.members[state.to].incarnation != state.incarnation;
-        if is_lost || attempt > 0 && self.random.chance(40) {
+        let has_moved = osd(state.to) != self.cluster.record.primary && self.random.chance(80);
+        if is_lost || has_moved || attempt > 0 && self.random.chance(40) {
             self.new_conn(session);
         }
         let epoch = self.cluster.record.epoch;
@@ -196,7 +197,7 @@ impl World {
             self.at(late, Event::Request { conn, to, incarnation, message: message.clone() });
         }
         self.at(time, Event::Request { conn, to, incarnation, message });
-        let patience = self.random.between(3_000, 20_000);
+        let patience = self.random.between(20_000, 2_000_000);
         self.at(self.now + patience, Event::ClientRetries { op: index, attempt });
     }
 
@@ -206,9 +207,17 @@ impl World {
         conn
     }
 
+    /// The primary as a client's map has it, which may lag.
+    fn believed_primary(&mut self) -> usize {
+        let record = if self.random.chance(10) { &self.cluster.previous } else { &self.cluster.record };
+        let primary = record.primary.0 as usize - 1;
+        let is_lost = self.random.chance(3);
+        if is_lost { self.random.below(self.members.len() as u64) as usize } else { primary }
+    }
+
     fn new_conn(&mut self, session: usize) {
         let conn = self.conn_id(session);
-        let to = if self.random.chance(5) { self.random.below(MEMBERS as u64) as usize } else { 0 };
+        let to = self.believed_primary();
         let (now, incarnation) = (self.now, self.members[to].incarnation);
         let state = &mut self.clients.sessions[session];
         (state.conn, state.to, state.incarnation) = (conn, to, incarnation);
@@ -279,9 +288,9 @@ impl World {
         }
         if is_corrupt {
             self.statistics.corrupt_refusals += 1;
-            let has_long_been_quiet = self.now > QUIET_AT + 20_000;
+            let has_long_been_quiet = self.now > QUIET_AT + 60_000_000;
             assert!(!has_long_been_quiet, "block damaged on one copy only, and all members are there");
         }
-        self.after(2_000, Event::ClientRetries { op: index, attempt });
+        self.after(40_000, Event::ClientRetries { op: index, attempt });
     }
 }

@@ -36,16 +36,30 @@ impl State {
     pub fn apply(&mut self, transaction: &Transaction, ring_entries: usize) {
         let mut payload = transaction.payload.clone();
         for mutation in &transaction.mutations {
-            if *mutation == Mutation::Remove {
-                self.objects.remove(&transaction.object);
-                continue;
+            match mutation {
+                Mutation::Remove => {
+                    self.objects.remove(&transaction.object);
+                    continue;
+                }
+                Mutation::ResetLog { head } => {
+                    self.log.retain(|entry| entry.version <= *head);
+                    self.head = *head;
+                }
+                Mutation::CloneFrom { source } => {
+                    let source = self.objects.get(source).cloned().unwrap_or_default();
+                    self.objects.insert(transaction.object.clone(), source);
+                    continue;
+                }
+                _ => {}
             }
             self.objects.entry(transaction.object.clone()).or_default().apply(mutation, &mut payload);
         }
         for entry in &transaction.log {
             self.head = entry.version;
             self.log.push_back(entry.clone());
-            if let Some(object) = self.objects.get_mut(&entry.object) {
+            if entry.object == transaction.object
+                && let Some(object) = self.objects.get_mut(&entry.object)
+            {
                 object.version = entry.version;
             }
         }
@@ -79,8 +93,8 @@ impl Object {
                 self.blocks.retain(|block, _| *block < end);
                 self.size = *size_bytes;
             }
-            Mutation::CloneFrom { .. } => unreachable!("no workload clones yet"),
-            Mutation::Create | Mutation::Remove => {}
+            Mutation::SetVersion { version } => self.version = *version,
+            Mutation::Create | Mutation::Remove | Mutation::CloneFrom { .. } | Mutation::ResetLog { .. } => {}
             Mutation::OmapSet { key, value } => drop(self.omap.insert(key.clone(), value.clone())),
             Mutation::OmapRemove { key } => drop(self.omap.remove(key)),
             Mutation::OmapReplace { key, value, displaced_to } => {

@@ -1,0 +1,479 @@
+//! Filling OSDs that shall become members, while the group serves: by the log if it reaches back to
+//! where the two histories part, else by comparing the versions of all objects.
+//!
+//! A learner gets every entry of the history in order from the start on, with its data unless the
+//! object is still to be copied: the copy will have it. An object waits with its writes while it is
+//! being copied. The learner knows durably that it is incomplete until all is done.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
+use atoll_wire::Message;
+use bytes::Bytes;
+
+use crate::actions::{Action, ObjectView, Token};
+use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, meta_object};
+use crate::promises::incomplete;
+use crate::sync::{entries_for_one_message, keep_fences};
+
+/// Objects that are read for or on their way to one learner at once.
+const COPYING_MAX: usize = 8;
+/// A learner that failed or does not answer is tried again after so long.
+const RETRY_PAUSE_MS: u64 = 1_000;
+
+/// What a learner has been sent and not yet acknowledged.
+enum Sent {
+    /// Something that needs no attention when it is durable.
+    Other,
+    /// The last part of an object.
+    Object(ObjectName),
+    /// That it is complete.
+    Done,
+}
+
+/// How far the comparison of all objects has come.
+enum Listing {
+    /// The histories had a common point: what is missing is known by the log.
+    NotNeeded,
+    /// This OSD's own objects are listed.
+    Own { token: Token, listed: Vec<(ObjectName, Version)> },
+    /// The learner's are.
+    Theirs { own: BTreeMap<ObjectName, Version> },
+}
+
+struct Learner {
+    /// When it was asked what it has.
+    asked_at_ms: u64,
+    answer: Option<Answer>,
+    /// Its part of the history has begun: it gets every write from here on.
+    has_begun: bool,
+    tag: u64,
+    listing: Listing,
+    /// Objects to be copied, with the parts that differ.
+    missing: BTreeMap<ObjectName, Touched>,
+    /// While objects are compared: those that were written, which will be missing.
+    written: BTreeSet<ObjectName>,
+    /// Objects that are being read or sent, with the read that is under way.
+    copying: BTreeMap<ObjectName, (Touched, Option<Token>)>,
+    /// Objects that could not be read, which are tried again later.
+    failed: BTreeMap<ObjectName, Touched>,
+    retry_failed_at_ms: u64,
+    sent: VecDeque<Sent>,
+    is_finishing: bool,
+    is_ready: bool,
+}
+
+/// What a learner says it has.
+struct Answer {
+    head: Version,
+    is_complete: bool,
+    log: Vec<LogEntry>,
+}
+
+/// The learners of a group, at its primary.
+#[derive(Default)]
+pub(crate) struct Learners {
+    learners: BTreeMap<OsdId, Learner>,
+    /// When one that failed may be tried again.
+    retry_at_ms: BTreeMap<OsdId, u64>,
+}
+
+impl Learners {
+    pub fn clear(&mut self) {
+        self.learners.clear();
+    }
+
+    pub fn remove(&mut self, osd: OsdId) {
+        self.learners.remove(&osd);
+    }
+
+    pub fn ready(&self) -> impl Iterator<Item = OsdId> {
+        self.learners.iter().filter(|(_, learner)| learner.is_ready).map(|(osd, _)| *osd)
+    }
+
+    pub fn progress(&self) -> impl Iterator<Item = (OsdId, Option<usize>)> {
+        self.learners.iter().map(|(osd, learner)| {
+            let is_known = learner.has_begun && learner.is_listed();
+            (*osd, is_known.then_some(learner.missing.len() + learner.copying.len() + learner.failed.len()))
+        })
+    }
+
+    /// Whether an object is on its way to a learner, so that it must not change.
+    pub fn are_copying(&self, object: &ObjectName) -> bool {
+        self.learners.values().any(|learner| learner.copying.contains_key(object))
+    }
+}
+
+impl Learner {
+    fn is_listed(&self) -> bool {
+        matches!(self.listing, Listing::NotNeeded)
+    }
+
+    /// The copy of an object that the learner has is not what the history says.
+    fn lacks(&self, object: &ObjectName) -> bool {
+        !self.is_listed()
+            || self.missing.contains_key(object)
+            || self.copying.contains_key(object)
+            || self.failed.contains_key(object)
+    }
+
+    /// What of a write the learner gets.
+    fn share_of(&mut self, transaction: &Transaction) -> Transaction {
+        let object = &transaction.object;
+        let clones_missing = transaction
+            .mutations
+            .iter()
+            .any(|mutation| matches!(mutation, Mutation::CloneFrom { source } if self.lacks(source)));
+        if !self.lacks(object) && !clones_missing {
+            return transaction.clone();
+        }
+        if !self.is_listed() {
+            self.written.insert(object.clone());
+        } else {
+            let touched = if clones_missing { whole() } else { Touched::by(&transaction.mutations) };
+            let wanted = if self.failed.contains_key(object) { &mut self.failed } else { &mut self.missing };
+            wanted.entry(object.clone()).or_default().merge(&touched);
+        }
+        Transaction {
+            object: meta_object(),
+            mutations: Vec::new(),
+            payload: Bytes::new(),
+            payload_sealed: false,
+            ..transaction.clone()
+        }
+    }
+}
+
+fn whole() -> Touched {
+    Touched { whole: true, ..Touched::default() }
+}
+
+impl Pg {
+    /// Begins with those that should be members and are not, tries failed ones again, and goes on
+    /// with the others.
+    pub(crate) fn look_after_learners(&mut self, view: &impl ObjectView) {
+        let now_ms = view.now_ms();
+        let is_wanted = |osd: &OsdId| {
+            self.policy.may_backfill
+                && self.target.contains(osd)
+                && !self.record.members.contains(osd)
+                && self.membership.is_reachable(*osd)
+        };
+        let wanted: Vec<OsdId> = self.target.iter().copied().filter(is_wanted).collect();
+        self.learners.learners.retain(|osd, learner| {
+            let is_silent =
+                learner.answer.is_none() && !learner.has_begun && now_ms >= learner.asked_at_ms + RETRY_PAUSE_MS;
+            wanted.contains(osd) && !is_silent
+        });
+        for osd in wanted {
+            let may_try = self.learners.retry_at_ms.get(&osd).is_none_or(|at_ms| now_ms >= *at_ms);
+            if may_try && !self.learners.learners.contains_key(&osd) {
+                let Token(tag) = self.token();
+                let learner = Learner {
+                    asked_at_ms: now_ms,
+                    answer: None,
+                    has_begun: false,
+                    tag,
+                    listing: Listing::NotNeeded,
+                    missing: BTreeMap::new(),
+                    written: BTreeSet::new(),
+                    copying: BTreeMap::new(),
+                    failed: BTreeMap::new(),
+                    retry_failed_at_ms: 0,
+                    sent: VecDeque::new(),
+                    is_finishing: false,
+                    is_ready: false,
+                };
+                self.learners.learners.insert(osd, learner);
+                self.ask(osd, true);
+            }
+        }
+        for osd in self.learners.learners.keys().copied().collect::<Vec<_>>() {
+            let learner = self.learners.learners.get_mut(&osd).expect("it is listed");
+            if now_ms >= learner.retry_failed_at_ms {
+                learner.missing.append(&mut learner.failed);
+            }
+            self.copy_more(osd);
+        }
+    }
+
+    /// A learner has promised, and says what it has; or it could not take what it was sent.
+    pub(crate) fn learner_answered(
+        &mut self,
+        from: OsdId,
+        head: Version,
+        is_complete: bool,
+        log: Vec<LogEntry>,
+        view: &impl ObjectView,
+    ) {
+        if !self.fills_learners() {
+            return;
+        }
+        let Some(learner) = self.learners.learners.get_mut(&from) else { return };
+        if learner.has_begun {
+            self.learners.learners.remove(&from);
+            self.learners.retry_at_ms.insert(from, view.now_ms() + RETRY_PAUSE_MS);
+            return;
+        }
+        learner.answer = Some(Answer { head, is_complete, log });
+        self.start_learning(view);
+    }
+
+    /// Begins with learners that have answered, once the view shows the whole history.
+    pub(crate) fn start_learning(&mut self, view: &impl ObjectView) {
+        if !self.view_is_current() {
+            return;
+        }
+        let answered: Vec<OsdId> = self
+            .learners
+            .learners
+            .iter()
+            .filter(|(_, learner)| learner.answer.is_some())
+            .map(|(osd, _)| *osd)
+            .collect();
+        for osd in answered {
+            self.begin(osd, view);
+        }
+    }
+
+    fn begin(&mut self, osd: OsdId, view: &impl ObjectView) {
+        let own_log = view.log(self.id);
+        let learner = self.learners.learners.get_mut(&osd).expect("it has just answered");
+        let answer = learner.answer.take().expect("it has just answered");
+        learner.has_begun = true;
+        let mut start = Vec::new();
+        let common = common_point(&own_log, &answer);
+        if let Some(common) = common {
+            learner.missing = differences(&own_log, &answer.log, common);
+            start.extend([incomplete(), Mutation::ResetLog { head: common }]);
+        } else {
+            // Fences of its own may stem from writes that were never acknowledged.
+            let epoch = Bytes::copy_from_slice(&self.record.epoch.0.to_be_bytes());
+            let promise = Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value: epoch };
+            let nothing = Mutation::ResetLog { head: Version::default() };
+            start.extend([Mutation::Remove, promise, incomplete(), nothing]);
+        }
+        let common_or_nothing = common.unwrap_or_default();
+        let mut log: VecDeque<LogEntry> =
+            own_log.into_iter().filter(|entry| entry.version > common_or_nothing).collect();
+        let text = match common {
+            Some(common) => format!("filling {osd}, which has everything up to {common}"),
+            None => format!("filling {osd}, whose objects are compared one by one"),
+        };
+        self.warn(text);
+        let start = Transaction { log: entries_for_one_message(&mut log), ..self.own_change(start) };
+        self.send_to_learner(osd, start, Sent::Other);
+        while !log.is_empty() {
+            let transaction =
+                Transaction { log: entries_for_one_message(&mut log), ..self.own_change(Vec::new()) };
+            self.send_to_learner(osd, transaction, Sent::Other);
+        }
+        if common.is_none() {
+            let token = self.token();
+            let learner = self.learners.learners.get_mut(&osd).expect("it has begun");
+            learner.listing = Listing::Own { token, listed: Vec::new() };
+            self.actions.push_back(Action::ListObjects { token, after: None });
+        }
+        self.copy_more(osd);
+    }
+
+    fn send_to_learner(&mut self, osd: OsdId, transaction: Transaction, sent: Sent) {
+        let epoch = self.record.epoch;
+        let Some(learner) = self.learners.learners.get_mut(&osd) else { return };
+        learner.sent.push_back(sent);
+        let tag = learner.tag;
+        self.send(osd, Message::PeerSync { epoch, tag, transaction, is_last: false });
+    }
+
+    /// Every write goes to the learners too, as far as they can use it.
+    pub(crate) fn replicate_to_learners(&mut self, transaction: &Transaction) {
+        let epoch = self.record.epoch;
+        let learners = self.learners.learners.iter_mut().filter(|(_, learner)| learner.has_begun);
+        let shares: Vec<(OsdId, Transaction)> =
+            learners.map(|(osd, learner)| (*osd, learner.share_of(transaction))).collect();
+        for (osd, transaction) in shares {
+            self.send(osd, Message::Replicate { epoch, transaction });
+        }
+    }
+
+    /// Own objects have been listed, for a learner; or for a primary that fills this OSD.
+    pub fn objects_listed(&mut self, token: Token, objects: Vec<(ObjectName, Version)>, more: bool) {
+        if let Some((primary, epoch, tag)) = self.lists_for_primary.remove(&token) {
+            let reply = Message::ObjectsReply { pg: self.id, epoch, tag, objects, more };
+            return self.send(primary, reply);
+        }
+        let wants_it =
+            |learner: &Learner| matches!(&learner.listing, Listing::Own { token: own, .. } if *own == token);
+        let next_token = self.token();
+        let mut found = self.learners.learners.iter_mut().map(|(osd, learner)| (*osd, learner));
+        // Without a learner: it went away meanwhile.
+        let Some((osd, learner)) = found.find(|(_, learner)| wants_it(learner)) else { return };
+        let Listing::Own { token, listed } = &mut learner.listing else { unreachable!("looked at above") };
+        listed.extend(objects);
+        if more && let Some((last, _)) = listed.last() {
+            *token = next_token;
+            let after = Some(last.clone());
+            return self.actions.push_back(Action::ListObjects { token: next_token, after });
+        }
+        let own = std::mem::take(listed).into_iter().collect();
+        learner.listing = Listing::Theirs { own };
+        self.ask_for_objects(osd, None);
+    }
+
+    fn ask_for_objects(&mut self, osd: OsdId, after: Option<ObjectName>) {
+        let tag = self.learners.learners[&osd].tag;
+        self.send(osd, Message::ObjectsQuery { pg: self.id, epoch: self.record.epoch, tag, after });
+    }
+
+    /// The learner's objects: what has another version there, or is at one side only, is missing.
+    pub(crate) fn learner_listed(
+        &mut self,
+        from: OsdId,
+        epoch: Epoch,
+        tag: u64,
+        objects: Vec<(ObjectName, Version)>,
+        more: bool,
+    ) {
+        if !self.is_primary() || epoch != self.record.epoch {
+            return;
+        }
+        let Some(learner) = self.learners.learners.get_mut(&from).filter(|learner| learner.tag == tag) else {
+            return;
+        };
+        let Listing::Theirs { own } = &mut learner.listing else { return };
+        let last = objects.last().map(|(name, _)| name.clone());
+        for (name, version) in objects {
+            if own.remove(&name) != Some(version) {
+                learner.missing.insert(name, whole());
+            }
+        }
+        if more && last.is_some() {
+            return self.ask_for_objects(from, last);
+        }
+        let Listing::Theirs { own } = std::mem::replace(&mut learner.listing, Listing::NotNeeded) else {
+            unreachable!("looked at above");
+        };
+        let written = std::mem::take(&mut learner.written);
+        let missing = own.into_keys().chain(written).chain([meta_object()]);
+        learner.missing.extend(missing.map(|name| (name, whole())));
+        self.copy_more(from);
+    }
+
+    /// Reads the next objects for a learner, and says when it has them all.
+    fn copy_more(&mut self, osd: OsdId) {
+        loop {
+            let token = self.token();
+            let Some(learner) = self.learners.learners.get_mut(&osd) else { return };
+            if !learner.has_begun || !learner.is_listed() || learner.is_finishing {
+                return;
+            }
+            if learner.copying.len() >= COPYING_MAX {
+                return;
+            }
+            if let Some((object, touched)) = learner.missing.pop_first() {
+                learner.copying.insert(object.clone(), (touched.clone(), Some(token)));
+                self.actions.push_back(Action::ReadForSync { token, object, touched });
+                continue;
+            }
+            if learner.copying.is_empty() && learner.failed.is_empty() {
+                learner.is_finishing = true;
+                let key = Bytes::from_static(INCOMPLETE_KEY);
+                let done = self.own_change(vec![Mutation::OmapRemove { key }]);
+                self.send_to_learner(osd, done, Sent::Done);
+            }
+            return;
+        }
+    }
+
+    /// Parts of an object have been read for a learner. False if they were for something else.
+    pub(crate) fn learner_copy_read(
+        &mut self,
+        token: Token,
+        result: &Result<Vec<Transaction>, String>,
+        view: &impl ObjectView,
+    ) -> bool {
+        let reads_it = |learner: &Learner| {
+            let read = learner.copying.iter().find(|(_, (_, read))| *read == Some(token));
+            read.map(|(object, (touched, _))| (object.clone(), touched.clone()))
+        };
+        let found = self.learners.learners.iter().find_map(|(osd, learner)| Some((*osd, reads_it(learner)?)));
+        let Some((osd, (object, touched))) = found else { return false };
+        let learner = self.learners.learners.get_mut(&osd).expect("found above");
+        let mut transactions = match result {
+            Ok(transactions) => transactions.clone(),
+            Err(cause) => {
+                learner.copying.remove(&object);
+                learner.failed.insert(object.clone(), touched);
+                learner.retry_failed_at_ms = view.now_ms() + RETRY_PAUSE_MS;
+                self.warn(format!("cannot read '{object}' to fill {osd}, which is tried again: {cause}"));
+                self.copy_more(osd);
+                self.start_waiting(view);
+                return true;
+            }
+        };
+        learner.copying.insert(object.clone(), (touched, None));
+        if object == meta_object() {
+            keep_fences(&mut transactions);
+        }
+        let count = transactions.len();
+        for (index, transaction) in transactions.into_iter().enumerate() {
+            let is_last = index + 1 == count;
+            let sent = if is_last { Sent::Object(object.clone()) } else { Sent::Other };
+            self.send_to_learner(osd, transaction, sent);
+        }
+        true
+    }
+
+    /// A learner has made durable what it was sent.
+    pub(crate) fn learner_synced(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &impl ObjectView) {
+        if !self.is_primary() || epoch != self.record.epoch {
+            return;
+        }
+        let Some(learner) = self.learners.learners.get_mut(&from).filter(|learner| learner.tag == tag) else {
+            return;
+        };
+        match learner.sent.pop_front() {
+            Some(Sent::Object(object)) => {
+                learner.copying.remove(&object);
+                self.copy_more(from);
+                self.start_waiting(view);
+            }
+            Some(Sent::Done) => {
+                learner.is_ready = true;
+                self.membership.note_complete(from);
+                self.advance(view);
+            }
+            Some(Sent::Other) | None => {}
+        }
+    }
+}
+
+/// The newest write that both histories have. `None` if that cannot be told from the logs, or if
+/// the learner's data is not what its history says.
+fn common_point(own_log: &[LogEntry], answer: &Answer) -> Option<Version> {
+    if !answer.is_complete {
+        return None;
+    }
+    if answer.head == Version::default() {
+        // Nothing was ever written there: the log tells all if it holds the first write.
+        let is_whole = own_log.first().is_none_or(|first| first.version.sequence == 1);
+        return is_whole.then(Version::default);
+    }
+    let mut theirs = [answer.head].into_iter().chain(answer.log.iter().rev().map(|entry| entry.version));
+    theirs.find(|version| own_log.iter().any(|entry| entry.version == *version))
+}
+
+/// What must be copied: whatever either side has written behind the common point.
+fn differences(own_log: &[LogEntry], their_log: &[LogEntry], common: Version) -> BTreeMap<ObjectName, Touched> {
+    let mut missing: BTreeMap<ObjectName, Touched> = BTreeMap::new();
+    for entry in own_log.iter().filter(|entry| entry.version > common) {
+        missing.entry(entry.object.clone()).or_default().merge(&entry.touched);
+    }
+    for entry in their_log.iter().filter(|entry| entry.version.sequence > common.sequence) {
+        let touched = missing.entry(entry.object.clone()).or_default();
+        touched.merge(&entry.touched);
+        // It may have made or grown the object. The group's own object has keys only.
+        touched.whole |= entry.object != meta_object();
+    }
+    missing
+}

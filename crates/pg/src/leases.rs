@@ -1,0 +1,82 @@
+//! Read leases between OSDs (DESIGN section 6). A primary may answer reads only while every other
+//! member has promised it, a moment ago, not to help another primary; who promised waits until
+//! that has run out before it does. One lease covers all groups of two OSDs, and renews with the
+//! pings between them. Times are of each one's own monotonic clock: only the rates of two clocks
+//! are compared, never their readings.
+
+use std::collections::BTreeMap;
+
+use atoll_base::OsdId;
+
+/// For how long a lease binds the OSD that granted it, in milliseconds since it answered the ping.
+const GRANTED_MS: u64 = 1_000;
+/// For how long the OSD that asked for it relies on it, in milliseconds since it sent the ping.
+/// The difference allows for clocks whose rates differ by a tenth.
+const HELD_MS: u64 = 900;
+
+/// How often an OSD should ask its peers for leases, in milliseconds.
+pub const LEASE_RENEWAL_MS: u64 = 200;
+
+/// The leases that one OSD has granted and holds.
+pub struct Leases {
+    /// What was granted before the start of this process is not known; it has run out by then.
+    floor_ms: u64,
+    granted_until_ms: BTreeMap<OsdId, u64>,
+    held_until_ms: BTreeMap<OsdId, u64>,
+}
+
+impl Leases {
+    /// Of a process that starts now.
+    pub fn new(now_ms: u64) -> Self {
+        Leases { floor_ms: now_ms + GRANTED_MS, granted_until_ms: BTreeMap::new(), held_until_ms: BTreeMap::new() }
+    }
+
+    /// A ping of a peer is answered now. Whatever groups had to tell that peer was sent before.
+    pub fn granted(&mut self, peer: OsdId, now_ms: u64) {
+        self.granted_until_ms.insert(peer, now_ms + GRANTED_MS);
+    }
+
+    /// The answer to a ping that was sent at `sent_ms` has come.
+    pub fn renewed(&mut self, peer: OsdId, sent_ms: u64, now_ms: u64) {
+        let until_ms = sent_ms.min(now_ms) + HELD_MS;
+        let held = self.held_until_ms.entry(peer).or_default();
+        *held = until_ms.max(*held);
+    }
+
+    /// The connection to a peer is lost: what it says from now on may not reach this OSD.
+    pub fn disconnected(&mut self, peer: OsdId) {
+        self.held_until_ms.remove(&peer);
+    }
+
+    /// Until when a peer helps no other primary.
+    pub fn held_until_ms(&self, peer: OsdId) -> u64 {
+        self.held_until_ms.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// Until when this OSD is bound to a peer or, without one, to whomever it has forgotten.
+    pub fn granted_until_ms(&self, peer: Option<OsdId>) -> u64 {
+        let granted = peer.and_then(|peer| self.granted_until_ms.get(&peer)).copied().unwrap_or(0);
+        granted.max(self.floor_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_relied_on_for_less_than_it_binds() {
+        let (mut holder, mut granter) = (Leases::new(0), Leases::new(0));
+        let peer = OsdId(1);
+        granter.granted(peer, 5_010);
+        holder.renewed(peer, 5_000, 5_020);
+        assert!(holder.held_until_ms(peer) < granter.granted_until_ms(Some(peer)));
+        // An answer that overtakes another does not shorten the lease; an absurd one is no use.
+        holder.renewed(peer, 4_000, 5_030);
+        holder.renewed(peer, u64::MAX, 5_030);
+        assert_eq!(holder.held_until_ms(peer), 5_030 + HELD_MS);
+        holder.disconnected(peer);
+        assert_eq!(holder.held_until_ms(peer), 0);
+        assert_eq!(Leases::new(7).granted_until_ms(None), 7 + GRANTED_MS);
+    }
+}

@@ -1,0 +1,230 @@
+//! Faults: broken connections, one-way and whole partitions, paused processes, crashes and
+//! restarts, replaced devices, full stores, bad blocks, cluster state out of reach, and plans to
+//! move the group.
+
+use crate::store::Store;
+use crate::world::{Event, World, osd};
+
+/// Devices lost in one run.
+const WIPES_MAX: u64 = 3;
+
+impl World {
+    fn any_osd(&mut self) -> usize {
+        self.random.below(self.members.len() as u64) as usize
+    }
+
+    /// Often the primary: there most can go wrong.
+    fn interesting_osd(&mut self) -> usize {
+        let primary = self.cluster.record.primary.0 as usize - 1;
+        if self.random.chance(50) { primary } else { self.any_osd() }
+    }
+
+    fn any_pair(&mut self) -> (usize, usize) {
+        let a = self.interesting_osd();
+        let b = self.any_osd();
+        if a == b { (a, (a + 1) % self.members.len()) } else { (a, b) }
+    }
+
+    pub fn fault(&mut self) {
+        if self.is_quiet() {
+            return;
+        }
+        self.after(self.fault_pace, Event::Fault);
+        match self.random.below(100) {
+            0..14 => {
+                let (a, b) = self.any_pair();
+                self.break_link(a, b);
+            }
+            14..28 => {
+                let at = self.interesting_osd();
+                self.crash(at);
+            }
+            28..31 => self.replace_device(),
+            31..43 => {
+                let at = self.any_osd();
+                self.set_room(at, true);
+                self.after(50_000, Event::Room { at, out_of_room: false });
+            }
+            43..49 => {
+                let session = self.random.below(self.clients.sessions.len() as u64) as usize;
+                self.break_client(session);
+            }
+            49..56 => {
+                let at = self.any_osd();
+                self.members[at].slow_until = self.now + self.random.delay(300_000);
+            }
+            56..66 => self.partition(),
+            66..74 => self.pause(),
+            74..80 => {
+                let at = self.interesting_osd();
+                self.members[at].state_blocked_until = self.now + self.random.delay(8_000_000);
+            }
+            80..86 => self.plan_move(),
+            _ => self.damage_block(),
+        }
+    }
+
+    pub fn break_link(&mut self, a: usize, b: usize) {
+        self.statistics.breaks += 1;
+        self.note("break", &[a as u64, b as u64]);
+        for (at, time, generation) in self.network.break_link(a, b, self.now, &mut self.random) {
+            self.at(time, Event::PeerDown { at, other: a + b - at, generation });
+        }
+    }
+
+    /// One OSD is cut off from others for a while: from all or some, in both directions or in one.
+    fn partition(&mut self) {
+        let at = self.interesting_osd();
+        let until = self.now + self.random.between(200_000, 8_000_000);
+        let (incoming, outgoing) = [(true, true), (true, false), (false, true)][self.random.below(3) as usize];
+        let is_whole = self.random.chance(50);
+        self.statistics.partitions += 1;
+        self.note("partition", &[at as u64, until, incoming.into(), outgoing.into()]);
+        for other in (0..self.members.len()).filter(|other| *other != at) {
+            if is_whole || self.random.chance(50) {
+                if incoming {
+                    self.network.block(other, at, until);
+                }
+                if outgoing {
+                    self.network.block(at, other, until);
+                }
+            }
+        }
+    }
+
+    /// A process stands still while its clock goes on.
+    fn pause(&mut self) {
+        let at = self.interesting_osd();
+        if self.members[at].pg.is_none() || self.members[at].paused_until > self.now {
+            return;
+        }
+        self.statistics.pauses += 1;
+        self.members[at].paused_until = self.now + self.random.between(100_000, 6_000_000);
+        self.note("pause", &[at as u64, self.members[at].paused_until]);
+    }
+
+    /// The tree changes: the group should have other members, or another primary.
+    fn plan_move(&mut self) {
+        let mut osds: Vec<usize> = (0..self.members.len()).collect();
+        let mut target = Vec::new();
+        while target.len() < self.cluster.target.len() {
+            let chosen = self.random.below(osds.len() as u64) as usize;
+            target.push(osd(osds.remove(chosen)));
+        }
+        self.statistics.moves += 1;
+        self.note("move", &target.iter().map(|osd| osd.0.into()).collect::<Vec<_>>());
+        self.cluster.target = target;
+        for at in 0..self.members.len() {
+            let incarnation = self.members[at].incarnation;
+            self.after(3_000, Event::Target { at, incarnation });
+        }
+    }
+
+    pub fn connect(&mut self, a: usize, b: usize) {
+        if self.members[a].pg.is_none() || self.members[b].pg.is_none() {
+            return;
+        }
+        let (low, high) = (a.min(b), a.max(b));
+        if let Some((times, generation)) = self.network.connect(low, high, self.now + 100, &mut self.random) {
+            self.at(times[0], Event::PeerUp { at: low, other: high, generation });
+            self.at(times[1], Event::PeerUp { at: high, other: low, generation });
+        }
+    }
+
+    pub fn crash(&mut self, at: usize) {
+        if self.members[at].pg.is_none() || self.is_quiet() {
+            return;
+        }
+        self.statistics.crashes += 1;
+        self.note("crash", &[at as u64]);
+        self.stop_member(at);
+        for other in (0..self.members.len()).filter(|other| *other != at) {
+            self.break_link(at, other);
+            self.network.forget_end(at, other);
+        }
+        let usual = if self.random.chance(30) { 8_000_000 } else { 300_000 };
+        self.after(usual, Event::Restart { at });
+    }
+
+    pub fn restart(&mut self, at: usize) {
+        if self.members[at].pg.is_some() {
+            return;
+        }
+        self.note("restart", &[at as u64]);
+        let lags = self.random.chance(30);
+        let record = if lags { &self.cluster.previous } else { &self.cluster.record }.clone();
+        self.restart_member(at, record);
+        let incarnation = self.members[at].incarnation;
+        let record = self.cluster.record.clone();
+        self.after(1_000, Event::Record { at, incarnation, record });
+        for other in (0..self.members.len()).filter(|other| *other != at) {
+            self.connect(at, other);
+        }
+    }
+
+    /// Now and then an OSD loses its device; never the last that has everything.
+    fn replace_device(&mut self) {
+        let record = &self.cluster.record;
+        let is_active = record.activated_epoch == record.epoch;
+        let is_over = self.wiped.is_none_or(|wiped| !record.members.contains(&wiped));
+        if !is_active || !is_over || record.members.len() < 2 || self.statistics.wipes == WIPES_MAX {
+            return;
+        }
+        let at = self.any_osd();
+        if self.members[at].pg.is_none() {
+            return;
+        }
+        self.crash(at);
+        self.statistics.wipes += 1;
+        self.wiped = Some(osd(at));
+        self.note("wipe", &[at as u64]);
+        let store = &mut self.members[at].store;
+        let history = std::mem::take(&mut store.history);
+        let requests = std::mem::take(&mut store.requests);
+        *store = Store { history, requests, ..Store::new(store.ring_entries) };
+    }
+
+    /// Damages one block of an object that is whole on every other OSD: a read of a range is
+    /// answered from one copy, so damage spread over all copies is beyond repair.
+    fn damage_block(&mut self) {
+        // Only the primary reads for clients.
+        let at = self.interesting_osd();
+        let record = &self.cluster.record;
+        if record.activated_epoch != record.epoch || record.members.len() < 2 {
+            return;
+        }
+        let objects = &self.members[at].store.visible.objects;
+        let all: Vec<_> = objects
+            .iter()
+            .flat_map(|(name, object)| object.blocks.keys().map(move |block| (name.clone(), *block)))
+            .collect();
+        if all.is_empty() {
+            return;
+        }
+        let chosen = all[self.random.below(all.len() as u64) as usize].clone();
+        let is_damaged = |store: &Store| store.bad.iter().any(|(object, _)| *object == chosen.0);
+        if !self.members.iter().enumerate().any(|(other, member)| other != at && is_damaged(&member.store)) {
+            self.note("damage", &[at as u64, chosen.1.into()]);
+            // Often all of the object: then a bad sector meets requests that race with each other.
+            let whole = self.random.chance(50);
+            let bad =
+                all.into_iter().filter(|(object, block)| *object == chosen.0 && (whole || *block == chosen.1));
+            self.members[at].store.bad.extend(bad);
+        }
+    }
+
+    /// The end of all faults but damaged blocks.
+    pub fn heal(&mut self) {
+        self.network.unblock_all();
+        for at in 0..self.members.len() {
+            self.members[at].paused_until = self.now;
+            self.members[at].state_blocked_until = self.now;
+            self.restart(at);
+            self.set_room(at, false);
+            let incarnation = self.members[at].incarnation;
+            self.after(3_000, Event::Target { at, incarnation });
+        }
+        let record = self.cluster.record.clone();
+        self.tell_record(&record);
+    }
+}

@@ -1,0 +1,40 @@
+//! Simulates a placement group on three to five OSDs from one seed, in one thread: delayed, lost and
+//! cut connections in both directions or one, crashes, paused processes, drifting clocks, lost
+//! devices, damaged blocks, back-pressure, objects that are not in memory, cluster state that lags
+//! or cannot be reached, plans to move the group, and impatient clients. Then all faults end and
+//! everything must become clean. What clients saw is checked against one history.
+//!
+//! The OSDs run `atoll-pg` as the daemon does; the store is a stand-in with the same rules. This
+//! room knows nothing of sockets, threads, clocks and devices.
+
+#![allow(clippy::unwrap_used, missing_docs)] // a test through and through
+
+mod check;
+mod clients;
+mod cluster;
+mod faults;
+mod network;
+mod random;
+mod shell;
+mod state;
+mod store;
+mod view;
+mod workload;
+mod world;
+
+pub use world::Statistics;
+
+/// What one run did.
+pub struct Outcome {
+    pub trace: u64,
+    pub requests: usize,
+    pub statistics: Statistics,
+}
+
+/// Runs one seed to its end. Panics if anything that must hold does not.
+pub fn simulate(seed: u64, verbose: bool) -> Outcome {
+    let mut world = world::World::new(seed, verbose);
+    world.run();
+    check::check(&world);
+    Outcome { trace: world.trace, requests: world.clients.ops.len(), statistics: world.statistics }
+}
