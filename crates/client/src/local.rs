@@ -245,7 +245,7 @@ impl LocalClient {
             let now_ms = self.0.runtime.now_ms();
             match input.map_err(|error| error.to_string())? {
                 Some(LinkInput::Ready { .. }) => self.0.router.borrow_mut().connected(now_ms, osd),
-                Some(LinkInput::Message(message)) => self.0.router.borrow_mut().reply(now_ms, message),
+                Some(LinkInput::Message(message)) => self.0.router.borrow_mut().reply(now_ms, osd, message),
                 None => {
                     stream.expect_bytes(missing_bytes);
                     return Ok(());

@@ -214,11 +214,17 @@ impl Router {
     pub fn map_changed(&mut self, now_ms: u64, changes: Vec<MapChange>) {
         let is_first = !self.has_map;
         self.has_map = true;
+        // Whoever waits for a placement group or an OSD need not wait any longer.
+        let may_go = changes.iter().any(|change| matches!(change, MapChange::Pg(..) | MapChange::Up(..)));
         for change in changes {
             self.map.apply(change);
         }
-        let moved: Vec<u64> =
-            self.outstanding.iter().filter(|(_, o)| is_first || self.has_moved(o)).map(|(s, _)| *s).collect();
+        let moved: Vec<u64> = self
+            .outstanding
+            .iter()
+            .filter(|(_, o)| is_first || self.has_moved(o) || may_go && o.sent_to.is_none())
+            .map(|(s, _)| *s)
+            .collect();
         moved.into_iter().for_each(|sequence| self.dispatch(now_ms, sequence));
     }
 
@@ -251,7 +257,7 @@ impl Router {
     }
 
     /// An answer has come.
-    pub fn reply(&mut self, now_ms: u64, message: Message) {
+    pub fn reply(&mut self, now_ms: u64, osd: OsdId, message: Message) {
         let (sequence, result) = match message {
             Message::ReadReply { sequence, result, payload } => {
                 (sequence, result.map(|outcome| Some((outcome, payload))))
@@ -259,7 +265,10 @@ impl Router {
             Message::WriteReply { sequence, result } => (sequence, result.map(|()| None)),
             _ => return,
         };
-        let Some(outstanding) = self.outstanding.get(&sequence) else { return };
+        // An answer of an OSD that was the primary is no use once the request was sent to the next
+        // one, which may answer differently.
+        let outstanding = self.outstanding.get(&sequence).filter(|outstanding| outstanding.sent_to == Some(osd));
+        let Some(outstanding) = outstanding else { return };
         match result {
             Ok(found) => self.complete(sequence, Ok(found)),
             Err(refusal) if refusal.is_retryable() => self.retry_later(now_ms, sequence, refusal.to_string()),

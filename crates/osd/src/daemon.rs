@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::{FrameMode, OsdUpRecord, OsdUsageRecord, RECORD_FORMAT};
-use atoll_base::{Condition, ObjectName, OsdId, PgId, Transaction};
-use atoll_cluster::{ClusterMap, ConnectOptions, MapChange};
-use atoll_pg::{Pg, PgState, Token};
+use atoll_base::{ObjectName, OsdId, PgId, Transaction, Version};
+use atoll_cluster::{ClusterMap, ConnectOptions};
+use atoll_pg::{Leases, Pg, PgState, Token};
 use atoll_reactor::{Event, ListenAddress, Reactor, ReactorError};
-use atoll_store::{LoadId, OpenError, ReadData, Store, TransactionId, Wish};
+use atoll_store::{LoadId, OpenError, ReadData, Store, TransactionId};
 use atoll_wire::KeyPair;
 
 use crate::control::{self, Control, ControlEvent, ControlRequest};
@@ -109,13 +108,8 @@ pub(crate) enum LoadOwner {
 pub(crate) struct ObjectList {
     pub pg: PgId,
     pub token: Token,
-    pub names: Vec<ObjectName>,
-}
-
-impl ObjectList {
-    pub fn new(pg: PgId, token: Token) -> Self {
-        ObjectList { pg, token, names: Vec::new() }
-    }
+    pub after: Option<ObjectName>,
+    pub objects: Vec<(ObjectName, Version)>,
 }
 
 /// How far stopping has come.
@@ -129,8 +123,11 @@ enum Stop {
 }
 
 const TIMER_SECOND: u64 = 1;
-const TIMER_CONNECT: u64 = 2;
-const CONNECT_PAUSE: Duration = Duration::from_millis(200);
+const TIMER_TICK: u64 = 2;
+/// How often groups look whether something is overdue. Fail-over waits in these steps.
+const TICK: Duration = Duration::from_millis(50);
+/// Every so many ticks, missing connections are made.
+const CONNECT_TICKS: u64 = 4;
 const USAGE_SECONDS: u64 = 3;
 
 /// An OSD.
@@ -142,6 +139,11 @@ pub struct Osd {
     pub(crate) control: Control,
     pub(crate) map: ClusterMap,
     pub(crate) peers: Peers,
+    pub(crate) leases: Leases,
+    /// Since the start, as of this turn of the loop.
+    pub(crate) now_ms: u64,
+    started: Instant,
+    ticks: u64,
     pub(crate) pgs: BTreeMap<PgId, Pg>,
     /// Groups that may have something to do.
     pub(crate) dirty: BTreeSet<PgId>,
@@ -195,7 +197,7 @@ impl Osd {
         tracing::info!("{} serves {} on {address}", config.id, config.device.display());
         let control = control::start(config.cluster.clone(), up, reactor.wake_handle())?;
         reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
-        reactor.set_timer(CONNECT_PAUSE, TIMER_CONNECT);
+        reactor.set_timer(TICK, TIMER_TICK);
         Ok(Osd {
             config,
             reactor,
@@ -204,6 +206,10 @@ impl Osd {
             control,
             map: ClusterMap::default(),
             peers: Peers::default(),
+            leases: Leases::new(0),
+            now_ms: 0,
+            started: Instant::now(),
+            ticks: 0,
             pgs: BTreeMap::new(),
             dirty: BTreeSet::new(),
             submitted: BTreeMap::new(),
@@ -224,10 +230,13 @@ impl Osd {
         let mut events = Vec::new();
         loop {
             self.reactor.poll(None, &mut events)?;
+            // Whatever is handled in this turn came in before: a lease that holds now held then.
+            self.now_ms = self.started.elapsed().as_millis() as u64;
             for event in events.drain(..) {
                 self.event(event);
             }
             self.settle();
+            self.answer_pings();
             self.send_output();
             if let Some(cause) = self.failure.take() {
                 return Err(OsdError::Device(cause));
@@ -258,17 +267,13 @@ impl Osd {
             Event::Received(connection) => self.received(connection),
             Event::Closed(connection, _) => self.close_link(connection.number()),
             Event::File { tag, result } => self.store.complete(tag, result),
-            Event::Timer(TIMER_CONNECT) => {
-                self.connect_peers();
-                self.report_usage(false);
-                self.reactor.set_timer(CONNECT_PAUSE, TIMER_CONNECT);
-            }
+            Event::Timer(TIMER_TICK) => self.tick(),
             Event::Timer(_) => self.second(),
             Event::Woken => {
                 while let Ok(event) = self.control.events.try_recv() {
                     match event {
                         ControlEvent::Changes(changes) => {
-                            changes.into_iter().for_each(|change| self.map_change(change));
+                            self.map_changes(changes);
                         }
                         ControlEvent::Stop => self.stop = Stop::Asked,
                     }
@@ -277,12 +282,22 @@ impl Osd {
         }
     }
 
+    fn tick(&mut self) {
+        self.reactor.set_timer(TICK, TIMER_TICK);
+        self.ticks += 1;
+        if self.ticks.is_multiple_of(CONNECT_TICKS) {
+            self.connect_peers();
+            self.report_usage(false);
+        }
+        self.look_after_peers();
+        self.with_all_groups(|group, view| group.tick(view));
+    }
+
     fn second(&mut self) {
         self.reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
         self.seconds += 1;
-        self.check_peers();
+        self.check_handshakes();
         self.share_memory();
-        self.with_all_groups(|group, view| group.tick(view));
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
     }
 
@@ -312,6 +327,10 @@ impl Osd {
                 PgState::Member => continue,
                 PgState::Inactive => "inactive",
                 PgState::Peering => "peering",
+                PgState::Recovering => "recovering",
+                PgState::Active if group.learners().next().is_some() => "active+backfilling",
+                PgState::Active if group.record().members.len() < group.size() => "active+degraded",
+                PgState::Active if !group.is_on_target() => "active+remapped",
                 PgState::Active => "active",
             };
             *primary_pg_states.entry(name.to_owned()).or_default() += 1;
@@ -324,51 +343,6 @@ impl Osd {
             object_count: usage.object_count,
             primary_pg_states,
             corrupt_block_count: usage.corrupt_block_count,
-        }
-    }
-
-    fn map_change(&mut self, change: MapChange) {
-        self.map.apply(change.clone());
-        match change {
-            MapChange::Pg(pg, Some((record, _))) => {
-                if self.pgs.contains_key(&pg) {
-                    self.with_group(pg, |group, view| group.set_record(record, view));
-                } else {
-                    self.add_group(pg);
-                }
-            }
-            MapChange::Pool(pool, Some(_)) => {
-                let of_pool = self.map.pgs.keys().filter(|pg| pg.pool == pool).copied();
-                of_pool.collect::<Vec<_>>().into_iter().for_each(|pg| self.add_group(pg));
-            }
-            MapChange::AuthorizedKey(key, None) => self.key_revoked(&key),
-            MapChange::Up(..) => self.connect_peers(),
-            _ => {}
-        }
-    }
-
-    /// Makes a group once its record and its pool are known, if this OSD is a member.
-    pub(crate) fn add_group(&mut self, pg: PgId) {
-        let (Some((record, _)), Some(pool)) = (self.map.pgs.get(&pg), self.map.pools.get(&pg.pool)) else {
-            return;
-        };
-        if self.pgs.contains_key(&pg) || !record.members.contains(&self.config.id) {
-            return;
-        }
-        // A new group looks at what its own object says.
-        let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
-        let conditions = [Condition::OmapExists { key: atoll_pg::EPOCH_KEY.into() }];
-        if !self.store.is_write_loaded(pg, &own, &conditions, &[]) {
-            let wish = Wish::Write { pg, object: own, conditions: conditions.to_vec(), mutations: Vec::new() };
-            let load = self.store.load(wish);
-            self.loads.insert(load, LoadOwner::NewGroup(pg));
-            return;
-        }
-        let group = self.new_group(pg, pool.pg_num, record.clone());
-        self.pgs.insert(pg, group);
-        let connected: Vec<OsdId> = self.peers.by_osd.keys().copied().collect();
-        for osd in connected {
-            self.with_group(pg, |group, view| group.peer_up(osd, view));
         }
     }
 }

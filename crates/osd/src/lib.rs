@@ -5,6 +5,7 @@
 mod control;
 mod daemon;
 mod device;
+mod groups;
 mod memory;
 mod object_reads;
 mod peers;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use atoll_base::limits::CONNECTION_REQUESTS_MAX;
 use atoll_base::records::PeerRole;
 use atoll_base::{OsdId, PgId};
-use atoll_pg::ClientId;
+use atoll_pg::{ClientId, LEASE_RENEWAL_MS};
 use atoll_reactor::ConnectionId;
 use atoll_wire::{Link, LinkError, LinkInput, Message};
 
@@ -31,16 +31,17 @@ pub(crate) struct Connected {
     pub requests_in_flight: usize,
     is_paused: bool,
     is_confirmed: bool,
-    /// Ticks since the peer was last heard.
-    pub silent_ticks: u32,
+    /// When the peer was last heard; before the handshake is over, when the connection was made.
+    heard_at_ms: u64,
 }
 
 /// Bytes that may wait for a slow reader before nothing more is taken from it.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
-/// A peer that is silent for this many ticks (seconds) is taken for dead.
-const SILENT_TICKS_MAX: u32 = 6;
-/// A handshake must be done within this many ticks.
-const HANDSHAKE_TICKS_MAX: u32 = 5;
+/// A peer that is silent for so long is taken for dead. One whose process ended is noticed at once,
+/// because its connections close.
+const SILENCE_MAX_MS: u64 = 3_000;
+/// A handshake must be done within so long.
+const HANDSHAKE_MAX_MS: u64 = 5_000;
 
 #[derive(Default)]
 pub(crate) struct Peers {
@@ -51,6 +52,10 @@ pub(crate) struct Peers {
     pub full: BTreeSet<OsdId>,
     /// Links with something to send.
     pub with_output: BTreeSet<u64>,
+    /// Pings to be answered at the end of the turn: what groups say in it goes first, because it
+    /// may take back the leases that an answer grants.
+    pings: Vec<(u64, u64)>,
+    pinged_at_ms: u64,
 }
 
 impl Osd {
@@ -69,7 +74,7 @@ impl Osd {
             requests_in_flight: 0,
             is_paused: false,
             is_confirmed: false,
-            silent_ticks: 0,
+            heard_at_ms: self.now_ms,
         };
         self.peers.with_output.insert(connection.number());
         self.peers.links.insert(connection.number(), connected);
@@ -112,7 +117,7 @@ impl Osd {
             let missing_bytes = connected.link.missing_bytes(buffer);
             // Whoever has not shown a key gets no more time by sending a byte now and then.
             if connected.peer.is_some() {
-                connected.silent_ticks = 0;
+                connected.heard_at_ms = self.now_ms;
             }
             if connected.link.has_output() {
                 self.peers.with_output.insert(number);
@@ -162,7 +167,7 @@ impl Osd {
         if connected.target.is_some() {
             // The answer to a fresh handshake proves who the peer is, and this proves it to the peer.
             self.confirm(number);
-            self.send_on(number, Message::Ping { tag: 0 });
+            self.send_on(number, Message::Ping { tag: self.now_ms });
         }
     }
 
@@ -202,7 +207,8 @@ impl Osd {
         {
             self.peers.by_osd.remove(&osd);
             tracing::warn!("lost the connection with {osd}");
-            self.with_all_groups(|group, _| group.peer_down(osd));
+            self.leases.disconnected(osd);
+            self.with_all_groups(|group, view| group.peer_down(osd, view));
         }
     }
 
@@ -222,16 +228,23 @@ impl Osd {
                 let Some(()) = self.check_group(number, pg, id.sequence, true) else { return };
                 self.with_group(pg, |group, view| group.client_write(client, id, answered_below, request, view));
             }
-            (Message::Ping { tag }, _) => {
-                let pong = Message::Pong { tag, is_full: self.store.is_full() };
-                self.send_on(number, pong);
+            (Message::Ping { tag }, _) => self.peers.pings.push((number, tag)),
+            (Message::Pong { tag, is_full }, Peer::Osd(osd)) => {
+                self.note_full(osd, is_full);
+                if self.leases.renewed(osd, tag, self.now_ms) {
+                    // Reads may have waited for it.
+                    self.with_all_groups(|group, view| group.tick(view));
+                }
             }
-            (Message::Pong { is_full, .. }, Peer::Osd(osd)) => self.note_full(osd, is_full),
             (message, Peer::Osd(osd)) => {
                 if let Message::ReplicateAck { is_full, .. } = &message {
                     self.note_full(osd, *is_full);
                 }
                 let Some(pg) = group_of(&message) else { return };
+                if matches!(message, Message::PeerQuery { .. }) {
+                    // Perhaps this OSD is to become a member. If its map lags it is asked again.
+                    self.add_group(pg);
+                }
                 self.with_group(pg, |group, view| group.message(osd, message, view));
             }
             (_, Peer::Client) => {
@@ -298,25 +311,45 @@ impl Osd {
         }
     }
 
-    /// Once a second: asks peers whether they are alive and drops those that are not.
-    pub(crate) fn check_peers(&mut self) {
-        let mut dead = Vec::new();
-        let mut silent = Vec::new();
-        for (number, connected) in &mut self.peers.links {
-            connected.silent_ticks += 1;
-            match connected.peer {
-                None if connected.silent_ticks > HANDSHAKE_TICKS_MAX => dead.push(*number),
-                Some(Peer::Osd(_)) if connected.silent_ticks > SILENT_TICKS_MAX => dead.push(*number),
-                Some(Peer::Osd(_)) => silent.push(*number),
-                _ => {}
+    /// Drops peers that are silent, and asks the others for leases.
+    pub(crate) fn look_after_peers(&mut self) {
+        let now_ms = self.now_ms;
+        let is_silent = |connected: &Connected| now_ms > connected.heard_at_ms + SILENCE_MAX_MS;
+        let osds = self.peers.by_osd.values().copied().collect::<Vec<u64>>();
+        for number in osds {
+            let Some(connected) = self.peers.links.get(&number) else { continue };
+            if is_silent(connected) {
+                tracing::warn!("closing a connection whose other end is silent");
+                self.close_link(number);
+            } else if self.now_ms >= self.peers.pinged_at_ms + LEASE_RENEWAL_MS {
+                self.send_on(number, Message::Ping { tag: self.now_ms });
             }
         }
-        for number in dead {
-            tracing::warn!("closing a connection whose other end is silent");
-            self.close_link(number);
+        if self.now_ms >= self.peers.pinged_at_ms + LEASE_RENEWAL_MS {
+            self.peers.pinged_at_ms = self.now_ms;
         }
-        for number in silent {
-            self.send_on(number, Message::Ping { tag: 0 });
+    }
+
+    /// Grants the leases that were asked for in this turn.
+    pub(crate) fn answer_pings(&mut self) {
+        for (number, tag) in std::mem::take(&mut self.peers.pings) {
+            let peer = self.peers.links.get(&number).and_then(|connected| connected.peer);
+            if let Some(Peer::Osd(osd)) = peer {
+                self.leases.granted(osd, self.now_ms);
+            }
+            let is_full = self.store.is_full();
+            self.send_on(number, Message::Pong { tag, is_full });
+        }
+    }
+
+    /// Once a second: drops connections that do not get through their handshake.
+    pub(crate) fn check_handshakes(&mut self) {
+        let is_late = |connected: &Connected| {
+            connected.peer.is_none() && self.now_ms > connected.heard_at_ms + HANDSHAKE_MAX_MS
+        };
+        let late = self.peers.links.iter().filter(|(_, connected)| is_late(connected));
+        for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.close_link(number);
         }
         let paused: Vec<u64> =
             self.peers.links.iter().filter(|(_, connected)| connected.is_paused).map(|(n, _)| *n).collect();
@@ -340,8 +373,11 @@ fn group_of(message: &Message) -> Option<PgId> {
         Message::ReplicateAck { pg, .. }
         | Message::PeerQuery { pg, .. }
         | Message::PeerInfo { pg, .. }
-        | Message::PeerFetch { pg, .. }
         | Message::PeerSynced { pg, .. }
+        | Message::Fenced { pg, .. }
+        | Message::FencedAck { pg, .. }
+        | Message::ObjectsQuery { pg, .. }
+        | Message::ObjectsReply { pg, .. }
         | Message::CopyRead { pg, .. }
         | Message::CopyReply { pg, .. } => Some(*pg),
         _ => None,

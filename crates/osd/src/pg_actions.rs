@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use atoll_base::limits::OBJECTS_LISTED_MAX;
 use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{PgId, Transaction};
+use atoll_base::{ObjectName, PgId, Transaction, Version};
 use atoll_pg::{Action, ClientId, Lookup, Pg, Token};
-use atoll_store::{LoadId, StoreError, StoreEvent, Wish};
+use atoll_store::{LoadId, ObjectKey, StoreError, StoreEvent, Wish};
 use atoll_wire::Message;
 
 use crate::control::ControlRequest;
@@ -17,7 +18,14 @@ const NAMES_AT_ONCE: usize = 256;
 
 macro_rules! view {
     ($osd:expr) => {
-        StoreView { store: &$osd.store, me: $osd.config.id, full: &$osd.peers.full, backlog: &$osd.backlog }
+        StoreView {
+            store: &$osd.store,
+            me: $osd.config.id,
+            now_ms: $osd.now_ms,
+            leases: &$osd.leases,
+            full: &$osd.peers.full,
+            backlog: &$osd.backlog,
+        }
     };
 }
 
@@ -40,9 +48,8 @@ impl Osd {
         }
     }
 
-    /// Makes a group that cluster state has put here.
-    pub(crate) fn new_group(&self, pg: PgId, pg_num: u32, record: atoll_base::records::PgRecord) -> Pg {
-        Pg::new(pg, self.config.id, pg_num, record, &view!(self))
+    pub(crate) fn view(&self) -> StoreView<'_> {
+        view!(self)
     }
 
     /// Runs groups and store until both are quiet, then hands what they want to the device.
@@ -103,7 +110,9 @@ impl Osd {
                 let load = self.store.load(wish);
                 self.loads.insert(load, LoadOwner::Group { pg, token });
             }
-            Action::ListObjects { token } => self.list_objects(ObjectList::new(pg, token)),
+            Action::ListObjects { token, after } => {
+                self.list_objects(ObjectList { pg, token, after, objects: Vec::new() });
+            }
             Action::Read { token, object, request } => self.start_object_read(pg, token, object, request),
             Action::ReadForSync { token, object, touched } => self.start_sync_read(pg, token, object, touched),
             Action::Send { to, mut message } => {
@@ -192,33 +201,55 @@ impl Osd {
         }
     }
 
-    /// Collects the names of a group's objects, a few at a time.
+    /// Collects some of a group's objects, with their versions.
     fn list_objects(&mut self, mut list: ObjectList) {
-        loop {
-            match self.store.names_after(list.pg, list.names.last(), NAMES_AT_ONCE) {
-                Ok(names) => {
-                    let is_last = names.len() < NAMES_AT_ONCE;
-                    list.names.extend(names);
-                    if is_last {
-                        break;
-                    }
-                }
-                Err(StoreError::Cold(cold)) => {
-                    let load = self.store.load(Wish::Pages(cold));
-                    self.loads.insert(load, LoadOwner::List(list));
-                    return;
-                }
-                Err(error) => {
-                    self.failure = Some(error.to_string());
-                    return;
-                }
+        let more = match self.collect_objects(&mut list) {
+            Ok(more) => more,
+            Err(StoreError::Cold(cold)) => {
+                let load = self.store.load(Wish::Pages(cold));
+                self.loads.insert(load, LoadOwner::List(list));
+                return;
             }
+            Err(error) => {
+                self.failure = Some(error.to_string());
+                return;
+            }
+        };
+        let last = list.objects.last().map(|(name, _)| name.clone());
+        list.objects.retain(|(name, _)| name.as_str() != PG_META_OBJECT);
+        if more && list.objects.is_empty() {
+            // Only the group's own object was among them.
+            list.after = last;
+            return self.list_objects(list);
         }
-        list.names.retain(|name| name.as_str() != PG_META_OBJECT);
         if let Some(group) = self.pgs.get_mut(&list.pg) {
-            group.objects_listed(list.token, list.names);
+            group.objects_listed(list.token, list.objects, more);
             self.dirty.insert(list.pg);
         }
+    }
+
+    /// Goes on with a list. True if there is more behind it.
+    fn collect_objects(&mut self, list: &mut ObjectList) -> Result<bool, StoreError> {
+        while list.objects.len() < OBJECTS_LISTED_MAX {
+            let after = list.objects.last().map(|(name, _)| name).or(list.after.as_ref());
+            let wanted = OBJECTS_LISTED_MAX - list.objects.len();
+            let names = self.store.names_after(list.pg, after, wanted.min(NAMES_AT_ONCE))?;
+            if names.is_empty() {
+                return Ok(false);
+            }
+            let version = |name: ObjectName| -> Result<(ObjectName, Version), StoreError> {
+                let info = self.store.object(&ObjectKey { pg: list.pg, name: name.clone() })?;
+                Ok((name, info.map_or(Version::default(), |info| info.version)))
+            };
+            // What is not in memory yet is looked at again from the last one that was.
+            let found: Vec<_> = names.into_iter().map(version).take_while(Result::is_ok).flatten().collect();
+            if found.is_empty() {
+                let name = self.store.names_after(list.pg, after, 1)?.remove(0);
+                version(name)?;
+            }
+            list.objects.extend(found);
+        }
+        Ok(true)
     }
 
     fn store_event(&mut self, event: StoreEvent) {

@@ -58,7 +58,11 @@ impl Osd {
     /// The data is there; the omap may have to be loaded still.
     pub(crate) fn sync_data_ready(&mut self, (read, found): (SyncRead, ReadData)) {
         let answer = match omap_changes(&self.store, &read) {
-            Ok(changes) => Ok(build(&read, &found, changes)),
+            Ok(mut changes) => {
+                // The last change of all says that the copy is whole.
+                changes.push(Mutation::SetVersion { version: found.version });
+                Ok(build(&read, &found, changes))
+            }
             Err(StoreError::Cold(cold)) => {
                 let load = self.store.load(Wish::Pages(cold));
                 self.loads.insert(load, LoadOwner::Sync(Box::new((read, found))));
@@ -70,10 +74,7 @@ impl Osd {
     }
 
     fn sync_read_done(&mut self, pg: PgId, token: Token, answer: Result<Vec<Transaction>, String>) {
-        if let Some(group) = self.pgs.get_mut(&pg) {
-            group.sync_ready(token, answer);
-            self.dirty.insert(pg);
-        }
+        self.with_group(pg, |group, view| group.sync_ready(token, answer, view));
     }
 }
 

@@ -6,13 +6,15 @@ use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{
     Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Transaction, Version,
 };
-use atoll_pg::{ObjectView, Token};
+use atoll_pg::{Leases, ObjectView, Token};
 use atoll_store::{ObjectKey, Store, StoreError};
 use bytes::Bytes;
 
 pub(crate) struct StoreView<'a> {
     pub store: &'a Store,
     pub me: OsdId,
+    pub now_ms: u64,
+    pub leases: &'a Leases,
     /// Other OSDs that have said that they are full.
     pub full: &'a BTreeSet<OsdId>,
     /// Submissions that wait, per group; nobody may overtake those of its own group.
@@ -84,6 +86,18 @@ impl ObjectView for StoreView<'_> {
 
     fn has_room(&self, pg: PgId) -> bool {
         !self.backlog.contains_key(&pg) && self.store.has_log_room()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn lease_held_until_ms(&self, peer: OsdId) -> u64 {
+        self.leases.held_until_ms(peer)
+    }
+
+    fn lease_granted_until_ms(&self, peer: Option<OsdId>) -> u64 {
+        self.leases.granted_until_ms(peer)
     }
 
     fn matches_checks(&self, pg: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool {

@@ -127,8 +127,12 @@ impl Pg {
         true
     }
 
-    /// Whether all other members still help no other primary, so that what is committed here is the
-    /// newest there is.
+    /// Whether what is committed here is the newest there is.
+    pub(crate) fn may_read(&self, view: &impl ObjectView) -> bool {
+        self.state == PgState::Active && self.holds_leases(view)
+    }
+
+    /// Whether all other members still help no other primary.
     fn holds_leases(&self, view: &impl ObjectView) -> bool {
         self.others().iter().all(|member| view.now_ms() < view.lease_held_until_ms(*member))
     }
@@ -156,6 +160,9 @@ impl Pg {
     }
 
     pub(crate) fn enqueue(&mut self, request: WaitingRequest, view: &impl ObjectView) {
+        if !self.is_primary() {
+            return self.refuse(request, Refusal::NotPrimary);
+        }
         let must_queue = self.waiting.iter().any(|waiting| waiting.object == request.object);
         let attempt = if must_queue { Attempt::MustWait(Box::new(request)) } else { self.start(request, view) };
         let Attempt::MustWait(request) = attempt else { return };

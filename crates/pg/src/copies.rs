@@ -93,7 +93,7 @@ impl Pg {
         // The copy may hold a newer write that is not committed, or there is nothing in memory to
         // check it against: read again from the start.
         let is_in_flight = self.in_flight.iter().any(|write| write.shows_in(&read.object, &request));
-        if is_in_flight || !view.is_read_loaded(self.id, &read.object, &request) {
+        if is_in_flight || !self.may_read(view) || !view.is_read_loaded(self.id, &read.object, &request) {
             let CopyRead { client, sequence, object, .. } = read;
             return self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
         }

@@ -19,7 +19,6 @@ use crate::membership::Membership;
 use crate::peering::Peering;
 use crate::promises::Promises;
 use crate::retries::Retries;
-use crate::sync::SyncJob;
 
 /// What a group does, as this OSD sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +79,7 @@ pub(crate) enum Submission {
     /// The promise not to heed lower epochs.
     Promise { epoch: Epoch },
     /// What this member lacked.
-    Sync { from: OsdId, epoch: Epoch, tag: u64, is_last: bool },
+    Sync { from: OsdId, epoch: Epoch, tag: u64 },
     /// A damaged block written anew.
     Repair,
 }
@@ -113,7 +112,6 @@ pub struct Pg {
     pub(crate) promises: Promises,
     pub(crate) membership: Membership,
     pub(crate) peering: Peering,
-    pub(crate) sync_jobs: BTreeMap<OsdId, SyncJob>,
     pub(crate) learners: Learners,
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) waiting: VecDeque<WaitingRequest>,
@@ -168,7 +166,6 @@ impl Pg {
             promises: Promises::find(id, view),
             membership: Membership::new(view.now_ms()),
             peering: Peering::default(),
-            sync_jobs: BTreeMap::new(),
             learners: Learners::default(),
             in_flight: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -210,6 +207,11 @@ impl Pg {
         self.learners.progress()
     }
 
+    /// Copies that there should be.
+    pub fn size(&self) -> usize {
+        self.policy.size as usize
+    }
+
     /// Whether the members are those that the group should have.
     pub fn is_on_target(&self) -> bool {
         self.record.members == self.target && self.target.first() == Some(&self.record.primary)
@@ -227,9 +229,7 @@ impl Pg {
     /// Starts what waited for earlier submissions to show in the view.
     pub fn proceed(&mut self, view: &impl ObjectView) {
         assert!(self.actions.is_empty(), "the shell takes all actions first");
-        if self.fills_learners() {
-            self.start_learning(view);
-        }
+        self.start_learning(view);
         self.start_waiting(view);
     }
 
@@ -299,7 +299,9 @@ impl Pg {
         self.membership.record_changed(&self.record);
         self.notice_lost_device();
         if !self.is_primary() {
-            self.step_down();
+            if self.state != PgState::Member {
+                self.step_down();
+            }
         } else if has_new_epoch && self.state != PgState::Inactive {
             self.stop_serving();
         }
@@ -322,7 +324,6 @@ impl Pg {
     /// The connection to another OSD is lost, with whatever was in flight on it.
     pub fn peer_down(&mut self, osd: OsdId, view: &impl ObjectView) {
         self.membership.peer_down(osd, view.now_ms());
-        self.sync_jobs.remove(&osd);
         self.learners.remove(osd);
         self.give_up_copy_reads(osd);
         if self.is_primary() && self.record.members.contains(&osd) {
@@ -340,7 +341,7 @@ impl Pg {
             None => {}
         }
         self.answer_when_released(view);
-        self.retry_failed_syncs();
+        self.go_on_with_learners(view);
         self.advance(view);
         self.refuse_after_long_waiting(view);
         self.start_waiting(view);
@@ -372,18 +373,12 @@ impl Pg {
             }
             Message::Fenced { epoch, .. } => self.fenced(from, epoch),
             Message::FencedAck { epoch, .. } => self.released(from, epoch, view),
-            Message::PeerFetch { epoch, after, .. } => {
-                if epoch == self.promises.epoch {
-                    self.start_sync(from, epoch, after, view);
-                }
-            }
-            Message::PeerSync { epoch, tag, transaction, is_last } => {
+            Message::PeerSync { epoch, tag, transaction } => {
                 if epoch == self.promises.epoch {
                     self.note_completeness(&transaction);
-                    self.submit(Submission::Sync { from, epoch, tag, is_last }, transaction);
+                    self.submit(Submission::Sync { from, epoch, tag }, transaction);
                 }
             }
-            Message::PeerSynced { epoch, tag: 0, head, .. } => self.peer_synced(from, epoch, head, view),
             Message::PeerSynced { epoch, tag, .. } => self.learner_synced(from, epoch, tag, view),
             Message::ObjectsQuery { epoch, tag, after, .. } => {
                 if epoch == self.promises.epoch {
@@ -432,13 +427,8 @@ impl Pg {
                 self.send(primary, ack);
             }
             Submission::Promise { epoch } => self.promise_is_durable(epoch, view),
-            Submission::Sync { from, epoch, tag, is_last } => {
-                let head = view.head(self.id);
-                self.send(from, Message::PeerSynced { pg: self.id, epoch, tag, head });
-                if is_last && self.is_primary() {
-                    self.peering.fetching_from = None;
-                    self.advance(view);
-                }
+            Submission::Sync { from, epoch, tag } => {
+                self.send(from, Message::PeerSynced { pg: self.id, epoch, tag });
             }
             Submission::Repair => {}
         }
@@ -484,7 +474,6 @@ impl Pg {
             self.state = PgState::Inactive;
         }
         self.peering = Peering::default();
-        self.sync_jobs.clear();
         self.learners.clear();
     }
 

@@ -1,4 +1,5 @@
-//! Filling OSDs that shall become members, while the group serves: by the log if it reaches back to
+//! Bringing other OSDs level: those that shall become members, while the group serves, and members
+//! that lack the last writes, while it peers. By the log if it reaches back to
 //! where the two histories part, else by comparing the versions of all objects.
 //!
 //! A learner gets every entry of the history in order from the start on, with its data unless the
@@ -7,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use atoll_base::operation::FENCE_KEY_PREFIX;
 use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -14,8 +16,10 @@ use bytes::Bytes;
 use crate::actions::{Action, ObjectView, Token};
 use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, meta_object};
 use crate::promises::incomplete;
-use crate::sync::{entries_for_one_message, keep_fences};
 
+/// Bytes of log entries per message. One entry more may begin below this, and the largest entry
+/// still leaves the message within the control segment's limit.
+const ENTRY_BYTES_PER_MESSAGE: usize = 256 << 10;
 /// Objects that are read for or on their way to one learner at once.
 const COPYING_MAX: usize = 8;
 /// A learner that failed or does not answer is tried again after so long.
@@ -87,6 +91,14 @@ impl Learners {
         self.learners.remove(&osd);
     }
 
+    pub fn are_any(&self) -> bool {
+        !self.learners.is_empty()
+    }
+
+    pub fn contains(&self, osd: OsdId) -> bool {
+        self.learners.contains_key(&osd)
+    }
+
     pub fn ready(&self) -> impl Iterator<Item = OsdId> {
         self.learners.iter().filter(|(_, learner)| learner.is_ready).map(|(osd, _)| *osd)
     }
@@ -105,6 +117,24 @@ impl Learners {
 }
 
 impl Learner {
+    fn new(tag: u64, now_ms: u64) -> Self {
+        Learner {
+            asked_at_ms: now_ms,
+            answer: None,
+            has_begun: false,
+            tag,
+            listing: Listing::NotNeeded,
+            missing: BTreeMap::new(),
+            written: BTreeSet::new(),
+            copying: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            retry_failed_at_ms: 0,
+            sent: VecDeque::new(),
+            is_finishing: false,
+            is_ready: false,
+        }
+    }
+
     fn is_listed(&self) -> bool {
         matches!(self.listing, Listing::NotNeeded)
     }
@@ -169,25 +199,16 @@ impl Pg {
             let may_try = self.learners.retry_at_ms.get(&osd).is_none_or(|at_ms| now_ms >= *at_ms);
             if may_try && !self.learners.learners.contains_key(&osd) {
                 let Token(tag) = self.token();
-                let learner = Learner {
-                    asked_at_ms: now_ms,
-                    answer: None,
-                    has_begun: false,
-                    tag,
-                    listing: Listing::NotNeeded,
-                    missing: BTreeMap::new(),
-                    written: BTreeSet::new(),
-                    copying: BTreeMap::new(),
-                    failed: BTreeMap::new(),
-                    retry_failed_at_ms: 0,
-                    sent: VecDeque::new(),
-                    is_finishing: false,
-                    is_ready: false,
-                };
-                self.learners.learners.insert(osd, learner);
+                self.learners.learners.insert(osd, Learner::new(tag, now_ms));
                 self.ask(osd, true);
             }
         }
+        self.go_on_with_learners(view);
+    }
+
+    /// Tries again what could not be read.
+    pub(crate) fn go_on_with_learners(&mut self, view: &impl ObjectView) {
+        let now_ms = view.now_ms();
         for osd in self.learners.learners.keys().copied().collect::<Vec<_>>() {
             let learner = self.learners.learners.get_mut(&osd).expect("it is listed");
             if now_ms >= learner.retry_failed_at_ms {
@@ -195,6 +216,15 @@ impl Pg {
             }
             self.copy_more(osd);
         }
+    }
+
+    /// While the group peers: brings a member level whose history is behind.
+    pub(crate) fn level(&mut self, osd: OsdId, head: Version, view: &impl ObjectView) {
+        let Token(tag) = self.token();
+        let mut learner = Learner::new(tag, view.now_ms());
+        learner.answer = Some(Answer { head, is_complete: true, log: Vec::new() });
+        self.learners.learners.insert(osd, learner);
+        self.start_learning(view);
     }
 
     /// A learner has promised, and says what it has; or it could not take what it was sent.
@@ -243,6 +273,14 @@ impl Pg {
         learner.has_begun = true;
         let mut start = Vec::new();
         let common = common_point(&own_log, &answer);
+        if common.is_none() && self.record.members.contains(&osd) {
+            // It cannot have been a member of the active configuration with this history.
+            let head = answer.head;
+            self.learners.remove(osd);
+            self.membership.note_incomplete(osd);
+            self.warn(format!("{osd} ends at {head}, where the log does not reach back to; it must be filled"));
+            return self.advance(view);
+        }
         if let Some(common) = common {
             learner.missing = differences(&own_log, &answer.log, common);
             start.extend([incomplete(), Mutation::ResetLog { head: common }]);
@@ -282,7 +320,7 @@ impl Pg {
         let Some(learner) = self.learners.learners.get_mut(&osd) else { return };
         learner.sent.push_back(sent);
         let tag = learner.tag;
-        self.send(osd, Message::PeerSync { epoch, tag, transaction, is_last: false });
+        self.send(osd, Message::PeerSync { epoch, tag, transaction });
     }
 
     /// Every write goes to the learners too, as far as they can use it.
@@ -385,22 +423,18 @@ impl Pg {
         }
     }
 
-    /// Parts of an object have been read for a learner. False if they were for something else.
-    pub(crate) fn learner_copy_read(
-        &mut self,
-        token: Token,
-        result: &Result<Vec<Transaction>, String>,
-        view: &impl ObjectView,
-    ) -> bool {
+    /// The parts of an object that another OSD lacks have been read.
+    pub fn sync_ready(&mut self, token: Token, result: Result<Vec<Transaction>, String>, view: &impl ObjectView) {
         let reads_it = |learner: &Learner| {
             let read = learner.copying.iter().find(|(_, (_, read))| *read == Some(token));
             read.map(|(object, (touched, _))| (object.clone(), touched.clone()))
         };
         let found = self.learners.learners.iter().find_map(|(osd, learner)| Some((*osd, reads_it(learner)?)));
-        let Some((osd, (object, touched))) = found else { return false };
+        // Without a learner: it went away meanwhile.
+        let Some((osd, (object, touched))) = found else { return };
         let learner = self.learners.learners.get_mut(&osd).expect("found above");
         let mut transactions = match result {
-            Ok(transactions) => transactions.clone(),
+            Ok(transactions) => transactions,
             Err(cause) => {
                 learner.copying.remove(&object);
                 learner.failed.insert(object.clone(), touched);
@@ -408,12 +442,16 @@ impl Pg {
                 self.warn(format!("cannot read '{object}' to fill {osd}, which is tried again: {cause}"));
                 self.copy_more(osd);
                 self.start_waiting(view);
-                return true;
+                return self.let_another_level(view);
             }
         };
         learner.copying.insert(object.clone(), (touched, None));
         if object == meta_object() {
             keep_fences(&mut transactions);
+        } else if transactions.len() > 1 {
+            // Until the last part is there the copy is of no version.
+            let version = Version::default();
+            transactions[0].mutations.insert(0, Mutation::SetVersion { version });
         }
         let count = transactions.len();
         for (index, transaction) in transactions.into_iter().enumerate() {
@@ -421,7 +459,6 @@ impl Pg {
             let sent = if is_last { Sent::Object(object.clone()) } else { Sent::Other };
             self.send_to_learner(osd, transaction, sent);
         }
-        true
     }
 
     /// A learner has made durable what it was sent.
@@ -441,6 +478,10 @@ impl Pg {
             Some(Sent::Done) => {
                 learner.is_ready = true;
                 self.membership.note_complete(from);
+                if self.record.members.contains(&from) {
+                    self.learners.remove(from);
+                    return self.is_level(from, view);
+                }
                 self.advance(view);
             }
             Some(Sent::Other) | None => {}
@@ -476,4 +517,27 @@ fn differences(own_log: &[LogEntry], their_log: &[LogEntry], common: Version) ->
         touched.whole |= entry.object != meta_object();
     }
     missing
+}
+
+/// Takes as many entries as fit into one message, at least one if there is any.
+fn entries_for_one_message(log: &mut VecDeque<LogEntry>) -> Vec<LogEntry> {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    while bytes < ENTRY_BYTES_PER_MESSAGE
+        && let Some(entry) = log.pop_front()
+    {
+        bytes += entry.encoded_bytes_bound();
+        taken.push(entry);
+    }
+    taken
+}
+
+/// Of the group's own object only the fences are the group's; the rest is the OSD's own.
+fn keep_fences(transactions: &mut [Transaction]) {
+    let is_fence = |mutation: &Mutation| match mutation {
+        Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => key.starts_with(FENCE_KEY_PREFIX),
+        _ => false,
+    };
+    for transaction in transactions {
+        transaction.mutations.retain(is_fence);
+    }
 }

@@ -36,11 +36,13 @@ impl Leases {
         self.granted_until_ms.insert(peer, now_ms + GRANTED_MS);
     }
 
-    /// The answer to a ping that was sent at `sent_ms` has come.
-    pub fn renewed(&mut self, peer: OsdId, sent_ms: u64, now_ms: u64) {
+    /// The answer to a ping that was sent at `sent_ms` has come. True if there was no lease.
+    pub fn renewed(&mut self, peer: OsdId, sent_ms: u64, now_ms: u64) -> bool {
         let until_ms = sent_ms.min(now_ms) + HELD_MS;
         let held = self.held_until_ms.entry(peer).or_default();
+        let had_lapsed = *held <= now_ms;
         *held = until_ms.max(*held);
+        had_lapsed
     }
 
     /// The connection to a peer is lost: what it says from now on may not reach this OSD.

@@ -17,7 +17,6 @@ mod membership;
 mod peering;
 mod promises;
 mod retries;
-mod sync;
 
 pub use actions::{Action, ClientId, Lookup, ObjectView, ReadFailure, Token};
 pub use group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, PoolPolicy};

@@ -195,6 +195,11 @@ impl Pg {
         }
     }
 
+    /// Another member knows more of the history.
+    pub(crate) fn hand_over(&mut self, osd: OsdId, view: &impl ObjectView) {
+        self.propose(self.record.members.clone(), osd, view);
+    }
+
     fn propose(&mut self, members: Vec<OsdId>, primary: OsdId, view: &impl ObjectView) {
         let now_ms = view.now_ms();
         if self.membership.proposed_at_ms.is_some_and(|at_ms| now_ms < at_ms + PROPOSAL_PATIENCE_MS) {

@@ -22,8 +22,6 @@ pub(crate) struct Peering {
     pub asked: Option<Epoch>,
     asked_at_ms: u64,
     pub heads: BTreeMap<OsdId, Version>,
-    /// The member with the newest history, while this one fetches from it.
-    pub fetching_from: Option<OsdId>,
 }
 
 impl Pg {
@@ -78,7 +76,7 @@ impl Pg {
             return self.learner_answered(from, head, is_complete, log, view);
         }
         // A member that says what it has without being asked could not take what it was sent.
-        if self.fills_learners() || self.sync_jobs.contains_key(&from) {
+        if self.fills_learners() || self.learners.contains(from) {
             self.restart_peering();
         } else if self.state == PgState::Peering && self.peering.asked == Some(epoch) {
             self.peering.heads.insert(from, head);
@@ -86,46 +84,42 @@ impl Pg {
         self.advance(view);
     }
 
-    pub(crate) fn peer_synced(&mut self, from: OsdId, epoch: Epoch, head: Version, view: &impl ObjectView) {
-        if epoch != self.promises.epoch {
+    /// Everyone has said what it has. Whoever has most leads; the others are brought level one
+    /// after the other, so that all but one are whole at any time and a second failure costs
+    /// nothing that was acknowledged.
+    fn level_members(&mut self, view: &impl ObjectView) {
+        let own_head = view.head(self.id);
+        let newest = self.peering.heads.iter().max_by_key(|(_, head)| **head);
+        if let Some((&osd, head)) = newest
+            && *head > own_head
+        {
+            return self.hand_over(osd, view);
+        }
+        if self.learners.are_any() {
             return;
         }
-        let is_over = self.continue_sync(from);
-        if is_over && self.state == PgState::Peering {
-            self.peering.heads.insert(from, head);
-            self.advance(view);
+        let behind = self.peering.heads.iter().find(|(_, head)| **head < own_head);
+        match behind.map(|(osd, head)| (*osd, *head)) {
+            Some((osd, head)) => self.level(osd, head, view),
+            None => self.activate(view),
         }
     }
 
-    /// Everyone has said what it has: fetch what the primary lacks, then bring up the others.
-    fn level_members(&mut self, view: &impl ObjectView) {
+    /// This copy cannot be read where it is needed; another one may be.
+    pub(crate) fn let_another_level(&mut self, view: &impl ObjectView) {
         let own_head = view.head(self.id);
-        let epoch = self.record.epoch;
-        if self.peering.fetching_from.is_some() {
-            return;
-        }
-        let newest = self.peering.heads.iter().max_by_key(|(_, head)| **head).map(|(osd, head)| (*osd, *head));
-        if let Some((osd, head)) = newest
-            && head > own_head
+        let other = self.peering.heads.iter().find(|(_, head)| **head == own_head).map(|(osd, _)| *osd);
+        if self.state == PgState::Peering
+            && let Some(osd) = other
         {
-            self.peering.fetching_from = Some(osd);
-            return self.send(osd, Message::PeerFetch { pg: self.id, epoch, after: own_head });
+            self.hand_over(osd, view);
         }
-        let behind: Vec<(OsdId, Version)> = self
-            .peering
-            .heads
-            .iter()
-            .filter(|(_, head)| **head < own_head)
-            .map(|(osd, head)| (*osd, *head))
-            .collect();
-        for (osd, head) in &behind {
-            if !self.sync_jobs.contains_key(osd) {
-                self.start_sync(*osd, epoch, *head, view);
-            }
-        }
-        if behind.is_empty() {
-            self.activate(view);
-        }
+    }
+
+    /// A member has everything now.
+    pub(crate) fn is_level(&mut self, osd: OsdId, view: &impl ObjectView) {
+        self.peering.heads.insert(osd, view.head(self.id));
+        self.advance(view);
     }
 
     /// All members have the same history: say so in cluster state, then serve.

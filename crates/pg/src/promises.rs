@@ -108,7 +108,6 @@ impl Pg {
             self.send(old, Message::Fenced { pg: self.id, epoch });
         }
         self.promises.epoch = epoch;
-        self.stop_older_syncs(epoch);
         let value = Bytes::copy_from_slice(&epoch.0.to_be_bytes());
         let mut mutations = vec![Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value }];
         if self.promises.is_incomplete {

@@ -217,7 +217,6 @@ impl World {
     pub fn heal(&mut self) {
         self.network.unblock_all();
         for at in 0..self.members.len() {
-            self.members[at].paused_until = self.now;
             self.members[at].state_blocked_until = self.now;
             self.restart(at);
             self.set_room(at, false);

@@ -236,7 +236,8 @@ impl World {
                 self.members[at].owed_writes.remove(&request);
                 let is_durable = |member: &Member| member.store.requests.contains(&request);
                 let record = self.members[at].pg.as_ref().unwrap().record();
-                let is_everywhere = record.members.iter().all(|osd| is_durable(&self.members[osd.0 as usize - 1]));
+                let is_everywhere =
+                    record.last_active_members.iter().all(|osd| is_durable(&self.members[osd.0 as usize - 1]));
                 assert!(is_everywhere || result.is_err(), "{request:?} acknowledged before all members have it");
             }
             _ => unreachable!("clients get nothing else"),

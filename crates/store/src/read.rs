@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Seals, crc32c};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, Seals, Version, crc32c};
 use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};
@@ -19,6 +19,8 @@ pub struct ReadData {
     pub data: Bytes,
     /// Size of the whole object, in bytes.
     pub object_bytes: u64,
+    /// Version of the object's last change.
+    pub version: Version,
     /// Seals of the units that overlap the range.
     pub seals: Option<Seals>,
 }
@@ -81,6 +83,7 @@ struct ReadInProgress {
     failed: Vec<u32>,
     data_bytes: usize,
     object_bytes: u64,
+    version: Version,
     seals: Option<Seals>,
 }
 
@@ -153,6 +156,7 @@ impl Store {
             failed: Vec::new(),
             data_bytes,
             object_bytes: info.size_bytes,
+            version: info.version,
             seals: self.metadata.seals(&object, &info, order.offset, data_bytes as u64)?,
             expected: self.metadata.blocks(&object, first_block, block_count)?,
         }))
@@ -239,7 +243,8 @@ impl Store {
         let first_block = (read.order.offset / BLOCK_BYTES as u64) as u32;
         if read.failed.is_empty() {
             let data = Bytes::from_owner(output).slice(..read.data_bytes);
-            let found = ReadData { data, object_bytes: read.object_bytes, seals: read.seals };
+            let (object_bytes, version) = (read.object_bytes, read.version);
+            let found = ReadData { data, object_bytes, version, seals: read.seals };
             return self.read_ended(id, Ok(found));
         }
         if read.order.attempt < ATTEMPTS_MAX && self.may_have_changed(&read) {

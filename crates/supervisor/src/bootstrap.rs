@@ -246,7 +246,8 @@ async fn write_pool(
         format: RECORD_FORMAT,
         id,
         name: name.into(),
-        redundancy: Redundancy::Replicated { size, min_size: size },
+        // More than half, as Ceph has it: one of three may fail while writes go on.
+        redundancy: Redundancy::Replicated { size, min_size: size - size / 2 },
         pg_num: PG_NUM,
         // One machine is one host, so copies can only be on different OSDs.
         failure_domain: FailureDomain::Osd,

@@ -113,17 +113,7 @@ pub enum Message {
         /// The epoch of the question.
         epoch: Epoch,
     },
-    /// New primary to the member with the newest history: send me what I lack.
-    PeerFetch {
-        /// The group.
-        pg: PgId,
-        /// The new epoch.
-        epoch: Epoch,
-        /// The primary's own head.
-        after: Version,
-    },
-    /// Brings a lagging member, the new primary itself, or one that shall become a member level:
-    /// a part of the state of one object, or log entries.
+    /// Brings a lagging member, or one that shall become a member, level: a part of the state of one object, or log entries.
     PeerSync {
         /// The new epoch.
         epoch: Epoch,
@@ -131,8 +121,6 @@ pub enum Message {
         tag: u64,
         /// The object's state.
         transaction: Transaction,
-        /// Whether this is the last message of the series.
-        is_last: bool,
     },
     /// Answer to each [`Message::PeerSync`]: it is durable, send the next.
     PeerSynced {
@@ -142,8 +130,6 @@ pub enum Message {
         epoch: Epoch,
         /// The series.
         tag: u64,
-        /// The member's head now.
-        head: Version,
     },
     /// Primary to one that shall become a member: which objects do you have, and of what version?
     ObjectsQuery {

@@ -109,21 +109,15 @@ impl Message {
                 writer.u32(log.len() as u32);
                 log.iter().for_each(|entry| entry.encode(writer));
             }
-            Message::PeerFetch { pg, epoch, after } => {
-                encode_head(9, pg, *epoch, writer);
-                after.encode(writer);
-            }
-            Message::PeerSync { epoch, tag, transaction, is_last } => {
+            Message::PeerSync { epoch, tag, transaction } => {
                 writer.u8(10);
                 writer.u64(epoch.0);
                 writer.u64(*tag);
                 transaction.encode(writer);
-                writer.u8(u8::from(*is_last));
             }
-            Message::PeerSynced { pg, epoch, tag, head } => {
+            Message::PeerSynced { pg, epoch, tag } => {
                 encode_head(11, pg, *epoch, writer);
                 writer.u64(*tag);
-                head.encode(writer);
             }
             Message::CopyRead { pg, epoch, tag, object, offset, length } => {
                 encode_head(12, pg, *epoch, writer);
@@ -231,19 +225,14 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
             let log = (0..count).map(|_| LogEntry::decode(reader)).collect::<Result<_, _>>()?;
             Message::PeerInfo { pg, epoch, head, is_complete, log }
         }
-        9 => {
-            let (pg, epoch) = decode_head(reader)?;
-            Message::PeerFetch { pg, epoch, after: Version::decode(reader)? }
-        }
         10 => Message::PeerSync {
             epoch: Epoch(reader.u64("epoch")?),
             tag: reader.u64("tag")?,
             transaction: Transaction::decode(reader, payload)?,
-            is_last: reader.u8("is last")? != 0,
         },
         11 => {
             let (pg, epoch) = decode_head(reader)?;
-            Message::PeerSynced { pg, epoch, tag: reader.u64("tag")?, head: Version::decode(reader)? }
+            Message::PeerSynced { pg, epoch, tag: reader.u64("tag")? }
         }
         12 => {
             let (pg, epoch) = decode_head(reader)?;
@@ -392,9 +381,8 @@ mod tests {
             Message::FencedAck { pg, epoch },
             Message::ObjectsQuery { pg, epoch, tag: 2, after: Some(object.clone()) },
             Message::ObjectsReply { pg, epoch, tag: 2, objects: vec![(object.clone(), version)], more: true },
-            Message::PeerFetch { pg, epoch, after: version },
-            Message::PeerSync { epoch, tag: 1, transaction, is_last: true },
-            Message::PeerSynced { pg, epoch, tag: 1, head: version },
+            Message::PeerSync { epoch, tag: 1, transaction },
+            Message::PeerSynced { pg, epoch, tag: 1 },
             Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192 },
             Message::CopyReply { pg, epoch, tag: 1, result: Ok(data), payload },
             Message::Ping { tag: 9 },
