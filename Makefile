@@ -38,5 +38,5 @@ test: test-packages lint unit e2e
 campaign: test-packages
 	ATOLL_CRASH_POINTS=100000 cargo test --release -p atoll-store --test store crash -- --nocapture
 	ATOLL_DAMAGE_RUNS=200 ATOLL_FUZZ_RUNS=10000000 cargo test --release -q -p atoll-store --test store -- damage fuzz
-	ATOLL_PG_RUNS=10000 cargo test --release -q -p atoll-pg --test simulation
+	ATOLL_SIM_RUNS=50000 cargo test --release -q -p atoll-sim --test seeds
 	ATOLL_CONFORMANCE_SEEDS=50 cargo test --release -q -p atoll-cluster --test conformance

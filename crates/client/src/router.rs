@@ -429,15 +429,17 @@ mod tests {
         router.tick(40);
         assert_eq!(drain(&mut router), ["connect osd.0"]);
         router.map_changed(50, changes(1, 2));
-        router.tick(100);
         assert_eq!(drain(&mut router), ["connect osd.1"]);
         router.connected(101, OsdId(1));
         assert_eq!(drain(&mut router), ["send 1 to osd.1"]);
-        router.reply(102, Message::WriteReply { sequence, result: Err(Refusal::Busy) });
+        // What the former primary says does not count any more.
+        router.reply(102, OsdId(0), Message::WriteReply { sequence, result: Ok(()) });
+        assert!(drain(&mut router).is_empty());
+        router.reply(102, OsdId(1), Message::WriteReply { sequence, result: Err(Refusal::Busy) });
         assert!(drain(&mut router).is_empty());
         router.tick(700);
         assert_eq!(drain(&mut router), ["send 1 to osd.1"]);
-        router.reply(703, Message::WriteReply { sequence, result: Ok(()) });
+        router.reply(703, OsdId(1), Message::WriteReply { sequence, result: Ok(()) });
         assert_eq!(drain(&mut router), ["complete 1 true"]);
     }
 
@@ -450,7 +452,7 @@ mod tests {
         assert_eq!(drain(&mut router), ["connect osd.0", "complete 1 false"]);
         router.connected(1001, OsdId(0));
         router.start(1002, 1000, Target::ByName(PoolId(1)), write());
-        router.reply(1003, Message::WriteReply { sequence: 2, result: Err(Refusal::NoSuchObject) });
+        router.reply(1003, OsdId(0), Message::WriteReply { sequence: 2, result: Err(Refusal::NoSuchObject) });
         assert_eq!(drain(&mut router), ["send 2 to osd.0", "complete 2 false"]);
         router.start(1002, 1000, Target::ByName(PoolId(9)), write());
         assert_eq!(drain(&mut router), ["complete 3 false"], "an unknown pool is an error at once");
