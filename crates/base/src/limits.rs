@@ -24,6 +24,8 @@ pub const SEAL_UNIT_BYTES_MAX: u32 = 64 << 10;
 /// Entries kept in a placement group's log ring. More than twice [`PG_IN_FLIGHT_MAX`], so that a
 /// member that missed only unacknowledged writes can always be brought level by the log.
 pub const PG_LOG_ENTRIES: usize = 1_024;
+/// OSDs in one placement group: members, and those that are about to become or cease to be members.
+pub const PG_MEMBERS_MAX: usize = 64;
 /// Objects in one message that lists a placement group.
 pub const OBJECTS_LISTED_MAX: usize = 1_000;
 /// Writes of one placement group that may be in flight at once.

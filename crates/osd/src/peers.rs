@@ -245,6 +245,10 @@ impl Osd {
                     // Perhaps this OSD is to become a member. If its map lags it is asked again.
                     self.add_group(pg);
                 }
+                if let (Message::Fenced { epoch, .. }, false) = (&message, self.pgs.contains_key(&pg)) {
+                    // A process that has no such group serves nothing of it.
+                    return self.send_on(number, Message::FencedAck { pg, epoch: *epoch });
+                }
                 self.with_group(pg, |group, view| group.message(osd, message, view));
             }
             (_, Peer::Client) => {

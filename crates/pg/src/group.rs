@@ -318,6 +318,7 @@ impl Pg {
     /// A connection to another OSD is ready.
     pub fn peer_up(&mut self, osd: OsdId, view: &impl ObjectView) {
         self.membership.peer_up(osd);
+        self.ask_for_release(osd);
         self.advance(view);
     }
 
@@ -365,8 +366,8 @@ impl Pg {
                     self.acknowledged(from, version, view);
                 }
             }
-            Message::PeerQuery { epoch, was_member_in, wants_log, .. } => {
-                self.asked(from, epoch, was_member_in, wants_log, view);
+            Message::PeerQuery { epoch, active_epoch, active_members, wants_log, .. } => {
+                self.asked(from, epoch, (active_epoch, &active_members), wants_log, view);
             }
             Message::PeerInfo { epoch, head, is_complete, log, .. } => {
                 self.peer_info(from, epoch, head, is_complete, log, view);

@@ -33,7 +33,8 @@ impl Pg {
         if self.peering.asked != Some(epoch) {
             self.peering = Peering { asked: Some(epoch), asked_at_ms: view.now_ms(), ..Peering::default() };
             self.others().into_iter().for_each(|member| self.ask(member, false));
-            self.promise(epoch, self.me, view);
+            let active = self.record.last_active_members.clone();
+            self.promise(epoch, self.me, &active, view);
             // Which may have led to everything else already.
             return;
         }
@@ -49,9 +50,13 @@ impl Pg {
     }
 
     pub(crate) fn ask(&mut self, osd: OsdId, wants_log: bool) {
-        let was_member = self.record.last_active_members.contains(&osd);
-        let was_member_in = was_member.then_some(self.record.activated_epoch);
-        let query = Message::PeerQuery { pg: self.id, epoch: self.record.epoch, was_member_in, wants_log };
+        let query = Message::PeerQuery {
+            pg: self.id,
+            epoch: self.record.epoch,
+            active_epoch: self.record.activated_epoch,
+            active_members: self.record.last_active_members.clone(),
+            wants_log,
+        };
         self.send(osd, query);
     }
 

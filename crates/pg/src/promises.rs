@@ -1,6 +1,8 @@
 //! What an OSD promises to the primaries of a group: to heed no lower epoch, and to help no other
 //! primary while a lease binds it to the one before.
 
+use std::collections::BTreeSet;
+
 use atoll_base::{Epoch, LogEntry, Mutation, OsdId, PgId, Transaction};
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -25,10 +27,11 @@ pub(crate) struct Promises {
     /// The primary that was answered last: it may serve reads on this OSD's word. Before the first
     /// answer since the start it may be anyone.
     answered: Option<OsdId>,
-    /// No answer before this time of this OSD's clock.
+    has_answered: bool,
+    /// No answer before this time of this OSD's clock, unless all of `bound_to` release it earlier.
     bound_until_ms: u64,
-    /// Who can say earlier that it does not rely on this OSD any more.
-    bound_to: Option<OsdId>,
+    /// Who may serve reads on this OSD's word, and has not said yet that it does not.
+    bound_to: BTreeSet<OsdId>,
 }
 
 impl Promises {
@@ -44,19 +47,27 @@ impl Promises {
             wants_log: false,
             is_owed: false,
             answered: None,
+            has_answered: false,
             bound_until_ms: view.lease_granted_until_ms(None),
-            bound_to: None,
+            bound_to: BTreeSet::new(),
         }
     }
 
-    /// Binds this OSD for as long as the primary that it answered may rely on it. Returns the one
-    /// that should be told.
-    fn bind(&mut self, new_primary: OsdId, view: &impl ObjectView) -> Option<OsdId> {
-        if let Some(old) = self.answered.take_if(|old| *old != new_primary) {
-            self.bound_until_ms = self.bound_until_ms.max(view.lease_granted_until_ms(Some(old)));
-            self.bound_to = Some(old);
+    /// Binds this OSD for as long as the primary that it answered may rely on it.
+    fn bind(&mut self, me: OsdId, new_primary: OsdId, active_members: &[OsdId], view: &impl ObjectView) {
+        match self.answered {
+            Some(old) if old == new_primary => return,
+            Some(old) => {
+                self.bound_until_ms = self.bound_until_ms.max(view.lease_granted_until_ms(Some(old)));
+                self.bound_to.insert(old);
+            }
+            // Before the start it may have been any of them.
+            None if !self.has_answered => self.bound_to.extend(active_members),
+            None => {}
         }
-        self.bound_to
+        self.answered = None;
+        self.bound_to.remove(&me);
+        self.bound_to.remove(&new_primary);
     }
 }
 
@@ -75,7 +86,7 @@ impl Pg {
         &mut self,
         from: OsdId,
         epoch: Epoch,
-        was_member_in: Option<Epoch>,
+        (active_epoch, active_members): (Epoch, &[OsdId]),
         wants_log: bool,
         view: &impl ObjectView,
     ) {
@@ -84,15 +95,21 @@ impl Pg {
         if epoch < self.promises.epoch {
             return;
         }
-        if was_member_in.is_some_and(|active| self.promises.epoch < active) {
+        if active_members.contains(&self.me) && self.promises.epoch < active_epoch {
             self.promises.is_incomplete = true;
         }
         self.promises.wants_log = wants_log;
-        self.promise(epoch, from, view);
+        self.promise(epoch, from, active_members, view);
     }
 
     /// Makes a promise, unless it is made already, and answers when it may.
-    pub(crate) fn promise(&mut self, epoch: Epoch, primary: OsdId, view: &impl ObjectView) {
+    pub(crate) fn promise(
+        &mut self,
+        epoch: Epoch,
+        primary: OsdId,
+        active_members: &[OsdId],
+        view: &impl ObjectView,
+    ) {
         self.promises.asked_by = Some(primary);
         self.promises.is_owed = true;
         if epoch == self.promises.epoch {
@@ -102,12 +119,11 @@ impl Pg {
             // Cluster state has chosen another; this OSD hears of it later.
             self.restart_peering();
         }
-        if let Some(old) = self.promises.bind(primary, view)
-            && old != self.me
-        {
-            self.send(old, Message::Fenced { pg: self.id, epoch });
-        }
+        self.promises.bind(self.me, primary, active_members, view);
         self.promises.epoch = epoch;
+        for osd in self.promises.bound_to.clone() {
+            self.ask_for_release(osd);
+        }
         let value = Bytes::copy_from_slice(&epoch.0.to_be_bytes());
         let mut mutations = vec![Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value }];
         if self.promises.is_incomplete {
@@ -115,6 +131,13 @@ impl Pg {
         }
         let transaction = self.own_change(mutations);
         self.submit(Submission::Promise { epoch }, transaction);
+    }
+
+    /// Tells a former primary that it was replaced, if this OSD is bound to it.
+    pub(crate) fn ask_for_release(&mut self, osd: OsdId) {
+        if self.promises.bound_to.contains(&osd) {
+            self.send(osd, Message::Fenced { pg: self.id, epoch: self.promises.epoch });
+        }
     }
 
     pub(crate) fn promise_is_durable(&mut self, epoch: Epoch, view: &impl ObjectView) {
@@ -125,14 +148,15 @@ impl Pg {
     /// Gives the answer that is owed once the promise is durable and no lease binds any more.
     pub(crate) fn answer_when_released(&mut self, view: &impl ObjectView) {
         let promises = &mut self.promises;
-        let is_bound = view.now_ms() < promises.bound_until_ms;
+        let is_bound = view.now_ms() < promises.bound_until_ms && !promises.bound_to.is_empty();
         if !promises.is_owed || promises.durable != promises.epoch || is_bound {
             return;
         }
         promises.is_owed = false;
         let primary = promises.asked_by.unwrap_or(self.me);
         promises.answered = Some(primary);
-        promises.bound_to = None;
+        promises.has_answered = true;
+        promises.bound_to.clear();
         if primary == self.me {
             self.peering.own_promise = Some(promises.epoch);
             return self.advance(view);
@@ -159,8 +183,7 @@ impl Pg {
 
     /// The former primary does not rely on this OSD any more.
     pub(crate) fn released(&mut self, from: OsdId, epoch: Epoch, view: &impl ObjectView) {
-        if self.promises.bound_to == Some(from) && epoch == self.promises.epoch {
-            self.promises.bound_until_ms = view.lease_granted_until_ms(None).min(self.promises.bound_until_ms);
+        if epoch == self.promises.epoch && self.promises.bound_to.remove(&from) {
             self.answer_when_released(view);
         }
     }

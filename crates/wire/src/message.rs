@@ -1,7 +1,7 @@
 //! The messages. A request's payload and a reply's payload travel as the frame's payload.
 
 use atoll_base::{
-    Epoch, LogEntry, ObjectName, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, Transaction, Version,
+    Epoch, LogEntry, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, Transaction, Version,
     WriteRequest,
 };
 use bytes::Bytes;
@@ -77,9 +77,11 @@ pub enum Message {
         pg: PgId,
         /// The primary's epoch.
         epoch: Epoch,
-        /// The last epoch that became active, if the receiver was a member of its configuration.
-        /// It has promised that epoch unless it has lost its device.
-        was_member_in: Option<Epoch>,
+        /// The last epoch that became active.
+        active_epoch: Epoch,
+        /// The members of its configuration. Each has promised that epoch, unless it has lost its
+        /// device; one of them may still hold leases.
+        active_members: Vec<OsdId>,
         /// The primary also wants the newest entries of the receiver's log.
         wants_log: bool,
     },

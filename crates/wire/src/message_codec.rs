@@ -3,7 +3,7 @@
 
 use atoll_base::operation::codec::{decode_mutations, encode_mutations};
 use atoll_base::{
-    CodecError, Condition, Epoch, LogEntry, ObjectName, PgId, ReadOutcome, ReadRequest, Reader, Refusal,
+    CodecError, Condition, Epoch, LogEntry, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Reader, Refusal,
     RequestId, Transaction, Version, WriteRequest, Writer, limits,
 };
 use bytes::Bytes;
@@ -96,10 +96,11 @@ impl Message {
                 version.encode(writer);
                 writer.u8(u8::from(*is_full));
             }
-            Message::PeerQuery { pg, epoch, was_member_in, wants_log } => {
+            Message::PeerQuery { pg, epoch, active_epoch, active_members, wants_log } => {
                 encode_head(7, pg, *epoch, writer);
-                // No epoch that became active is 0.
-                writer.u64(was_member_in.map_or(0, |epoch| epoch.0));
+                writer.u64(active_epoch.0);
+                writer.u32(active_members.len() as u32);
+                active_members.iter().for_each(|osd| writer.u32(osd.0));
                 writer.u8(u8::from(*wants_log));
             }
             Message::PeerInfo { pg, epoch, head, is_complete, log } => {
@@ -214,8 +215,12 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
         }
         7 => {
             let (pg, epoch) = decode_head(reader)?;
-            let was_member_in = Some(Epoch(reader.u64("active epoch")?)).filter(|epoch| epoch.0 > 0);
-            Message::PeerQuery { pg, epoch, was_member_in, wants_log: reader.u8("wants log")? != 0 }
+            let active_epoch = Epoch(reader.u64("active epoch")?);
+            let count = reader.count(limits::PG_MEMBERS_MAX, "active members")?;
+            let member = |_| Ok(OsdId(reader.u32("active member")?));
+            let active_members = (0..count).map(member).collect::<Result<_, CodecError>>()?;
+            let wants_log = reader.u8("wants log")? != 0;
+            Message::PeerQuery { pg, epoch, active_epoch, active_members, wants_log }
         }
         8 => {
             let (pg, epoch) = decode_head(reader)?;
@@ -301,7 +306,7 @@ fn decode_write_request(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_base::{LogEntry, Mutation, OsdId, PoolId, Seals, Touched};
+    use atoll_base::{Mutation, PoolId, Seals, Touched};
     use proptest::prelude::*;
 
     fn every_kind() -> Vec<Message> {
@@ -375,7 +380,7 @@ mod tests {
             Message::WriteReply { sequence: 6, result: Ok(()) },
             Message::Replicate { epoch, transaction: transaction.clone() },
             Message::ReplicateAck { pg, epoch, version, is_full: true },
-            Message::PeerQuery { pg, epoch, was_member_in: Some(epoch), wants_log: true },
+            Message::PeerQuery { pg, epoch, active_epoch: epoch, active_members: vec![OsdId(4)], wants_log: true },
             Message::PeerInfo { pg, epoch, head: version, is_complete: true, log: transaction.log.clone() },
             Message::Fenced { pg, epoch },
             Message::FencedAck { pg, epoch },
