@@ -149,6 +149,9 @@ pub enum OsdCommand {
         /// Memory that the OSD should take, at least 256M
         #[arg(long, value_name = "SIZE", env = "ATOLL_OSD_MEMORY_TARGET", value_parser = parse_memory_target, default_value = "1G")]
         memory_target: u64,
+        /// What may be read per second to fill other OSDs while clients are at work
+        #[arg(long, value_name = "SIZE", env = "ATOLL_OSD_RECOVERY_RATE", value_parser = parse_size_bytes, default_value = "64M")]
+        recovery_rate: u64,
         #[command(flatten)]
         unlock: UnlockArguments,
     },

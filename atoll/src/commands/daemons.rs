@@ -74,6 +74,7 @@ pub fn osd(
     arguments: &DaemonArguments,
     id: u32,
     memory_target: u64,
+    recovery_rate: u64,
     unlock: &UnlockArguments,
 ) -> anyhow::Result<()> {
     let open = prepare(arguments)?;
@@ -89,6 +90,7 @@ pub fn osd(
         key: open.directory.static_key(&id.to_string())?,
         frame_mode: open.cluster.frame_mode,
         memory_target_bytes: memory_target,
+        recovery_bytes_per_second: recovery_rate,
         cluster: open.cluster.connect_options(),
     };
     let result = Osd::start(config).and_then(Osd::run);

@@ -32,8 +32,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Credentials(output) => show::credentials(&output),
         Command::Osd(OsdCommand::Tree(output)) => show::osd_tree(&output),
         Command::Osd(OsdCommand::Create(arguments)) => osd::create(&arguments),
-        Command::Osd(OsdCommand::Run { daemon, id, memory_target, unlock }) => {
-            daemons::osd(&daemon, id, memory_target, &unlock)
+        Command::Osd(OsdCommand::Run { daemon, id, memory_target, recovery_rate, unlock }) => {
+            daemons::osd(&daemon, id, memory_target, recovery_rate, &unlock)
         }
         Command::Store(command) => store::run(&command),
         Command::Pool(PoolCommand::Ls(output)) => show::pool_ls(&output),

@@ -17,6 +17,7 @@ use atoll_wire::KeyPair;
 use crate::control::{self, Control, ControlEvent, ControlRequest};
 use crate::device::{AtRestError, BlockingDevice, DeviceError, DeviceKey, RingDevice};
 use crate::peers::Peers;
+use crate::recovery::RecoveryScheduler;
 use crate::sync_reads::SyncRead;
 
 /// How an OSD is set up.
@@ -37,6 +38,8 @@ pub struct OsdConfig {
     pub frame_mode: FrameMode,
     /// Memory that the process should take, in bytes, at least [`crate::MEMORY_TARGET_BYTES_MIN`].
     pub memory_target_bytes: u64,
+    /// Bytes per second that recovery may read while clients are at work.
+    pub recovery_bytes_per_second: u64,
     /// Where cluster state is.
     pub cluster: ConnectOptions,
 }
@@ -139,6 +142,7 @@ pub struct Osd {
     pub(crate) control: Control,
     pub(crate) map: ClusterMap,
     pub(crate) peers: Peers,
+    pub(crate) recovery: RecoveryScheduler,
     pub(crate) leases: Leases,
     /// Since the start, as of this turn of the loop.
     pub(crate) now_ms: u64,
@@ -173,6 +177,7 @@ impl Osd {
     pub fn start(mut config: OsdConfig) -> Result<Self, OsdError> {
         let mut reactor = Reactor::new()?;
         let device_key = config.device_key.take();
+        let recovery_bytes_per_second = config.recovery_bytes_per_second;
         let store_error = |reason| match reason {
             OpenError::NotAStore if device_key.is_some() => {
                 OsdError::NoStoreInVolume { path: config.device.clone() }
@@ -206,6 +211,7 @@ impl Osd {
             control,
             map: ClusterMap::default(),
             peers: Peers::default(),
+            recovery: RecoveryScheduler::new(recovery_bytes_per_second),
             leases: Leases::new(0),
             now_ms: 0,
             started: Instant::now(),
@@ -290,6 +296,7 @@ impl Osd {
             self.report_usage(false);
         }
         self.look_after_peers();
+        self.start_recovery_reads();
         self.with_all_groups(|group, view| group.tick(view));
     }
 

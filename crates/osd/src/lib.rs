@@ -10,6 +10,7 @@ mod memory;
 mod object_reads;
 mod peers;
 mod pg_actions;
+mod recovery;
 mod sync_reads;
 mod view;
 

@@ -220,11 +220,13 @@ impl Osd {
         match (message, peer) {
             (Message::Read { id, pg, object, request, .. }, _) => {
                 connected.requests_in_flight += 1;
+                self.recovery.client_request(self.now_ms);
                 let Some(()) = self.check_group(number, pg, id.sequence, false) else { return };
                 self.with_group(pg, |group, view| group.client_read(client, id, object, request, view));
             }
             (Message::Write { id, answered_below, pg, request, .. }, _) => {
                 connected.requests_in_flight += 1;
+                self.recovery.client_request(self.now_ms);
                 let Some(()) = self.check_group(number, pg, id.sequence, true) else { return };
                 self.with_group(pg, |group, view| group.client_write(client, id, answered_below, request, view));
             }

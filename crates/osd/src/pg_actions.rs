@@ -11,6 +11,7 @@ use atoll_wire::Message;
 
 use crate::control::ControlRequest;
 use crate::daemon::{LoadOwner, ObjectList, Osd, ReadOwner};
+use crate::recovery::RecoveryRead;
 use crate::view::StoreView;
 
 /// Objects looked up at once when a group is listed.
@@ -114,7 +115,15 @@ impl Osd {
                 self.list_objects(ObjectList { pg, token, after, objects: Vec::new() });
             }
             Action::Read { token, object, request } => self.start_object_read(pg, token, object, request),
-            Action::ReadForSync { token, object, touched } => self.start_sync_read(pg, token, object, touched),
+            Action::ReadForSync { token, object, touched, is_urgent } => {
+                let read = RecoveryRead { pg, token, object, touched };
+                if is_urgent {
+                    self.start_sync_read(read, false);
+                } else {
+                    self.recovery.add(read);
+                    self.start_recovery_reads();
+                }
+            }
             Action::Send { to, mut message } => {
                 if let Message::ReplicateAck { is_full, .. } = &mut message {
                     *is_full = self.store.is_full();

@@ -8,6 +8,7 @@ use atoll_store::{ObjectKey, ReadData, ReadError, Store, StoreError, Wish};
 use bytes::{Bytes, BytesMut};
 
 use crate::daemon::{LoadOwner, Osd, ReadOwner};
+use crate::recovery::RecoveryRead;
 
 /// Omap bytes per transaction: well below the control segment's limit.
 const OMAP_BYTES_PER_TRANSACTION: usize = 512 << 10;
@@ -18,17 +19,27 @@ pub(crate) struct SyncRead {
     token: Token,
     object: ObjectName,
     touched: Touched,
+    /// The recovery scheduler waits for its end.
+    is_scheduled: bool,
     span_start: u64,
     /// Byte ranges to send, in order and disjoint, once they are known.
     ranges: Option<Vec<(u64, u64)>>,
 }
 
 impl Osd {
-    pub(crate) fn start_sync_read(&mut self, pg: PgId, token: Token, object: ObjectName, touched: Touched) {
+    /// Reads for recovery as far as clients leave room.
+    pub(crate) fn start_recovery_reads(&mut self) {
+        while let Some(read) = self.recovery.next(self.now_ms) {
+            self.start_sync_read(read, true);
+        }
+    }
+
+    pub(crate) fn start_sync_read(&mut self, read: RecoveryRead, is_scheduled: bool) {
+        let RecoveryRead { pg, token, object, touched } = read;
         let key = ObjectKey { pg, name: object.clone() };
         // Which ranges there are depends on the shape of the seals; a read of nothing waits until
         // the object's header is in memory.
-        let read = SyncRead { pg, token, object, touched, span_start: 0, ranges: None };
+        let read = SyncRead { pg, token, object, touched, is_scheduled, span_start: 0, ranges: None };
         let read_id = self.store.read(key, 0, 0);
         self.reads.insert(read_id, ReadOwner::Sync(Box::new(read)));
     }
@@ -39,9 +50,9 @@ impl Osd {
             Ok(found) => found,
             Err(ReadError::NoSuchObject) => {
                 let gone = transaction(read.pg, &read.object, vec![Mutation::Remove], Bytes::new());
-                return self.sync_read_done(read.pg, read.token, Ok(vec![gone]));
+                return self.sync_read_done(&read, Ok(vec![gone]));
             }
-            Err(error) => return self.sync_read_done(read.pg, read.token, Err(error.to_string())),
+            Err(error) => return self.sync_read_done(&read, Err(error.to_string())),
         };
         if read.ranges.is_some() {
             return self.sync_data_ready((read, found));
@@ -70,10 +81,16 @@ impl Osd {
             }
             Err(error) => Err(error.to_string()),
         };
-        self.sync_read_done(read.pg, read.token, answer);
+        self.sync_read_done(&read, answer);
     }
 
-    fn sync_read_done(&mut self, pg: PgId, token: Token, answer: Result<Vec<Transaction>, String>) {
+    fn sync_read_done(&mut self, read: &SyncRead, answer: Result<Vec<Transaction>, String>) {
+        let (pg, token) = (read.pg, read.token);
+        if read.is_scheduled {
+            let parts = answer.iter().flatten();
+            self.recovery.done(parts.map(|part| part.payload.len() as u64).sum());
+            self.start_recovery_reads();
+        }
         self.with_group(pg, |group, view| group.sync_ready(token, answer, view));
     }
 }

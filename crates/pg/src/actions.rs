@@ -84,6 +84,8 @@ pub enum Action {
         object: ObjectName,
         /// The parts.
         touched: Touched,
+        /// Clients wait for it: it yields to nothing.
+        is_urgent: bool,
     },
     /// Send to another member, over a connection that keeps the order of messages.
     Send {

@@ -14,7 +14,7 @@ use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ObjectView, Token};
-use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, meta_object};
+use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, meta_object};
 use crate::promises::incomplete;
 
 /// Bytes of log entries per message. One entry more may begin below this, and the largest entry
@@ -410,7 +410,8 @@ impl Pg {
             }
             if let Some((object, touched)) = learner.missing.pop_first() {
                 learner.copying.insert(object.clone(), (touched.clone(), Some(token)));
-                self.actions.push_back(Action::ReadForSync { token, object, touched });
+                let is_urgent = self.state == PgState::Peering;
+                self.actions.push_back(Action::ReadForSync { token, object, touched, is_urgent });
                 continue;
             }
             if learner.copying.is_empty() && learner.failed.is_empty() {

@@ -154,7 +154,7 @@ impl World {
                 let (objects, more) = self.members[at].store.objects(after.as_ref(), self.objects_listed_max);
                 self.after(1_000, Event::Listed { at, incarnation, token, objects, more });
             }
-            Action::ReadForSync { token, object, touched } => {
+            Action::ReadForSync { token, object, touched, .. } => {
                 self.statistics.syncs += 1;
                 self.statistics.whole_syncs += u64::from(touched.whole);
                 let store = &mut self.members[at].store;
