@@ -18,6 +18,7 @@ use crate::learners::Learners;
 use crate::membership::Membership;
 use crate::peering::Peering;
 use crate::promises::Promises;
+use crate::purge::Purge;
 use crate::retries::Retries;
 
 /// What a group does, as this OSD sees it.
@@ -82,6 +83,8 @@ pub(crate) enum Submission {
     Sync { from: OsdId, epoch: Epoch, tag: u64 },
     /// A damaged block written anew.
     Repair,
+    /// An object removed from a copy that nobody needs.
+    Purge,
 }
 
 /// Why something was read from the store.
@@ -113,6 +116,7 @@ pub struct Pg {
     pub(crate) membership: Membership,
     pub(crate) peering: Peering,
     pub(crate) learners: Learners,
+    pub(crate) purge: Purge,
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) waiting: VecDeque<WaitingRequest>,
     pub(crate) retries: Retries,
@@ -167,6 +171,7 @@ impl Pg {
             membership: Membership::new(view.now_ms()),
             peering: Peering::default(),
             learners: Learners::default(),
+            purge: Purge::default(),
             in_flight: VecDeque::new(),
             waiting: VecDeque::new(),
             retries: Retries::default(),
@@ -345,6 +350,7 @@ impl Pg {
         self.go_on_with_learners(view);
         self.advance(view);
         self.refuse_after_long_waiting(view);
+        self.purge(view);
         self.start_waiting(view);
     }
 
@@ -432,6 +438,7 @@ impl Pg {
                 self.send(from, Message::PeerSynced { pg: self.id, epoch, tag });
             }
             Submission::Repair => {}
+            Submission::Purge => self.removed(view),
         }
     }
 
@@ -442,6 +449,7 @@ impl Pg {
                 let text = format!("{} could not repair a damaged block: {cause}", self.me);
                 return self.warn(text);
             }
+            Submission::Purge => return self.removed(view),
             _ if self.is_primary() => self.me,
             Submission::Replica { primary, .. } => primary,
             Submission::Sync { from, .. } => from,

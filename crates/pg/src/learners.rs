@@ -340,6 +340,9 @@ impl Pg {
             let reply = Message::ObjectsReply { pg: self.id, epoch, tag, objects, more };
             return self.send(primary, reply);
         }
+        if self.listed_to_purge(token, &objects, more) {
+            return;
+        }
         let wants_it =
             |learner: &Learner| matches!(&learner.listing, Listing::Own { token: own, .. } if *own == token);
         let next_token = self.token();

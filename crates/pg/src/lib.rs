@@ -16,6 +16,7 @@ mod leases;
 mod membership;
 mod peering;
 mod promises;
+mod purge;
 mod retries;
 
 pub use actions::{Action, ClientId, Lookup, ObjectView, ReadFailure, Token};
