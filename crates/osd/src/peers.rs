@@ -39,7 +39,7 @@ pub(crate) struct Connected {
 const UNSENT_BYTES_MAX: usize = 64 << 20;
 /// A peer that is silent for so long is taken for dead. One whose process ended is noticed at once,
 /// because its connections close.
-const SILENCE_MAX_MS: u64 = 3_000;
+const SILENCE_MAX_MS: u64 = 2_000;
 /// A handshake must be done within so long.
 const HANDSHAKE_MAX_MS: u64 = 5_000;
 
