@@ -353,7 +353,8 @@ fn cluster(view: &View, problems: &mut Vec<Problem>) {
     if view.coordinator.is_none() && !view.map.up.is_empty() {
         problems.push(Problem {
             code: "NO_COORDINATOR",
-            severity: Severity::Warning,
+            // Nothing is served less well while one is elected, which happens at every start.
+            severity: Severity::Note,
             summary: "no OSD coordinates the cluster".into(),
             subjects: Vec::new(),
             action: "another takes over within 15 s; if none does, look for 'coordinator' in the logs of the OSDs"

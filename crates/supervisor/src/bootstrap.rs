@@ -10,13 +10,14 @@ use atoll_base::records::{
 };
 use atoll_base::{OsdId, PgId, PoolId};
 use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_coordinator::admin::{self, AdminError};
 use atoll_crypto::{KeyService, LocalKeyFile, random_bytes};
 use atoll_placement::{Tree, first_record};
 use serde::Serialize;
 
 use crate::data_dir::{ClusterFile, Credentials, DataDir};
-use crate::devices::device_bytes;
 use crate::error::SupervisorError;
+use crate::members::{OsdPlace, own_record};
 
 /// The pool of images.
 pub const POOL_IMAGES: &str = "images";
@@ -206,31 +207,13 @@ async fn write_osds(
     cluster: &ClusterFile,
     state: &ClusterClient,
 ) -> Result<BTreeMap<OsdId, OsdRecord>, SupervisorError> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
     let mut osds = BTreeMap::new();
     for &id in &cluster.osd_ids {
-        let public_key = hex::encode(directory.static_key(&id.to_string())?.public());
-        let device_bytes = device_bytes(directory, id)?;
-        let record = OsdRecord {
-            format: RECORD_FORMAT,
-            id,
-            host: host.trim().into(),
-            public_key: public_key.clone(),
-            weight: device_bytes as f64 / (1_u64 << 40) as f64,
-            rack: String::new(),
-            zone: String::new(),
-            is_out: false,
-            device_class: "ssd".into(),
-            device_bytes,
-        };
-        ensure(state, &keys::osd(id), &record).await?;
-        let key = AuthorizedKeyRecord {
-            format: RECORD_FORMAT,
-            role: PeerRole::Osd,
-            osd: Some(id),
-            name: id.to_string(),
-        };
-        ensure(state, &keys::authorized_key(&public_key), &key).await?;
+        let record = own_record(directory, id, &OsdPlace::default())?;
+        match admin::osds::add(state, &record).await {
+            Ok(()) | Err(AdminError::Cluster(ClusterError::Conflict { .. })) => {}
+            Err(error) => return Err(error.into()),
+        }
         osds.insert(id, record);
     }
     Ok(osds)

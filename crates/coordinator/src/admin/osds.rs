@@ -1,7 +1,7 @@
 //! OSDs: which there are, where they are, and what they shall hold.
 
 use atoll_base::OsdId;
-use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, PeerRole, PgRecord, RECORD_FORMAT};
+use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT};
 use atoll_cluster::{ClusterClient, Transaction, keys};
 
 use super::{AdminError, retried};
@@ -116,27 +116,33 @@ pub async fn set_location(
     retried(attempt).await
 }
 
-/// Removes an OSD from the cluster for ever, and revokes its key. It must hold nothing that the
-/// cluster counts on, unless `is_lost` says that it is gone with all that it held.
+/// Refuses if placement groups count on an OSD, unless `is_lost` says that it is gone for good.
+pub async fn refuse_held(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<(), AdminError> {
+    get(client, id).await?;
+    let groups = client.list::<PgRecord>(keys::PGS).await?;
+    let held = groups.entries.iter().filter(|(_, group, _)| group.members.contains(&id)).count();
+    if held == 0 || is_lost {
+        return Ok(());
+    }
+    AdminError::refused(format!(
+        "{held} placement groups have {id} as a member; mark it out ('atoll osd out {number}') and let it run, so \
+         that they move to others ('atoll osd ls' counts them); or give --lost if it and what it held are lost for \
+         good",
+        number = id.0
+    ))
+}
+
+/// Removes an OSD from the cluster for ever, and revokes its key. It must not run, and must hold
+/// nothing that the cluster counts on, unless `is_lost` says that it is gone with all that it held.
 pub async fn remove(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<OsdRecord, AdminError> {
     let attempt = async || {
         let (record, revision) = get(client, id).await?;
-        let up = client.get::<serde::de::IgnoredAny>(&keys::osd_up(id)).await?;
-        if up.is_some() {
+        if client.get::<OsdUpRecord>(&keys::osd_up(id)).await?.is_some() {
             return AdminError::refused(format!(
                 "{id} is running; stop its process first (it counts as running for up to 10 s afterwards)"
             ));
         }
-        let groups = client.list::<PgRecord>(keys::PGS).await?;
-        let held = groups.entries.iter().filter(|(_, group, _)| group.members.contains(&id)).count();
-        if held > 0 && !is_lost {
-            return AdminError::refused(format!(
-                "{held} placement groups have {id} as a member; mark it out ('atoll osd out {number}') and start it, \
-                 so that they move to others ('atoll osd ls' counts them); or give --lost if it and what it held \
-                 are lost for good",
-                number = id.0
-            ));
-        }
+        refuse_held(client, id, is_lost).await?;
         let transaction = Transaction::new()
             .check(&keys::osd(id), revision)
             .check(&keys::osd_up(id), 0)
