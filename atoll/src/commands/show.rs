@@ -36,6 +36,7 @@ struct Status {
     frame_mode: String,
     osds: usize,
     osds_up: usize,
+    coordinator: Option<OsdId>,
     placement_groups: usize,
     placement_groups_by_state: BTreeMap<String, u32>,
     total_bytes: u64,
@@ -70,6 +71,7 @@ pub fn status(output: &OutputArguments) -> anyhow::Result<()> {
         frame_mode: format!("{:?}", seen.open.cluster.frame_mode).to_lowercase(),
         osds: seen.view.map.osds.len(),
         osds_up: seen.view.map.osds.keys().filter(|id| up(id)).count(),
+        coordinator: seen.view.coordinator.as_ref().map(|record| record.osd),
         placement_groups: seen.view.map.pgs.len(),
         placement_groups_by_state: states,
         total_bytes: sum(|usage| usage.total_bytes),
@@ -91,7 +93,8 @@ fn print_status(status: &Status) -> anyhow::Result<()> {
     if !status.problems.is_empty() {
         println!("         'atoll health' says what to do");
     }
-    println!("osds     {} of {} up", status.osds_up, status.osds);
+    let coordinator = status.coordinator.map_or_else(|| "none".into(), |osd| osd.to_string());
+    println!("osds     {} of {} up; the coordinator is {coordinator}", status.osds_up, status.osds);
     let states = status.placement_groups_by_state.iter().map(|(state, count)| format!("{count} {state}"));
     println!("pgs      {}: {}", status.placement_groups, states.collect::<Vec<_>>().join(", "));
     println!(
