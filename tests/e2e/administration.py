@@ -4,7 +4,7 @@ removed, flags, settings, placement groups, health, and the coordinator. Nothing
 to move: what is looked at is what shall be."""
 import json, os, signal
 
-from harness import expect, main, wait_for
+from harness import Failed, expect, main, wait_for
 
 OSDS = 5
 
@@ -193,15 +193,17 @@ def flags_and_settings(test, cluster):
 
 
 def balancer(test, cluster):
-    with test.step("the balancer levels what chance has left uneven") as note:
-        def spread():
-            wanted = [osd["pgs_target"] for osd in by_id(cluster).values()]
-            return max(wanted) - min(wanted)
-        before = spread()
+    with test.step("the balancer wants groups elsewhere than chance has put them") as note:
         cluster.cli("settings", "set", "balance_seconds", "1")
-        # With data that moves it goes on until all is level; without, it waits after its first step.
-        wait_for("the spread is smaller", lambda: spread() < before or spread() <= 4, 90, 0.5)
-        note(f"from {before} to {spread()} groups between the fullest and the emptiest")
+
+        def wishes():
+            groups = [cluster.json("pg", "query", group["pg"]) for group in cluster.json("pg", "ls")]
+            return [group for group in groups if group["balancer_members"]]
+        found = wait_for("it wants something", wishes, 120, 1)
+        for group in found:
+            expect(group["target"] == group["balancer_members"] and len(set(group["target"])) == 3, f"{group}")
+        wanted = [osd["pgs_target"] for osd in by_id(cluster).values()]
+        note(f"{len(found)} of {len(cluster.json('pg', 'ls'))} groups; {min(wanted)} to {max(wanted)} groups for each OSD")
 
 
 def lost_osd(test, cluster):
@@ -230,7 +232,16 @@ def lost_osd(test, cluster):
         os.kill(pid, signal.SIGCONT)
     with test.step("when it is back it is in again, and all serves"):
         wait_for("it is in", lambda: not by_id(cluster)[leader]["is_out"], 60)
-        wait_for("nothing is wrong", lambda: health(cluster)[0] == 0, 120, 0.5)
+        wait_for("all groups serve", lambda: all(group["state"] == "active" for group in cluster.json("pg", "ls")), 120, 0.5)
+        left = {}
+
+        def is_healthy():
+            left["problems"] = health(cluster)
+            return left["problems"][0] == 0
+        try:
+            wait_for("nothing is wrong", is_healthy, 60, 0.5)
+        except Failed:
+            raise Failed(f"{left}") from None
 
 
 def scenario(test):
