@@ -7,7 +7,7 @@ use atoll_base::size::format_size;
 use atoll_base::{OsdId, PgId};
 use serde::Serialize;
 
-use crate::groups::{GroupState, GroupStatus, absent, statuses};
+use crate::groups::{GroupState, GroupStatus, absent, groups_by_osd, statuses};
 use crate::{View, track_down};
 
 /// How bad something is.
@@ -297,22 +297,21 @@ fn has(count: usize) -> &'static str {
     if count == 1 { "has" } else { "have" }
 }
 
-/// Primaries say more than records: a group may be at work although its record says nothing of it.
+/// Primaries say more than records: a group may not serve although its record says nothing of it.
+/// What counts is what records make an OSD the primary of and it does not report as active.
 fn reported_states(view: &View, groups: &[GroupStatus], problems: &mut Vec<Problem>) {
     let by_record = groups.iter().filter(|group| group.state != GroupState::Active).count();
+    let counts = groups_by_osd(&view.map);
     let running = members(view).filter(|(osd, _)| view.map.up.contains_key(osd));
-    let not_active = |usage: &OsdUsageRecord| -> u32 {
-        usage
-            .primary_pg_states
-            .iter()
-            .filter(|(state, _)| !state.starts_with("active"))
-            .map(|(_, count)| count)
-            .sum()
+    let active = |usage: &OsdUsageRecord| -> u32 {
+        let states = usage.primary_pg_states.iter();
+        states.filter(|(state, _)| state.starts_with("active")).map(|(_, count)| count).sum()
     };
-    let reports: Vec<(String, u32)> = running
-        .map(|(osd, usage)| (osd.to_string(), not_active(usage)))
-        .filter(|(_, number)| *number > 0)
-        .collect();
+    let not_active = |(osd, usage): (&OsdId, &OsdUsageRecord)| {
+        let (_, primaries) = counts.get(osd).copied().unwrap_or_default();
+        (osd.to_string(), (primaries as u32).saturating_sub(active(usage)))
+    };
+    let reports: Vec<(String, u32)> = running.map(not_active).filter(|(_, number)| *number > 0).collect();
     let reported: u32 = reports.iter().map(|(_, number)| number).sum();
     if reported as usize > by_record {
         let subjects = reports.into_iter().map(|(osd, number)| format!("{osd} ({number})")).collect();

@@ -5,13 +5,15 @@ mod groups;
 mod health;
 mod membership;
 
+use std::collections::BTreeMap;
+
 use atoll_base::records::{
     FailureDomain, OsdRecord, OsdUpRecord, OsdUsageRecord, PgRecord, PoolRecord, Redundancy,
 };
 use atoll_base::{Epoch, OsdId, PgId, PoolId};
 use atoll_placement::first_record;
 
-use crate::{View, missing_groups};
+use crate::{View, groups_by_osd, missing_groups};
 
 const MINUTE_MS: u64 = 60_000;
 
@@ -67,7 +69,17 @@ fn healthy(osds: u32) -> View {
     for (pg, record) in missing_groups(&view.map) {
         view.map.pgs.insert(pg, (PgRecord { activated_epoch: Epoch(1), ..record }, 1));
     }
+    report(&mut view);
     view
+}
+
+/// Has every OSD report that all groups are active of which records make it the primary.
+fn report(view: &mut View) {
+    let counts = groups_by_osd(&view.map);
+    for (id, usage) in &mut view.usage {
+        let (_, primaries) = counts.get(id).copied().unwrap_or_default();
+        usage.primary_pg_states = BTreeMap::from([("active".to_owned(), primaries as u32)]);
+    }
 }
 
 /// Takes OSDs down.
