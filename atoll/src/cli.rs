@@ -1,5 +1,7 @@
 //! The command line.
 
+mod administration;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -9,6 +11,8 @@ use atoll_bench::Workload;
 use atoll_osd::MEMORY_TARGET_BYTES_MIN;
 use atoll_reactor::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use administration::*;
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
 #[derive(Parser)]
@@ -25,10 +29,10 @@ Examples:
   atoll image create --data ./atoll-data disk1 --size 4G
   nbdinfo \"nbd+unix:///disk1?socket=$PWD/atoll-data/nbd.sock\"
   atoll bench block --data ./atoll-data --image disk1 --rw randwrite --bs 4k --qd 32 --seconds 10
-  atoll status --data ./atoll-data
+  atoll health --data ./atoll-data
   atoll down --data ./atoll-data
 
-Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage.";
+Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage; of 'atoll health' see its --help.";
 
 #[derive(Args, Clone)]
 pub struct DataArgument {
@@ -52,21 +56,32 @@ pub enum Command {
     Up(UpArguments),
     /// Stop the cluster of a data directory
     Down(DataArgument),
-    /// Show the cluster's health
+    /// Show what the cluster is and does
     Status(OutputArguments),
+    /// Show what is wrong, since when, and what to do
+    Health(HealthArguments),
     /// Show space by OSD
     Df(OutputArguments),
     /// Show the credentials for S3 clients
     Credentials(OutputArguments),
-    /// Look at OSDs, create or run one
+    /// Look at OSDs, create, add, drain, remove or run one
     #[command(subcommand)]
     Osd(OsdCommand),
     /// Check or dump the store on a device that no OSD uses
     #[command(subcommand)]
     Store(StoreCommand),
-    /// Look at pools
+    /// List, make, change and remove pools
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Look at placement groups
+    #[command(subcommand)]
+    Pg(PgCommand),
+    /// Tell the cluster to leave something alone for now
+    #[command(subcommand)]
+    Flag(FlagCommand),
+    /// Show and change settings of the whole cluster
+    #[command(subcommand)]
+    Settings(SettingsCommand),
     /// Make, list, resize and remove block images
     #[command(subcommand)]
     Image(ImageCommand),
@@ -135,10 +150,26 @@ pub enum FrameModeArgument {
 
 #[derive(Subcommand)]
 pub enum OsdCommand {
-    /// Show hosts and OSDs
+    /// List OSDs with their state, space and placement groups
+    Ls(OutputArguments),
+    /// Show zones, racks, hosts and OSDs
     Tree(OutputArguments),
     /// Format a file or block device as an OSD of this data directory
     Create(OsdCreateArguments),
+    /// Make an OSD that was created a part of the cluster
+    Add(OsdAddArguments),
+    /// Mark OSDs out: what they hold moves to others
+    #[command(after_help = "Example:\n  atoll osd out 3\n\n'atoll osd ls' counts what is left on it.")]
+    Out(OsdsArguments),
+    /// Mark OSDs in again
+    #[command(after_help = "Example:\n  atoll osd in 3")]
+    In(OsdsArguments),
+    /// Change the share of data that an OSD should hold
+    Reweight(OsdReweightArguments),
+    /// Say where OSDs are
+    SetLocation(OsdLocationArguments),
+    /// Remove an OSD from the cluster
+    Rm(OsdRmArguments),
     /// Run an OSD (started by 'atoll up')
     Run {
         #[command(flatten)]
@@ -289,12 +320,6 @@ pub struct DaemonArguments {
 pub enum DaemonCommand {
     /// Run in the foreground
     Run(DaemonArguments),
-}
-
-#[derive(Subcommand)]
-pub enum PoolCommand {
-    /// List pools
-    Ls(OutputArguments),
 }
 
 #[derive(Subcommand)]

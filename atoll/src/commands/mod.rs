@@ -3,13 +3,19 @@
 mod bench;
 mod bench_store;
 mod daemons;
+mod health;
 mod image;
 mod osd;
+mod osd_members;
+mod pg;
+mod pool;
 mod show;
 mod store;
 mod up;
+mod whole;
 
 use std::io::Write;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -20,23 +26,30 @@ use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile, SupervisorError};
 use clap::CommandFactory;
 use serde::Serialize;
 
-use crate::cli::{Arguments, Command, DaemonCommand, DataArgument, OsdCommand, PoolCommand};
+use crate::cli::{Arguments, Command, DaemonCommand, DataArgument, OsdCommand};
 
 /// Runs the command that was asked for.
-pub fn run(arguments: Arguments) -> anyhow::Result<()> {
-    match arguments.command {
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if let Command::Health(arguments) = &arguments.command {
+        return health::health(arguments);
+    }
+    run_plain(arguments.command).map(|()| ExitCode::SUCCESS)
+}
+
+fn run_plain(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Health(arguments) => health::health(&arguments).map(drop),
         Command::Up(arguments) => up::up(&arguments),
         Command::Down(data) => up::down(&data),
         Command::Status(output) => show::status(&output),
         Command::Df(output) => show::df(&output),
         Command::Credentials(output) => show::credentials(&output),
-        Command::Osd(OsdCommand::Tree(output)) => show::osd_tree(&output),
-        Command::Osd(OsdCommand::Create(arguments)) => osd::create(&arguments),
-        Command::Osd(OsdCommand::Run { daemon, id, memory_target, recovery_rate, unlock }) => {
-            daemons::osd(&daemon, id, memory_target, recovery_rate, &unlock)
-        }
+        Command::Osd(command) => run_osd(command),
         Command::Store(command) => store::run(&command),
-        Command::Pool(PoolCommand::Ls(output)) => show::pool_ls(&output),
+        Command::Pool(command) => pool::run(&command),
+        Command::Pg(command) => pg::run(&command),
+        Command::Flag(command) => whole::flag(&command),
+        Command::Settings(command) => whole::settings(&command),
         Command::Image(command) => image::run(command),
         Command::Bench(command) => bench::run(command),
         Command::State(DaemonCommand::Run(daemon)) => daemons::state(&daemon),
@@ -45,6 +58,23 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "atoll", &mut std::io::stdout());
             Ok(())
+        }
+    }
+}
+
+fn run_osd(command: OsdCommand) -> anyhow::Result<()> {
+    match command {
+        OsdCommand::Ls(output) => osd_members::list(&output),
+        OsdCommand::Tree(output) => osd_members::tree(&output),
+        OsdCommand::Create(arguments) => osd::create(&arguments),
+        OsdCommand::Add(arguments) => osd_members::add(&arguments),
+        OsdCommand::Out(arguments) => osd_members::set_out(&arguments, true),
+        OsdCommand::In(arguments) => osd_members::set_out(&arguments, false),
+        OsdCommand::Reweight(arguments) => osd_members::reweight(&arguments),
+        OsdCommand::SetLocation(arguments) => osd_members::set_location(&arguments),
+        OsdCommand::Rm(arguments) => osd_members::remove(&arguments),
+        OsdCommand::Run { daemon, id, memory_target, recovery_rate, unlock } => {
+            daemons::osd(&daemon, id, memory_target, recovery_rate, &unlock)
         }
     }
 }

@@ -30,6 +30,7 @@ pub fn create(arguments: &OsdCreateArguments) -> anyhow::Result<()> {
         return print_json(&created);
     }
     println!("created  {}", created.id);
+    println!("key      {}", created.public_key);
     println!("store    {}", created.store_id);
     println!("device   {} ({})", created.device.display(), format_size(created.device_bytes));
     if let (Some(device), Some(bytes)) = (&created.wal_device, created.wal_device_bytes) {

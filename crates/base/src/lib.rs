@@ -6,6 +6,7 @@
 
 pub mod block;
 pub mod codec;
+pub mod coordination;
 pub mod ids;
 pub mod limits;
 pub mod operation;

@@ -21,6 +21,16 @@ pub const PGS: &str = "/atoll/pgs/";
 pub const PG_TARGETS: &str = "/atoll/pg_targets/";
 /// What operators have told the cluster to leave alone.
 pub const FLAGS: &str = "/atoll/flags";
+/// What operators have set for the whole cluster.
+pub const SETTINGS: &str = "/atoll/settings";
+/// Who coordinates.
+pub const COORDINATOR: &str = "/atoll/coordinator/leader";
+/// What one coordinator leaves to the next.
+pub const COORDINATOR_NOTES: &str = "/atoll/coordinator/notes";
+/// Of OSDs that the coordinator has marked out.
+pub const AUTO_OUT: &str = "/atoll/coordinator/auto_out/";
+/// The number of the next pool.
+pub const NEXT_POOL: &str = "/atoll/next_pool";
 /// Of images.
 pub const IMAGES: &str = "/atoll/images/";
 /// Of writers' locks on images.
@@ -62,6 +72,11 @@ pub fn pg_target(id: PgId) -> String {
     format!("{PG_TARGETS}{id}")
 }
 
+/// Says that the coordinator has marked an OSD out.
+pub fn auto_out(id: OsdId) -> String {
+    format!("{AUTO_OUT}{}", id.0)
+}
+
 /// Of the placement groups of one pool.
 pub fn pgs_of_pool(pool: PoolId) -> String {
     format!("{PGS}{}.", pool.0)
@@ -72,9 +87,14 @@ pub fn parse_pg(key: &str) -> Option<PgId> {
     key.strip_prefix(PGS)?.parse().ok()
 }
 
-/// The OSD that a key under [`OSDS`], [`OSD_UP`] or [`OSD_USAGE`] is about.
+/// The placement group that a key names a target for, if it is such a key.
+pub fn parse_pg_target(key: &str) -> Option<PgId> {
+    key.strip_prefix(PG_TARGETS)?.parse().ok()
+}
+
+/// The OSD that a key under [`OSDS`], [`OSD_UP`], [`OSD_USAGE`] or [`AUTO_OUT`] is about.
 pub fn parse_osd(key: &str) -> Option<OsdId> {
-    let id = [OSDS, OSD_UP, OSD_USAGE].iter().find_map(|prefix| key.strip_prefix(prefix))?;
+    let id = [OSDS, OSD_UP, OSD_USAGE, AUTO_OUT].iter().find_map(|prefix| key.strip_prefix(prefix))?;
     id.parse().ok().map(OsdId)
 }
 
@@ -128,6 +148,11 @@ mod tests {
             PGS,
             PG_TARGETS,
             FLAGS,
+            SETTINGS,
+            COORDINATOR,
+            COORDINATOR_NOTES,
+            AUTO_OUT,
+            NEXT_POOL,
             IMAGES,
             IMAGE_LOCKS,
             BUCKETS,

@@ -85,6 +85,7 @@ async fn run(
     };
     tokio::spawn(follow_map(client.clone(), events));
     tokio::spawn(keep_presence(client.clone(), up.clone()));
+    tokio::spawn(atoll_coordinator::run(client.clone(), up.id));
     while let Some(request) = requests.recv().await {
         tokio::spawn(serve(client.clone(), up.id, request));
     }

@@ -1,21 +1,23 @@
 //! The first start: keys and devices on disk, then the first records of cluster state. Every step
 //! may be repeated, so that a start that was cut short goes on where it was.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 
 use atoll_base::records::{
-    AuthorizedKeyRecord, ClusterRecord, FailureDomain, FrameMode, OsdRecord, PeerRole, PgRecord, PoolRecord,
-    RECORD_FORMAT, Redundancy, UserRecord,
+    AuthorizedKeyRecord, ClusterRecord, FailureDomain, FrameMode, OsdRecord, PeerRole, PoolRecord, RECORD_FORMAT,
+    Redundancy, UserRecord,
 };
-use atoll_base::{Epoch, OsdId, PgId, PoolId};
+use atoll_base::{OsdId, PgId, PoolId};
 use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_coordinator::admin::{self, AdminError};
 use atoll_crypto::{KeyService, LocalKeyFile, random_bytes};
-use atoll_placement::target_set;
+use atoll_placement::{Tree, first_record};
 use serde::Serialize;
 
 use crate::data_dir::{ClusterFile, Credentials, DataDir};
-use crate::devices::device_bytes;
 use crate::error::SupervisorError;
+use crate::members::{OsdPlace, own_record};
 
 /// The pool of images.
 pub const POOL_IMAGES: &str = "images";
@@ -204,33 +206,15 @@ async fn write_osds(
     directory: &DataDir,
     cluster: &ClusterFile,
     state: &ClusterClient,
-) -> Result<Vec<OsdRecord>, SupervisorError> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
-    let mut osds = Vec::new();
+) -> Result<BTreeMap<OsdId, OsdRecord>, SupervisorError> {
+    let mut osds = BTreeMap::new();
     for &id in &cluster.osd_ids {
-        let public_key = hex::encode(directory.static_key(&id.to_string())?.public());
-        let device_bytes = device_bytes(directory, id)?;
-        let record = OsdRecord {
-            format: RECORD_FORMAT,
-            id,
-            host: host.trim().into(),
-            public_key: public_key.clone(),
-            weight: device_bytes as f64 / (1_u64 << 40) as f64,
-            rack: String::new(),
-            zone: String::new(),
-            is_out: false,
-            device_class: "ssd".into(),
-            device_bytes,
-        };
-        ensure(state, &keys::osd(id), &record).await?;
-        let key = AuthorizedKeyRecord {
-            format: RECORD_FORMAT,
-            role: PeerRole::Osd,
-            osd: Some(id),
-            name: id.to_string(),
-        };
-        ensure(state, &keys::authorized_key(&public_key), &key).await?;
-        osds.push(record);
+        let record = own_record(directory, id, &OsdPlace::default())?;
+        match admin::osds::add(state, &record).await {
+            Ok(()) | Err(AdminError::Cluster(ClusterError::Conflict { .. })) => {}
+            Err(error) => return Err(error.into()),
+        }
+        osds.insert(id, record);
     }
     Ok(osds)
 }
@@ -239,7 +223,7 @@ async fn write_pool(
     state: &ClusterClient,
     id: PoolId,
     name: &str,
-    osds: &[OsdRecord],
+    osds: &BTreeMap<OsdId, OsdRecord>,
 ) -> Result<(), SupervisorError> {
     let size = COPIES_MAX.min(osds.len() as u32);
     let pool = PoolRecord {
@@ -253,18 +237,12 @@ async fn write_pool(
         failure_domain: FailureDomain::Osd,
         device_class: None,
     };
+    let tree = Tree::of_pool(&pool, osds);
     for index in 0..pool.pg_num {
         let pg = PgId { pool: id, index };
-        let members = target_set(pg, size, pool.failure_domain, osds)?;
-        let record = PgRecord {
-            format: RECORD_FORMAT,
-            epoch: Epoch(1),
-            primary: members[0],
-            activated_epoch: Epoch(0),
-            last_active_members: Vec::new(),
-            members,
-        };
-        ensure(state, &keys::pg(pg), &record).await?;
+        if let Some(record) = first_record(tree.target(pg, None)) {
+            ensure(state, &keys::pg(pg), &record).await?;
+        }
     }
     ensure(state, &keys::pool(id), &pool).await
 }

@@ -162,6 +162,10 @@ impl DataDir {
         self.keys().join(format!("{holder}.key"))
     }
 
+    pub(crate) fn has_static_key(&self, holder: &str) -> bool {
+        self.static_key_file(holder).exists()
+    }
+
     /// Whether a cluster was made here.
     pub fn has_cluster(&self) -> bool {
         self.cluster_file().exists()

@@ -44,6 +44,8 @@ pub struct OsdChoices {
 pub struct CreatedOsd {
     /// Its number.
     pub id: OsdId,
+    /// Its public key, in hexadecimal.
+    pub public_key: String,
     /// The id in the superblocks of its devices.
     pub store_id: String,
     /// Its device, by the name that it is remembered by.
@@ -134,7 +136,7 @@ pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOs
     })?;
     let device = lasting_name(&choices.device)?;
     let wal_device = choices.wal_device.as_deref().map(lasting_name).transpose()?;
-    directory.static_key(&id.to_string())?;
+    let public_key = hex::encode(directory.static_key(&id.to_string())?.public());
     directory.create_osd(id)?;
     directory.remember_unlock(id, unlock_with.as_ref())?;
     if let Some(wal_device) = &wal_device {
@@ -146,6 +148,7 @@ pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOs
     made.keep();
     Ok(CreatedOsd {
         id,
+        public_key,
         store_id: hex::encode(store_id),
         device,
         device_bytes: formatted.device_bytes,
@@ -156,26 +159,31 @@ pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOs
     })
 }
 
+/// The number of an OSD to be made: the one that was chosen; or the lowest without a device, which
+/// with a cluster here means one that has lost its device; or one that no OSD has had. A cluster
+/// gives numbers only once, since its placement groups may remember an OSD that was removed.
 fn choose_id(directory: &DataDir, wanted: Option<OsdId>) -> Result<OsdId, SupervisorError> {
     let members = if directory.has_cluster() { Some(directory.cluster()?.osd_ids) } else { None };
-    let may_be = |id: &OsdId| members.as_ref().is_none_or(|members| members.contains(id));
-    let free = |id: &OsdId| may_be(id) && !directory.has_device(*id);
-    let mut numbers = (0..OSDS_MAX).map(OsdId);
     match wanted {
         Some(id) if id.0 >= OSDS_MAX => {
             Err(SupervisorError::Invalid(format!("--id {}: one machine has the OSDs 0 to {}", id.0, OSDS_MAX - 1)))
         }
-        Some(id) if may_be(&id) && !free(&id) => Err(SupervisorError::Invalid(format!(
+        Some(id) if directory.has_device(id) => Err(SupervisorError::Invalid(format!(
             "{id} has a device already; choose another --id, or stop the OSD and move {} away to replace it",
             directory.device(id).display()
         ))),
-        Some(id) if free(&id) => Ok(id),
-        None if numbers.clone().any(|id| free(&id)) => Ok(numbers.find(free).expect("there is one")),
-        _ => Err(SupervisorError::Invalid(format!(
-            "the cluster in {} was made without this OSD and cannot take more yet; create OSDs before the first \
-             'atoll up', or replace one that has lost its device",
-            directory.root().display()
-        ))),
+        Some(id) => Ok(id),
+        None => {
+            let is_new = |id: &OsdId| members.is_none() || !directory.has_static_key(&id.to_string());
+            let may_be = |id: &OsdId| members.as_ref().is_some_and(|members| members.contains(id)) || is_new(id);
+            let mut free = (0..OSDS_MAX).map(OsdId).filter(|id| !directory.has_device(*id));
+            free.find(may_be).ok_or_else(|| {
+                SupervisorError::Invalid(format!(
+                    "one machine has the OSDs 0 to {}, and all were made",
+                    OSDS_MAX - 1
+                ))
+            })
+        }
     }
 }
 
@@ -245,6 +253,9 @@ fn sync_names(directory: &DataDir, osd: OsdId) -> Result<(), SupervisorError> {
 }
 
 fn next_step(directory: &DataDir, id: OsdId) -> String {
+    if directory.cluster().is_ok_and(|cluster| !cluster.osd_ids.contains(&id)) {
+        return format!("atoll osd add {} --data {}", id.0, directory.root().display());
+    }
     if ProcessesFile::running(directory).is_some() {
         return format!("nothing: the running cluster starts {id} within seconds and fills it");
     }

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use atoll_client::ClientError;
 use atoll_cluster::ClusterError;
 use atoll_crypto::CryptoError;
-use atoll_placement::PlacementError;
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -72,9 +71,6 @@ pub enum SupervisorError {
     /// Keys.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
-    /// Placement.
-    #[error(transparent)]
-    Placement(#[from] PlacementError),
     /// Objects.
     #[error(transparent)]
     Client(#[from] ClientError),

@@ -10,6 +10,7 @@ mod data_dir;
 mod devices;
 mod error;
 mod health;
+mod members;
 mod processes;
 mod supervise;
 
@@ -19,5 +20,6 @@ pub use data_dir::{ClusterFile, Credentials, DataDir};
 pub use devices::{CreatedOsd, OsdChoices, create_osd};
 pub use error::SupervisorError;
 pub use health::wait_until_healthy;
+pub use members::{OsdPlace, add_own_osd, keep_own_osd, osd_record};
 pub use processes::{ChildStatus, ProcessesFile};
 pub use supervise::{Progress, stop, supervise};

@@ -39,6 +39,12 @@ struct Managed {
     restarts: u32,
 }
 
+impl Managed {
+    fn is_osd(&self) -> bool {
+        self.name.starts_with("osd.")
+    }
+}
+
 /// What the supervisor tells whoever shows its progress.
 pub enum Progress<'a> {
     /// A step of the start.
@@ -154,6 +160,7 @@ impl Supervisor<'_> {
             self.watch(show).await?;
             if last_tick.elapsed() >= Duration::from_secs(1) {
                 last_tick = Instant::now();
+                self.follow_members();
                 show(Progress::Tick(&self.written));
             }
             tokio::time::sleep(POLL_PAUSE).await;
@@ -200,7 +207,10 @@ impl Supervisor<'_> {
 
     fn add(&mut self, name: &str, arguments: &[&str]) {
         let now = Instant::now();
-        self.processes.push(Managed {
+        // In the order in which they are stopped, backwards.
+        let after = |managed: &Managed| group_of(&managed.name) > group_of(name);
+        let position = self.processes.iter().position(after).unwrap_or(self.processes.len());
+        let managed = Managed {
             name: name.into(),
             arguments: arguments.iter().map(|&argument| argument.into()).collect(),
             child: None,
@@ -209,7 +219,27 @@ impl Supervisor<'_> {
             restart_at: now,
             restart_pause: RESTART_PAUSE_MIN,
             restarts: 0,
-        });
+        };
+        self.processes.insert(position, managed);
+    }
+
+    /// Starts OSDs that were added to the cluster since the start, and ends those that are removed.
+    fn follow_members(&mut self) {
+        // A file that cannot be read is none to follow.
+        let Ok(cluster) = self.directory.cluster() else { return };
+        for osd in &cluster.osd_ids {
+            if !self.processes.iter().any(|managed| managed.name == osd.to_string()) {
+                self.add(&osd.to_string(), &["osd", "run", "--id", &osd.0.to_string()]);
+            }
+        }
+        let is_left = |managed: &Managed| {
+            !managed.is_osd() || cluster.osd_ids.iter().any(|osd| managed.name == osd.to_string())
+        };
+        let (left, removed): (Vec<_>, Vec<_>) = self.processes.drain(..).partition(is_left);
+        self.processes = left;
+        for pid in removed.iter().filter_map(|managed| managed.child.as_ref().and_then(Child::id)) {
+            ask_to_end(pid);
+        }
     }
 
     /// Starts what is due and notices what has died.

@@ -1,0 +1,380 @@
+//! Arguments of the commands that look at the cluster and change it.
+
+use atoll_base::records::{ClusterFlag, FailureDomain};
+use atoll_base::size::parse_size_bytes;
+use atoll_base::{ObjectName, OsdId, PgId};
+use atoll_coordinator::admin::whole::Setting;
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::{OutputArguments, parse_object_name};
+
+/// `3` or `osd.3`.
+pub fn parse_osd_id(text: &str) -> Result<OsdId, String> {
+    let number = text.strip_prefix("osd.").unwrap_or(text);
+    number.parse().map(OsdId).map_err(|_| format!("'{text}' is not an OSD: use its number, as 3 or osd.3"))
+}
+
+/// Empty for the default.
+fn parse_place(text: &str) -> Result<String, String> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    match text.chars().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("use letters, digits, '-', '_' and '.'".into()),
+    }
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll health                  what is wrong, since when, and what to do
+  atoll health --json | jq -r '.problems[].code'
+  atoll health --watch          again whenever something changes, until Ctrl-C
+
+Exit codes: 0 ok, 1 something is wrong but all is served, 2 something is not served, or nobody answers.")]
+pub struct HealthArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// Show it again whenever it changes
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Args)]
+pub struct OsdsArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The OSDs, as 3 or osd.3
+    #[arg(required = true, value_name = "OSD", value_parser = parse_osd_id)]
+    pub ids: Vec<OsdId>,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll osd reweight 3 1.8      for a device of 1.8 TiB
+  atoll osd reweight osd.3 0    it shall hold nothing, but stays in
+
+Data moves by itself.")]
+pub struct OsdReweightArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The OSD, as 3 or osd.3
+    #[arg(value_name = "OSD", value_parser = parse_osd_id)]
+    pub id: OsdId,
+    /// Share of data that it should hold, by convention its size in TiB
+    #[arg(allow_negative_numbers = true)]
+    pub weight: f64,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll osd out 3 && atoll osd rm 3        the second is refused until the data has moved
+  atoll osd rm 3 --lost                    its device is gone for good
+
+An OSD that the 'atoll up' of this data directory runs is stopped first. Its device is left as it is.")]
+pub struct OsdRmArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The OSD, as 3 or osd.3
+    #[arg(value_name = "OSD", value_parser = parse_osd_id)]
+    pub id: OsdId,
+    /// Remove it although placement groups count on it: it never comes back, and what only it had is lost
+    #[arg(long)]
+    pub lost: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll osd create --device /dev/disk/by-id/nvme-D      makes osd.3 and says so
+  atoll osd add 3 --rack r2                             the running cluster starts and fills it
+  atoll osd add 12 --public-key 5f3a... --device-size 2T --host store7    for an OSD made on another host
+
+Where nothing else is said: the host is this one, the weight the size in TiB.")]
+pub struct OsdAddArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The OSD, as 3 or osd.3
+    #[arg(value_name = "OSD", value_parser = parse_osd_id)]
+    pub id: OsdId,
+    /// The host that it is on, a failure domain
+    #[arg(long, value_parser = parse_place)]
+    pub host: Option<String>,
+    /// The rack of the host
+    #[arg(long, value_parser = parse_place)]
+    pub rack: Option<String>,
+    /// The zone of the rack: a room, a data centre
+    #[arg(long, value_parser = parse_place)]
+    pub zone: Option<String>,
+    /// Its kind of device, for pools that want only one kind
+    #[arg(long, value_name = "CLASS", value_parser = parse_place, default_value = "ssd")]
+    pub device_class: String,
+    /// Share of data that it should hold
+    #[arg(long)]
+    pub weight: Option<f64>,
+    /// Its public key, as 'atoll osd create' on its host has said; without it the OSD is of this data directory
+    #[arg(long, value_name = "HEX", requires_all = ["device_size", "host"])]
+    pub public_key: Option<String>,
+    /// The size of its device
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, requires = "public_key")]
+    pub device_size: Option<u64>,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll osd set-location 0 1 2 --rack r1 --zone east    their hosts are in rack r1 of zone east
+  atoll osd set-location 3 --host store7                osd.3 sits in another host now
+  atoll osd set-location 3 --rack ''                    back to the default rack
+
+A rack and a zone are given to all OSDs of the hosts. Data moves if a pool's copies are no longer apart.")]
+pub struct OsdLocationArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The OSDs, as 3 or osd.3
+    #[arg(required = true, value_name = "OSD", value_parser = parse_osd_id)]
+    pub ids: Vec<OsdId>,
+    /// The host that they are on
+    #[arg(long, value_parser = parse_place)]
+    pub host: Option<String>,
+    /// The rack of their hosts
+    #[arg(long, value_parser = parse_place)]
+    pub rack: Option<String>,
+    /// The zone of their racks
+    #[arg(long, value_parser = parse_place)]
+    pub zone: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum FailureDomainArgument {
+    Osd,
+    Host,
+    Rack,
+    Zone,
+}
+
+impl From<FailureDomainArgument> for FailureDomain {
+    fn from(argument: FailureDomainArgument) -> Self {
+        match argument {
+            FailureDomainArgument::Osd => FailureDomain::Osd,
+            FailureDomainArgument::Host => FailureDomain::Host,
+            FailureDomainArgument::Rack => FailureDomain::Rack,
+            FailureDomainArgument::Zone => FailureDomain::Zone,
+        }
+    }
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll pool create archive --size 3 --failure-domain rack --device-class hdd
+  atoll pool create scratch --pg-num 128 --size 2 --min-size 1 --failure-domain osd")]
+pub struct PoolCreateArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// Letters, digits, '-', '_' and '.'
+    pub name: String,
+    /// Number of placement groups, a power of two: about 100 copies for each OSD in all pools together
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub pg_num: u32,
+    /// Copies
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub size: u32,
+    /// Copies without which I/O stops [default: half of the copies, rounded up]
+    #[arg(long, value_name = "N")]
+    pub min_size: Option<u32>,
+    /// What the copies are spread over
+    #[arg(long, value_name = "LEVEL", default_value = "host")]
+    pub failure_domain: FailureDomainArgument,
+    /// Only OSDs of this class [default: all]
+    #[arg(long, value_name = "CLASS")]
+    pub device_class: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum PoolKeyArgument {
+    /// Its name
+    Name,
+    /// Copies
+    Size,
+    /// Copies without which I/O stops
+    MinSize,
+    /// osd, host, rack or zone
+    FailureDomain,
+    /// ssd, hdd, ... or 'any'
+    DeviceClass,
+    /// Number of placement groups (cannot be changed yet)
+    PgNum,
+}
+
+#[derive(Subcommand)]
+pub enum PoolCommand {
+    /// List pools
+    Ls(OutputArguments),
+    /// Make a pool
+    Create(PoolCreateArguments),
+    /// Change a pool; data moves by itself where it must
+    #[command(after_help = "\
+Examples:
+  atoll pool set archive size 2
+  atoll pool set archive failure_domain rack
+  atoll pool set archive device_class any")]
+    Set {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The pool
+        name: String,
+        /// What to change
+        key: PoolKeyArgument,
+        /// The new value
+        value: String,
+    },
+    /// Remove a pool that holds no images and no buckets, with everything else that is in it
+    #[command(after_help = "Example:\n  atoll pool rm archive --yes-destroy archive")]
+    Rm {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The pool
+        name: String,
+        /// The pool's name once more: what is in it is destroyed
+        #[arg(long, value_name = "NAME")]
+        yes_destroy: Option<String>,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum PgCommand {
+    /// List placement groups
+    #[command(after_help = "\
+Examples:
+  atoll pg ls --pool images
+  atoll pg ls --not-clean                     those that are not active, or lack a copy, or are to move
+  atoll pg ls --json | jq '.[] | select(.primary == 2).pg'")]
+    Ls {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// Only this pool
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+        /// Only groups of which this OSD is a member, as 3 or osd.3
+        #[arg(long, value_name = "OSD", value_parser = parse_osd_id)]
+        osd: Option<OsdId>,
+        /// Only groups with something to be done
+        #[arg(long)]
+        not_clean: bool,
+    },
+    /// Show one placement group
+    #[command(after_help = "Example:\n  atoll pg query 1.1f")]
+    Query {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// Such as 1.1f
+        pg: PgId,
+    },
+    /// Show where an object is, or would be
+    #[command(after_help = "Example:\n  atoll pg map img.0123456789abcdef.00000000 --pool images")]
+    Map {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The object
+        #[arg(value_parser = parse_object_name)]
+        object: ObjectName,
+        /// Its pool
+        #[arg(long, value_name = "NAME")]
+        pool: String,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum FlagArgument {
+    /// OSDs that are down for long are not marked out
+    #[value(name = "noout")]
+    Out,
+    /// Nothing is copied to OSDs that are not members yet
+    #[value(name = "nobackfill")]
+    Backfill,
+    /// The balancer moves nothing
+    #[value(name = "norebalance")]
+    Rebalance,
+    /// No scheduled scrubs
+    #[value(name = "noscrub")]
+    Scrub,
+    /// No scheduled deep scrubs
+    #[value(name = "nodeepscrub")]
+    DeepScrub,
+}
+
+impl From<FlagArgument> for ClusterFlag {
+    fn from(argument: FlagArgument) -> Self {
+        match argument {
+            FlagArgument::Out => ClusterFlag::NoOut,
+            FlagArgument::Backfill => ClusterFlag::NoBackfill,
+            FlagArgument::Rebalance => ClusterFlag::NoRebalance,
+            FlagArgument::Scrub => ClusterFlag::NoScrub,
+            FlagArgument::DeepScrub => ClusterFlag::NoDeepScrub,
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct FlagArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The flags
+    #[arg(required = true, value_name = "FLAG")]
+    pub flags: Vec<FlagArgument>,
+}
+
+#[derive(Subcommand)]
+pub enum FlagCommand {
+    /// List the flags that are set
+    Ls(OutputArguments),
+    /// Set flags
+    #[command(after_help = "Example:\n  atoll flag set noout norebalance     before work on a host")]
+    Set(FlagArguments),
+    /// Take flags back
+    #[command(after_help = "Example:\n  atoll flag unset noout norebalance")]
+    Unset(FlagArguments),
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum SettingArgument {
+    /// An OSD that is down for so long is marked out; 0: never
+    OsdDownOutSeconds,
+    /// No OSD is marked out by itself if less than this share of them would be left in
+    OsdsInPercentMin,
+    /// Pause between two rounds of the balancer
+    BalanceSeconds,
+    /// An OSD with more of its space in use is near full
+    NearFullPercent,
+}
+
+impl From<SettingArgument> for Setting {
+    fn from(argument: SettingArgument) -> Self {
+        match argument {
+            SettingArgument::OsdDownOutSeconds => Setting::OsdDownOutSeconds,
+            SettingArgument::OsdsInPercentMin => Setting::OsdsInPercentMin,
+            SettingArgument::BalanceSeconds => Setting::BalanceSeconds,
+            SettingArgument::NearFullPercent => Setting::NearFullPercent,
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub enum SettingsCommand {
+    /// List settings of the whole cluster
+    Ls(OutputArguments),
+    /// Change a setting
+    #[command(after_help = "Example:\n  atoll settings set osd_down_out_seconds 1800")]
+    Set {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// What to change
+        setting: SettingArgument,
+        /// The new value
+        value: u64,
+    },
+}

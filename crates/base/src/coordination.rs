@@ -1,0 +1,104 @@
+//! The records of the coordinator and of what operators have set for the whole cluster.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{OsdId, PoolId};
+use crate::records::RECORD_FORMAT;
+
+/// What operators have set for the whole cluster. A record of an earlier release lacks some fields,
+/// which then have their defaults.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SettingsRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// An OSD that is down for so long is taken for lost: it is marked out, and others take over
+    /// what it held. 0: never.
+    pub osd_down_out_seconds: u64,
+    /// The coordinator marks no OSD out if less than this share of them would be left in: so many
+    /// at once are rather a broken switch than broken devices.
+    pub osds_in_percent_min: u32,
+    /// Pause between two rounds of the balancer.
+    pub balance_seconds: u64,
+    /// An OSD with more of its space in use is near full.
+    pub near_full_percent: u32,
+}
+
+impl Default for SettingsRecord {
+    fn default() -> Self {
+        SettingsRecord {
+            format: RECORD_FORMAT,
+            osd_down_out_seconds: 600,
+            osds_in_percent_min: 50,
+            balance_seconds: 60,
+            near_full_percent: 85,
+        }
+    }
+}
+
+/// Who coordinates; the key is tied to its lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoordinatorRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// The OSD in whose process it runs.
+    pub osd: OsdId,
+    /// Unix time since when, in milliseconds.
+    pub since_unix_ms: u64,
+}
+
+/// What one coordinator leaves to the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CoordinatorNotesRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// OSDs that are down, with the Unix time, in milliseconds, when that was first seen.
+    pub down_since_unix_ms: BTreeMap<OsdId, u64>,
+    /// Problems by their code, with the Unix time, in milliseconds, when each was first seen.
+    pub problem_since_unix_ms: BTreeMap<String, u64>,
+}
+
+/// Says that the coordinator, and no operator, has marked an OSD out; so it may mark it in again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AutoOutRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Unix time when, in milliseconds.
+    pub since_unix_ms: u64,
+}
+
+/// The number of the next pool. Numbers are never given twice, because OSDs may still hold objects
+/// of a pool that was removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextPoolRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// The number.
+    pub next: PoolId,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_are_not_there_have_their_defaults() {
+        let settings: SettingsRecord = serde_json::from_str(r#"{"format":1,"osd_down_out_seconds":5}"#).unwrap();
+        assert_eq!(settings, SettingsRecord { osd_down_out_seconds: 5, ..SettingsRecord::default() });
+    }
+
+    #[test]
+    fn notes_are_plain_json() {
+        let notes = CoordinatorNotesRecord {
+            format: 1,
+            down_since_unix_ms: BTreeMap::from([(OsdId(3), 5)]),
+            problem_since_unix_ms: BTreeMap::new(),
+        };
+        let text = serde_json::to_string(&notes).unwrap();
+        assert_eq!(text, r#"{"format":1,"down_since_unix_ms":{"3":5},"problem_since_unix_ms":{}}"#);
+        assert_eq!(serde_json::from_str::<CoordinatorNotesRecord>(&text).unwrap(), notes);
+    }
+}

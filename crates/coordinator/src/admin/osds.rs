@@ -1,0 +1,172 @@
+//! OSDs: which there are, where they are, and what they shall hold.
+
+use atoll_base::OsdId;
+use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT};
+use atoll_cluster::{ClusterClient, Transaction, keys};
+
+use super::{AdminError, retried};
+
+/// New places for OSDs; what is `None` stays.
+#[derive(Clone, Debug, Default)]
+pub struct NewLocation {
+    /// The host.
+    pub host: Option<String>,
+    /// The rack; empty for the default one.
+    pub rack: Option<String>,
+    /// The zone; empty for the default one.
+    pub zone: Option<String>,
+}
+
+async fn get(client: &ClusterClient, id: OsdId) -> Result<(OsdRecord, i64), AdminError> {
+    client.get(&keys::osd(id)).await?.ok_or(AdminError::NoSuchOsd(id))
+}
+
+/// Makes an OSD a part of the cluster: its record, and its key's permission to connect.
+pub async fn add(client: &ClusterClient, record: &OsdRecord) -> Result<(), AdminError> {
+    check_weight(record.weight)?;
+    check_name("host", &record.host)?;
+    let key = AuthorizedKeyRecord {
+        format: RECORD_FORMAT,
+        role: PeerRole::Osd,
+        osd: Some(record.id),
+        name: record.id.to_string(),
+    };
+    let transaction = Transaction::new()
+        .check(&keys::osd(record.id), 0)
+        .put(&keys::osd(record.id), record)?
+        .put(&keys::authorized_key(&record.public_key), &key)?;
+    client.transact(&transaction).await?;
+    Ok(())
+}
+
+/// Marks an OSD out, so that what it holds moves to others, or in again. It stays so until an
+/// operator says otherwise.
+pub async fn set_out(client: &ClusterClient, id: OsdId, is_out: bool) -> Result<OsdRecord, AdminError> {
+    change(client, id, |record| record.is_out = is_out).await
+}
+
+/// Gives an OSD another weight.
+pub async fn reweight(client: &ClusterClient, id: OsdId, weight: f64) -> Result<OsdRecord, AdminError> {
+    check_weight(weight)?;
+    change(client, id, |record| record.weight = weight).await
+}
+
+async fn change(
+    client: &ClusterClient,
+    id: OsdId,
+    edit: impl Fn(&mut OsdRecord) + Copy,
+) -> Result<OsdRecord, AdminError> {
+    let attempt = async || {
+        let (mut record, revision) = get(client, id).await?;
+        let was_out = record.is_out;
+        edit(&mut record);
+        let key = keys::osd(id);
+        let mut transaction = Transaction::new().check(&key, revision).put(&key, &record)?;
+        if record.is_out != was_out || record.is_out {
+            // From now on it is the operator's wish, and the coordinator leaves it alone.
+            transaction = transaction.delete(&keys::auto_out(id));
+        }
+        client.transact(&transaction).await?;
+        Ok(record)
+    };
+    retried(attempt).await
+}
+
+/// Says where OSDs are. A rack and a zone are given to all OSDs of the hosts.
+pub async fn set_location(
+    client: &ClusterClient,
+    ids: &[OsdId],
+    new: &NewLocation,
+) -> Result<Vec<OsdRecord>, AdminError> {
+    let named = [("host", &new.host), ("rack", &new.rack), ("zone", &new.zone)];
+    for (what, name) in named {
+        if let Some(name) = name.as_ref().filter(|name| what == "host" || !name.is_empty()) {
+            check_name(what, name)?;
+        }
+    }
+    let attempt = async || {
+        let all = client.list::<OsdRecord>(keys::OSDS).await?;
+        let mut hosts = Vec::new();
+        for id in ids {
+            let found = all.entries.iter().find(|(_, osd, _)| osd.id == *id);
+            let (_, osd, _) = found.ok_or(AdminError::NoSuchOsd(*id))?;
+            hosts.push(new.host.clone().unwrap_or_else(|| osd.host.clone()));
+        }
+        let mut transaction = Transaction::new();
+        let mut changed = Vec::new();
+        for (key, osd, revision) in &all.entries {
+            let mut record = osd.clone();
+            if let Some(host) = new.host.as_ref().filter(|_| ids.contains(&osd.id)) {
+                record.host = host.clone();
+            }
+            if hosts.contains(&record.host) {
+                record.rack = new.rack.clone().unwrap_or(record.rack);
+                record.zone = new.zone.clone().unwrap_or(record.zone);
+            }
+            if record != *osd {
+                transaction = transaction.check(key, *revision).put(key, &record)?;
+                changed.push(record);
+            }
+        }
+        if !changed.is_empty() {
+            client.transact(&transaction).await?;
+        }
+        Ok(changed)
+    };
+    retried(attempt).await
+}
+
+/// Refuses if placement groups count on an OSD, unless `is_lost` says that it is gone for good.
+pub async fn refuse_held(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<(), AdminError> {
+    get(client, id).await?;
+    let groups = client.list::<PgRecord>(keys::PGS).await?;
+    let held = groups.entries.iter().filter(|(_, group, _)| group.members.contains(&id)).count();
+    if held == 0 || is_lost {
+        return Ok(());
+    }
+    AdminError::refused(format!(
+        "{held} placement groups have {id} as a member; mark it out ('atoll osd out {number}') and let it run, so \
+         that they move to others ('atoll osd ls' counts them); or give --lost if it and what it held are lost for \
+         good",
+        number = id.0
+    ))
+}
+
+/// Removes an OSD from the cluster for ever, and revokes its key. It must not run, and must hold
+/// nothing that the cluster counts on, unless `is_lost` says that it is gone with all that it held.
+pub async fn remove(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<OsdRecord, AdminError> {
+    let attempt = async || {
+        let (record, revision) = get(client, id).await?;
+        if client.get::<OsdUpRecord>(&keys::osd_up(id)).await?.is_some() {
+            return AdminError::refused(format!(
+                "{id} is running; stop its process first (it counts as running for up to 10 s afterwards)"
+            ));
+        }
+        refuse_held(client, id, is_lost).await?;
+        let transaction = Transaction::new()
+            .check(&keys::osd(id), revision)
+            .check(&keys::osd_up(id), 0)
+            .delete(&keys::osd(id))
+            .delete(&keys::osd_usage(id))
+            .delete(&keys::auto_out(id))
+            .delete(&keys::authorized_key(&record.public_key));
+        client.transact(&transaction).await?;
+        Ok(record)
+    };
+    retried(attempt).await
+}
+
+fn check_weight(weight: f64) -> Result<(), AdminError> {
+    if weight.is_finite() && weight >= 0.0 {
+        return Ok(());
+    }
+    AdminError::refused(format!("a weight is a number from 0 on, by convention the size in TiB, and not {weight}"))
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), AdminError> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if (1..=255).contains(&name.len()) && name.chars().all(is_plain) {
+        return Ok(());
+    }
+    AdminError::refused(format!("'{name}' cannot name a {what}: use letters, digits, '-', '_' and '.'"))
+}

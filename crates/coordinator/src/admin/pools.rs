@@ -1,0 +1,218 @@
+//! Pools.
+
+use atoll_base::coordination::NextPoolRecord;
+use atoll_base::limits::PG_NUM_MAX;
+use atoll_base::records::{BucketRecord, FailureDomain, ImageRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_base::{PgId, PoolId};
+use atoll_cluster::{ClusterClient, Transaction, keys};
+
+use super::{AdminError, retried};
+
+/// Most copies of an object.
+pub const SIZE_MAX: u32 = 8;
+/// Deletions in one transaction; etcd takes 128 by default.
+const BATCH: usize = 64;
+
+/// What a new pool shall be.
+#[derive(Clone, Debug)]
+pub struct NewPool {
+    /// Its name.
+    pub name: String,
+    /// Number of placement groups.
+    pub pg_num: u32,
+    /// Copies.
+    pub size: u32,
+    /// Copies without which I/O stops; by default half of them.
+    pub min_size: Option<u32>,
+    /// Where members may sit.
+    pub failure_domain: FailureDomain,
+    /// Only OSDs of this class, or all.
+    pub device_class: Option<String>,
+}
+
+/// A change of a pool.
+#[derive(Clone, Debug)]
+pub enum PoolChange {
+    /// Another name.
+    Name(String),
+    /// So many copies.
+    Size(u32),
+    /// Copies without which I/O stops.
+    MinSize(u32),
+    /// Where members may sit.
+    FailureDomain(FailureDomain),
+    /// Only OSDs of this class, or all.
+    DeviceClass(Option<String>),
+}
+
+/// How many copies must be there if nobody says: half of them, as in Ceph.
+fn default_min_size(size: u32) -> u32 {
+    size - size / 2
+}
+
+fn check(pool: &PoolRecord) -> Result<(), AdminError> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let Redundancy::Replicated { size, min_size } = pool.redundancy;
+    if !(1..=64).contains(&pool.name.len()) || !pool.name.chars().all(is_plain) {
+        return AdminError::refused(format!(
+            "'{}' cannot name a pool: use 1 to 64 letters, digits, '-', '_' and '.'",
+            pool.name
+        ));
+    }
+    if !(1..=SIZE_MAX).contains(&size) {
+        return AdminError::refused(format!("a pool has 1 to {SIZE_MAX} copies, and not {size}"));
+    }
+    if !(1..=size).contains(&min_size) {
+        return AdminError::refused(format!(
+            "min_size {min_size} does not fit {size} copies: choose 1 to {size}; when lowering both, lower min_size first"
+        ));
+    }
+    if !pool.pg_num.is_power_of_two() || pool.pg_num > PG_NUM_MAX {
+        return AdminError::refused(format!(
+            "the number of placement groups is a power of two up to {PG_NUM_MAX}, and not {}",
+            pool.pg_num
+        ));
+    }
+    if pool.device_class.as_ref().is_some_and(|class| class.is_empty() || !class.chars().all(is_plain)) {
+        return AdminError::refused("a device class is a word such as ssd or hdd".to_owned());
+    }
+    Ok(())
+}
+
+type Pools = Vec<(String, PoolRecord, i64)>;
+
+async fn list(client: &ClusterClient) -> Result<Pools, AdminError> {
+    Ok(client.list::<PoolRecord>(keys::POOLS).await?.entries)
+}
+
+fn find<'a>(pools: &'a Pools, name: &str) -> Result<&'a (String, PoolRecord, i64), AdminError> {
+    let found = pools.iter().find(|(_, pool, _)| pool.name == name);
+    found.ok_or_else(|| AdminError::NoSuchPool(name.to_owned()))
+}
+
+fn refuse_taken_name(pools: &Pools, name: &str, own: Option<PoolId>) -> Result<(), AdminError> {
+    match pools.iter().find(|(_, pool, _)| pool.name == name && Some(pool.id) != own) {
+        Some(_) => AdminError::refused(format!("there is a pool '{name}' already; choose another name")),
+        None => Ok(()),
+    }
+}
+
+/// Makes a pool. The coordinator makes its placement groups.
+pub async fn create(client: &ClusterClient, new: &NewPool) -> Result<PoolRecord, AdminError> {
+    let attempt = async || {
+        // Whoever makes or renames a pool changes this record, so no two can take one name.
+        let next = client.get::<NextPoolRecord>(keys::NEXT_POOL).await?;
+        let pools = list(client).await?;
+        refuse_taken_name(&pools, &new.name, None)?;
+        let used = pools.iter().map(|(_, pool, _)| pool.id.0 + 1).max().unwrap_or(1);
+        let id = PoolId(next.as_ref().map_or(used, |(record, _)| record.next.0.max(used)));
+        let min_size = new.min_size.unwrap_or_else(|| default_min_size(new.size));
+        let pool = PoolRecord {
+            format: RECORD_FORMAT,
+            id,
+            name: new.name.clone(),
+            redundancy: Redundancy::Replicated { size: new.size, min_size },
+            pg_num: new.pg_num,
+            failure_domain: new.failure_domain,
+            device_class: new.device_class.clone(),
+        };
+        check(&pool)?;
+        let counter = NextPoolRecord { format: RECORD_FORMAT, next: PoolId(id.0 + 1) };
+        let transaction = Transaction::new()
+            .check(keys::NEXT_POOL, next.map_or(0, |(_, revision)| revision))
+            .check(&keys::pool(id), 0)
+            .put(keys::NEXT_POOL, &counter)?
+            .put(&keys::pool(id), &pool)?;
+        client.transact(&transaction).await?;
+        Ok(pool)
+    };
+    retried(attempt).await
+}
+
+/// Changes a pool.
+pub async fn change(client: &ClusterClient, name: &str, change: &PoolChange) -> Result<PoolRecord, AdminError> {
+    let attempt = async || {
+        let next = client.get::<NextPoolRecord>(keys::NEXT_POOL).await?;
+        let pools = list(client).await?;
+        let (key, pool, revision) = find(&pools, name)?;
+        let mut pool = pool.clone();
+        let mut transaction = Transaction::new().check(key, *revision);
+        let Redundancy::Replicated { size, min_size } = &mut pool.redundancy;
+        match change {
+            PoolChange::Size(copies) => *size = *copies,
+            PoolChange::MinSize(copies) => *min_size = *copies,
+            PoolChange::FailureDomain(domain) => pool.failure_domain = *domain,
+            PoolChange::DeviceClass(class) => pool.device_class = class.clone(),
+            PoolChange::Name(new) => {
+                refuse_taken_name(&pools, new, Some(pool.id))?;
+                pool.name = new.clone();
+                let (record, revision) = next.unwrap_or((
+                    NextPoolRecord {
+                        format: RECORD_FORMAT,
+                        next: pools.iter().map(|(_, pool, _)| PoolId(pool.id.0 + 1)).max().unwrap_or(PoolId(1)),
+                    },
+                    0,
+                ));
+                transaction = transaction.check(keys::NEXT_POOL, revision).put(keys::NEXT_POOL, &record)?;
+            }
+        }
+        check(&pool)?;
+        client.transact(&transaction.put(key, &pool)?).await?;
+        Ok(pool)
+    };
+    retried(attempt).await
+}
+
+/// Removes a pool that no image and no bucket is in, and the records of its placement groups.
+pub async fn remove(client: &ClusterClient, name: &str) -> Result<PoolRecord, AdminError> {
+    let attempt = async || {
+        let pools = list(client).await?;
+        let (key, pool, revision) = find(&pools, name)?;
+        refuse_used(client, pool).await?;
+        // The number is not given again, even if it was the highest.
+        let next = client.get::<NextPoolRecord>(keys::NEXT_POOL).await?;
+        let used = pools.iter().map(|(_, pool, _)| pool.id.0 + 1).max().unwrap_or(1);
+        let after = PoolId(next.as_ref().map_or(used, |(record, _)| record.next.0.max(used)));
+        let transaction = Transaction::new()
+            .check(key, *revision)
+            .check(keys::NEXT_POOL, next.map_or(0, |(_, revision)| revision))
+            .put(keys::NEXT_POOL, &NextPoolRecord { format: RECORD_FORMAT, next: after })?
+            .delete(key);
+        client.transact(&transaction).await?;
+        Ok(pool.clone())
+    };
+    let pool = retried(attempt).await?;
+    forget_groups(client, pool.id).await?;
+    Ok(pool)
+}
+
+async fn refuse_used(client: &ClusterClient, pool: &PoolRecord) -> Result<(), AdminError> {
+    let images = client.list::<ImageRecord>(keys::IMAGES).await?;
+    let image = images.entries.iter().find(|(_, image, _)| image.pool == pool.id);
+    let buckets = client.list::<BucketRecord>(keys::BUCKETS).await?;
+    let bucket = buckets.entries.iter().find(|(_, bucket, _)| bucket.pool == pool.id);
+    let holds = match (image, bucket) {
+        (Some((_, image, _)), _) => format!("the image '{}' (remove it: 'atoll image rm {0}')", image.name),
+        (None, Some((_, bucket, _))) => format!("the bucket '{}' (remove it through S3)", bucket.name),
+        (None, None) => return Ok(()),
+    };
+    AdminError::refused(format!(
+        "the pool '{}' holds {holds}; only a pool without images and buckets can go",
+        pool.name
+    ))
+}
+
+/// Deletes what is left of the groups of a pool that is gone; harmless to repeat.
+async fn forget_groups(client: &ClusterClient, pool: PoolId) -> Result<(), AdminError> {
+    let groups = client.list_raw(&keys::pgs_of_pool(pool)).await?;
+    let targets = client.list_raw(keys::PG_TARGETS).await?;
+    let is_of_pool = |key: &String| keys::parse_pg_target(key).is_none_or(|pg: PgId| pg.pool == pool);
+    let all: Vec<String> =
+        groups.entries.into_iter().chain(targets.entries).map(|(key, _, _)| key).filter(is_of_pool).collect();
+    for batch in all.chunks(BATCH) {
+        // The pool's number is not given again, so nobody makes them anew.
+        let transaction = Transaction::new().check(&keys::pool(pool), 0);
+        client.transact(&batch.iter().fold(transaction, |transaction, key| transaction.delete(key))).await?;
+    }
+    Ok(())
+}

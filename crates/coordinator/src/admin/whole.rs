@@ -1,0 +1,80 @@
+//! What holds for the whole cluster: flags and settings.
+
+use atoll_base::coordination::SettingsRecord;
+use atoll_base::records::{ClusterFlag, FlagsRecord, RECORD_FORMAT};
+use atoll_cluster::{ClusterClient, keys};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{AdminError, retried};
+
+/// A setting that operators may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// [`SettingsRecord::osd_down_out_seconds`].
+    OsdDownOutSeconds,
+    /// [`SettingsRecord::osds_in_percent_min`].
+    OsdsInPercentMin,
+    /// [`SettingsRecord::balance_seconds`].
+    BalanceSeconds,
+    /// [`SettingsRecord::near_full_percent`].
+    NearFullPercent,
+}
+
+async fn change<T: Serialize + DeserializeOwned + Default>(
+    client: &ClusterClient,
+    key: &str,
+    edit: impl Fn(&mut T),
+) -> Result<T, AdminError> {
+    let attempt = async || {
+        let (mut record, revision) = client.get::<T>(key).await?.unwrap_or_default();
+        edit(&mut record);
+        client.compare_and_swap(key, revision, &record).await?;
+        Ok(record)
+    };
+    retried(attempt).await
+}
+
+/// Sets flags, or takes them back. One that is set already keeps its time.
+pub async fn set_flags(
+    client: &ClusterClient,
+    flags: &[ClusterFlag],
+    is_set: bool,
+    now_unix_ms: u64,
+) -> Result<FlagsRecord, AdminError> {
+    let edit = |record: &mut FlagsRecord| {
+        record.format = RECORD_FORMAT;
+        for flag in flags {
+            if is_set {
+                record.flags.entry(*flag).or_insert(now_unix_ms);
+            } else {
+                record.flags.remove(flag);
+            }
+        }
+    };
+    change(client, keys::FLAGS, edit).await
+}
+
+/// Changes a setting.
+pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result<SettingsRecord, AdminError> {
+    let is_percent = matches!(setting, Setting::OsdsInPercentMin | Setting::NearFullPercent);
+    if is_percent && value > 100 {
+        return AdminError::refused(format!("{value} is not a percentage: choose 0 to 100"));
+    }
+    if setting == Setting::BalanceSeconds && value == 0 {
+        return AdminError::refused(
+            "the balancer needs a pause of at least 1 s; 'atoll flag set norebalance' stops it",
+        );
+    }
+    let percent = value.min(100) as u32;
+    let edit = |record: &mut SettingsRecord| {
+        record.format = RECORD_FORMAT;
+        match setting {
+            Setting::OsdDownOutSeconds => record.osd_down_out_seconds = value,
+            Setting::OsdsInPercentMin => record.osds_in_percent_min = percent,
+            Setting::BalanceSeconds => record.balance_seconds = value,
+            Setting::NearFullPercent => record.near_full_percent = percent,
+        }
+    };
+    change(client, keys::SETTINGS, edit).await
+}

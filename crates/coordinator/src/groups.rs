@@ -1,0 +1,131 @@
+//! The placement groups as their records and the presence of OSDs show them.
+
+use std::collections::BTreeMap;
+
+use atoll_base::records::{PgRecord, PoolRecord, Redundancy};
+use atoll_base::{Epoch, OsdId, PgId, PoolId};
+use atoll_cluster::ClusterMap;
+use atoll_placement::{Tree, first_record};
+use serde::Serialize;
+
+/// What a group does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupState {
+    /// It serves.
+    Active,
+    /// Its members agree on their history after a change.
+    Peering,
+    /// It cannot serve: its primary is down, or fewer members are up than the pool's `min_size`.
+    Inactive,
+}
+
+/// A group and how it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupStatus {
+    /// The group.
+    pub pg: PgId,
+    /// What it does.
+    pub state: GroupState,
+    /// The members in force.
+    pub members: Vec<OsdId>,
+    /// Members that are not running.
+    pub members_down: Vec<OsdId>,
+    /// The members that it should have.
+    pub target: Vec<OsdId>,
+    /// The member that orders writes.
+    pub primary: OsdId,
+    /// Generation of the configuration in force.
+    pub epoch: Epoch,
+    /// The last one that was active.
+    pub activated_epoch: Epoch,
+    /// It has fewer members than the pool wants.
+    pub is_undersized: bool,
+    /// Some copies are missing: a member is down, or there are too few members.
+    pub is_degraded: bool,
+    /// It has other members than it should have, and is to move.
+    pub is_misplaced: bool,
+}
+
+/// How all groups that have records stand.
+pub fn statuses(map: &ClusterMap) -> Vec<GroupStatus> {
+    let trees: BTreeMap<PoolId, Tree> =
+        map.pools.values().map(|pool| (pool.id, Tree::of_pool(pool, &map.osds))).collect();
+    let groups = map.pgs.iter().filter_map(|(pg, (record, _))| {
+        let target = trees.get(&pg.pool)?.target(*pg, map.pg_targets.get(pg));
+        Some(status(map, *pg, record, map.pools.get(&pg.pool)?, target))
+    });
+    groups.collect()
+}
+
+fn status(map: &ClusterMap, pg: PgId, record: &PgRecord, pool: &PoolRecord, target: Vec<OsdId>) -> GroupStatus {
+    let Redundancy::Replicated { size, min_size } = pool.redundancy;
+    let is_up = |osd: &OsdId| map.up.contains_key(osd);
+    let members_down: Vec<OsdId> = record.members.iter().filter(|osd| !is_up(osd)).copied().collect();
+    let members_up = record.members.len() - members_down.len();
+    let state = if !is_up(&record.primary) || members_up < min_size as usize {
+        GroupState::Inactive
+    } else if record.activated_epoch < record.epoch {
+        GroupState::Peering
+    } else {
+        GroupState::Active
+    };
+    let is_undersized = record.members.len() < size as usize;
+    GroupStatus {
+        pg,
+        state,
+        is_undersized,
+        is_degraded: is_undersized || !members_down.is_empty(),
+        is_misplaced: sorted(&record.members) != sorted(&target),
+        members: record.members.clone(),
+        members_down,
+        target,
+        primary: record.primary,
+        epoch: record.epoch,
+        activated_epoch: record.activated_epoch,
+    }
+}
+
+fn sorted(members: &[OsdId]) -> Vec<OsdId> {
+    let mut members = members.to_vec();
+    members.sort_unstable();
+    members
+}
+
+/// Whether every group exists, serves, has all its members up, and is where it should be. Only then
+/// is the balancer's next step worth knowing.
+pub fn is_settled(map: &ClusterMap) -> bool {
+    let is_settled =
+        |group: &GroupStatus| group.state == GroupState::Active && !group.is_degraded && !group.is_misplaced;
+    missing_groups(map).is_empty() && statuses(map).iter().all(is_settled)
+}
+
+/// First records of the groups that have none; groups that no OSD could hold are left out.
+pub fn missing_groups(map: &ClusterMap) -> Vec<(PgId, PgRecord)> {
+    let of_pool = |pool: &PoolRecord| {
+        let missing: Vec<PgId> = absent(map, pool).collect();
+        if missing.is_empty() {
+            return Vec::new();
+        }
+        let tree = Tree::of_pool(pool, &map.osds);
+        let record = |pg| Some((pg, first_record(tree.target(pg, map.pg_targets.get(&pg)))?));
+        missing.into_iter().filter_map(record).collect()
+    };
+    map.pools.values().flat_map(of_pool).collect()
+}
+
+/// Groups of a pool that have no record.
+pub(crate) fn absent(map: &ClusterMap, pool: &PoolRecord) -> impl Iterator<Item = PgId> {
+    let all = (0..pool.pg_num).map(|index| PgId { pool: pool.id, index });
+    all.filter(|pg| !map.pgs.contains_key(pg))
+}
+
+/// How many groups each OSD is a member of, and of how many it is the primary.
+pub fn groups_by_osd(map: &ClusterMap) -> BTreeMap<OsdId, (usize, usize)> {
+    let mut counts = BTreeMap::<OsdId, (usize, usize)>::new();
+    for (record, _) in map.pgs.values() {
+        record.members.iter().for_each(|member| counts.entry(*member).or_default().0 += 1);
+        counts.entry(record.primary).or_default().1 += 1;
+    }
+    counts
+}

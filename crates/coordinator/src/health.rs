@@ -1,0 +1,407 @@
+//! What is wrong with the cluster, since when, and what to do about it.
+
+use std::collections::BTreeMap;
+
+use atoll_base::records::{ClusterFlag, OsdUsageRecord, Redundancy};
+use atoll_base::size::format_size;
+use atoll_base::{OsdId, PgId};
+use serde::Serialize;
+
+use crate::groups::{GroupState, GroupStatus, absent, groups_by_osd, statuses};
+use crate::{View, track_down};
+
+/// How bad something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing; nothing is wrong.
+    Note,
+    /// Everything is served, but less safely, or not for much longer.
+    Warning,
+    /// Something is not served.
+    Error,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Always the same for the same kind of problem.
+    pub code: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong, in one line.
+    pub summary: String,
+    /// The OSDs, groups or pools that it is about.
+    pub subjects: Vec<String>,
+    /// What to do.
+    pub action: String,
+    /// Unix time when it was first seen, in milliseconds; none if the coordinator has not yet.
+    pub since_unix_ms: Option<u64>,
+}
+
+/// How the cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HealthStatus {
+    /// Nothing is wrong.
+    Ok,
+    /// The worst problem is a warning.
+    Warning,
+    /// The worst problem is an error.
+    Error,
+}
+
+/// All that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Health {
+    /// How bad the worst of it is.
+    pub status: HealthStatus,
+    /// The problems, the worst first.
+    pub problems: Vec<Problem>,
+}
+
+impl Health {
+    fn new(mut problems: Vec<Problem>) -> Health {
+        problems.sort_by_key(|problem| (std::cmp::Reverse(problem.severity), problem.code));
+        let status = match problems.first().map(|problem| problem.severity) {
+            Some(Severity::Error) => HealthStatus::Error,
+            Some(Severity::Warning) => HealthStatus::Warning,
+            Some(Severity::Note) | None => HealthStatus::Ok,
+        };
+        Health { status, problems }
+    }
+
+    /// How a cluster is whose state cannot be read.
+    pub fn unreachable(error: &str) -> Health {
+        Health::new(vec![Problem {
+            code: "STATE_UNREACHABLE",
+            severity: Severity::Error,
+            summary: format!("cluster state cannot be read: {error}"),
+            subjects: Vec::new(),
+            action:
+                "I/O of running clients goes on, but nothing can be opened, moved or repaired: see that etcd, or \
+                     the embedded server of 'atoll up', runs and can be reached from here"
+                    .into(),
+            since_unix_ms: None,
+        }])
+    }
+}
+
+/// Says what is wrong.
+pub fn evaluate(view: &View, now_unix_ms: u64) -> Health {
+    let groups = statuses(&view.map);
+    let mut problems = Vec::new();
+    osds(view, now_unix_ms, &mut problems);
+    space(view, &mut problems);
+    placement_groups(view, &groups, &mut problems);
+    cluster(view, &mut problems);
+    for problem in &mut problems {
+        problem.since_unix_ms =
+            problem.since_unix_ms.or_else(|| view.notes.problem_since_unix_ms.get(problem.code).copied());
+    }
+    Health::new(problems)
+}
+
+/// The times at which the present problems were first seen, for the coordinator's notes.
+pub(crate) fn since(health: &Health, now_unix_ms: u64) -> BTreeMap<String, u64> {
+    let seen = |problem: &Problem| (problem.code.to_owned(), problem.since_unix_ms.unwrap_or(now_unix_ms));
+    health.problems.iter().map(seen).collect()
+}
+
+/// Adds a problem if it has subjects.
+fn add(
+    problems: &mut Vec<Problem>,
+    code: &'static str,
+    severity: Severity,
+    subjects: Vec<String>,
+    summary: impl Fn(usize) -> String,
+    action: &str,
+) {
+    if !subjects.is_empty() {
+        problems.push(Problem {
+            code,
+            severity,
+            summary: summary(subjects.len()),
+            subjects,
+            action: action.into(),
+            since_unix_ms: None,
+        });
+    }
+}
+
+fn count(count: usize, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
+fn are(count: usize) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
+fn names(osds: impl IntoIterator<Item = OsdId>) -> Vec<String> {
+    osds.into_iter().map(|osd| osd.to_string()).collect()
+}
+
+fn osds(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
+    let map = &view.map;
+    let down = track_down(map, &view.notes.down_since_unix_ms, now_unix_ms);
+    let down_in = |osd: &&OsdId| map.osds.get(osd).is_some_and(|record| !record.is_out);
+    let first = problems.len();
+    add(
+        problems,
+        "OSD_DOWN",
+        Severity::Warning,
+        names(down.keys().filter(down_in).copied()),
+        |number| format!("{} {} down", count(number, "OSD"), are(number)),
+        &format!(
+            "start it again ('atoll up' does so by itself; see log/osd.N.log); {}",
+            match view.settings.osd_down_out_seconds {
+                0 => "it is not marked out by itself ('atoll settings')".into(),
+                seconds => format!("after {seconds} s it is marked out and its data is copied to others"),
+            }
+        ),
+    );
+    if let Some(problem) = problems.get_mut(first) {
+        let since = view.notes.down_since_unix_ms.iter().filter(|(osd, _)| down_in(osd) && down.contains_key(osd));
+        problem.since_unix_ms = since.map(|(_, since)| *since).min();
+    }
+    let is_out = |osd: &&OsdId| map.osds.get(osd).is_some_and(|record| record.is_out);
+    add(
+        problems,
+        "OSD_AUTO_OUT",
+        Severity::Warning,
+        names(view.auto_out.keys().filter(is_out).copied()),
+        |number| format!("{} {} down for too long and marked out", count(number, "OSD"), was(number)),
+        "start it, and it is marked in again; if its device is lost: 'atoll osd rm N --lost'",
+    );
+    add(
+        problems,
+        "OSD_OUT",
+        Severity::Note,
+        names(map.osds.keys().filter(|osd| is_out(osd) && !view.auto_out.contains_key(osd)).copied()),
+        |number| format!("{} {} out by an operator's wish", count(number, "OSD"), are(number)),
+        "its groups move to others ('atoll osd ls' counts them); 'atoll osd in N' takes it back, 'atoll osd rm N' \
+         removes it when nothing is left on it",
+    );
+    let damaged = |(osd, usage): (&OsdId, &OsdUsageRecord)| {
+        (usage.corrupt_block_count > 0).then(|| format!("{osd} ({})", usage.corrupt_block_count))
+    };
+    add(
+        problems,
+        "OSD_DAMAGED_BLOCKS",
+        Severity::Warning,
+        members(view).filter_map(damaged).collect(),
+        |number| format!("{} met damaged blocks since {} start", count(number, "OSD"), its(number)),
+        "they were read from other copies and written anew; look at the device ('smartctl -a'), and replace it if \
+         the number grows",
+    );
+}
+
+fn was(count: usize) -> &'static str {
+    if count == 1 { "was" } else { "were" }
+}
+
+fn its(count: usize) -> &'static str {
+    if count == 1 { "its" } else { "their" }
+}
+
+/// What OSDs of the cluster last said; records of OSDs that were removed mean nothing.
+fn members(view: &View) -> impl Iterator<Item = (&OsdId, &OsdUsageRecord)> {
+    view.usage.iter().filter(|(osd, _)| view.map.osds.contains_key(osd))
+}
+
+fn space(view: &View, problems: &mut Vec<Problem>) {
+    let described = |(osd, usage): (&OsdId, &OsdUsageRecord)| {
+        format!("{osd} ({} of {})", format_size(usage.used_bytes), format_size(usage.total_bytes))
+    };
+    add(
+        problems,
+        "OSD_FULL",
+        Severity::Error,
+        members(view).filter(|(_, usage)| usage.is_full).map(described).collect(),
+        |number| {
+            format!("{} {} full: groups with copies there take no new data", count(number, "OSD"), are(number))
+        },
+        "delete data, add OSDs ('atoll osd create', 'atoll osd add'), or lower its weight ('atoll osd reweight')",
+    );
+    let limit_percent = view.settings.near_full_percent;
+    let is_near = |usage: &OsdUsageRecord| {
+        u128::from(usage.used_bytes) * 100 >= u128::from(usage.total_bytes) * u128::from(limit_percent)
+            && usage.total_bytes > 0
+    };
+    add(
+        problems,
+        "OSD_NEAR_FULL",
+        Severity::Warning,
+        members(view).filter(|(_, usage)| !usage.is_full && is_near(usage)).map(described).collect(),
+        |number| format!("{} {} more than {limit_percent} % of its space", count(number, "OSD"), uses(number)),
+        "add OSDs, or delete data, before it is full; if only one is so full, 'atoll osd reweight' it",
+    );
+}
+
+fn uses(count: usize) -> &'static str {
+    if count == 1 { "uses" } else { "use" }
+}
+
+fn placement_groups(view: &View, groups: &[GroupStatus], problems: &mut Vec<Problem>) {
+    let of = |wanted: &dyn Fn(&GroupStatus) -> bool| -> Vec<String> {
+        groups.iter().filter(|group| wanted(group)).map(|group| group.pg.to_string()).collect()
+    };
+    let pgs = |number| count(number, "placement group");
+    add(
+        problems,
+        "PG_INACTIVE",
+        Severity::Error,
+        of(&|group| group.state == GroupState::Inactive),
+        |number| format!("{} cannot serve: too few of their members are up", pgs(number)),
+        "start the OSDs that are down ('atoll pg ls' names the members); reads and writes wait until then",
+    );
+    add(
+        problems,
+        "PG_PEERING",
+        Severity::Warning,
+        of(&|group| group.state == GroupState::Peering),
+        |number| format!("{} {} peering: requests wait", pgs(number), are(number)),
+        "this takes moments; if it stays, look at the log of the primary for what it waits for",
+    );
+    reported_states(view, groups, problems);
+    let is_short = |group: &GroupStatus| group.state != GroupState::Inactive;
+    add(
+        problems,
+        "PG_UNDERSIZED",
+        Severity::Warning,
+        of(&|group| is_short(group) && group.is_undersized),
+        |number| format!("{} {} fewer copies than the pool wants", pgs(number), has(number)),
+        "copies are made by themselves where there is a failure domain for them; if it stays, add OSDs or hosts, or \
+         choose a smaller size or failure domain ('atoll pool set')",
+    );
+    add(
+        problems,
+        "PG_DEGRADED",
+        Severity::Warning,
+        of(&|group| is_short(group) && !group.is_undersized && group.is_degraded),
+        |number| format!("{} {} a member that is down", pgs(number), has(number)),
+        "see OSD_DOWN",
+    );
+    add(
+        problems,
+        "PG_MISPLACED",
+        Severity::Note,
+        of(&|group| group.is_misplaced && !group.is_degraded),
+        |number| format!("{} {} to move to other OSDs", pgs(number), are(number)),
+        "nothing: data moves by itself, with all copies in place meanwhile",
+    );
+    missing(view, problems);
+}
+
+fn has(count: usize) -> &'static str {
+    if count == 1 { "has" } else { "have" }
+}
+
+/// Primaries say more than records: a group may not serve although its record says nothing of it.
+/// What counts is what records make an OSD the primary of and it does not report as active.
+fn reported_states(view: &View, groups: &[GroupStatus], problems: &mut Vec<Problem>) {
+    let by_record = groups.iter().filter(|group| group.state != GroupState::Active).count();
+    let counts = groups_by_osd(&view.map);
+    let running = members(view).filter(|(osd, _)| view.map.up.contains_key(osd));
+    let active = |usage: &OsdUsageRecord| -> u32 {
+        let states = usage.primary_pg_states.iter();
+        states.filter(|(state, _)| state.starts_with("active")).map(|(_, count)| count).sum()
+    };
+    let not_active = |(osd, usage): (&OsdId, &OsdUsageRecord)| {
+        let (_, primaries) = counts.get(osd).copied().unwrap_or_default();
+        (osd.to_string(), (primaries as u32).saturating_sub(active(usage)))
+    };
+    let reports: Vec<(String, u32)> = running.map(not_active).filter(|(_, number)| *number > 0).collect();
+    let reported: u32 = reports.iter().map(|(_, number)| number).sum();
+    if reported as usize > by_record {
+        let subjects = reports.into_iter().map(|(osd, number)| format!("{osd} ({number})")).collect();
+        add(
+            problems,
+            "PG_NOT_ACTIVE",
+            Severity::Warning,
+            subjects,
+            |_| format!("{} not active, as their primaries say", are_pgs(reported as usize)),
+            "this takes moments after a change; if it stays, look at the logs of these OSDs",
+        );
+    }
+}
+
+fn are_pgs(number: usize) -> String {
+    format!("{} {}", count(number, "placement group"), are(number))
+}
+
+fn missing(view: &View, problems: &mut Vec<Problem>) {
+    let mut subjects = Vec::new();
+    for pool in view.map.pools.values() {
+        let groups: Vec<PgId> = absent(&view.map, pool).collect();
+        if !groups.is_empty() {
+            subjects.push(format!("pool '{}' ({} of {})", pool.name, groups.len(), pool.pg_num));
+        }
+    }
+    add(
+        problems,
+        "PG_MISSING",
+        Severity::Error,
+        subjects,
+        |number| format!("{} {} placement groups that were not made yet", count(number, "pool"), has(number)),
+        "the coordinator makes them within seconds; if it stays, no OSD is in, with weight and of the pool's class",
+    );
+}
+
+fn cluster(view: &View, problems: &mut Vec<Problem>) {
+    if view.coordinator.is_none() && !view.map.up.is_empty() {
+        problems.push(Problem {
+            code: "NO_COORDINATOR",
+            // Nothing is served less well while one is elected, which happens at every start.
+            severity: Severity::Note,
+            summary: "no OSD coordinates the cluster".into(),
+            subjects: Vec::new(),
+            action: "another takes over within 15 s; if none does, look for 'coordinator' in the logs of the OSDs"
+                .into(),
+            since_unix_ms: None,
+        });
+    }
+    let flags: Vec<String> = view.map.flags.flags.keys().map(|flag| flag_name(*flag).to_owned()).collect();
+    let since = view.map.flags.flags.values().min().copied();
+    let first = problems.len();
+    add(
+        problems,
+        "FLAGS_SET",
+        Severity::Warning,
+        flags,
+        |number| format!("{} {} set", count(number, "flag"), are(number)),
+        "what it holds back is listed by 'atoll flag ls'; 'atoll flag unset FLAG' when the work is done",
+    );
+    if let Some(problem) = problems.get_mut(first) {
+        problem.since_unix_ms = since;
+    }
+    let hopeless = view.map.pools.values().filter_map(|pool| {
+        let Redundancy::Replicated { size, .. } = pool.redundancy;
+        let domains = atoll_placement::Tree::of_pool(pool, &view.map.osds).domain_count();
+        let domain = format!("{:?}s", pool.failure_domain).to_lowercase();
+        (domains < size as usize).then(|| format!("pool '{}' ({size} copies, {domains} {domain})", pool.name))
+    });
+    add(
+        problems,
+        "POOL_TOO_FEW_DOMAINS",
+        Severity::Warning,
+        hopeless.collect(),
+        |number| format!("{} {} more copies than there are places for", count(number, "pool"), wants(number)),
+        "add OSDs in other failure domains, or choose a smaller size or failure domain ('atoll pool set')",
+    );
+}
+
+fn wants(count: usize) -> &'static str {
+    if count == 1 { "wants" } else { "want" }
+}
+
+/// A flag as operators write it.
+pub fn flag_name(flag: ClusterFlag) -> &'static str {
+    match flag {
+        ClusterFlag::NoOut => "noout",
+        ClusterFlag::NoBackfill => "nobackfill",
+        ClusterFlag::NoRebalance => "norebalance",
+        ClusterFlag::NoScrub => "noscrub",
+        ClusterFlag::NoDeepScrub => "nodeepscrub",
+    }
+}

@@ -1,0 +1,78 @@
+//! Who coordinates: whoever could make the coordinator's key, for as long as its lease holds.
+
+use std::time::Duration;
+
+use atoll_base::OsdId;
+use atoll_base::coordination::CoordinatorRecord;
+use atoll_base::records::RECORD_FORMAT;
+use atoll_cluster::{ClusterClient, ClusterError, Lease, MapWatch, keys};
+
+use crate::round::Rounds;
+use crate::unix_ms;
+
+const LEASE_TERM: Duration = Duration::from_secs(10);
+const ROUND_PAUSE: Duration = Duration::from_secs(2);
+const ELECTION_PAUSE: Duration = Duration::from_secs(3);
+
+/// Takes part in coordinating the cluster, in the process of an OSD, for ever.
+pub async fn run(client: ClusterClient, osd: OsdId) {
+    // Not all at the same moment.
+    tokio::time::sleep(Duration::from_millis(u64::from(osd.0 % 32) * 50)).await;
+    loop {
+        match elect(&client, osd).await {
+            Ok(Some(lease)) => {
+                tracing::info!("{osd} is the coordinator");
+                if let Err(error) = lead(&client, &lease).await {
+                    tracing::warn!("the coordinator stops for a moment: {error}");
+                }
+                // Another may do better.
+                let _ = lease.revoke().await;
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!("cannot become the coordinator: {error}"),
+        }
+        tokio::time::sleep(ELECTION_PAUSE).await;
+    }
+}
+
+/// Tries to become the coordinator.
+async fn elect(client: &ClusterClient, osd: OsdId) -> Result<Option<Lease>, ClusterError> {
+    if client.get::<CoordinatorRecord>(keys::COORDINATOR).await?.is_some() {
+        return Ok(None);
+    }
+    let lease = client.grant_lease(LEASE_TERM).await?;
+    let record = CoordinatorRecord { format: RECORD_FORMAT, osd, since_unix_ms: unix_ms() };
+    match client.create_with_lease(keys::COORDINATOR, &record, &lease).await {
+        Ok(_) => Ok(Some(lease)),
+        Err(error) => {
+            // If the key is there after all, it goes with the lease.
+            lease.revoke().await?;
+            match error {
+                ClusterError::AlreadyExists { .. } => Ok(None),
+                other => Err(other),
+            }
+        }
+    }
+}
+
+/// Coordinates until the lease is lost or cluster state fails.
+async fn lead(client: &ClusterClient, lease: &Lease) -> Result<(), ClusterError> {
+    let mut watch = MapWatch::start(client).await?;
+    let mut rounds = Rounds::new(client.clone());
+    let mut ticks = tokio::time::interval(ROUND_PAUSE);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = lease.lost() => return Ok(()),
+            changes = watch.next() => if changes.is_none() { return Ok(()) },
+            _ = ticks.tick() => match rounds.round(watch.map()).await {
+                Ok(()) => {}
+                // Somebody else was faster; the next round sees what they did.
+                Err(ClusterError::Conflict { key, .. } | ClusterError::AlreadyExists { key }) => {
+                    tracing::debug!("{key} was changed by somebody else meanwhile");
+                }
+                Err(error) => return Err(error),
+            },
+        }
+    }
+}

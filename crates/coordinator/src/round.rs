@@ -1,0 +1,149 @@
+//! One round of the coordinator: read, decide, and change by compare-and-swap.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use atoll_base::PgId;
+use atoll_base::coordination::{AutoOutRecord, CoordinatorNotesRecord};
+use atoll_base::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT, Redundancy};
+use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
+use atoll_placement::balance;
+
+use crate::groups::{is_settled, missing_groups};
+use crate::membership::{MembershipChange, membership_changes, track_down};
+use crate::{View, health, unix_ms};
+
+/// Changes in one transaction; etcd takes 128 by default.
+const BATCH: usize = 32;
+/// Of all copies, so many move in one step of the balancer; the next waits until they have.
+const MOVES_PERCENT_MAX: usize = 5;
+
+pub(crate) struct Rounds {
+    client: ClusterClient,
+    balanced: Option<Instant>,
+}
+
+impl Rounds {
+    pub fn new(client: ClusterClient) -> Self {
+        Rounds { client, balanced: None }
+    }
+
+    pub async fn round(&mut self, map: &ClusterMap) -> Result<(), ClusterError> {
+        let mut view = View::read_around(&self.client, map.clone()).await?;
+        let now_unix_ms = unix_ms();
+        self.keep_notes(&mut view, now_unix_ms).await?;
+        for change in membership_changes(&view, now_unix_ms) {
+            self.change_membership(change, now_unix_ms).await?;
+        }
+        self.make_groups(map).await?;
+        let is_due =
+            self.balanced.is_none_or(|last| last.elapsed() >= Duration::from_secs(view.settings.balance_seconds));
+        if is_due && !map.flags.flags.contains_key(&ClusterFlag::NoRebalance) && is_settled(map) {
+            self.balanced = Some(Instant::now());
+            self.balance(map).await?;
+        }
+        Ok(())
+    }
+
+    async fn keep_notes(&self, view: &mut View, now_unix_ms: u64) -> Result<(), ClusterError> {
+        let health = health::evaluate(view, now_unix_ms);
+        let notes = CoordinatorNotesRecord {
+            format: RECORD_FORMAT,
+            down_since_unix_ms: track_down(&view.map, &view.notes.down_since_unix_ms, now_unix_ms),
+            problem_since_unix_ms: health::since(&health, now_unix_ms),
+        };
+        if notes != view.notes {
+            self.client.compare_and_swap(keys::COORDINATOR_NOTES, view.notes_revision, &notes).await?;
+            view.notes = notes;
+        }
+        Ok(())
+    }
+
+    /// Whatever an operator or another coordinator has done meanwhile stays.
+    pub async fn change_membership(&self, change: MembershipChange, now_unix_ms: u64) -> Result<(), ClusterError> {
+        let (id, is_out) = match change {
+            MembershipChange::Out(id) => (id, true),
+            MembershipChange::In(id) => (id, false),
+        };
+        let Some((record, revision)) = self.client.get::<OsdRecord>(&keys::osd(id)).await? else { return Ok(()) };
+        let mark = self.client.get::<AutoOutRecord>(&keys::auto_out(id)).await?;
+        if record.is_out == is_out || mark.is_some() == is_out {
+            return Ok(());
+        }
+        let mark_key = keys::auto_out(id);
+        let transaction = Transaction::new()
+            .check(&keys::osd(id), revision)
+            .check(&mark_key, mark.map_or(0, |(_, revision)| revision))
+            .put(&keys::osd(id), &OsdRecord { is_out, ..record })?;
+        let transaction = if is_out {
+            transaction.put(&mark_key, &AutoOutRecord { format: RECORD_FORMAT, since_unix_ms: now_unix_ms })?
+        } else {
+            transaction.delete(&mark_key)
+        };
+        self.client.transact(&transaction).await?;
+        match change {
+            MembershipChange::Out(_) => tracing::warn!("{id} was down for too long and is marked out"),
+            MembershipChange::In(_) => tracing::info!("{id} is back and marked in"),
+        }
+        Ok(())
+    }
+
+    async fn make_groups(&self, map: &ClusterMap) -> Result<(), ClusterError> {
+        let groups = missing_groups(map);
+        for batch in groups.chunk_by(|(one, _), (other, _)| one.pool == other.pool) {
+            // Only while the pool is there: it may be removed at this moment.
+            let pool_key = keys::pool(batch[0].0.pool);
+            let Some((_, revision)) = self.client.get::<serde::de::IgnoredAny>(&pool_key).await? else { continue };
+            for batch in batch.chunks(BATCH) {
+                let mut transaction = Transaction::new().check(&pool_key, revision);
+                for (pg, record) in batch {
+                    let key = keys::pg(*pg);
+                    transaction = transaction.check(&key, 0).put(&key, record)?;
+                }
+                self.client.transact(&transaction).await?;
+            }
+            tracing::info!("made {} placement groups of pool {}", batch.len(), batch[0].0.pool);
+        }
+        Ok(())
+    }
+
+    async fn balance(&self, map: &ClusterMap) -> Result<(), ClusterError> {
+        let listing = self.client.list::<PgTargetRecord>(keys::PG_TARGETS).await?;
+        let entries = listing.entries.into_iter();
+        let entries: BTreeMap<PgId, (PgTargetRecord, i64)> = entries
+            .filter_map(|(key, record, revision)| Some((keys::parse_pg_target(&key)?, (record, revision))))
+            .collect();
+        let present = entries.iter().map(|(pg, (record, _))| (*pg, record.clone())).collect();
+        let (pools, osds) = (map.pools.clone(), map.osds.clone());
+        let copies = pools.values().map(|pool| {
+            let Redundancy::Replicated { size, .. } = pool.redundancy;
+            (size * pool.pg_num) as usize
+        });
+        let moves_max = (copies.sum::<usize>() * MOVES_PERCENT_MAX / 100).max(1);
+        let proposal = tokio::task::spawn_blocking(move || balance(&pools, &osds, &present, moves_max)).await;
+        let proposal = proposal.expect("the balancer does not panic");
+        if proposal.changes.is_empty() {
+            return Ok(());
+        }
+        let changes: Vec<_> = proposal.changes.into_iter().collect();
+        for batch in changes.chunks(BATCH) {
+            let mut transaction = Transaction::new();
+            for (pg, change) in batch {
+                let key = keys::pg_target(*pg);
+                transaction = transaction.check(&key, entries.get(pg).map_or(0, |(_, revision)| *revision));
+                transaction = match change {
+                    Some(record) => transaction.put(&key, record)?,
+                    None => transaction.delete(&key),
+                };
+            }
+            self.client.transact(&transaction).await?;
+        }
+        tracing::info!(
+            "the balancer has changed {} targets: {} copies move, {} groups get another primary",
+            changes.len(),
+            proposal.moved_copies,
+            proposal.moved_primaries
+        );
+        Ok(())
+    }
+}

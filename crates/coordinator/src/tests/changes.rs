@@ -1,0 +1,320 @@
+//! What coordinators and operators change in cluster state, on the embedded server.
+
+use std::time::Duration;
+
+use atoll_base::coordination::{AutoOutRecord, CoordinatorRecord, NextPoolRecord};
+use atoll_base::records::{
+    AuthorizedKeyRecord, ClusterFlag, FailureDomain, ImageRecord, OsdRecord, PgRecord, PgTargetRecord, PoolRecord,
+};
+use atoll_base::{Epoch, OsdId, PoolId};
+use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, MapWatch, keys};
+
+use super::{osd, record, up};
+use crate::admin::AdminError;
+use crate::admin::osds::{self, NewLocation};
+use crate::admin::pools::{self, NewPool, PoolChange};
+use crate::admin::whole::{self, Setting};
+use crate::round::Rounds;
+use crate::{MembershipChange, View, is_settled};
+
+struct State {
+    client: ClusterClient,
+    server: EmbeddedServer,
+    _directory: tempfile::TempDir,
+}
+
+impl State {
+    async fn start() -> State {
+        let directory = tempfile::tempdir().unwrap();
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = EmbeddedServer::start(address, directory.path(), None).await.unwrap();
+        let options = ConnectOptions::new([format!("http://{}", server.local_addr())]);
+        let client = ClusterClient::connect(&options).await.unwrap();
+        State { client, server, _directory: directory }
+    }
+
+    /// With so many OSDs that are up.
+    async fn with_osds(count: u32) -> State {
+        let state = State::start().await;
+        for id in 0..count {
+            osds::add(&state.client, &osd(id)).await.unwrap();
+            state.client.put(&keys::osd_up(OsdId(id)), &up(id)).await.unwrap();
+        }
+        state
+    }
+
+    async fn osd(&self, id: u32) -> OsdRecord {
+        self.client.get(&keys::osd(OsdId(id))).await.unwrap().unwrap().0
+    }
+
+    async fn round(&self, rounds: &mut Rounds) {
+        let map = MapWatch::start(&self.client).await.unwrap().map().clone();
+        rounds.round(&map).await.unwrap();
+    }
+
+    /// Does what the primaries do: members become what they should be, and active.
+    async fn settle(&self) {
+        let view = View::read(&self.client).await.unwrap();
+        for group in crate::statuses(&view.map) {
+            let members: Vec<u32> = group.target.iter().map(|osd| osd.0).collect();
+            self.client.put(&keys::pg(group.pg), &record(&members)).await.unwrap();
+        }
+    }
+}
+
+fn new_pool(name: &str) -> NewPool {
+    NewPool {
+        name: name.into(),
+        pg_num: 64,
+        size: 3,
+        min_size: None,
+        failure_domain: FailureDomain::Host,
+        device_class: None,
+    }
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, AdminError>) -> String {
+    match result.unwrap_err() {
+        AdminError::Cluster(error) => panic!("{error}"),
+        other => other.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn rounds_make_groups_mark_lost_osds_and_level() {
+    let state = State::with_osds(6).await;
+    let mut rounds = Rounds::new(state.client.clone());
+    let pool = pools::create(&state.client, &new_pool("one")).await.unwrap();
+    whole::set(&state.client, Setting::BalanceSeconds, 1).await.unwrap();
+    state.round(&mut rounds).await;
+    let groups = state.client.list::<PgRecord>(&keys::pgs_of_pool(pool.id)).await.unwrap().entries;
+    assert_eq!(groups.len(), 64);
+    assert!(groups.iter().all(|(_, group, _)| group.members.len() == 3 && group.epoch == Epoch(1)));
+
+    // Not while groups peer; then in steps.
+    assert!(state.client.list_raw(keys::PG_TARGETS).await.unwrap().entries.is_empty());
+    let mut steps = 0;
+    loop {
+        state.settle().await;
+        let mut fresh = Rounds::new(state.client.clone());
+        let before = state.client.list_raw(keys::PG_TARGETS).await.unwrap().entries;
+        state.round(&mut fresh).await;
+        let after = state.client.list_raw(keys::PG_TARGETS).await.unwrap().entries;
+        if before == after {
+            break;
+        }
+        steps += 1;
+        assert!(steps < 50);
+    }
+    assert!(steps > 0, "chance was not fair here");
+    let view = View::read(&state.client).await.unwrap();
+    assert!(is_settled(&view.map));
+    let counts = crate::groups_by_osd(&view.map);
+    assert!(counts.values().all(|(members, _)| (30..=34).contains(members)), "{counts:?}");
+
+    // An OSD goes away; the time is short here.
+    whole::set(&state.client, Setting::OsdDownOutSeconds, 1).await.unwrap();
+    state.client.delete(&keys::osd_up(OsdId(2))).await.unwrap();
+    state.round(&mut rounds).await;
+    assert!(!state.osd(2).await.is_out);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    state.round(&mut rounds).await;
+    assert!(state.osd(2).await.is_out);
+    let view = View::read(&state.client).await.unwrap();
+    assert!(view.auto_out.contains_key(&OsdId(2)) && view.notes.down_since_unix_ms.contains_key(&OsdId(2)));
+    // And comes back.
+    state.client.put(&keys::osd_up(OsdId(2)), &up(2)).await.unwrap();
+    state.round(&mut rounds).await;
+    assert!(!state.osd(2).await.is_out);
+    assert!(View::read(&state.client).await.unwrap().auto_out.is_empty());
+}
+
+#[tokio::test]
+async fn two_coordinators_at_once_do_no_harm() {
+    let state = State::with_osds(4).await;
+    pools::create(&state.client, &new_pool("one")).await.unwrap();
+    let map = MapWatch::start(&state.client).await.unwrap().map().clone();
+    let (mut one, mut other) = (Rounds::new(state.client.clone()), Rounds::new(state.client.clone()));
+    let outcomes = tokio::join!(one.round(&map), other.round(&map));
+    assert!(outcomes.0.is_ok() || outcomes.1.is_ok(), "{outcomes:?}");
+    state.round(&mut one).await;
+    assert_eq!(state.client.list_raw(keys::PGS).await.unwrap().entries.len(), 64);
+
+    // A late decision meets what an operator has done meanwhile.
+    osds::set_out(&state.client, OsdId(1), true).await.unwrap();
+    one.change_membership(MembershipChange::In(OsdId(1)), 1).await.unwrap();
+    assert!(state.osd(1).await.is_out, "out by the operator's wish");
+    one.change_membership(MembershipChange::Out(OsdId(1)), 1).await.unwrap();
+    assert!(View::read(&state.client).await.unwrap().auto_out.is_empty(), "it is not the coordinator's");
+    other.change_membership(MembershipChange::Out(OsdId(9)), 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pool_that_is_removed_meanwhile_gets_no_groups() {
+    let state = State::with_osds(3).await;
+    let pool = pools::create(&state.client, &new_pool("one")).await.unwrap();
+    let stale = MapWatch::start(&state.client).await.unwrap().map().clone();
+    pools::remove(&state.client, &pool.name).await.unwrap();
+    Rounds::new(state.client.clone()).round(&stale).await.unwrap();
+    assert!(state.client.list_raw(keys::PGS).await.unwrap().entries.is_empty());
+}
+
+#[tokio::test]
+async fn one_coordinates_at_a_time_and_another_takes_over() {
+    let state = State::with_osds(2).await;
+    let tasks = [0, 1].map(|id| tokio::spawn(crate::run(state.client.clone(), OsdId(id))));
+    let leader = async || loop {
+        match state.client.get::<CoordinatorRecord>(keys::COORDINATOR).await.unwrap() {
+            Some((record, _)) => break record.osd,
+            None => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    let first = leader().await;
+    tasks[first.0 as usize].abort();
+    // Its lease runs out.
+    let taken_over = async {
+        while leader().await == first {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), taken_over).await.unwrap();
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(tasks);
+    state.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn operators_mark_osds_out_and_the_coordinator_leaves_them() {
+    let state = State::with_osds(2).await;
+    let mark = AutoOutRecord { format: 1, since_unix_ms: 1 };
+    state.client.put(&keys::auto_out(OsdId(0)), &mark).await.unwrap();
+    assert!(osds::set_out(&state.client, OsdId(0), true).await.unwrap().is_out);
+    assert!(View::read(&state.client).await.unwrap().auto_out.is_empty(), "now it is the operator's wish");
+    assert!(!osds::set_out(&state.client, OsdId(0), false).await.unwrap().is_out);
+    assert!(refusal(osds::set_out(&state.client, OsdId(7), true).await).contains("osd.7"));
+    assert_eq!(osds::reweight(&state.client, OsdId(1), 2.5).await.unwrap().weight, 2.5);
+    assert!(refusal(osds::reweight(&state.client, OsdId(1), f64::NAN).await).contains("NaN"));
+    assert!(refusal(osds::reweight(&state.client, OsdId(1), -1.0).await).contains("-1"));
+}
+
+#[tokio::test]
+async fn racks_and_zones_are_given_to_whole_hosts() {
+    let state = State::with_osds(3).await;
+    let place = |host: &str, rack: &str| NewLocation {
+        host: (!host.is_empty()).then(|| host.to_owned()),
+        rack: Some(rack.to_owned()),
+        zone: None,
+    };
+    let changed = osds::set_location(&state.client, &[OsdId(1)], &place("h0", "r1")).await.unwrap();
+    assert_eq!(changed.len(), 2, "osd.1 joins host h0, and osd.0 is there already");
+    assert_eq!((state.osd(0).await.rack, state.osd(1).await.host), ("r1".into(), "h0".into()));
+    assert_eq!(state.osd(2).await, osd(2));
+    let changed = osds::set_location(&state.client, &[OsdId(0)], &place("", "")).await.unwrap();
+    assert_eq!(changed.len(), 2, "back to the default rack");
+    assert!(refusal(osds::set_location(&state.client, &[OsdId(0)], &place("a b", "r")).await).contains("a b"));
+    assert!(refusal(osds::set_location(&state.client, &[OsdId(8)], &place("", "r")).await).contains("osd.8"));
+}
+
+#[tokio::test]
+async fn only_an_osd_that_holds_nothing_or_is_lost_is_removed() {
+    let state = State::with_osds(2).await;
+    assert!(refusal(osds::remove(&state.client, OsdId(1), true).await).contains("running"));
+    state.client.delete(&keys::osd_up(OsdId(1))).await.unwrap();
+    state.client.put(&keys::pg(super::pg(0)), &record(&[0, 1])).await.unwrap();
+    let text = refusal(osds::remove(&state.client, OsdId(1), false).await);
+    assert!(text.contains("1 placement groups") && text.contains("--lost"), "{text}");
+    osds::remove(&state.client, OsdId(1), true).await.unwrap();
+    assert!(refusal(osds::remove(&state.client, OsdId(1), true).await).contains("no osd.1"));
+    let keys_left = state.client.list::<AuthorizedKeyRecord>(keys::AUTHORIZED_KEYS).await.unwrap().entries;
+    assert_eq!(keys_left.len(), 1, "its key is revoked");
+    let again = osds::add(&state.client, &osd(0)).await.unwrap_err();
+    assert!(matches!(again, AdminError::Cluster(_)), "{again}");
+}
+
+#[tokio::test]
+async fn pools_are_made_changed_and_removed() {
+    let state = State::start().await;
+    let client = &state.client;
+    client.put(&keys::pool(PoolId(2)), &super::pool(2, 3, 2)).await.unwrap();
+    let made = pools::create(client, &new_pool("one")).await.unwrap();
+    assert_eq!((made.id, made.redundancy), (PoolId(3), super::pool(2, 3, 2).redundancy));
+    assert!(refusal(pools::create(client, &new_pool("one")).await).contains("already"));
+    for (wrong, word) in [
+        (NewPool { pg_num: 48, ..new_pool("x") }, "power of two"),
+        (NewPool { size: 0, ..new_pool("x") }, "0"),
+        (NewPool { size: 9, ..new_pool("x") }, "9"),
+        (NewPool { min_size: Some(4), ..new_pool("x") }, "min_size 4"),
+        (NewPool { device_class: Some(String::new()), ..new_pool("x") }, "class"),
+        (new_pool("a/b"), "a/b"),
+        (new_pool(""), "name"),
+    ] {
+        let text = refusal(pools::create(client, &wrong).await);
+        assert!(text.contains(word), "{text}");
+    }
+    assert!(refusal(pools::change(client, "one", &PoolChange::Size(1)).await).contains("lower min_size first"));
+    pools::change(client, "one", &PoolChange::MinSize(1)).await.unwrap();
+    pools::change(client, "one", &PoolChange::Size(1)).await.unwrap();
+    assert!(refusal(pools::change(client, "one", &PoolChange::Name("pool2".into())).await).contains("already"));
+    pools::change(client, "one", &PoolChange::Name("uno".into())).await.unwrap();
+    assert!(refusal(pools::change(client, "one", &PoolChange::Size(1)).await).contains("no pool 'one'"));
+
+    let mut image = ImageRecord {
+        format: 1,
+        id: "1".into(),
+        name: "disk".into(),
+        size_bytes: 1,
+        object_bytes: 1,
+        pool: made.id,
+        wrapped_key: String::new(),
+        attach_ids: Vec::new(),
+        writer_generation: 0,
+        created_unix_ms: 0,
+    };
+    client.put(&keys::image("disk"), &image).await.unwrap();
+    let text = refusal(pools::remove(client, "uno").await);
+    assert!(text.contains("the image 'disk'") && text.contains("atoll image rm disk"), "{text}");
+    image.pool = PoolId(2);
+    client.put(&keys::image("disk"), &image).await.unwrap();
+    let of = |pool, index| atoll_base::PgId { pool, index };
+    for pool in [made.id, PoolId(2)] {
+        client.put(&keys::pg(of(pool, 0)), &record(&[0])).await.unwrap();
+        let wish = PgTargetRecord { format: 1, members: vec![OsdId(0)] };
+        client.put(&keys::pg_target(of(pool, 0)), &wish).await.unwrap();
+    }
+    pools::remove(client, "uno").await.unwrap();
+    assert_eq!(client.list::<PoolRecord>(keys::POOLS).await.unwrap().entries.len(), 1);
+    assert_eq!(client.list_raw(keys::PGS).await.unwrap().entries.len(), 1, "only the other pool's");
+    assert_eq!(client.list_raw(keys::PG_TARGETS).await.unwrap().entries.len(), 1);
+    let again = pools::create(client, &new_pool("one")).await.unwrap();
+    assert_eq!(again.id, PoolId(4), "numbers are not given twice");
+}
+
+#[tokio::test]
+async fn a_number_is_not_given_twice_even_if_nobody_counted() {
+    let state = State::start().await;
+    state.client.put(&keys::pool(PoolId(2)), &super::pool(2, 3, 2)).await.unwrap();
+    pools::remove(&state.client, "pool2").await.unwrap();
+    let (next, _) = state.client.get::<NextPoolRecord>(keys::NEXT_POOL).await.unwrap().unwrap();
+    assert_eq!(next.next, PoolId(3));
+    assert_eq!(pools::create(&state.client, &new_pool("one")).await.unwrap().id, PoolId(3));
+}
+
+#[tokio::test]
+async fn two_operators_do_not_overwrite_each_other() {
+    let state = State::with_osds(1).await;
+    let client = &state.client;
+    let (one, other) = tokio::join!(
+        whole::set_flags(client, &[ClusterFlag::NoOut], true, 1),
+        whole::set_flags(client, &[ClusterFlag::NoScrub], true, 2),
+    );
+    assert!(one.is_ok() && other.is_ok());
+    let set = whole::set_flags(client, &[ClusterFlag::NoOut], true, 9).await.unwrap();
+    assert_eq!(set.flags.into_iter().collect::<Vec<_>>(), [(ClusterFlag::NoOut, 1), (ClusterFlag::NoScrub, 2)]);
+    let left = whole::set_flags(client, &[ClusterFlag::NoOut, ClusterFlag::NoBackfill], false, 9).await.unwrap();
+    assert_eq!(left.flags.len(), 1);
+    let pool = new_pool("a");
+    let (one, other) = tokio::join!(pools::create(client, &pool), pools::create(client, &pool));
+    assert!(one.is_ok() != other.is_ok(), "one name, one pool: {one:?} {other:?}");
+    assert!(refusal(whole::set(client, Setting::NearFullPercent, 101).await).contains("101"));
+    assert!(refusal(whole::set(client, Setting::BalanceSeconds, 0).await).contains("norebalance"));
+}

@@ -1,0 +1,64 @@
+//! How groups stand, by their records.
+
+use atoll_base::records::PgTargetRecord;
+use atoll_base::{Epoch, OsdId, PoolId};
+
+use super::{healthy, pg, record, stop};
+use crate::{GroupState, groups_by_osd, is_settled, missing_groups, statuses};
+
+#[test]
+fn a_healthy_cluster_is_settled() {
+    let view = healthy(5);
+    assert!(is_settled(&view.map));
+    assert!(missing_groups(&view.map).is_empty());
+    let counts = groups_by_osd(&view.map);
+    assert_eq!(counts.values().map(|(members, _)| members).sum::<usize>(), 24);
+    assert_eq!(counts.values().map(|(_, primaries)| primaries).sum::<usize>(), 8);
+}
+
+#[test]
+fn states_follow_records_and_presence() {
+    let mut view = healthy(4);
+    let mut peering = record(&[0, 1, 2]);
+    peering.epoch = Epoch(2);
+    view.map.pgs.insert(pg(0), (peering, 1));
+    view.map.pgs.insert(pg(1), (record(&[0, 1]), 1));
+    view.map.pgs.insert(pg(2), (record(&[0, 3, 1]), 1));
+    view.map.pgs.insert(pg(3), (record(&[3, 0, 1]), 1));
+    stop(&mut view, &[3]);
+    let all = statuses(&view.map);
+    assert_eq!(all[0].state, GroupState::Peering);
+    assert!(all[1].state == GroupState::Active && all[1].is_undersized && all[1].is_degraded);
+    assert!(all[2].state == GroupState::Active && !all[2].is_undersized && all[2].is_degraded);
+    assert_eq!(all[2].members_down, [OsdId(3)]);
+    assert_eq!(all[3].state, GroupState::Inactive, "the primary is down");
+    assert!(!is_settled(&view.map));
+    stop(&mut view, &[1]);
+    assert_eq!(statuses(&view.map)[2].state, GroupState::Inactive, "one of three is up, two are needed");
+}
+
+#[test]
+fn a_group_is_misplaced_until_it_has_the_members_it_should_have() {
+    let mut view = healthy(5);
+    let (present, _) = view.map.pgs[&pg(0)].clone();
+    let mut reordered = present.members.clone();
+    reordered.rotate_left(1);
+    view.map.pg_targets.insert(pg(0), PgTargetRecord { format: 1, members: reordered });
+    assert!(!statuses(&view.map)[0].is_misplaced, "only the primary differs");
+    let other = (0..5).map(OsdId).find(|osd| !present.members.contains(osd)).unwrap();
+    let members = vec![other, present.members[1], present.members[2]];
+    view.map.pg_targets.insert(pg(0), PgTargetRecord { format: 1, members });
+    assert!(statuses(&view.map)[0].is_misplaced);
+    assert!(!is_settled(&view.map));
+}
+
+#[test]
+fn groups_without_record_are_made_where_there_are_osds() {
+    let mut view = healthy(2);
+    view.map.pools.insert(PoolId(2), super::pool(2, 3, 2));
+    let missing = missing_groups(&view.map);
+    assert_eq!(missing.len(), 8);
+    assert!(missing.iter().all(|(_, record)| record.members.len() == 2 && record.epoch == Epoch(1)));
+    view.map.osds.values_mut().for_each(|osd| osd.is_out = true);
+    assert!(missing_groups(&view.map).is_empty());
+}

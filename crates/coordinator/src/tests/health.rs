@@ -1,0 +1,138 @@
+//! What is wrong, since when.
+
+use std::collections::BTreeMap;
+
+use atoll_base::coordination::AutoOutRecord;
+use atoll_base::records::{ClusterFlag, OsdUsageRecord};
+use atoll_base::{Epoch, OsdId, PoolId};
+
+use super::{healthy, pg, record, stop};
+use crate::View;
+use crate::health::{Health, HealthStatus, Problem, Severity, evaluate, since};
+
+fn problem(health: &Health, code: &str) -> Problem {
+    let found = health.problems.iter().find(|problem| problem.code == code);
+    found.unwrap_or_else(|| panic!("{code} is not among {:?}", codes(health))).clone()
+}
+
+fn codes(health: &Health) -> Vec<&'static str> {
+    health.problems.iter().map(|problem| problem.code).collect()
+}
+
+fn usage(view: &mut View, id: u32) -> &mut OsdUsageRecord {
+    view.usage.get_mut(&OsdId(id)).unwrap()
+}
+
+#[test]
+fn nothing_is_wrong_with_a_healthy_cluster() {
+    assert_eq!(evaluate(&healthy(4), 1), Health { status: HealthStatus::Ok, problems: Vec::new() });
+}
+
+#[test]
+fn an_osd_that_is_down_is_a_warning_and_a_group_without_enough_an_error() {
+    let mut view = healthy(3);
+    stop(&mut view, &[1]);
+    view.notes.down_since_unix_ms.insert(OsdId(1), 7);
+    for index in 0..8 {
+        view.map.pgs.insert(pg(index), (record(&[0, 1, 2]), 1));
+    }
+    super::report(&mut view);
+    let health = evaluate(&view, 100);
+    assert_eq!((health.status, codes(&health)), (HealthStatus::Warning, vec!["OSD_DOWN", "PG_DEGRADED"]));
+    assert_eq!(problem(&health, "OSD_DOWN").since_unix_ms, Some(7));
+    assert_eq!(problem(&health, "OSD_DOWN").subjects, ["osd.1"]);
+    stop(&mut view, &[2]);
+    let health = evaluate(&view, 100);
+    assert_eq!(health.status, HealthStatus::Error);
+    assert_eq!(health.problems[0].code, "PG_INACTIVE", "the worst comes first");
+    assert_eq!(health.problems[0].subjects.len(), 8);
+}
+
+#[test]
+fn out_by_wish_is_a_note_and_out_by_itself_a_warning() {
+    let mut view = healthy(5);
+    view.map.osds.get_mut(&OsdId(4)).unwrap().is_out = true;
+    let health = evaluate(&view, 1);
+    assert_eq!(health.status, HealthStatus::Ok);
+    assert!(codes(&health).contains(&"OSD_OUT") && codes(&health).contains(&"PG_MISPLACED"));
+    view.auto_out.insert(OsdId(4), AutoOutRecord { format: 1, since_unix_ms: 1 });
+    stop(&mut view, &[4]);
+    let health = evaluate(&view, 1);
+    assert_eq!(problem(&health, "OSD_AUTO_OUT").severity, Severity::Warning);
+    assert!(!codes(&health).contains(&"OSD_DOWN"), "once is enough");
+}
+
+#[test]
+fn space_and_damage() {
+    let mut view = healthy(4);
+    usage(&mut view, 0).is_full = true;
+    usage(&mut view, 1).used_bytes = 850;
+    usage(&mut view, 2).used_bytes = 849;
+    usage(&mut view, 3).corrupt_block_count = 2;
+    // Of an OSD that was removed.
+    view.usage.insert(OsdId(9), OsdUsageRecord { is_full: true, ..OsdUsageRecord::default() });
+    let health = evaluate(&view, 1);
+    assert_eq!(problem(&health, "OSD_FULL").subjects.len(), 1);
+    assert_eq!(problem(&health, "OSD_FULL").severity, Severity::Error);
+    assert_eq!(problem(&health, "OSD_NEAR_FULL").subjects, ["osd.1 (850 B of 1000 B)"]);
+    assert_eq!(problem(&health, "OSD_DAMAGED_BLOCKS").subjects, ["osd.3 (2)"]);
+}
+
+#[test]
+fn groups_by_record_and_by_report() {
+    let mut view = healthy(4);
+    let mut peering = record(&[0, 1, 2]);
+    peering.epoch = Epoch(2);
+    view.map.pgs.insert(pg(0), (peering, 1));
+    view.map.pgs.insert(pg(1), (record(&[0, 1]), 1));
+    super::report(&mut view);
+    let states = &mut usage(&mut view, 0).primary_pg_states;
+    *states.get_mut("active").unwrap() -= 1;
+    states.insert("peering".to_owned(), 1);
+    let health = evaluate(&view, 1);
+    assert_eq!(problem(&health, "PG_PEERING").subjects, ["1.0"]);
+    assert_eq!(problem(&health, "PG_UNDERSIZED").subjects, ["1.1"]);
+    assert!(!codes(&health).contains(&"PG_NOT_ACTIVE"), "the report says no more than the records");
+    let (_, primaries) = crate::groups_by_osd(&view.map)[&OsdId(0)];
+    assert!(primaries >= 2);
+    // Others may be of a pool that was removed.
+    let states = [("active+degraded".to_owned(), primaries as u32 - 2), ("inactive".to_owned(), 7)];
+    usage(&mut view, 0).primary_pg_states = BTreeMap::from(states);
+    assert_eq!(problem(&evaluate(&view, 1), "PG_NOT_ACTIVE").subjects, ["osd.0 (2)"]);
+    // What it said before it went down means nothing.
+    stop(&mut view, &[0]);
+    assert!(!codes(&evaluate(&view, 1)).contains(&"PG_NOT_ACTIVE"));
+}
+
+#[test]
+fn pools_without_groups_or_places() {
+    let mut view = healthy(3);
+    view.map.pools.insert(PoolId(2), super::pool(2, 4, 2));
+    let health = evaluate(&view, 1);
+    assert_eq!(problem(&health, "PG_MISSING").subjects, ["pool 'pool2' (8 of 8)"]);
+    assert_eq!(problem(&health, "POOL_TOO_FEW_DOMAINS").subjects, ["pool 'pool2' (4 copies, 3 hosts)"]);
+}
+
+#[test]
+fn flags_and_the_coordinator() {
+    let mut view = healthy(3);
+    view.map.flags.flags.insert(ClusterFlag::NoOut, 44);
+    view.map.flags.flags.insert(ClusterFlag::NoScrub, 33);
+    view.coordinator = None;
+    let health = evaluate(&view, 100);
+    assert_eq!(problem(&health, "FLAGS_SET").subjects, ["noout", "noscrub"]);
+    assert_eq!(problem(&health, "FLAGS_SET").since_unix_ms, Some(33));
+    assert_eq!(problem(&health, "NO_COORDINATOR").since_unix_ms, None);
+    assert_eq!(Health::unreachable("no answer").status, HealthStatus::Error);
+}
+
+#[test]
+fn a_problem_keeps_the_time_at_which_it_was_first_seen() {
+    let mut view = healthy(3);
+    view.coordinator = None;
+    view.notes.problem_since_unix_ms = since(&evaluate(&view, 100), 100);
+    view.notes.problem_since_unix_ms = since(&evaluate(&view, 200), 200);
+    assert_eq!(problem(&evaluate(&view, 300), "NO_COORDINATOR").since_unix_ms, Some(100));
+    view.notes.problem_since_unix_ms = since(&evaluate(&healthy(3), 300), 300);
+    assert_eq!(problem(&evaluate(&view, 400), "NO_COORDINATOR").since_unix_ms, None, "it went away meanwhile");
+}

@@ -1,0 +1,97 @@
+//! Decisions over made-up clusters, and their execution against the embedded server.
+
+mod changes;
+mod groups;
+mod health;
+mod membership;
+
+use std::collections::BTreeMap;
+
+use atoll_base::records::{
+    FailureDomain, OsdRecord, OsdUpRecord, OsdUsageRecord, PgRecord, PoolRecord, Redundancy,
+};
+use atoll_base::{Epoch, OsdId, PgId, PoolId};
+use atoll_placement::first_record;
+
+use crate::{View, groups_by_osd, missing_groups};
+
+const MINUTE_MS: u64 = 60_000;
+
+fn osd(id: u32) -> OsdRecord {
+    OsdRecord {
+        format: 1,
+        id: OsdId(id),
+        host: format!("h{id}"),
+        public_key: format!("{id:064x}"),
+        weight: 1.0,
+        device_class: "ssd".into(),
+        device_bytes: 1 << 40,
+        rack: String::new(),
+        zone: String::new(),
+        is_out: false,
+    }
+}
+
+fn up(id: u32) -> OsdUpRecord {
+    OsdUpRecord { format: 1, id: OsdId(id), address: "127.0.0.1:1".into(), process_id: 1, incarnation: 1 }
+}
+
+fn pool(id: u32, size: u32, min_size: u32) -> PoolRecord {
+    PoolRecord {
+        format: 1,
+        id: PoolId(id),
+        name: format!("pool{id}"),
+        redundancy: Redundancy::Replicated { size, min_size },
+        pg_num: 8,
+        failure_domain: FailureDomain::Host,
+        device_class: None,
+    }
+}
+
+/// So many OSDs on hosts of their own, all up, and a pool of three copies whose groups are active
+/// where they should be.
+fn healthy(osds: u32) -> View {
+    let mut view = View {
+        coordinator: Some(atoll_base::coordination::CoordinatorRecord {
+            format: 1,
+            osd: OsdId(0),
+            since_unix_ms: 1,
+        }),
+        ..View::default()
+    };
+    for id in 0..osds {
+        view.map.osds.insert(OsdId(id), osd(id));
+        view.map.up.insert(OsdId(id), up(id));
+        let usage = OsdUsageRecord { format: 1, total_bytes: 1000, used_bytes: 10, ..OsdUsageRecord::default() };
+        view.usage.insert(OsdId(id), usage);
+    }
+    view.map.pools.insert(PoolId(1), pool(1, 3, 2));
+    for (pg, record) in missing_groups(&view.map) {
+        view.map.pgs.insert(pg, (PgRecord { activated_epoch: Epoch(1), ..record }, 1));
+    }
+    report(&mut view);
+    view
+}
+
+/// Has every OSD report that all groups are active of which records make it the primary.
+fn report(view: &mut View) {
+    let counts = groups_by_osd(&view.map);
+    for (id, usage) in &mut view.usage {
+        let (_, primaries) = counts.get(id).copied().unwrap_or_default();
+        usage.primary_pg_states = BTreeMap::from([("active".to_owned(), primaries as u32)]);
+    }
+}
+
+/// Takes OSDs down.
+fn stop(view: &mut View, ids: &[u32]) {
+    ids.iter().for_each(|id| drop(view.map.up.remove(&OsdId(*id))));
+}
+
+fn pg(index: u32) -> PgId {
+    PgId { pool: PoolId(1), index }
+}
+
+fn record(members: &[u32]) -> PgRecord {
+    let members = members.iter().map(|id| OsdId(*id)).collect();
+    PgRecord { activated_epoch: Epoch(1), ..first_record(members).unwrap() }
+}

@@ -1,0 +1,58 @@
+//! What decisions are made from.
+
+use std::collections::BTreeMap;
+
+use atoll_base::OsdId;
+use atoll_base::coordination::{AutoOutRecord, CoordinatorNotesRecord, CoordinatorRecord, SettingsRecord};
+use atoll_base::records::OsdUsageRecord;
+use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, MapWatch, keys};
+use serde::de::DeserializeOwned;
+
+/// The records as they were at some moment.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// OSDs, pools, groups, flags.
+    pub map: ClusterMap,
+    /// What OSDs last said about their devices.
+    pub usage: BTreeMap<OsdId, OsdUsageRecord>,
+    /// What operators have set.
+    pub settings: SettingsRecord,
+    /// Who coordinates.
+    pub coordinator: Option<CoordinatorRecord>,
+    /// What the coordinator remembers.
+    pub notes: CoordinatorNotesRecord,
+    /// Revision of the notes, for compare-and-swap.
+    pub notes_revision: i64,
+    /// OSDs that the coordinator has marked out.
+    pub auto_out: BTreeMap<OsdId, AutoOutRecord>,
+}
+
+impl View {
+    /// Reads everything.
+    pub async fn read(client: &ClusterClient) -> Result<View, ClusterError> {
+        let map = MapWatch::start(client).await?.map().clone();
+        View::read_around(client, map).await
+    }
+
+    /// Reads what the map does not hold.
+    pub(crate) async fn read_around(client: &ClusterClient, map: ClusterMap) -> Result<View, ClusterError> {
+        let (notes, notes_revision) = client.get(keys::COORDINATOR_NOTES).await?.unwrap_or_default();
+        Ok(View {
+            map,
+            usage: by_osd(client, keys::OSD_USAGE).await?,
+            settings: client.get(keys::SETTINGS).await?.map(|(record, _)| record).unwrap_or_default(),
+            coordinator: client.get(keys::COORDINATOR).await?.map(|(record, _)| record),
+            notes,
+            notes_revision,
+            auto_out: by_osd(client, keys::AUTO_OUT).await?,
+        })
+    }
+}
+
+async fn by_osd<T: DeserializeOwned>(
+    client: &ClusterClient,
+    prefix: &str,
+) -> Result<BTreeMap<OsdId, T>, ClusterError> {
+    let entries = client.list(prefix).await?.entries.into_iter();
+    Ok(entries.filter_map(|(key, record, _)| Some((keys::parse_osd(&key)?, record))).collect())
+}

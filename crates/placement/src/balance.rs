@@ -1,0 +1,219 @@
+//! The balancer: straw2 spreads groups as dice would, so some OSDs get more than their share of
+//! them, and the fullest one says how full the cluster can get. The balancer names other members
+//! for as few groups as it takes to level that.
+
+use std::collections::BTreeMap;
+
+use atoll_base::records::{OsdRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT};
+use atoll_base::{OsdId, PgId, PoolId};
+
+use crate::level::{Level, Moves};
+use crate::tree::Tree;
+
+/// An OSD is level when it is within this share of what it should have, or within one group.
+const TOLERANCE: f64 = 0.05;
+
+/// What the balancer proposes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// Targets to be set, or to be removed if `None`; those that shall stay are not named.
+    pub changes: BTreeMap<PgId, Option<PgTargetRecord>>,
+    /// Copies that move to another OSD.
+    pub moved_copies: usize,
+    /// Groups that only get another primary.
+    pub moved_primaries: usize,
+}
+
+/// Proposes targets that level members and primaries over the OSDs, starting from the present
+/// targets, with at most `moves_max` copies moved. Pools are levelled one after the other; what
+/// whole groups cannot level in one is made good in the next.
+pub fn balance(
+    pools: &BTreeMap<PoolId, PoolRecord>,
+    osds: &BTreeMap<OsdId, OsdRecord>,
+    present: &BTreeMap<PgId, PgTargetRecord>,
+    moves_max: usize,
+) -> Balance {
+    let mut balance = Balance::default();
+    let mut members = Carry::default();
+    let mut primaries = Carry::default();
+    for pool in pools.values() {
+        let tree = Tree::of_pool(pool, osds);
+        let mut plan = Plan::new(&tree, pool, present);
+        let group_count = plan.groups.len() as f64;
+        let shares: Vec<f64> = tree.fair_shares().iter().map(|share| share * group_count).collect();
+        let mut level = members.level(&tree, plan.member_counts(), &shares);
+        balance.moved_copies +=
+            level.run(&mut CopyMoves { plan: &mut plan }, moves_max.saturating_sub(balance.moved_copies));
+        members.carry(&tree, &level);
+        let shares = plan.fair_primaries();
+        let mut level = primaries.level(&tree, plan.primary_counts(), &shares);
+        balance.moved_primaries += level.run(&mut PrimaryMoves { plan: &mut plan }, usize::MAX);
+        primaries.carry(&tree, &level);
+        plan.changes(pool.id, present, &mut balance.changes);
+    }
+    let has_group = |pg: &PgId| pools.get(&pg.pool).is_some_and(|pool| pg.index < pool.pg_num);
+    balance.changes.extend(present.keys().filter(|pg| !has_group(pg)).map(|pg| (*pg, None)));
+    balance
+}
+
+/// What OSDs have, over all pools so far.
+#[derive(Default)]
+struct Carry {
+    by_osd: BTreeMap<OsdId, Carried>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Carried {
+    /// Above what it should have.
+    surplus: f64,
+    /// What it should have.
+    share: f64,
+}
+
+impl Carry {
+    /// Adds a pool's shares; how far each OSD of its tree is from what it should have in all.
+    fn level(&mut self, tree: &Tree, counts: Vec<f64>, shares: &[f64]) -> Level {
+        let mut level = Level { surplus: Vec::new(), tolerance: Vec::new() };
+        for ((leaf, count), share) in tree.leaves.iter().zip(counts).zip(shares) {
+            let carried = self.by_osd.entry(leaf.id).or_default();
+            carried.share += share;
+            level.surplus.push(carried.surplus + count - share);
+            level.tolerance.push((carried.share * TOLERANCE).max(1.0));
+        }
+        level
+    }
+
+    fn carry(&mut self, tree: &Tree, level: &Level) {
+        for (leaf, surplus) in tree.leaves.iter().zip(&level.surplus) {
+            self.by_osd.entry(leaf.id).or_default().surplus = *surplus;
+        }
+    }
+}
+
+struct Group {
+    /// Where the tree alone would put it.
+    crush: Vec<usize>,
+    /// Where it shall be, the primary first.
+    members: Vec<usize>,
+}
+
+/// The groups of one pool; OSDs are named by their position in the tree.
+struct Plan<'a> {
+    tree: &'a Tree,
+    groups: Vec<Group>,
+    /// For each OSD, the groups of which it is a member.
+    held: Vec<Vec<usize>>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(tree: &'a Tree, pool: &PoolRecord, present: &BTreeMap<PgId, PgTargetRecord>) -> Self {
+        let group = |index| {
+            let pg = PgId { pool: pool.id, index };
+            let crush = tree.chosen(pg, None);
+            let members = present.get(&pg).map_or_else(|| crush.clone(), |wish| tree.chosen(pg, Some(wish)));
+            Group { crush, members }
+        };
+        let groups: Vec<Group> = (0..pool.pg_num).map(group).collect();
+        let mut held = vec![Vec::new(); tree.leaves.len()];
+        for (index, group) in groups.iter().enumerate() {
+            group.members.iter().for_each(|leaf| held[*leaf].push(index));
+        }
+        Plan { tree, groups, held }
+    }
+
+    fn member_counts(&self) -> Vec<f64> {
+        self.held.iter().map(|groups| groups.len() as f64).collect()
+    }
+
+    fn primary_counts(&self) -> Vec<f64> {
+        let mut counts = vec![0.0; self.held.len()];
+        self.groups.iter().filter_map(|group| group.members.first()).for_each(|leaf| counts[*leaf] += 1.0);
+        counts
+    }
+
+    /// Every member of a group should be primary as often as the others.
+    fn fair_primaries(&self) -> Vec<f64> {
+        let mut shares = vec![0.0; self.held.len()];
+        for group in &self.groups {
+            group.members.iter().for_each(|leaf| shares[*leaf] += 1.0 / group.members.len() as f64);
+        }
+        shares
+    }
+
+    fn changes(
+        &self,
+        pool: PoolId,
+        present: &BTreeMap<PgId, PgTargetRecord>,
+        changes: &mut BTreeMap<PgId, Option<PgTargetRecord>>,
+    ) {
+        for (index, group) in (0..).zip(&self.groups) {
+            let pg = PgId { pool, index };
+            let members = group.members.iter().map(|leaf| self.tree.leaves[*leaf].id).collect();
+            let wanted =
+                (group.members != group.crush).then_some(PgTargetRecord { format: RECORD_FORMAT, members });
+            let is_present = present.get(&pg).map(|record| &record.members);
+            if is_present != wanted.as_ref().map(|record| &record.members) {
+                changes.insert(pg, wanted);
+            }
+        }
+    }
+}
+
+/// Moves copies.
+struct CopyMoves<'a, 'b> {
+    plan: &'b mut Plan<'a>,
+}
+
+impl Moves for CopyMoves<'_, '_> {
+    fn find(&self, from: usize, to: usize) -> Option<usize> {
+        let is_open = |index: &&usize| {
+            let others = self.plan.groups[**index].members.iter().filter(|leaf| **leaf != from);
+            others.into_iter().all(|leaf| !self.plan.tree.leaves[to].excludes(&self.plan.tree.leaves[*leaf]))
+        };
+        // A copy that goes back to where the tree wants it needs no record any more, and one that is
+        // elsewhere already needs no further one. The primary moves last.
+        let preference = |index: &&usize| {
+            let group = &self.plan.groups[**index];
+            let record = match (group.crush.contains(&from), group.crush.contains(&to)) {
+                (false, true) => 0,
+                (false, false) => 1,
+                (true, _) => 2,
+            };
+            (record, group.members.first() == Some(&from), **index)
+        };
+        self.plan.held[from].iter().filter(is_open).min_by_key(preference).copied()
+    }
+
+    fn apply(&mut self, index: usize, from: usize, to: usize) {
+        let group = &mut self.plan.groups[index];
+        group.members.iter_mut().filter(|leaf| **leaf == from).for_each(|leaf| *leaf = to);
+        self.plan.held[from].retain(|held| *held != index);
+        self.plan.held[to].push(index);
+    }
+}
+
+/// Makes another member the primary.
+struct PrimaryMoves<'a, 'b> {
+    plan: &'b mut Plan<'a>,
+}
+
+impl Moves for PrimaryMoves<'_, '_> {
+    fn find(&self, from: usize, to: usize) -> Option<usize> {
+        let is_open = |index: &&usize| {
+            let members = &self.plan.groups[**index].members;
+            members.first() == Some(&from) && members.contains(&to)
+        };
+        // Groups that have a record anyway first.
+        let preference = |index: &&usize| {
+            let group = &self.plan.groups[**index];
+            (group.members == group.crush, **index)
+        };
+        self.plan.held[from].iter().filter(is_open).min_by_key(preference).copied()
+    }
+
+    fn apply(&mut self, index: usize, _from: usize, to: usize) {
+        let members = &mut self.plan.groups[index].members;
+        let position = members.iter().position(|leaf| *leaf == to).expect("only members become primaries");
+        members.swap(0, position);
+    }
+}

@@ -1,0 +1,69 @@
+//! The members that a placement group should have.
+
+use std::collections::BTreeMap;
+
+use atoll_base::records::{OsdRecord, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT};
+use atoll_base::{Epoch, OsdId, PgId};
+
+use crate::straw2::{mix, straw};
+use crate::tree::Tree;
+
+/// The members that a placement group should have now, the primary first: what the balancer wants,
+/// or else what the CRUSH tree says. Fewer than the pool's size if there are too few failure
+/// domains.
+pub fn target(
+    pg: PgId,
+    pool: &PoolRecord,
+    osds: &BTreeMap<OsdId, OsdRecord>,
+    wanted: Option<&PgTargetRecord>,
+) -> Vec<OsdId> {
+    Tree::of_pool(pool, osds).target(pg, wanted)
+}
+
+/// The first record of a new placement group; none if there is no OSD for it.
+pub fn first_record(members: Vec<OsdId>) -> Option<PgRecord> {
+    Some(PgRecord {
+        format: RECORD_FORMAT,
+        epoch: Epoch(1),
+        primary: *members.first()?,
+        activated_epoch: Epoch(0),
+        last_active_members: Vec::new(),
+        members,
+    })
+}
+
+impl Tree {
+    /// As [`target`], for many groups of one pool.
+    pub fn target(&self, pg: PgId, wanted: Option<&PgTargetRecord>) -> Vec<OsdId> {
+        self.chosen(pg, wanted).into_iter().map(|leaf| self.leaves[leaf].id).collect()
+    }
+
+    /// Positions of the leaves of [`Self::target`].
+    pub(crate) fn chosen(&self, pg: PgId, wanted: Option<&PgTargetRecord>) -> Vec<usize> {
+        let mut chosen: Vec<usize> = Vec::with_capacity(self.copies());
+        // Of a wish that cannot be fulfilled any more the rest holds, so that only what is gone moves.
+        for leaf in wanted.iter().flat_map(|wanted| &wanted.members).filter_map(|id| self.position(*id)) {
+            if chosen.len() < self.size && self.may_join(leaf, &chosen) {
+                chosen.push(leaf);
+            }
+        }
+        if chosen.len() < self.copies() {
+            let key = mix(u64::from(pg.pool.0) << 32 | u64::from(pg.index));
+            let length = |leaf: &crate::tree::Leaf| straw(key, u64::from(leaf.id.0), leaf.weight);
+            let straws: Vec<f64> = self.leaves.iter().map(length).collect();
+            while chosen.len() < self.size {
+                let candidates = (0..self.leaves.len()).filter(|leaf| self.may_join(*leaf, &chosen));
+                let Some(best) = candidates.max_by(|one, other| straws[*one].total_cmp(&straws[*other])) else {
+                    break;
+                };
+                chosen.push(best);
+            }
+        }
+        chosen
+    }
+
+    /// Whether a leaf may hold a copy beside those that are chosen.
+    pub(crate) fn may_join(&self, leaf: usize, chosen: &[usize]) -> bool {
+        chosen.iter().all(|other| !self.leaves[leaf].excludes(&self.leaves[*other]))
+    }
+}

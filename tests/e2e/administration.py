@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""Administration of a running cluster: OSDs out, in, added, removed and moved, pools made, changed and
+removed, flags, settings, placement groups, health, and the coordinator. Nothing here waits for data
+to move: what is looked at is what shall be."""
+import json, os, signal
+
+from harness import Failed, expect, main, wait_for
+
+OSDS = 5
+
+
+def by_id(cluster):
+    return {osd["id"]: osd for osd in cluster.json("osd", "ls")}
+
+
+def refused(cluster, *arguments, words, code=1):
+    done = cluster.cli(*arguments, ok=None)
+    expect(done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    for word in words:
+        expect(word in done.stderr, f"{arguments}: '{word}' is not in: {done.stderr}")
+    expect("panicked" not in done.stderr, done.stderr)
+    return done.stderr.strip()[:140]
+
+
+def health(cluster):
+    """Exit code, and problems by their code."""
+    done = cluster.cli("health", "--json", ok=(0, 1, 2))
+    report = json.loads(done.stdout)
+    expect(["ok", "warning", "error"].index(report["status"]) == done.returncode, f"{done.returncode} {report}")
+    return done.returncode, {problem["code"]: problem for problem in report["problems"]}
+
+
+def help_texts(test):
+    with test.step("every command says what it does, and those with arguments have examples") as note:
+        commands = ["health", "osd ls", "osd tree", "osd out", "osd in", "osd reweight", "osd rm", "osd add", "osd set-location",
+                    "pool ls", "pool create", "pool set", "pool rm", "pg ls", "pg query", "pg map", "flag ls", "flag set",
+                    "flag unset", "settings ls", "settings set"]
+        for command in commands:
+            text = test.run(test.atoll, *command.split(), "--help").stdout
+            expect("--json" in text, f"{command}: no --json")
+            is_plain = command.endswith((" ls", " tree")) and command != "pg ls"
+            expect(is_plain or "Example" in text, f"{command}: no examples\n{text}")
+        completion = test.run(test.atoll, "completion", "bash").stdout
+        expect("set-location" in completion and "norebalance" in completion, "the completion does not know them")
+        note(f"{len(commands)} commands")
+
+
+def looking(test, cluster):
+    with test.step("OSDs, tree, pools and groups of a fresh cluster") as note:
+        osds = by_id(cluster)
+        expect(len(osds) == OSDS and all(osd["state"] == "up" and not osd["is_out"] for osd in osds.values()), f"{osds}")
+        groups = cluster.json("pg", "ls")
+        expect(len(groups) == 64 and all(group["state"] == "active" for group in groups), f"{groups[:3]}")
+        for group in groups:
+            expect(len(set(group["members"])) == 3 and group["primary"] in group["members"], f"{group}")
+        expect(sum(osd["pgs"] for osd in osds.values()) == 3 * 64, f"{osds}")
+        expect(sum(osd["pgs_primary"] for osd in osds.values()) == 64, f"{osds}")
+        tree = cluster.json("osd", "tree")
+        expect([osd["id"] for host in tree for osd in host["osds"]] == list(range(OSDS)), f"{tree}")
+        expect(tree[0]["rack"] == tree[0]["zone"] == "default", f"{tree[0]}")
+        text = cluster.cli("osd", "tree").stdout
+        expect("rack default" in text and "osd.4" in text, text)
+        note(f"{len(groups)} groups")
+    with test.step("a group and an object are found"):
+        group = cluster.json("pg", "query", "1.1f")
+        expect(group["pool"] == "images" and group["epoch"] >= group["activated_epoch"] >= 1, f"{group}")
+        found = cluster.json("pg", "map", "some-object", "--pool", "objects")
+        expect(found == cluster.json("pg", "map", "some-object", "--pool", "objects"), "it moves about")
+        expect(found["pg"].startswith("2.") and found["primary"] in found["members"], f"{found}")
+        ours = cluster.json("pg", "ls", "--osd", "osd.2")
+        expect(ours and all(2 in group["members"] for group in ours), f"{ours[:2]}")
+        refused(cluster, "pg", "query", "9.1", words=["9.1", "atoll pg ls"])
+        refused(cluster, "pg", "query", "nine", words=["nine"], code=2)
+        refused(cluster, "pg", "map", "x", "--pool", "none", words=["none", "atoll pool ls"])
+    with test.step("a healthy cluster is healthy"):
+        wait_for("nothing is wrong", lambda: health(cluster)[0] == 0, 30)
+        expect(cluster.cli("health").stdout.splitlines()[0] == "ok", "the text says something else")
+
+
+def pools(test, cluster):
+    with test.step("a pool gets its groups from the coordinator, and is changed") as note:
+        pool = cluster.json("pool", "create", "extra", "--pg-num", "16", "--failure-domain", "osd")
+        expect(pool["redundancy"] == {"kind": "replicated", "size": 3, "min_size": 2}, f"{pool}")
+        groups = cluster.json("pg", "ls", "--pool", "extra")
+        expect(len(groups) == 16 and all(len(set(group["members"])) == 3 for group in groups), f"{groups[:3]}")
+        wait_for("its groups are active", lambda: all(group["state"] == "active" for group in cluster.json("pg", "ls", "--pool", "extra")))
+        changed = cluster.json("pool", "set", "extra", "size", "2")
+        expect(changed["redundancy"]["size"] == 2, f"{changed}")
+        expect(all(len(group["target"]) == 2 for group in cluster.json("pg", "ls", "--pool", "extra")), "the targets do not follow")
+        expect(cluster.json("pool", "set", "extra", "device_class", "any")["device_class"] is None, "a class is left")
+        cluster.cli("pool", "set", "extra", "name", "more")
+        expect("more" in cluster.cli("pool", "ls").stdout, "it has its old name")
+        note(refused(cluster, "pool", "set", "more", "pg_num", "32", words=["cannot be changed yet"]))
+    with test.step("wrong values are refused, and say what would be right"):
+        refused(cluster, "pool", "create", "more", words=["already"])
+        refused(cluster, "pool", "create", "odd", "--pg-num", "48", words=["power of two"])
+        refused(cluster, "pool", "create", "odd", "--size", "0", words=["1 to"])
+        refused(cluster, "pool", "create", "a/b", words=["a/b"])
+        refused(cluster, "pool", "set", "more", "min_size", "3", words=["min_size 3", "2 copies"])
+        refused(cluster, "pool", "set", "more", "size", "many", words=["many"])
+        refused(cluster, "pool", "set", "more", "failure_domain", "planet", words=["planet", "rack"])
+        refused(cluster, "pool", "set", "more", "colour", "red", words=["colour"], code=2)
+        refused(cluster, "pool", "set", "none", "size", "2", words=["none"])
+    with test.step("a pool is removed only if it is named twice, and the built-in ones never") as note:
+        note(refused(cluster, "pool", "rm", "more", words=["--yes-destroy more"]))
+        refused(cluster, "pool", "rm", "more", "--yes-destroy", "extra", words=["--yes-destroy more"])
+        refused(cluster, "pool", "rm", "images", "--yes-destroy", "images", words=["images"])
+        removed = cluster.json("pool", "rm", "more", "--yes-destroy", "more")
+        expect(not [group for group in cluster.json("pg", "ls") if group["pg"].startswith(f"{removed['id']}.")], "groups are left")
+        again = cluster.json("pool", "create", "extra", "--pg-num", "8", "--failure-domain", "osd")
+        expect(again["id"] > removed["id"], f"the number {removed['id']} is given again")
+        cluster.cli("pool", "rm", "extra", "--yes-destroy", "extra")
+
+
+def places(test, cluster):
+    with test.step("copies are spread over the racks that were named") as note:
+        cluster.json("pool", "create", "racks", "--pg-num", "16", "--failure-domain", "rack")
+        expect("POOL_TOO_FEW_DOMAINS" in health(cluster)[1], "all OSDs are in one rack, and nobody minds")
+        racks = {0: "ra", 1: "ra", 2: "rb", 3: "rb", 4: "rc"}
+        for osd, rack in racks.items():
+            cluster.cli("osd", "set-location", osd, "--host", f"host{osd}", "--rack", rack, "--zone", "east")
+        expect({osd["id"]: osd["rack"] for osd in by_id(cluster).values()} == racks, f"{by_id(cluster)}")
+        for group in cluster.json("pg", "ls", "--pool", "racks"):
+            expect({racks[osd] for osd in group["target"]} == {"ra", "rb", "rc"}, f"{group}")
+        expect("POOL_TOO_FEW_DOMAINS" not in health(cluster)[1], f"{health(cluster)}")
+        text = cluster.cli("osd", "tree").stdout
+        expect("zone east" in text and "rack rb" in text and "host host3" in text, text)
+        note("3 racks")
+        refused(cluster, "osd", "set-location", "0", words=["--host"])
+        refused(cluster, "osd", "set-location", "77", "--rack", "x", words=["osd.77"])
+        cluster.cli("pool", "rm", "racks", "--yes-destroy", "racks")
+
+
+def shares(test, cluster):
+    with test.step("an OSD that is out shall hold nothing, and gets its share back when it is in"):
+        before = by_id(cluster)[3]["pgs_target"]
+        expect(before > 0, "it has nothing")
+        cluster.cli("osd", "out", "osd.3")
+        expect(by_id(cluster)[3]["is_out"] and by_id(cluster)[3]["pgs_target"] == 0, f"{by_id(cluster)[3]}")
+        expect("OSD_OUT" in health(cluster)[1], f"{health(cluster)}")
+        cluster.cli("osd", "in", "3")
+        expect(not by_id(cluster)[3]["is_out"] and by_id(cluster)[3]["pgs_target"] > 0, f"{by_id(cluster)[3]}")
+    with test.step("weights decide shares"):
+        weight = by_id(cluster)[3]["weight"]
+        cluster.cli("osd", "reweight", "3", "0")
+        expect(by_id(cluster)[3]["pgs_target"] == 0, f"{by_id(cluster)[3]}")
+        cluster.cli("osd", "reweight", "3", weight)
+        expect(by_id(cluster)[3]["pgs_target"] > 0, f"{by_id(cluster)[3]}")
+        refused(cluster, "osd", "reweight", "3", "-1", words=["-1"])
+        refused(cluster, "osd", "out", "12", words=["osd.12", "atoll osd ls"])
+        refused(cluster, "osd", "out", "x", words=["osd.3"], code=2)
+
+
+def members(test, cluster):
+    with test.step("an OSD joins the running cluster", fatal=True) as note:
+        made = cluster.json("osd", "create", "--device", test.directory / "new-osd", "--size", "1G")
+        expect(made["id"] == OSDS and f"atoll osd add {OSDS}" in made["next"], f"{made}")
+        refused(cluster, "osd", "add", "9", words=["osd.9", "osd create"])
+        refused(cluster, "osd", "add", "0", words=["osd.0", "already"])
+        cluster.cli("osd", "add", OSDS, "--host", "new", "--rack", "rc", "--zone", "east")
+        wait_for("it runs", lambda: by_id(cluster)[OSDS]["state"] == "up", 30)
+        expect(by_id(cluster)[OSDS]["pgs_target"] > 0, "nothing shall move there")
+        expect(f"osd.{OSDS}" in cluster.children(), "the supervisor does not know it")
+        note(f"osd.{OSDS}")
+    with test.step("an OSD that groups count on is not removed; one that holds nothing is") as note:
+        note(refused(cluster, "osd", "rm", "1", words=["placement groups", "atoll osd out 1", "--lost"]))
+        expect(by_id(cluster)[1]["state"] == "up" and "osd.1" in cluster.children(), "it was stopped")
+        cluster.cli("osd", "out", OSDS)
+
+        def remove():
+            return cluster.cli("osd", "rm", OSDS, ok=(0, 1)).returncode == 0
+        wait_for("it holds nothing", remove, 120, 1)
+        expect(OSDS not in by_id(cluster), f"{by_id(cluster)}")
+        wait_for("its process has ended", lambda: f"osd.{OSDS}" not in cluster.children(), 20)
+        made = cluster.json("osd", "create", "--device", test.directory / "another-osd", "--size", "1G")
+        expect(made["id"] == OSDS + 1, f"numbers are given twice: {made}")
+
+
+def flags_and_settings(test, cluster):
+    with test.step("flags are set, shown as a warning, and taken back"):
+        cluster.cli("flag", "set", "noout", "norebalance")
+        expect([flag["flag"] for flag in cluster.json("flag", "ls")] == ["noout", "norebalance"], f"{cluster.json('flag', 'ls')}")
+        code, problems = health(cluster)
+        expect(code >= 1 and problems["FLAGS_SET"]["subjects"] == ["noout", "norebalance"], f"{code} {problems}")
+        expect(problems["FLAGS_SET"]["since_unix_ms"], "since when?")
+        expect(cluster.json("flag", "unset", "noout", "norebalance") == [], "a flag is left")
+        refused(cluster, "flag", "set", "nonsense", words=["noout"], code=2)
+    with test.step("settings are kept"):
+        expect(cluster.json("settings", "ls")["osd_down_out_seconds"] == 600, f"{cluster.json('settings', 'ls')}")
+        expect(cluster.json("settings", "set", "near_full_percent", "80")["near_full_percent"] == 80, "not set")
+        expect(cluster.json("settings", "ls")["near_full_percent"] == 80, "not kept")
+        refused(cluster, "settings", "set", "near_full_percent", "101", words=["101"])
+
+
+def balancer(test, cluster):
+    with test.step("the balancer wants groups elsewhere than chance has put them") as note:
+        cluster.cli("settings", "set", "balance_seconds", "1")
+
+        def wishes():
+            groups = [cluster.json("pg", "query", group["pg"]) for group in cluster.json("pg", "ls")]
+            return [group for group in groups if group["balancer_members"]]
+        found = wait_for("it wants something", wishes, 120, 1)
+        for group in found:
+            expect(group["target"] == group["balancer_members"] and len(set(group["target"])) == 3, f"{group}")
+        wanted = [osd["pgs_target"] for osd in by_id(cluster).values()]
+        note(f"{len(found)} of {len(cluster.json('pg', 'ls'))} groups; {min(wanted)} to {max(wanted)} groups for each OSD")
+
+
+def lost_osd(test, cluster):
+    cluster.cli("settings", "set", "osd_down_out_seconds", "2")
+    leader = wait_for("somebody coordinates", lambda: {"id": cluster.json("status")["coordinator"]}, 30)["id"]
+    pid = cluster.process_ids()[f"osd.{leader}"]
+    expect(pid in cluster.all_pids(), f"process {pid} is not one of this cluster's")
+    try:
+        with test.step("the coordinator hangs: another takes over, sees that it is down, and with noout leaves it in") as note:
+            cluster.cli("flag", "set", "noout")
+            os.kill(pid, signal.SIGSTOP)
+            wait_for("it counts as down", lambda: by_id(cluster)[leader]["state"] == "down", 30)
+            others = wait_for("another coordinates", lambda: {cluster.json("status")["coordinator"]} - {leader, None}, 30)
+            problem = wait_for("health names it", lambda: health(cluster)[1].get("OSD_DOWN"), 10)
+            expect(problem["subjects"] == [f"osd.{leader}"], f"{problem}")
+            wait_for("and since when", lambda: health(cluster)[1]["OSD_DOWN"]["since_unix_ms"], 10)
+            expect(health(cluster)[0] >= 1, "health is ok")
+            expect(not by_id(cluster)[leader]["is_out"], "it was marked out in spite of noout")
+            note(f"osd.{leader}, then osd.{others.pop()}")
+        with test.step("without noout it is marked out, and its groups shall move to others"):
+            cluster.cli("flag", "unset", "noout")
+            wait_for("it is out", lambda: by_id(cluster)[leader]["is_out_by_coordinator"], 30)
+            expect(by_id(cluster)[leader]["pgs_target"] == 0, f"{by_id(cluster)[leader]}")
+            expect("OSD_AUTO_OUT" in health(cluster)[1], f"{health(cluster)}")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    with test.step("when it is back it is in again, and all serves"):
+        wait_for("it is in", lambda: not by_id(cluster)[leader]["is_out"], 60)
+        wait_for("all groups serve", lambda: all(group["state"] == "active" for group in cluster.json("pg", "ls")), 120, 0.5)
+        left = {}
+
+        def is_healthy():
+            left["problems"] = health(cluster)
+            return left["problems"][0] == 0
+        try:
+            wait_for("nothing is wrong", is_healthy, 60, 0.5)
+        except Failed:
+            raise Failed(f"{left}") from None
+
+
+def scenario(test):
+    help_texts(test)
+    cluster = test.cluster(osds=OSDS, osd_size="1G")
+    with test.step(f"a cluster of {OSDS} OSDs", fatal=True) as note:
+        note(f"healthy after {cluster.up():.1f} s")
+    looking(test, cluster)
+    pools(test, cluster)
+    places(test, cluster)
+    shares(test, cluster)
+    flags_and_settings(test, cluster)
+    members(test, cluster)
+    balancer(test, cluster)
+    lost_osd(test, cluster)
+    with test.step("of a cluster that does not run, health says so"):
+        cluster.down()
+        code, problems = health(cluster)
+        expect(code == 2 and list(problems) == ["STATE_UNREACHABLE"], f"{code} {problems}")
+
+
+if __name__ == "__main__":
+    main(scenario)
