@@ -5,6 +5,7 @@
 mod check;
 mod crash;
 mod damage;
+mod directed;
 mod driver;
 mod full;
 mod fuzz;
@@ -13,7 +14,7 @@ mod model;
 mod random;
 mod regressions;
 mod scrub;
-
 mod simulated_disk;
+mod small;
 mod verify;
 mod workload;
