@@ -5,7 +5,8 @@
     tools/store_mutations.py fence log  # those whose names contain one of the words
 
 The tests must pass without a bug and fail with each of them. A bug may make a store loop or take
-memory without end, so each run is limited in both. Cargo builds into CARGO_TARGET_DIR or ./target.
+memory without end, so each run is limited in both. Copy and builds are in
+CARGO_TARGET_DIR/mutations or ./target/mutations.
 """
 
 import os
@@ -123,9 +124,10 @@ def failed_tests(output):
 def main():
     words = sys.argv[1:]
     chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation[0] for word in words)]
-    environment = dict(os.environ)
-    target = Path(environment.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
-    tree = target / "mutations"
+    place = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "mutations"
+    tree = place / "tree"
+    # Apart, so that nobody takes a store with a bug for the one that was built last.
+    environment = dict(os.environ, CARGO_TARGET_DIR=str(place / "build"))
     copy_of_the_tree(tree)
     if not words:
         passed, noticed = run(tree, environment)
