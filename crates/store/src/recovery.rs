@@ -176,7 +176,7 @@ impl Recovered {
             sequence += 1;
             self.replayed_records += 1;
             self.overlay.drop_down_to(REPLAYED_BYTES_MAX, u64::MAX);
-            self.metadata.tree.pages.evict(REPLAYED_BYTES_MAX);
+            self.metadata.tree.pages.evict(REPLAYED_BYTES_MAX, None);
         }
         refuse_what_later_records_deny(disk, &layout, &self.superblock, sequence)
     }

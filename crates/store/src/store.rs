@@ -187,7 +187,8 @@ impl Store {
     }
 
     /// Sets how much memory metadata pages and data that is not at its place yet may take. What
-    /// cannot be dropped yet counts too, and makes the store write it earlier.
+    /// cannot be dropped yet counts too, and makes the store write it earlier. Pages that an operation
+    /// needs at once are loaded however many they are.
     pub fn set_memory_budget(&mut self, page_bytes: u64, pending_bytes: u64) {
         self.page_budget_bytes = page_bytes;
         self.pending_budget_bytes = pending_bytes;
@@ -366,7 +367,7 @@ impl Store {
             self.start_checkpoint();
         }
         self.save_some_groups();
-        self.metadata.tree.pages.evict(self.page_budget_bytes);
+        self.metadata.tree.pages.evict(self.page_budget_bytes, self.loads.waiting_since());
         self.overlay.drop_down_to(self.pending_budget_bytes, self.wal.durable_through);
     }
 

@@ -174,7 +174,7 @@ proptest! {
                         harness.write_one();
                     }
                 }
-                Step::Evict => harness.tree.pages.evict(8 * BLOCK_BYTES as u64),
+                Step::Evict => harness.tree.pages.evict(8 * BLOCK_BYTES as u64, None),
             }
         }
         let all = harness.all();

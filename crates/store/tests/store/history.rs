@@ -280,9 +280,7 @@ impl History {
     fn change_budgets(&mut self) {
         let (pages, pending) = (self.random.below(4), self.random.below(3));
         let bytes = |choice: u64| [16 << 10, 64 << 10, 1 << 20, 64 << 20][choice as usize];
-        // What one transaction looks at must fit, or it never finds all of it in memory at once.
-        let least = if self.profile.omap_key_bytes > 1000 { 6 << 20 } else { 512 << 10 };
-        self.store.set_memory_budget(bytes(pages).max(least), bytes(pending) - (16 << 10));
+        self.store.set_memory_budget(bytes(pages), bytes(pending) - (16 << 10));
     }
 
     fn submit(&mut self) {

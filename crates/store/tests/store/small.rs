@@ -24,7 +24,8 @@ impl Small {
         Small { disk, store, state: ModelPg::default(), incarnation: 1 }
     }
 
-    fn prepare(&mut self, name: &str, change: impl FnOnce(&mut Builder)) -> Transaction {
+    /// A transaction that is not submitted yet.
+    pub fn prepare(&mut self, name: &str, change: impl FnOnce(&mut Builder)) -> Transaction {
         let mut builder = Builder::new(0, &ObjectName::new(name).unwrap(), &self.state);
         change(&mut builder);
         let (transaction, next) = builder.finish();
