@@ -24,6 +24,8 @@ SOURCE = Path("crates/store/src")
 MEMORY_BYTES = 14 << 30
 RUN_SECONDS = 300
 TEST = "cargo test --release -q -p atoll-store --lib --test store --no-fail-fast".split()
+# Short histories first: what they notice need not be looked for by the random ones.
+STAGES = [["--", "directed", "regressions", "little_memory", "metadata"], []]
 
 # Name of the bug, file, what stands there, what stands there instead.
 MUTATIONS = [
@@ -103,7 +105,15 @@ def run(tree: Path, environment):
     build = subprocess.run([*TEST, "--no-run"], cwd=tree, env=environment, capture_output=True, text=True)
     if build.returncode:
         sys.exit(f"it does not build:\n{build.stderr}")
-    process = subprocess.Popen(TEST, cwd=tree, env=environment, text=True, start_new_session=True,
+    for stage in STAGES:
+        passed, noticed = run_stage(stage, tree, environment)
+        if not passed:
+            break
+    return passed, noticed
+
+
+def run_stage(stage, tree: Path, environment):
+    process = subprocess.Popen([*TEST, *stage], cwd=tree, env=environment, text=True, start_new_session=True,
                                preexec_fn=limits, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         output, _ = process.communicate(timeout=RUN_SECONDS)

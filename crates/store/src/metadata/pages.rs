@@ -100,6 +100,11 @@ impl Pages {
         self.free_numbers = (first..self.count()).filter(|&number| !self.is_live(number)).collect();
     }
 
+    /// How many pages may still be added until there are `count_max`.
+    pub fn room(&self, count_max: u32) -> u32 {
+        count_max.saturating_sub(self.count()).saturating_add(self.free_numbers.len() as u32)
+    }
+
     /// Numbers given out so far, free ones included.
     pub fn count(&self) -> u32 {
         self.frames.len() as u32

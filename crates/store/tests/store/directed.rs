@@ -1,10 +1,10 @@
 //! Rules of checkpoints and of replay, each with the smallest history in which breaking it loses or
 //! invents something. Random histories come to some of them once in a very long time.
 
-use atoll_base::BLOCK_BYTES;
+use atoll_base::{BLOCK_BYTES, crc32c};
 use atoll_store::{Device, Disk, OpenError, Store, WAL_BYTES_MIN};
 
-use crate::model::{Builder, content};
+use crate::model::{Builder, ZEROS, content};
 use crate::small::{Small, is_record};
 
 /// What a write replaces in memory while a checkpoint runs is not applied any more, and its record is
@@ -53,12 +53,32 @@ fn freed_blocks_are_used_again_only_after_the_superblock() {
     small.submit("old", Builder::remove);
     small.store.flush();
     small.store.start_checkpoint();
-    // Large writes get whatever is free.
-    for index in 0..60 {
-        small.submit(&format!("new{index}"), |builder| builder.write(0, 40, 0, 1000 * index + 1, true));
+    // Until every block that is free has been written to.
+    for index in 0.. {
+        if small.store.is_full() {
+            break;
+        }
+        small.submit(&format!("new{index}"), |builder| builder.write(0, 1000, 0, ZEROS, false));
+        small.complete_all_but(is_record);
     }
-    small.complete_all_but(is_record);
     small.state = durable;
+    small.reopen();
+}
+
+/// Records that a checkpoint will make superfluous are needed until it is in force.
+#[test]
+fn the_log_is_not_overwritten_before_the_superblock() {
+    let mut small = Small::new();
+    let lap = WAL_BYTES_MIN / (17 * BLOCK_BYTES as u64);
+    for index in 0..2 * lap {
+        if !small.store.has_log_room() {
+            break;
+        }
+        small.submit("object", |builder| builder.write(0, 16, 0, 1 + 100 * index, true));
+        // The checkpoint that begins when the log is half full does not come to its end.
+        small.complete_all_but(|request| !is_record(request));
+    }
+    assert!(small.store.is_checkpointing());
     small.reopen();
 }
 
@@ -140,4 +160,35 @@ fn replay_does_not_write_to_blocks_that_were_freed() {
     let before = copies(&small);
     small.reopen();
     assert_eq!(copies(&small), before, "only the log may hold what was freed");
+}
+
+/// A record whose checksum is good is not believed either.
+#[test]
+fn a_record_that_writes_outside_the_data_is_damage() {
+    const HEADER_BYTES: usize = 52;
+    let mut small = Small::new();
+    small.submit("object", |builder| builder.write(0, 1, 0, 1, true));
+    small.settle();
+    let devices = [Device::Data, Device::Log]
+        .map(|device| small.disk.blocks(device).into_iter().map(move |block| (device, block)));
+    let is_log = |&(device, block): &(Device, u64)| small.disk.block(device, block).starts_with(b"AWAL");
+    let (device, place) = devices.into_iter().flatten().find(is_log).expect("there is one record");
+    let sound = small.disk.block(device, place);
+    let number = |from: usize| u32::from_le_bytes(sound[from..from + 4].try_into().unwrap());
+    let end = HEADER_BYTES + number(40) as usize;
+    // The text ends with the first block of the only run, its length, and the block's checksum.
+    assert_eq!(number(end - 8), 1);
+    for (block, is_sound) in [(number(end - 12), true), (0, false), (1, false), (u32::MAX - 1, false)] {
+        let mut bytes = sound;
+        bytes[end - 12..end - 8].copy_from_slice(&block.to_le_bytes());
+        let check = crc32c(&bytes[8..end]);
+        bytes[4..8].copy_from_slice(&check.to_le_bytes());
+        let mut disk = small.disk.clone();
+        disk.set_block(device, place, &bytes);
+        match Store::open(&mut disk, 9) {
+            Ok(_) => assert!(is_sound, "block {block}"),
+            Err(OpenError::Damaged { what: "the log", .. }) => assert!(!is_sound, "block {block}"),
+            Err(error) => panic!("block {block}: {error}"),
+        }
+    }
 }

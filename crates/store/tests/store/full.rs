@@ -17,6 +17,8 @@ struct Filled {
     state: ModelPg,
     /// Whether writes are checked first, as a primary does, or only submitted, as on a replica.
     is_primary: bool,
+    /// Most metadata pages, if that is to be what is full.
+    page_count_max: Option<u32>,
 }
 
 impl Filled {
@@ -24,7 +26,13 @@ impl Filled {
         let mut disk = Profile::random(&mut Random::new(2)).format();
         let mut store = Store::open(&mut disk, 1).unwrap();
         store.set_memory_budget(page_bytes, 0);
-        Filled { disk, store, state: ModelPg::default(), is_primary }
+        Filled { disk, store, state: ModelPg::default(), is_primary, page_count_max: None }
+    }
+
+    fn limit_pages(&mut self) {
+        if let Some(count_max) = self.page_count_max {
+            self.store.limit_pages(count_max);
+        }
     }
 
     fn turn(&mut self) {
@@ -92,6 +100,7 @@ impl Filled {
 
     fn reopen(&mut self, incarnation: u64) {
         self.store = Store::open(&mut self.disk, incarnation).expect("a full store opens");
+        self.limit_pages();
         self.verify();
     }
 
@@ -200,6 +209,28 @@ fn full_of_tiny_objects() {
         builder.write(0, 1, 4000, count | 1, true);
         String::new()
     });
+}
+
+/// The page table of a large device is full before the device is.
+#[test]
+fn full_of_metadata_pages() {
+    const RESERVED: u32 = 1 << 16;
+    for is_primary in [true, false] {
+        let mut filled = Filled::new(is_primary, 4 << 20);
+        filled.page_count_max = Some(RESERVED + 2000);
+        filled.limit_pages();
+        let count = filled.fill(|count, builder| {
+            builder.omap_set(format!("key{count:06}").into(), Bytes::from(vec![count as u8; 60_000]));
+            "index".into()
+        });
+        assert!(count > 50, "the page table was called full after {count} changes");
+        let usage = filled.store.usage();
+        assert!(usage.used_bytes < usage.total_bytes / 2, "{usage:?}");
+        filled.prove(|filled| {
+            let value = Bytes::from(vec![5; 1000]);
+            filled.write("more", |builder| builder.omap_set(Bytes::from_static(b"key"), value))
+        });
+    }
 }
 
 /// A group's own promises are taken even when nothing else is.
