@@ -11,6 +11,9 @@ use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{run, verify_group};
 use crate::workload::Profile;
 
+/// Metadata pages that clients may not take.
+const RESERVED_PAGES: u32 = 1 << 16;
+
 struct Filled {
     disk: SimulatedDisk,
     store: Store,
@@ -212,25 +215,35 @@ fn full_of_tiny_objects() {
 }
 
 /// The page table of a large device is full before the device is.
+fn full_of_metadata_pages(is_primary: bool, page_count_max: u32) -> Filled {
+    let mut filled = Filled::new(is_primary, 4 << 20);
+    filled.page_count_max = Some(page_count_max);
+    filled.limit_pages();
+    let count = filled.fill(|count, builder| {
+        builder.omap_set(format!("key{count:06}").into(), Bytes::from(vec![count as u8; 60_000]));
+        "index".into()
+    });
+    assert!(count > 50, "the page table was called full after {count} changes");
+    let usage = filled.store.usage();
+    assert!(usage.used_bytes < usage.total_bytes / 10, "{usage:?}");
+    filled
+}
+
 #[test]
-fn full_of_metadata_pages() {
-    const RESERVED: u32 = 1 << 16;
-    for is_primary in [true, false] {
-        let mut filled = Filled::new(is_primary, 4 << 20);
-        filled.page_count_max = Some(RESERVED + 2000);
-        filled.limit_pages();
-        let count = filled.fill(|count, builder| {
-            builder.omap_set(format!("key{count:06}").into(), Bytes::from(vec![count as u8; 60_000]));
-            "index".into()
-        });
-        assert!(count > 50, "the page table was called full after {count} changes");
-        let usage = filled.store.usage();
-        assert!(usage.used_bytes < usage.total_bytes / 2, "{usage:?}");
-        filled.prove(|filled| {
-            let value = Bytes::from(vec![5; 1000]);
-            filled.write("more", |builder| builder.omap_set(Bytes::from_static(b"key"), value))
-        });
-    }
+fn full_of_metadata_pages_on_a_primary() {
+    full_of_metadata_pages(true, RESERVED_PAGES + 2000).prove(|filled| {
+        let value = Bytes::from(vec![5; 1000]);
+        filled.write("more", |builder| builder.omap_set(Bytes::from_static(b"key"), value))
+    });
+}
+
+/// Replicas take half of what is reserved.
+#[test]
+fn full_of_metadata_pages_on_a_replica() {
+    let mut filled = full_of_metadata_pages(false, RESERVED_PAGES / 2 + 2000);
+    filled.verify();
+    filled.write("index1", Builder::remove).expect("deletes are always possible");
+    filled.reopen(2);
 }
 
 /// A group's own promises are taken even when nothing else is.
