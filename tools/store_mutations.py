@@ -76,7 +76,15 @@ MUTATIONS = [
     ("committed out of order", "group_commit.rs",
      "while self.wal.in_flight.front().is_some_and(|batch| batch.is_durable) {",
      "while self.wal.in_flight.front().is_some() {"),
+    ("places outside the data believed", "recovery.rs",
+     "blocks.find(|&block| !self.metadata.bitmap.covers(block))", "blocks.find(|_| false)"),
+    # Memory and room.
+    ("pages dropped that somebody waits with", "metadata/pages.rs", "|| is_needed {", "|| is_needed && false {"),
+    ("full page table ignored", "store.rs",
+     "self.reserve_blocks() || self.page_room() <= RESERVE_PAGES", "self.reserve_blocks()"),
     # Checksums and the like.
+    ("blocks outside the data believed", "metadata/changes.rs",
+     "!bitmap.covers(block.device_block)", "!bitmap.covers(block.device_block) && false"),
     ("bitmap not cleared", "metadata/mod.rs",
      "self.bitmap.set(&mut self.tree.pages, block, false);", "let _ = block;"),
     ("index block CRC not checked", "metadata/page_table.rs", "crc32c(bytes) == location.crc && ", ""),

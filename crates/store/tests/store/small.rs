@@ -1,7 +1,7 @@
 //! A store with one group, for short histories that are written out.
 
 use atoll_base::{BLOCK_BYTES, ObjectName, Transaction};
-use atoll_store::{Device, Disk, DiskOperation, DiskRequest, Store, StoreEvent};
+use atoll_store::{DEVICE_BYTES_MIN, Device, Disk, DiskOperation, DiskRequest, FormatOptions, Store, StoreEvent};
 
 use crate::model::{Builder, ModelPg, pg_id};
 use crate::random::Random;
@@ -19,7 +19,18 @@ pub struct Small {
 
 impl Small {
     pub fn new() -> Self {
-        let mut disk = Profile::random(&mut Random::new(1)).format();
+        Small::on(Profile::random(&mut Random::new(1)).format())
+    }
+
+    /// With a log device that holds `wal_bytes`.
+    pub fn with_log_apart(wal_bytes: u64) -> Self {
+        let mut disk = SimulatedDisk::new(DEVICE_BYTES_MIN, Some(wal_bytes + (1 << 20)));
+        let options = FormatOptions { store_id: [1; 16], wal_bytes, wal_is_apart: true };
+        Store::format(&mut disk, options).unwrap();
+        Small::on(disk)
+    }
+
+    fn on(mut disk: SimulatedDisk) -> Self {
         let store = Store::open(&mut disk, 1).unwrap();
         Small { disk, store, state: ModelPg::default(), incarnation: 1 }
     }
