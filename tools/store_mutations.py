@@ -145,7 +145,8 @@ def main():
     place = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "mutations"
     tree = place / "tree"
     # Apart, so that nobody takes a store with a bug for the one that was built last.
-    environment = dict(os.environ, CARGO_TARGET_DIR=str(place / "build"))
+    environment = dict(os.environ, CARGO_TARGET_DIR=str(place / "build"), CARGO_INCREMENTAL="1",
+                       CARGO_PROFILE_RELEASE_DEBUG="false")
     copy_of_the_tree(tree)
     if not words:
         passed, noticed = run(tree, environment)
