@@ -25,7 +25,7 @@ MEMORY_BYTES = 14 << 30
 RUN_SECONDS = 300
 TEST = "cargo test --release -q -p atoll-store --lib --test store --no-fail-fast".split()
 # Short histories first: what they notice need not be looked for by the random ones.
-STAGES = [["--", "directed", "regressions", "little_memory", "metadata"], []]
+STAGES = [["--", "directed::", "regressions::", "little_memory::", "metadata::"], []]
 
 # Name of the bug, file, what stands there, what stands there instead.
 MUTATIONS = [

@@ -4,7 +4,7 @@
 use atoll_base::{BLOCK_BYTES, crc32c};
 use atoll_store::{Device, Disk, OpenError, Store, WAL_BYTES_MIN};
 
-use crate::model::{Builder, ZEROS, content};
+use crate::model::{Builder, content};
 use crate::small::{Small, is_record};
 
 /// What a write replaces in memory while a checkpoint runs is not applied any more, and its record is
@@ -53,14 +53,7 @@ fn freed_blocks_are_used_again_only_after_the_superblock() {
     small.submit("old", Builder::remove);
     small.store.flush();
     small.store.start_checkpoint();
-    // Until every block that is free has been written to.
-    for index in 0.. {
-        if small.store.is_full() {
-            break;
-        }
-        small.submit(&format!("new{index}"), |builder| builder.write(0, 1000, 0, ZEROS, false));
-        small.complete_all_but(is_record);
-    }
+    small.fill_device(is_record);
     small.state = durable;
     small.reopen();
 }

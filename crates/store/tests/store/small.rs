@@ -3,7 +3,7 @@
 use atoll_base::{BLOCK_BYTES, ObjectName, Transaction};
 use atoll_store::{DEVICE_BYTES_MIN, Device, Disk, DiskOperation, DiskRequest, FormatOptions, Store, StoreEvent};
 
-use crate::model::{Builder, ModelPg, pg_id};
+use crate::model::{Builder, ModelPg, ZEROS, pg_id};
 use crate::random::Random;
 use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{look_and_submit, run, verify_group};
@@ -83,6 +83,18 @@ impl Small {
         self.incarnation += 1;
         self.store = Store::open(&mut self.disk, self.incarnation).unwrap();
         verify_group(&mut self.store, &mut self.disk, 0, &self.state, 1).unwrap();
+    }
+
+    /// Makes large writes until all blocks that were free have been given out, wherever the allocator
+    /// begins.
+    pub fn fill_device(&mut self, is_held_back: impl Fn(&DiskRequest) -> bool) {
+        for index in 0.. {
+            if self.store.is_full() {
+                return;
+            }
+            self.submit(&format!("large{index}"), |builder| builder.write(0, 1000, 0, ZEROS, false));
+            self.complete_all_but(&is_held_back);
+        }
     }
 
     /// Completes requests, and whatever follows from them, except those that are held back.
