@@ -9,6 +9,7 @@ memory without end, so each run is limited in both. Copy and builds are in
 CARGO_TARGET_DIR/mutations or ./target/mutations.
 """
 
+import fcntl
 import os
 import re
 import resource
@@ -147,6 +148,9 @@ def main():
     # Apart, so that nobody takes a store with a bug for the one that was built last.
     environment = dict(os.environ, CARGO_TARGET_DIR=str(place / "build"), CARGO_INCREMENTAL="1",
                        CARGO_PROFILE_RELEASE_DEBUG="false")
+    place.mkdir(parents=True, exist_ok=True)
+    lock = open(place / "lock", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
     copy_of_the_tree(tree)
     if not words:
         passed, noticed = run(tree, environment)
