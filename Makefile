@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 DATA ?= ./atoll-data
 
-.PHONY: demo test build packages test-packages lint unit e2e campaign
+.PHONY: demo test build packages test-packages lint unit e2e campaign mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -40,3 +40,7 @@ campaign: test-packages
 	ATOLL_DAMAGE_RUNS=200 ATOLL_FUZZ_RUNS=10000000 cargo test --release -q -p atoll-store --test store -- damage fuzz
 	ATOLL_SIM_RUNS=50000 cargo test --release -q -p atoll-sim --test seeds
 	ATOLL_CONFORMANCE_SEEDS=50 cargo test --release -q -p atoll-cluster --test conformance
+
+# Puts deliberate bugs into a copy of the store, one after the other: some test must notice each.
+mutations:
+	tools/store_mutations.py

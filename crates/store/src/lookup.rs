@@ -57,7 +57,21 @@ pub(crate) enum Waiter {
 #[derive(Default)]
 pub(crate) struct Loads {
     wishes: BTreeMap<LoadId, Wish>,
-    waiters: BTreeMap<u32, Vec<Waiter>>,
+    waiters: BTreeMap<u32, Waiters>,
+}
+
+/// Who waits for one page.
+struct Waiters {
+    /// The turn in which the first of them began.
+    since: u64,
+    waiters: Vec<Waiter>,
+}
+
+impl Loads {
+    /// The turn in which the longest wait for a page began.
+    pub fn waiting_since(&self) -> Option<u64> {
+        self.waiters.values().map(|waiters| waiters.since).min()
+    }
 }
 
 /// Most bytes of keys and values in one page of omap entries.
@@ -221,7 +235,9 @@ impl Store {
                 self.request(Purpose::Page { number }, DiskOperation::Read { offset, block_count: 1 });
             }
         }
-        self.loads.waiters.entry(needed).or_default().push(waiter);
+        let since = self.metadata.tree.pages.turn();
+        let waiters = self.loads.waiters.entry(needed).or_insert(Waiters { since, waiters: Vec::new() });
+        waiters.waiters.push(waiter);
     }
 
     /// A page has been read.
@@ -237,7 +253,8 @@ impl Store {
             self.usage.corrupt_block_count += 1;
             return self.poison(cause);
         }
-        for waiter in self.loads.waiters.remove(&number).unwrap_or_default() {
+        let waiters = self.loads.waiters.remove(&number);
+        for waiter in waiters.into_iter().flat_map(|waiters| waiters.waiters) {
             self.wake(waiter);
         }
     }

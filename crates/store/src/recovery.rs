@@ -176,7 +176,7 @@ impl Recovered {
             sequence += 1;
             self.replayed_records += 1;
             self.overlay.drop_down_to(REPLAYED_BYTES_MAX, u64::MAX);
-            self.metadata.tree.pages.evict(REPLAYED_BYTES_MAX);
+            self.metadata.tree.pages.evict(REPLAYED_BYTES_MAX, None);
         }
         refuse_what_later_records_deny(disk, &layout, &self.superblock, sequence)
     }
@@ -188,6 +188,12 @@ impl Recovered {
         home: RecordHome,
         mut data_block: usize,
     ) -> Result<usize, OpenError> {
+        let mut blocks = logged.placements.iter().flat_map(|placement| placement.blocks());
+        if let Some(block) = blocks.find(|&block| !self.metadata.bitmap.covers(block)) {
+            let detail =
+                format!("transaction {} writes to block {block}, which is outside the data", logged.number);
+            return Err(OpenError::Damaged { what: "the log", detail });
+        }
         let pg = self.pgs.entry(logged.transaction.pg).or_default();
         if logged.number > pg.applied_number {
             pg.record(logged.number, &logged.transaction);

@@ -13,7 +13,7 @@ use crate::group_commit::{Accepted, WAL_WRITES_IN_FLIGHT_MAX, Wal};
 use crate::groups::PgState;
 use crate::layout::Layout;
 use crate::lookup::{LoadId, Loads};
-use crate::metadata::page_table::PageTable;
+use crate::metadata::page_table::{PAGES_MAX, PageTable};
 use crate::metadata::{Metadata, ObjectKey, keys};
 use crate::overlay::{Home, Overlay, PendingBlock};
 use crate::plan::{Plan, check_prepared, plan, validate};
@@ -98,6 +98,8 @@ pub(crate) enum Purpose {
 /// Share of the device that clients may not fill, so that recovery and deletes always have room.
 const RESERVE_SHARE: u32 = 20;
 const RESERVE_BLOCKS_MIN: u32 = (96 << 20) / BLOCK_BYTES as u32;
+/// Numbers of metadata pages that clients may not take, for the same reasons.
+const RESERVE_PAGES: u32 = 1 << 16;
 
 /// Memory for metadata pages unless [`Store::set_memory_budget`] says otherwise.
 const PAGE_BUDGET_BYTES: u64 = 256 << 20;
@@ -129,6 +131,7 @@ pub struct Store {
     pub(crate) usage: StoreUsage,
     pub(crate) page_budget_bytes: u64,
     pub(crate) pending_budget_bytes: u64,
+    page_count_max: u32,
     pub(crate) accepted: BTreeMap<u64, Accepted>,
     /// Transactions that are not in the log's queue yet, in order, per placement group.
     pub(crate) pg_queues: BTreeMap<PgId, VecDeque<u64>>,
@@ -176,6 +179,7 @@ impl Store {
             usage: StoreUsage::default(),
             page_budget_bytes: PAGE_BUDGET_BYTES,
             pending_budget_bytes: PENDING_BUDGET_BYTES,
+            page_count_max: PAGES_MAX,
             accepted: BTreeMap::new(),
             pg_queues: BTreeMap::new(),
             pgs_with_segment: VecDeque::new(),
@@ -187,7 +191,8 @@ impl Store {
     }
 
     /// Sets how much memory metadata pages and data that is not at its place yet may take. What
-    /// cannot be dropped yet counts too, and makes the store write it earlier.
+    /// cannot be dropped yet counts too, and makes the store write it earlier. Pages that an operation
+    /// needs at once are loaded however many they are.
     pub fn set_memory_budget(&mut self, page_bytes: u64, pending_bytes: u64) {
         self.page_budget_bytes = page_bytes;
         self.pending_budget_bytes = pending_bytes;
@@ -223,12 +228,24 @@ impl Store {
 
     /// Whether clients must not add data.
     pub fn is_full(&self) -> bool {
-        self.allocator.free_count() <= self.reserve_blocks()
+        self.allocator.free_count() <= self.reserve_blocks() || self.page_room() <= RESERVE_PAGES
+    }
+
+    /// Metadata pages that may still be added: the page table has room for so many, which is less
+    /// than a large device has blocks.
+    fn page_room(&self) -> u32 {
+        self.metadata.tree.pages.room(self.page_count_max)
+    }
+
+    /// Lets tests fill the page table, which takes half a tebibyte of metadata otherwise.
+    #[doc(hidden)]
+    pub fn limit_pages(&mut self, count_max: u32) {
+        self.page_count_max = count_max;
     }
 
     /// Whether nothing must be added at all: the rest is for checkpoints, which free space.
     fn is_exhausted(&self) -> bool {
-        self.allocator.free_count() <= self.reserve_blocks() / 2
+        self.allocator.free_count() <= self.reserve_blocks() / 2 || self.page_room() <= RESERVE_PAGES / 2
     }
 
     /// Checks a client's write before it gets its place in the group's history. What it looks at is
@@ -366,7 +383,7 @@ impl Store {
             self.start_checkpoint();
         }
         self.save_some_groups();
-        self.metadata.tree.pages.evict(self.page_budget_bytes);
+        self.metadata.tree.pages.evict(self.page_budget_bytes, self.loads.waiting_since());
         self.overlay.drop_down_to(self.pending_budget_bytes, self.wal.durable_through);
     }
 

@@ -173,7 +173,7 @@ impl Superblock {
         }
         let layout = Layout::new(self.device_bytes, self.wal_bytes, self.wal_is_apart)?;
         let is_inside = |location: &Location| u64::from(location.block) < layout.data_start + layout.data_blocks;
-        let has_room = u64::from(self.page_count) <= PAGES_MAX;
+        let has_room = self.page_count <= PAGES_MAX;
         if self.wal_position >= layout.wal_blocks || !self.directories.iter().all(is_inside) || !has_room {
             let detail = "a position is outside its region".into();
             return Err(OpenError::Damaged { what: "the superblock", detail });

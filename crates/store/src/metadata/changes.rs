@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use atoll_base::CodecError;
+
 use super::keys::{self, PART_BYTES, SHARED_BLOCKS_PER_ENTRY};
 use super::pages::Cold;
 use super::records::{BlockMeta, Chunk, HOLE, ObjectInfo};
@@ -114,8 +116,14 @@ impl<'a> Changes<'a> {
     }
 
     pub fn chunk(&mut self, object: &[u8], index: usize) -> Result<Chunk, Unready> {
+        let bitmap = self.metadata.bitmap;
         let value = self.get(&keys::chunk(object, index))?;
-        Ok(value.map(Chunk::decode).transpose()?.unwrap_or_default())
+        let chunk = value.map(Chunk::decode).transpose()?.unwrap_or_default();
+        // Blocks are written to, freed and counted by what a chunk says of them.
+        match chunk.blocks.iter().find(|block| **block != HOLE && !bitmap.covers(block.device_block)) {
+            Some(block) => Err(CodecError::Invalid { what: "block", value: block.device_block.into() }.into()),
+            None => Ok(chunk),
+        }
     }
 
     pub fn set_chunk(&mut self, object: &[u8], index: usize, chunk: &Chunk) -> Result<(), Unready> {

@@ -16,7 +16,7 @@ pub(crate) const INDEX_ENTRIES: u32 = ((BLOCK_BYTES - HEADER_BYTES) / 8) as u32;
 /// Index blocks of the upper level that a superblock can refer to.
 pub(crate) const DIRECTORIES_MAX: usize = 480;
 /// Most pages of a store.
-pub(crate) const PAGES_MAX: u64 = DIRECTORIES_MAX as u64 * (INDEX_ENTRIES as u64) * (INDEX_ENTRIES as u64);
+pub(crate) const PAGES_MAX: u32 = DIRECTORIES_MAX as u32 * INDEX_ENTRIES * INDEX_ENTRIES;
 
 /// The index blocks: where they are, and which no longer say the truth.
 #[derive(Default)]

@@ -46,6 +46,8 @@ struct Frame {
     generation: u32,
     state: State,
     is_referenced: Cell<bool>,
+    /// The turn in which the page was looked at last, in as many bits as cost no memory.
+    looked_at: Cell<u16>,
 }
 
 type StableHash = BuildHasherDefault<DefaultHasher>;
@@ -66,6 +68,8 @@ pub(crate) struct Pages {
     /// Pages whose reading is under way.
     loading: BTreeSet<u32>,
     resident_count: usize,
+    /// Counts the calls of [`Pages::evict`].
+    turn: u64,
 }
 
 impl Pages {
@@ -80,19 +84,25 @@ impl Pages {
             set_aside: HashMap::default(),
             loading: BTreeSet::new(),
             resident_count: 0,
+            turn: 0,
         }
     }
 
     /// Adds the next number while the page table is loaded. Without a location it is not in use.
     pub fn add(&mut self, location: Location) {
         let state = if location.block == 0 { State::Free } else { State::Cold };
-        let is_referenced = Cell::new(false);
-        self.frames.push(Frame { page: None, location, generation: 0, state, is_referenced });
+        let (is_referenced, looked_at) = (Cell::new(false), Cell::new(0));
+        self.frames.push(Frame { page: None, location, generation: 0, state, is_referenced, looked_at });
     }
 
     /// The numbers from `first` on that are not in use may be given out from now on.
     pub fn collect_free_numbers(&mut self, first: u32) {
         self.free_numbers = (first..self.count()).filter(|&number| !self.is_live(number)).collect();
+    }
+
+    /// How many pages may still be added until there are `count_max`.
+    pub fn room(&self, count_max: u32) -> u32 {
+        count_max.saturating_sub(self.count()).saturating_add(self.free_numbers.len() as u32)
     }
 
     /// Numbers given out so far, free ones included.
@@ -132,6 +142,7 @@ impl Pages {
         frame.state = State::Dirty;
         frame.generation = generation;
         frame.is_referenced.set(true);
+        frame.looked_at.set(self.turn as u16);
         self.dirty.push(number);
         self.became_resident(number);
     }
@@ -161,6 +172,7 @@ impl Pages {
         match &frame.page {
             Some(page) => {
                 frame.is_referenced.set(true);
+                frame.looked_at.set(self.turn as u16);
                 Ok(page)
             }
             None => Err(Cold(vec![number])),
@@ -278,14 +290,29 @@ impl Pages {
         frame.page = Some(page);
         frame.state = State::Clean;
         frame.is_referenced.set(true);
+        frame.looked_at.set(self.turn as u16);
         self.became_resident(number);
         true
     }
 
+    /// The turn that lasts until the next call of [`Pages::evict`].
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
     /// Drops pages that were not used lately until the pages fit into `budget_bytes`, as far as
     /// possible and in small steps.
-    pub fn evict(&mut self, budget_bytes: u64) {
+    ///
+    /// Whoever waits for a page looks again at all others that it needs once the page is there. What
+    /// was looked at since the turn in which the longest wait began therefore stays, or an operation
+    /// that needs more pages than there is memory for would load them round and round for ever.
+    pub fn evict(&mut self, budget_bytes: u64, waiting_since: Option<u64>) {
         const STEPS_MAX: usize = 512;
+        let turn = self.turn;
+        self.turn += 1;
+        let age_max = waiting_since.map(|since| u16::try_from(turn - since).unwrap_or(u16::MAX));
+        let is_needed =
+            |looked_at: u16| age_max.is_some_and(|age_max| (turn as u16).wrapping_sub(looked_at) <= age_max);
         for _ in 0..STEPS_MAX.min(self.clock.len()) {
             if self.memory_bytes() <= budget_bytes {
                 return;
@@ -296,7 +323,8 @@ impl Pages {
                 // It was freed; its number may be in the clock again for a new page.
                 continue;
             }
-            if frame.state != State::Clean || frame.is_referenced.replace(false) {
+            let is_needed = is_needed(frame.looked_at.get());
+            if frame.state != State::Clean || frame.is_referenced.replace(false) || is_needed {
                 self.clock.push_back(number);
             } else {
                 frame.page = None;

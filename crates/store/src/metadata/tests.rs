@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, ObjectName, PgId, PoolId};
 use proptest::prelude::*;
 
 use super::page::PageKind;
 use super::pages::{Cold, Pages};
 use super::tree::Tree;
+use super::{Bitmap, BlockMeta, Changes, Chunk, Metadata, ObjectInfo, Unready, keys};
 
 /// A tree whose pages are written to and loaded from a map.
 struct Harness {
@@ -174,7 +175,7 @@ proptest! {
                         harness.write_one();
                     }
                 }
-                Step::Evict => harness.tree.pages.evict(8 * BLOCK_BYTES as u64),
+                Step::Evict => harness.tree.pages.evict(8 * BLOCK_BYTES as u64, None),
             }
         }
         let all = harness.all();
@@ -206,5 +207,26 @@ fn a_branch_copes_with_a_first_key_above_the_second() {
     assert!(all == harness.model, "{} of {} keys are there", all.len(), harness.model.len());
     for key in harness.model.keys() {
         assert!(harness.tree.get(key).unwrap().is_some());
+    }
+}
+
+/// Such an entry has a good checksum only if a bug wrote it; it must not become a panic.
+#[test]
+fn chunks_that_refer_to_blocks_outside_the_data_are_damage() {
+    let (first, count) = (100, 1000);
+    let object = keys::object(&keys::ObjectKey {
+        pg: PgId { pool: PoolId(1), index: 0 },
+        name: ObjectName::new("object").unwrap(),
+    });
+    for (device_block, is_sound) in [(99, false), (100, true), (1099, true), (1100, false), (u32::MAX, false)] {
+        let mut chunk = Chunk::default();
+        chunk.blocks[3] = BlockMeta { device_block, crc: 7 };
+        let mut tree = Harness::new().tree;
+        tree.put(&keys::header(&object), &ObjectInfo::default().encode()).unwrap();
+        tree.put(&keys::chunk(&object, 0), &chunk.encode()).unwrap();
+        let metadata = Metadata { tree, bitmap: Bitmap::new(first, count), object_count: 1 };
+        let removed = Changes::new(&metadata).remove_object(&object);
+        assert_eq!(removed.is_ok(), is_sound, "block {device_block}: {removed:?}");
+        assert!(is_sound || matches!(removed, Err(Unready::Damaged(_))), "block {device_block}: {removed:?}");
     }
 }

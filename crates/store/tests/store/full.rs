@@ -11,12 +11,17 @@ use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{run, verify_group};
 use crate::workload::Profile;
 
+/// Metadata pages that clients may not take.
+const RESERVED_PAGES: u32 = 1 << 16;
+
 struct Filled {
     disk: SimulatedDisk,
     store: Store,
     state: ModelPg,
     /// Whether writes are checked first, as a primary does, or only submitted, as on a replica.
     is_primary: bool,
+    /// Most metadata pages, if that is to be what is full.
+    page_count_max: Option<u32>,
 }
 
 impl Filled {
@@ -24,7 +29,13 @@ impl Filled {
         let mut disk = Profile::random(&mut Random::new(2)).format();
         let mut store = Store::open(&mut disk, 1).unwrap();
         store.set_memory_budget(page_bytes, 0);
-        Filled { disk, store, state: ModelPg::default(), is_primary }
+        Filled { disk, store, state: ModelPg::default(), is_primary, page_count_max: None }
+    }
+
+    fn limit_pages(&mut self) {
+        if let Some(count_max) = self.page_count_max {
+            self.store.limit_pages(count_max);
+        }
     }
 
     fn turn(&mut self) {
@@ -92,6 +103,7 @@ impl Filled {
 
     fn reopen(&mut self, incarnation: u64) {
         self.store = Store::open(&mut self.disk, incarnation).expect("a full store opens");
+        self.limit_pages();
         self.verify();
     }
 
@@ -200,6 +212,38 @@ fn full_of_tiny_objects() {
         builder.write(0, 1, 4000, count | 1, true);
         String::new()
     });
+}
+
+/// The page table of a large device is full before the device is.
+fn full_of_metadata_pages(is_primary: bool, page_count_max: u32) -> Filled {
+    let mut filled = Filled::new(is_primary, 4 << 20);
+    filled.page_count_max = Some(page_count_max);
+    filled.limit_pages();
+    let count = filled.fill(|count, builder| {
+        builder.omap_set(format!("key{count:06}").into(), Bytes::from(vec![count as u8; 60_000]));
+        "index".into()
+    });
+    assert!(count > 50, "the page table was called full after {count} changes");
+    let usage = filled.store.usage();
+    assert!(usage.used_bytes < usage.total_bytes / 10, "{usage:?}");
+    filled
+}
+
+#[test]
+fn full_of_metadata_pages_on_a_primary() {
+    full_of_metadata_pages(true, RESERVED_PAGES + 2000).prove(|filled| {
+        let value = Bytes::from(vec![5; 1000]);
+        filled.write("more", |builder| builder.omap_set(Bytes::from_static(b"key"), value))
+    });
+}
+
+/// Replicas take half of what is reserved.
+#[test]
+fn full_of_metadata_pages_on_a_replica() {
+    let mut filled = full_of_metadata_pages(false, RESERVED_PAGES / 2 + 2000);
+    filled.write("index1", Builder::remove).expect("deletes are always possible");
+    filled.verify();
+    filled.reopen(2);
 }
 
 /// A group's own promises are taken even when nothing else is.

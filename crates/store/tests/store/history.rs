@@ -12,6 +12,7 @@ use atoll_store::{
 use crate::model::{ModelObject, ModelPg, pg_id};
 use crate::random::Random;
 use crate::simulated_disk::SimulatedDisk;
+use crate::small::is_record;
 use crate::verify::{Damage, verify_group};
 use crate::workload::Profile;
 
@@ -256,9 +257,8 @@ impl History {
     }
 
     fn note_record(&mut self, request: &DiskRequest) {
-        const MAGIC: &[u8; 4] = b"AWAL";
         if let DiskOperation::Write { offset, segments, .. } = &request.operation
-            && segments[0].bytes().starts_with(MAGIC)
+            && is_record(request)
         {
             let number = |from: usize| u64::from_le_bytes(segments[0].bytes()[from..from + 8].try_into().unwrap());
             let (incarnation, sequence) = (number(8), number(16));
@@ -280,9 +280,7 @@ impl History {
     fn change_budgets(&mut self) {
         let (pages, pending) = (self.random.below(4), self.random.below(3));
         let bytes = |choice: u64| [16 << 10, 64 << 10, 1 << 20, 64 << 20][choice as usize];
-        // What one transaction looks at must fit, or it never finds all of it in memory at once.
-        let least = if self.profile.omap_key_bytes > 1000 { 6 << 20 } else { 512 << 10 };
-        self.store.set_memory_budget(bytes(pages).max(least), bytes(pending) - (16 << 10));
+        self.store.set_memory_budget(bytes(pages), bytes(pending) - (16 << 10));
     }
 
     fn submit(&mut self) {
@@ -357,6 +355,9 @@ impl History {
             return false;
         }
         let index = self.random.below(self.pending.len() as u64) as usize;
+        if self.profile.log_is_slow && is_record(&self.pending[index]) && self.random.chance(97) {
+            return false;
+        }
         let request = self.pending.swap_remove(index);
         let is_write = !matches!(request.operation, DiskOperation::Read { .. });
         let result = self.disk.execute(request.device, request.operation);

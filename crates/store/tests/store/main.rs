@@ -5,15 +5,17 @@
 mod check;
 mod crash;
 mod damage;
+mod directed;
 mod driver;
 mod full;
 mod fuzz;
 mod history;
+mod little_memory;
 mod model;
 mod random;
 mod regressions;
 mod scrub;
-
 mod simulated_disk;
+mod small;
 mod verify;
 mod workload;

@@ -1,75 +1,10 @@
 //! Bugs that were found and fixed, each with the smallest history that shows it.
 
-use atoll_base::{ObjectName, Transaction};
-use atoll_store::{Store, StoreEvent};
+use atoll_store::Store;
 
-use crate::model::{Builder, ModelPg, pg_id};
-use crate::random::Random;
-use crate::simulated_disk::SimulatedDisk;
-use crate::verify::{look_and_submit, run, verify_group};
-use crate::workload::Profile;
-
-/// One group, and what it must hold.
-struct Small {
-    disk: SimulatedDisk,
-    store: Store,
-    state: ModelPg,
-}
-
-impl Small {
-    fn new() -> Self {
-        let mut disk = Profile::random(&mut Random::new(1)).format();
-        let store = Store::open(&mut disk, 1).unwrap();
-        Small { disk, store, state: ModelPg::default() }
-    }
-
-    fn prepare(&mut self, name: &str, change: impl FnOnce(&mut Builder)) -> Transaction {
-        let mut builder = Builder::new(0, &ObjectName::new(name).unwrap(), &self.state);
-        change(&mut builder);
-        let (transaction, next) = builder.finish();
-        self.state = next;
-        transaction
-    }
-
-    fn submit(&mut self, name: &str, change: impl FnOnce(&mut Builder)) {
-        let transaction = self.prepare(name, change);
-        look_and_submit(&mut self.store, &mut self.disk, &transaction);
-    }
-
-    /// Completes everything that was begun.
-    fn settle(&mut self) {
-        while !self.is_settled() {
-            self.store.flush();
-            run(&mut self.store, &mut self.disk);
-        }
-    }
-
-    fn is_settled(&mut self) -> bool {
-        let wanted = self.state.log.len();
-        while let Some(event) = self.store.next_event() {
-            assert!(!matches!(event, StoreEvent::Poisoned { .. }), "{event:?}");
-        }
-        self.store.flush();
-        let mut requests = 0;
-        while let Some(request) = self.store.next_request() {
-            let result = atoll_store::Disk::execute(&mut self.disk, request.device, request.operation);
-            self.store.complete(request.id, result);
-            requests += 1;
-        }
-        requests == 0 && self.store.head(pg_id(0)).sequence == wanted as u64
-    }
-
-    fn checkpoint(&mut self) {
-        self.settle();
-        self.store.start_checkpoint();
-        self.settle();
-    }
-
-    fn reopen(&mut self) {
-        self.store = Store::open(&mut self.disk, 2).unwrap();
-        verify_group(&mut self.store, &mut self.disk, 0, &self.state, 1).unwrap();
-    }
-}
+use crate::model::Builder;
+use crate::small::{Small, is_superblock};
+use crate::verify::verify_group;
 
 /// `Store::close` flushed once: data of a large write that became durable only then never got into
 /// the log.
@@ -77,7 +12,7 @@ impl Small {
 fn closing_waits_for_large_writes() {
     let mut small = Small::new();
     small.submit("object", |builder| builder.write(0, 40, 0, 7, true));
-    let Small { mut disk, store, state } = small;
+    let Small { mut disk, store, state, .. } = small;
     store.close(&mut disk).unwrap();
     let mut store = Store::open(&mut disk, 2).unwrap();
     verify_group(&mut store, &mut disk, 0, &state, 1).unwrap();
@@ -128,22 +63,6 @@ fn the_last_write_of_a_transaction_wins_also_in_the_log() {
     verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
 }
 
-/// Completes one request; of those to the data device only what is not a superblock, if so wished.
-fn complete_next(small: &mut Small, pending: &mut Vec<atoll_store::DiskRequest>) -> bool {
-    while let Some(request) = small.store.next_request() {
-        pending.push(request);
-    }
-    let is_superblock = |request: &atoll_store::DiskRequest| {
-        matches!(request.operation, atoll_store::DiskOperation::Write { offset, .. }
-            if offset < 8192 && request.device == atoll_store::Device::Data)
-    };
-    let Some(index) = pending.iter().position(|request| !is_superblock(request)) else { return false };
-    let request = pending.swap_remove(index);
-    let result = atoll_store::Disk::execute(&mut small.disk, request.device, request.operation);
-    small.store.complete(request.id, result);
-    true
-}
-
 /// Replay showed the data of a small write of a transaction that the checkpoint held already,
 /// although the checkpoint had freed its block and a large write had got it since (seed 1147 of the
 /// test before this one found it).
@@ -155,15 +74,7 @@ fn replay_does_not_bring_back_small_writes_to_blocks_that_large_writes_got() {
     small.submit("old", Builder::remove);
     small.store.start_checkpoint();
     small.settle();
-    // Large writes get whatever is free; some of them get the blocks.
-    for index in 0..60 {
-        small.submit(&format!("new{index}"), |builder| builder.write(0, 40, 0, 1000 * index + 1, true));
-    }
-    let mut pending = Vec::new();
-    (0..1000).for_each(|_| {
-        small.store.flush();
-        complete_next(&mut small, &mut pending);
-    });
+    // Large writes get whatever is free, the blocks too.
+    small.fill_device(is_superblock);
     small.reopen();
-    verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
 }

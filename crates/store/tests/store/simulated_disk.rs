@@ -85,6 +85,12 @@ impl Medium {
         put(&mut self.durable, block, &Arc::new(merged));
     }
 
+    fn forget_unsynced(&mut self) {
+        self.unsynced = imbl::Vector::new();
+        self.current = self.durable.clone();
+        self.durable_at = imbl::OrdMap::new();
+    }
+
     fn crash(&mut self, random: &mut Random) {
         // Whole writes and torn ones; none, some or all of them.
         let (tear_percent, keep_percent) = (random.pick(&[0, 20, 100]), random.pick(&[0, 10, 50, 90, 100]));
@@ -146,6 +152,14 @@ impl SimulatedDisk {
             log.crash(random);
         }
         self.writes_left = None;
+    }
+
+    /// Cuts the power, and nothing that was not synced is kept.
+    pub fn forget_unsynced(&mut self) {
+        self.data.forget_unsynced();
+        if let Some(log) = &mut self.log {
+            log.forget_unsynced();
+        }
     }
 
     // ---- damage -----------------------------------------------------------------------------

@@ -24,6 +24,8 @@ pub struct Profile {
     /// Length of small writes in blocks, at most.
     pub small_blocks: u64,
     pub large_blocks: u64,
+    /// Whether records of the log take long, so that much happens beside each of them.
+    pub log_is_slow: bool,
     /// Transactions before the first power cut.
     pub prologue: u64,
 }
@@ -40,6 +42,7 @@ impl Profile {
             omap_percent: random.pick(&[10, 30]),
             small_blocks: random.pick(&[1, 4, 16]),
             large_blocks: random.pick(&[20, 40, 80]),
+            log_is_slow: random.chance(30),
             prologue: random.pick(&[0, 50, 400, 1500]),
         };
         match random.below(4) {

@@ -1,0 +1,106 @@
+//! Operations that look at more metadata pages than the store has memory for must come to an end
+//! nevertheless.
+
+use atoll_base::Transaction;
+use atoll_store::{Disk, ObjectKey, StoreError, StoreEvent, Wish};
+
+use crate::model::Builder;
+use crate::small::Small;
+
+/// Disk requests after which an operation that loads a few hundred pages must be over.
+const REQUESTS_MAX: usize = 10_000;
+
+/// An object whose omap takes hundreds of pages, none of which is in memory.
+fn large_omap() -> Small {
+    let mut small = Small::new();
+    for batch in 0..30 {
+        small.submit("object", |builder| {
+            for index in 0..20 {
+                let key = format!("key{batch:03}{index:03}").into_bytes().into();
+                builder.omap_set(key, vec![1; 1200].into());
+            }
+        });
+    }
+    small.checkpoint();
+    small.store.set_memory_budget(0, 0);
+    (0..8).for_each(|_| small.store.flush());
+    assert!(small.store.usage().metadata_memory_bytes < 64 << 10);
+    small
+}
+
+/// Does one disk request after the other, with a flush behind each, until something has happened.
+fn next_event(small: &mut Small, requests: &mut usize) -> StoreEvent {
+    loop {
+        if let Some(event) = small.store.next_event() {
+            return event;
+        }
+        small.store.flush();
+        let request = small.store.next_request().expect("something is under way");
+        let result = small.disk.execute(request.device, request.operation);
+        small.store.complete(request.id, result);
+        *requests += 1;
+        assert!(*requests < REQUESTS_MAX, "pages are loaded round and round");
+    }
+}
+
+fn remove(small: &mut Small) -> Transaction {
+    small.prepare("object", Builder::remove)
+}
+
+fn wish(transaction: &Transaction) -> Wish {
+    Wish::Write {
+        pg: transaction.pg,
+        object: transaction.object.clone(),
+        conditions: Vec::new(),
+        mutations: transaction.mutations.clone(),
+    }
+}
+
+#[test]
+fn a_wish_is_granted() {
+    let mut small = large_omap();
+    let transaction = remove(&mut small);
+    let load = small.store.load(wish(&transaction));
+    let event = next_event(&mut small, &mut 0);
+    assert!(matches!(event, StoreEvent::Loaded(id) if id == load), "{event:?}");
+    small.store.submit(&transaction).expect("everything was loaded");
+    small.settle();
+    small.reopen();
+}
+
+/// As a replica does: it finds out what is missing by trying.
+#[test]
+fn trying_again_comes_to_an_end() {
+    let mut small = large_omap();
+    let transaction = remove(&mut small);
+    let mut requests = 0;
+    while let Err(error) = small.store.submit(&transaction) {
+        let StoreError::Cold(cold) = error else { panic!("{error}") };
+        small.store.load(Wish::Pages(cold));
+        let event = next_event(&mut small, &mut requests);
+        assert!(matches!(event, StoreEvent::Loaded(_)), "{event:?}");
+    }
+    small.settle();
+    small.reopen();
+}
+
+#[test]
+fn a_scrub_comes_to_an_end() {
+    let mut small = large_omap();
+    let transaction = remove(&mut small);
+    small.store.scrub(ObjectKey { pg: transaction.pg, name: transaction.object }, true);
+    let event = next_event(&mut small, &mut 0);
+    assert!(matches!(event, StoreEvent::Scrubbed { result: Ok(_), .. }), "{event:?}");
+}
+
+/// Memory is given back when nobody waits any more.
+#[test]
+fn what_was_loaded_is_dropped_again() {
+    let mut small = large_omap();
+    let transaction = remove(&mut small);
+    small.store.load(wish(&transaction));
+    next_event(&mut small, &mut 0);
+    assert!(small.store.usage().metadata_memory_bytes > 200 * 4096);
+    (0..8).for_each(|_| small.store.flush());
+    assert!(small.store.usage().metadata_memory_bytes < 64 << 10);
+}
