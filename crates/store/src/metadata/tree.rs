@@ -31,11 +31,16 @@ pub(crate) struct Tree {
 impl Tree {
     /// The value of a key.
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
+        Ok(self.get_with_leaf(key)?.0)
+    }
+
+    /// The value of a key, and the leaf that has it or would have it.
+    pub fn get_with_leaf(&self, key: &[u8]) -> Result<(Option<&[u8]>, u32), Cold> {
         let mut number = self.root;
         for _ in 0..DEPTH_MAX {
             let page = self.pages.get(number)?;
             if page.is_leaf() {
-                return Ok(page.search(key).ok().map(|index| page.value(index)));
+                return Ok((page.search(key).ok().map(|index| page.value(index)), number));
             }
             number = page.child(page.child_index(key));
         }
@@ -117,6 +122,17 @@ impl Tree {
             number = child;
         }
         panic!("metadata page {} leads to itself", self.root);
+    }
+
+    /// As [`Tree::put`], for whoever remembers the leaf. If it has the key, it is the right one still.
+    pub fn put_in(&mut self, leaf: u32, key: &[u8], value: &[u8]) -> Result<(), Cold> {
+        let page = self.pages.get(leaf).ok().filter(|page| page.is_leaf());
+        if let Some(Ok(index)) = page.map(|page| page.search(key))
+            && self.pages.get_mut(leaf).replace(index, value)
+        {
+            return Ok(());
+        }
+        self.put(key, value)
     }
 
     /// Sets the value of a key.
