@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use atoll_base::BlockBuffer;
+use atoll_base::{BLOCK_BYTES, BlockBuffer};
 use atoll_osd::{BlockingDevice, DeviceKey};
 use atoll_reactor::DirectFile;
 use atoll_store::{FormatOptions, Store};
@@ -80,7 +80,9 @@ impl Target {
 
     /// Takes another place for the log.
     pub fn claim_log(&mut self, path: &Path, wipe: bool) -> Result<(), BenchError> {
-        let region = Region { path: path.into(), offset: 0, size_bytes: self.log_bytes, is_scratch: false };
+        // A log of its own has a mark before it.
+        let size_bytes = self.log_bytes + BLOCK_BYTES as u64;
+        let region = Region { path: path.into(), offset: 0, size_bytes, is_scratch: false };
         if path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
             if !wipe {
                 return Err(refuse(path, "its whole content would be lost; say --wipe if that is meant"));

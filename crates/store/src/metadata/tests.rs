@@ -208,3 +208,21 @@ fn a_branch_copes_with_a_first_key_above_the_second() {
         assert!(harness.tree.get(key).unwrap().is_some());
     }
 }
+
+/// Objects that are written as a whole, one after the other in each of many groups.
+#[test]
+fn keys_that_come_in_order_leave_full_pages_behind() {
+    let mut harness = Harness::new();
+    let mut bytes = 0;
+    for number in 0_u64..512 {
+        let mut object = vec![2, (number % 64) as u8];
+        object.extend(format!("image.00000000000000000000000000000001.{number:016x}").bytes());
+        for chunk in 0..=64_u8 {
+            let value = vec![7; if chunk == 0 { 31 } else { 577 }];
+            bytes += value.len();
+            harness.tree.put(&[&object[..], &[chunk]].concat(), &value).unwrap();
+        }
+    }
+    let share = bytes as f64 / (harness.tree.pages.count() as usize * BLOCK_BYTES) as f64;
+    assert!(share > 0.7, "{:.0}% of the pages' bytes are values", share * 100.0);
+}
