@@ -58,7 +58,8 @@ pub(crate) struct Overlay {
 impl Overlay {
     pub fn get(&self, device_block: u32) -> Option<Newest<'_>> {
         if let Some(PendingBlock { buffer, home, .. }) = self.blocks.get(&device_block) {
-            let bytes = buffer.as_ref().map(|(buffer, index)| &buffer.as_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES]);
+            let bytes =
+                buffer.as_ref().map(|(buffer, index)| &buffer.as_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES]);
             return Some(Newest { bytes, home: *home });
         }
         let (first, run) = self.runs.range(..=device_block).next_back()?;

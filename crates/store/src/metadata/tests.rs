@@ -26,7 +26,7 @@ impl Harness {
         pages.add(super::pages::Location::default());
         pages.create_as(0, PageKind::Leaf);
         Harness {
-            tree: Tree { pages, root: 0 },
+            tree: Tree::new(pages, 0),
             device: BTreeMap::new(),
             next_block: 1,
             frozen: Vec::new(),
@@ -87,7 +87,7 @@ impl Harness {
         for number in 0..self.tree.pages.count() {
             pages.add(self.tree.pages.location(number));
         }
-        let tree = Tree { pages, root: 0 };
+        let tree = Tree::new(pages, 0);
         let mut reopened = Harness { tree, ..Harness::new() };
         reopened.device = self.device.clone();
         if reopened.tree.pages.is_live(0) {

@@ -138,7 +138,9 @@ fn lose_or_misdirect_a_write(is_lost: bool, counts: &Counts) {
             let target = misdirected(&mut history, device, offset, block_count).filter(|_| !is_lost);
             if let Some(target) = target {
                 match &mut request.operation {
-                    DiskOperation::Write { offset, .. } | DiskOperation::WriteBytes { offset, .. } => *offset = target,
+                    DiskOperation::Write { offset, .. } | DiskOperation::WriteBytes { offset, .. } => {
+                        *offset = target
+                    }
                     DiskOperation::Read { .. } | DiskOperation::Sync => unreachable!(),
                 }
                 history.disk.execute(device, request.operation).unwrap();
