@@ -490,6 +490,12 @@ pub struct StoreBenchArguments {
     /// Encrypt the device at rest (LUKS2, with a key that is thrown away)
     #[arg(long)]
     pub luks: bool,
+    /// Put the log on this file or block device instead
+    #[arg(long, value_name = "PATH")]
+    pub log_device: Option<PathBuf>,
+    /// Size of the log
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, default_value = "256M")]
+    pub log_size: u64,
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,

@@ -22,6 +22,8 @@ pub fn run(arguments: StoreBenchArguments) -> anyhow::Result<()> {
         with_fio: arguments.fio,
         memory_bytes: arguments.memory,
         with_luks: arguments.luks,
+        log_device: arguments.log_device,
+        log_bytes: arguments.log_size,
     };
     let rounds = bench.rounds;
     let prepared = bench.prepare(&progress_bar("filling"))?;
@@ -99,5 +101,11 @@ fn print_store_figures(figures: &StoreFigures) {
             durable + later
         );
     }
-    println!("  resident memory {}", format_size(figures.resident_bytes));
+    println!(
+        "  resident memory {}, at most {}; metadata pages {}; waited for {:.0} times per 100 operations",
+        format_size(figures.resident_bytes),
+        format_size(figures.resident_bytes_max),
+        format_size(figures.metadata_bytes),
+        figures.loading_percent,
+    );
 }

@@ -52,6 +52,10 @@ pub struct StoreBench {
     pub memory_bytes: Option<u64>,
     /// Whether the store is inside a LUKS2 volume with a key that is thrown away.
     pub with_luks: bool,
+    /// A file or block device that holds the log instead. Its content is lost.
+    pub log_device: Option<PathBuf>,
+    /// Size of the log.
+    pub log_bytes: u64,
 }
 
 const PREFILL: Workload = Workload { block_bytes: OBJECT_BYTES_MAX, pattern: AccessPattern::Write, depth: 8 };
@@ -89,6 +93,10 @@ impl StoreBench {
         let objects_bytes = objects.count() as u64 * OBJECT_BYTES_MAX;
         let mut target =
             Target::claim(&self.device, self.size_bytes, self.with_fio.then_some(objects_bytes), self.wipe)?;
+        target.log_bytes = self.log_bytes;
+        if let Some(path) = &self.log_device {
+            target.claim_log(path, self.wipe)?;
+        }
         target.key = self.with_luks.then(DeviceKey::ephemeral);
         let (done, all) = (Cell::new(0), target.layout_bytes() + objects_bytes);
         let mut advance = |bytes| {

@@ -65,9 +65,15 @@ impl Osd {
             }
             for pg in std::mem::take(&mut self.dirty) {
                 self.run_group(pg);
+                // Data of large writes need not wait for what else the turn brings.
+                self.start_requests();
             }
         }
         self.store.flush();
+        self.start_requests();
+    }
+
+    fn start_requests(&mut self) {
         while let Some(request) = self.store.next_request() {
             let operation = crate::device::file_operation(request.operation);
             self.reactor.start_file(self.devices.file(request.device), request.id, operation);

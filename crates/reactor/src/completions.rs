@@ -11,11 +11,15 @@ use crate::buffers::GatheredSend;
 use crate::connection::{Connection, ConnectionId, ListenerId};
 use crate::reactor::{CloseCause, Event, Operation, Reactor, set_no_delay};
 
+/// Completions that one turn takes. What they give rise to goes out before more are taken: with
+/// all of them at once the device would have nothing to do while they are dealt with, and then
+/// everything again.
+const TURN_COMPLETIONS_MAX: usize = 8;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Reactor {
     pub(crate) fn take_completions(&mut self) {
-        let completions: Vec<cqueue::Entry> = self.ring.completion().collect();
+        let completions: Vec<cqueue::Entry> = self.ring.completion().take(TURN_COMPLETIONS_MAX).collect();
         for completion in completions {
             let slot = completion.user_data() as usize;
             if cqueue::more(completion.flags()) {
@@ -73,6 +77,10 @@ impl Reactor {
             }
             Operation::FileWrite { tag, length_bytes, .. } => {
                 let result = outcome.and_then(|length| whole(length, length_bytes)).map(|()| None);
+                self.events.push_back(Event::File { tag, result });
+            }
+            Operation::FileWriteBytes { tag, bytes } => {
+                let result = outcome.and_then(|length| whole(length, bytes.len())).map(|()| None);
                 self.events.push_back(Event::File { tag, result });
             }
             Operation::FileSync { tag } => {

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use bytes::Bytes;
 
 use crate::at_rest::{AtRest, SectorCipher};
 use crate::reactor::FilePieces;
@@ -102,6 +103,15 @@ impl DirectFile {
         match &self.at_rest {
             None => pieces,
             Some(at_rest) => at_rest.seal_pieces(offset, &pieces),
+        }
+    }
+
+    /// What to submit for a write of these bytes: sealed, and where `O_DIRECT` can take it from.
+    pub(crate) fn seal_bytes(&self, offset: u64, bytes: Bytes) -> Bytes {
+        match &self.at_rest {
+            Some(at_rest) => Bytes::from_owner(at_rest.seal(offset, &bytes)),
+            None if bytes.as_ptr().addr().is_multiple_of(BLOCK_BYTES) => bytes,
+            None => Bytes::from_owner(BlockBuffer::from_bytes(&bytes)),
         }
     }
 

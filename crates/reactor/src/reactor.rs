@@ -95,6 +95,14 @@ pub enum FileOperation {
         /// Whether completion means durability (RWF_DSYNC).
         durable: bool,
     },
+    /// Write whole blocks, durably, from wherever in memory they are. If they are not where the
+    /// device can take them from, they are copied.
+    WriteBytes {
+        /// Offset in bytes.
+        offset: u64,
+        /// What to write.
+        bytes: Bytes,
+    },
     /// fdatasync.
     Sync,
 }
@@ -106,11 +114,14 @@ pub(crate) enum Operation {
     Send { connection: ConnectionId, send: GatheredSend },
     FileRead { file: FileId, tag: u64, offset: u64, buffer: BlockBuffer },
     FileWrite { tag: u64, length_bytes: usize, _pieces: FilePieces, _vectors: Box<[libc::iovec]> },
+    FileWriteBytes { tag: u64, bytes: Bytes },
     FileSync { tag: u64 },
     Wake { _counter: Box<u64> },
 }
 
 const RING_ENTRIES: u32 = 1024;
+/// Bytes of file operations that are worth a system call of their own before the turn ends.
+const START_BYTES: usize = 256 << 10;
 
 /// One event loop. All its methods are for the thread that made it.
 pub struct Reactor {
@@ -119,6 +130,8 @@ pub struct Reactor {
     pub(crate) free_slots: Vec<usize>,
     /// Entries that did not fit into the submission queue yet.
     pub(crate) backlog: VecDeque<squeue::Entry>,
+    /// Bytes of the file operations among them.
+    backlog_file_bytes: usize,
     pub(crate) connections: HashMap<ConnectionId, Connection>,
     /// Connections that may have something to send or receive.
     pub(crate) touched: BTreeSet<ConnectionId>,
@@ -164,6 +177,7 @@ impl Reactor {
             operations: Vec::new(),
             free_slots: Vec::new(),
             backlog: VecDeque::new(),
+            backlog_file_bytes: 0,
             connections: HashMap::new(),
             touched: BTreeSet::new(),
             listeners: BTreeMap::new(),
@@ -200,6 +214,7 @@ impl Reactor {
     }
 
     fn push_backlog(&mut self) -> io::Result<()> {
+        self.backlog_file_bytes = 0;
         while !self.backlog.is_empty() {
             let mut queue = self.ring.submission();
             while let Some(entry) = self.backlog.front() {
@@ -413,7 +428,8 @@ impl Reactor {
         FileId(self.files.len() - 1)
     }
 
-    /// Starts a file operation; [`Event::File`] with the same tag follows.
+    /// Starts a file operation; [`Event::File`] with the same tag follows. Large ones are under way
+    /// when this returns, so that the device works on them while the caller prepares the next.
     pub fn start_file(&mut self, file: FileId, tag: u64, operation: FileOperation) {
         let target = &self.files[file.0];
         let descriptor = types::Fd(target.as_raw_fd());
@@ -425,6 +441,7 @@ impl Reactor {
                 let entry = opcode::Read::new(descriptor, bytes.as_mut_ptr(), bytes.len() as u32)
                     .offset(target.device_offset(offset))
                     .build();
+                self.backlog_file_bytes += block_count * BLOCK_BYTES;
                 self.submit(Operation::FileRead { file, tag, offset, buffer }, entry);
             }
             FileOperation::Write { offset, pieces, durable } => {
@@ -435,19 +452,33 @@ impl Reactor {
                     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
                 };
                 let vectors: Box<[libc::iovec]> = pieces.iter().map(vector).collect();
-                let length_bytes = vectors.iter().map(|vector| vector.iov_len).sum();
+                let length_bytes: usize = vectors.iter().map(|vector| vector.iov_len).sum();
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 let entry = opcode::Writev::new(descriptor, vectors.as_ptr(), vectors.len() as u32)
                     .offset(device_offset)
                     .rw_flags(flags)
                     .build();
+                self.backlog_file_bytes += length_bytes;
                 let operation = Operation::FileWrite { tag, length_bytes, _pieces: pieces, _vectors: vectors };
                 self.submit(operation, entry);
+            }
+            FileOperation::WriteBytes { offset, bytes } => {
+                let bytes = target.seal_bytes(offset, bytes);
+                let entry = opcode::Write::new(descriptor, bytes.as_ptr(), bytes.len() as u32)
+                    .offset(target.device_offset(offset))
+                    .rw_flags(libc::RWF_DSYNC)
+                    .build();
+                self.backlog_file_bytes += bytes.len();
+                self.submit(Operation::FileWriteBytes { tag, bytes }, entry);
             }
             FileOperation::Sync => {
                 let entry = opcode::Fsync::new(descriptor).flags(types::FsyncFlags::DATASYNC).build();
                 self.submit(Operation::FileSync { tag }, entry);
             }
+        }
+        if self.backlog_file_bytes >= START_BYTES {
+            // What cannot be started now goes with the turn, which meets the same error.
+            let _ = self.push_backlog().and_then(|()| self.ring.submit());
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
 use atoll_reactor::{DirectFile, Event, FileOperation, Reactor, SectorCipher};
+use bytes::Bytes;
 
 const DATA_OFFSET: u64 = 3 * BLOCK_BYTES as u64;
 
@@ -78,6 +79,60 @@ fn a_cipher_is_used_by_the_blocking_way_and_by_the_ring() {
     assert_eq!(shared.as_slice(), blocks(&[3, 4, 5]).as_slice(), "the store's buffer stays plain");
     reactor.start_file(id, 2, FileOperation::Read { offset: BLOCK_BYTES as u64, block_count: 4 });
     assert_eq!(ring(&mut reactor).unwrap().as_slice(), blocks(&[1, 5, 3, 4]).as_slice());
+}
+
+#[test]
+fn bytes_are_written_from_wherever_they_are() {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    // Large enough to be started before the turn ends.
+    let count = 100;
+    let values: Vec<u8> = (0..count as u8).collect();
+    for (is_aligned, with_cipher) in [(true, false), (false, false), (true, true), (false, true)] {
+        let path = directory.path().join("device");
+        std::fs::write(&path, vec![0; (count + 4) * BLOCK_BYTES]).unwrap();
+        let file = DirectFile::open(&path).unwrap();
+        let (file, skipped) = match with_cipher {
+            true => (file.with_cipher(Box::new(XorCipher), DATA_OFFSET), 4),
+            false => (file, 1),
+        };
+        let mut reactor = Reactor::new().unwrap();
+        let id = reactor.add_file(file);
+        let buffer = blocks(&values);
+        let bytes = match is_aligned {
+            true => Bytes::from_owner(buffer),
+            false => Bytes::from([&[7][..], buffer.as_slice()].concat()).slice(1..),
+        };
+        reactor.start_file(id, 1, FileOperation::WriteBytes { offset: BLOCK_BYTES as u64, bytes });
+        assert!(ring(&mut reactor).is_none());
+        let key = |sector: u8| if with_cipher { 0x5a ^ (sector + 1) } else { 0 };
+        let expected: Vec<u8> = values.iter().map(|&value| value ^ key(value)).collect();
+        assert_eq!(raw_blocks(&path)[skipped..][..count], expected);
+    }
+}
+
+#[test]
+fn a_turn_takes_some_completions_and_leaves_none_behind() {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = directory.path().join("device");
+    std::fs::write(&path, vec![0; BLOCK_BYTES]).unwrap();
+    let mut reactor = Reactor::new().unwrap();
+    let id = reactor.add_file(DirectFile::open(&path).unwrap());
+    let mut tags = std::collections::BTreeSet::new();
+    for tag in 0..100 {
+        reactor.start_file(id, tag, FileOperation::Read { offset: 0, block_count: 1 });
+        tags.insert(tag);
+    }
+    let mut turns = 0;
+    while !tags.is_empty() {
+        let mut events = Vec::new();
+        reactor.poll(None, &mut events).unwrap();
+        for event in events {
+            let Event::File { tag, .. } = event else { panic!("{event:?}") };
+            assert!(tags.remove(&tag));
+        }
+        turns += 1;
+    }
+    assert!(turns > 10, "what a few completions give rise to must not wait for all");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use bytes::Bytes;
 
 /// Blocks of a buffer that take part in a write.
 #[derive(Clone)]
@@ -43,8 +44,29 @@ pub enum DiskOperation {
         /// Whether completion means durability.
         durable: bool,
     },
+    /// Write bytes that may lie anywhere in memory, durably, as above. Whoever does it copies or
+    /// encrypts them on the way to where the device takes them from.
+    WriteBytes {
+        /// Offset in bytes.
+        offset: u64,
+        /// What to write: whole blocks.
+        bytes: Bytes,
+    },
     /// Make everything written before durable (fdatasync).
     Sync,
+}
+
+impl DiskOperation {
+    /// For writes: the offset in bytes, and the pieces that are written one after the other.
+    pub fn written(&self) -> Option<(u64, Vec<&[u8]>)> {
+        match self {
+            DiskOperation::Write { offset, segments, .. } => {
+                Some((*offset, segments.iter().map(Segment::bytes).collect()))
+            }
+            DiskOperation::WriteBytes { offset, bytes } => Some((*offset, vec![bytes])),
+            DiskOperation::Read { .. } | DiskOperation::Sync => None,
+        }
+    }
 }
 
 /// Most segments in one write: well below the kernel's limit of 1,024 I/O vectors.

@@ -85,8 +85,8 @@ impl Store {
             texts.push(accepted.encoded.clone());
             reserved_blocks += accepted.reserved_blocks;
             let block_count = accepted.inline_blocks();
-            if block_count > 0 {
-                segments.push(Segment { buffer: Arc::clone(&accepted.plan.data), first_block: 0, block_count });
+            if let Some(data) = accepted.plan.inline_data().filter(|data| !data.is_empty()) {
+                segments.push(Segment { buffer: Arc::clone(data), first_block: 0, block_count });
                 data_blocks += block_count;
             }
             numbers.push(number);
@@ -116,7 +116,7 @@ impl Store {
     fn note_places(&mut self, numbers: &[u64], sequence: u64, mut log_block: u64) {
         for &number in numbers {
             let plan = &self.accepted[&number].plan;
-            if plan.is_inline {
+            if plan.inline_data().is_some() {
                 for block in plan.blocks() {
                     self.overlay.logged(block, number, sequence, log_block);
                     log_block += 1;
@@ -171,9 +171,7 @@ impl Store {
         let accepted = self.accepted.get_mut(&number).expect("a transaction waits for its data");
         accepted.data_writes_left -= 1;
         if accepted.data_writes_left == 0 {
-            for block in accepted.plan.blocks() {
-                self.overlay.remove_if_from(block, number);
-            }
+            accepted.plan.runs().for_each(|run| self.overlay.remove_run(run));
             let pg = accepted.pg;
             self.move_to_log(pg);
         }
@@ -197,7 +195,7 @@ impl Store {
 
 impl Accepted {
     fn inline_blocks(&self) -> usize {
-        if self.plan.is_inline { self.plan.data.block_count() } else { 0 }
+        self.plan.inline_data().map_or(0, |data| data.block_count())
     }
 }
 

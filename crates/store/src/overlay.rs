@@ -1,13 +1,17 @@
 //! Blocks whose newest bytes are not at their place yet: small writes that are in the log, and large
 //! writes that are on their way to the device. They are kept in order of their place, so that a
 //! checkpoint applies them sorted. When they take too much memory, the bytes of those in the log are
-//! dropped and read back from there.
+//! dropped and read back from there. Large writes are kept as runs: a run of blocks lasts until its
+//! data is durable, and what a small write changes in it meanwhile comes first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeFrom;
 use std::sync::Arc;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use bytes::Bytes;
+
+use crate::allocator::Run;
 
 /// Where the newest bytes of a block are, besides memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,24 +37,48 @@ pub(crate) struct PendingBlock {
     pub home: Home,
 }
 
-impl PendingBlock {
-    pub fn bytes(&self) -> Option<&[u8]> {
-        let (buffer, index) = self.buffer.as_ref()?;
-        Some(&buffer.as_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES])
-    }
+/// What is known of a block's newest bytes.
+pub(crate) struct Newest<'a> {
+    /// The bytes. `None` when they were dropped.
+    pub bytes: Option<&'a [u8]>,
+    pub home: Home,
 }
 
 #[derive(Default)]
 pub(crate) struct Overlay {
     blocks: BTreeMap<u32, PendingBlock>,
+    /// Data of large writes by its first block.
+    runs: BTreeMap<u32, Bytes>,
+    runs_bytes: usize,
     /// Blocks with bytes in memory and in the log, oldest first; some may be gone since.
     droppable: VecDeque<(u32, u64)>,
     in_memory: usize,
 }
 
 impl Overlay {
-    pub fn get(&self, device_block: u32) -> Option<&PendingBlock> {
-        self.blocks.get(&device_block)
+    pub fn get(&self, device_block: u32) -> Option<Newest<'_>> {
+        if let Some(PendingBlock { buffer, home, .. }) = self.blocks.get(&device_block) {
+            let bytes =
+                buffer.as_ref().map(|(buffer, index)| &buffer.as_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES]);
+            return Some(Newest { bytes, home: *home });
+        }
+        let (first, run) = self.runs.range(..=device_block).next_back()?;
+        let bytes = run.get((device_block - first) as usize * BLOCK_BYTES..)?.get(..BLOCK_BYTES)?;
+        Some(Newest { bytes: Some(bytes), home: Home::Place })
+    }
+
+    /// Shows a large write's data that goes to these fresh blocks.
+    pub fn insert_run(&mut self, (first, length): Run, bytes: Bytes) {
+        assert!(self.blocks.range(first..first + length).next().is_none(), "fresh blocks have no other bytes");
+        self.runs_bytes += bytes.len();
+        let before = self.runs.insert(first, bytes);
+        assert!(before.is_none(), "fresh blocks have no other bytes");
+    }
+
+    /// The data of a large write is at its place.
+    pub fn remove_run(&mut self, (first, _): Run) {
+        let bytes = self.runs.remove(&first).expect("a run is shown until its data is written");
+        self.runs_bytes -= bytes.len();
     }
 
     pub fn insert(&mut self, device_block: u32, pending: PendingBlock) {
@@ -88,7 +116,6 @@ impl Overlay {
     pub fn logged(&mut self, device_block: u32, number: u64, sequence: u64, log_block: u64) {
         if let Some(pending) = self.blocks.get_mut(&device_block)
             && pending.number == number
-            && pending.home != Home::Place
         {
             if pending.home == Home::NoRecord {
                 self.droppable.push_back((device_block, number));
@@ -97,19 +124,19 @@ impl Overlay {
         }
     }
 
-    /// Number of pending blocks.
+    /// Number of blocks that small writes have changed.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Pending blocks from a place on, in order.
+    /// Those blocks from a place on, in order.
     pub fn range(&self, from: RangeFrom<u32>) -> impl Iterator<Item = (u32, &PendingBlock)> {
         self.blocks.range(from).map(|(block, pending)| (*block, pending))
     }
 
     /// Bytes of data in memory.
     pub fn memory_bytes(&self) -> u64 {
-        (self.in_memory * BLOCK_BYTES) as u64
+        (self.in_memory * BLOCK_BYTES + self.runs_bytes) as u64
     }
 
     /// Drops the oldest bytes that are durable in the log until the rest fits.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use atoll_base::limits::OBJECT_BYTES_MAX;
 use atoll_base::{BLOCK_BYTES, BlockBuffer, CodecError, Mutation, PgId, Reader, Transaction, Writer, crc32c};
+use bytes::Bytes;
 
 use crate::allocator::{Allocator, Run, Zone};
 use crate::error::StoreError;
@@ -26,12 +27,52 @@ pub(crate) struct Placement {
     fresh_blocks: Vec<u32>,
 }
 
+/// The payload, each write padded to whole blocks.
+pub(crate) enum Data {
+    /// It rides in the log, and is brought to its place later.
+    Inline(Arc<BlockBuffer>),
+    /// It goes straight to its place. These are the client's own bytes, unless they had to be padded:
+    /// they are copied only once, on their way to the device.
+    Direct(Bytes),
+}
+
+impl Data {
+    fn new(transaction: &Transaction, block_count: usize) -> Self {
+        let payload = &transaction.payload;
+        if block_count * BLOCK_BYTES <= INLINE_BYTES_MAX {
+            return Data::Inline(Arc::new(padded(transaction, block_count)));
+        }
+        if payload.len() == block_count * BLOCK_BYTES {
+            return Data::Direct(payload.clone());
+        }
+        Data::Direct(Bytes::from_owner(padded(transaction, block_count)))
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Data::Inline(buffer) => buffer.as_slice(),
+            Data::Direct(bytes) => bytes,
+        }
+    }
+}
+
+fn padded(transaction: &Transaction, block_count: usize) -> BlockBuffer {
+    let mut data = BlockBuffer::for_overwriting(block_count);
+    let (mut rest, mut output) = (&transaction.payload[..], data.as_mut_slice());
+    for mutation in &transaction.mutations {
+        let Mutation::Write { length, .. } = mutation else { continue };
+        let (bytes, after) = rest.split_at(*length as usize);
+        let (blocks, blocks_after) = output.split_at_mut(bytes.len().next_multiple_of(BLOCK_BYTES));
+        blocks[..bytes.len()].copy_from_slice(bytes);
+        blocks[bytes.len()..].fill(0);
+        (rest, output) = (after, blocks_after);
+    }
+    data
+}
+
 /// A transaction's data and its places.
 pub(crate) struct Plan {
-    /// The payload, each write padded to whole blocks.
-    pub data: Arc<BlockBuffer>,
-    /// Whether the data rides in the log.
-    pub is_inline: bool,
+    pub data: Data,
     /// One for each `Write` mutation.
     pub placements: Vec<Placement>,
 }
@@ -40,6 +81,19 @@ impl Plan {
     /// The device blocks of all writes, in the order of the data.
     pub fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.placements.iter().flat_map(Placement::blocks)
+    }
+
+    /// The runs of all writes, in the order of the data.
+    pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        self.placements.iter().flat_map(|placement| placement.runs.iter().copied())
+    }
+
+    /// The data that rides in the log.
+    pub fn inline_data(&self) -> Option<&Arc<BlockBuffer>> {
+        match &self.data {
+            Data::Inline(buffer) => Some(buffer),
+            Data::Direct(_) => None,
+        }
     }
 }
 
@@ -178,27 +232,21 @@ pub(crate) fn plan(
         let end = (offset + u64::from(*length)).div_ceil(CHUNK_BYTES);
         changes.look_at_chunks(&object, (offset / CHUNK_BYTES) as usize, end as usize)?;
     }
-    let mut data = BlockBuffer::for_overwriting(block_count as usize);
+    let data = Data::new(transaction, block_count as usize);
+    let mut blocks = data.as_slice().chunks_exact(BLOCK_BYTES);
     let mut places = Vec::new();
-    let (mut payload_position, mut first_block) = (0, 0);
     for mutation in &transaction.mutations {
         let Mutation::Write { offset, length, .. } = mutation else { continue };
-        let length = *length as usize;
-        let count = length.div_ceil(BLOCK_BYTES);
-        let blocks = &mut data.as_mut_slice()[first_block * BLOCK_BYTES..(first_block + count) * BLOCK_BYTES];
-        blocks[..length].copy_from_slice(&transaction.payload[payload_position..payload_position + length]);
-        blocks[length..].fill(0);
-        let crcs: Vec<u32> = blocks.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
+        let count = (*length as usize).div_ceil(BLOCK_BYTES);
+        let crcs: Vec<u32> = blocks.by_ref().take(count).map(crc32c).collect();
         let reused = match may_reuse {
             true => blocks_to_reuse(&mut changes, &object, (offset / BLOCK) as usize, count, may_share)?,
             false => vec![None; count],
         };
         places.push((reused, crcs));
-        payload_position += length;
-        first_block += count;
     }
     let placements = allocate(places, allocator)?;
-    let plan = Plan { data: Arc::new(data), is_inline, placements };
+    let plan = Plan { data, placements };
     match change(transaction, &object, &plan.placements, changes) {
         Ok(prepared) => Ok((plan, prepared)),
         Err(unready) => {

@@ -145,11 +145,10 @@ impl Store {
         let Some(info) = self.metadata.info(&object)? else { return Ok(None) };
         let end = info.size_bytes.min(order.offset.saturating_add(u64::from(order.length)));
         let data_bytes = end.saturating_sub(order.offset) as usize;
-        let first_block = (order.offset / BLOCK_BYTES as u64) as usize;
-        let block_count = data_bytes.div_ceil(BLOCK_BYTES);
+        let (expected, seals) = self.metadata.blocks_and_seals(&object, &info, order.offset, data_bytes as u64)?;
         Ok(Some(ReadInProgress {
             order: order.clone(),
-            from_device: vec![false; block_count],
+            from_device: vec![false; expected.len()],
             uses_log: false,
             output: None,
             pieces_left: 0,
@@ -157,8 +156,8 @@ impl Store {
             data_bytes,
             object_bytes: info.size_bytes,
             version: info.version,
-            seals: self.metadata.seals(&object, &info, order.offset, data_bytes as u64)?,
-            expected: self.metadata.blocks(&object, first_block, block_count)?,
+            seals,
+            expected,
         }))
     }
 
@@ -171,7 +170,7 @@ impl Store {
                 continue;
             }
             if let Some(pending) = self.overlay.get(meta.device_block) {
-                match (pending.bytes(), pending.home) {
+                match (pending.bytes, pending.home) {
                     (Some(bytes), _) => {
                         let output = read.output.get_or_insert_with(|| BlockBuffer::zeroed(read.expected.len()));
                         output.as_mut_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(bytes);

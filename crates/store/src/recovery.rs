@@ -301,7 +301,7 @@ pub(crate) fn load_checkpoint(
     }
     pages.collect_free_numbers(root + 1);
     let object_count = superblock.object_count;
-    Ok((page_table, Metadata { tree: Tree { pages, root }, bitmap, object_count }))
+    Ok((page_table, Metadata { tree: Tree::new(pages, root), bitmap, object_count }))
 }
 
 struct RecordHome<'a> {

@@ -202,7 +202,7 @@ impl Store {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         for (index, meta) in reading.expected.iter().enumerate().filter(|(_, meta)| **meta != HOLE) {
             if let Some(pending) = self.overlay.get(meta.device_block) {
-                match (pending.bytes(), pending.home) {
+                match (pending.bytes, pending.home) {
                     (Some(bytes), _) if crc32c(bytes) == meta.crc => {}
                     (None, Home::Log { block, .. }) => {
                         reading.from_log[index] = true;

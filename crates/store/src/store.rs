@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, LogEntry, Mutation, PgId, Transaction, Version};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, LogEntry, Mutation, PgId, Transaction, Version};
+use bytes::Bytes;
 
 use crate::allocator::Allocator;
 use crate::checkpoint::Checkpoint;
-use crate::disk::{Device, DiskOperation, DiskRequest, DiskResult, Segment};
+use crate::disk::{Device, DiskOperation, DiskRequest, DiskResult};
 use crate::error::StoreError;
 use crate::group_commit::{Accepted, WAL_WRITES_IN_FLIGHT_MAX, Wal};
 use crate::groups::PgState;
@@ -16,7 +17,7 @@ use crate::lookup::{LoadId, Loads};
 use crate::metadata::page_table::{PAGES_MAX, PageTable};
 use crate::metadata::{Metadata, ObjectKey, keys};
 use crate::overlay::{Home, Overlay, PendingBlock};
-use crate::plan::{Plan, check_prepared, plan, validate};
+use crate::plan::{Data, Plan, check_prepared, plan, validate};
 use crate::read::{ReadData, ReadError, ReadPiece, Reads};
 use crate::scrub::{ScrubError, ScrubPiece, ScrubResult, Scrubs};
 use crate::superblock::Superblock;
@@ -309,10 +310,15 @@ impl Store {
         self.freed.extend(&prepared.freed);
         self.metadata.apply(prepared);
         self.record_in_group(number, transaction);
-        self.show_in_overlay(number, &plan);
-        let data_writes_left = if plan.is_inline { 0 } else { self.write_data(number, &plan) };
+        let data_writes_left = match &plan.data {
+            Data::Inline(data) => {
+                self.show_in_overlay(number, &plan, data);
+                0
+            }
+            Data::Direct(bytes) => self.write_data(number, &plan, bytes),
+        };
         let encoded = encode_transaction(number, transaction, &plan);
-        let inline_blocks = if plan.is_inline { plan.data.block_count() } else { 0 };
+        let inline_blocks = plan.inline_data().map_or(0, |data| data.block_count());
         let reserved_blocks = record_blocks(encoded.len(), inline_blocks);
         self.wal.reserved_blocks += reserved_blocks;
         let pg = transaction.pg;
@@ -346,23 +352,22 @@ impl Store {
         self.changed_pgs.insert(pg);
     }
 
-    fn show_in_overlay(&mut self, number: u64, plan: &Plan) {
-        let home = if plan.is_inline { Home::NoRecord } else { Home::Place };
+    fn show_in_overlay(&mut self, number: u64, plan: &Plan, data: &Arc<BlockBuffer>) {
         for (index, block) in plan.blocks().enumerate() {
-            let buffer = Some((Arc::clone(&plan.data), index));
-            self.overlay.insert(block, PendingBlock { buffer, number, home });
+            let buffer = Some((Arc::clone(data), index));
+            self.overlay.insert(block, PendingBlock { buffer, number, home: Home::NoRecord });
         }
     }
 
-    fn write_data(&mut self, number: u64, plan: &Plan) -> usize {
-        let mut first_block = 0;
+    fn write_data(&mut self, number: u64, plan: &Plan, data: &Bytes) -> usize {
+        let mut position = 0;
         let mut count = 0;
-        for &(start, length) in plan.placements.iter().flat_map(|placement| &placement.runs) {
-            let segment = Segment { buffer: Arc::clone(&plan.data), first_block, block_count: length as usize };
+        for run @ (start, length) in plan.runs() {
+            let bytes = data.slice(position..position + length as usize * BLOCK_BYTES);
+            position += bytes.len();
+            self.overlay.insert_run(run, bytes.clone());
             let offset = u64::from(start) * BLOCK_BYTES as u64;
-            let write = DiskOperation::Write { offset, segments: vec![segment], durable: true };
-            self.request(Purpose::Data { number }, write);
-            first_block += length as usize;
+            self.request(Purpose::Data { number }, DiskOperation::WriteBytes { offset, bytes });
             count += 1;
         }
         count

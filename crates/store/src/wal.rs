@@ -39,7 +39,7 @@ pub(crate) fn encode_transaction(number: u64, transaction: &Transaction, plan: &
     let mut writer = Writer::with_capacity(512);
     writer.u64(number);
     transaction.encode(&mut writer);
-    writer.u8(u8::from(plan.is_inline));
+    writer.u8(u8::from(plan.inline_data().is_some()));
     plan.placements.iter().for_each(|placement| placement.encode(&mut writer));
     writer.finish()
 }

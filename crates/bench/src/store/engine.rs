@@ -3,7 +3,7 @@
 
 use atoll_osd::{BlockingDevice, RingDevice, file_operation};
 use atoll_reactor::{Event, Reactor};
-use atoll_store::{DiskOperation, Segment, Store, StoreEvent};
+use atoll_store::{DiskOperation, Store, StoreEvent};
 
 use crate::report::BenchError;
 
@@ -18,9 +18,10 @@ pub(super) struct Traffic {
 
 impl Traffic {
     fn count(&mut self, operation: &DiskOperation) {
-        let DiskOperation::Write { segments, durable, .. } = operation else { return };
-        let bytes: usize = segments.iter().map(|segment: &Segment| segment.bytes().len()).sum();
-        *(if *durable { &mut self.durable_bytes } else { &mut self.later_bytes }) += bytes as u64;
+        let Some((_, pieces)) = operation.written() else { return };
+        let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let is_later = matches!(operation, DiskOperation::Write { durable: false, .. });
+        *(if !is_later { &mut self.durable_bytes } else { &mut self.later_bytes }) += bytes as u64;
     }
 }
 
@@ -84,6 +85,11 @@ impl Engine {
     fn start_requests(&mut self) {
         self.store.flush();
         self.note_checkpoint();
+        self.hand_over();
+    }
+
+    /// Hands what the store wants to the loop.
+    pub fn hand_over(&mut self) {
         while let Some(request) = self.store.next_request() {
             self.traffic.count(&request.operation);
             self.requests_in_flight += 1;

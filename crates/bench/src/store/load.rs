@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use atoll_base::BLOCK_BYTES;
 use atoll_base::limits::OBJECT_BYTES_MAX;
 use atoll_store::{LoadId, StoreError, StoreEvent, Wish};
 use rustix::time::{ClockId, clock_gettime};
@@ -51,6 +52,8 @@ struct Load<'a> {
     /// By the store's number of the transaction or read.
     in_flight: BTreeMap<u64, Beginning>,
     begun: u64,
+    /// Times that an operation waited for metadata.
+    loaded: u64,
     started: Instant,
     until: Until,
     counts: Counts,
@@ -71,6 +74,19 @@ fn resident_bytes() -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
+/// The most that [`resident_bytes`] was since [`forget_resident_max`].
+fn resident_bytes_max() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib: u64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+    kib << 10
+}
+
+fn forget_resident_max() {
+    // Without the permission the figure is that of all runs so far.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
 /// Runs the load. `progress` is told of every operation.
 pub(super) fn run_load(
     engine: &mut Engine,
@@ -82,6 +98,7 @@ pub(super) fn run_load(
     let mut random = Random::new(u64::from(workload.depth) + workload.block_bytes);
     let payloads = Payloads::new(workload.block_bytes, &mut random);
     let (checkpoints_before, traffic_before) = (engine.store.usage().checkpoint_count, engine.traffic);
+    forget_resident_max();
     let cpu_before = cpu_time();
     let mut load = Load {
         engine,
@@ -96,6 +113,7 @@ pub(super) fn run_load(
         log_full: Duration::ZERO,
         in_flight: BTreeMap::new(),
         begun: 0,
+        loaded: 0,
         started: Instant::now(),
         until,
         counts: Counts::new(),
@@ -126,6 +144,9 @@ pub(super) fn run_load(
             durable_bytes_per_byte: per_byte(traffic.durable_bytes - traffic_before.durable_bytes),
             later_bytes_per_byte: per_byte(traffic.later_bytes - traffic_before.later_bytes),
             resident_bytes: resident_bytes(),
+            resident_bytes_max: resident_bytes_max(),
+            metadata_bytes: u64::from(usage.metadata_page_count) * BLOCK_BYTES as u64,
+            loading_percent: round(load.loaded as f64 * 100.0 / load.begun.max(1) as f64),
         },
     })
 }
@@ -193,6 +214,7 @@ impl Load<'_> {
                     // What was overwritten becomes free with the checkpoint.
                     Err(StoreError::NoSpace) if store.is_checkpointing() => break,
                     Err(StoreError::Cold(cold)) => {
+                        self.loaded += 1;
                         let load = store.load(Wish::Pages(cold));
                         let operation = self.waiting.pop_front().expect("looked at above");
                         self.loading.insert(load, operation);
@@ -203,6 +225,8 @@ impl Load<'_> {
             };
             self.waiting.pop_front();
             self.in_flight.insert(id, began);
+            // As the OSD does after each group.
+            self.engine.hand_over();
         }
         Ok(())
     }

@@ -45,6 +45,12 @@ pub struct StoreFigures {
     /// Resident memory of the process at the end: the store's metadata, blocks that wait for a
     /// checkpoint, and the load generator.
     pub resident_bytes: u64,
+    /// The most that it was during the run.
+    pub resident_bytes_max: u64,
+    /// Bytes of metadata pages on the device.
+    pub metadata_bytes: u64,
+    /// Times that writes waited for metadata pages, per hundred writes.
+    pub loading_percent: f64,
 }
 
 /// One run on the store, or the medians of several.
@@ -181,6 +187,9 @@ fn store_medians(runs: &[StoreRun]) -> StoreRun {
             durable_bytes_per_byte: median_of_some(runs, |store| store.durable_bytes_per_byte),
             later_bytes_per_byte: median_of_some(runs, |store| store.later_bytes_per_byte),
             resident_bytes: median_count(runs, |run| run.store.resident_bytes),
+            resident_bytes_max: median_count(runs, |run| run.store.resident_bytes_max),
+            metadata_bytes: median_count(runs, |run| run.store.metadata_bytes),
+            loading_percent: median(runs, |run| run.store.loading_percent),
         },
     }
 }
@@ -238,6 +247,9 @@ mod tests {
             durable_bytes_per_byte: None,
             later_bytes_per_byte: None,
             resident_bytes: 0,
+            resident_bytes_max: 0,
+            metadata_bytes: 0,
+            loading_percent: 0.0,
         };
         let run = |iops| StoreRun { figures: figures(iops), store: store.clone() };
         // The machine is ten times slower in the second round and hardly works in the third.

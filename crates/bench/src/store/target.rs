@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use atoll_base::BlockBuffer;
+use atoll_base::{BLOCK_BYTES, BlockBuffer};
 use atoll_osd::{BlockingDevice, DeviceKey};
 use atoll_reactor::DirectFile;
 use atoll_store::{FormatOptions, Store};
@@ -13,8 +13,6 @@ use atoll_store::{FormatOptions, Store};
 use crate::random::Random;
 use crate::report::BenchError;
 
-/// The same log as the OSDs that `atoll up` makes.
-const WAL_BYTES: u64 = 256 << 20;
 const LAYOUT_PIECE_BYTES: u64 = 4 << 20;
 
 /// A range of a file or block device.
@@ -31,6 +29,9 @@ pub(super) struct Region {
 pub(super) struct Target {
     pub store: Region,
     pub fio: Option<Region>,
+    /// Where the log is, if it is apart.
+    pub log: Option<Region>,
+    pub log_bytes: u64,
     /// The key of the volume that the store is in, if it is in one.
     pub key: Option<DeviceKey>,
 }
@@ -63,7 +64,7 @@ impl Target {
                 return Err(refuse(path, detail));
             }
             let behind = |size_bytes| Region { offset: store.size_bytes, size_bytes, ..store.clone() };
-            return Ok(Target { fio: fio_bytes.map(behind), store, key: None });
+            return Ok(Target { fio: fio_bytes.map(behind), store, log: None, log_bytes: 0, key: None });
         }
         let mut beside = path.as_os_str().to_owned();
         beside.push(".fio");
@@ -74,19 +75,40 @@ impl Target {
         // A refusal must come before anything is changed.
         regions.clone().try_for_each(|region| check_file(region, wipe))?;
         regions.into_iter().try_for_each(make_file)?;
-        Ok(Target { store, fio, key: None })
+        Ok(Target { store, fio, log: None, log_bytes: 0, key: None })
+    }
+
+    /// Takes another place for the log.
+    pub fn claim_log(&mut self, path: &Path, wipe: bool) -> Result<(), BenchError> {
+        // A log of its own has a mark before it.
+        let size_bytes = self.log_bytes + BLOCK_BYTES as u64;
+        let region = Region { path: path.into(), offset: 0, size_bytes, is_scratch: false };
+        if path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+            if !wipe {
+                return Err(refuse(path, "its whole content would be lost; say --wipe if that is meant"));
+            }
+        } else {
+            check_file(&region, wipe)?;
+            make_file(&region)?;
+        }
+        self.log = Some(region);
+        Ok(())
+    }
+
+    fn regions(&self) -> impl Iterator<Item = &Region> {
+        [Some(&self.store), self.fio.as_ref(), self.log.as_ref()].into_iter().flatten()
     }
 
     /// Bytes that [`Target::lay_out`] writes.
     pub fn layout_bytes(&self) -> u64 {
-        self.store.size_bytes + self.fio.as_ref().map_or(0, |region| region.size_bytes)
+        self.regions().map(|region| region.size_bytes).sum()
     }
 
     /// Writes everything once with random bytes. A file system that must allocate or convert blocks
     /// inside a durable write, or a disk that knows zeros, would measure something else.
     pub fn lay_out(&self, progress: &mut dyn FnMut(u64)) -> Result<(), BenchError> {
         let buffer = BlockBuffer::from_bytes(&Random::new(3).fill(LAYOUT_PIECE_BYTES as usize));
-        for region in [Some(&self.store), self.fio.as_ref()].into_iter().flatten() {
+        for region in self.regions() {
             let error = device_error(&region.path);
             let file = DirectFile::open(&region.path).map_err(&error)?;
             let mut position = 0;
@@ -104,7 +126,8 @@ impl Target {
 
     /// Makes an empty store.
     pub fn format(&self) -> Result<(), BenchError> {
-        let options = FormatOptions { store_id: *b"atoll bench stor", wal_bytes: WAL_BYTES, wal_is_apart: false };
+        let (wal_bytes, wal_is_apart) = (self.log_bytes, self.log.is_some());
+        let options = FormatOptions { store_id: *b"atoll bench stor", wal_bytes, wal_is_apart };
         let device = self.device()?;
         let device = match &self.key {
             Some(key) => device.encrypt(key),
@@ -132,8 +155,9 @@ impl Target {
     }
 
     fn device(&self) -> Result<BlockingDevice, BenchError> {
-        let device = BlockingDevice::open(&self.store.path, None);
-        let device = device.map_err(|error| refuse(&self.store.path, error.reason.to_string()))?;
+        let log = self.log.as_ref().map(|region| &*region.path);
+        let device = BlockingDevice::open(&self.store.path, log);
+        let device = device.map_err(|error| refuse(&error.path, error.reason.to_string()))?;
         Ok(device.first_bytes(self.store.size_bytes))
     }
 }

@@ -10,6 +10,7 @@ mod read_only;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use atoll_base::BlockBuffer;
 use atoll_reactor::{DirectFile, FileId, FileOperation, Reactor};
 use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment};
 
@@ -142,6 +143,10 @@ impl Disk for BlockingDevice {
                 }
                 Ok(None)
             }
+            DiskOperation::WriteBytes { offset, bytes } => {
+                file.write_at(offset, BlockBuffer::from_bytes(&bytes).as_slice())?;
+                file.sync().map(|()| None)
+            }
             DiskOperation::Sync => file.sync().map(|()| None),
         }
     }
@@ -165,6 +170,7 @@ pub fn file_operation(operation: DiskOperation) -> FileOperation {
             let piece = |segment: Segment| (segment.buffer, segment.first_block, segment.block_count);
             FileOperation::Write { offset, pieces: segments.into_iter().map(piece).collect(), durable }
         }
+        DiskOperation::WriteBytes { offset, bytes } => FileOperation::WriteBytes { offset, bytes },
         DiskOperation::Sync => FileOperation::Sync,
     }
 }

@@ -44,9 +44,10 @@ impl Disk for MemoryDisk {
                 }
                 Ok(Some(buffer))
             }
-            DiskOperation::Write { offset, segments, .. } => {
+            operation @ (DiskOperation::Write { .. } | DiskOperation::WriteBytes { .. }) => {
                 assert!(!self.is_read_only, "a check changes nothing");
-                let bytes = segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect::<Vec<u8>>();
+                let (offset, bytes) = operation.written().expect("it writes");
+                let bytes = bytes.concat();
                 for (block, bytes) in (offset / BLOCK_BYTES as u64..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
                     self.blocks.insert(block, bytes.to_vec());
                 }

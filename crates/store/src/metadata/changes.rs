@@ -14,6 +14,8 @@ use super::{Metadata, Unready};
 
 struct Slot {
     value: Option<Vec<u8>>,
+    /// The leaf where it was found, or would have been.
+    leaf: Option<u32>,
     is_changed: bool,
 }
 
@@ -28,9 +30,17 @@ pub(crate) struct Changes<'a> {
     object_delta: i64,
 }
 
+/// A key's new value; `None` removes it.
+pub(super) struct Entry {
+    pub key: Vec<u8>,
+    pub value: Option<Vec<u8>>,
+    /// Where it was when the change was prepared, if it was looked for.
+    pub leaf: Option<u32>,
+}
+
 /// Changes that are ready to be applied.
 pub(crate) struct Prepared {
-    pub(super) entries: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    pub(super) entries: Vec<Entry>,
     pub freed: Vec<u32>,
     pub(super) referenced: Vec<u32>,
     pub(super) object_delta: i64,
@@ -49,24 +59,25 @@ impl<'a> Changes<'a> {
         // leaf before need not be in memory.
         let is_effective = |key: &[u8], slot: &Slot| slot.value.is_some() || tree.get(key) != Ok(None);
         let changed = self.slots.into_iter().filter(|(key, slot)| slot.is_changed && is_effective(key, slot));
-        let entries = changed.map(|(key, slot)| (key, slot.value)).collect();
+        let entries = changed.map(|(key, slot)| Entry { key, value: slot.value, leaf: slot.leaf }).collect();
         Prepared { entries, freed: self.freed, referenced: self.referenced, object_delta: self.object_delta }
     }
 
     fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
         if !self.slots.contains_key(key) {
-            let value = self.metadata.tree.get(key)?.map(<[u8]>::to_vec);
-            self.slots.insert(key.to_vec(), Slot { value, is_changed: false });
+            let (value, leaf) = self.metadata.tree.get_with_leaf(key)?;
+            let value = value.map(<[u8]>::to_vec);
+            self.slots.insert(key.to_vec(), Slot { value, leaf: Some(leaf), is_changed: false });
         }
         Ok(self.slots[key].value.as_deref())
     }
 
     fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Result<(), Cold> {
         match self.slots.get_mut(&key) {
-            Some(slot) => *slot = Slot { value, is_changed: true },
+            Some(slot) => *slot = Slot { value, is_changed: true, ..*slot },
             None => {
-                self.metadata.tree.touch(&key)?;
-                self.slots.insert(key, Slot { value, is_changed: true });
+                let (_, leaf) = self.metadata.tree.get_with_leaf(&key)?;
+                self.slots.insert(key, Slot { value, leaf: Some(leaf), is_changed: true });
             }
         }
         Ok(())
@@ -110,7 +121,7 @@ impl<'a> Changes<'a> {
         for index in first..end {
             let key = keys::chunk(object, index);
             let value = found.remove(&key);
-            self.slots.entry(key).or_insert(Slot { value, is_changed: false });
+            self.slots.entry(key).or_insert(Slot { value, leaf: None, is_changed: false });
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ use atoll_base::{BLOCK_BYTES, CodecError, ObjectName, PgId, Seals};
 use bytes::Bytes;
 
 pub(crate) use bitmap::Bitmap;
+use changes::Entry;
 pub(crate) use changes::{Changes, Prepared};
 pub use keys::ObjectKey;
 pub(crate) use page::{PageKind, fuzz_page};
@@ -73,15 +74,31 @@ impl Metadata {
     /// Where `count` blocks of an object from `first` on are.
     pub fn blocks(&self, object: &[u8], first: usize, count: usize) -> Result<Vec<BlockMeta>, Unready> {
         let mut blocks = vec![HOLE; count];
-        self.for_each_chunk(object, first, count, |index, chunk| {
-            for (position, block) in chunk.blocks.iter().enumerate() {
-                let place = (index * CHUNK_BLOCKS + position).checked_sub(first);
-                if let Some(output) = place.and_then(|place| blocks.get_mut(place)) {
-                    *output = *block;
-                }
-            }
-        })?;
+        self.for_each_chunk(object, first, count, |index, chunk| copy_blocks(index, &chunk, first, &mut blocks))?;
         Ok(blocks)
+    }
+
+    /// Where the blocks that hold `length` bytes from `offset` on are, and the seals of all units that
+    /// overlap them.
+    pub fn blocks_and_seals(
+        &self,
+        object: &[u8],
+        info: &ObjectInfo,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Vec<BlockMeta>, Option<Seals>), Unready> {
+        let first = (offset / BLOCK_BYTES as u64) as usize;
+        let mut blocks = vec![HOLE; length.div_ceil(BLOCK_BYTES as u64) as usize];
+        let Some(mut seals) = SealRange::new(info, offset, length) else {
+            return Ok((self.blocks(object, first, blocks.len())?, None));
+        };
+        // A unit is not longer than a chunk, so that these are the chunks of the blocks too.
+        let (first_block, block_count) = seals.blocks();
+        self.for_each_chunk(object, first_block, block_count, |index, chunk| {
+            copy_blocks(index, &chunk, first, &mut blocks);
+            seals.copy(index, &chunk);
+        })?;
+        Ok((blocks, Some(seals.finish())))
     }
 
     fn for_each_chunk(
@@ -98,6 +115,11 @@ impl Metadata {
         let chunks_max = OBJECT_BLOCKS_MAX / CHUNK_BLOCKS;
         let first = (first_block / CHUNK_BLOCKS).min(chunks_max);
         let end = first_block.saturating_add(block_count).div_ceil(CHUNK_BLOCKS).min(chunks_max);
+        if end == first + 1 {
+            let chunk = self.tree.get(&keys::chunk(object, first))?.map(Chunk::decode).transpose()?;
+            chunk.into_iter().for_each(|chunk| visit(first, chunk));
+            return Ok(());
+        }
         let mut damage = None;
         self.tree.scan(
             &keys::chunk(object, first),
@@ -124,20 +146,10 @@ impl Metadata {
         offset: u64,
         length: u64,
     ) -> Result<Option<Seals>, Unready> {
-        let Some((unit_bytes, seal_bytes)) = info.seal_shape() else { return Ok(None) };
-        let unit = u64::from(unit_bytes);
-        let (first, end) = ((offset / unit) as usize, offset.saturating_add(length).div_ceil(unit) as usize);
-        let width = usize::from(seal_bytes);
-        let units_per_chunk = (CHUNK_BYTES / unit) as usize;
-        let mut bytes = vec![0; (end - first) * width];
-        let blocks_per_unit = unit_bytes as usize / BLOCK_BYTES;
-        self.for_each_chunk(object, first * blocks_per_unit, (end - first) * blocks_per_unit, |index, chunk| {
-            let chunk_first = index * units_per_chunk;
-            let from = chunk_first.max(first);
-            let to = (chunk_first + units_per_chunk).min(end);
-            chunk.get_seals(from - chunk_first, width, &mut bytes[(from - first) * width..(to - first) * width]);
-        })?;
-        Ok(Some(Seals { unit_bytes, seal_bytes, bytes: bytes.into() }))
+        let Some(mut seals) = SealRange::new(info, offset, length) else { return Ok(None) };
+        let (first_block, block_count) = seals.blocks();
+        self.for_each_chunk(object, first_block, block_count, |index, chunk| seals.copy(index, &chunk))?;
+        Ok(Some(seals.finish()))
     }
 
     /// The value of an omap entry.
@@ -225,14 +237,16 @@ impl Metadata {
     pub fn apply(&mut self, prepared: Prepared) {
         // First what is put: a leaf that loses all its entries leaves the tree, and then its keys
         // belong to the leaf before, which need not be in memory.
-        let (puts, removals): (Vec<_>, Vec<_>) =
-            prepared.entries.into_iter().partition(|(_, value)| value.is_some());
-        for (key, value) in puts.iter().chain(&removals) {
-            let done = match value {
-                Some(value) => self.tree.put(key, value),
-                None => self.tree.remove(key).map(|_| ()),
-            };
-            done.expect("preparing the changes looked at every leaf");
+        let looked_at = "preparing the changes looked at every leaf";
+        for Entry { key, value, leaf } in &prepared.entries {
+            match (value, leaf) {
+                (Some(value), Some(leaf)) => self.tree.put_in(*leaf, key, value).expect(looked_at),
+                (Some(value), None) => self.tree.put(key, value).expect(looked_at),
+                (None, _) => {}
+            }
+        }
+        for Entry { key, .. } in prepared.entries.iter().filter(|entry| entry.value.is_none()) {
+            self.tree.remove(key).expect(looked_at);
         }
         self.object_count =
             self.object_count.checked_add_signed(prepared.object_delta).expect("objects are counted");
@@ -242,5 +256,53 @@ impl Metadata {
         for block in prepared.freed {
             self.bitmap.set(&mut self.tree.pages, block, false);
         }
+    }
+}
+
+/// Copies what a chunk says of the blocks from `first` on.
+fn copy_blocks(chunk_index: usize, chunk: &Chunk, first: usize, output: &mut [BlockMeta]) {
+    let chunk_first = chunk_index * CHUNK_BLOCKS;
+    let end = (first + output.len()).min(chunk_first + CHUNK_BLOCKS);
+    let from = first.max(chunk_first);
+    if from < end {
+        output[from - first..end - first].copy_from_slice(&chunk.blocks[from - chunk_first..end - chunk_first]);
+    }
+}
+
+/// The seals of the units that overlap a range, as they are gathered from chunks.
+struct SealRange {
+    unit_bytes: u32,
+    seal_bytes: u16,
+    first: usize,
+    end: usize,
+    bytes: Vec<u8>,
+}
+
+impl SealRange {
+    fn new(info: &ObjectInfo, offset: u64, length: u64) -> Option<Self> {
+        let (unit_bytes, seal_bytes) = info.seal_shape()?;
+        let unit = u64::from(unit_bytes);
+        let (first, end) = ((offset / unit) as usize, offset.saturating_add(length).div_ceil(unit) as usize);
+        let bytes = vec![0; (end - first) * usize::from(seal_bytes)];
+        Some(SealRange { unit_bytes, seal_bytes, first, end, bytes })
+    }
+
+    /// The first of the units' blocks, and their number.
+    fn blocks(&self) -> (usize, usize) {
+        let blocks_per_unit = self.unit_bytes as usize / BLOCK_BYTES;
+        (self.first * blocks_per_unit, (self.end - self.first) * blocks_per_unit)
+    }
+
+    fn copy(&mut self, chunk_index: usize, chunk: &Chunk) {
+        let width = usize::from(self.seal_bytes);
+        let units_per_chunk = (CHUNK_BYTES / u64::from(self.unit_bytes)) as usize;
+        let chunk_first = chunk_index * units_per_chunk;
+        let (from, to) = (chunk_first.max(self.first), (chunk_first + units_per_chunk).min(self.end));
+        let output = &mut self.bytes[(from - self.first) * width..(to - self.first) * width];
+        chunk.get_seals(from - chunk_first, width, output);
+    }
+
+    fn finish(self) -> Seals {
+        Seals { unit_bytes: self.unit_bytes, seal_bytes: self.seal_bytes, bytes: self.bytes.into() }
     }
 }

@@ -1,8 +1,7 @@
 //! The values behind the keys of objects: headers, and chunks of 16 blocks with their seals.
 
 use atoll_base::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
-use atoll_base::{BLOCK_BYTES, CodecError, Epoch, Reader, Version};
-use bytes::Bytes;
+use atoll_base::{BLOCK_BYTES, CodecError, Epoch, Version};
 
 pub(crate) const OBJECT_BLOCKS_MAX: usize = (OBJECT_BYTES_MAX / BLOCK_BYTES as u64) as usize;
 /// Blocks per chunk: what one small write covers at most, and one seal of the largest unit.
@@ -56,13 +55,14 @@ impl ObjectInfo {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
-        let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
-        let size_bytes = reader.u64("object size")?;
-        let epoch = Epoch(reader.u64("epoch")?);
-        let version = Version { epoch, sequence: reader.u64("sequence")? };
-        let (seal_unit_bytes, seal_bytes) = (reader.u32("seal unit")?, reader.u16("seal length")?);
-        let may_share = reader.u8("flags")? != 0;
-        reader.finish()?;
+        let bytes: &[u8; HEADER_BYTES] =
+            bytes.try_into().map_err(|_| CodecError::Truncated { what: "object header" })?;
+        let (numbers, rest) = bytes.as_chunks::<8>();
+        let [size_bytes, epoch, sequence] = [0, 1, 2].map(|index| u64::from_le_bytes(numbers[index]));
+        let &[u0, u1, u2, u3, s0, s1, flags] = rest else { unreachable!("a header has 31 bytes") };
+        let (seal_unit_bytes, seal_bytes) = (u32::from_le_bytes([u0, u1, u2, u3]), u16::from_le_bytes([s0, s1]));
+        let version = Version { epoch: Epoch(epoch), sequence };
+        let may_share = flags != 0;
         let is_valid_seal = seal_unit_bytes == 0
             || seal_unit_bytes >= BLOCK_BYTES as u32
                 && CHUNK_BYTES.is_multiple_of(u64::from(seal_unit_bytes))

@@ -27,7 +27,7 @@ impl Harness {
         pages.add(super::pages::Location::default());
         pages.create_as(0, PageKind::Leaf);
         Harness {
-            tree: Tree { pages, root: 0 },
+            tree: Tree::new(pages, 0),
             device: BTreeMap::new(),
             next_block: 1,
             frozen: Vec::new(),
@@ -88,7 +88,7 @@ impl Harness {
         for number in 0..self.tree.pages.count() {
             pages.add(self.tree.pages.location(number));
         }
-        let tree = Tree { pages, root: 0 };
+        let tree = Tree::new(pages, 0);
         let mut reopened = Harness { tree, ..Harness::new() };
         reopened.device = self.device.clone();
         if reopened.tree.pages.is_live(0) {
@@ -229,4 +229,22 @@ fn chunks_that_refer_to_blocks_outside_the_data_are_damage() {
         assert_eq!(removed.is_ok(), is_sound, "block {device_block}: {removed:?}");
         assert!(is_sound || matches!(removed, Err(Unready::Damaged(_))), "block {device_block}: {removed:?}");
     }
+}
+
+/// Objects that are written as a whole, one after the other in each of many groups.
+#[test]
+fn keys_that_come_in_order_leave_full_pages_behind() {
+    let mut harness = Harness::new();
+    let mut bytes = 0;
+    for number in 0_u64..512 {
+        let mut object = vec![2, (number % 64) as u8];
+        object.extend(format!("image.00000000000000000000000000000001.{number:016x}").bytes());
+        for chunk in 0..=64_u8 {
+            let value = vec![7; if chunk == 0 { 31 } else { 577 }];
+            bytes += value.len();
+            harness.tree.put(&[&object[..], &[chunk]].concat(), &value).unwrap();
+        }
+    }
+    let share = bytes as f64 / (harness.tree.pages.count() as usize * BLOCK_BYTES) as f64;
+    assert!(share > 0.7, "{:.0}% of the pages' bytes are values", share * 100.0);
 }

@@ -26,16 +26,28 @@ type Path = Vec<(u32, usize)>;
 pub(crate) struct Tree {
     pub pages: Pages,
     pub root: u32,
+    /// Leaf and place of the entry that was inserted last. Whoever inserts just behind it probably
+    /// goes on in order, and then splitting in halves would leave half-full pages behind.
+    inserted_last: Option<(u32, usize)>,
 }
 
 impl Tree {
+    pub fn new(pages: Pages, root: u32) -> Self {
+        Tree { pages, root, inserted_last: None }
+    }
+
     /// The value of a key.
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
+        Ok(self.get_with_leaf(key)?.0)
+    }
+
+    /// The value of a key, and the leaf that has it or would have it.
+    pub fn get_with_leaf(&self, key: &[u8]) -> Result<(Option<&[u8]>, u32), Cold> {
         let mut number = self.root;
         for _ in 0..DEPTH_MAX {
             let page = self.pages.get(number)?;
             if page.is_leaf() {
-                return Ok(page.search(key).ok().map(|index| page.value(index)));
+                return Ok((page.search(key).ok().map(|index| page.value(index)), number));
             }
             number = page.child(page.child_index(key));
         }
@@ -119,6 +131,17 @@ impl Tree {
         panic!("metadata page {} leads to itself", self.root);
     }
 
+    /// As [`Tree::put`], for whoever remembers the leaf. If it has the key, it is the right one still.
+    pub fn put_in(&mut self, leaf: u32, key: &[u8], value: &[u8]) -> Result<(), Cold> {
+        let page = self.pages.get(leaf).ok().filter(|page| page.is_leaf());
+        if let Some(Ok(index)) = page.map(|page| page.search(key))
+            && self.pages.get_mut(leaf).replace(index, value)
+        {
+            return Ok(());
+        }
+        self.put(key, value)
+    }
+
     /// Sets the value of a key.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Cold> {
         assert!(key.len() <= KEY_BYTES_MAX && value.len() <= VALUE_BYTES_MAX, "entries are within their limits");
@@ -128,7 +151,10 @@ impl Tree {
         let place = page.search(key);
         match place {
             Ok(index) if page.replace(index, value) => return Ok(()),
-            Err(index) if page.insert(index, key, value) => return Ok(()),
+            Err(index) if page.insert(index, key, value) => {
+                self.inserted_last = Some((leaf, index));
+                return Ok(());
+            }
             Ok(index) => {
                 entries = page.entries();
                 entries[index].1 = value.to_vec();
@@ -138,15 +164,21 @@ impl Tree {
                 entries.insert(index, (key.to_vec(), value.to_vec()));
             }
         }
-        let is_append = place == Err(entries.len() - 1);
-        self.split(path, leaf, &entries, is_append);
+        let cuts = match place {
+            Err(index) if index == entries.len() - 1 => vec![index],
+            Err(index) if index > 0 && self.inserted_last == Some((leaf, index - 1)) => vec![index + 1, index],
+            _ => Vec::new(),
+        };
+        self.split(path, leaf, &entries, &cuts);
+        self.inserted_last = place.err().map(|index| (leaf, index));
         Ok(())
     }
 
-    /// Spreads `entries`, which do not fit into page `number`, over it and fresh pages behind it.
-    fn split(&mut self, mut path: Path, number: u32, entries: &[Entry], is_append: bool) {
+    /// Spreads `entries`, which do not fit into page `number`, over it and fresh pages behind it. The
+    /// first of the `cuts` at which both parts fit is taken, otherwise the middle.
+    fn split(&mut self, mut path: Path, number: u32, entries: &[Entry], cuts: &[usize]) {
         let kind = self.pages.get_mut(number).kind();
-        let groups = partition(entries, is_append);
+        let groups = partition(entries, cuts);
         let mut children: Vec<Entry> = Vec::new();
         for (position, group) in groups.iter().enumerate() {
             let is_first = position == 0;
@@ -188,7 +220,9 @@ impl Tree {
         let is_append = index + inserted == entries.len();
         let rest = children[inserted..].iter().cloned();
         entries.splice(index + inserted..index + inserted, rest);
-        self.split(path, parent, &entries, is_append && children.len() - inserted == 1);
+        let is_append = is_append && children.len() - inserted == 1;
+        let last = [entries.len() - 1];
+        self.split(path, parent, &entries, &last[..usize::from(is_append)]);
     }
 
     /// Removes a key. False if it was not there.
@@ -268,11 +302,12 @@ fn filled_bytes(entries: &[Entry]) -> usize {
 }
 
 /// Cuts entries that do not fit into one page into groups that do.
-fn partition(entries: &[Entry], is_append: bool) -> Vec<std::ops::Range<usize>> {
+fn partition(entries: &[Entry], cuts: &[usize]) -> Vec<std::ops::Range<usize>> {
     let count = entries.len();
-    if is_append && filled_bytes(&entries[..count - 1]) <= PAGE_CAPACITY_BYTES {
+    let fits = |range: std::ops::Range<usize>| filled_bytes(&entries[range]) <= PAGE_CAPACITY_BYTES;
+    if let Some(&cut) = cuts.iter().find(|&&cut| fits(0..cut) && fits(cut..count)) {
         // Keys that come in order leave full pages behind.
-        return vec![0..count - 1, count - 1..count];
+        return vec![0..cut, cut..count];
     }
     let common = common_prefix_bytes(entries);
     let sizes = entries.iter().map(|(key, value)| entry_bytes(key, value) - common);
@@ -285,7 +320,6 @@ fn partition(entries: &[Entry], is_append: bool) -> Vec<std::ops::Range<usize>> 
         })
         .count()
         .clamp(1, count - 1);
-    let fits = |range: std::ops::Range<usize>| filled_bytes(&entries[range]) <= PAGE_CAPACITY_BYTES;
     if fits(0..middle) && fits(middle..count) {
         return vec![0..middle, middle..count];
     }

@@ -133,11 +133,16 @@ fn lose_or_misdirect_a_write(is_lost: bool, counts: &Counts) {
             }
             let Some(mut request) = history.take_pending_write() else { continue };
             let device = request.device;
-            let DiskOperation::Write { offset, segments, .. } = &mut request.operation else { unreachable!() };
-            let block_count = segments.iter().map(|segment| segment.block_count as u64).sum();
-            let target = misdirected(&mut history, device, *offset, block_count).filter(|_| !is_lost);
+            let (offset, pieces) = request.operation.written().unwrap();
+            let block_count = pieces.iter().map(|piece| (piece.len() / BLOCK_BYTES) as u64).sum();
+            let target = misdirected(&mut history, device, offset, block_count).filter(|_| !is_lost);
             if let Some(target) = target {
-                *offset = target;
+                match &mut request.operation {
+                    DiskOperation::Write { offset, .. } | DiskOperation::WriteBytes { offset, .. } => {
+                        *offset = target
+                    }
+                    DiskOperation::Read { .. } | DiskOperation::Sync => unreachable!(),
+                }
                 history.disk.execute(device, request.operation).unwrap();
             }
             history.store.complete(request.id, Ok(None));

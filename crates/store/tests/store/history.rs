@@ -251,7 +251,7 @@ impl History {
 
     /// A write that the device has not done yet.
     pub fn take_pending_write(&mut self) -> Option<DiskRequest> {
-        let is_write = |request: &DiskRequest| matches!(request.operation, DiskOperation::Write { .. });
+        let is_write = |request: &DiskRequest| request.operation.written().is_some();
         let writes: Vec<usize> = (0..self.pending.len()).filter(|&index| is_write(&self.pending[index])).collect();
         (!writes.is_empty()).then(|| self.pending.swap_remove(self.random.pick(&writes)))
     }

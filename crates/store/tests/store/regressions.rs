@@ -1,10 +1,11 @@
 //! Bugs that were found and fixed, each with the smallest history that shows it.
 
-use atoll_store::Store;
+use atoll_base::ObjectName;
+use atoll_store::{Store, StoreEvent};
 
-use crate::model::Builder;
+use crate::model::{Builder, pg_id};
 use crate::small::{Small, is_superblock};
-use crate::verify::verify_group;
+use crate::verify::{run, verify_group};
 
 /// `Store::close` flushed once: data of a large write that became durable only then never got into
 /// the log.
@@ -77,4 +78,39 @@ fn replay_does_not_bring_back_small_writes_to_blocks_that_large_writes_got() {
     // Large writes get whatever is free, the blocks too.
     small.fill_device(is_superblock);
     small.reopen();
+}
+
+/// Data of a large write that is on its way to its place shows, and what a small write changes in it
+/// meanwhile shows too, before and after the large one has arrived.
+#[test]
+fn a_large_write_under_way_shows_with_small_ones_in_it() {
+    let mut small = Small::new();
+    let large = small.prepare("object", |builder| builder.write(0, 40, 0, 7, true));
+    small.store.submit(&large).unwrap();
+    let inner = small.prepare("object", |builder| builder.write(5, 2, 0, 99, true));
+    small.store.submit(&inner).unwrap();
+    let data = |small: &mut Small| {
+        let name = ObjectName::new("object").unwrap();
+        small.store.read(atoll_store::ObjectKey { pg: pg_id(0), name }, 0, 40 << 12);
+        loop {
+            match small.store.next_event() {
+                Some(StoreEvent::Read { result, .. }) => return result.unwrap().data,
+                Some(_) => {}
+                None => run(&mut small.store, &mut small.disk),
+            }
+        }
+    };
+    // Nothing is written yet: there is nothing that the read could have waited for.
+    let requests: Vec<_> = std::iter::from_fn(|| small.store.next_request()).collect();
+    let before = data(&mut small);
+    assert!(small.state.objects.values().all(|object| object.data_is(&before)));
+    for request in requests {
+        let result = atoll_store::Disk::execute(&mut small.disk, request.device, request.operation);
+        small.store.complete(request.id, result);
+    }
+    assert_eq!(data(&mut small), before);
+    small.settle();
+    small.checkpoint();
+    assert_eq!(data(&mut small), before);
+    verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
 }

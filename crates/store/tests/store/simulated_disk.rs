@@ -131,11 +131,11 @@ impl SimulatedDisk {
 
     /// A write that is under way when the power is cut: each sector may or may not arrive.
     pub fn write_partly(&mut self, device: Device, operation: &DiskOperation, random: &mut Random) {
-        let DiskOperation::Write { offset, segments, .. } = operation else { return };
+        let Some((offset, pieces)) = operation.written() else { return };
         let percent = random.pick(&[0, 30, 70, 95, 100]);
         // Whole blocks may arrive while others do not, or all of them may be torn.
         let tears = random.chance(50);
-        let blocks = segments.iter().flat_map(|segment| segment.bytes().chunks_exact(BLOCK_BYTES));
+        let blocks = pieces.iter().flat_map(|piece| piece.chunks_exact(BLOCK_BYTES));
         for (block, bytes) in (offset / BLOCK..).zip(blocks) {
             let percent = if tears { percent } else { 100 * u64::from(random.chance(percent)) };
             let medium = self.medium(device);
@@ -217,7 +217,9 @@ impl Disk for SimulatedDisk {
                 }
                 Ok(Some(buffer))
             }
-            DiskOperation::Write { offset, ref segments, durable } => {
+            DiskOperation::Write { .. } | DiskOperation::WriteBytes { .. } => {
+                let (offset, pieces) = operation.written().unwrap();
+                let durable = !matches!(operation, DiskOperation::Write { durable: false, .. });
                 if let Some(left) = &mut self.writes_left {
                     if *left == 0 {
                         self.write_partly(device, &operation, &mut Random::new(offset));
@@ -227,7 +229,7 @@ impl Disk for SimulatedDisk {
                 }
                 let medium = self.medium(device);
                 let mut block = offset / BLOCK;
-                for bytes in segments.iter().flat_map(|segment| segment.bytes().chunks_exact(BLOCK_BYTES)) {
+                for bytes in pieces.iter().flat_map(|piece| piece.chunks_exact(BLOCK_BYTES)) {
                     medium.write(block, bytes, durable);
                     block += 1;
                 }
