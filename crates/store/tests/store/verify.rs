@@ -72,18 +72,21 @@ pub fn look_and_submit(store: &mut Store, disk: &mut SimulatedDisk, transaction:
 fn read(store: &mut Store, disk: &mut SimulatedDisk, key: &ObjectKey) -> Result<Option<Bytes>, Damage> {
     let read_id = store.read(key.clone(), 0, 4 << 20);
     run(store, disk);
-    match store.next_event() {
-        Some(StoreEvent::Read { id, result }) => {
-            assert_eq!(id, read_id);
-            match result {
-                Ok(found) => Ok(Some(found.data)),
-                Err(ReadError::NoSuchObject) => Ok(None),
-                Err(error) => Err(Damage(error.to_string())),
+    loop {
+        match store.next_event() {
+            Some(StoreEvent::Read { id, result }) if id == read_id => {
+                return match result {
+                    Ok(found) => Ok(Some(found.data)),
+                    Err(ReadError::NoSuchObject) => Ok(None),
+                    Err(error) => Err(Damage(error.to_string())),
+                };
             }
+            // Of a read that was given up when the store was poisoned.
+            Some(StoreEvent::Read { id, .. }) if id < read_id && store.poisoned_by().is_some() => {}
+            Some(StoreEvent::Poisoned { cause }) => return Err(Damage(cause)),
+            None if store.poisoned_by().is_some() => return Err(Damage("poisoned before".into())),
+            event => panic!("{event:?}"),
         }
-        Some(StoreEvent::Poisoned { cause }) => Err(Damage(cause)),
-        None if store.poisoned_by().is_some() => Err(Damage("poisoned before".into())),
-        event => panic!("{event:?}"),
     }
 }
 
