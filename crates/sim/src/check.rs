@@ -8,6 +8,7 @@ use atoll_base::{LogEntry, ObjectName, Refusal, RequestId, Touched, Transaction}
 
 use crate::clients::{Answer, Kind, Op};
 use crate::state::{Object, PG, State, failed_condition, name, read};
+use crate::store::clone_source;
 use crate::world::World;
 
 /// All states of one object, by the sequence of the write that led to them.
@@ -114,6 +115,9 @@ fn replay(world: &World, history: &[LogEntry]) -> BTreeMap<ObjectName, Versions>
         let failed = failed_condition(&write.conditions, object, meta);
         assert_eq!(failed, None, "{request:?} at {} was done", entry.version);
         assert_eq!(entry.touched, Touched::by(&write.mutations));
+        if let Some(source) = clone_source(&write.mutations) {
+            assert!(state.objects.contains_key(source), "{request:?} cloned {source}, which there was not");
+        }
         let transaction = Transaction {
             pg: PG,
             object: write.object.clone(),
@@ -165,6 +169,9 @@ fn answers_fit(
         let object = match (&op.kind, answer) {
             (Kind::Read(object, _), _) => object.clone(),
             (_, Answer::Written(Err(Refusal::Fenced { .. }))) => name(PG_META_OBJECT),
+            (Kind::Write(write), Answer::Written(Err(Refusal::Invalid { .. }))) => {
+                clone_source(&write.mutations).unwrap().clone()
+            }
             (Kind::Write(write), Answer::Written(Err(_))) => write.object.clone(),
             _ => continue,
         };
@@ -212,6 +219,9 @@ fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
                 (Err(expected), Err(refusal)) => expected == *refusal,
                 _ => false,
             }
+        }
+        (Kind::Write(write), Answer::Written(Err(Refusal::Invalid { .. }))) => {
+            state.is_none() || clone_source(&write.mutations) == Some(&write.object)
         }
         (Kind::Write(write), Answer::Written(Err(refusal))) => {
             // A fence is looked at in the group's own object, everything else in the write's.

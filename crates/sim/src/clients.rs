@@ -9,10 +9,10 @@ use atoll_pg::ClientId;
 use atoll_wire::Message;
 use bytes::Bytes;
 
-use crate::random::Random;
 use crate::state::PG;
+use crate::store::clone_source;
 use crate::workload::final_reads;
-use crate::world::{Event, QUIET_AT, World, osd};
+use crate::world::{Event, World, osd};
 
 const OPS_MAX: usize = 300;
 const OUTSTANDING_MAX: usize = 8;
@@ -36,7 +36,7 @@ pub struct Op {
     pub kind: Kind,
     pub invoked: u64,
     pub answered: Option<(u64, Answer)>,
-    attempt: u32,
+    pub attempt: u32,
 }
 
 pub struct Session {
@@ -59,10 +59,12 @@ pub struct Clients {
     pub known: BTreeMap<(ObjectName, Bytes), Option<Bytes>>,
     pub last_value: u64,
     pub last_generation: u64,
+    /// How many objects there are.
+    pub objects: u64,
 }
 
 impl Clients {
-    pub fn new(random: &mut Random) -> Self {
+    pub fn new(sessions: u64, objects: u64) -> Self {
         let session = |index| Session {
             id: 100 + index,
             next_sequence: 1,
@@ -74,12 +76,13 @@ impl Clients {
             generation: 0,
         };
         Clients {
-            sessions: (0..2 + random.below(4)).map(session).collect(),
+            sessions: (0..sessions).map(session).collect(),
             ops: Vec::new(),
             conns: BTreeMap::new(),
             known: BTreeMap::new(),
             last_value: 0,
             last_generation: 0,
+            objects,
         }
     }
 
@@ -151,22 +154,27 @@ impl World {
                 self.start(session, kind);
             }
         }
-        self.after(1_000_000, Event::ClientWakes { session });
+        self.after(self.options.client_pace, Event::ClientWakes { session });
     }
 
     pub fn read_everything(&mut self) {
-        for kind in final_reads() {
+        for kind in final_reads(self.clients.objects) {
             self.start(0, kind);
         }
     }
 
-    fn start(&mut self, session: usize, kind: Kind) {
+    /// Sends a request; returns its number.
+    pub fn start(&mut self, session: usize, kind: Kind) -> usize {
         let state = &mut self.clients.sessions[session];
         let id = RequestId { session: state.id, sequence: state.next_sequence };
         state.next_sequence += 1;
+        self.statistics.clones +=
+            u64::from(matches!(&kind, Kind::Write(write) if clone_source(&write.mutations).is_some()));
         let op = Op { session, id, kind, invoked: self.now, answered: None, attempt: 0 };
         self.clients.ops.push(op);
-        self.send_op(self.clients.ops.len() - 1);
+        let index = self.clients.ops.len() - 1;
+        self.send_op(index);
+        index
     }
 
     fn send_op(&mut self, index: usize) {
@@ -174,8 +182,8 @@ impl World {
         let (session, id, attempt) = (op.session, op.id, op.attempt);
         let state = &self.clients.sessions[session];
         let is_lost = state.conn == ClientId(0) || self.members[state.to].incarnation != state.incarnation;
-        let has_moved = osd(state.to) != self.cluster.record.primary && self.random.chance(80);
-        if is_lost || has_moved || attempt > 0 && self.random.chance(40) {
+        let has_moved = osd(state.to) != self.cluster.record.primary && !self.mishap(20);
+        if is_lost || has_moved || attempt > 0 && self.mishap(40) {
             self.new_conn(session);
         }
         let epoch = self.cluster.record.epoch;
@@ -189,7 +197,7 @@ impl World {
         let time = (self.now + delay).max(state.last_request);
         state.last_request = time;
         let (conn, to, incarnation) = (state.conn, state.to, state.incarnation);
-        if self.random.chance(10) {
+        if self.mishap(10) {
             // A duplicate, over this connection or as if left behind in an older one.
             let is_same = self.random.chance(30);
             let conn = if is_same { conn } else { self.conn_id(session) };
@@ -209,9 +217,9 @@ impl World {
 
     /// The primary as a client's map has it, which may lag.
     fn believed_primary(&mut self) -> usize {
-        let record = if self.random.chance(10) { &self.cluster.previous } else { &self.cluster.record };
+        let record = if self.mishap(10) { &self.cluster.previous } else { &self.cluster.record };
         let primary = record.primary.0 as usize - 1;
-        let is_lost = self.random.chance(3);
+        let is_lost = self.mishap(3);
         if is_lost { self.random.below(self.members.len() as u64) as usize } else { primary }
     }
 
@@ -288,7 +296,7 @@ impl World {
         }
         if is_corrupt {
             self.statistics.corrupt_refusals += 1;
-            let has_long_been_quiet = self.now > QUIET_AT + 60_000_000;
+            let has_long_been_quiet = self.now > self.options.quiet_at.saturating_add(60_000_000);
             assert!(!has_long_been_quiet, "block damaged on one copy only, and all members are there");
         }
         self.after(40_000, Event::ClientRetries { op: index, attempt });

@@ -2,6 +2,7 @@
 //! restarts, replaced devices, full stores, bad blocks, cluster state out of reach, and plans to
 //! move the group.
 
+use crate::options::Fault;
 use crate::store::Store;
 use crate::world::{Event, World, osd};
 
@@ -29,38 +30,54 @@ impl World {
         if self.is_quiet() {
             return;
         }
-        self.after(self.fault_pace, Event::Fault);
-        match self.random.below(100) {
-            0..14 => {
+        self.after(self.options.fault_pace, Event::Fault);
+        let all: u64 = self.options.faults.iter().map(|(_, weight)| weight).sum();
+        let mut chosen = self.random.below(all);
+        let fault = self.options.faults.iter().find(|(_, weight)| {
+            let is_it = chosen < *weight;
+            chosen = chosen.saturating_sub(*weight);
+            is_it
+        });
+        match fault.unwrap().0 {
+            Fault::BreakLink => {
                 let (a, b) = self.any_pair();
                 self.break_link(a, b);
             }
-            14..28 => {
+            Fault::Crash => {
                 let at = self.interesting_osd();
                 self.crash(at);
             }
-            28..31 => self.replace_device(),
-            31..43 => {
+            Fault::ReplaceDevice => self.replace_device(),
+            Fault::OutOfRoom => {
                 let at = self.any_osd();
                 self.set_room(at, true);
                 self.after(50_000, Event::Room { at, out_of_room: false });
             }
-            43..49 => {
+            Fault::RefuseWrites => {
+                let at = self.interesting_osd();
+                self.members[at].refuses_until = self.now + self.random.delay(200_000);
+            }
+            Fault::BreakClient => {
                 let session = self.random.below(self.clients.sessions.len() as u64) as usize;
                 self.break_client(session);
             }
-            49..56 => {
+            Fault::SlowDevice => {
                 let at = self.any_osd();
                 self.members[at].slow_until = self.now + self.random.delay(300_000);
             }
-            56..66 => self.partition(),
-            66..74 => self.pause(),
-            74..80 => {
+            Fault::Partition => self.partition(),
+            Fault::Pause => self.pause(),
+            Fault::BlockState => {
                 let at = self.interesting_osd();
                 self.members[at].state_blocked_until = self.now + self.random.delay(8_000_000);
             }
-            80..86 => self.plan_move(),
-            _ => self.damage_block(),
+            Fault::StateOutage => {
+                self.statistics.outages += 1;
+                let until = self.now + self.random.delay(4_000_000);
+                self.members.iter_mut().for_each(|member| member.state_blocked_until = until);
+            }
+            Fault::Move => self.plan_move(),
+            Fault::DamageBlock => self.damage_block(),
         }
     }
 
@@ -135,6 +152,13 @@ impl World {
         if self.members[at].pg.is_none() || self.is_quiet() {
             return;
         }
+        self.kill(at);
+        let usual = if self.random.chance(30) { 8_000_000 } else { 300_000 };
+        self.after(usual, Event::Restart { at });
+    }
+
+    /// The process dies, and comes back only if somebody starts it.
+    pub fn kill(&mut self, at: usize) {
         self.statistics.crashes += 1;
         self.note("crash", &[at as u64]);
         self.stop_member(at);
@@ -142,8 +166,6 @@ impl World {
             self.break_link(at, other);
             self.network.forget_end(at, other);
         }
-        let usual = if self.random.chance(30) { 8_000_000 } else { 300_000 };
-        self.after(usual, Event::Restart { at });
     }
 
     pub fn restart(&mut self, at: usize) {
@@ -151,7 +173,7 @@ impl World {
             return;
         }
         self.note("restart", &[at as u64]);
-        let lags = self.random.chance(30);
+        let lags = self.mishap(30);
         let record = if lags { &self.cluster.previous } else { &self.cluster.record }.clone();
         self.restart_member(at, record);
         let incarnation = self.members[at].incarnation;
@@ -175,6 +197,11 @@ impl World {
             return;
         }
         self.crash(at);
+        self.wipe(at);
+    }
+
+    /// The device is replaced by an empty one.
+    pub fn wipe(&mut self, at: usize) {
         self.statistics.wipes += 1;
         self.wiped = Some(osd(at));
         self.note("wipe", &[at as u64]);
@@ -218,6 +245,7 @@ impl World {
         self.network.unblock_all();
         for at in 0..self.members.len() {
             self.members[at].state_blocked_until = self.now;
+            self.members[at].refuses_until = 0;
             self.restart(at);
             self.set_room(at, false);
             let incarnation = self.members[at].incarnation;

@@ -9,25 +9,28 @@
 
 #![allow(clippy::unwrap_used, missing_docs)] // a test through and through
 
+mod campaign;
 mod check;
 mod clients;
 mod cluster;
 mod faults;
 mod network;
+mod options;
 mod random;
 mod shell;
 mod state;
+mod statistics;
 mod store;
 mod view;
 mod workload;
 mod world;
 
-pub use world::Statistics;
+pub use campaign::{Campaign, Failure, Report, text_of};
+pub use statistics::Statistics;
 
 /// What one run did.
 pub struct Outcome {
     pub trace: u64,
-    pub requests: usize,
     pub statistics: Statistics,
 }
 
@@ -36,5 +39,6 @@ pub fn simulate(seed: u64, verbose: bool) -> Outcome {
     let mut world = world::World::new(seed, verbose);
     world.run();
     check::check(&world);
-    Outcome { trace: world.trace, requests: world.clients.ops.len(), statistics: world.statistics }
+    world.statistics.requests = world.clients.ops.len() as u64;
+    Outcome { trace: world.trace, statistics: world.statistics }
 }

@@ -30,6 +30,10 @@ impl Random {
         self.below(100) < percent
     }
 
+    pub fn one_of<T: Copy, const N: usize>(&mut self, choices: [T; N]) -> T {
+        choices[self.below(N as u64) as usize]
+    }
+
     /// Mostly short, now and then long.
     pub fn delay(&mut self, usual: u64) -> u64 {
         let factor = if self.chance(4) { 20 } else { 1 };

@@ -20,7 +20,7 @@ impl World {
         if let Some(pg) = &mut member.pg {
             event(pg, &View { store: &member.store, leases: &member.leases, now_ms });
             // Now and then several events come before the actions are taken.
-            if self.random.chance(15) {
+            if self.mishap(15) {
                 self.after(100, Event::Run { at });
             } else {
                 self.run_pg(at);
@@ -86,7 +86,7 @@ impl World {
                 self.at(self.now, Event::PeerDown { at, other, generation });
             } else if !self.network.is_up(at, other) {
                 self.connect(at, other);
-            } else if self.random.chance(50) {
+            } else if !self.mishap(50) {
                 let tag = self.local_ms(at);
                 self.send(at, other, Message::Ping { tag });
             }
@@ -112,7 +112,7 @@ impl World {
     /// Now and then memory is needed for something else; never between what the group was told and
     /// the actions that rest on it.
     fn evict(&mut self, at: usize) {
-        if self.random.chance(self.eviction_percent) {
+        if self.random.chance(self.options.eviction_percent) {
             let loaded = &mut self.members[at].store.loaded;
             let chosen = self.random.below(loaded.len().max(1) as u64) as usize;
             if let Some(object) = loaded.iter().nth(chosen).cloned() {
@@ -123,7 +123,7 @@ impl World {
 
     pub fn loaded(&mut self, at: usize, token: Token, lookup: &Lookup) {
         // What has come may be gone again before its turn.
-        if !self.random.chance(self.eviction_percent) {
+        if !self.random.chance(self.options.eviction_percent) {
             self.members[at].store.load(lookup);
         }
         self.with_pg(at, |pg, view| pg.loaded(token, view));
@@ -176,7 +176,7 @@ impl World {
             Action::Reply { client, message } => self.reply(at, client, message),
             Action::Propose { expected, record } => {
                 self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
-                if self.is_quiet() || !self.random.chance(15) {
+                if self.is_quiet() || !self.mishap(15) {
                     let reached_at = self.now.max(self.members[at].state_blocked_until);
                     let delay = self.random.delay(1_000);
                     self.at(reached_at + delay, Event::Swap { at, expected, record });
@@ -200,6 +200,18 @@ impl World {
     }
 
     fn submit(&mut self, at: usize, token: Token, transaction: Transaction) {
+        let refuses_data = self.now < self.members[at].refuses_until;
+        if !self.members[at].store.takes(&transaction, refuses_data) {
+            self.statistics.refused += 1;
+            self.note("refuse", &[at as u64, token.0]);
+            let now_ms = self.local_ms(at);
+            let member = &mut self.members[at];
+            let view = View { store: &member.store, leases: &member.leases, now_ms };
+            return member.pg.as_mut().unwrap().submit_failed(token, "it says so", &view);
+        }
+        let head = self.members[at].store.visible.head;
+        let cuts = |mutation: &Mutation| matches!(mutation, Mutation::ResetLog { head: to } if *to < head);
+        self.statistics.rollbacks += u64::from(transaction.mutations.iter().any(cuts));
         let incarnation = self.members[at].incarnation;
         let sequence = transaction.log.last().map_or(0, |entry| entry.version.sequence);
         self.note("submit", &[at as u64, token.0, sequence]);

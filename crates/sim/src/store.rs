@@ -37,11 +37,34 @@ impl Store {
         Store { ring_entries, ..Store::default() }
     }
 
+    /// Whether the store takes a transaction now; one that refuses data takes the rest.
+    pub fn takes(&self, transaction: &Transaction, refuses_data: bool) -> bool {
+        let adds = |mutation: &Mutation| {
+            use Mutation::{CloneFrom, Create, OmapReplace, OmapSet};
+            matches!(mutation, OmapSet { .. } | OmapReplace { .. } | Create | CloneFrom { .. })
+        };
+        let adds_data = !transaction.payload.is_empty() || transaction.mutations.iter().any(adds);
+        let is_own = transaction.object.as_str() == PG_META_OBJECT;
+        let follows = match &transaction.log[..] {
+            [entry] if entry.object == transaction.object => {
+                entry.version.sequence == self.visible.head.sequence + 1
+            }
+            _ => true,
+        };
+        follows && !(refuses_data && adds_data && !is_own)
+    }
+
     pub fn submit(&mut self, token: Token, transaction: Transaction) {
         assert!(!self.out_of_room);
         for mutation in &transaction.mutations {
-            if *mutation == Mutation::Remove {
+            if matches!(mutation, Mutation::Remove | Mutation::CloneFrom { .. }) {
                 self.bad.retain(|(object, _)| *object != transaction.object);
+            }
+            if let Mutation::CloneFrom { source } = mutation {
+                // It shares the source's blocks.
+                let of_source = self.bad.iter().filter(|(object, _)| object == source);
+                let shared: Vec<_> = of_source.map(|(_, block)| (transaction.object.clone(), *block)).collect();
+                self.bad.extend(shared);
             }
         }
         for (first, count) in Touched::by(&transaction.mutations).block_ranges {
@@ -82,11 +105,12 @@ impl Store {
     }
 
     pub fn load(&mut self, lookup: &Lookup) {
-        let (object, conditions) = match lookup {
-            Lookup::Read { object, .. } => (object, &[][..]),
-            Lookup::Write { object, conditions, .. } => (object, &conditions[..]),
-        };
-        self.loaded.extend(looked_at(object, conditions));
+        match lookup {
+            Lookup::Read { object, .. } => drop(self.loaded.insert(object.clone())),
+            Lookup::Write { object, conditions, mutations } => {
+                self.loaded.extend(looked_at(object, conditions, mutations));
+            }
+        }
     }
 
     pub fn has_room(&self) -> bool {
@@ -183,8 +207,21 @@ impl Store {
     }
 }
 
-/// The objects that a write looks at, or a read, which has no conditions.
-pub fn looked_at(object: &ObjectName, conditions: &[Condition]) -> impl Iterator<Item = ObjectName> {
+/// The objects that a write looks at.
+pub fn looked_at(
+    object: &ObjectName,
+    conditions: &[Condition],
+    mutations: &[Mutation],
+) -> impl Iterator<Item = ObjectName> {
     let is_fenced = conditions.iter().any(|condition| matches!(condition, Condition::NotFenced { .. }));
-    [object.clone()].into_iter().chain(is_fenced.then(|| name(PG_META_OBJECT)))
+    let meta = is_fenced.then(|| name(PG_META_OBJECT));
+    [object.clone()].into_iter().chain(meta).chain(clone_source(mutations).cloned())
+}
+
+/// The object that a write makes a copy of.
+pub fn clone_source(mutations: &[Mutation]) -> Option<&ObjectName> {
+    mutations.iter().find_map(|mutation| match mutation {
+        Mutation::CloneFrom { source } => Some(source),
+        _ => None,
+    })
 }

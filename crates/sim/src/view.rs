@@ -6,7 +6,7 @@ use atoll_base::{
 use atoll_pg::{Leases, ObjectView};
 use bytes::Bytes;
 
-use crate::store::{Store, looked_at};
+use crate::store::{Store, clone_source, looked_at};
 
 pub struct View<'a> {
     pub store: &'a Store,
@@ -20,8 +20,14 @@ impl ObjectView for View<'_> {
         self.store.loaded.contains(object)
     }
 
-    fn is_write_loaded(&self, _: PgId, object: &ObjectName, conditions: &[Condition], _: &[Mutation]) -> bool {
-        looked_at(object, conditions).all(|object| self.store.loaded.contains(&object))
+    fn is_write_loaded(
+        &self,
+        _: PgId,
+        object: &ObjectName,
+        conditions: &[Condition],
+        mutations: &[Mutation],
+    ) -> bool {
+        looked_at(object, conditions, mutations).all(|object| self.store.loaded.contains(&object))
     }
 
     fn object_exists(&self, _: PgId, object: &ObjectName) -> bool {
@@ -47,11 +53,16 @@ impl ObjectView for View<'_> {
         _: PgId,
         _: &[OsdId],
         object: &ObjectName,
-        _: &[Mutation],
+        mutations: &[Mutation],
         _: usize,
     ) -> Result<(), Refusal> {
         self.store.assert_loaded(object);
-        Ok(())
+        let Some(source) = clone_source(mutations) else { return Ok(()) };
+        self.store.assert_loaded(source);
+        if source != object && self.store.visible.objects.contains_key(source) {
+            return Ok(());
+        }
+        Err(Refusal::Invalid { detail: "the object to clone does not exist".into() })
     }
 
     fn has_room(&self, _: PgId) -> bool {

@@ -8,7 +8,6 @@ use crate::clients::{Clients, Kind};
 use crate::random::Random;
 use crate::state::name;
 
-pub const OBJECTS: u64 = 3;
 pub const BLOCKS: u64 = 6;
 pub const KEYS: u64 = 3;
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -26,6 +25,10 @@ fn write(object: ObjectName, conditions: Vec<Condition>, mutations: Vec<Mutation
     Kind::Write(WriteRequest { object, conditions, mutations, payload, payload_sealed: false })
 }
 
+pub fn object_name(index: u64) -> ObjectName {
+    name(&format!("object{index}"))
+}
+
 pub fn key(index: u64) -> Bytes {
     Bytes::from(format!("key{index}"))
 }
@@ -37,7 +40,7 @@ impl Clients {
     }
 
     pub fn draw(&mut self, session: usize, random: &mut Random) -> Kind {
-        let object = name(&format!("object{}", random.below(OBJECTS)));
+        let object = object_name(random.below(self.objects));
         if random.chance(40) {
             return self.draw_read(object, random);
         }
@@ -62,8 +65,12 @@ impl Clients {
                 write(object, vec![condition], vec![replace], vec![])
             }
             75..83 => write(object, vec![Condition::ObjectAbsent], vec![Mutation::Create], vec![]),
-            83..89 => write(object, vec![], vec![Mutation::Remove], vec![]),
-            89..91 => {
+            83..87 => write(object, vec![], vec![Mutation::Remove], vec![]),
+            87..91 => {
+                let source = object_name(random.below(self.objects));
+                write(object, vec![], vec![Mutation::CloneFrom { source }], vec![])
+            }
+            91..93 => {
                 let mutations = vec![Mutation::Remove, Mutation::OmapSet { key: omap_key, value }];
                 write(object, vec![Condition::ObjectExists], mutations, vec![])
             }
@@ -115,8 +122,8 @@ impl Clients {
 }
 
 /// Reads of everything there is.
-pub fn final_reads() -> Vec<Kind> {
-    let objects = (0..OBJECTS).map(|index| name(&format!("object{index}")));
+pub fn final_reads(objects: u64) -> Vec<Kind> {
+    let objects = (0..objects).map(object_name);
     let requests = || {
         let data = ReadRequest::Data { offset: 0, length: (BLOCKS * BLOCK * 2) as u32 };
         let list = ReadRequest::OmapList { prefix: Bytes::new(), from: Bytes::new(), limit: 1_000 };

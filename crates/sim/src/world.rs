@@ -12,7 +12,9 @@ use bytes::Bytes;
 use crate::clients::Clients;
 use crate::cluster::ClusterState;
 use crate::network::Network;
+use crate::options::Options;
 use crate::random::Random;
+use crate::statistics::Statistics;
 use crate::store::Store;
 
 /// Copies that the group should have.
@@ -20,9 +22,8 @@ const SIZE: usize = 3;
 pub const TICK: u64 = 100_000;
 /// An OSD that hears nothing on a connection for so long gives it up.
 pub const SILENCE: u64 = 3_000_000;
-/// Faults stop here.
-pub const QUIET_AT: u64 = 20_000_000;
-const DEADLINE: u64 = QUIET_AT + 120_000_000;
+/// Simulated time within which everything has settled after the last fault.
+const PATIENCE: u64 = 120_000_000;
 
 pub type ReadResult = Result<(ReadOutcome, Bytes), ReadFailure>;
 
@@ -97,34 +98,14 @@ pub struct Member {
     pub paused_until: u64,
     /// Until then it cannot reach cluster state.
     pub state_blocked_until: u64,
+    /// Until then its store refuses data.
+    pub refuses_until: u64,
     /// How fast its clock goes, in millionths, and how far ahead it is, in microseconds.
     clock_rate: u64,
     clock_offset: u64,
     /// Requests given to this process that it owes an answer.
     pub owed_reads: BTreeMap<(ClientId, u64), u32>,
     pub owed_writes: BTreeSet<RequestId>,
-}
-
-#[derive(Default, Clone, Debug)]
-pub struct Statistics {
-    pub activations: u64,
-    pub takeovers: u64,
-    pub crashes: u64,
-    pub wipes: u64,
-    pub breaks: u64,
-    pub partitions: u64,
-    pub pauses: u64,
-    pub moves: u64,
-    pub copy_reads: u64,
-    pub syncs: u64,
-    pub whole_syncs: u64,
-    pub learners: u64,
-    pub retries: u64,
-    pub swaps_failed: u64,
-    pub corrupt_refusals: u64,
-    pub backlogged: u64,
-    pub loads: u64,
-    pub lists: u64,
 }
 
 pub struct World {
@@ -142,10 +123,7 @@ pub struct World {
     pub verbose: bool,
     /// The OSD that lost its device last.
     pub wiped: Option<OsdId>,
-    /// The usual time between faults.
-    pub fault_pace: u64,
-    /// How often something is evicted from memory when a group has come to rest.
-    pub eviction_percent: u64,
+    pub options: Options,
     /// Objects in one message that lists them.
     pub objects_listed_max: usize,
 }
@@ -157,24 +135,24 @@ pub fn osd(index: usize) -> OsdId {
 impl World {
     pub fn new(seed: u64, verbose: bool) -> Self {
         let mut random = Random::new(seed);
-        // A short ring makes learners start from a log that does not reach back.
-        let ring_entries = if random.chance(40) { 64 } else { atoll_base::limits::PG_LOG_ENTRIES };
-        let fault_pace = [200_000, 600_000, 2_000_000][random.below(3) as usize];
-        let eviction_percent = [0, 5, 50][random.below(3) as usize];
-        let count = random.between(3, 6) as usize;
-        let min_size = if random.chance(30) { 1 } else { 2 };
-        let drift = [0, 20_000, 40_000][random.below(3) as usize];
+        let options = Options::draw(&mut random);
+        Self::with_options(options, random, verbose)
+    }
+
+    pub fn with_options(options: Options, mut random: Random, verbose: bool) -> Self {
+        let count = options.clock_rates.len();
         let members = (0..count)
-            .map(|_| Member {
+            .map(|at| Member {
                 incarnation: 0,
                 pg: None,
                 leases: Leases::new(0),
-                store: Store::new(ring_entries),
+                store: Store::new(options.ring_entries),
                 last_commit: 0,
                 slow_until: 0,
                 paused_until: 0,
                 state_blocked_until: 0,
-                clock_rate: 1_000_000 - drift + random.below(2 * drift + 1),
+                refuses_until: 0,
+                clock_rate: options.clock_rates[at],
                 clock_offset: random.below(1 << 40),
                 owed_reads: BTreeMap::new(),
                 owed_writes: BTreeSet::new(),
@@ -187,30 +165,38 @@ impl World {
             members,
             network: Network::new(count),
             cluster: ClusterState::new((0..SIZE).map(osd).collect()),
-            policy: PoolPolicy { pg_num: 1, size: SIZE as u32, min_size, may_backfill: true },
-            clients: Clients::new(&mut random),
+            policy: PoolPolicy { pg_num: 1, size: SIZE as u32, min_size: options.min_size, may_backfill: true },
+            clients: Clients::new(options.sessions, options.objects),
             random,
             trace: 0xcbf2_9ce4_8422_2325,
             statistics: Statistics::default(),
             verbose,
             wiped: None,
-            fault_pace,
-            eviction_percent,
+            options,
             objects_listed_max: 2,
         };
         for at in 0..count {
             world.after(1, Event::Restart { at });
         }
-        for session in 0..world.clients.sessions.len() {
-            world.after(100, Event::ClientWakes { session });
+        if world.options.client_pace != u64::MAX {
+            for session in 0..world.clients.sessions.len() {
+                world.after(100, Event::ClientWakes { session });
+            }
         }
-        world.after(1_000_000, Event::Fault);
-        world.at(QUIET_AT, Event::Quiet);
+        if !world.options.faults.is_empty() {
+            world.after(1_000_000, Event::Fault);
+        }
+        world.at(world.options.quiet_at, Event::Quiet);
         world
     }
 
     pub fn is_quiet(&self) -> bool {
-        self.now >= QUIET_AT
+        self.now >= self.options.quiet_at
+    }
+
+    /// Whether something goes another way than usual.
+    pub fn mishap(&mut self, percent: u64) -> bool {
+        self.options.has_mishaps && self.random.chance(percent)
     }
 
     pub fn local_ms(&self, at: usize) -> u64 {
@@ -241,15 +227,7 @@ impl World {
     /// Runs until everything has settled after the faults.
     pub fn run(&mut self) {
         let mut has_read_all = false;
-        while let Some(((time, _), event)) = self.queue.pop_first() {
-            self.now = time;
-            if let Some(at) = event.process()
-                && self.now < self.members[at].paused_until
-            {
-                self.at(self.members[at].paused_until, event);
-                continue;
-            }
-            self.step(event);
+        while self.next_step() {
             if self.is_quiet() && self.is_settled() {
                 if has_read_all {
                     return;
@@ -257,8 +235,25 @@ impl World {
                 has_read_all = true;
                 self.read_everything();
             }
-            assert!(self.now < DEADLINE, "not settled: {}", self.what_is_missing());
+            let deadline = self.options.quiet_at.saturating_add(PATIENCE);
+            assert!(self.now < deadline, "not settled: {}", self.what_is_missing());
         }
+    }
+
+    /// Handles the next event. False if there is none.
+    pub fn next_step(&mut self) -> bool {
+        let Some(((time, _), event)) = self.queue.pop_first() else { return false };
+        self.now = time;
+        match event.process() {
+            Some(at) if time < self.members[at].paused_until => self.at(self.members[at].paused_until, event),
+            _ => self.step(event),
+        }
+        true
+    }
+
+    /// When the next event happens.
+    pub fn next_time(&self) -> u64 {
+        self.queue.first_key_value().map_or(u64::MAX, |((time, _), _)| *time)
     }
 
     pub fn primary(&self) -> usize {
@@ -407,7 +402,7 @@ impl World {
     pub fn tell_record(&mut self, record: &PgRecord) {
         for at in 0..self.members.len() {
             let incarnation = self.members[at].incarnation;
-            let times = if self.random.chance(20) { 2 } else { 1 };
+            let times = if self.mishap(20) { 2 } else { 1 };
             for _ in 0..times {
                 self.after(1_000, Event::Record { at, incarnation, record: record.clone() });
             }

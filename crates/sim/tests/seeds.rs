@@ -1,13 +1,8 @@
 //! A few hundred seeds, each run twice. `ATOLL_SIM_RUNS` sets their number, `ATOLL_SIM_SEED` the
-//! first one. With one run the trace is printed.
+//! first one, `ATOLL_SIM_ONCE` leaves the second run out, and `ATOLL_SIM_FAILURES` says after how
+//! many failures to stop. With one seed the trace is printed.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use atoll_sim::{Outcome, Statistics, simulate};
-
-const RUNS: u64 = 400;
-/// More failures than this teach nothing new.
-const FAILURES_MAX: usize = 10;
+use atoll_sim::{Campaign, simulate};
 
 fn setting(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
@@ -15,54 +10,29 @@ fn setting(variable: &str, default: u64) -> u64 {
 
 #[test]
 fn histories_are_linearizable_and_replicas_converge() {
-    let (first, runs) = (setting("ATOLL_SIM_SEED", 1), setting("ATOLL_SIM_RUNS", RUNS));
-    let (mut outcomes, mut failed): (Vec<Outcome>, Vec<u64>) = (Vec::new(), Vec::new());
-    for seed in first..first + runs {
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            let outcome = simulate(seed, runs == 1);
-            let again = simulate(seed, false);
-            assert_eq!(outcome.trace, again.trace, "the same seed gives the same trace");
-            outcome
-        }));
-        match result {
-            Ok(outcome) => outcomes.push(outcome),
-            Err(_) => {
-                failed.push(seed);
-                eprintln!("seed {seed} failed; replay it with\n  ATOLL_SIM_SEED={seed} ATOLL_SIM_RUNS=1 \\");
-                eprintln!("    cargo test -p atoll-sim --release --test seeds -- --nocapture");
-            }
-        }
-        if failed.len() == FAILURES_MAX {
-            break;
+    let campaign = Campaign {
+        first: setting("ATOLL_SIM_SEED", 1),
+        seeds: setting("ATOLL_SIM_RUNS", 400),
+        jobs: 1,
+        twice: setting("ATOLL_SIM_ONCE", 0) == 0,
+        failures_max: setting("ATOLL_SIM_FAILURES", 10) as usize,
+    };
+    if campaign.seeds == 1 {
+        simulate(campaign.first, true);
+    }
+    let report = campaign.run(&|_, _| {});
+    for failure in &report.failures {
+        eprintln!(
+            "seed {}: {}\nreplay it with\n  atoll sim --seed {} --trace",
+            failure.seed, failure.cause, failure.seed
+        );
+    }
+    let counted = report.statistics.all().into_iter().map(|(_, text, count)| format!("{count} {text}"));
+    println!("{} seeds: {}", report.seeds, counted.collect::<Vec<_>>().join(", "));
+    assert!(report.failures.is_empty(), "{} seeds failed", report.failures.len());
+    if campaign.seeds >= 100 {
+        for (_, text, count) in report.statistics.all() {
+            assert!(count > 0, "no {text} in {} seeds", report.seeds);
         }
     }
-    let sum = |of: fn(&Statistics) -> u64| outcomes.iter().map(|one| of(&one.statistics)).sum::<u64>();
-    println!(
-        "{runs} seeds, {} requests, {} retries, {} activations, {} take-overs, {} crashes, {} broken links, \
-         {} partitions, {} pauses, {} lost devices, {} moves",
-        outcomes.iter().map(|one| one.requests).sum::<usize>(),
-        sum(|one| one.retries),
-        sum(|one| one.activations),
-        sum(|one| one.takeovers),
-        sum(|one| one.crashes),
-        sum(|one| one.breaks),
-        sum(|one| one.partitions),
-        sum(|one| one.pauses),
-        sum(|one| one.wipes),
-        sum(|one| one.moves),
-    );
-    println!(
-        "{} learners, {} objects synced ({} whole, {} lists), {} copy reads, {} refused as damaged, \
-         {} swaps lost, {} backlogged, {} loads",
-        sum(|one| one.learners),
-        sum(|one| one.syncs),
-        sum(|one| one.whole_syncs),
-        sum(|one| one.lists),
-        sum(|one| one.copy_reads),
-        sum(|one| one.corrupt_refusals),
-        sum(|one| one.swaps_failed),
-        sum(|one| one.backlogged),
-        sum(|one| one.loads),
-    );
-    assert!(failed.is_empty(), "seeds that failed: {failed:?}");
 }

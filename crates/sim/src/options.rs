@@ -1,0 +1,111 @@
+//! What differs between runs: drawn from the seed, or given by a script. Seeds differ in what they
+//! leave out too (swarm testing): a fault that ends every long history hides what needs one.
+
+use atoll_base::limits::PG_LOG_ENTRIES;
+
+use crate::random::Random;
+
+/// What can go wrong by chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    BreakLink,
+    Crash,
+    ReplaceDevice,
+    OutOfRoom,
+    RefuseWrites,
+    BreakClient,
+    SlowDevice,
+    Partition,
+    Pause,
+    BlockState,
+    StateOutage,
+    Move,
+    DamageBlock,
+}
+
+/// All faults, and how often each happens among the others.
+const FAULTS: [(Fault, u64); 13] = [
+    (Fault::BreakLink, 14),
+    (Fault::Crash, 14),
+    (Fault::ReplaceDevice, 3),
+    (Fault::OutOfRoom, 10),
+    (Fault::RefuseWrites, 4),
+    (Fault::BreakClient, 6),
+    (Fault::SlowDevice, 7),
+    (Fault::Partition, 10),
+    (Fault::Pause, 8),
+    (Fault::BlockState, 6),
+    (Fault::StateOutage, 3),
+    (Fault::Move, 6),
+    (Fault::DamageBlock, 14),
+];
+
+/// The shape of one run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How fast each OSD's clock goes, in millionths; there are as many OSDs.
+    pub clock_rates: Vec<u64>,
+    /// Copies without which nothing is served.
+    pub min_size: u32,
+    /// A short ring makes learners start from a log that does not reach back.
+    pub ring_entries: usize,
+    pub sessions: u64,
+    pub objects: u64,
+    /// The usual time between bursts of a session's requests.
+    pub client_pace: u64,
+    /// The usual time between faults.
+    pub fault_pace: u64,
+    /// What can go wrong, and how often each among the others.
+    pub faults: Vec<(Fault, u64)>,
+    /// How often something is evicted from memory when a group has come to rest.
+    pub eviction_percent: u64,
+    /// How often chance delays, loses or repeats what usually goes well.
+    pub has_mishaps: bool,
+    /// Simulated time at which all faults end.
+    pub quiet_at: u64,
+}
+
+impl Options {
+    /// The shape of a seed's run.
+    pub fn draw(random: &mut Random) -> Self {
+        let ring_entries = if random.chance(40) { 64 } else { PG_LOG_ENTRIES };
+        let fault_pace = random.one_of([200_000, 600_000, 2_000_000]);
+        let eviction_percent = random.one_of([0, 5, 50]);
+        let osds = random.between(3, 6);
+        let min_size = if random.chance(30) { 1 } else { 2 };
+        let drift = random.one_of([0, 20_000, 40_000]);
+        let are_all = random.chance(40);
+        let mut faults = FAULTS.to_vec();
+        faults.retain(|_| are_all || random.chance(60));
+        Options {
+            clock_rates: (0..osds).map(|_| 1_000_000 - drift + random.below(2 * drift + 1)).collect(),
+            min_size,
+            ring_entries,
+            sessions: random.between(2, 6),
+            objects: random.one_of([3, 3, 12]),
+            client_pace: random.one_of([200_000, 1_000_000, 1_000_000]),
+            fault_pace,
+            faults,
+            eviction_percent,
+            has_mishaps: true,
+            quiet_at: 20_000_000,
+        }
+    }
+
+    /// A world in which nothing happens but what a script says.
+    pub fn scripted(osds: usize) -> Self {
+        Options {
+            clock_rates: vec![1_000_000; osds],
+            min_size: 2,
+            ring_entries: PG_LOG_ENTRIES,
+            sessions: 2,
+            objects: 3,
+            client_pace: u64::MAX,
+            fault_pace: u64::MAX,
+            faults: Vec::new(),
+            eviction_percent: 0,
+            has_mishaps: false,
+            quiet_at: u64::MAX,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What happened in runs, so that nobody takes a quiet simulation for a passed one.
+
+macro_rules! statistics {
+    ($($name:ident: $text:literal,)*) => {
+        #[derive(Default, Clone, Debug)]
+        pub struct Statistics {
+            $(pub $name: u64,)*
+        }
+
+        impl Statistics {
+            pub fn add(&mut self, other: &Statistics) {
+                $(self.$name += other.$name;)*
+            }
+
+            /// Name, text for people, and number of everything that is counted.
+            pub fn all(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$((stringify!($name), $text, self.$name),)*]
+            }
+        }
+    };
+}
+
+statistics! {
+    requests: "requests",
+    retries: "retries",
+    clones: "clones",
+    activations: "activations",
+    takeovers: "take-overs",
+    crashes: "crashes",
+    breaks: "broken links",
+    partitions: "partitions",
+    pauses: "pauses",
+    wipes: "lost devices",
+    moves: "moves",
+    outages: "outages of cluster state",
+    swaps_failed: "swaps lost",
+    learners: "learners",
+    lists: "lists of objects",
+    syncs: "objects synced",
+    whole_syncs: "of them whole",
+    rollbacks: "histories cut back",
+    copy_reads: "copy reads",
+    corrupt_refusals: "refused as damaged",
+    backlogged: "submissions that waited",
+    refused: "submissions refused",
+    loads: "loads",
+}
