@@ -280,6 +280,7 @@ impl Pg {
     fn start_write(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
         let is_held_up = self.in_flight.len() >= PG_IN_FLIGHT_MAX
             || !self.view_is_current()
+            || self.history_broken.is_some()
             || !view.has_room(self.id)
             || self.learners.are_copying(&request.object);
         if is_held_up {
@@ -390,6 +391,17 @@ impl Pg {
         }
         if any_done {
             self.start_waiting(view);
+        }
+    }
+
+    /// This OSD's store did not take a write, so it took none behind it. Other members may have:
+    /// peering decides, and the log tells a retry what became of it.
+    pub(crate) fn abandon(&mut self, version: Version) {
+        let first = self.in_flight.partition_point(|write| write.version < version);
+        for write in self.in_flight.split_off(first) {
+            self.retries.forget(write.request);
+            let refusal = self.inactive();
+            self.reply_written(write.client, write.request.sequence, Err(refusal));
         }
     }
 

@@ -132,6 +132,8 @@ pub struct Pg {
     /// The store did not take a part of the history; whoever leads the group must know, so that
     /// histories are compared anew.
     pub(crate) history_broken: Option<OsdId>,
+    /// A part of this filling was not taken, so that nothing behind it may count.
+    broken_sync: Option<(Epoch, u64)>,
     pub(crate) actions: VecDeque<Action>,
     /// Submissions that the shell has not taken yet; until then the view does not show them.
     submissions_not_taken: usize,
@@ -182,6 +184,7 @@ impl Pg {
             lists_for_primary: BTreeMap::new(),
             last_sequence: view.head(id).sequence,
             history_broken: None,
+            broken_sync: None,
             actions: VecDeque::new(),
             submissions_not_taken: 0,
             next_token: 1,
@@ -342,8 +345,12 @@ impl Pg {
     /// Some tens of milliseconds have passed, or a lease was renewed.
     pub fn tick(&mut self, view: &impl ObjectView) {
         match self.history_broken.take() {
-            Some(leader) if leader == self.me => self.restart_peering(),
-            Some(leader) => self.tell_what_is_here(leader, false, view),
+            Some(_) if self.is_primary() => self.restart_peering(),
+            Some(leader) => {
+                // What it could not take may be from when it led itself.
+                let leader = if leader == self.me { self.record.primary } else { leader };
+                self.tell_what_is_here(leader, false, view);
+            }
             None => {}
         }
         self.answer_when_released(view);
@@ -381,7 +388,7 @@ impl Pg {
             Message::Fenced { epoch, .. } => self.fenced(from, epoch),
             Message::FencedAck { epoch, .. } => self.released(from, epoch, view),
             Message::PeerSync { epoch, tag, transaction } => {
-                if epoch == self.promises.epoch {
+                if epoch == self.promises.epoch && self.broken_sync != Some((epoch, tag)) {
                     self.note_completeness(&transaction);
                     self.submit(Submission::Sync { from, epoch, tag }, transaction);
                 }
@@ -435,7 +442,9 @@ impl Pg {
             }
             Submission::Promise { epoch } => self.promise_is_durable(epoch, view),
             Submission::Sync { from, epoch, tag } => {
-                self.send(from, Message::PeerSynced { pg: self.id, epoch, tag });
+                if self.broken_sync != Some((epoch, tag)) {
+                    self.send(from, Message::PeerSynced { pg: self.id, epoch, tag });
+                }
             }
             Submission::Repair => {}
             Submission::Purge => self.removed(view),
@@ -444,17 +453,24 @@ impl Pg {
 
     /// The store did not take a submission.
     pub fn submit_failed(&mut self, token: Token, cause: &str, view: &impl ObjectView) {
-        let leader = match self.submissions.remove(&token).expect("answers belong to submissions") {
+        let submission = self.submissions.remove(&token).expect("answers belong to submissions");
+        if let Submission::Sync { epoch, tag, .. } = submission {
+            self.broken_sync = Some((epoch, tag));
+        }
+        let leader = match submission {
             Submission::Repair => {
                 let text = format!("{} could not repair a damaged block: {cause}", self.me);
                 return self.warn(text);
             }
             Submission::Purge => return self.removed(view),
+            Submission::Write { version } => {
+                self.abandon(version);
+                self.me
+            }
             _ if self.is_primary() => self.me,
             Submission::Replica { primary, .. } => primary,
             Submission::Sync { from, .. } => from,
             Submission::Promise { .. } => self.promises.asked_by.unwrap_or(self.me),
-            Submission::Write { .. } => self.me,
         };
         // What follows cannot be taken either: the store refuses a gap.
         self.last_sequence = view.head(self.id).sequence;

@@ -29,6 +29,9 @@ const RETRY_PAUSE_MS: u64 = 1_000;
 enum Sent {
     /// Something that needs no attention when it is durable.
     Other,
+    /// All of an object but the last part, which says of what version it is and follows when the
+    /// others are durable.
+    ButLast(ObjectName, Box<Transaction>),
     /// The last part of an object.
     Object(ObjectName),
     /// That it is complete.
@@ -457,12 +460,14 @@ impl Pg {
             let version = Version::default();
             transactions[0].mutations.insert(0, Mutation::SetVersion { version });
         }
-        let count = transactions.len();
-        for (index, transaction) in transactions.into_iter().enumerate() {
-            let is_last = index + 1 == count;
-            let sent = if is_last { Sent::Object(object.clone()) } else { Sent::Other };
-            self.send_to_learner(osd, transaction, sent);
+        let last = transactions.pop().expect("an object has one part at least");
+        let Some(but_last) = transactions.pop() else {
+            return self.send_to_learner(osd, last, Sent::Object(object));
+        };
+        for transaction in transactions {
+            self.send_to_learner(osd, transaction, Sent::Other);
         }
+        self.send_to_learner(osd, but_last, Sent::ButLast(object, Box::new(last)));
     }
 
     /// A learner has made durable what it was sent.
@@ -474,6 +479,7 @@ impl Pg {
             return;
         };
         match learner.sent.pop_front() {
+            Some(Sent::ButLast(object, last)) => self.send_to_learner(from, *last, Sent::Object(object)),
             Some(Sent::Object(object)) => {
                 learner.copying.remove(&object);
                 self.copy_more(from);

@@ -56,6 +56,13 @@ impl Retries {
         }
     }
 
+    /// Nobody knows yet what will become of a request.
+    pub fn forget(&mut self, request: RequestId) {
+        if let Some(session) = self.sessions.get_mut(&request.session) {
+            session.outcomes.remove(&request.sequence);
+        }
+    }
+
     pub fn find(&self, request: RequestId) -> Known {
         let Some(session) = self.sessions.get(&request.session) else { return Known::Nothing };
         if request.sequence < session.answered_below {
