@@ -304,6 +304,14 @@ impl Mutation {
     pub fn is_for_clients(&self) -> bool {
         !matches!(self, Mutation::SetVersion { .. } | Mutation::ResetLog { .. })
     }
+
+    /// The object that it makes a copy of.
+    pub fn clone_source(&self) -> Option<&ObjectName> {
+        match self {
+            Mutation::CloneFrom { source } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 impl WriteRequest {

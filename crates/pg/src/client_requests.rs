@@ -23,8 +23,9 @@ const WAITING_MAX: usize = 4096;
 pub(crate) enum Waiting {
     Read(ReadRequest),
     Write(RequestId, WriteRequest),
-    /// A refusal that rests on data still in flight: it is given only once that is committed.
-    Refuse(RequestId, Refusal),
+    /// A refusal that rests on data still in flight, of the objects that it clones too: it is given
+    /// only once that is committed.
+    Refuse(RequestId, Refusal, Vec<ObjectName>),
 }
 
 /// A client's request that cannot be started yet. Requests for one object keep their order.
@@ -107,7 +108,7 @@ impl Pg {
             return true;
         }
         let waiting = self.waiting.iter_mut().find(
-            |waiting| matches!(&waiting.what, Waiting::Write(other, _) | Waiting::Refuse(other, _) if *other == id),
+            |waiting| matches!(&waiting.what, Waiting::Write(other, _) | Waiting::Refuse(other, ..) if *other == id),
         );
         if let Some(waiting) = waiting {
             waiting.client = client;
@@ -254,10 +255,12 @@ impl Pg {
                 self.actions.push_back(Action::Read { token, object, request: read });
                 Attempt::Done
             }
-            Waiting::Refuse(id, ref refusal) => {
-                // A fence is in the group's own object, everything else that was looked at in this.
+            Waiting::Refuse(id, ref refusal, ref sources) => {
+                // A fence is in the group's own object, everything else in this one and its source.
                 let meta = matches!(refusal, Refusal::Fenced { .. }).then(meta_object);
-                let rests_on = |object: &ObjectName| *object == request.object || Some(object) == meta.as_ref();
+                let rests_on = |object: &ObjectName| {
+                    *object == request.object || Some(object) == meta.as_ref() || sources.contains(object)
+                };
                 if self.in_flight.iter().any(|write| rests_on(&write.object)) || !self.holds_leases(view) {
                     return Attempt::MustWait(Box::new(request));
                 }
@@ -303,7 +306,9 @@ impl Pg {
             view.check_write(self.id, members, &object, &write.mutations, payload_bytes).err()
         });
         if let Some(refusal) = refusal {
-            return self.start(WaitingRequest::new(client, sequence, object, Waiting::Refuse(id, refusal)), view);
+            let sources = write.mutations.iter().filter_map(Mutation::clone_source).cloned().collect();
+            let refuse = Waiting::Refuse(id, refusal, sources);
+            return self.start(WaitingRequest::new(client, sequence, object, refuse), view);
         }
         let creates = !view.object_exists(self.id, &object);
         self.order(client, id, write, creates);

@@ -17,6 +17,7 @@ mod faults;
 mod network;
 mod options;
 mod random;
+mod script;
 mod shell;
 mod state;
 mod statistics;
@@ -26,7 +27,11 @@ mod workload;
 mod world;
 
 pub use campaign::{Campaign, Failure, Report, text_of};
+pub use clients::{Answer, Kind};
+pub use options::{Fault, Options};
+pub use script::{Script, block, data_of, read_block, write_block, write_key};
 pub use statistics::Statistics;
+pub use world::{Member, World};
 
 /// What one run did.
 pub struct Outcome {

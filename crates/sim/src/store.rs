@@ -220,8 +220,5 @@ pub fn looked_at(
 
 /// The object that a write makes a copy of.
 pub fn clone_source(mutations: &[Mutation]) -> Option<&ObjectName> {
-    mutations.iter().find_map(|mutation| match mutation {
-        Mutation::CloneFrom { source } => Some(source),
-        _ => None,
-    })
+    mutations.iter().find_map(Mutation::clone_source)
 }

@@ -10,17 +10,17 @@ use crate::state::name;
 
 pub const BLOCKS: u64 = 6;
 pub const KEYS: u64 = 3;
-const BLOCK: u64 = BLOCK_BYTES as u64;
+pub const BLOCK: u64 = BLOCK_BYTES as u64;
 const FENCE: &[u8] = b"image";
 
-fn block_of(value: u64) -> Vec<u8> {
+pub fn block_of(value: u64) -> Vec<u8> {
     let mut block = vec![0; BLOCK_BYTES];
     block[..8].copy_from_slice(&value.to_be_bytes());
     block[BLOCK_BYTES - 8..].copy_from_slice(&value.to_be_bytes());
     block
 }
 
-fn write(object: ObjectName, conditions: Vec<Condition>, mutations: Vec<Mutation>, payload: Vec<u8>) -> Kind {
+pub fn write(object: ObjectName, conditions: Vec<Condition>, mutations: Vec<Mutation>, payload: Vec<u8>) -> Kind {
     let payload = payload.into();
     Kind::Write(WriteRequest { object, conditions, mutations, payload, payload_sealed: false })
 }

@@ -1,0 +1,168 @@
+//! Written scenarios: the same world without chance faults, and a script that does what it wants
+//! at the moment it wants. OSDs are numbered from 0.
+
+use std::ops::{Deref, DerefMut};
+
+use atoll_base::{Epoch, Mutation, ReadRequest, RequestId};
+use atoll_pg::PgState;
+
+use crate::check::check;
+use crate::clients::{Answer, Kind};
+use crate::options::Options;
+use crate::random::Random;
+use crate::workload::{BLOCK, block_of, key, object_name, write};
+use crate::world::{Event, World};
+
+/// Longer than anything takes that comes at all, in simulated microseconds.
+const PATIENCE: u64 = 60_000_000;
+
+/// A world that does what it is told.
+pub struct Script(World);
+
+impl Deref for Script {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.0
+    }
+}
+
+impl DerefMut for Script {
+    fn deref_mut(&mut self) -> &mut World {
+        &mut self.0
+    }
+}
+
+impl Script {
+    /// All OSDs start, and the group becomes active.
+    pub fn new(options: Options) -> Self {
+        let verbose = std::env::var("ATOLL_SIM_TRACE").is_ok();
+        let mut script = Script(World::with_options(options, Random::new(1), verbose));
+        script.run_while("the group is not clean", |world| {
+            let is_active = |at: usize| world.state_of(at) == Some(PgState::Active);
+            !world.cluster.is_clean() || !is_active(world.primary())
+        });
+        script
+    }
+
+    pub fn run_until(&mut self, time: u64) {
+        while self.next_time() <= time {
+            self.next_step();
+        }
+        self.now = time;
+    }
+
+    pub fn run_for(&mut self, microseconds: u64) {
+        self.run_until(self.now + microseconds);
+    }
+
+    /// Runs event by event; what holds for too long does not end.
+    pub fn run_while(&mut self, what: &str, holds: impl Fn(&World) -> bool) {
+        let end = self.now + PATIENCE;
+        while holds(&self.0) {
+            assert!(self.next_step() && self.now < end, "{what} for too long");
+        }
+    }
+
+    /// Nothing reaches an OSD and nothing of it reaches others, for so long.
+    pub fn cut_off(&mut self, at: usize, microseconds: u64) {
+        let until = self.now + microseconds;
+        for other in (0..self.members.len()).filter(|other| *other != at) {
+            self.network.block(other, at, until);
+            self.network.block(at, other, until);
+        }
+    }
+
+    /// Nothing that one OSD sends reaches the other, for so long.
+    pub fn cut_one_way(&mut self, from: usize, to: usize, microseconds: u64) {
+        let until = self.now + microseconds;
+        self.network.block(from, to, until);
+    }
+
+    /// An OSD's process stands still while its clock goes on.
+    pub fn stand_still(&mut self, at: usize, microseconds: u64) {
+        self.members[at].paused_until = self.now + microseconds;
+    }
+
+    /// An OSD neither hears of changes of cluster state nor makes any, for so long.
+    pub fn keep_from_state(&mut self, at: usize, microseconds: u64) {
+        self.members[at].state_blocked_until = self.now + microseconds;
+    }
+
+    /// The group should have these members, the first as primary.
+    pub fn plan(&mut self, target: &[usize]) {
+        self.cluster.target = target.iter().map(|at| crate::world::osd(*at)).collect();
+        for at in 0..self.members.len() {
+            let incarnation = self.members[at].incarnation;
+            self.after(3_000, Event::Target { at, incarnation });
+        }
+    }
+
+    /// Everything becomes well again and settles; then what clients saw is checked.
+    pub fn finish(mut self) -> World {
+        self.options.quiet_at = self.now;
+        self.heal();
+        self.run();
+        check(&self.0);
+        self.0
+    }
+}
+
+impl World {
+    pub fn state_of(&self, at: usize) -> Option<PgState> {
+        self.members[at].pg.as_ref().map(|pg| pg.state().clone())
+    }
+
+    /// The epoch in force as an OSD knows it.
+    pub fn epoch_at(&self, at: usize) -> Option<Epoch> {
+        self.members[at].pg.as_ref().map(|pg| pg.record().epoch)
+    }
+
+    /// What a request was answered, if it was.
+    pub fn answer_of(&self, op: usize) -> Option<&Answer> {
+        self.clients.ops[op].answered.as_ref().map(|(_, answer)| answer)
+    }
+
+    pub fn id_of(&self, op: usize) -> RequestId {
+        self.clients.ops[op].id
+    }
+
+    /// Whether a write is durable on an OSD, or was.
+    pub fn was_durable(&self, op: usize, at: usize) -> bool {
+        self.members[at].store.requests.contains(&self.id_of(op))
+    }
+
+    /// Whether a write is in the history that an OSD's store shows.
+    pub fn shows(&self, op: usize, at: usize) -> bool {
+        self.members[at].store.visible.log.iter().any(|entry| entry.request == Some(self.id_of(op)))
+    }
+}
+
+/// Writes one block full of a number.
+pub fn write_block(object: u64, block: u64, value: u64) -> Kind {
+    let mutation = Mutation::Write { offset: block * BLOCK, length: BLOCK as u32, seals: None };
+    write(object_name(object), vec![], vec![mutation], block_of(value))
+}
+
+/// Sets an omap entry.
+pub fn write_key(object: u64, value: &'static str) -> Kind {
+    write(object_name(object), vec![], vec![Mutation::OmapSet { key: key(0), value: value.into() }], vec![])
+}
+
+/// Reads one block.
+pub fn read_block(object: u64, block: u64) -> Kind {
+    Kind::Read(object_name(object), ReadRequest::Data { offset: block * BLOCK, length: BLOCK as u32 })
+}
+
+/// What a block holds that was written as `value`.
+pub fn block(value: u64) -> Vec<u8> {
+    block_of(value)
+}
+
+/// The data of a read that was answered.
+pub fn data_of(answer: Option<&Answer>) -> Option<&[u8]> {
+    match answer {
+        Some(Answer::Found(Ok(_), data)) => Some(data),
+        _ => None,
+    }
+}

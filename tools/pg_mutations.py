@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Puts one deliberate bug after the other into a copy of the placement-group protocol and says
+which seed of the simulator notices it first.
+
+    tools/pg_mutations.py             # all of them
+    tools/pg_mutations.py lease tail  # those whose names contain one of the words
+
+All seeds must pass without a bug, and one of them must fail with each. Scenarios that notice a bug
+are named too. Copy and builds are in CARGO_TARGET_DIR/pg-mutations or ./target/pg-mutations.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = Path("crates/pg/src")
+SEEDS = int(os.environ.get("ATOLL_SIM_RUNS", "20000"))
+RUN_SECONDS = 1800
+TEST = "cargo test --release -q -p atoll-sim --no-fail-fast".split()
+
+# Name of the bug, file, what stands there, what stands there instead.
+MUTATIONS = [
+    # Writes.
+    ("acknowledged before all members have it", "client_requests.rs",
+     "is_some_and(|write| write.missing.is_empty())", "is_some_and(|write| write.missing.len() <= 1)"),
+    ("acknowledged while a member is away", "client_requests.rs",
+     "if self.state != PgState::Active {\n            return;\n        }\n        let mut any_done",
+     "if self.state == PgState::Member {\n            return;\n        }\n        let mut any_done"),
+    ("a write goes on after a refused one", "client_requests.rs", "|| self.history_broken.is_some()", ""),
+    ("a refused write stays in flight", "group.rs", "self.abandon(version);", "let _ = version;"),
+    ("a gap in the history taken", "group.rs", "version.sequence == self.last_sequence + 1 &&", "version.sequence > 0 &&"),
+    ("writes not held back while an object is copied", "client_requests.rs",
+     "|| self.learners.are_copying(&request.object);", "|| false;"),
+    # Reads.
+    ("reads without a lease", "client_requests.rs",
+     "view.now_ms() < view.lease_held_until_ms(*member))", "view.now_ms() < view.lease_held_until_ms(*member) || true)"),
+    ("reads of what is in flight", "client_requests.rs",
+     "if in_flight.any(|write| write.shows_in(&request.object, read)) ||", "if in_flight.any(|_| false) ||"),
+    ("refusals that rest on what is in flight", "client_requests.rs",
+     "self.in_flight.iter().any(|write| rests_on(&write.object)) ||",
+     "self.in_flight.iter().any(|write| rests_on(&write.object) && false) ||"),
+    ("clones refused because of what is in flight", "client_requests.rs",
+     "|| sources.contains(object)", "|| sources.contains(object) && false"),
+    ("another copy's bytes not checked", "copies.rs",
+     "Ok(outcome) if view.matches_checks(self.id, &read.object, read.offset, &payload) => {", "Ok(outcome) => {"),
+    # Leases.
+    ("leases held for as long as they are granted", "leases.rs", "const HELD_MS: u64 = 900;", "const HELD_MS: u64 = 1_000;"),
+    ("a new primary answered before the lease has run out", "promises.rs",
+     "let is_bound = view.now_ms() < promises.bound_until_ms;", "let is_bound = false;"),
+    ("leases forgotten at a restart", "promises.rs",
+     "bound_until_ms: view.lease_granted_until_ms(None),", "bound_until_ms: 0,"),
+    ("released by whoever says so first", "promises.rs",
+     "if self.promises.bound_to == Some(from) && epoch == self.promises.epoch {",
+     "if self.promises.bound_to == Some(from) || epoch == self.promises.epoch {"),
+    ("an old primary releases and goes on", "promises.rs",
+     "if epoch > self.record.epoch && self.is_primary() && self.state != PgState::Inactive {",
+     "if epoch > self.record.epoch && self.is_primary() && self.state == PgState::Inactive {"),
+    # Promises.
+    ("answered before the promise is durable", "promises.rs",
+     "if !promises.is_owed || promises.durable != promises.epoch || is_bound {",
+     "if !promises.is_owed || is_bound {"),
+    ("questions of lower epochs heeded", "promises.rs",
+     "if epoch < self.promises.epoch {\n            return;", "if epoch < self.promises.epoch && false {\n            return;"),
+    ("writes of lower epochs heeded", "group.rs",
+     "if epoch == self.promises.epoch && follows {", "if follows {"),
+    ("fillings of lower epochs heeded", "group.rs",
+     "if epoch == self.promises.epoch && self.broken_sync != Some((epoch, tag)) {",
+     "if self.broken_sync != Some((epoch, tag)) {"),
+    ("answers under lower epochs counted", "peering.rs",
+     "if !self.is_primary() || epoch != self.record.epoch {", "if !self.is_primary() {"),
+    # Peering.
+    ("the oldest head leads", "peering.rs",
+     "self.peering.heads.iter().max_by_key(|(_, head)| **head);", "self.peering.heads.iter().min_by_key(|(_, head)| **head);"),
+    ("heads compared by sequence only", "peering.rs", "&& *head > own_head", "&& head.sequence > own_head.sequence"),
+    ("peering does not wait for all members", "peering.rs",
+     "self.peering.own_promise == Some(epoch) && everyone_answered", "self.peering.own_promise == Some(epoch) && (everyone_answered || true)"),
+    ("serves before cluster state says so", "peering.rs",
+     "if self.record.activated_epoch != self.record.epoch {\n            return self.propose_activation(view);\n        }",
+     "if self.record.activated_epoch != self.record.epoch {\n            self.propose_activation(view);\n        }"),
+    ("peers under an epoch of another life", "membership.rs",
+     "if all_usable && self.membership.proposed == Some(self.record.epoch) {", "if all_usable {"),
+    ("retries not recognised after a take-over", "peering.rs",
+     "self.retries.record(request, Ok(()), entry.version);", "let _ = request;"),
+    ("rolled-back writes remembered as done", "group.rs", "self.retries.forget_successes();", ""),
+    # Who may lead and be a member.
+    ("lost devices not noticed", "promises.rs",
+     "record.last_active_members.contains(&self.me) && self.promises.epoch < record.activated_epoch",
+     "record.last_active_members.contains(&self.me) && self.promises.epoch < record.activated_epoch && false"),
+    ("lost devices not noticed by those who are asked", "promises.rs",
+     "if was_member_in.is_some_and(|active| self.promises.epoch < active) {",
+     "if was_member_in.is_some_and(|active| self.promises.epoch < active && false) {"),
+    ("lost devices not noticed by anybody", "promises.rs",
+     "pub(crate) fn notice_lost_device(&mut self) {", "pub(crate) fn notice_lost_device(&mut self) {\n        self.promises.is_incomplete |= false;\n        return;\n    }\n    #[allow(dead_code)]\n    fn unused(&mut self) {"),
+    ("whoever is left takes over", "membership.rs",
+     "let has_source = usable.iter().any(|osd| self.electors().contains(osd));", "let has_source = true;"),
+    ("incomplete members count", "membership.rs",
+     "self.membership.is_reachable(osd) && !self.membership.incomplete.contains(&osd)", "self.membership.is_reachable(osd)"),
+    # Filling.
+    ("the incomplete flag is not set", "promises.rs",
+     'Mutation::OmapSet { key: Bytes::from_static(INCOMPLETE_KEY), value: Bytes::from_static(b"1") }',
+     'Mutation::OmapSet { key: Bytes::from_static(b"other"), value: Bytes::from_static(b"1") }'),
+    ("complete before the last object is durable", "learners.rs",
+     "if learner.copying.is_empty() && learner.failed.is_empty() {", "if learner.failed.is_empty() {"),
+    ("complete although objects could not be read", "learners.rs",
+     "if learner.copying.is_empty() && learner.failed.is_empty() {", "if learner.copying.is_empty() {"),
+    ("incomplete copies trusted", "learners.rs", "if !answer.is_complete {\n        return None;\n    }", ""),
+    ("objects that only the learner has are kept", "learners.rs",
+     "if own.remove(&name) != Some(version) {",
+     "if own.remove(&name).is_some_and(|own| own != version) {"),
+    ("divergent tails not rolled back", "learners.rs",
+     "for entry in their_log.iter().filter(|entry| entry.version.sequence > common.sequence) {",
+     "for entry in their_log.iter().take(0) {"),
+    ("logs not cut back", "learners.rs",
+     "start.extend([incomplete(), Mutation::ResetLog { head: common }]);",
+     "let _ = common;\n            start.extend([incomplete(), Mutation::ResetLog { head: answer.head }]);"),
+    ("data sent for objects still missing", "learners.rs",
+     "if !self.lacks(object) && !clones_missing {", "if self.is_listed() && !clones_missing {"),
+    ("clones of what is missing", "learners.rs",
+     "matches!(mutation, Mutation::CloneFrom { source } if self.lacks(source))",
+     "matches!(mutation, Mutation::CloneFrom { source } if self.lacks(source) && false)"),
+    ("writes while objects are listed forgotten", "learners.rs",
+     "let missing = own.into_keys().chain(written).chain([meta_object()]);",
+     "let missing = own.into_keys().chain(written.into_iter().take(0)).chain([meta_object()]);"),
+    ("fences not copied", "learners.rs",
+     "chain(written).chain([meta_object()]);", "chain(written);"),
+    ("partial copies have a version", "learners.rs",
+     "transactions[0].mutations.insert(0, Mutation::SetVersion { version });", "let _ = version;"),
+    ("the last part does not wait for the others", "learners.rs",
+     "self.send_to_learner(osd, but_last, Sent::ButLast(object, Box::new(last)));",
+     "self.send_to_learner(osd, but_last, Sent::Other);\n        self.send_to_learner(osd, last, Sent::Object(object));"),
+    ("what follows a refused part counts", "group.rs",
+     "self.broken_sync = Some((epoch, tag));", "let _ = (epoch, tag);"),
+]
+
+
+def copy_of_the_tree(target: Path):
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    listing = "git ls-files -z --cached --others --exclude-standard"
+    # With fresh times (-m): cargo takes what an earlier copy left built for this one otherwise.
+    subprocess.run(f"{listing} | tar --null -cf - -T - | tar -xmf - -C '{target}'", shell=True, cwd=ROOT, check=True)
+
+
+def run(tree: Path, environment):
+    """Whether all passed, and what noticed if it did not."""
+    build = subprocess.run([*TEST, "--no-run"], cwd=tree, env=environment, capture_output=True, text=True)
+    if build.returncode:
+        return False, [f"it does not build:\n{build.stderr}"]
+    try:
+        test = subprocess.run([*TEST, "--", "--nocapture"], cwd=tree, env=environment, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False, [f"no end after {RUN_SECONDS} s"]
+    if test.returncode == 0:
+        return True, []
+    seeds = [f"seed {seed} ({cause[:60]})" for seed, cause in re.findall(r"^seed (\d+): (.*)$", test.stdout, re.MULTILINE)]
+    scenarios = {name for name in re.findall(r"thread '(\w+)' .*panicked", test.stdout) if not name.startswith("histories")}
+    return False, seeds + [f"scenario {name}" for name in sorted(scenarios)]
+
+
+def main():
+    words = sys.argv[1:]
+    chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation[0] for word in words)]
+    place = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "pg-mutations"
+    tree = place / "tree"
+    # Apart, so that nobody takes a group with a bug for the one that was built last.
+    environment = dict(os.environ, CARGO_TARGET_DIR=str(place / "build"), CARGO_INCREMENTAL="1",
+                       CARGO_PROFILE_RELEASE_DEBUG="false", ATOLL_SIM_RUNS=str(SEEDS), ATOLL_SIM_ONCE="1",
+                       ATOLL_SIM_FAILURES="1", RUST_BACKTRACE="0")
+    copy_of_the_tree(tree)
+    if not words:
+        passed, noticed = run(tree, dict(environment, ATOLL_SIM_RUNS="400"))
+        if not passed:
+            sys.exit(f"the tests fail without a bug: {noticed}")
+    survivors = 0
+    for name, file, pattern, replacement in chosen:
+        path = tree / SOURCE / file
+        sound = path.read_text()
+        if sound.count(pattern) != 1:
+            sys.exit(f"{name}: {file} has {sound.count(pattern)} places like this: {pattern}")
+        path.write_text(sound.replace(pattern, replacement))
+        started = time.monotonic()
+        passed, noticed = run(tree, environment)
+        path.write_text(sound)
+        survivors += passed
+        outcome = "NOT NOTICED" if passed else ", ".join(noticed)
+        print(f"{name} ({time.monotonic() - started:.0f} s): {outcome}", flush=True)
+    print(f"{len(chosen)} bugs, {survivors} not noticed in {SEEDS} seeds")
+    sys.exit(survivors > 0)
+
+
+if __name__ == "__main__":
+    main()
