@@ -75,8 +75,10 @@ MUTATIONS = [
      "if !self.is_primary() || epoch != self.record.epoch {", "if !self.is_primary() {"),
     # Peering.
     ("the oldest head leads", "peering.rs",
-     "self.peering.heads.iter().max_by_key(|(_, head)| **head);", "self.peering.heads.iter().min_by_key(|(_, head)| **head);"),
+     "electors.max_by_key(|(_, head)| **head);", "electors.min_by_key(|(_, head)| **head);"),
     ("heads compared by sequence only", "peering.rs", "&& *head > own_head", "&& head.sequence > own_head.sequence"),
+    ("others than electors lead", "peering.rs",
+     ".filter(|(osd, _)| self.electors().contains(osd));", ".filter(|_| true);"),
     ("peering does not wait for all members", "peering.rs",
      "self.peering.own_promise == Some(epoch) && everyone_answered", "self.peering.own_promise == Some(epoch) && (everyone_answered || true)"),
     ("serves before cluster state says so", "peering.rs",
@@ -86,6 +88,7 @@ MUTATIONS = [
      "if all_usable && self.membership.proposed == Some(self.record.epoch) {", "if all_usable {"),
     ("retries not recognised after a take-over", "peering.rs",
      "self.retries.record(request, Ok(()), entry.version);", "let _ = request;"),
+    ("what was in flight survives another primary", "promises.rs", "self.disown_in_flight();", ""),
     ("rolled-back writes remembered as done", "group.rs", "self.retries.forget_successes();", ""),
     # Who may lead and be a member.
     ("lost devices not noticed", "promises.rs",

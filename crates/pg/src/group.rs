@@ -481,16 +481,22 @@ impl Pg {
         }
     }
 
-    /// Another OSD is the primary now. What its clients wait for they ask of that one: a retry is
-    /// recognised by the log, wherever it goes.
+    /// Another OSD is the primary now.
     fn step_down(&mut self) {
         self.state = PgState::Member;
         self.stop_serving();
+        self.disown_in_flight();
+        self.refuse_waiting(&Refusal::NotPrimary);
+    }
+
+    /// Another OSD goes on with the history, perhaps without what is in flight here, and this one
+    /// may lead again before it hears of that. What clients wait for they ask anew: a retry is
+    /// recognised by the log, wherever it goes.
+    pub(crate) fn disown_in_flight(&mut self) {
         self.retries.forget_successes();
         for write in std::mem::take(&mut self.in_flight) {
             self.reply_written(write.client, write.request.sequence, Err(Refusal::NotPrimary));
         }
-        self.refuse_waiting(&Refusal::NotPrimary);
     }
 
     /// Ends whatever rests on the configuration that was in force.

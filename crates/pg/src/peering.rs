@@ -94,7 +94,10 @@ impl Pg {
     /// nothing that was acknowledged.
     fn level_members(&mut self, view: &impl ObjectView) {
         let own_head = view.head(self.id);
-        let newest = self.peering.heads.iter().max_by_key(|(_, head)| **head);
+        // What goes beyond all electors was never acknowledged; whoever has it cannot lead, for with
+        // the last elector half levelled nobody could tell that it has everything.
+        let electors = self.peering.heads.iter().filter(|(osd, _)| self.electors().contains(osd));
+        let newest = electors.max_by_key(|(_, head)| **head);
         if let Some((&osd, head)) = newest
             && *head > own_head
         {
@@ -103,7 +106,7 @@ impl Pg {
         if self.learners.are_any() {
             return;
         }
-        let behind = self.peering.heads.iter().find(|(_, head)| **head < own_head);
+        let behind = self.peering.heads.iter().find(|(_, head)| **head != own_head);
         match behind.map(|(osd, head)| (*osd, *head)) {
             Some((osd, head)) => self.level(osd, head, view),
             None => self.activate(view),

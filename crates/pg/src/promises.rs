@@ -118,6 +118,7 @@ impl Pg {
         if primary != self.me && self.is_primary() && epoch > self.record.epoch {
             // Cluster state has chosen another; this OSD hears of it later.
             self.restart_peering();
+            self.disown_in_flight();
         }
         self.promises.bind(self.me, primary, active_members, view);
         self.promises.epoch = epoch;

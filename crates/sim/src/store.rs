@@ -26,7 +26,8 @@ pub struct Store {
     /// Damaged blocks.
     pub bad: BTreeSet<(ObjectName, u32)>,
     pub ring_entries: usize,
-    /// Every log entry ever applied, by sequence; not part of what the group sees.
+    /// The last entry ever applied in each place, though it was cut off again; not part of what the
+    /// group sees.
     pub history: BTreeMap<u64, LogEntry>,
     /// Requests that were durable here at some time.
     pub requests: BTreeSet<RequestId>,
@@ -85,11 +86,6 @@ impl Store {
         let (token, transaction) = self.pending.pop_front().unwrap();
         self.durable.apply(&transaction, self.ring_entries);
         self.requests.extend(transaction.log.iter().filter_map(|entry| entry.request));
-        for mutation in &transaction.mutations {
-            if let Mutation::ResetLog { head } = mutation {
-                self.history.retain(|_, entry| entry.version <= *head);
-            }
-        }
         for entry in transaction.log {
             self.history.insert(entry.version.sequence, entry);
         }
