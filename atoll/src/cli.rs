@@ -88,6 +88,8 @@ pub enum Command {
     /// Measure the cluster
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Look for failures of the placement-group protocol in simulated clusters
+    Sim(SimArguments),
     /// Run the embedded cluster-state server (started by 'atoll up')
     #[command(subcommand)]
     State(DaemonCommand),
@@ -378,6 +380,38 @@ pub enum PatternArgument {
 pub enum ObjectOperationArgument {
     Put,
     Get,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll sim --seeds 10000 --jobs 4           ten thousand clusters, four at once
+  atoll sim --seeds 10000 --first 10001      the next ten thousand
+  atoll sim --seed 4711 --trace              one of them, with everything that happens
+  atoll sim --seeds 1000 --json
+
+Each seed is a cluster of three to five OSDs with one placement group, a few clients and the faults
+that chance sends; the same seed always goes the same way. What clients saw must fit one history,
+and all copies must end up equal. Exit code 1 if a seed fails.")]
+pub struct SimArguments {
+    /// How many seeds to run
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    pub seeds: u64,
+    /// The first of them
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub first: u64,
+    /// How many to run at once [default: the number of processors]
+    #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
+    pub jobs: Option<u16>,
+    /// Run this seed only
+    #[arg(long, conflicts_with_all = ["seeds", "first", "jobs"])]
+    pub seed: Option<u64>,
+    /// Print what happens
+    #[arg(long, requires = "seed", conflicts_with = "json")]
+    pub trace: bool,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Subcommand)]

@@ -10,6 +10,7 @@ mod osd_members;
 mod pg;
 mod pool;
 mod show;
+mod sim;
 mod store;
 mod up;
 mod whole;
@@ -52,6 +53,7 @@ fn run_plain(command: Command) -> anyhow::Result<()> {
         Command::Settings(command) => whole::settings(&command),
         Command::Image(command) => image::run(command),
         Command::Bench(command) => bench::run(command),
+        Command::Sim(arguments) => sim::run(&arguments),
         Command::State(DaemonCommand::Run(daemon)) => daemons::state(&daemon),
         Command::Gateway(DaemonCommand::Run(daemon)) => daemons::gateway(&daemon),
         Command::Nbd(DaemonCommand::Run(daemon)) => daemons::nbd(&daemon),

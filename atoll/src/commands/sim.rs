@@ -1,0 +1,95 @@
+//! The command that simulates placement groups.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::thread::available_parallelism;
+
+use anyhow::bail;
+use atoll_sim::{Campaign, Failure, Report, simulate, text_of};
+use serde_json::{Map, Value, json};
+
+use super::image::progress_bar;
+use super::{print_json, print_table};
+use crate::cli::SimArguments;
+
+/// More failures than this teach nothing new.
+const FAILURES_MAX: usize = 20;
+/// Longer causes end with whole objects.
+const CAUSE_CHARACTERS_MAX: usize = 300;
+
+/// Runs `atoll sim`.
+pub fn run(arguments: &SimArguments) -> anyhow::Result<()> {
+    // A seed that fails panics; what it says is reported in its place.
+    std::panic::set_hook(Box::new(|_| {}));
+    let report = match arguments.seed {
+        Some(seed) => run_one(seed, arguments.trace),
+        None => run_many(arguments),
+    };
+    if arguments.json {
+        print_json(&to_json(&report))?;
+    } else {
+        print_report(&report);
+    }
+    match report.failures.len() {
+        0 => Ok(()),
+        1 => bail!("1 seed failed"),
+        count => bail!("{count} seeds failed"),
+    }
+}
+
+fn run_one(seed: u64, is_traced: bool) -> Report {
+    let mut report = Report { seeds: 1, ..Report::default() };
+    match catch_unwind(AssertUnwindSafe(|| simulate(seed, is_traced))) {
+        Ok(outcome) => report.statistics = outcome.statistics,
+        Err(panic) => report.failures.push(Failure { seed, cause: text_of(&*panic) }),
+    }
+    report
+}
+
+fn run_many(arguments: &SimArguments) -> Report {
+    let processors = available_parallelism().map_or(1, usize::from);
+    let campaign = Campaign {
+        first: arguments.first,
+        seeds: arguments.seeds,
+        jobs: arguments.jobs.map_or(processors, usize::from),
+        twice: false,
+        failures_max: FAILURES_MAX,
+    };
+    let bar = Mutex::new(progress_bar("simulating"));
+    campaign.run(&|done, all| {
+        if let Ok(bar) = bar.lock() {
+            bar(done, all);
+        }
+    })
+}
+
+fn to_json(report: &Report) -> Value {
+    let counted: Map<String, Value> =
+        report.statistics.all().into_iter().map(|(name, _, count)| (name.to_owned(), count.into())).collect();
+    let failures: Vec<Value> = report
+        .failures
+        .iter()
+        .map(|failure| json!({ "seed": failure.seed, "cause": failure.cause, "replay": replay(failure) }))
+        .collect();
+    json!({ "seeds": report.seeds, "statistics": counted, "failures": failures })
+}
+
+fn replay(failure: &Failure) -> String {
+    format!("atoll sim --seed {} --trace", failure.seed)
+}
+
+fn print_report(report: &Report) {
+    for failure in &report.failures {
+        let cause: String = failure.cause.chars().take(CAUSE_CHARACTERS_MAX).collect();
+        println!("seed {} failed: {cause}\n  {}", failure.seed, replay(failure));
+    }
+    let count = |seeds: u64| if seeds == 1 { "1 seed".to_owned() } else { format!("{seeds} seeds") };
+    println!("{}, {} failed", count(report.seeds), report.failures.len());
+    let rows: Vec<Vec<String>> = report
+        .statistics
+        .all()
+        .into_iter()
+        .map(|(_, text, count)| vec![format!("  {text}"), count.to_string()])
+        .collect();
+    print_table(&["", ""], &rows);
+}

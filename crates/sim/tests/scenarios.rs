@@ -1,0 +1,274 @@
+//! The failures that storage systems are known for, each written out. Every scenario says that its
+//! situation really occurred; what clients saw is checked against one history at the end.
+//! `ATOLL_SIM_TRACE` prints what happens.
+
+use atoll_base::{Epoch, Refusal};
+use atoll_pg::PgState;
+use atoll_sim::{Answer, Options, Script, block, data_of, read_block, write_block};
+
+const MS: u64 = 1_000;
+const SECOND: u64 = 1_000_000;
+
+fn three_osds() -> Script {
+    Script::new(Options::scripted(3))
+}
+
+/// Writes and waits for the answer.
+fn written(script: &mut Script, object: u64, value: u64) -> usize {
+    let op = script.start(0, write_block(object, 0, value));
+    script.run_while("a write is not answered", |world| world.answer_of(op).is_none());
+    assert_eq!(script.answer_of(op), Some(&Answer::Written(Ok(()))));
+    op
+}
+
+fn read(script: &mut Script, object: u64) -> usize {
+    let op = script.start(1, read_block(object, 0));
+    script.run_while("a read is not answered", |world| world.answer_of(op).is_none());
+    op
+}
+
+fn holds(script: &mut Script, object: u64, value: u64) {
+    let op = read(script, object);
+    assert_eq!(data_of(script.answer_of(op)), Some(&block(value)[..]), "object {object} holds {value}");
+}
+
+#[test]
+fn a_lost_answer_and_a_retry_are_one_write() {
+    let mut script = three_osds();
+    let first = script.start(0, write_block(0, 0, 1));
+    script.run_while("not durable everywhere", |world| (0..3).any(|at| !world.was_durable(first, at)));
+    assert_eq!(script.answer_of(first), None, "the answer is still to come");
+    // The answer is lost with the connection, and somebody else writes before the retry arrives.
+    let second = script.start(1, write_block(0, 0, 2));
+    script.run_while("the other write is not ordered", |world| !world.shows(second, world.primary()));
+    script.break_client(0);
+    script.run_while("the retry is not answered", |world| world.answer_of(first).is_none());
+    assert!(script.clients.ops[first].attempt > 0, "it was sent again");
+    assert_eq!(script.answer_of(first), Some(&Answer::Written(Ok(()))));
+    holds(&mut script, 0, 2);
+    script.finish();
+}
+
+#[test]
+fn a_retry_is_recognised_by_the_next_primary() {
+    let mut script = three_osds();
+    let first = script.start(0, write_block(0, 0, 1));
+    script.run_while("not durable everywhere", |world| (0..3).any(|at| !world.was_durable(first, at)));
+    assert_eq!(script.answer_of(first), None, "the answer is still to come");
+    script.kill(0);
+    script.run_while("the retry is not answered", |world| world.answer_of(first).is_none());
+    assert_ne!(script.primary(), 0, "another one leads");
+    assert!(script.clients.ops[first].attempt > 0, "it was sent again");
+    let head = script.members[1].store.visible.head;
+    assert_eq!(head.sequence, 1, "it was done once");
+    holds(&mut script, 0, 1);
+    script.finish();
+}
+
+#[test]
+fn a_primary_dies_between_prepare_and_commit() {
+    for prepared_at in [1, 2] {
+        let mut script = three_osds();
+        written(&mut script, 0, 1);
+        // One member prepares it, the other does not hear of it.
+        let other = 3 - prepared_at;
+        script.cut_one_way(0, other, 10 * SECOND);
+        let op = script.start(0, write_block(0, 0, 2));
+        script.run_while("not prepared", |world| !world.was_durable(op, prepared_at));
+        script.kill(0);
+        assert_eq!(script.answer_of(op), None);
+        assert!(!script.shows(op, other), "the other member lacks it");
+        script.run_while("nobody took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+        assert_ne!(script.primary(), 0);
+        for at in [1, 2] {
+            assert!(script.shows(op, at), "what one member prepared is rolled forward on osd {at}");
+        }
+        script.run_while("the retry is not answered", |world| world.answer_of(op).is_none());
+        holds(&mut script, 0, 2);
+        script.finish();
+    }
+}
+
+#[test]
+fn a_group_shrinks_to_one_and_its_members_swap() {
+    let mut script = Script::new(Options { min_size: 1, ..Options::scripted(3) });
+    written(&mut script, 0, 1);
+    script.kill(1);
+    script.kill(2);
+    script.run_while("not alone", |world| world.cluster.record.last_active_members.len() > 1);
+    written(&mut script, 0, 2);
+    // Those that come back know less. Without the one that went on alone they must not serve.
+    script.kill(0);
+    script.restart(1);
+    script.restart(2);
+    let lost = script.start(1, read_block(0, 0));
+    script.run_for(30 * SECOND);
+    assert_eq!(script.answer_of(lost), None, "nobody answers from old data");
+    assert!((0..3).all(|at| script.state_of(at) != Some(PgState::Active)), "nobody serves");
+    script.restart(0);
+    script.run_while("the read is not answered", |world| world.answer_of(lost).is_none());
+    assert_eq!(data_of(script.answer_of(lost)), Some(&block(2)[..]));
+    script.finish();
+}
+
+#[test]
+fn a_stale_watch_keeps_an_old_primary_from_nothing_but_serving() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // The old primary hears of no change of cluster state, and its peers go on without it.
+    script.keep_from_state(0, 20 * SECOND);
+    script.cut_off(0, 6 * SECOND);
+    script.run_while("nobody took over", |world| world.primary() == 0);
+    script.run_while("not active", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    script.break_client(0);
+    written(&mut script, 0, 2);
+    script.run_for(8 * SECOND);
+    assert!(script.epoch_at(0) < script.epoch_at(1), "it still has the old record");
+    assert_ne!(script.state_of(0), Some(PgState::Active), "and does not serve by it");
+    holds(&mut script, 0, 2);
+    script.finish();
+}
+
+#[test]
+fn a_pause_longer_than_a_lease_serves_no_stale_read() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // The request waits in the old primary's socket until it wakes up.
+    script.stand_still(0, 5 * SECOND);
+    let early = script.start(1, read_block(0, 0));
+    script.run_while("nobody took over", |world| world.primary() == 0);
+    assert!(script.members[0].paused_until > script.now, "the old primary still sleeps");
+    script.run_while("not active", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    script.break_client(0);
+    written(&mut script, 0, 2);
+    assert_eq!(script.epoch_at(0).map(|epoch| epoch < script.cluster.record.epoch), Some(true));
+    script.run_while("the read is not answered", |world| world.answer_of(early).is_none());
+    holds(&mut script, 0, 2);
+    script.finish();
+}
+
+#[test]
+fn clocks_that_drift_to_the_limit_serve_no_stale_read() {
+    // The old primary's clock is slow, the others' are fast: its leases last longest for it.
+    for rates in [[955_000, 1_045_000, 1_045_000], [1_045_000, 955_000, 955_000]] {
+        let mut script = Script::new(Options { clock_rates: rates.to_vec(), ..Options::scripted(3) });
+        written(&mut script, 0, 1);
+        // Its answers reach clients; only its peers are cut off.
+        script.cut_off(0, 20 * SECOND);
+        let cut_at = script.now;
+        script.keep_from_state(0, 20 * SECOND);
+        let mut reads = Vec::new();
+        while script.primary() == 0 || script.state_of(script.primary()) != Some(PgState::Active) {
+            // Stale answers would contradict the write below: the check at the end sees them.
+            reads.push(script.start(1, read_block(0, 0)));
+            script.run_for(20 * MS);
+            assert!(reads.len() < 1_000, "nobody took over");
+        }
+        assert!(script.now > cut_at + SECOND, "the take-over waited for the lease");
+        let answered = reads.iter().filter(|op| script.answer_of(**op).is_some()).count();
+        assert!(answered > 20, "the old primary went on reading under its lease");
+        assert!(answered + 20 < reads.len(), "and stopped when it had run out");
+        script.break_client(0);
+        written(&mut script, 0, 2);
+        holds(&mut script, 0, 2);
+        script.finish();
+    }
+}
+
+#[test]
+fn a_corrupt_prepare_is_not_a_missing_one() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let op = script.start(0, write_block(0, 0, 2));
+    script.run_while("not durable everywhere", |world| (0..3).any(|at| !world.was_durable(op, at)));
+    // On the one that will lead, what was prepared cannot be read any more.
+    let name = script.members[1].store.visible.log.back().map(|entry| entry.object.clone()).expect("just written");
+    script.members[1].store.bad.insert((name, 0));
+    script.kill(0);
+    script.run_while("nobody took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    assert_eq!(script.primary(), 1, "the one with the damage leads");
+    assert!(script.shows(op, 1) && script.shows(op, 2), "the write counts as prepared");
+    holds(&mut script, 0, 2);
+    assert!(script.statistics.copy_reads > 0, "it came from the other copy");
+    assert!(script.members[1].store.bad.is_empty(), "and the damage is mended");
+    script.finish();
+}
+
+#[test]
+fn a_lost_device_is_filled_before_it_counts() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // All go down; the primary's device is replaced while they are.
+    (0..3).for_each(|at| script.kill(at));
+    script.wipe(0);
+    script.restart(0);
+    script.run_for(20 * SECOND);
+    assert_ne!(script.state_of(0), Some(PgState::Active), "an empty device does not lead");
+    script.restart(1);
+    script.restart(2);
+    script.run_while("not active", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    assert!(script.primary() != 0 || script.statistics.learners > 0);
+    holds(&mut script, 0, 1);
+    let world = script.finish();
+    assert!(world.statistics.learners > 0, "the new device was filled");
+    assert!(world.members[0].store.visible.head.sequence > 0, "it has the history now");
+}
+
+#[test]
+fn a_divergent_tail_is_rolled_back() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // Cut off, the primary orders a write that nobody else gets.
+    script.cut_off(0, 8 * SECOND);
+    script.keep_from_state(0, 10 * SECOND);
+    let op = script.start(0, write_block(1, 0, 2));
+    script.run_while("not prepared", |world| !world.was_durable(op, 0));
+    script.kill(0);
+    script.run_while("nobody took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    assert!(!script.shows(op, 1) && !script.shows(op, 2), "nobody else has it");
+    // The client gives up nothing: its retry is a write of its own, behind another one.
+    let other = script.start(1, write_block(2, 0, 3));
+    script.run_while("not answered", |world| world.answer_of(other).is_none() || world.answer_of(op).is_none());
+    let entry_of = |script: &Script, at: usize| {
+        let log = &script.members[at].store.visible.log;
+        log.iter().find(|entry| entry.request == Some(script.id_of(op))).map(|entry| entry.version)
+    };
+    let (old, new) = (entry_of(&script, 0), entry_of(&script, 1));
+    assert!(old.is_some() && new.is_some() && old != new, "the histories part: {old:?} and {new:?}");
+    let world = script.finish();
+    assert!(world.statistics.rollbacks > 0, "the tail was cut off");
+}
+
+#[test]
+fn a_refused_write_does_not_share_its_place() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.members[0].refuses_until = script.now + 30 * MS;
+    let refused = script.start(0, write_block(0, 0, 2));
+    script.run_while("not refused", |world| world.statistics.refused == 0);
+    assert!(!script.shows(refused, 0), "the primary's store did not take it");
+    script.members[0].refuses_until = 0;
+    let next = script.start(1, write_block(1, 0, 3));
+    let are_open = |world: &atoll_sim::World| [refused, next].iter().any(|op| world.answer_of(*op).is_none());
+    script.run_while("not answered", are_open);
+    holds(&mut script, 0, 2);
+    holds(&mut script, 1, 3);
+    script.finish();
+}
+
+#[test]
+fn too_few_copies_serve_nothing_until_they_are_filled() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.kill(1);
+    script.kill(2);
+    let op = script.start(0, write_block(0, 0, 2));
+    script.run_for(30 * SECOND);
+    assert_eq!(script.answer_of(op), None, "min_size is two");
+    assert!(matches!(script.state_of(0), Some(PgState::Inactive | PgState::Recovering)));
+    assert!(script.cluster.record.epoch > Epoch(2));
+    script.restart(1);
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    assert_ne!(script.answer_of(op), Some(&Answer::Written(Err(Refusal::NotPrimary))));
+    script.finish();
+}
