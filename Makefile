@@ -38,9 +38,11 @@ test: test-packages lint unit e2e
 campaign: test-packages
 	ATOLL_CRASH_POINTS=100000 cargo test --release -p atoll-store --test store crash -- --nocapture
 	ATOLL_DAMAGE_RUNS=200 ATOLL_FUZZ_RUNS=10000000 cargo test --release -q -p atoll-store --test store -- damage fuzz
-	ATOLL_SIM_RUNS=50000 cargo test --release -q -p atoll-sim --test seeds
+	ATOLL_SIM_RUNS=50000 ATOLL_SIM_ONCE=1 cargo test --release -p atoll-sim --test seeds -- --nocapture
 	ATOLL_CONFORMANCE_SEEDS=50 cargo test --release -q -p atoll-cluster --test conformance
 
-# Puts deliberate bugs into a copy of the store, one after the other: some test must notice each.
+# Puts deliberate bugs into a copy of the store and of the group protocol, one after the other: some
+# test or seed must notice each.
 mutations:
 	tools/store_mutations.py
+	tools/pg_mutations.py

@@ -349,7 +349,10 @@ impl Pg {
             Some(leader) => {
                 // What it could not take may be from when it led itself.
                 let leader = if leader == self.me { self.record.primary } else { leader };
-                self.tell_what_is_here(leader, false, view);
+                // Nothing is said under a promise that is not durable.
+                if self.promises.is_durable() {
+                    self.tell_what_is_here(leader, false, view);
+                }
             }
             None => {}
         }

@@ -53,6 +53,10 @@ impl Promises {
         }
     }
 
+    pub fn is_durable(&self) -> bool {
+        self.durable == self.epoch
+    }
+
     /// Binds this OSD for as long as the primary that it answered may rely on it.
     fn bind(&mut self, me: OsdId, new_primary: OsdId, active_members: &[OsdId], view: &impl ObjectView) {
         match self.answered {
@@ -150,7 +154,7 @@ impl Pg {
     pub(crate) fn answer_when_released(&mut self, view: &impl ObjectView) {
         let promises = &mut self.promises;
         let is_bound = view.now_ms() < promises.bound_until_ms && !promises.bound_to.is_empty();
-        if !promises.is_owed || promises.durable != promises.epoch || is_bound {
+        if !promises.is_owed || !promises.is_durable() || is_bound {
             return;
         }
         promises.is_owed = false;

@@ -272,3 +272,47 @@ fn too_few_copies_serve_nothing_until_they_are_filled() {
     assert_ne!(script.answer_of(op), Some(&Answer::Written(Err(Refusal::NotPrimary))));
     script.finish();
 }
+
+#[test]
+fn a_primary_that_leads_again_unawares_disowns_what_was_in_flight() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.keep_from_state(0, 50 * SECOND);
+    script.cut_off(0, 5 * SECOND);
+    let op = script.start(0, write_block(1, 0, 2));
+    script.run_while("not prepared", |world| !world.was_durable(op, 0));
+    // Its client is patient, so nobody else hears of the write.
+    script.clients.ops[op].attempt += 1;
+    script.run_while("nobody took over", |world| {
+        world.state_of(world.primary()) != Some(PgState::Active) || world.primary() == 0
+    });
+    script.run_while("not filled", |world| world.cluster.record.members.len() < 3);
+    assert!(script.statistics.rollbacks > 0, "what it had in flight was cut off");
+    script.run_while("not given back", |world| world.primary() != 0);
+    assert!(script.epoch_at(0) < script.epoch_at(1), "it has heard of nothing");
+    script.run_until(script.members[0].state_blocked_until);
+    script.run_while("not active", |world| world.state_of(0) != Some(PgState::Active));
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    holds(&mut script, 1, 2);
+    script.finish();
+}
+
+#[test]
+fn a_filling_that_is_refused_in_part_begins_anew() {
+    let mut script = three_osds();
+    for object in 0..3 {
+        written(&mut script, object, object + 1);
+    }
+    script.kill(2);
+    script.wipe(2);
+    script.run_while("not without it", |world| world.cluster.record.last_active_members.len() > 2);
+    script.restart(2);
+    script.run_while("not being filled", |world| world.statistics.learners == 0);
+    // Not the beginning, but the first data.
+    script.members[2].refuses_until = u64::MAX;
+    script.run_while("not refused", |world| world.statistics.refused == 0);
+    script.members[2].refuses_until = 0;
+    let before = script.statistics.learners;
+    let world = script.finish();
+    assert!(world.statistics.learners > before, "it was filled once more");
+}
