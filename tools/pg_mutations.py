@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("crates/pg/src")
 SEEDS = int(os.environ.get("ATOLL_SIM_RUNS", "20000"))
 RUN_SECONDS = 1800
-TEST = "cargo test --release -q -p atoll-sim --no-fail-fast".split()
+TEST = "cargo test --release -q -p atoll-sim --test seeds --test scenarios --no-fail-fast".split()
 
 # Name of the bug, file, what stands there, what stands there instead.
 MUTATIONS = [
@@ -175,7 +175,7 @@ def main():
     tree = place / "tree"
     # Apart, so that nobody takes a group with a bug for the one that was built last.
     environment = dict(os.environ, CARGO_TARGET_DIR=str(place / "build"), CARGO_INCREMENTAL="1",
-                       CARGO_PROFILE_RELEASE_DEBUG="false", ATOLL_SIM_RUNS=str(SEEDS), ATOLL_SIM_ONCE="1",
+                       CARGO_PROFILE_RELEASE_DEBUG="false", CARGO_PROFILE_RELEASE_OPT_LEVEL="1", ATOLL_SIM_RUNS=str(SEEDS), ATOLL_SIM_ONCE="1",
                        ATOLL_SIM_FAILURES="1", RUST_BACKTRACE="0")
     copy_of_the_tree(tree)
     if not words:
