@@ -67,6 +67,9 @@ pub enum Command {
     /// Look at pools
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Look after placement groups
+    #[command(subcommand)]
+    Pg(PgCommand),
     /// Make, list, resize and remove block images
     #[command(subcommand)]
     Image(ImageCommand),
@@ -295,6 +298,33 @@ pub enum DaemonCommand {
 pub enum PoolCommand {
     /// List pools
     Ls(OutputArguments),
+}
+
+#[derive(Subcommand)]
+pub enum PgCommand {
+    /// Compare all copies of the objects of placement groups, and repair bad ones
+    Scrub(PgScrubArguments),
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll pg scrub --data ./atoll-data 1.2f
+  atoll pg scrub --data ./atoll-data all --deep --wait
+
+Exit codes: 0 asked (with --wait: no bad copies are left), 1 failed or bad copies are left, 2 wrong usage.")]
+pub struct PgScrubArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The placement group, such as 1.2f, or 'all'
+    #[arg(value_name = "PG|all")]
+    pub pg: String,
+    /// Also read all data and compare it with its checksums
+    #[arg(long)]
+    pub deep: bool,
+    /// Return when it is done, and say what was found
+    #[arg(long)]
+    pub wait: bool,
 }
 
 #[derive(Subcommand)]

@@ -5,6 +5,7 @@ mod bench_store;
 mod daemons;
 mod image;
 mod osd;
+mod pg_scrub;
 mod show;
 mod store;
 mod up;
@@ -20,7 +21,7 @@ use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile, SupervisorError};
 use clap::CommandFactory;
 use serde::Serialize;
 
-use crate::cli::{Arguments, Command, DaemonCommand, DataArgument, OsdCommand, PoolCommand};
+use crate::cli::{Arguments, Command, DaemonCommand, DataArgument, OsdCommand, PgCommand, PoolCommand};
 
 /// Runs the command that was asked for.
 pub fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -37,6 +38,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Command::Store(command) => store::run(&command),
         Command::Pool(PoolCommand::Ls(output)) => show::pool_ls(&output),
+        Command::Pg(PgCommand::Scrub(arguments)) => pg_scrub::scrub(&arguments),
         Command::Image(command) => image::run(command),
         Command::Bench(command) => bench::run(command),
         Command::State(DaemonCommand::Run(daemon)) => daemons::state(&daemon),

@@ -59,7 +59,11 @@ impl World {
                 let at = self.interesting_osd();
                 self.members[at].state_blocked_until = self.now + self.random.delay(8_000_000);
             }
-            80..86 => self.plan_move(),
+            80..85 => self.plan_move(),
+            85..91 => {
+                let (at, is_deep) = (self.primary(), self.random.chance(60));
+                self.scrub(at, is_deep);
+            }
             _ => self.damage_block(),
         }
     }
@@ -205,6 +209,7 @@ impl World {
         let is_damaged = |store: &Store| store.bad.iter().any(|(object, _)| *object == chosen.0);
         if !self.members.iter().enumerate().any(|(other, member)| other != at && is_damaged(&member.store)) {
             self.note("damage", &[at as u64, chosen.1.into()]);
+            self.damaged.insert(chosen.0.clone());
             // Often all of the object: then a bad sector meets requests that race with each other.
             let whole = self.random.chance(50);
             let bad =

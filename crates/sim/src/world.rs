@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use atoll_base::records::PgRecord;
 use atoll_base::{ObjectName, OsdId, ReadOutcome, RequestId, Version};
 use atoll_pg::{ClientId, Leases, Lookup, Pg, PgState, PoolPolicy, ReadFailure, Token};
-use atoll_wire::Message;
+use atoll_wire::{Message, ScrubFinding};
 use bytes::Bytes;
 
 use crate::clients::Clients;
 use crate::cluster::ClusterState;
 use crate::network::Network;
 use crate::random::Random;
+use crate::scrubs::LastScrub;
 use crate::store::Store;
 
 /// Copies that the group should have.
@@ -36,6 +37,7 @@ pub enum Event {
     Loaded { at: usize, incarnation: u64, token: Token, lookup: Lookup },
     Listed { at: usize, incarnation: u64, token: Token, objects: Vec<(ObjectName, Version)>, more: bool },
     ReadDone { at: usize, incarnation: u64, token: Token, answer: ReadResult },
+    Scrubbed { at: usize, incarnation: u64, token: Token, finding: ScrubFinding },
     SyncRead { at: usize, incarnation: u64, token: Token, result: Result<Vec<atoll_base::Transaction>, String> },
     Record { at: usize, incarnation: u64, record: PgRecord },
     Target { at: usize, incarnation: u64 },
@@ -73,6 +75,7 @@ impl Event {
             | Loaded { at, .. }
             | Listed { at, .. }
             | ReadDone { at, .. }
+            | Scrubbed { at, .. }
             | SyncRead { at, .. }
             | Record { at, .. }
             | Target { at, .. }
@@ -125,6 +128,8 @@ pub struct Statistics {
     pub backlogged: u64,
     pub loads: u64,
     pub lists: u64,
+    pub scrubs: u64,
+    pub scrub_repairs: u64,
 }
 
 pub struct World {
@@ -142,6 +147,9 @@ pub struct World {
     pub verbose: bool,
     /// The OSD that lost its device last.
     pub wiped: Option<OsdId>,
+    /// Objects of which a copy was damaged at some time.
+    pub damaged: BTreeSet<ObjectName>,
+    pub last_scrub: Option<LastScrub>,
     /// The usual time between faults.
     pub fault_pace: u64,
     /// How often something is evicted from memory when a group has come to rest.
@@ -194,6 +202,8 @@ impl World {
             statistics: Statistics::default(),
             verbose,
             wiped: None,
+            damaged: BTreeSet::new(),
+            last_scrub: None,
             fault_pace,
             eviction_percent,
             objects_listed_max: 2,
@@ -250,7 +260,7 @@ impl World {
                 continue;
             }
             self.step(event);
-            if self.is_quiet() && self.is_settled() {
+            if self.is_quiet() && self.is_settled() && self.scrub_is_over() {
                 if has_read_all {
                     return;
                 }
@@ -344,6 +354,12 @@ impl World {
                 if self.is_current(at, incarnation) {
                     self.note("read", &[at as u64, token.0]);
                     self.with_pg(at, |pg, _| pg.read_done(token, answer));
+                }
+            }
+            Event::Scrubbed { at, incarnation, token, finding } => {
+                if self.is_current(at, incarnation) {
+                    self.note("examined", &[at as u64, token.0]);
+                    self.with_pg(at, |pg, view| pg.scrubbed(token, finding, view));
                 }
             }
             Event::SyncRead { at, incarnation, token, result } => {

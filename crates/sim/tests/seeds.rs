@@ -53,7 +53,7 @@ fn histories_are_linearizable_and_replicas_converge() {
     );
     println!(
         "{} learners, {} objects synced ({} whole, {} lists), {} copy reads, {} refused as damaged, \
-         {} swaps lost, {} backlogged, {} loads",
+         {} swaps lost, {} backlogged, {} loads, {} scrubs, {} objects repaired by them",
         sum(|one| one.learners),
         sum(|one| one.syncs),
         sum(|one| one.whole_syncs),
@@ -63,6 +63,8 @@ fn histories_are_linearizable_and_replicas_converge() {
         sum(|one| one.swaps_failed),
         sum(|one| one.backlogged),
         sum(|one| one.loads),
+        sum(|one| one.scrubs),
+        sum(|one| one.scrub_repairs),
     );
     assert!(failed.is_empty(), "seeds that failed: {failed:?}");
 }
