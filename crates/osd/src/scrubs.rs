@@ -73,10 +73,10 @@ impl Osd {
             self.scrubs.current = None;
         }
         let asked = self.map.scrub_requests.iter();
-        let asked = asked.map(|(pg, (request, revision))| (*pg, request.is_deep, Some(*revision)));
-        let asked: Vec<_> = asked.filter(|(pg, ..)| self.may_scrub(*pg)).collect();
+        let mut asked = asked.map(|(pg, (request, revision))| (*pg, request.is_deep, Some(*revision)));
         let is_busy = requests >= BUSY_REQUESTS_PER_SECOND;
-        let next = asked.into_iter().next().or_else(|| self.most_overdue(is_busy));
+        let asked = asked.find(|(pg, ..)| self.may_scrub(*pg));
+        let next = asked.or_else(|| self.most_overdue(is_busy));
         let Some((pg, is_deep, request_revision)) = next else { return };
         let mut has_started = false;
         self.with_group(pg, |group, _| has_started = group.start_scrub(is_deep));

@@ -4,7 +4,8 @@
 //!
 //! Copies can be compared because an object is examined while no write of it is in flight, and
 //! new ones wait for the moment. If the answers take long, writes go on and the object is examined
-//! again later. Whatever changes the configuration ends the scrub; nothing of it outlives an epoch.
+//! again later. Whatever changes the configuration ends the scrub, and so does filling others; nothing
+//! of it outlives an epoch.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,7 +35,7 @@ pub struct ScrubReport {
     pub is_deep: bool,
     /// Objects examined.
     pub objects: u64,
-    /// Objects of which not all copies were good, or that could not be examined.
+    /// Objects of which not all copies were good.
     pub errors: u64,
     /// Those of them of which all copies are good now.
     pub repaired: u64,
@@ -116,8 +117,9 @@ impl Round {
 
 impl Pg {
     /// Begins a scrub of the whole group, a deep one with the data. False if that cannot be now:
-    /// another one is under way, the group does not serve, or members are being filled. The end
-    /// comes as [`Action::ScrubDone`], unless the configuration changes before.
+    /// another one is under way, the group does not serve, or others are being filled. The end
+    /// comes as [`Action::ScrubDone`], unless the configuration changes before or somebody is to be
+    /// filled.
     pub fn start_scrub(&mut self, is_deep: bool) -> bool {
         if self.state != PgState::Active || self.learners.are_any() || self.is_scrubbing() {
             return false;
@@ -161,6 +163,11 @@ impl Pg {
     pub(crate) fn go_on_with_scrub(&mut self, view: &impl ObjectView) {
         let Some(scrub) = &mut self.scrub else { return };
         if self.learners.are_any() {
+            // That may take hours. What is under way comes to its end; the rest is begun anew.
+            scrub.rounds.retain(|_, round| !matches!(round.step, Step::Waiting { .. }));
+            if scrub.rounds.is_empty() {
+                self.scrub = None;
+            }
             return;
         }
         while scrub.rounds.len() < ROUNDS_MAX
@@ -308,7 +315,7 @@ impl Pg {
         let Some(scrub) = &mut self.scrub else { return };
         let Some(round) = scrub.rounds.remove(object) else { return };
         scrub.report.objects += 1;
-        scrub.report.errors += u64::from(round.has_error || !is_good);
+        scrub.report.errors += u64::from(round.has_error);
         scrub.report.repaired += u64::from(round.has_error && is_good);
         self.start_waiting(view);
     }
