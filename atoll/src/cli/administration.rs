@@ -285,6 +285,29 @@ Examples:
         #[arg(long, value_name = "NAME")]
         pool: String,
     },
+    /// Compare all copies of the objects of placement groups, and repair bad ones
+    Scrub(PgScrubArguments),
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll pg scrub --data ./atoll-data 1.2f
+  atoll pg scrub --data ./atoll-data all --deep --wait
+
+Exit codes: 0 asked (with --wait: no bad copies are left), 1 failed or bad copies are left, 2 wrong usage.")]
+pub struct PgScrubArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The placement group, such as 1.2f, or 'all'
+    #[arg(value_name = "PG|all")]
+    pub pg: String,
+    /// Also read all data and compare it with its checksums
+    #[arg(long)]
+    pub deep: bool,
+    /// Return when it is done, and say what was found
+    #[arg(long)]
+    pub wait: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

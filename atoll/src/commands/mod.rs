@@ -8,6 +8,7 @@ mod image;
 mod osd;
 mod osd_members;
 mod pg;
+mod pg_scrub;
 mod pool;
 mod show;
 mod sim;

@@ -16,6 +16,7 @@ pub fn run(command: &PgCommand) -> anyhow::Result<()> {
         PgCommand::Ls { output, pool, osd, not_clean } => list(output, pool.as_deref(), *osd, *not_clean),
         PgCommand::Query { output, pg } => query(output, *pg),
         PgCommand::Map { output, object, pool } => map_object(output, object, pool),
+        PgCommand::Scrub(arguments) => super::pg_scrub::scrub(arguments),
     }
 }
 

@@ -172,6 +172,41 @@ pub struct PgTargetRecord {
     pub members: Vec<OsdId>,
 }
 
+/// What the last scrub of a placement group has found, by its primary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PgScrubRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Unix time, in milliseconds, when the last scrub that came to its end began, light or deep.
+    pub light_unix_ms: u64,
+    /// The same of the last deep one; 0 if there was none.
+    pub deep_unix_ms: u64,
+    /// The primary that did the last one.
+    pub osd: OsdId,
+    /// Whether the last one was deep.
+    pub is_deep: bool,
+    /// Objects that it examined.
+    pub objects: u64,
+    /// Those of which not all copies were good.
+    pub errors: u64,
+    /// Those of them of which all copies are good now.
+    pub repaired: u64,
+    /// Objects of which bad copies are left; after a light scrub also those that the deep one before
+    /// it had left.
+    pub unrepaired: u64,
+}
+
+/// A scrub that an operator has asked for. The primary removes the record when it is done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubRequestRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Whether to read all data.
+    pub is_deep: bool,
+    /// Unix time when it was asked for, in milliseconds.
+    pub requested_unix_ms: u64,
+}
+
 /// Something that an operator has told the cluster to leave alone for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

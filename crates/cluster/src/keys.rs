@@ -19,6 +19,10 @@ pub const POOLS: &str = "/atoll/pools/";
 pub const PGS: &str = "/atoll/pgs/";
 /// Of where the balancer wants placement groups.
 pub const PG_TARGETS: &str = "/atoll/pg_targets/";
+/// Of what the last scrubs of placement groups have found.
+pub const PG_SCRUBS: &str = "/atoll/pg_scrubs/";
+/// Of scrubs that operators have asked for.
+pub const SCRUB_REQUESTS: &str = "/atoll/scrub_requests/";
 /// What operators have told the cluster to leave alone.
 pub const FLAGS: &str = "/atoll/flags";
 /// What operators have set for the whole cluster.
@@ -75,6 +79,16 @@ pub fn pg_target(id: PgId) -> String {
 /// Says that the coordinator has marked an OSD out.
 pub fn auto_out(id: OsdId) -> String {
     format!("{AUTO_OUT}{}", id.0)
+}
+
+/// What the last scrub of a placement group has found.
+pub fn pg_scrub(id: PgId) -> String {
+    format!("{PG_SCRUBS}{id}")
+}
+
+/// A scrub that an operator has asked for; gone when it is done.
+pub fn scrub_request(id: PgId) -> String {
+    format!("{SCRUB_REQUESTS}{id}")
 }
 
 /// Of the placement groups of one pool.
@@ -147,6 +161,8 @@ mod tests {
             POOLS,
             PGS,
             PG_TARGETS,
+            PG_SCRUBS,
+            SCRUB_REQUESTS,
             FLAGS,
             SETTINGS,
             COORDINATOR,

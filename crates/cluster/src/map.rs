@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use atoll_base::records::{
-    AuthorizedKeyRecord, FlagsRecord, OsdRecord, OsdUpRecord, PgRecord, PgTargetRecord, PoolRecord,
+    AuthorizedKeyRecord, FlagsRecord, OsdRecord, OsdUpRecord, PgRecord, PgScrubRecord, PgTargetRecord, PoolRecord,
+    ScrubRequestRecord,
 };
 use atoll_base::{OsdId, PgId, PoolId};
 use serde::de::DeserializeOwned;
@@ -28,6 +29,10 @@ pub struct ClusterMap {
     pub pgs: BTreeMap<PgId, PgEntry>,
     /// Where the balancer wants placement groups, if not where the CRUSH tree puts them.
     pub pg_targets: BTreeMap<PgId, PgTargetRecord>,
+    /// What the last scrubs of placement groups have found.
+    pub pg_scrubs: BTreeMap<PgId, PgScrubRecord>,
+    /// Scrubs that operators have asked for, and the revisions of the requests.
+    pub scrub_requests: BTreeMap<PgId, (ScrubRequestRecord, i64)>,
     /// What operators have told the cluster to leave alone.
     pub flags: FlagsRecord,
     /// The static keys that may connect to OSDs, by their hexadecimal.
@@ -47,6 +52,10 @@ pub enum MapChange {
     Pg(PgId, Option<PgEntry>),
     /// Where the balancer wants a placement group; `None` when it has no wish any more.
     PgTarget(PgId, Option<PgTargetRecord>),
+    /// What the last scrub of a placement group has found.
+    PgScrub(PgId, Option<PgScrubRecord>),
+    /// A scrub that an operator has asked for; `None` when it is done.
+    ScrubRequest(PgId, Option<(ScrubRequestRecord, i64)>),
     /// The flags.
     Flags(FlagsRecord),
     /// An authorised key; `None` when it was revoked.
@@ -84,6 +93,12 @@ fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
         Some(MapChange::Pg(id, entry.map(|record| (record, revision))))
     } else if let Some(id) = key.strip_prefix(keys::PG_TARGETS) {
         Some(MapChange::PgTarget(id.parse().ok()?, record(key, value)?))
+    } else if let Some(id) = key.strip_prefix(keys::PG_SCRUBS) {
+        Some(MapChange::PgScrub(id.parse().ok()?, record(key, value)?))
+    } else if let Some(id) = key.strip_prefix(keys::SCRUB_REQUESTS) {
+        let revision = value.map_or(0, |(_, revision)| revision);
+        let request: Option<ScrubRequestRecord> = record(key, value)?;
+        Some(MapChange::ScrubRequest(id.parse().ok()?, request.map(|request| (request, revision))))
     } else if key == keys::FLAGS {
         let flags: Option<FlagsRecord> = record(key, value)?;
         Some(MapChange::Flags(flags.unwrap_or_default()))
@@ -119,6 +134,8 @@ impl ClusterMap {
             MapChange::Pool(id, record) => set(&mut self.pools, id, record),
             MapChange::Pg(id, entry) => set(&mut self.pgs, id, entry),
             MapChange::PgTarget(id, record) => set(&mut self.pg_targets, id, record),
+            MapChange::PgScrub(id, record) => set(&mut self.pg_scrubs, id, record),
+            MapChange::ScrubRequest(id, request) => set(&mut self.scrub_requests, id, request),
             MapChange::Flags(flags) => self.flags = flags,
             MapChange::AuthorizedKey(key, record) => set(&mut self.authorized_keys, key, record),
         }
@@ -141,6 +158,9 @@ impl ClusterMap {
         changes.extend(gone(&self.pgs, &newer.pgs).into_iter().map(|id| MapChange::Pg(id, None)));
         changes
             .extend(gone(&self.pg_targets, &newer.pg_targets).into_iter().map(|id| MapChange::PgTarget(id, None)));
+        changes.extend(gone(&self.pg_scrubs, &newer.pg_scrubs).into_iter().map(|id| MapChange::PgScrub(id, None)));
+        let done = gone(&self.scrub_requests, &newer.scrub_requests);
+        changes.extend(done.into_iter().map(|id| MapChange::ScrubRequest(id, None)));
         let revoked = gone(&self.authorized_keys, &newer.authorized_keys);
         changes.extend(revoked.into_iter().map(|key| MapChange::AuthorizedKey(key, None)));
         changes.extend(newer.osds.into_iter().map(|(id, record)| MapChange::Osd(id, Some(record))));
@@ -148,6 +168,9 @@ impl ClusterMap {
         changes.extend(newer.pools.into_iter().map(|(id, record)| MapChange::Pool(id, Some(record))));
         changes.extend(newer.pgs.into_iter().map(|(id, entry)| MapChange::Pg(id, Some(entry))));
         changes.extend(newer.pg_targets.into_iter().map(|(id, record)| MapChange::PgTarget(id, Some(record))));
+        changes.extend(newer.pg_scrubs.into_iter().map(|(id, record)| MapChange::PgScrub(id, Some(record))));
+        let requests = newer.scrub_requests.into_iter();
+        changes.extend(requests.map(|(id, request)| MapChange::ScrubRequest(id, Some(request))));
         changes.push(MapChange::Flags(newer.flags));
         let keys = newer.authorized_keys.into_iter();
         changes.extend(keys.map(|(key, record)| MapChange::AuthorizedKey(key, Some(record))));

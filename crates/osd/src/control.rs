@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use atoll_base::records::{OsdUpRecord, OsdUsageRecord, PgRecord};
+use atoll_base::records::{OsdUpRecord, OsdUsageRecord, PgRecord, PgScrubRecord};
 use atoll_base::{OsdId, PgId};
 use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, MapChange, MapWatch, keys};
 use atoll_reactor::Wake;
@@ -23,8 +23,18 @@ pub(crate) enum ControlEvent {
 
 /// What the loop asks of the control thread.
 pub(crate) enum ControlRequest {
-    Propose { pg: PgId, expected_revision: i64, record: Box<PgRecord> },
+    Propose {
+        pg: PgId,
+        expected_revision: i64,
+        record: Box<PgRecord>,
+    },
     Usage(OsdUsageRecord),
+    /// What a scrub has found, and the request that asked for it.
+    Scrubbed {
+        pg: PgId,
+        record: PgScrubRecord,
+        request_revision: Option<i64>,
+    },
 }
 
 /// The loop's end of the control thread.
@@ -134,6 +144,18 @@ async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest) {
                 Err(error) => {
                     tracing::warn!("pg {pg}: cluster state did not take epoch {}: {error}", record.epoch)
                 }
+            }
+        }
+        ControlRequest::Scrubbed { pg, record, request_revision } => {
+            if let Err(error) = client.put(&keys::pg_scrub(pg), &record).await {
+                // Then the scrub is due still, and is done again.
+                return tracing::warn!("pg {pg}: cannot report its scrub in cluster state: {error}");
+            }
+            // A newer request for the same group stays.
+            if let Some(revision) = request_revision
+                && let Err(error) = client.delete_if(&keys::scrub_request(pg), revision).await
+            {
+                tracing::debug!("pg {pg}: the request for its scrub was not removed: {error}");
             }
         }
         ControlRequest::Usage(usage) => {

@@ -18,6 +18,7 @@ use crate::control::{self, Control, ControlEvent, ControlRequest};
 use crate::device::{AtRestError, BlockingDevice, DeviceError, DeviceKey, RingDevice};
 use crate::peers::Peers;
 use crate::recovery::RecoveryScheduler;
+use crate::scrubs::Scrubs;
 use crate::sync_reads::SyncRead;
 
 /// How an OSD is set up.
@@ -143,6 +144,9 @@ pub struct Osd {
     pub(crate) map: ClusterMap,
     pub(crate) peers: Peers,
     pub(crate) recovery: RecoveryScheduler,
+    pub(crate) scrubs: Scrubs,
+    /// Objects that the store examines for groups.
+    pub(crate) object_scrubs: BTreeMap<u64, (PgId, Token)>,
     pub(crate) leases: Leases,
     /// Since the start, as of this turn of the loop.
     pub(crate) now_ms: u64,
@@ -212,6 +216,8 @@ impl Osd {
             map: ClusterMap::default(),
             peers: Peers::default(),
             recovery: RecoveryScheduler::new(recovery_bytes_per_second),
+            scrubs: Scrubs::new(),
+            object_scrubs: BTreeMap::new(),
             leases: Leases::new(0),
             now_ms: 0,
             started: Instant::now(),
@@ -305,6 +311,7 @@ impl Osd {
         self.seconds += 1;
         self.check_handshakes();
         self.share_memory();
+        self.look_after_scrubs();
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
     }
 

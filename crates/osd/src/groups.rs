@@ -24,7 +24,10 @@ impl Osd {
                 MapChange::Osd(..) | MapChange::Pool(..) | MapChange::PgTarget(..) | MapChange::Flags(_) => {
                     targets_change = true;
                 }
-                MapChange::Pg(_, None) | MapChange::AuthorizedKey(..) => {}
+                MapChange::Pg(_, None)
+                | MapChange::AuthorizedKey(..)
+                | MapChange::PgScrub(..)
+                | MapChange::ScrubRequest(..) => {}
             }
         }
         if targets_change {

@@ -221,12 +221,14 @@ impl Osd {
             (Message::Read { id, pg, object, request, .. }, _) => {
                 connected.requests_in_flight += 1;
                 self.recovery.client_request(self.now_ms);
+                self.scrubs.client_request();
                 let Some(()) = self.check_group(number, pg, id.sequence, false) else { return };
                 self.with_group(pg, |group, view| group.client_read(client, id, object, request, view));
             }
             (Message::Write { id, answered_below, pg, request, .. }, _) => {
                 connected.requests_in_flight += 1;
                 self.recovery.client_request(self.now_ms);
+                self.scrubs.client_request();
                 let Some(()) = self.check_group(number, pg, id.sequence, true) else { return };
                 self.with_group(pg, |group, view| group.client_write(client, id, answered_below, request, view));
             }
@@ -375,7 +377,9 @@ impl Osd {
 
 fn group_of(message: &Message) -> Option<PgId> {
     match message {
-        Message::Replicate { transaction, .. } | Message::PeerSync { transaction, .. } => Some(transaction.pg),
+        Message::Replicate { transaction, .. }
+        | Message::PeerSync { transaction, .. }
+        | Message::ObjectPart { transaction, .. } => Some(transaction.pg),
         Message::ReplicateAck { pg, .. }
         | Message::PeerQuery { pg, .. }
         | Message::PeerInfo { pg, .. }
@@ -385,7 +389,10 @@ fn group_of(message: &Message) -> Option<PgId> {
         | Message::ObjectsQuery { pg, .. }
         | Message::ObjectsReply { pg, .. }
         | Message::CopyRead { pg, .. }
-        | Message::CopyReply { pg, .. } => Some(*pg),
+        | Message::CopyReply { pg, .. }
+        | Message::ScrubQuery { pg, .. }
+        | Message::ScrubReply { pg, .. }
+        | Message::ObjectWanted { pg, .. } => Some(*pg),
         _ => None,
     }
 }

@@ -130,6 +130,8 @@ impl Osd {
                     self.start_recovery_reads();
                 }
             }
+            Action::Scrub { token, object, deep } => self.start_object_scrub(pg, token, object, deep),
+            Action::ScrubDone { report } => self.scrub_done(pg, report),
             Action::Send { to, mut message } => {
                 if let Message::ReplicateAck { is_full, .. } = &mut message {
                     *is_full = self.store.is_full();
@@ -278,8 +280,7 @@ impl Osd {
                 ReadOwner::Sync(read) => self.sync_data_read(*read, result),
             },
             StoreEvent::Loaded(load) => self.load_done(load),
-            // Nobody asks for scrubs yet; what schedules them will take the results here.
-            StoreEvent::Scrubbed { .. } => {}
+            StoreEvent::Scrubbed { id, result } => self.object_scrubbed(id, result),
             StoreEvent::Poisoned { cause } => self.failure = Some(cause),
         }
     }

@@ -8,6 +8,8 @@ use atoll_base::{
 use atoll_wire::Message;
 use bytes::Bytes;
 
+use crate::scrub::ScrubReport;
+
 /// Names something that the group asked for, in the answer to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(pub u64);
@@ -86,6 +88,21 @@ pub enum Action {
         touched: Touched,
         /// Clients wait for it: it yields to nothing.
         is_urgent: bool,
+    },
+    /// Examine this OSD's copy of an object, a deep scrub with its data; answer with
+    /// [`crate::Pg::scrubbed`]. What counts is the state at the time of this action or later.
+    Scrub {
+        /// Repeated in the answer.
+        token: Token,
+        /// The object.
+        object: ObjectName,
+        /// Whether to read its data.
+        deep: bool,
+    },
+    /// A scrub of the whole group has come to its end.
+    ScrubDone {
+        /// What it found.
+        report: ScrubReport,
     },
     /// Send to another member, over a connection that keeps the order of messages.
     Send {

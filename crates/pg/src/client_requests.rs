@@ -241,6 +241,9 @@ impl Pg {
                 if in_flight.any(|write| write.shows_in(&request.object, read)) || !self.holds_leases(view) {
                     return Attempt::MustWait(Box::new(request));
                 }
+                if self.is_mending(&request.object) {
+                    return Attempt::MustWait(Box::new(request));
+                }
                 if !view.is_read_loaded(self.id, &request.object, read) {
                     let lookup = Lookup::Read { object: request.object.clone(), request: read.clone() };
                     return self.load(request, lookup);
@@ -285,11 +288,18 @@ impl Pg {
             || !self.view_is_current()
             || self.history_broken.is_some()
             || !view.has_room(self.id)
-            || self.learners.are_copying(&request.object);
+            || self.learners.are_copying(&request.object)
+            || self.scrub_holds_write(&request.object, view);
         if is_held_up {
             return Attempt::MustWait(Box::new(request));
         }
         let Waiting::Write(_, write) = &request.what else { unreachable!("only writes come here") };
+        let clones = write.mutations.iter().any(
+            |mutation| matches!(mutation, Mutation::CloneFrom { source } if self.scrub_holds_write(source, view)),
+        );
+        if clones {
+            return Attempt::MustWait(Box::new(request));
+        }
         if !view.is_write_loaded(self.id, &request.object, &write.conditions, &write.mutations) {
             let lookup = Lookup::Write {
                 object: request.object.clone(),
@@ -365,6 +375,7 @@ impl Pg {
             self.send(member, message);
         }
         self.replicate_to_learners(&transaction);
+        self.scrub_sees_write(&write.object);
         self.retries.record(request, Ok(()), version);
         let missing = self.record.members.iter().copied().collect();
         self.in_flight.push_back(InFlight {

@@ -20,6 +20,7 @@ use crate::peering::Peering;
 use crate::promises::Promises;
 use crate::purge::Purge;
 use crate::retries::Retries;
+use crate::scrub::Scrub;
 
 /// What a group does, as this OSD sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +84,8 @@ pub(crate) enum Submission {
     Sync { from: OsdId, epoch: Epoch, tag: u64 },
     /// A damaged block written anew.
     Repair,
+    /// A part of a good copy in place of this primary's.
+    Mend { tag: u64, is_last: bool },
     /// An object removed from a copy that nobody needs.
     Purge,
 }
@@ -127,6 +130,10 @@ pub struct Pg {
     pub(crate) copy_reads: BTreeMap<u64, CopyRead>,
     /// Lists of this OSD's objects that a primary wants, with the question's epoch and tag.
     pub(crate) lists_for_primary: BTreeMap<Token, (OsdId, Epoch, u64)>,
+    /// Objects that a primary wants examined or sent, with the question's epoch and tag.
+    pub(crate) scrubs_for_primary: BTreeMap<Token, (OsdId, Epoch, u64)>,
+    pub(crate) wanted_by: BTreeMap<Token, (OsdId, Epoch, u64)>,
+    pub(crate) scrub: Option<Scrub>,
     /// Sequence of the newest write submitted to the store.
     pub(crate) last_sequence: u64,
     /// The store did not take a part of the history; whoever leads the group must know, so that
@@ -182,6 +189,9 @@ impl Pg {
             copies_loading: BTreeMap::new(),
             copy_reads: BTreeMap::new(),
             lists_for_primary: BTreeMap::new(),
+            scrubs_for_primary: BTreeMap::new(),
+            wanted_by: BTreeMap::new(),
+            scrub: None,
             last_sequence: view.head(id).sequence,
             history_broken: None,
             broken_sync: None,
@@ -239,6 +249,7 @@ impl Pg {
         assert!(self.actions.is_empty(), "the shell takes all actions first");
         self.start_learning(view);
         self.start_waiting(view);
+        self.go_on_with_scrub(view);
     }
 
     /// Whether the view shows everything submitted.
@@ -396,7 +407,17 @@ impl Pg {
                     self.submit(Submission::Sync { from, epoch, tag }, transaction);
                 }
             }
-            Message::PeerSynced { epoch, tag, .. } => self.learner_synced(from, epoch, tag, view),
+            Message::PeerSynced { epoch, tag, .. } => {
+                if !self.scrub_synced(from, epoch, tag, view) {
+                    self.learner_synced(from, epoch, tag, view);
+                }
+            }
+            Message::ScrubQuery { epoch, tag, object, deep, .. } => {
+                self.scrub_asked(from, epoch, tag, object, deep);
+            }
+            Message::ScrubReply { epoch, tag, finding, .. } => self.scrub_reply(from, epoch, tag, finding, view),
+            Message::ObjectWanted { epoch, tag, object, .. } => self.object_wanted(from, epoch, tag, object),
+            Message::ObjectPart { epoch, tag, transaction } => self.object_part(from, epoch, tag, transaction),
             Message::ObjectsQuery { epoch, tag, after, .. } => {
                 if epoch == self.promises.epoch {
                     let token = self.token();
@@ -449,7 +470,8 @@ impl Pg {
                     self.send(from, Message::PeerSynced { pg: self.id, epoch, tag });
                 }
             }
-            Submission::Repair => {}
+            Submission::Mend { tag, is_last: true } => self.mended(tag, view),
+            Submission::Repair | Submission::Mend { .. } => {}
             Submission::Purge => self.removed(view),
         }
     }
@@ -464,6 +486,10 @@ impl Pg {
             Submission::Repair => {
                 let text = format!("{} could not repair a damaged block: {cause}", self.me);
                 return self.warn(text);
+            }
+            Submission::Mend { tag, .. } => {
+                self.warn(format!("{} could not repair its copy of an object: {cause}", self.me));
+                return self.mended(tag, view);
             }
             Submission::Purge => return self.removed(view),
             Submission::Write { version } => {
@@ -509,6 +535,7 @@ impl Pg {
         }
         self.peering = Peering::default();
         self.learners.clear();
+        self.scrub = None;
     }
 
     /// Has the group compare histories anew under a new epoch.

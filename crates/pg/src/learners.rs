@@ -343,7 +343,7 @@ impl Pg {
             let reply = Message::ObjectsReply { pg: self.id, epoch, tag, objects, more };
             return self.send(primary, reply);
         }
-        if self.listed_to_purge(token, &objects, more) {
+        if self.listed_to_purge(token, &objects, more) || self.scrub_listed(self.me, token.0, &objects, more) {
             return;
         }
         let wants_it =
@@ -378,7 +378,7 @@ impl Pg {
         objects: Vec<(ObjectName, Version)>,
         more: bool,
     ) {
-        if !self.is_primary() || epoch != self.record.epoch {
+        if !self.is_primary() || epoch != self.record.epoch || self.scrub_listed(from, tag, &objects, more) {
             return;
         }
         let Some(learner) = self.learners.learners.get_mut(&from).filter(|learner| learner.tag == tag) else {
@@ -432,6 +432,9 @@ impl Pg {
 
     /// The parts of an object that another OSD lacks have been read.
     pub fn sync_ready(&mut self, token: Token, result: Result<Vec<Transaction>, String>, view: &impl ObjectView) {
+        if self.scrub_read_done(token, &result, view) {
+            return;
+        }
         let reads_it = |learner: &Learner| {
             let read = learner.copying.iter().find(|(_, (_, read))| *read == Some(token));
             read.map(|(object, (touched, _))| (object.clone(), touched.clone()))

@@ -18,7 +18,10 @@ mod peering;
 mod promises;
 mod purge;
 mod retries;
+mod scrub;
+mod scrub_verdict;
 
 pub use actions::{Action, ClientId, Lookup, ObjectView, ReadFailure, Token};
 pub use group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, PoolPolicy};
 pub use leases::{LEASE_RENEWAL_MS, Leases};
+pub use scrub::ScrubReport;

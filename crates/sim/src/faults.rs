@@ -78,6 +78,10 @@ impl World {
             }
             Fault::Move => self.plan_move(),
             Fault::DamageBlock => self.damage_block(),
+            Fault::Scrub => {
+                let (at, is_deep) = (self.primary(), self.random.chance(60));
+                self.scrub(at, is_deep);
+            }
         }
     }
 
@@ -232,6 +236,7 @@ impl World {
         let is_damaged = |store: &Store| store.bad.iter().any(|(object, _)| *object == chosen.0);
         if !self.members.iter().enumerate().any(|(other, member)| other != at && is_damaged(&member.store)) {
             self.note("damage", &[at as u64, chosen.1.into()]);
+            self.damaged.insert(chosen.0.clone());
             // Often all of the object: then a bad sector meets requests that race with each other.
             let whole = self.random.chance(50);
             let bad =

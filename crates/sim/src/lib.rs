@@ -1,6 +1,6 @@
 //! Simulates a placement group on three to five OSDs from one seed, in one thread: delayed, lost and
 //! cut connections in both directions or one, crashes, paused processes, drifting clocks, lost
-//! devices, damaged blocks, back-pressure, objects that are not in memory, cluster state that lags
+//! devices, damaged blocks, rotten copies, scrubs, back-pressure, objects that are not in memory, cluster state that lags
 //! or cannot be reached, plans to move the group, and impatient clients. Then all faults end and
 //! everything must become clean. What clients saw is checked against one history.
 //!
@@ -18,6 +18,7 @@ mod network;
 mod options;
 mod random;
 mod script;
+mod scrubs;
 mod shell;
 mod state;
 mod statistics;

@@ -20,11 +20,12 @@ pub enum Fault {
     BlockState,
     StateOutage,
     Move,
+    Scrub,
     DamageBlock,
 }
 
 /// All faults, and how often each happens among the others.
-const FAULTS: [(Fault, u64); 13] = [
+const FAULTS: [(Fault, u64); 14] = [
     (Fault::BreakLink, 14),
     (Fault::Crash, 14),
     (Fault::ReplaceDevice, 3),
@@ -37,6 +38,7 @@ const FAULTS: [(Fault, u64); 13] = [
     (Fault::BlockState, 6),
     (Fault::StateOutage, 3),
     (Fault::Move, 6),
+    (Fault::Scrub, 6),
     (Fault::DamageBlock, 14),
 ];
 

@@ -168,6 +168,11 @@ impl World {
                 let result = result.map_err(|block| format!("block {block} is damaged"));
                 self.after(300, Event::SyncRead { at, incarnation, token, result });
             }
+            Action::Scrub { token, object, deep } => {
+                let finding = self.members[at].store.scrub(&object, deep);
+                self.after(300, Event::Scrubbed { at, incarnation, token, finding });
+            }
+            Action::ScrubDone { report } => self.scrub_done(at, report),
             Action::Send { to, message } => {
                 let to = to.0 as usize - 1;
                 self.count(&message);

@@ -44,4 +44,6 @@ statistics! {
     backlogged: "submissions that waited",
     refused: "submissions refused",
     loads: "loads",
+    scrubs: "scrubs",
+    scrub_repairs: "objects repaired by scrubs",
 }

@@ -143,7 +143,7 @@ impl Store {
         (listed, more)
     }
 
-    fn is_bad(&self, object: &ObjectName, block: u32) -> bool {
+    pub fn is_bad(&self, object: &ObjectName, block: u32) -> bool {
         let holds = self.visible.objects.get(object).is_some_and(|object| object.blocks.contains_key(&block));
         holds && self.bad.contains(&(object.clone(), block))
     }

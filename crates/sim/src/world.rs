@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use atoll_base::records::PgRecord;
 use atoll_base::{ObjectName, OsdId, ReadOutcome, RequestId, Version};
 use atoll_pg::{ClientId, Leases, Lookup, Pg, PgState, PoolPolicy, ReadFailure, Token};
-use atoll_wire::Message;
+use atoll_wire::{Message, ScrubFinding};
 use bytes::Bytes;
 
 use crate::clients::Clients;
@@ -14,6 +14,7 @@ use crate::cluster::ClusterState;
 use crate::network::Network;
 use crate::options::Options;
 use crate::random::Random;
+use crate::scrubs::LastScrub;
 use crate::statistics::Statistics;
 use crate::store::Store;
 
@@ -37,6 +38,7 @@ pub enum Event {
     Loaded { at: usize, incarnation: u64, token: Token, lookup: Lookup },
     Listed { at: usize, incarnation: u64, token: Token, objects: Vec<(ObjectName, Version)>, more: bool },
     ReadDone { at: usize, incarnation: u64, token: Token, answer: ReadResult },
+    Scrubbed { at: usize, incarnation: u64, token: Token, finding: ScrubFinding },
     SyncRead { at: usize, incarnation: u64, token: Token, result: Result<Vec<atoll_base::Transaction>, String> },
     Record { at: usize, incarnation: u64, record: PgRecord },
     Target { at: usize, incarnation: u64 },
@@ -74,6 +76,7 @@ impl Event {
             | Loaded { at, .. }
             | Listed { at, .. }
             | ReadDone { at, .. }
+            | Scrubbed { at, .. }
             | SyncRead { at, .. }
             | Record { at, .. }
             | Target { at, .. }
@@ -124,6 +127,9 @@ pub struct World {
     /// The OSD that lost its device last.
     pub wiped: Option<OsdId>,
     pub options: Options,
+    /// Objects of which a copy was damaged at some time.
+    pub damaged: BTreeSet<ObjectName>,
+    pub last_scrub: Option<LastScrub>,
     /// Objects in one message that lists them.
     pub objects_listed_max: usize,
 }
@@ -173,6 +179,8 @@ impl World {
             verbose,
             wiped: None,
             options,
+            damaged: BTreeSet::new(),
+            last_scrub: None,
             objects_listed_max: 2,
         };
         for at in 0..count {
@@ -228,7 +236,7 @@ impl World {
     pub fn run(&mut self) {
         let mut has_read_all = false;
         while self.next_step() {
-            if self.is_quiet() && self.is_settled() {
+            if self.is_quiet() && self.is_settled() && self.scrub_is_over() {
                 if has_read_all {
                     return;
                 }
@@ -339,6 +347,12 @@ impl World {
                 if self.is_current(at, incarnation) {
                     self.note("read", &[at as u64, token.0]);
                     self.with_pg(at, |pg, _| pg.read_done(token, answer));
+                }
+            }
+            Event::Scrubbed { at, incarnation, token, finding } => {
+                if self.is_current(at, incarnation) {
+                    self.note("examined", &[at as u64, token.0]);
+                    self.with_pg(at, |pg, view| pg.scrubbed(token, finding, view));
                 }
             }
             Event::SyncRead { at, incarnation, token, result } => {

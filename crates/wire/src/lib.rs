@@ -9,6 +9,7 @@ mod handshake;
 mod link;
 mod message;
 mod message_codec;
+mod scrub_finding;
 
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameDecoder, FrameEncoder, FrameError, SendQueue};
 pub use handshake::{
@@ -16,3 +17,4 @@ pub use handshake::{
 };
 pub use link::{Link, LinkError, LinkInput};
 pub use message::Message;
+pub use scrub_finding::ScrubFinding;

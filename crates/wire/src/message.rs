@@ -6,6 +6,8 @@ use atoll_base::{
 };
 use bytes::Bytes;
 
+use crate::scrub_finding::ScrubFinding;
+
 /// Everything that one Atoll process says to another once the handshake is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -185,6 +187,52 @@ pub enum Message {
         result: Result<ReadOutcome, Refusal>,
         /// The data.
         payload: Bytes,
+    },
+    /// Primary to member: examine your copy of an object, to be compared with the others.
+    ScrubQuery {
+        /// The group.
+        pg: PgId,
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// Repeated in the answer.
+        tag: u64,
+        /// The object.
+        object: ObjectName,
+        /// Whether to read its data.
+        deep: bool,
+    },
+    /// Answer to [`Message::ScrubQuery`]; or to [`Message::ObjectWanted`] if the object cannot be
+    /// read.
+    ScrubReply {
+        /// The group.
+        pg: PgId,
+        /// The epoch of the question.
+        epoch: Epoch,
+        /// The question's tag.
+        tag: u64,
+        /// What was found.
+        finding: ScrubFinding,
+    },
+    /// Primary to a member with a good copy of an object: send me all of it, because mine is bad.
+    ObjectWanted {
+        /// The group.
+        pg: PgId,
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// Repeated in the answer.
+        tag: u64,
+        /// The object.
+        object: ObjectName,
+    },
+    /// Answer to [`Message::ObjectWanted`]: a part of the object. The last one sets its version, or
+    /// removes it.
+    ObjectPart {
+        /// The epoch of the question.
+        epoch: Epoch,
+        /// The question's tag.
+        tag: u64,
+        /// The part.
+        transaction: Transaction,
     },
     /// Asks whether the peer is alive.
     Ping {

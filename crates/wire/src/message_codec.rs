@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::frame::Frame;
 use crate::message::Message;
+use crate::scrub_finding::ScrubFinding;
 
 fn encode_result<T>(result: &Result<T, Refusal>, writer: &mut Writer, ok: impl FnOnce(&T, &mut Writer)) {
     match result {
@@ -40,9 +41,9 @@ impl Message {
     pub fn payload(&self) -> (Bytes, bool) {
         match self {
             Message::Write { request, .. } => (request.payload.clone(), request.payload_sealed),
-            Message::Replicate { transaction, .. } | Message::PeerSync { transaction, .. } => {
-                (transaction.payload.clone(), transaction.payload_sealed)
-            }
+            Message::Replicate { transaction, .. }
+            | Message::PeerSync { transaction, .. }
+            | Message::ObjectPart { transaction, .. } => (transaction.payload.clone(), transaction.payload_sealed),
             Message::ReadReply { result, payload, .. } | Message::CopyReply { result, payload, .. } => {
                 let sealed = matches!(result, Ok(ReadOutcome::Data { seals: Some(_), .. }));
                 (payload.clone(), sealed)
@@ -158,6 +159,28 @@ impl Message {
                     version.encode(writer);
                 }
                 writer.u8(u8::from(*more));
+            }
+            Message::ScrubQuery { pg, epoch, tag, object, deep } => {
+                encode_head(20, pg, *epoch, writer);
+                writer.u64(*tag);
+                object.encode(writer);
+                writer.u8(u8::from(*deep));
+            }
+            Message::ScrubReply { pg, epoch, tag, finding } => {
+                encode_head(21, pg, *epoch, writer);
+                writer.u64(*tag);
+                finding.encode(writer);
+            }
+            Message::ObjectWanted { pg, epoch, tag, object } => {
+                encode_head(22, pg, *epoch, writer);
+                writer.u64(*tag);
+                object.encode(writer);
+            }
+            Message::ObjectPart { epoch, tag, transaction } => {
+                writer.u8(23);
+                writer.u64(epoch.0);
+                writer.u64(*tag);
+                transaction.encode(writer);
             }
         }
     }
@@ -280,6 +303,24 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
             let objects = (0..count).map(entry).collect::<Result<_, CodecError>>()?;
             Message::ObjectsReply { pg, epoch, tag, objects, more: reader.u8("more")? != 0 }
         }
+        20 => {
+            let (pg, epoch) = decode_head(reader)?;
+            let (tag, object) = (reader.u64("tag")?, ObjectName::decode(reader)?);
+            Message::ScrubQuery { pg, epoch, tag, object, deep: reader.u8("deep")? != 0 }
+        }
+        21 => {
+            let (pg, epoch) = decode_head(reader)?;
+            Message::ScrubReply { pg, epoch, tag: reader.u64("tag")?, finding: ScrubFinding::decode(reader)? }
+        }
+        22 => {
+            let (pg, epoch) = decode_head(reader)?;
+            Message::ObjectWanted { pg, epoch, tag: reader.u64("tag")?, object: ObjectName::decode(reader)? }
+        }
+        23 => Message::ObjectPart {
+            epoch: Epoch(reader.u64("epoch")?),
+            tag: reader.u64("tag")?,
+            transaction: Transaction::decode(reader, payload)?,
+        },
         value => return Err(CodecError::Invalid { what: "message kind", value: u64::from(value) }),
     })
 }
@@ -386,13 +427,19 @@ mod tests {
             Message::FencedAck { pg, epoch },
             Message::ObjectsQuery { pg, epoch, tag: 2, after: Some(object.clone()) },
             Message::ObjectsReply { pg, epoch, tag: 2, objects: vec![(object.clone(), version)], more: true },
+            Message::ObjectPart { epoch, tag: 1, transaction: transaction.clone() },
             Message::PeerSync { epoch, tag: 1, transaction },
             Message::PeerSynced { pg, epoch, tag: 1 },
+            Message::ScrubQuery { pg, epoch, tag: 1, object: object.clone(), deep: true },
+            Message::ObjectWanted { pg, epoch, tag: 1, object: object.clone() },
             Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192 },
             Message::CopyReply { pg, epoch, tag: 1, result: Ok(data), payload },
             Message::Ping { tag: 9 },
             Message::Pong { tag: 9, is_full: true },
         ];
+        let found = ScrubFinding::Present { version, size_bytes: 5, digest: 6, bad_block_count: 7 };
+        let findings = [ScrubFinding::Absent, found, ScrubFinding::Unreadable, ScrubFinding::Busy];
+        all.extend(findings.map(|finding| Message::ScrubReply { pg, epoch, tag: 1, finding }));
         all.extend(refusals.map(|refusal| Message::WriteReply { sequence: 1, result: Err(refusal) }));
         all
     }

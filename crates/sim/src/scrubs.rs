@@ -1,0 +1,142 @@
+//! Scrubs: now and then during the run; and once after it, when copies have rotted in every way
+//! there is, which only the scrub can find and must repair.
+
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::{BLOCK_BYTES, Epoch, ObjectName, Version};
+use atoll_pg::{PgState, ScrubReport};
+use atoll_wire::ScrubFinding;
+use bytes::Bytes;
+
+use crate::state::{Object, State, name};
+use crate::store::Store;
+use crate::world::World;
+
+/// How the last scrub is getting on.
+#[derive(Default)]
+pub struct LastScrub {
+    /// Objects of which a copy has rotted.
+    rotten: u64,
+    report: Option<ScrubReport>,
+}
+
+impl World {
+    /// Asks a group for a scrub; one that does not serve ignores it.
+    pub fn scrub(&mut self, at: usize, is_deep: bool) {
+        self.note("scrub", &[at as u64, is_deep.into()]);
+        self.with_pg(at, |pg, _| {
+            pg.start_scrub(is_deep);
+        });
+    }
+
+    pub fn scrub_done(&mut self, at: usize, report: ScrubReport) {
+        self.note("scrubbed", &[at as u64, report.objects, report.errors, report.repaired]);
+        self.statistics.scrubs += 1;
+        self.statistics.scrub_repairs += report.repaired;
+        assert!(report.repaired <= report.errors && report.errors <= report.objects);
+        match &mut self.last_scrub {
+            Some(last) => last.report = Some(report),
+            None => assert!(report.errors <= self.damaged.len() as u64, "only damage is an error: {report:?}"),
+        }
+    }
+
+    /// Lets copies rot, at most one of each object, and has them scrubbed. True once that is done.
+    pub fn scrub_is_over(&mut self) -> bool {
+        let primary = self.primary();
+        if self.last_scrub.is_none() {
+            let rotten = (0..self.options.objects + 1).filter(|index| self.rot(*index)).count() as u64;
+            self.last_scrub = Some(LastScrub { rotten, report: None });
+        }
+        let last = self.last_scrub.as_ref().expect("made above");
+        let (rotten, report) = (last.rotten, last.report);
+        let Some(report) = report else {
+            let is_ready = |pg: &atoll_pg::Pg| *pg.state() == PgState::Active && !pg.is_scrubbing();
+            if self.members[primary].pg.as_ref().is_some_and(is_ready) {
+                self.scrub(primary, true);
+            }
+            return false;
+        };
+        assert!(report.errors >= rotten, "{rotten} objects are rotten: {report:?}");
+        assert_eq!(report.repaired, report.errors, "everything is repaired");
+        for member in &self.cluster.record.members {
+            let store = &self.members[member.0 as usize - 1].store;
+            assert!(store.damaged_objects().is_empty(), "{member} has damaged blocks");
+        }
+        true
+    }
+
+    /// One copy of an object becomes another than it was. False if nothing happens to it.
+    fn rot(&mut self, index: u64) -> bool {
+        if self.random.chance(30) {
+            return false;
+        }
+        let members = &self.cluster.record.members;
+        let chosen = members[self.random.below(members.len() as u64) as usize];
+        let (kind, object) = (self.random.below(6), name(&format!("object{index}")));
+        self.note("rot", &[chosen.0.into(), index, kind]);
+        let store = &mut self.members[chosen.0 as usize - 1].store;
+        if kind == 0 {
+            let blocks: Vec<u32> =
+                store.visible.objects.get(&object).into_iter().flat_map(Object::block_numbers).collect();
+            store.bad.extend(blocks.iter().map(|block| (object.clone(), *block)));
+            return !blocks.is_empty();
+        }
+        let has_changed = rot(&mut store.visible, &object, kind);
+        rot(&mut store.durable, &object, kind);
+        has_changed
+    }
+}
+
+fn rot(state: &mut State, object: &ObjectName, kind: u64) -> bool {
+    assert_ne!(object.as_str(), PG_META_OBJECT);
+    let Some(found) = state.objects.get_mut(object) else {
+        // A copy of something that does not exist.
+        state.objects.insert(object.clone(), Object { size: BLOCK_BYTES as u64, ..Object::default() });
+        return true;
+    };
+    match kind {
+        1 => drop(found.omap.insert(Bytes::from_static(b"rot"), Bytes::new())),
+        2 => found.version = Version { epoch: Epoch(1), sequence: 1 << 40 },
+        3 => found.size += BLOCK_BYTES as u64,
+        4 => drop(state.objects.remove(object)),
+        _ => match found.omap.pop_first() {
+            Some(_) => {}
+            None => found.version = Version::default(),
+        },
+    }
+    true
+}
+
+impl Store {
+    /// What a scrub of a copy finds.
+    pub fn scrub(&self, object: &ObjectName, deep: bool) -> ScrubFinding {
+        let Some(found) = self.visible.objects.get(object) else { return ScrubFinding::Absent };
+        let bad = found.block_numbers().filter(|block| deep && self.is_bad(object, *block));
+        ScrubFinding::Present {
+            version: found.version,
+            size_bytes: found.size,
+            digest: found.digest(),
+            bad_block_count: bad.count() as u32,
+        }
+    }
+
+    /// Objects with a damaged block.
+    pub fn damaged_objects(&self) -> Vec<&ObjectName> {
+        let damaged = self.bad.iter().filter(|(object, block)| self.is_bad(object, *block));
+        damaged.map(|(object, _)| object).collect()
+    }
+}
+
+impl Object {
+    fn block_numbers(&self) -> impl Iterator<Item = u32> {
+        self.blocks.keys().copied()
+    }
+
+    fn digest(&self) -> u64 {
+        let mut bytes = self.data(0, self.size).to_vec();
+        for (key, value) in &self.omap {
+            bytes.extend([key, &b"="[..], value, b"\0"].concat());
+        }
+        let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, add)
+    }
+}
