@@ -10,6 +10,12 @@ use atoll_osd::MEMORY_TARGET_BYTES_MIN;
 use atoll_reactor::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod hosts;
+
+pub use hosts::{
+    ClusterCommand, EtcdArguments, FailureDomainArgument, HostArguments, JoinArguments, TokenCommand,
+};
+
 /// Unified storage (block images and S3 objects) that is encrypted by default.
 #[derive(Parser)]
 #[command(name = "atoll", version, propagate_version = true, after_help = EXAMPLES)]
@@ -52,6 +58,11 @@ pub enum Command {
     Up(UpArguments),
     /// Stop the cluster of a data directory
     Down(DataArgument),
+    /// Come into a cluster that runs on other hosts
+    Join(JoinArguments),
+    /// Let other hosts join
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Show the cluster's health
     Status(OutputArguments),
     /// Show space by OSD
@@ -94,7 +105,9 @@ pub enum Command {
 #[command(after_help = "\
 Examples:
   atoll up --data ./atoll-data
-  atoll up --data ./atoll-data --s3-listen 127.0.0.1:9000 --nbd-listen 127.0.0.1:10809 --detach")]
+  atoll up --data ./atoll-data --s3-listen 127.0.0.1:9000 --nbd-listen 127.0.0.1:10809 --detach
+  atoll up --data /srv/atoll --etcd https://10.0.0.1:2379 --etcd-ca ca.pem --listen 10.0.0.1 --failure-domain host
+  atoll up --data /srv/atoll --join TOKEN --osds 2 --listen 10.0.0.2 --key-service ./kms.json")]
 pub struct UpArguments {
     #[command(flatten)]
     pub data: DataArgument,
@@ -111,9 +124,21 @@ pub struct UpArguments {
     /// NBD has no authentication yet: use TCP on trusted networks only
     #[arg(long, value_name = "unix:PATH|IP:PORT")]
     pub nbd_listen: Vec<ListenAddress>,
-    /// Use this etcd for cluster state instead of the embedded server [fixed at the first start]
-    #[arg(long, value_name = "URL")]
-    pub etcd: Vec<String>,
+    #[command(flatten)]
+    pub etcd: EtcdArguments,
+    #[command(flatten)]
+    pub host: HostArguments,
+    /// What no two copies share [default: osd; fixed at the first start]. With host, rack or zone the first
+    /// pools are made as soon as OSDs of enough of them have joined
+    #[arg(long, value_name = "KIND")]
+    pub failure_domain: Option<FailureDomainArgument>,
+    /// Copies of each object [default: 3, or as many as there are OSDs; fixed at the first start]
+    #[arg(long, value_name = "N")]
+    pub copies: Option<u32>,
+    /// Come into a cluster that runs on other hosts, with a token of 'atoll cluster token create'. At later
+    /// starts the same token is ignored
+    #[arg(long, value_name = "TOKEN", env = "ATOLL_JOIN_TOKEN", hide_env_values = true)]
+    pub join: Option<String>,
     /// Protection of frames between Atoll's processes [default: secure, fixed at the first start]
     #[arg(long, value_name = "MODE")]
     pub frame_mode: Option<FrameModeArgument>,

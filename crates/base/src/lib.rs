@@ -7,6 +7,7 @@
 pub mod block;
 pub mod codec;
 pub mod ids;
+pub mod join;
 pub mod limits;
 pub mod operation;
 pub mod records;

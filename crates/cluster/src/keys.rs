@@ -32,6 +32,9 @@ pub const USERS: &str = "/atoll/users/";
 /// Of the static keys that may connect to OSDs.
 pub const AUTHORIZED_KEYS: &str = "/atoll/authorized_keys/";
 
+/// Of the tokens with which hosts join.
+pub const JOIN_TOKENS: &str = "/atoll/join_tokens/";
+
 /// The record of an OSD.
 pub fn osd(id: OsdId) -> String {
     format!("{OSDS}{}", id.0)
@@ -103,6 +106,11 @@ pub fn authorized_key(hex_public_key: &str) -> String {
     format!("{AUTHORIZED_KEYS}{hex_public_key}")
 }
 
+/// A token with which a host joins.
+pub fn join_token(id: &str) -> String {
+    format!("{JOIN_TOKENS}{id}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +141,7 @@ mod tests {
             BUCKETS,
             USERS,
             AUTHORIZED_KEYS,
+            JOIN_TOKENS,
             CLUSTER,
         ];
         for (index, one) in all.iter().enumerate() {

@@ -103,10 +103,15 @@ pub(crate) fn device_bytes(directory: &DataDir, osd: OsdId) -> Result<u64, Super
 
 /// Formats a device and makes it an OSD of this data directory: its key, and links by which
 /// `atoll up` and `atoll osd run` find it. Before the first `atoll up` this decides which OSDs the
-/// cluster has; afterwards it gives an OSD that has lost its device a new one.
-pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOsd, SupervisorError> {
+/// cluster has; afterwards it gives an OSD that has lost its device a new one, or a further OSD, for
+/// which cluster state has reserved a number, its first.
+pub(crate) fn create_osd(
+    directory: &DataDir,
+    choices: &OsdChoices,
+    reserved: Option<OsdId>,
+) -> Result<CreatedOsd, SupervisorError> {
     directory.create()?;
-    let id = choose_id(directory, choices.id)?;
+    let id = reserved.map_or_else(|| choose_id(directory, choices.id), Ok)?;
     if let Some(old) = directory.wal_device(id) {
         return Err(SupervisorError::Invalid(format!(
             "{id} still has the log device of its old device; remove the link {} first",
@@ -115,7 +120,7 @@ pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOs
     }
     let unlock_with = choices.encrypt.clone().map(UnlockWith::with_absolute_paths).transpose()?;
     if unlock_with == Some(UnlockWith::Kms) {
-        directory.ensure_key_service()?;
+        ensure_own_key_service(directory)?;
     }
     let key = unlock_with.as_ref().map(|choice| choice.device_key(directory)).transpose()?;
     let mut made = MadeFiles::default();
@@ -156,6 +161,18 @@ pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOs
     })
 }
 
+/// A key service is made with the cluster; a host that joins has to be given its file.
+fn ensure_own_key_service(directory: &DataDir) -> Result<(), SupervisorError> {
+    let has_joined = directory.has_cluster() && directory.cluster()?.joined_by.is_some();
+    if has_joined && !directory.key_service_file().exists() {
+        return Err(SupervisorError::Invalid(format!(
+            "--kms needs the cluster's key file; copy keys/kms.json of a host that has it to {}, or give --key-file",
+            directory.key_service_file().display()
+        )));
+    }
+    directory.ensure_key_service()
+}
+
 fn choose_id(directory: &DataDir, wanted: Option<OsdId>) -> Result<OsdId, SupervisorError> {
     let members = if directory.has_cluster() { Some(directory.cluster()?.osd_ids) } else { None };
     let may_be = |id: &OsdId| members.as_ref().is_none_or(|members| members.contains(id));
@@ -171,11 +188,9 @@ fn choose_id(directory: &DataDir, wanted: Option<OsdId>) -> Result<OsdId, Superv
         ))),
         Some(id) if free(&id) => Ok(id),
         None if numbers.clone().any(|id| free(&id)) => Ok(numbers.find(free).expect("there is one")),
-        _ => Err(SupervisorError::Invalid(format!(
-            "the cluster in {} was made without this OSD and cannot take more yet; create OSDs before the first \
-             'atoll up', or replace one that has lost its device",
-            directory.root().display()
-        ))),
+        _ => {
+            Err(SupervisorError::Invalid(format!("all OSDs of {} have their devices", directory.root().display())))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use etcd_client::{Certificate, Identity, TlsOptions};
+use serde::{Deserialize, Serialize};
 
 use super::{ClusterError, ConnectOptions};
 
@@ -11,7 +12,8 @@ const ENCRYPTED: &str = "https://";
 
 /// The PEM files of a TLS connection. They are read at each connect, so renewed ones are taken up
 /// by the next process that starts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TlsFiles {
     /// The certificate authority that signed the servers' certificates.
     pub ca: Option<PathBuf>,
@@ -92,7 +94,8 @@ pub(super) fn advice(cause: &str, endpoints: &[String]) -> Option<&'static str> 
 /// What to look at when nothing but broken connections came back.
 pub(super) fn hint(cause: &str, endpoints: &[String]) -> &'static str {
     let is_plain = endpoints.iter().all(|url| url.starts_with(PLAIN));
-    let words = ["broken pipe", "connection closed", "frame with invalid size", "reset by peer"];
+    let words =
+        ["broken pipe", "connection closed", "connection reset", "frame with invalid size", "reset by peer"];
     if !words.iter().any(|words| cause.contains(words)) {
         ""
     } else if is_plain {
