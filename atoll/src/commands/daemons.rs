@@ -119,7 +119,7 @@ pub fn gateway(arguments: &DaemonArguments) -> anyhow::Result<()> {
         let listen = &open.cluster.s3_listen;
         let listener =
             tokio::net::TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-        let directory = Arc::new(EtcdDirectory::new(state));
+        let directory = Arc::new(EtcdDirectory::start(state).await?);
         let gateway = Gateway::new(GatewayConfig::new(pool), Arc::new(client), directory, open.keys()?)?;
         tracing::info!("S3 is served on {listen}");
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;

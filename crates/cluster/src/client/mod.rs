@@ -310,8 +310,10 @@ async fn repeat<R, F: Future<Output = Result<R, etcd_client::Error>>>(
             Fate::Unknown | Fate::NotSent => {}
         }
         if begun.elapsed() + pause > options.request_timeout * 3 {
-            let cause = format!("{cause}{}", tls::hint(&cause, &options.endpoints));
-            return Err(ClusterError::Unreachable { endpoints, operation, cause });
+            return Err(match tls::advice_after_all(&cause, &options.endpoints) {
+                Some(advice) => ClusterError::Tls { endpoints, cause, advice },
+                None => ClusterError::Unreachable { endpoints, operation, cause },
+            });
         }
         tokio::time::sleep(pause).await;
         pause = next_pause(pause);

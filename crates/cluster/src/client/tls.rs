@@ -91,18 +91,19 @@ pub(super) fn advice(cause: &str, endpoints: &[String]) -> Option<&'static str> 
     }
 }
 
-/// What to look at when nothing but broken connections came back.
-pub(super) fn hint(cause: &str, endpoints: &[String]) -> &'static str {
-    let is_plain = endpoints.iter().all(|url| url.starts_with(PLAIN));
+/// What it most likely means when nothing but broken connections came back, for as long as anybody
+/// waits.
+pub(super) fn advice_after_all(cause: &str, endpoints: &[String]) -> Option<&'static str> {
     let words =
         ["broken pipe", "connection closed", "connection reset", "frame with invalid size", "reset by peer"];
     if !words.iter().any(|words| cause.contains(words)) {
-        ""
-    } else if is_plain {
-        "; it cuts connections off at once: does it want https, or is it another port?"
+        return None;
+    }
+    Some(if endpoints.iter().all(|url| url.starts_with(PLAIN)) {
+        "it cuts connections off at once; does it want https, or is it another port?"
     } else {
         // The alert that says so is often lost with the connection.
-        "; it cuts connections off after the handshake: does it want a client certificate of its own authority \
+        "it cuts connections off after the handshake; does it want a client certificate of its own authority \
          (--etcd-cert, --etcd-key)?"
-    }
+    })
 }
