@@ -314,7 +314,10 @@ def with_etcd(test, namespaces):
                     expect(answer.status == 200, f"{host.name}: {answer.status}")
         finally:
             os.kill(etcd.process.pid, signal.SIGCONT)
-        time.sleep(15)
+        time.sleep(12)
+        for host in hosts:
+            writer = json.loads(host.cli("image", "info", f"disk-{host.name}", "--json").stdout)["writer"]
+            expect(writer, f"the lock of disk-{host.name} is not taken again: others could take the image")
         count, slowest = load.finish()
         note(f"{count} operations, the slowest took {slowest:.2f} s")
         expect(slowest < SLOWEST_SECONDS, f"the slowest took {slowest:.1f} s: {load.slowest}")
@@ -384,9 +387,9 @@ def with_the_embedded_server(test, namespaces):
         expect(not (e2.data / "keys" / "kms.json").exists(), "it has no key file")
         endpoint = json.loads((e2.data / "cluster.json").read_text())["state_endpoints"][0]
         expect(endpoint.startswith(f"https://{e1.address}:"), endpoint)
-        within(e1.namespace, lambda: e1.s3().create_bucket(Bucket="b"))
-        e1.put("b", "k", b"v")
-        expect(e1.get("b", "k") == b"v", "other bytes")
+        within(e1.namespace, lambda: e1.s3().create_bucket(Bucket="bucket"))
+        e1.put("bucket", "k", b"v")
+        expect(e1.get("bucket", "k") == b"v", "other bytes")
         with e1.attach_new("i") as disk:
             disk.write(0, b"x" * 4096)
         note(said.splitlines()[0][:60] if said else "")
