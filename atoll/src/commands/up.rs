@@ -125,6 +125,8 @@ fn print_welcome(directory: &DataDir, cluster: &ClusterFile) {
     } else {
         format!("(see 'atoll credentials --data {data}')")
     };
+    let place = if cluster.is_reachable() { " on this host" } else { "" };
+    let osds = format!("{} OSDs{place}", cluster.osd_ids.len());
     let nbd = &cluster.nbd_listen[0];
     let uri = match nbd.strip_prefix("unix:") {
         Some(path) => format!("nbd+unix:///disk1?socket={path}"),
@@ -132,7 +134,7 @@ fn print_welcome(directory: &DataDir, cluster: &ClusterFile) {
     };
     println!(
         "
-Atoll serves: {osds} OSDs, every write on {copies} of them before it is acknowledged,
+Atoll serves: {osds}, every write on all copies before it is acknowledged,
 frames {mode:?}, images and objects sealed before they leave the client.
 
 S3      {endpoint}
@@ -155,8 +157,6 @@ Block   {nbd}
 See     atoll status --data {data}; atoll bench block --data {data} --image disk1 --rw randwrite
 Stop    Ctrl-C here, or atoll down --data {data}
 ",
-        osds = cluster.osd_ids.len(),
-        copies = cluster.osd_ids.len().min(3),
         mode = cluster.frame_mode,
         endpoint = credentials.endpoint,
         access_key = credentials.access_key,

@@ -98,6 +98,7 @@ pub(crate) fn prepare(directory: &DataDir, choices: &Choices) -> Result<ClusterF
     if cluster.joined_by.is_none() {
         directory.ensure_key_service()?;
     } else {
+        cluster.osd_bytes = choices.osd_bytes.unwrap_or(cluster.osd_bytes);
         check_joined(directory, &cluster, choices)?;
     }
     directory.write_cluster(&cluster)?;
@@ -134,13 +135,18 @@ fn refuse_changed_choices(cluster: &ClusterFile, choices: &Choices) -> Result<()
             "{what} was chosen when the cluster was made and cannot be changed by 'atoll up'; leave the option out"
         )))
     };
+    let has_joined = cluster.joined_by.is_some();
     match choices {
-        // A host that has joined may get more of them.
-        Choices { osd_count: Some(count), .. } if cluster.joined_by.is_some() => {
-            if (*count as usize) < cluster.osd_ids.len() { fixed("--osds") } else { Ok(()) }
+        // A host that has joined may get more of them, of any size.
+        Choices { osd_count: Some(count), .. } if has_joined && (*count as usize) < cluster.osd_ids.len() => {
+            fixed("--osds")
         }
-        Choices { osd_count: Some(count), .. } if *count as usize != cluster.osd_ids.len() => fixed("--osds"),
-        Choices { osd_bytes: Some(bytes), .. } if *bytes != cluster.osd_bytes => fixed("--osd-size"),
+        Choices { osd_count: Some(count), .. } if !has_joined && *count as usize != cluster.osd_ids.len() => {
+            fixed("--osds")
+        }
+        Choices { osd_bytes: Some(bytes), .. } if !has_joined && *bytes != cluster.osd_bytes => {
+            fixed("--osd-size")
+        }
         Choices { frame_mode: Some(mode), .. } if *mode != cluster.frame_mode => fixed("--frame-mode"),
         Choices { encrypt_at_rest: true, .. } if !cluster.encrypt_at_rest => fixed("--encrypt-at-rest"),
         Choices { host: Some(host), .. } if *host != cluster.host_name() => fixed("--host"),
