@@ -1,6 +1,7 @@
 //! The command line.
 
 mod administration;
+mod hosts;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use atoll_reactor::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use administration::*;
+pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, TokenCommand};
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
 #[derive(Parser)]
@@ -56,6 +58,11 @@ pub enum Command {
     Up(UpArguments),
     /// Stop the cluster of a data directory
     Down(DataArgument),
+    /// Come into a cluster that runs on other hosts
+    Join(JoinArguments),
+    /// Let other hosts join
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Show what the cluster is and does
     Status(OutputArguments),
     /// Show what is wrong, since when, and what to do
@@ -111,7 +118,9 @@ pub enum Command {
 #[command(after_help = "\
 Examples:
   atoll up --data ./atoll-data
-  atoll up --data ./atoll-data --s3-listen 127.0.0.1:9000 --nbd-listen 127.0.0.1:10809 --detach")]
+  atoll up --data ./atoll-data --s3-listen 127.0.0.1:9000 --nbd-listen 127.0.0.1:10809 --detach
+  atoll up --data /srv/atoll --etcd https://10.0.0.1:2379 --etcd-ca ca.pem --listen 10.0.0.1 --failure-domain host
+  atoll up --data /srv/atoll --join TOKEN --osds 2 --listen 10.0.0.2 --key-service ./kms.json")]
 pub struct UpArguments {
     #[command(flatten)]
     pub data: DataArgument,
@@ -128,9 +137,21 @@ pub struct UpArguments {
     /// NBD has no authentication yet: use TCP on trusted networks only
     #[arg(long, value_name = "unix:PATH|IP:PORT")]
     pub nbd_listen: Vec<ListenAddress>,
-    /// Use this etcd for cluster state instead of the embedded server [fixed at the first start]
-    #[arg(long, value_name = "URL")]
-    pub etcd: Vec<String>,
+    #[command(flatten)]
+    pub etcd: EtcdArguments,
+    #[command(flatten)]
+    pub host: HostArguments,
+    /// What no two copies share [default: osd; fixed at the first start]. With host, rack or zone the first
+    /// pools are made as soon as OSDs of enough of them have joined
+    #[arg(long, value_name = "KIND")]
+    pub failure_domain: Option<FailureDomainArgument>,
+    /// Copies of each object [default: 3, or as many as there are OSDs; fixed at the first start]
+    #[arg(long, value_name = "N")]
+    pub copies: Option<u32>,
+    /// Come into a cluster that runs on other hosts, with a token of 'atoll cluster token create'. At later
+    /// starts the same token is ignored
+    #[arg(long, value_name = "TOKEN", env = "ATOLL_JOIN_TOKEN", hide_env_values = true)]
+    pub join: Option<String>,
     /// Protection of frames between Atoll's processes [default: secure, fixed at the first start]
     #[arg(long, value_name = "MODE")]
     pub frame_mode: Option<FrameModeArgument>,
@@ -158,7 +179,7 @@ pub enum OsdCommand {
     Tree(OutputArguments),
     /// Format a file or block device as an OSD of this data directory
     Create(OsdCreateArguments),
-    /// Make an OSD that was created a part of the cluster
+    /// Say what an OSD of this data directory is, or make one that was made elsewhere a part of the cluster
     Add(OsdAddArguments),
     /// Mark OSDs out: what they hold moves to others
     #[command(after_help = "Example:\n  atoll osd out 3\n\n'atoll osd ls' counts what is left on it.")]

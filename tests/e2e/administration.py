@@ -154,10 +154,12 @@ def shares(test, cluster):
 def members(test, cluster):
     with test.step("an OSD joins the running cluster", fatal=True) as note:
         made = cluster.json("osd", "create", "--device", test.directory / "new-osd", "--size", "1G")
-        expect(made["id"] == OSDS and f"atoll osd add {OSDS}" in made["next"], f"{made}")
+        expect(made["id"] == OSDS and "running cluster" in made["next"], f"{made}")
         refused(cluster, "osd", "add", "9", words=["osd.9", "osd create"])
         refused(cluster, "osd", "add", "0", words=["osd.0", "already"])
-        cluster.cli("osd", "add", OSDS, "--host", "new", "--rack", "rc", "--zone", "east")
+        cluster.cli("osd", "add", OSDS, "--host", "new", "--rack", "rc", "--zone", "east", "--device-class", "hdd")
+        added = by_id(cluster)[OSDS]
+        expect([added[what] for what in ("host", "rack", "zone", "device_class")] == ["new", "rc", "east", "hdd"], f"{added}")
         wait_for("it runs", lambda: by_id(cluster)[OSDS]["state"] == "up", 30)
         expect(by_id(cluster)[OSDS]["pgs_target"] > 0, "nothing shall move there")
         expect(f"osd.{OSDS}" in cluster.children(), "the supervisor does not know it")
@@ -172,6 +174,7 @@ def members(test, cluster):
         wait_for("it holds nothing", remove, 120, 1)
         expect(OSDS not in by_id(cluster), f"{by_id(cluster)}")
         wait_for("its process has ended", lambda: f"osd.{OSDS}" not in cluster.children(), 20)
+        refused(cluster, "osd", "add", OSDS, words=[f"osd.{OSDS}", "not given again"])
         made = cluster.json("osd", "create", "--device", test.directory / "another-osd", "--size", "1G")
         expect(made["id"] == OSDS + 1, f"numbers are given twice: {made}")
 

@@ -169,7 +169,8 @@ def cluster_on_devices(test, loops):
         with cluster.nbd("disk") as connection:
             connection.write(5 * MIB, data)
         for device in (small_sectors, large_sectors, wal):
-            creator.refused(device, "--wipe", "--id", "3", words=["in use"])
+            creator.refused(device, "--wipe", "--id", "3", words=["leave --id out"])
+            creator.refused(device, "--wipe", words=["in use"])
             said = Creator(test, test.cluster("stranger")).refused(device, "--wipe", words=["in use"])
         note(said)
         expect(test.run("mount", small_sectors, "/mnt", ok=None).returncode != 0, "a device of an OSD can be mounted")

@@ -87,11 +87,12 @@ pub struct OsdRmArguments {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  atoll osd create --device /dev/disk/by-id/nvme-D      makes osd.3 and says so
-  atoll osd add 3 --rack r2                             the running cluster starts and fills it
-  atoll osd add 12 --public-key 5f3a... --device-size 2T --host store7    for an OSD made on another host
+  atoll osd create --device /dev/disk/by-id/ata-D       makes osd.3, a part of the cluster, and says so
+  atoll osd add 3 --device-class hdd --weight 7.2       what the cluster could not know of it
+  atoll osd add 12 --public-key 5f3a... --device-size 2T --host store7    for an OSD made elsewhere
 
-Where nothing else is said: the host is this one, the weight the size in TiB.")]
+An OSD of this data directory that is a part of the cluster keeps what is not said. For any other, where nothing is
+said: this host with its rack and zone, class ssd, the size in TiB as weight. Numbers are never given twice.")]
 pub struct OsdAddArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -108,8 +109,8 @@ pub struct OsdAddArguments {
     #[arg(long, value_parser = parse_place)]
     pub zone: Option<String>,
     /// Its kind of device, for pools that want only one kind
-    #[arg(long, value_name = "CLASS", value_parser = parse_place, default_value = "ssd")]
-    pub device_class: String,
+    #[arg(long, value_name = "CLASS", value_parser = parse_place)]
+    pub device_class: Option<String>,
     /// Share of data that it should hold
     #[arg(long)]
     pub weight: Option<f64>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use atoll_base::OsdId;
 use atoll_client::{LocalClient, RemoteClient};
-use atoll_cluster::EmbeddedServer;
+use atoll_cluster::{EmbeddedServer, Protection};
 use atoll_image::nbd::NbdServer;
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_osd::{Osd, OsdConfig};
@@ -60,9 +60,15 @@ pub fn state(arguments: &DaemonArguments) -> anyhow::Result<()> {
     let open = prepare(arguments)?;
     let listen = open.cluster.state_listen.clone().context("this cluster uses an etcd of its own")?;
     let listen: std::net::SocketAddr = listen.parse().context("state_listen in cluster.json")?;
+    let read = |path: std::path::PathBuf| std::fs::read(&path).with_context(|| path.display().to_string());
+    let tls = match open.directory.state_identity() {
+        Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
+        None => None,
+    };
     let credentials = open.cluster.state_user.clone().zip(open.cluster.state_password.clone());
     tokio_runtime()?.block_on(async {
-        let server = EmbeddedServer::start(listen, &open.directory.state(), credentials).await?;
+        let server =
+            EmbeddedServer::start(listen, &open.directory.state(), Protection { credentials, tls }).await?;
         tracing::info!("cluster state is served on {}", server.local_addr());
         std::future::pending::<()>().await;
         Ok(())
@@ -86,7 +92,8 @@ pub fn osd(
         device: open.directory.device(id),
         log_device: open.directory.wal_device(id),
         device_key: unlock_with.map(|choice| choice.device_key(&open.directory)).transpose()?,
-        listen: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
+        listen: std::net::SocketAddr::new(open.cluster.osd_listen(), 0),
+        advertise: open.cluster.advertise,
         key: open.directory.static_key(&id.to_string())?,
         frame_mode: open.cluster.frame_mode,
         memory_target_bytes: memory_target,
@@ -112,7 +119,7 @@ pub fn gateway(arguments: &DaemonArguments) -> anyhow::Result<()> {
         let listen = &open.cluster.s3_listen;
         let listener =
             tokio::net::TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-        let directory = Arc::new(EtcdDirectory::new(state));
+        let directory = Arc::new(EtcdDirectory::start(state).await?);
         let gateway = Gateway::new(GatewayConfig::new(pool), Arc::new(client), directory, open.keys()?)?;
         tracing::info!("S3 is served on {listen}");
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;

@@ -4,6 +4,7 @@ mod bench;
 mod bench_store;
 mod daemons;
 mod health;
+mod hosts;
 mod image;
 mod osd;
 mod osd_members;
@@ -24,11 +25,11 @@ use anyhow::Context;
 use atoll_client::ClientConfig;
 use atoll_cluster::ClusterClient;
 use atoll_crypto::{KeyService, LocalKeyFile};
-use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile, SupervisorError};
+use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile, SupervisorError, check_identity};
 use clap::CommandFactory;
 use serde::Serialize;
 
-use crate::cli::{Arguments, Command, DaemonCommand, DataArgument, OsdCommand};
+use crate::cli::{Arguments, ClusterCommand, Command, DaemonCommand, DataArgument, OsdCommand};
 
 /// Runs the command that was asked for.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -43,6 +44,8 @@ fn run_plain(command: Command) -> anyhow::Result<()> {
         Command::Health(arguments) => health::health(&arguments).map(drop),
         Command::Up(arguments) => up::up(&arguments),
         Command::Down(data) => up::down(&data),
+        Command::Join(arguments) => hosts::run_join(&arguments),
+        Command::Cluster(ClusterCommand::Token(command)) => hosts::token(&command),
         Command::Status(output) => show::status(&output),
         Command::Df(output) => show::df(&output),
         Command::Credentials(output) => show::credentials(&output),
@@ -117,7 +120,9 @@ impl OpenCluster {
         }
         let hint =
             format!("is the cluster running? start it with 'atoll up --data {}'", self.directory.root().display());
-        ClusterClient::connect(&self.cluster.connect_options()).await.context(hint)
+        let state = ClusterClient::connect(&self.cluster.connect_options()).await.context(hint)?;
+        check_identity(&self.cluster, &state).await?;
+        Ok(state)
     }
 }
 

@@ -3,9 +3,9 @@
 use anyhow::bail;
 use atoll_base::OsdId;
 use atoll_base::size::format_size;
-use atoll_supervisor::{DataDir, OsdChoices, UnlockWith, create_osd};
+use atoll_supervisor::{DataDir, OsdChoices, UnlockWith, add_osd};
 
-use super::print_json;
+use super::{print_json, tokio_runtime};
 use crate::cli::{OsdCreateArguments, UnlockArguments};
 
 /// `atoll osd create`.
@@ -14,18 +14,17 @@ pub fn create(arguments: &OsdCreateArguments) -> anyhow::Result<()> {
     if unlock_with.is_some() && !arguments.encrypt {
         bail!("--passphrase-file, --key-file and --kms say what unlocks an encrypted OSD; give --encrypt, too");
     }
-    let created = create_osd(
-        &DataDir::new(&arguments.output.data.data),
-        &OsdChoices {
-            id: arguments.id.map(OsdId),
-            device: arguments.device.clone(),
-            device_bytes: arguments.size,
-            wal_device: arguments.wal_device.clone(),
-            wal_bytes: arguments.wal_size,
-            wipe: arguments.wipe,
-            encrypt: unlock_with,
-        },
-    )?;
+    let choices = OsdChoices {
+        id: arguments.id.map(OsdId),
+        device: arguments.device.clone(),
+        device_bytes: arguments.size,
+        wal_device: arguments.wal_device.clone(),
+        wal_bytes: arguments.wal_size,
+        wipe: arguments.wipe,
+        encrypt: unlock_with,
+    };
+    let directory = DataDir::new(&arguments.output.data.data);
+    let created = tokio_runtime()?.block_on(add_osd(&directory, &choices))?;
     if arguments.output.json {
         return print_json(&created);
     }

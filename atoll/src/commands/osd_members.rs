@@ -11,7 +11,7 @@ use atoll_cluster::{ClusterClient, keys};
 use atoll_coordinator::admin::{self, osds::NewLocation};
 use atoll_coordinator::{View, groups_by_osd, statuses};
 use atoll_placement::{Location, location};
-use atoll_supervisor::{OsdPlace, ProcessesFile, add_own_osd, keep_own_osd, osd_record};
+use atoll_supervisor::{OsdPlace, ProcessesFile, keep_own_osd, osd_record, place_osd};
 use serde_json::{Value, json};
 
 use super::{OpenCluster, print_json, print_table, tokio_runtime};
@@ -231,18 +231,18 @@ pub fn set_location(arguments: &OsdLocationArguments) -> anyhow::Result<()> {
 pub fn add(arguments: &OsdAddArguments) -> anyhow::Result<()> {
     let place = OsdPlace {
         host: arguments.host.clone(),
-        rack: arguments.rack.clone().unwrap_or_default(),
-        zone: arguments.zone.clone().unwrap_or_default(),
+        rack: arguments.rack.clone(),
+        zone: arguments.zone.clone(),
         device_class: arguments.device_class.clone(),
         weight: arguments.weight,
     };
     let added = connected(&arguments.output, async |open, state| {
+        let (Some(key), Some(bytes)) = (&arguments.public_key, arguments.device_size) else {
+            return Ok(place_osd(&open.directory, &state, arguments.id, &place).await?);
+        };
         if state.get::<OsdRecord>(&keys::osd(arguments.id)).await?.is_some() {
             bail!("{} is a part of the cluster already ('atoll osd ls'); choose another number", arguments.id);
         }
-        let (Some(key), Some(bytes)) = (&arguments.public_key, arguments.device_size) else {
-            return Ok(add_own_osd(&open.directory, &state, arguments.id, &place).await?);
-        };
         if key.len() != 64 || !key.chars().all(|digit| matches!(digit, '0'..='9' | 'a'..='f')) {
             bail!("--public-key {key}: a key has 64 hexadecimal digits, as 'atoll osd create' prints it");
         }

@@ -12,6 +12,7 @@ use atoll_base::size::format_size;
 use atoll_cluster::{ClusterClient, keys};
 use atoll_supervisor::{Choices, ClusterFile, DataDir, ProcessesFile, Progress, stop, supervise};
 
+use super::hosts::host_choices;
 use super::tokio_runtime;
 use crate::cli::{DataArgument, FrameModeArgument, UpArguments};
 
@@ -23,12 +24,15 @@ fn choices(arguments: &UpArguments) -> Choices {
         osd_bytes: arguments.osd_size,
         s3_listen: arguments.s3_listen.map(|address| address.to_string()),
         nbd_listen: arguments.nbd_listen.iter().map(ToString::to_string).collect(),
-        etcd: arguments.etcd.clone(),
+        failure_domain: arguments.failure_domain.map(Into::into),
+        copies: arguments.copies,
+        join: arguments.join.clone(),
         frame_mode: arguments.frame_mode.map(|mode| match mode {
             FrameModeArgument::Secure => FrameMode::Secure,
             FrameModeArgument::Crc => FrameMode::Crc,
         }),
         encrypt_at_rest: arguments.encrypt_at_rest,
+        ..host_choices(&arguments.etcd, &arguments.host)
     }
 }
 
@@ -121,6 +125,8 @@ fn print_welcome(directory: &DataDir, cluster: &ClusterFile) {
     } else {
         format!("(see 'atoll credentials --data {data}')")
     };
+    let place = if cluster.is_reachable() { " on this host" } else { "" };
+    let osds = format!("{} OSDs{place}", cluster.osd_ids.len());
     let nbd = &cluster.nbd_listen[0];
     let uri = match nbd.strip_prefix("unix:") {
         Some(path) => format!("nbd+unix:///disk1?socket={path}"),
@@ -128,7 +134,7 @@ fn print_welcome(directory: &DataDir, cluster: &ClusterFile) {
     };
     println!(
         "
-Atoll serves: {osds} OSDs, every write on {copies} of them before it is acknowledged,
+Atoll serves: {osds}, every write on all copies before it is acknowledged,
 frames {mode:?}, images and objects sealed before they leave the client.
 
 S3      {endpoint}
@@ -151,8 +157,6 @@ Block   {nbd}
 See     atoll status --data {data}; atoll bench block --data {data} --image disk1 --rw randwrite
 Stop    Ctrl-C here, or atoll down --data {data}
 ",
-        osds = cluster.osd_ids.len(),
-        copies = cluster.osd_ids.len().min(3),
         mode = cluster.frame_mode,
         endpoint = credentials.endpoint,
         access_key = credentials.access_key,
@@ -177,6 +181,11 @@ fn detach(arguments: &UpArguments, directory: &DataDir) -> anyhow::Result<()> {
     let deadline = Instant::now() + DETACH_LIMIT;
     loop {
         let file = ProcessesFile::read(directory).filter(|file| file.supervisor == child.id());
+        if let Some(missing) = file.as_ref().and_then(|file| file.waits_for.as_ref()) {
+            println!("Atoll runs; process {}, log in {}", child.id(), path.display());
+            println!("It will serve when there are {missing}.");
+            return Ok(());
+        }
         if file.is_some_and(|file| file.healthy) {
             println!("Atoll serves; process {}, log in {}", child.id(), path.display());
             println!("Credentials: atoll credentials --data {}", arguments.data.data.display());

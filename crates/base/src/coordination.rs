@@ -80,6 +80,16 @@ pub struct NextPoolRecord {
     pub next: PoolId,
 }
 
+/// No OSD gets a lower number. Numbers below that no OSD has were of OSDs that are removed, which
+/// placement groups may remember.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextOsdRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// The number.
+    pub next: OsdId,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@ pub mod block;
 pub mod codec;
 pub mod coordination;
 pub mod ids;
+pub mod join;
 pub mod limits;
 pub mod operation;
 pub mod records;

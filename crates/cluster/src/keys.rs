@@ -35,6 +35,8 @@ pub const COORDINATOR_NOTES: &str = "/atoll/coordinator/notes";
 pub const AUTO_OUT: &str = "/atoll/coordinator/auto_out/";
 /// The number of the next pool.
 pub const NEXT_POOL: &str = "/atoll/next_pool";
+/// The number that is the lowest for a new OSD.
+pub const NEXT_OSD: &str = "/atoll/next_osd";
 /// Of images.
 pub const IMAGES: &str = "/atoll/images/";
 /// Of writers' locks on images.
@@ -45,6 +47,9 @@ pub const BUCKETS: &str = "/atoll/buckets/";
 pub const USERS: &str = "/atoll/users/";
 /// Of the static keys that may connect to OSDs.
 pub const AUTHORIZED_KEYS: &str = "/atoll/authorized_keys/";
+
+/// Of the tokens with which hosts join.
+pub const JOIN_TOKENS: &str = "/atoll/join_tokens/";
 
 /// The record of an OSD.
 pub fn osd(id: OsdId) -> String {
@@ -137,6 +142,11 @@ pub fn authorized_key(hex_public_key: &str) -> String {
     format!("{AUTHORIZED_KEYS}{hex_public_key}")
 }
 
+/// A token with which a host joins.
+pub fn join_token(id: &str) -> String {
+    format!("{JOIN_TOKENS}{id}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,11 +179,13 @@ mod tests {
             COORDINATOR_NOTES,
             AUTO_OUT,
             NEXT_POOL,
+            NEXT_OSD,
             IMAGES,
             IMAGE_LOCKS,
             BUCKETS,
             USERS,
             AUTHORIZED_KEYS,
+            JOIN_TOKENS,
             CLUSTER,
         ];
         for (index, one) in all.iter().enumerate() {

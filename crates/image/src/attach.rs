@@ -12,10 +12,11 @@ use atoll_crypto::{AttachId, BlockOpener, BlockSealer, CryptoError, SecretKey, r
 use bytes::Bytes;
 
 use crate::admin::{ImageAdmin, in_use, key_context, unix_ms};
+use crate::held_lock::HeldLock;
 use crate::range_locks::RangeLocks;
 use crate::{Bridge, ImageError};
 
-const LEASE_TERM: Duration = Duration::from_secs(15);
+pub(crate) const LEASE_TERM: Duration = Duration::from_secs(15);
 /// How long an attach waits for the image: longer than the NBD server keeps an image after its
 /// last connection went.
 const LOCK_PATIENCE: Duration = Duration::from_secs(4);
@@ -36,13 +37,13 @@ pub struct AttachedImage {
     /// cluster state nobody else can take the image, and whoever does fences this writer off.
     pub(crate) is_lost: Cell<bool>,
     bridge: Bridge,
-    lease: RefCell<Option<Lease>>,
+    lock: RefCell<Option<HeldLock>>,
 }
 
 struct Attachment {
     record: ImageRecord,
     key: SecretKey,
-    lease: Lease,
+    lock: HeldLock,
 }
 
 fn host_name() -> String {
@@ -76,7 +77,7 @@ impl AttachedImage {
     ) -> Result<Self, ImageError> {
         let (admin, name, purpose) = (admin.clone(), name.to_owned(), purpose.to_owned());
         let taken = bridge.run(async move { take(&admin, &name, &purpose).await }).await?;
-        let Attachment { record, key, lease } = taken;
+        let Attachment { record, key, lock } = taken;
         let image_id = u64::from_str_radix(&record.id, 16)
             .map_err(|_| ImageError::Invalid(format!("image id '{}' is not hexadecimal", record.id)))?;
         let attach_ids = parse_attach_ids(&record)?;
@@ -84,7 +85,7 @@ impl AttachedImage {
         // From here on no earlier writer can change anything, not even with what it has in flight.
         let fenced = client.fence(record.pool, fence_name.clone(), record.writer_generation).await;
         if let Err(error) = fenced {
-            bridge.run(lease.revoke()).await?;
+            bridge.run(lock.release()).await?;
             return Err(error.into());
         }
         let attach_index = attach_ids.len() - 1;
@@ -99,7 +100,7 @@ impl AttachedImage {
             locks: RangeLocks::default(),
             is_lost: Cell::new(false),
             bridge: bridge.clone(),
-            lease: RefCell::new(Some(lease)),
+            lock: RefCell::new(Some(lock)),
             record,
         })
     }
@@ -122,9 +123,21 @@ impl AttachedImage {
     /// Gives the image back. Everything acknowledged is durable already.
     pub async fn detach(&self) -> Result<(), ImageError> {
         self.is_lost.set(true);
-        let Some(lease) = self.lease.borrow_mut().take() else { return Ok(()) };
-        self.bridge.run(lease.revoke()).await?;
+        let Some(lock) = self.lock.borrow_mut().take() else { return Ok(()) };
+        self.bridge.run(lock.release()).await?;
         Ok(())
+    }
+}
+
+/// The lock of a writer in this process.
+pub(crate) fn lock_record(generation: u64, purpose: &str) -> ImageLockRecord {
+    ImageLockRecord {
+        format: RECORD_FORMAT,
+        generation,
+        host: host_name(),
+        process_id: std::process::id(),
+        purpose: purpose.to_owned(),
+        taken_unix_ms: unix_ms(),
     }
 }
 
@@ -135,14 +148,7 @@ pub(crate) async fn take_lock(
     purpose: &str,
 ) -> Result<Lease, ImageError> {
     let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
-    let lock = ImageLockRecord {
-        format: RECORD_FORMAT,
-        generation: record.writer_generation + 1,
-        host: host_name(),
-        process_id: std::process::id(),
-        purpose: purpose.to_owned(),
-        taken_unix_ms: unix_ms(),
-    };
+    let lock = lock_record(record.writer_generation + 1, purpose);
     let lock_key = keys::image_lock(&record.id);
     let deadline = Instant::now() + LOCK_PATIENCE;
     while let Err(error) = admin.cluster.create_with_lease(&lock_key, &lock, &lease).await {
@@ -173,7 +179,8 @@ async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachmen
     record.writer_generation += 1;
     admin.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
     let key = admin.keys.unwrap(&key_context(&record.id), &record.wrapped_key).await?;
-    Ok(Attachment { record, key, lease })
+    let lock = HeldLock::keep(admin.clone(), record.clone(), purpose.to_owned(), lease);
+    Ok(Attachment { record, key, lock })
 }
 
 /// Removes the lock of a writer of this host whose process is gone. Even if that were wrong, the

@@ -8,6 +8,7 @@ mod admin;
 mod attach;
 mod bridge;
 mod error;
+mod held_lock;
 mod io;
 pub mod nbd;
 mod range_locks;

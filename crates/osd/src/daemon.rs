@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,8 @@ pub struct OsdConfig {
     pub device_key: Option<DeviceKey>,
     /// Where to listen; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// The address to announce, if it is not the one that is listened on.
+    pub advertise: Option<IpAddr>,
     /// Its static key.
     pub key: KeyPair,
     /// Protection of frames.
@@ -196,10 +198,14 @@ impl Osd {
         let listen = ListenAddress::Tcp(config.listen);
         let (_, address) =
             reactor.listen(&listen).map_err(|source| OsdError::Listen { address: config.listen, source })?;
+        let announced = match (&address, config.advertise) {
+            (ListenAddress::Tcp(bound), Some(ip)) => SocketAddr::new(ip, bound.port()).to_string(),
+            _ => address.to_string(),
+        };
         let up = OsdUpRecord {
             format: RECORD_FORMAT,
             id: config.id,
-            address: address.to_string(),
+            address: announced,
             process_id: std::process::id(),
             incarnation,
         };

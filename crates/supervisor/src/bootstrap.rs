@@ -1,23 +1,22 @@
 //! The first start: keys and devices on disk, then the first records of cluster state. Every step
 //! may be repeated, so that a start that was cut short goes on where it was.
 
-use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 
+use atoll_base::OsdId;
+use atoll_base::join::HostRole;
 use atoll_base::records::{
-    AuthorizedKeyRecord, ClusterRecord, FailureDomain, FrameMode, OsdRecord, PeerRole, PoolRecord, RECORD_FORMAT,
-    Redundancy, UserRecord,
+    AuthorizedKeyRecord, ClusterRecord, FailureDomain, FrameMode, PeerRole, RECORD_FORMAT, UserRecord,
 };
-use atoll_base::{OsdId, PgId, PoolId};
-use atoll_cluster::{ClusterClient, ClusterError, keys};
-use atoll_coordinator::admin::{self, AdminError};
+use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
 use atoll_crypto::{KeyService, LocalKeyFile, random_bytes};
-use atoll_placement::{Tree, first_record};
 use serde::Serialize;
 
-use crate::data_dir::{ClusterFile, Credentials, DataDir};
+use crate::data_dir::{ClusterFile, Credentials, DataDir, FirstPools};
 use crate::error::SupervisorError;
-use crate::members::{OsdPlace, own_record};
+use crate::members::{check_may_have_osds, register_osds};
+use crate::state_access::{EtcdChoices, check_identity, expose_embedded, free_address};
 
 /// The pool of images.
 pub const POOL_IMAGES: &str = "images";
@@ -27,11 +26,10 @@ pub const POOL_OBJECTS: &str = "objects";
 pub const DEFAULT_OSD_BYTES: u64 = 32 << 30;
 /// Most OSDs of one machine.
 pub(crate) const OSDS_MAX: u32 = 64;
-const PG_NUM: u32 = 32;
 const COPIES_MAX: u32 = 3;
 
 /// What the user chose for `atoll up`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Choices {
     /// Number of OSDs, for the first start.
     pub osd_count: Option<u32>,
@@ -41,8 +39,26 @@ pub struct Choices {
     pub s3_listen: Option<String>,
     /// Where the NBD server listens.
     pub nbd_listen: Vec<String>,
-    /// Endpoints of a real etcd instead of the embedded server, for the first start.
-    pub etcd: Vec<String>,
+    /// A real etcd instead of the embedded server.
+    pub etcd: EtcdChoices,
+    /// This host's name in the failure-domain tree, for the first start.
+    pub host: Option<String>,
+    /// Its rack, for the first start.
+    pub rack: Option<String>,
+    /// Its zone, for the first start.
+    pub zone: Option<String>,
+    /// Where OSDs, and the embedded cluster-state server, listen for other hosts.
+    pub listen: Option<IpAddr>,
+    /// What they announce, if it is another address.
+    pub advertise: Option<IpAddr>,
+    /// What no two copies share, for the first start.
+    pub failure_domain: Option<FailureDomain>,
+    /// Copies of each object, for the first start.
+    pub copies: Option<u32>,
+    /// The text of a join token, to come into a cluster that is there.
+    pub join: Option<String>,
+    /// The key service's file of the cluster that is joined.
+    pub key_service: Option<PathBuf>,
     /// Protection of frames, for the first start.
     pub frame_mode: Option<FrameMode>,
     /// Whether device files are LUKS2 volumes that the key service unlocks, for the first start.
@@ -50,13 +66,14 @@ pub struct Choices {
 }
 
 const DEFAULT_OSDS: u32 = 3;
-const DEFAULT_S3_LISTEN: &str = "127.0.0.1:9000";
+pub(crate) const DEFAULT_S3_LISTEN: &str = "127.0.0.1:9000";
 
 /// Makes or updates `cluster.json` from the user's choices, and the keys beside it.
 pub(crate) fn prepare(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, SupervisorError> {
     let mut cluster = if directory.has_cluster() {
-        let cluster = directory.cluster()?;
+        let mut cluster = directory.cluster()?;
         refuse_changed_choices(&cluster, choices)?;
+        choices.etcd.apply(&mut cluster)?;
         cluster
     } else {
         new_cluster(directory, choices)?
@@ -67,10 +84,49 @@ pub(crate) fn prepare(directory: &DataDir, choices: &Choices) -> Result<ClusterF
     if !choices.nbd_listen.is_empty() {
         cluster.nbd_listen = choices.nbd_listen.clone();
     }
+    cluster.listen = choices.listen.or(cluster.listen);
+    cluster.advertise = choices.advertise.or(cluster.advertise);
+    if cluster.osd_listen().is_unspecified() && cluster.advertise.is_none() {
+        return Err(SupervisorError::Invalid(format!(
+            "--listen {} does not say by which address other hosts reach this one; name that address, or give \
+             --advertise, too",
+            cluster.osd_listen()
+        )));
+    }
     directory.create()?;
-    directory.ensure_key_service()?;
+    expose_embedded(directory, &mut cluster)?;
+    if cluster.joined_by.is_none() {
+        directory.ensure_key_service()?;
+    } else {
+        cluster.osd_bytes = choices.osd_bytes.unwrap_or(cluster.osd_bytes);
+        check_joined(directory, &cluster, choices)?;
+    }
     directory.write_cluster(&cluster)?;
     Ok(cluster)
+}
+
+/// Whether a host that has joined has what it needs to run.
+fn check_joined(directory: &DataDir, cluster: &ClusterFile, choices: &Choices) -> Result<(), SupervisorError> {
+    if choices.osd_count.is_some_and(|count| count > 0) || !cluster.osd_ids.is_empty() {
+        check_may_have_osds(cluster)?;
+    }
+    if choices.osd_count.is_some_and(|count| count > OSDS_MAX) {
+        return Err(SupervisorError::Invalid(format!("--osds: a host has at most {OSDS_MAX} OSDs")));
+    }
+    if cluster.role.has_clients() && !directory.key_service_file().exists() {
+        return Err(SupervisorError::Invalid(format!(
+            "the gateway and the NBD server need the cluster's key file; copy keys/kms.json of a host that has it to {}, \
+             over a safe way, or join with a token made with '--role osd'",
+            directory.key_service_file().display()
+        )));
+    }
+    Ok(())
+}
+
+/// The NBD server's own address if none is chosen.
+pub(crate) fn nbd_socket(directory: &DataDir) -> Result<String, SupervisorError> {
+    let root = directory.root().canonicalize().map_err(SupervisorError::file(directory.root()))?;
+    Ok(format!("unix:{}", root.join("nbd.sock").display()))
 }
 
 fn refuse_changed_choices(cluster: &ClusterFile, choices: &Choices) -> Result<(), SupervisorError> {
@@ -79,13 +135,30 @@ fn refuse_changed_choices(cluster: &ClusterFile, choices: &Choices) -> Result<()
             "{what} was chosen when the cluster was made and cannot be changed by 'atoll up'; leave the option out"
         )))
     };
+    let has_joined = cluster.joined_by.is_some();
     match choices {
-        Choices { osd_count: Some(count), .. } if *count as usize != cluster.osd_ids.len() => fixed("--osds"),
-        Choices { osd_bytes: Some(bytes), .. } if *bytes != cluster.osd_bytes => fixed("--osd-size"),
+        // A host that has joined may get more of them, of any size.
+        Choices { osd_count: Some(count), .. } if has_joined && (*count as usize) < cluster.osd_ids.len() => {
+            fixed("--osds")
+        }
+        Choices { osd_count: Some(count), .. } if !has_joined && *count as usize != cluster.osd_ids.len() => {
+            fixed("--osds")
+        }
+        Choices { osd_bytes: Some(bytes), .. } if !has_joined && *bytes != cluster.osd_bytes => {
+            fixed("--osd-size")
+        }
         Choices { frame_mode: Some(mode), .. } if *mode != cluster.frame_mode => fixed("--frame-mode"),
-        Choices { etcd, .. } if !etcd.is_empty() && *etcd != cluster.state_endpoints => fixed("--etcd"),
         Choices { encrypt_at_rest: true, .. } if !cluster.encrypt_at_rest => fixed("--encrypt-at-rest"),
-        _ => Ok(()),
+        Choices { host: Some(host), .. } if *host != cluster.host_name() => fixed("--host"),
+        Choices { rack: Some(rack), .. } if *rack != cluster.rack => fixed("--rack"),
+        Choices { zone: Some(zone), .. } if *zone != cluster.zone => fixed("--zone"),
+        _ => match &cluster.first_pools {
+            Some(pools) if choices.failure_domain.is_some_and(|domain| domain != pools.failure_domain) => {
+                fixed("--failure-domain")
+            }
+            Some(pools) if choices.copies.is_some_and(|copies| copies != pools.copies) => fixed("--copies"),
+            _ => Ok(()),
+        },
     }
 }
 
@@ -96,29 +169,60 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, Su
         return Err(SupervisorError::Invalid("--osd-size: an OSD needs at least 1G".into()));
     }
     directory.create()?;
-    let socket =
-        directory.root().canonicalize().map_err(SupervisorError::file(directory.root()))?.join("nbd.sock");
-    let (state_endpoints, state_listen) = if choices.etcd.is_empty() {
-        let address = free_address()?;
-        (vec![format!("http://{address}")], Some(address))
+    let (state_endpoints, state_listen) = if choices.etcd.endpoints.is_empty() {
+        let address = free_address(Ipv4Addr::LOCALHOST.into())?;
+        (vec![format!("http://{address}")], Some(address.to_string()))
     } else {
-        (choices.etcd.clone(), None)
+        (choices.etcd.endpoints.clone(), None)
     };
+    let first_pools = first_pools(choices, osd_ids.len() as u32)?;
     let password = state_listen.as_ref().map(|_| hex::encode(random_bytes::<16>()));
-    Ok(ClusterFile {
+    let mut cluster = ClusterFile {
         format: RECORD_FORMAT,
         cluster_id: hex::encode(random_bytes::<16>()),
         state_endpoints,
         state_user: password.as_ref().map(|_| "root".into()),
         state_password: password,
         state_listen,
+        state_tls: TlsFiles::default(),
+        is_founded: false,
+        first_pools: Some(first_pools),
+        joined_by: None,
+        role: HostRole::Host,
+        host: choices.host.clone().unwrap_or_default(),
+        rack: choices.rack.clone().unwrap_or_default(),
+        zone: choices.zone.clone().unwrap_or_default(),
+        listen: None,
+        advertise: None,
         frame_mode: choices.frame_mode.unwrap_or_default(),
         osd_ids,
         osd_bytes,
         encrypt_at_rest: choices.encrypt_at_rest,
         s3_listen: DEFAULT_S3_LISTEN.into(),
-        nbd_listen: vec![format!("unix:{}", socket.display())],
-    })
+        nbd_listen: vec![nbd_socket(directory)?],
+    };
+    cluster.host = cluster.host_name();
+    if !choices.etcd.endpoints.is_empty() {
+        choices.etcd.apply(&mut cluster)?;
+    }
+    Ok(cluster)
+}
+
+fn first_pools(choices: &Choices, osd_count: u32) -> Result<FirstPools, SupervisorError> {
+    // What one machine has is one host, so unless told otherwise copies are on different OSDs.
+    let failure_domain = choices.failure_domain.unwrap_or(FailureDomain::Osd);
+    let usual = if failure_domain == FailureDomain::Osd { COPIES_MAX.min(osd_count) } else { COPIES_MAX };
+    let copies = choices.copies.unwrap_or(usual);
+    if !(1..=COPIES_MAX).contains(&copies) {
+        return Err(SupervisorError::Invalid(format!("--copies {copies}: choose 1 to {COPIES_MAX} copies")));
+    }
+    if failure_domain == FailureDomain::Osd && copies > osd_count {
+        return Err(SupervisorError::Invalid(format!(
+            "--copies {copies}: there are {osd_count} OSDs; make more, or spread copies over hosts with --failure-domain \
+             host"
+        )));
+    }
+    Ok(FirstPools { copies, failure_domain })
 }
 
 /// The OSDs of a new cluster: those that `atoll osd create` has made, or so many new ones.
@@ -149,15 +253,12 @@ fn choose_osds(directory: &DataDir, choices: &Choices) -> Result<Vec<OsdId>, Sup
     Ok((0..count).map(OsdId).collect())
 }
 
-/// A free port for the embedded cluster-state server, remembered from then on.
-fn free_address() -> Result<String, SupervisorError> {
-    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let address = listener.map_err(SupervisorError::file("127.0.0.1"))?;
-    Ok(address.to_string())
-}
-
 /// Writes a record unless it is there; what is there stays.
-async fn ensure<T: Serialize>(state: &ClusterClient, key: &str, record: &T) -> Result<(), SupervisorError> {
+pub(crate) async fn ensure<T: Serialize>(
+    state: &ClusterClient,
+    key: &str,
+    record: &T,
+) -> Result<(), SupervisorError> {
     match state.create(key, record).await {
         Ok(_) | Err(ClusterError::AlreadyExists { .. }) => Ok(()),
         Err(error) => Err(error.into()),
@@ -165,86 +266,38 @@ async fn ensure<T: Serialize>(state: &ClusterClient, key: &str, record: &T) -> R
 }
 
 /// Writes the first records of cluster state. The cluster record comes last and says that all
-/// others are there.
+/// others are there, but for the pools, which may have to wait for other hosts.
 pub(crate) async fn write_records(
     directory: &DataDir,
-    cluster: &ClusterFile,
+    cluster: &mut ClusterFile,
     state: &ClusterClient,
 ) -> Result<(), SupervisorError> {
-    if let Some((record, _)) = state.get::<ClusterRecord>(keys::CLUSTER).await? {
-        if record.id != cluster.cluster_id {
-            return Err(SupervisorError::Invalid(format!(
-                "cluster state at {:?} belongs to another cluster ({}); use an etcd of its own",
-                cluster.state_endpoints, record.id
-            )));
-        }
-        return Ok(());
+    if !check_identity(cluster, state).await? {
+        register_osds(directory, cluster, state).await?;
+        let client = AuthorizedKeyRecord {
+            format: RECORD_FORMAT,
+            role: PeerRole::Client,
+            osd: None,
+            name: format!("gateway, NBD server and tools of host {}", cluster.host_name()),
+        };
+        let client_key = hex::encode(directory.static_key("client")?.public());
+        ensure(state, &keys::authorized_key(&client_key), &client).await?;
+        write_user(directory, cluster, state).await?;
+        let record = ClusterRecord {
+            format: RECORD_FORMAT,
+            id: cluster.cluster_id.clone(),
+            frame_mode: cluster.frame_mode,
+            created_unix_ms: unix_ms(),
+        };
+        ensure(state, keys::CLUSTER, &record).await?;
+        // Somebody else's record may have been faster.
+        check_identity(cluster, state).await?;
     }
-    let osds = write_osds(directory, cluster, state).await?;
-    let client = AuthorizedKeyRecord {
-        format: RECORD_FORMAT,
-        role: PeerRole::Client,
-        osd: None,
-        name: "gateway, NBD server and tools of this machine".into(),
-    };
-    let client_key = hex::encode(directory.static_key("client")?.public());
-    ensure(state, &keys::authorized_key(&client_key), &client).await?;
-    for (number, name) in [(1, POOL_IMAGES), (2, POOL_OBJECTS)] {
-        write_pool(state, PoolId(number), name, &osds).await?;
+    if !cluster.is_founded {
+        cluster.is_founded = true;
+        directory.write_cluster(cluster)?;
     }
-    write_user(directory, cluster, state).await?;
-    let record = ClusterRecord {
-        format: RECORD_FORMAT,
-        id: cluster.cluster_id.clone(),
-        frame_mode: cluster.frame_mode,
-        created_unix_ms: unix_ms(),
-    };
-    ensure(state, keys::CLUSTER, &record).await
-}
-
-async fn write_osds(
-    directory: &DataDir,
-    cluster: &ClusterFile,
-    state: &ClusterClient,
-) -> Result<BTreeMap<OsdId, OsdRecord>, SupervisorError> {
-    let mut osds = BTreeMap::new();
-    for &id in &cluster.osd_ids {
-        let record = own_record(directory, id, &OsdPlace::default())?;
-        match admin::osds::add(state, &record).await {
-            Ok(()) | Err(AdminError::Cluster(ClusterError::Conflict { .. })) => {}
-            Err(error) => return Err(error.into()),
-        }
-        osds.insert(id, record);
-    }
-    Ok(osds)
-}
-
-async fn write_pool(
-    state: &ClusterClient,
-    id: PoolId,
-    name: &str,
-    osds: &BTreeMap<OsdId, OsdRecord>,
-) -> Result<(), SupervisorError> {
-    let size = COPIES_MAX.min(osds.len() as u32);
-    let pool = PoolRecord {
-        format: RECORD_FORMAT,
-        id,
-        name: name.into(),
-        // More than half, as Ceph has it: one of three may fail while writes go on.
-        redundancy: Redundancy::Replicated { size, min_size: size - size / 2 },
-        pg_num: PG_NUM,
-        // One machine is one host, so copies can only be on different OSDs.
-        failure_domain: FailureDomain::Osd,
-        device_class: None,
-    };
-    let tree = Tree::of_pool(&pool, osds);
-    for index in 0..pool.pg_num {
-        let pg = PgId { pool: id, index };
-        if let Some(record) = first_record(tree.target(pg, None)) {
-            ensure(state, &keys::pg(pg), &record).await?;
-        }
-    }
-    ensure(state, &keys::pool(id), &pool).await
+    Ok(())
 }
 
 async fn write_user(
@@ -261,7 +314,7 @@ async fn write_user(
     directory.write_credentials(&Credentials { access_key, secret_key, endpoint, ca_file: None })
 }
 
-fn unix_ms() -> u64 {
+pub(crate) fn unix_ms() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |elapsed| elapsed.as_millis() as u64)
 }

@@ -2,19 +2,20 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use atoll_base::OsdId;
-use atoll_base::records::FrameMode;
-use atoll_cluster::ConnectOptions;
+use atoll_base::join::HostRole;
+use atoll_base::records::{FailureDomain, FrameMode};
+use atoll_cluster::{ConnectOptions, TlsFiles};
 use atoll_crypto::random_bytes;
 use atoll_wire::KeyPair;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::SupervisorError;
-use crate::bootstrap::OSDS_MAX;
 
 /// A data directory of `atoll up`.
 #[derive(Clone, Debug)]
@@ -37,6 +38,36 @@ pub struct ClusterFile {
     pub state_user: Option<String>,
     /// See `state_user`.
     pub state_password: Option<String>,
+    /// Certificates for cluster state, if its endpoints are https.
+    #[serde(default)]
+    pub state_tls: TlsFiles,
+    /// Whether the cluster's records were there once: then they are never made anew.
+    #[serde(default = "yes")]
+    pub is_founded: bool,
+    /// The pools that are made once there are enough OSDs, on the host that made the cluster.
+    #[serde(default)]
+    pub first_pools: Option<FirstPools>,
+    /// The join token by which this host came in; absent on the host that made the cluster.
+    #[serde(default)]
+    pub joined_by: Option<String>,
+    /// What this host may be.
+    #[serde(default)]
+    pub role: HostRole,
+    /// This host's name in the failure-domain tree.
+    #[serde(default)]
+    pub host: String,
+    /// Its rack, if there is one.
+    #[serde(default)]
+    pub rack: String,
+    /// Its zone, if there is one.
+    #[serde(default)]
+    pub zone: String,
+    /// Where OSDs listen; loopback only if absent.
+    #[serde(default)]
+    pub listen: Option<IpAddr>,
+    /// The address that OSDs announce, if it is not the one they listen on.
+    #[serde(default)]
+    pub advertise: Option<IpAddr>,
     /// Protection of frames.
     pub frame_mode: FrameMode,
     /// OSDs on this machine.
@@ -50,6 +81,19 @@ pub struct ClusterFile {
     pub s3_listen: String,
     /// Where the NBD server listens: `unix:PATH` or `IP:PORT`.
     pub nbd_listen: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The pools of a new cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstPools {
+    /// Copies of each object.
+    pub copies: u32,
+    /// What no two copies share.
+    pub failure_domain: FailureDomain,
 }
 
 /// `credentials.json`: for S3 clients.
@@ -85,8 +129,14 @@ impl DataDir {
         &self.root
     }
 
-    fn keys(&self) -> PathBuf {
+    pub(crate) fn keys(&self) -> PathBuf {
         self.root.join("keys")
+    }
+
+    /// Certificate and private key of the embedded cluster-state server, if it serves other hosts.
+    pub fn state_identity(&self) -> Option<(PathBuf, PathBuf)> {
+        let (certificate, key) = (self.keys().join("state.pem"), self.keys().join("state.key"));
+        key.exists().then_some((certificate, key))
     }
 
     /// Logs of all processes.
@@ -128,7 +178,13 @@ impl DataDir {
 
     /// OSDs that were given a device, in order.
     pub(crate) fn prepared_osds(&self) -> Vec<OsdId> {
-        (0..OSDS_MAX).map(OsdId).filter(|osd| self.has_device(*osd)).collect()
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut osds: Vec<OsdId> =
+            names.filter_map(|name| name.strip_prefix("osd-")?.parse().ok().map(OsdId)).collect();
+        osds.retain(|osd| self.has_device(*osd));
+        osds.sort_unstable();
+        osds
     }
 
     pub(crate) fn wal_device_link(&self, osd: OsdId) -> PathBuf {
@@ -162,10 +218,6 @@ impl DataDir {
         self.keys().join(format!("{holder}.key"))
     }
 
-    pub(crate) fn has_static_key(&self, holder: &str) -> bool {
-        self.static_key_file(holder).exists()
-    }
-
     /// Whether a cluster was made here.
     pub fn has_cluster(&self) -> bool {
         self.cluster_file().exists()
@@ -197,6 +249,11 @@ impl DataDir {
         write_json(&self.credentials_file(), credentials)
     }
 
+    /// Whether a process has a static key already.
+    pub(crate) fn has_static_key(&self, holder: &str) -> bool {
+        self.static_key_file(holder).exists()
+    }
+
     /// The static key of a process, made at the first call.
     pub fn static_key(&self, holder: &str) -> Result<KeyPair, SupervisorError> {
         let path = self.static_key_file(holder);
@@ -214,11 +271,30 @@ impl DataDir {
 impl ClusterFile {
     /// How to reach cluster state.
     pub fn connect_options(&self) -> ConnectOptions {
-        let options = ConnectOptions::new(self.state_endpoints.clone());
+        let options = ConnectOptions::new(self.state_endpoints.clone()).with_tls(self.state_tls.clone());
         match (&self.state_user, &self.state_password) {
             (Some(user), Some(password)) => options.with_user(user.clone(), password.clone()),
             _ => options,
         }
+    }
+
+    /// Where OSDs listen.
+    pub fn osd_listen(&self) -> IpAddr {
+        self.listen.unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// Whether other hosts can reach what runs here.
+    pub fn is_reachable(&self) -> bool {
+        !self.advertise.unwrap_or(self.osd_listen()).is_loopback()
+    }
+
+    /// This host's name.
+    pub fn host_name(&self) -> String {
+        if !self.host.is_empty() {
+            return self.host.clone();
+        }
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        if name.trim().is_empty() { "localhost".into() } else { name.trim().into() }
     }
 }
 
@@ -234,7 +310,7 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Supe
 }
 
 /// Replaces a file at once, readable by its owner only; a crash leaves the old or the new one.
-fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), SupervisorError> {
+pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), SupervisorError> {
     let temporary = path.with_extension("new");
     let write = || {
         let mut options = fs::OpenOptions::new();

@@ -105,10 +105,15 @@ pub(crate) fn device_bytes(directory: &DataDir, osd: OsdId) -> Result<u64, Super
 
 /// Formats a device and makes it an OSD of this data directory: its key, and links by which
 /// `atoll up` and `atoll osd run` find it. Before the first `atoll up` this decides which OSDs the
-/// cluster has; afterwards it gives an OSD that has lost its device a new one.
-pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOsd, SupervisorError> {
+/// cluster has; afterwards it gives an OSD that has lost its device a new one, or a further OSD, for
+/// which cluster state has reserved a number, its first.
+pub(crate) fn create_osd(
+    directory: &DataDir,
+    choices: &OsdChoices,
+    reserved: Option<OsdId>,
+) -> Result<CreatedOsd, SupervisorError> {
     directory.create()?;
-    let id = choose_id(directory, choices.id)?;
+    let id = reserved.map_or_else(|| choose_id(directory, choices.id), Ok)?;
     if let Some(old) = directory.wal_device(id) {
         return Err(SupervisorError::Invalid(format!(
             "{id} still has the log device of its old device; remove the link {} first",
@@ -117,7 +122,7 @@ pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOs
     }
     let unlock_with = choices.encrypt.clone().map(UnlockWith::with_absolute_paths).transpose()?;
     if unlock_with == Some(UnlockWith::Kms) {
-        directory.ensure_key_service()?;
+        ensure_own_key_service(directory)?;
     }
     let key = unlock_with.as_ref().map(|choice| choice.device_key(directory)).transpose()?;
     let mut made = MadeFiles::default();
@@ -159,31 +164,39 @@ pub fn create_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOs
     })
 }
 
-/// The number of an OSD to be made: the one that was chosen; or the lowest without a device, which
-/// with a cluster here means one that has lost its device; or one that no OSD has had. A cluster
-/// gives numbers only once, since its placement groups may remember an OSD that was removed.
+/// A key service is made with the cluster; a host that joins has to be given its file.
+fn ensure_own_key_service(directory: &DataDir) -> Result<(), SupervisorError> {
+    let has_joined = directory.has_cluster() && directory.cluster()?.joined_by.is_some();
+    if has_joined && !directory.key_service_file().exists() {
+        return Err(SupervisorError::Invalid(format!(
+            "--kms needs the cluster's key file; copy keys/kms.json of a host that has it to {}, or give --key-file",
+            directory.key_service_file().display()
+        )));
+    }
+    directory.ensure_key_service()
+}
+
+/// The number of an OSD to be made: before there is a cluster any, afterwards that of one that has
+/// lost its device.
 fn choose_id(directory: &DataDir, wanted: Option<OsdId>) -> Result<OsdId, SupervisorError> {
-    let members = if directory.has_cluster() { Some(directory.cluster()?.osd_ids) } else { None };
+    let may_be: Vec<OsdId> = match directory.has_cluster() {
+        true => directory.cluster()?.osd_ids,
+        false => (0..OSDS_MAX).map(OsdId).collect(),
+    };
     match wanted {
-        Some(id) if id.0 >= OSDS_MAX => {
-            Err(SupervisorError::Invalid(format!("--id {}: one machine has the OSDs 0 to {}", id.0, OSDS_MAX - 1)))
-        }
+        Some(id) if !may_be.contains(&id) => Err(SupervisorError::Invalid(format!(
+            "--id {}: choose one of {}",
+            id.0,
+            may_be.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(", ")
+        ))),
         Some(id) if directory.has_device(id) => Err(SupervisorError::Invalid(format!(
             "{id} has a device already; choose another --id, or stop the OSD and move {} away to replace it",
             directory.device(id).display()
         ))),
         Some(id) => Ok(id),
-        None => {
-            let is_new = |id: &OsdId| members.is_none() || !directory.has_static_key(&id.to_string());
-            let may_be = |id: &OsdId| members.as_ref().is_some_and(|members| members.contains(id)) || is_new(id);
-            let mut free = (0..OSDS_MAX).map(OsdId).filter(|id| !directory.has_device(*id));
-            free.find(may_be).ok_or_else(|| {
-                SupervisorError::Invalid(format!(
-                    "one machine has the OSDs 0 to {}, and all were made",
-                    OSDS_MAX - 1
-                ))
-            })
-        }
+        None => may_be.into_iter().find(|id| !directory.has_device(*id)).ok_or_else(|| {
+            SupervisorError::Invalid(format!("all OSDs of {} have their devices", directory.root().display()))
+        }),
     }
 }
 
@@ -253,9 +266,6 @@ fn sync_names(directory: &DataDir, osd: OsdId) -> Result<(), SupervisorError> {
 }
 
 fn next_step(directory: &DataDir, id: OsdId) -> String {
-    if directory.cluster().is_ok_and(|cluster| !cluster.osd_ids.contains(&id)) {
-        return format!("atoll osd add {} --data {}", id.0, directory.root().display());
-    }
     if ProcessesFile::running(directory).is_some() {
         return format!("nothing: the running cluster starts {id} within seconds and fills it");
     }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use atoll_base::OsdId;
+use atoll_base::records::OsdUpRecord;
 use atoll_client::{ClientConfig, LocalClient};
+use atoll_cluster::{ClusterClient, keys};
 use atoll_reactor::{ListenAddress, LocalRuntime};
 
 use crate::bootstrap::{POOL_IMAGES, POOL_OBJECTS};
@@ -27,6 +30,31 @@ pub fn wait_until_healthy(directory: &DataDir, cluster: &ClusterFile, limit: Dur
         wait_for_listeners(&runtime, cluster, limit).await
     };
     runtime.block_on(check).map_err(|error| error.to_string())?
+}
+
+/// Waits until the OSDs of this host are up, which is all that a host without clients can see.
+pub(crate) async fn wait_for_osds(cluster: &ClusterFile, limit: Duration) -> Result<(), String> {
+    let begun = tokio::time::Instant::now();
+    loop {
+        let look = async {
+            let state = ClusterClient::connect(&cluster.connect_options()).await?;
+            state.list::<OsdUpRecord>(keys::OSD_UP).await
+        };
+        let problem = match look.await {
+            Ok(up) => {
+                let is_down = |id: &&OsdId| !up.entries.iter().any(|(_, record, _)| record.id == **id);
+                match cluster.osd_ids.iter().find(is_down) {
+                    Some(id) => format!("{id} is not up"),
+                    None => return Ok(()),
+                }
+            }
+            Err(error) => error.to_string(),
+        };
+        if begun.elapsed() > limit {
+            return Err(problem);
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
 }
 
 async fn wait_for_listeners(runtime: &LocalRuntime, cluster: &ClusterFile, limit: Duration) -> Result<(), String> {

@@ -1,40 +1,57 @@
-//! OSDs that join or leave a cluster that is there already.
+//! The OSDs of this host as members of the cluster: their numbers, records and keys in cluster
+//! state.
+//!
+//! A number is taken before there is a device, with a record of weight 0, which holds nothing; the
+//! record is completed when the OSD is ready to run. Every step may be repeated.
 
 use atoll_base::OsdId;
 use atoll_base::records::{OsdRecord, RECORD_FORMAT};
-use atoll_cluster::ClusterClient;
-use atoll_coordinator::admin::{self, AdminError};
+use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
+use atoll_coordinator::admin::AdminError;
+use atoll_coordinator::admin::osds::{self, NewLocation};
 
-use crate::data_dir::DataDir;
-use crate::devices::device_bytes;
+use crate::bootstrap::OSDS_MAX;
+use crate::data_dir::{ClusterFile, DataDir};
+use crate::devices::{CreatedOsd, OsdChoices, create_osd, device_bytes};
 use crate::error::SupervisorError;
+use crate::state_access::check_identity;
 
-/// What an OSD's record says besides its number. What is `None` is chosen.
-#[derive(Clone, Debug)]
+/// How often others may be faster in taking a number.
+const ATTEMPTS: usize = 100;
+
+/// Where an OSD is and what it shall hold. What is `None` stays, or is chosen.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct OsdPlace {
-    /// The host; otherwise this one.
+    /// The host.
     pub host: Option<String>,
     /// The rack; empty for the default one.
-    pub rack: String,
+    pub rack: Option<String>,
     /// The zone; empty for the default one.
-    pub zone: String,
-    /// `ssd`, `hdd`, ...
-    pub device_class: String,
-    /// Share of data; otherwise the size of the device in TiB.
+    pub zone: Option<String>,
+    /// `ssd`, `hdd`, ...; `ssd` if nobody says.
+    pub device_class: Option<String>,
+    /// Share of data; the size of the device in TiB if nobody says.
     pub weight: Option<f64>,
 }
 
-impl Default for OsdPlace {
-    fn default() -> Self {
-        let (host, weight) = (None, None);
-        OsdPlace { host, rack: String::new(), zone: String::new(), device_class: "ssd".into(), weight }
+impl OsdPlace {
+    /// The place of this host's OSDs.
+    fn of_host(cluster: &ClusterFile) -> OsdPlace {
+        OsdPlace {
+            host: Some(cluster.host_name()),
+            rack: Some(cluster.rack.clone()),
+            zone: Some(cluster.zone.clone()),
+            ..OsdPlace::default()
+        }
+    }
+
+    fn location(&self) -> NewLocation {
+        NewLocation { host: self.host.clone(), rack: self.rack.clone(), zone: self.zone.clone() }
     }
 }
 
-/// The name of this host.
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
-    name.trim().into()
+fn weight_of(device_bytes: u64) -> f64 {
+    device_bytes as f64 / (1_u64 << 40) as f64
 }
 
 /// The record of an OSD with this key and device.
@@ -42,47 +59,251 @@ pub fn osd_record(id: OsdId, public_key: String, device_bytes: u64, place: &OsdP
     OsdRecord {
         format: RECORD_FORMAT,
         id,
-        host: place.host.clone().unwrap_or_else(host_name),
+        host: place.host.clone().unwrap_or_default(),
         public_key,
-        weight: place.weight.unwrap_or(device_bytes as f64 / (1_u64 << 40) as f64),
-        device_class: place.device_class.clone(),
+        weight: place.weight.unwrap_or(weight_of(device_bytes)),
+        device_class: place.device_class.clone().unwrap_or_else(|| "ssd".into()),
         device_bytes,
-        rack: place.rack.clone(),
-        zone: place.zone.clone(),
+        rack: place.rack.clone().unwrap_or_default(),
+        zone: place.zone.clone().unwrap_or_default(),
         is_out: false,
     }
 }
 
-/// The record of an OSD of this data directory.
-pub(crate) fn own_record(directory: &DataDir, id: OsdId, place: &OsdPlace) -> Result<OsdRecord, SupervisorError> {
-    let public_key = hex::encode(directory.static_key(&id.to_string())?.public());
-    Ok(osd_record(id, public_key, device_bytes(directory, id)?, place))
+fn public_key(directory: &DataDir, osd: OsdId) -> Result<String, SupervisorError> {
+    Ok(hex::encode(directory.static_key(&osd.to_string())?.public()))
 }
 
-/// Makes an OSD that `atoll osd create` has made in this data directory a part of the cluster. A
-/// supervisor that runs starts it within moments, another at its next start.
-pub async fn add_own_osd(
+/// The record of one of this host's OSDs, without a device yet.
+fn empty_record(directory: &DataDir, cluster: &ClusterFile, osd: OsdId) -> Result<OsdRecord, SupervisorError> {
+    Ok(osd_record(osd, public_key(directory, osd)?, 0, &OsdPlace::of_host(cluster)))
+}
+
+/// Gives a record that only took the number its device.
+fn complete(record: &mut OsdRecord, device_bytes: u64) {
+    if record.device_bytes == 0 {
+        (record.device_bytes, record.weight) = (device_bytes, weight_of(device_bytes));
+    }
+}
+
+fn refuse_other_osd(directory: &DataDir, record: &OsdRecord) -> Result<(), SupervisorError> {
+    if record.public_key == public_key(directory, record.id)? {
+        return Ok(());
+    }
+    Err(SupervisorError::Invalid(format!(
+        "cluster state says that {} is another OSD, on host '{}'; its key is not {}",
+        record.id,
+        record.host,
+        directory.keys().join(format!("{}.key", record.id)).display()
+    )))
+}
+
+/// Takes numbers for OSDs of this host that are not in its cluster file yet.
+pub(crate) async fn reserve_osds(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+    count: usize,
+) -> Result<Vec<OsdId>, SupervisorError> {
+    for _ in 0..ATTEMPTS {
+        let (lowest, revision) = osds::lowest_number(state).await?;
+        let listing = state.list::<OsdRecord>(keys::OSDS).await?;
+        let mut mine = Vec::new();
+        for (_, record, _) in &listing.entries {
+            // What an earlier attempt took and did not finish.
+            let is_unfinished = record.device_bytes == 0 && !directory.has_device(record.id);
+            let is_new = !cluster.osd_ids.contains(&record.id) && directory.has_static_key(&record.id.to_string());
+            if is_unfinished && is_new && public_key(directory, record.id)? == record.public_key {
+                mine.push(record.id);
+            }
+        }
+        mine.truncate(count);
+        let is_free = |id: &OsdId| {
+            !directory.has_device(*id) && listing.entries.iter().all(|(_, record, _)| record.id != *id)
+        };
+        let numbers = (lowest.0..).map(OsdId);
+        let new: Vec<OsdId> = numbers.filter(is_free).take(count - mine.len()).collect();
+        if new.is_empty() {
+            return Ok(mine);
+        }
+        let mut transaction = Transaction::new().check(keys::NEXT_OSD, revision);
+        for &id in &new {
+            transaction = osds::put(transaction, &empty_record(directory, cluster, id)?, 0)?;
+        }
+        match state.transact(&transaction).await {
+            Ok(_) => return Ok(mine.into_iter().chain(new).collect()),
+            // Others were faster, or it is not known who was: look again.
+            Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(SupervisorError::Invalid("other hosts took every number for an OSD first; try again".into()))
+}
+
+/// Gives a number back for which no OSD came to be.
+async fn release_osd(directory: &DataDir, state: &ClusterClient, osd: OsdId) -> Result<(), SupervisorError> {
+    let Some((record, revision)) = state.get::<OsdRecord>(&keys::osd(osd)).await? else { return Ok(()) };
+    if record.device_bytes > 0 || record.public_key != public_key(directory, osd)? {
+        return Ok(());
+    }
+    let key = keys::authorized_key(&record.public_key);
+    let transaction = Transaction::new().check(&keys::osd(osd), revision).delete(&keys::osd(osd)).delete(&key);
+    state.transact(&transaction).await?;
+    Ok(())
+}
+
+/// Completes the records of this host's OSDs, all at once, so that nobody sees half a host.
+pub(crate) async fn register_osds(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+) -> Result<(), SupervisorError> {
+    loop {
+        let mut transaction = Transaction::new();
+        let mut is_complete = true;
+        for &id in &cluster.osd_ids {
+            let (mut record, revision) = match state.get::<OsdRecord>(&keys::osd(id)).await? {
+                Some(found) => found,
+                // An OSD that was removed from the cluster does not come back by itself.
+                None if cluster.is_founded => continue,
+                None => (empty_record(directory, cluster, id)?, 0),
+            };
+            refuse_other_osd(directory, &record)?;
+            if record.device_bytes == 0 {
+                complete(&mut record, device_bytes(directory, id)?);
+                transaction = osds::put(transaction, &record, revision)?;
+                is_complete = false;
+            }
+        }
+        if is_complete {
+            return Ok(());
+        }
+        match state.transact(&transaction).await {
+            Ok(_) => return Ok(()),
+            Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Refuses OSDs where they may not be, or where nobody could reach them.
+pub(crate) fn check_may_have_osds(cluster: &ClusterFile) -> Result<(), SupervisorError> {
+    if !cluster.role.has_osds() {
+        return Err(SupervisorError::Invalid(
+            "this host joined with a token for clients and may not have OSDs; make a token with '--role host'"
+                .into(),
+        ));
+    }
+    if cluster.joined_by.is_some() && !cluster.is_reachable() {
+        return Err(SupervisorError::Invalid(
+            "OSDs here would listen on loopback only; give --listen IP, the address by which the other hosts reach this \
+             one"
+            .into(),
+        ));
+    }
+    Ok(())
+}
+
+/// `atoll osd create`: in a new directory, in place of a lost device, or as a further OSD of a
+/// cluster that runs.
+pub async fn add_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOsd, SupervisorError> {
+    let is_further = directory.has_cluster() && {
+        let cluster = directory.cluster()?;
+        let lacks_device = |id: &OsdId| !directory.has_device(*id);
+        match &choices.id {
+            Some(id) => !cluster.osd_ids.contains(id),
+            None => !cluster.osd_ids.iter().any(lacks_device),
+        }
+    };
+    if !is_further {
+        return create(directory, choices.clone(), None).await;
+    }
+    if let Some(id) = choices.id {
+        return Err(SupervisorError::Invalid(format!(
+            "{id} is no OSD of this host; the numbers of further OSDs are given by the cluster, so leave --id out"
+        )));
+    }
+    let mut cluster = directory.cluster()?;
+    check_may_have_osds(&cluster)?;
+    if cluster.osd_ids.len() >= OSDS_MAX as usize {
+        return Err(SupervisorError::Invalid(format!("a host has at most {OSDS_MAX} OSDs")));
+    }
+    let state = ClusterClient::connect(&cluster.connect_options()).await?;
+    check_identity(&cluster, &state).await?;
+    let id = reserve_osds(directory, &cluster, &state, 1).await?[0];
+    let created = match create(directory, choices.clone(), Some(id)).await {
+        Ok(created) => created,
+        Err(error) => {
+            if let Err(left_over) = release_osd(directory, &state, id).await {
+                tracing::warn!("{id} is left in cluster state without a device: {left_over}");
+            }
+            return Err(error);
+        }
+    };
+    cluster.osd_ids.push(id);
+    register_osds(directory, &cluster, &state).await?;
+    keep_own_osd(directory, id, true)?;
+    Ok(created)
+}
+
+async fn create(
+    directory: &DataDir,
+    choices: OsdChoices,
+    reserved: Option<OsdId>,
+) -> Result<CreatedOsd, SupervisorError> {
+    let directory = directory.clone();
+    let created = tokio::task::spawn_blocking(move || create_osd(&directory, &choices, reserved)).await;
+    created.expect("making an OSD does not panic")
+}
+
+/// `atoll osd add` of an OSD with a device in this data directory: says where it is, and makes it a
+/// part of the cluster if it is none, as when `atoll osd create` was cut short.
+pub async fn place_osd(
     directory: &DataDir,
     state: &ClusterClient,
     id: OsdId,
     place: &OsdPlace,
 ) -> Result<OsdRecord, SupervisorError> {
+    let cluster = directory.cluster()?;
+    check_may_have_osds(&cluster)?;
+    let found = state.get::<OsdRecord>(&keys::osd(id)).await?.map(|(record, _)| record);
     if !directory.has_device(id) {
-        return Err(SupervisorError::Invalid(format!(
-            "{id} has no device in {}; make it with 'atoll osd create --id {} --device PATH', or name its \
-             --public-key if it was made on another host",
-            directory.root().display(),
-            id.0
-        )));
+        let advice = match found {
+            Some(record) => format!(
+                "is a part of the cluster already, on host '{}'; 'atoll osd set-location' and 'atoll osd reweight' \
+                 change it",
+                record.host
+            ),
+            None => format!(
+                "has no device in {}; make an OSD with 'atoll osd create --device PATH', or name its --public-key if it \
+                 was made on another host",
+                directory.root().display()
+            ),
+        };
+        return Err(SupervisorError::Invalid(format!("{id} {advice}")));
     }
-    let mut cluster = directory.cluster()?;
-    let record = own_record(directory, id, place)?;
-    admin::osds::add(state, &record).await?;
-    if !cluster.osd_ids.contains(&id) {
-        cluster.osd_ids.push(id);
-        cluster.osd_ids.sort_unstable();
-        directory.write_cluster(&cluster)?;
+    match &found {
+        Some(record) => {
+            refuse_other_osd(directory, record)?;
+            if record.device_bytes > 0 && *place == OsdPlace::default() {
+                return Err(SupervisorError::Invalid(format!(
+                    "{id} is a part of the cluster already; say with --host, --rack, --zone, --device-class or --weight \
+                     what shall be different"
+                )));
+            }
+        }
+        None => osds::add(state, &empty_record(directory, &cluster, id)?).await?,
     }
+    // Before it has weight, so that nothing moves twice.
+    osds::set_location(state, &[id], &place.location()).await?;
+    let bytes = device_bytes(directory, id)?;
+    let edit = |record: &mut OsdRecord| {
+        complete(record, bytes);
+        record.device_class = place.device_class.clone().unwrap_or(record.device_class.clone());
+        record.weight = place.weight.unwrap_or(record.weight);
+    };
+    let record = osds::change(state, id, edit).await?;
+    keep_own_osd(directory, id, true)?;
     Ok(record)
 }
 

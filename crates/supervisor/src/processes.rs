@@ -12,6 +12,10 @@ pub struct ProcessesFile {
     pub supervisor: u32,
     /// Whether everything has been up and serving since the supervisor started.
     pub healthy: bool,
+    /// What the cluster cannot do without before it serves, such as further hosts, if its own
+    /// processes are all there is to start for now.
+    #[serde(default)]
+    pub waits_for: Option<String>,
     /// The processes that it watches.
     pub children: Vec<ChildStatus>,
 }

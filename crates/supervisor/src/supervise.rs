@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use atoll_cluster::ClusterClient;
+use atoll_cluster::{ClusterClient, ClusterError};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -13,8 +13,12 @@ use crate::bootstrap::{Choices, prepare, write_records};
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::devices::make_devices;
 use crate::error::SupervisorError;
-use crate::health::wait_until_healthy;
+use crate::health::{wait_for_osds, wait_until_healthy};
+use crate::join::{JoinToken, join};
+use crate::members::{register_osds, reserve_osds};
+use crate::pools::{has_pools, make_pools};
 use crate::processes::{ChildStatus, ProcessesFile};
+use crate::state_access::check_identity;
 
 const START_LIMIT: Duration = Duration::from_secs(120);
 const POLL_PAUSE: Duration = Duration::from_millis(100);
@@ -24,6 +28,8 @@ const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
 const STEADY_AFTER: Duration = Duration::from_secs(10);
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 const STOP_LIMIT: Duration = Duration::from_secs(8);
+/// How often to look for hosts that have joined.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 const LOG_BYTES_MAX: u64 = 64 << 20;
 
 struct Managed {
@@ -67,6 +73,7 @@ struct Supervisor<'a> {
     executable: &'a Path,
     processes: Vec<Managed>,
     healthy: bool,
+    waits_for: Option<String>,
     written: ProcessesFile,
 }
 
@@ -82,17 +89,21 @@ pub async fn supervise(
     let _lock = lock(directory)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(SupervisorError::file("signals"))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(SupervisorError::file("signals"))?;
-    let cluster = prepare(directory, choices)?;
+    if let Some(token) = &choices.join {
+        join(directory, &JoinToken::from_text(token)?, choices).await?;
+    }
+    let mut cluster = prepare(directory, choices)?;
     refuse_taken_addresses(&cluster).await?;
     let mut supervisor = Supervisor {
         directory,
         executable,
         processes: Vec::new(),
         healthy: false,
+        waits_for: None,
         written: ProcessesFile::default(),
     };
     let outcome = tokio::select! {
-        outcome = supervisor.run(&cluster, show) => outcome,
+        outcome = supervisor.run(&mut cluster, choices, show) => outcome,
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
     };
@@ -132,7 +143,12 @@ fn lock(directory: &DataDir) -> Result<File, SupervisorError> {
 }
 
 impl Supervisor<'_> {
-    async fn run(&mut self, cluster: &ClusterFile, show: &dyn Fn(Progress<'_>)) -> Result<(), SupervisorError> {
+    async fn run(
+        &mut self,
+        cluster: &mut ClusterFile,
+        choices: &Choices,
+        show: &dyn Fn(Progress<'_>),
+    ) -> Result<(), SupervisorError> {
         self.write_file()?;
         if cluster.state_listen.is_some() {
             self.add("cluster-state", &["state", "run"]);
@@ -140,19 +156,21 @@ impl Supervisor<'_> {
         show(Progress::Step("waiting for cluster state"));
         let state = self.connect_state(cluster).await?;
         show(Progress::Step("preparing devices and records"));
-        let (for_devices, settings) = (self.directory.clone(), cluster.clone());
-        let made = tokio::task::spawn_blocking(move || make_devices(&for_devices, &settings)).await;
-        made.expect("making devices does not panic")?;
-        write_records(self.directory, cluster, &state).await?;
-        let mut credentials = self.directory.credentials()?;
-        credentials.endpoint = format!("http://{}", cluster.s3_listen);
-        self.directory.write_credentials(&credentials)?;
-        for osd in &cluster.osd_ids {
-            self.add(&osd.to_string(), &["osd", "run", "--id", &osd.0.to_string()]);
+        self.prepare_osds(cluster, choices, &state).await?;
+        if let Ok(mut credentials) = self.directory.credentials() {
+            credentials.endpoint = format!("http://{}", cluster.s3_listen);
+            self.directory.write_credentials(&credentials)?;
         }
-        self.add("gateway", &["gateway", "run"]);
-        self.add("nbd", &["nbd", "run"]);
-        show(Progress::Step("waiting until all placement groups serve"));
+        self.follow_members();
+        self.wait_for_pools(cluster, &state, show).await?;
+        drop(state);
+        if cluster.role.has_clients() {
+            self.add("gateway", &["gateway", "run"]);
+            self.add("nbd", &["nbd", "run"]);
+            show(Progress::Step("waiting until all placement groups serve"));
+        } else {
+            show(Progress::Step("waiting until the OSDs of this host are up"));
+        }
         while !self.wait_until_healthy(cluster, show).await? {}
         show(Progress::Healthy(cluster));
         let mut last_tick = Instant::now();
@@ -167,12 +185,93 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Everything that this host's OSDs need to be started.
+    async fn prepare_osds(
+        &mut self,
+        cluster: &mut ClusterFile,
+        choices: &Choices,
+        state: &ClusterClient,
+    ) -> Result<(), SupervisorError> {
+        let has_joined = cluster.joined_by.is_some();
+        if has_joined {
+            check_identity(cluster, state).await?;
+            let wanted = choices.osd_count.map_or(0, |count| count as usize);
+            let missing = wanted.saturating_sub(cluster.osd_ids.len());
+            if missing > 0 {
+                let reserved = reserve_osds(self.directory, cluster, state, missing).await?;
+                cluster.osd_ids.extend(reserved);
+                self.directory.write_cluster(cluster)?;
+            }
+        }
+        let (for_devices, settings) = (self.directory.clone(), cluster.clone());
+        let made = tokio::task::spawn_blocking(move || make_devices(&for_devices, &settings)).await;
+        made.expect("making devices does not panic")?;
+        if has_joined {
+            register_osds(self.directory, cluster, state).await
+        } else {
+            write_records(self.directory, cluster, state).await
+        }
+    }
+
+    /// Makes the pools on the host that made the cluster, as soon as there are hosts enough; the
+    /// others wait for it.
+    async fn wait_for_pools(
+        &mut self,
+        cluster: &mut ClusterFile,
+        state: &ClusterClient,
+        show: &dyn Fn(Progress<'_>),
+    ) -> Result<(), SupervisorError> {
+        if cluster.joined_by.is_none() && cluster.first_pools.is_none() {
+            return Ok(());
+        }
+        let mut last_look: Option<Instant> = None;
+        loop {
+            self.watch(show).await?;
+            if last_look.is_none_or(|last| last.elapsed() >= LOOK_PAUSE) {
+                last_look = Some(Instant::now());
+                self.follow_members();
+                let missing = match (&cluster.first_pools, cluster.joined_by.is_some()) {
+                    (Some(wanted), false) => make_pools(state, *wanted).await,
+                    _ => has_pools(state).await.map(|has| (!has).then(|| "the first pools".to_owned())),
+                };
+                match missing {
+                    Ok(None) => break,
+                    Ok(missing) if missing != self.waits_for => {
+                        let text = missing.clone().unwrap_or_default();
+                        show(Progress::Step(&format!("waiting for {text}")));
+                        self.waits_for = missing;
+                        self.write_file()?;
+                    }
+                    Ok(_) => {}
+                    Err(error) => show(Progress::Step(&format!("cannot look for pools: {error}"))),
+                }
+            }
+            tokio::time::sleep(POLL_PAUSE).await;
+        }
+        self.waits_for = None;
+        if cluster.first_pools.take().is_some() {
+            // OSDs may have been added meanwhile.
+            let mut file = self.directory.cluster()?;
+            file.first_pools = None;
+            self.directory.write_cluster(&file)?;
+        }
+        Ok(())
+    }
+
     async fn connect_state(&mut self, cluster: &ClusterFile) -> Result<ClusterClient, SupervisorError> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
             self.watch(&|_| {}).await?;
             match ClusterClient::connect(&cluster.connect_options()).await {
                 Ok(client) => return Ok(client),
+                // Waiting does not mend these.
+                Err(
+                    error @ (ClusterError::Tls { .. }
+                    | ClusterError::Options { .. }
+                    | ClusterError::Authentication { .. }),
+                ) => {
+                    return Err(error.into());
+                }
                 Err(error) if Instant::now() > deadline => return Err(error.into()),
                 Err(_) => tokio::time::sleep(POLL_PAUSE).await,
             }
@@ -185,8 +284,11 @@ impl Supervisor<'_> {
         show: &dyn Fn(Progress<'_>),
     ) -> Result<bool, SupervisorError> {
         let (directory, settings) = (self.directory.clone(), cluster.clone());
-        let mut check =
-            tokio::task::spawn_blocking(move || wait_until_healthy(&directory, &settings, START_LIMIT));
+        let mut check = if cluster.role.has_clients() {
+            tokio::task::spawn_blocking(move || wait_until_healthy(&directory, &settings, START_LIMIT))
+        } else {
+            tokio::spawn(async move { wait_for_osds(&settings, START_LIMIT).await })
+        };
         let result = loop {
             tokio::select! {
                 result = &mut check => break result.expect("the check does not panic"),
@@ -223,7 +325,7 @@ impl Supervisor<'_> {
         self.processes.insert(position, managed);
     }
 
-    /// Starts OSDs that were added to the cluster since the start, and ends those that are removed.
+    /// Starts this host's OSDs that do not run yet, and ends those that were removed.
     fn follow_members(&mut self) {
         // A file that cannot be read is none to follow.
         let Ok(cluster) = self.directory.cluster() else { return };
@@ -281,6 +383,7 @@ impl Supervisor<'_> {
         let file = ProcessesFile {
             supervisor: std::process::id(),
             healthy: self.healthy,
+            waits_for: self.waits_for.clone(),
             children: self.processes.iter().map(status).collect(),
         };
         if file != self.written {

@@ -6,7 +6,7 @@ use std::error::Error;
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The options make no sense.
-    #[error("cluster state at {endpoints}: {cause}; give endpoints as http://HOST:PORT")]
+    #[error("cluster state at {endpoints}: {cause}; give endpoints as http://HOST:PORT or https://HOST:PORT")]
     Options {
         /// As given.
         endpoints: String,
@@ -24,6 +24,16 @@ pub enum ClusterError {
         operation: String,
         /// The last failure.
         cause: String,
+    },
+    /// Somebody answers, but not in a way that can be trusted or understood.
+    #[error("cluster state at {endpoints}: {advice} ({cause})")]
+    Tls {
+        /// All that were tried.
+        endpoints: String,
+        /// What the layers below say.
+        cause: String,
+        /// What it most likely means.
+        advice: &'static str,
     },
     /// The connection broke while a write was under way.
     #[error(

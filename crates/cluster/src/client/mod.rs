@@ -3,6 +3,7 @@
 
 mod error;
 mod lease;
+mod tls;
 mod transaction;
 mod watch;
 
@@ -17,6 +18,7 @@ use serde::de::DeserializeOwned;
 pub use error::ClusterError;
 use error::{Fate, fate};
 pub use lease::{Lease, LeaseStatus};
+pub use tls::TlsFiles;
 pub use transaction::Transaction;
 pub use watch::{PrefixWatch, WatchEvent};
 
@@ -31,12 +33,14 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where cluster state is and who asks.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// `http://HOST:PORT` of each etcd member or of the embedded server.
+    /// `http://HOST:PORT` or `https://HOST:PORT` of each etcd member or of the embedded server.
     pub endpoints: Vec<String>,
     /// Where the server demands one.
     pub user: Option<String>,
     /// The user's password.
     pub password: Option<String>,
+    /// For https endpoints.
+    pub tls: TlsFiles,
     /// Limit of one attempt; a request that may be repeated takes at most three times as long.
     pub request_timeout: Duration,
 }
@@ -48,6 +52,7 @@ impl ConnectOptions {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
             user: None,
             password: None,
+            tls: TlsFiles::default(),
             request_timeout: Duration::from_secs(5),
         }
     }
@@ -56,6 +61,12 @@ impl ConnectOptions {
     pub fn with_user(mut self, user: impl Into<String>, password: impl Into<String>) -> ConnectOptions {
         self.user = Some(user.into());
         self.password = Some(password.into());
+        self
+    }
+
+    /// With certificates, for https endpoints.
+    pub fn with_tls(mut self, tls: TlsFiles) -> ConnectOptions {
+        self.tls = tls;
         self
     }
 }
@@ -102,6 +113,9 @@ impl ClusterClient {
             .with_auto_token_refresh(true);
         if let Some(user) = &options.user {
             etcd_options = etcd_options.with_user(user, options.password.clone().unwrap_or_default());
+        }
+        if let Some(tls) = tls::options(options)? {
+            etcd_options = etcd_options.with_tls(tls);
         }
         let options = Arc::new(options.clone());
         let etcd = repeat(&options, "connect", Repeat::Freely, || {
@@ -263,6 +277,7 @@ async fn repeat<R, F: Future<Output = Result<R, etcd_client::Error>>>(
 ) -> Result<R, ClusterError> {
     let begun = tokio::time::Instant::now();
     let mut pause = FIRST_PAUSE;
+    let mut distrusted = 0;
     loop {
         let (fate, cause) = match tokio::time::timeout(options.request_timeout, attempt()).await {
             Ok(Ok(response)) => return Ok(response),
@@ -271,6 +286,13 @@ async fn repeat<R, F: Future<Output = Result<R, etcd_client::Error>>>(
         };
         let endpoints = options.endpoints.join(", ");
         let operation = operation.to_owned();
+        if let Some(advice) = tls::advice(&cause, &options.endpoints).filter(|_| fate != Fate::Refused) {
+            // Another endpoint may be set up rightly; if none is, waiting does not help.
+            distrusted += 1;
+            if distrusted > 2 * options.endpoints.len() {
+                return Err(ClusterError::Tls { endpoints, cause, advice });
+            }
+        }
         match fate {
             Fate::Refused => {
                 return Err(if operation == "connect" {
@@ -288,7 +310,10 @@ async fn repeat<R, F: Future<Output = Result<R, etcd_client::Error>>>(
             Fate::Unknown | Fate::NotSent => {}
         }
         if begun.elapsed() + pause > options.request_timeout * 3 {
-            return Err(ClusterError::Unreachable { endpoints, operation, cause });
+            return Err(match tls::advice_after_all(&cause, &options.endpoints) {
+                Some(advice) => ClusterError::Tls { endpoints, cause, advice },
+                None => ClusterError::Unreachable { endpoints, operation, cause },
+            });
         }
         tokio::time::sleep(pause).await;
         pause = next_pause(pause);

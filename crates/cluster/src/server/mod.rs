@@ -39,8 +39,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch as latest;
 use tokio::task::JoinHandle;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Identity as TlsIdentity, Server, ServerTlsConfig};
 
 pub use disk::DiskError;
 use disk::{Disk, Identity};
@@ -67,6 +67,9 @@ pub enum StartError {
     /// The stored state could not be opened.
     #[error("cannot open the cluster state: {0}")]
     Disk(#[from] DiskError),
+    /// Certificate and key cannot be used.
+    #[error("cannot serve cluster state with TLS: {0}; are certificate and key PEM, and do they belong together?")]
+    Tls(tonic::transport::Error),
     /// The writer thread could not be started.
     #[error("cannot start a thread: {0}; raise the limit on processes")]
     Thread(std::io::Error),
@@ -93,13 +96,29 @@ impl From<std::net::TcpListener> for Listen {
     }
 }
 
+/// Who may come in, and whether others on the way can listen.
+#[derive(Clone, Default)]
+pub struct Protection {
+    /// User and password; with them every call but the one for a token needs a token.
+    pub credentials: Option<(String, String)>,
+    /// Certificate chain and private key as PEM; with them the server speaks TLS only.
+    pub tls: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl From<Option<(String, String)>> for Protection {
+    fn from(credentials: Option<(String, String)>) -> Self {
+        Protection { credentials, tls: None }
+    }
+}
+
 /// What all services of one server share.
 struct Shared {
     identity: Identity,
     writer: WriterHandle,
     lease_clock: Mutex<LeaseClock>,
     gate: Gate,
-    address: SocketAddr,
+    /// As clients name it.
+    url: String,
     file: PathBuf,
     /// Becomes true when the server stops, so that endless streams end.
     stop: latest::Receiver<bool>,
@@ -140,14 +159,16 @@ impl std::fmt::Debug for WriterThread {
 }
 
 impl EmbeddedServer {
-    /// Serves the state kept in `directory` (made if it is missing). With `credentials` (user and
-    /// password) every call but the one for a token needs a token. Must be called within a tokio
+    /// Serves the state kept in `directory` (made if it is missing). Must be called within a tokio
     /// runtime.
     pub async fn start(
         listen: impl Into<Listen>,
         directory: &Path,
-        credentials: Option<(String, String)>,
+        protection: impl Into<Protection>,
     ) -> Result<EmbeddedServer, StartError> {
+        let Protection { credentials, tls } = protection.into();
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let builder = builder(tls).map_err(StartError::Tls)?;
         let listener = bind(listen.into()).await?;
         let address = listener
             .local_addr()
@@ -164,12 +185,12 @@ impl EmbeddedServer {
             writer: writer.clone(),
             lease_clock: Mutex::new(LeaseClock::default()),
             gate: Gate::new(credentials),
-            address,
+            url: format!("{scheme}://{address}"),
             file,
             stop: stopping,
         });
         let expiring = tokio::spawn(expire_leases(shared.clone()));
-        let serving = tokio::spawn(serve(listener, shared));
+        let serving = tokio::spawn(serve(builder, listener, shared));
         let writer = Some(WriterThread { handle: writer, thread });
         Ok(EmbeddedServer { address, stop, serving, expiring, writer })
     }
@@ -220,7 +241,13 @@ async fn stopped(stop: &mut latest::Receiver<bool>) {
     let _ = stop.wait_for(|stopping| *stopping).await.is_ok();
 }
 
-async fn serve(listener: tokio::net::TcpListener, shared: Arc<Shared>) {
+fn builder(tls: Option<(Vec<u8>, Vec<u8>)>) -> Result<Server, tonic::transport::Error> {
+    let builder = Server::builder();
+    let Some((certificates, key)) = tls else { return Ok(builder) };
+    builder.tls_config(ServerTlsConfig::new().identity(TlsIdentity::from_pem(certificates, key)))
+}
+
+async fn serve(builder: Server, listener: tokio::net::TcpListener, shared: Arc<Shared>) {
     let services = Services { shared: shared.clone() };
     let gate = shared.gate.clone();
     let mut stop = shared.stop.clone();
@@ -237,7 +264,7 @@ async fn serve(listener: tokio::net::TcpListener, shared: Arc<Shared>) {
             InterceptedService::new(limited!($server), gate.clone())
         };
     }
-    let served = Server::builder()
+    let served = builder
         .max_concurrent_streams(limits::STREAMS)
         .http2_keepalive_interval(Some(Duration::from_secs(20)))
         .http2_keepalive_timeout(Some(Duration::from_secs(20)))

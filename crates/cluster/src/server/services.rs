@@ -207,7 +207,7 @@ impl cluster_server::Cluster for Services {
         let member = Member {
             id: self.shared.identity.member,
             name: "embedded".into(),
-            client_ur_ls: vec![format!("http://{}", self.shared.address)],
+            client_ur_ls: vec![self.shared.url.clone()],
             ..Default::default()
         };
         Ok(Response::new(MemberListResponse { header: self.header(), members: vec![member] }))

@@ -1,38 +1,41 @@
 //! The same requests to the embedded server and to a real etcd must have the same results. Every
-//! test that takes a server runs once against each.
+//! test that takes a server runs once against each, without and with TLS.
 
 #![allow(clippy::unwrap_used)]
 
 mod auth;
+mod certificates;
 mod client;
 mod etcdctl;
 mod keys;
 mod leases;
+mod members;
 mod persistence;
 mod random;
 mod servers;
+mod tls;
 mod transactions;
 mod watches;
 
-/// Makes two tests of each function.
-macro_rules! on_both_servers {
+/// Makes four tests of each function.
+macro_rules! on_all_servers {
     ($($test:path as $name:ident),* $(,)?) => {
-        mod embedded {
+        on_all_servers!(@embedded: $($test as $name),*);
+        on_all_servers!(@embedded_with_tls: $($test as $name),*);
+        on_all_servers!(@etcd: $($test as $name),*);
+        on_all_servers!(@etcd_with_tls: $($test as $name),*);
+    };
+    (@$server:ident: $($test:path as $name:ident),*) => {
+        mod $server {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                $test(&crate::servers::Server::embedded().await).await;
-            })*
-        }
-        mod etcd {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                $test(&crate::servers::Server::etcd().await).await;
+                $test(&crate::servers::Server::$server().await).await;
             })*
         }
     };
 }
 
-on_both_servers! {
+on_all_servers! {
     crate::keys::all as keys,
     crate::transactions::all as transactions,
     crate::watches::all as watches,

@@ -5,76 +5,106 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer};
+use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, Protection};
 use tempfile::TempDir;
+
+use crate::certificates::Certificates;
 
 pub const ETCD: &str = "/usr/bin/etcd";
 pub const ETCDCTL: &str = "/usr/bin/etcdctl";
 
 /// A running server with a directory of its own.
-pub enum Server {
-    Embedded { server: Option<EmbeddedServer>, directory: TempDir },
-    Etcd { child: Child, endpoint: String, _directory: TempDir },
+pub struct Server {
+    kind: Kind,
+    /// For servers that speak TLS. The etcd wants a client certificate, too.
+    certificates: Option<Certificates>,
+    directory: TempDir,
+}
+
+enum Kind {
+    Embedded(Option<EmbeddedServer>),
+    Etcd { child: Child, endpoint: String },
 }
 
 impl Server {
     pub async fn embedded() -> Server {
         let directory = tempfile::tempdir().unwrap();
         let server = start(directory.path()).await;
-        Server::Embedded { server: Some(server), directory }
+        Server { kind: Kind::Embedded(Some(server)), certificates: None, directory }
+    }
+
+    pub async fn embedded_with_tls() -> Server {
+        let directory = tempfile::tempdir().unwrap();
+        let certificates = Certificates::new(directory.path());
+        let protection = Protection { credentials: None, tls: Some(certificates.server_pem()) };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = EmbeddedServer::start(listener, directory.path(), protection).await.unwrap();
+        Server { kind: Kind::Embedded(Some(server)), certificates: Some(certificates), directory }
     }
 
     pub async fn etcd() -> Server {
-        assert!(Path::new(ETCD).exists(), "{ETCD} is missing: install etcd-server (apt install etcd-server)");
+        Server::spawn_etcd(tempfile::tempdir().unwrap(), None).await
+    }
+
+    pub async fn etcd_with_tls() -> Server {
         let directory = tempfile::tempdir().unwrap();
-        let (client, peer) = (free_port(), free_port());
-        let endpoint = format!("http://127.0.0.1:{client}");
-        let peer = format!("http://127.0.0.1:{peer}");
-        let log = std::fs::File::create(directory.path().join("log")).unwrap();
-        let child = Command::new(ETCD)
-            .args(["--name", "conformance", "--data-dir"])
-            .arg(directory.path().join("data"))
-            .args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("conformance={peer}")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let server = Server::Etcd { child, endpoint, _directory: directory };
+        let certificates = Certificates::new(directory.path());
+        Server::spawn_etcd(directory, Some(certificates)).await
+    }
+
+    async fn spawn_etcd(directory: TempDir, certificates: Option<Certificates>) -> Server {
+        let scheme = if certificates.is_some() { "https" } else { "http" };
+        let endpoint = format!("{scheme}://127.0.0.1:{}", free_port());
+        let peer = format!("http://127.0.0.1:{}", free_port());
+        let child =
+            etcd_process("conformance", directory.path(), &endpoint, &peer, &format!("conformance={peer}"))
+                .args(certificates.iter().flat_map(Certificates::etcd_arguments))
+                .spawn()
+                .unwrap();
+        let server = Server { kind: Kind::Etcd { child, endpoint }, certificates, directory };
         let begun = Instant::now();
-        loop {
-            if let Ok(mut client) = etcd_client::Client::connect([server.endpoint()], None).await
-                && let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(1), client.get("x", None)).await
-            {
-                return server;
-            }
+        while ClusterClient::connect(&server.connect_options()).await.is_err() {
             assert!(begun.elapsed() < Duration::from_secs(15), "etcd does not answer");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        server
+    }
+
+    /// What our client needs.
+    pub fn connect_options(&self) -> ConnectOptions {
+        let tls = self.certificates.as_ref().map(Certificates::client_files).unwrap_or_default();
+        ConnectOptions::new([self.endpoint()]).with_tls(tls)
+    }
+
+    pub fn certificates(&self) -> &Certificates {
+        self.certificates.as_ref().unwrap()
     }
 
     pub fn endpoint(&self) -> String {
-        match self {
-            Server::Embedded { server, .. } => format!("http://{}", server.as_ref().unwrap().local_addr()),
-            Server::Etcd { endpoint, .. } => endpoint.clone(),
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        match &self.kind {
+            Kind::Embedded(server) => format!("{scheme}://{}", server.as_ref().unwrap().local_addr()),
+            Kind::Etcd { endpoint, .. } => endpoint.clone(),
         }
     }
 
     /// The plain etcd client.
     pub async fn etcd_client(&self) -> etcd_client::Client {
-        etcd_client::Client::connect([self.endpoint()], None).await.unwrap()
+        let tls = self.certificates.as_ref().map(Certificates::etcd_client_options);
+        let options = tls.map(|tls| etcd_client::ConnectOptions::new().with_tls(tls));
+        etcd_client::Client::connect([self.endpoint()], options).await.unwrap()
     }
 
     /// Our client.
     pub async fn client(&self) -> ClusterClient {
-        ClusterClient::connect(&ConnectOptions::new([self.endpoint()])).await.unwrap()
+        ClusterClient::connect(&self.connect_options()).await.unwrap()
     }
 
     /// Stops the embedded server and starts it at the same address from the same directory.
     pub async fn restart_embedded(&mut self) {
-        let Server::Embedded { server, directory } = self else { panic!("only the embedded server") };
+        let Server { kind: Kind::Embedded(server), directory, .. } = self else {
+            panic!("only the embedded server")
+        };
         let old = server.take().unwrap();
         let address = old.local_addr();
         old.shutdown().await;
@@ -84,11 +114,28 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Server::Etcd { child, .. } = self {
+        if let Kind::Etcd { child, .. } = &mut self.kind {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
+}
+
+/// The command of an etcd member, with its log in its directory.
+pub fn etcd_process(name: &str, directory: &Path, client: &str, peer: &str, members: &str) -> Command {
+    assert!(Path::new(ETCD).exists(), "{ETCD} is missing: install etcd-server (apt install etcd-server)");
+    let log = std::fs::File::create(directory.join("log")).unwrap();
+    let mut command = Command::new(ETCD);
+    command
+        .args(["--name", name, "--data-dir"])
+        .arg(directory.join("data"))
+        .args(["--listen-client-urls", client, "--advertise-client-urls", client])
+        .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
+        .args(["--initial-cluster", members])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log);
+    command
 }
 
 pub async fn start(directory: &Path) -> EmbeddedServer {

@@ -1,6 +1,7 @@
 //! OSDs: which there are, where they are, and what they shall hold.
 
 use atoll_base::OsdId;
+use atoll_base::coordination::NextOsdRecord;
 use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT};
 use atoll_cluster::{ClusterClient, Transaction, keys};
 
@@ -21,8 +22,16 @@ async fn get(client: &ClusterClient, id: OsdId) -> Result<(OsdRecord, i64), Admi
     client.get(&keys::osd(id)).await?.ok_or(AdminError::NoSuchOsd(id))
 }
 
-/// Makes an OSD a part of the cluster: its record, and its key's permission to connect.
-pub async fn add(client: &ClusterClient, record: &OsdRecord) -> Result<(), AdminError> {
+/// The lowest number for a new OSD, unless one has it, and the revision of what says so. Numbers of
+/// OSDs that were removed are not given again.
+pub async fn lowest_number(client: &ClusterClient) -> Result<(OsdId, i64), AdminError> {
+    let found = client.get::<NextOsdRecord>(keys::NEXT_OSD).await?;
+    Ok(found.map_or((OsdId(0), 0), |(record, revision)| (record.next, revision)))
+}
+
+/// What makes an OSD a part of the cluster: its record, in place of the one of this revision (0:
+/// there is none), and its key's permission to connect.
+pub fn put(transaction: Transaction, record: &OsdRecord, revision: i64) -> Result<Transaction, AdminError> {
     check_weight(record.weight)?;
     check_name("host", &record.host)?;
     let key = AuthorizedKeyRecord {
@@ -31,10 +40,21 @@ pub async fn add(client: &ClusterClient, record: &OsdRecord) -> Result<(), Admin
         osd: Some(record.id),
         name: record.id.to_string(),
     };
-    let transaction = Transaction::new()
-        .check(&keys::osd(record.id), 0)
-        .put(&keys::osd(record.id), record)?
-        .put(&keys::authorized_key(&record.public_key), &key)?;
+    let transaction = transaction.check(&keys::osd(record.id), revision).put(&keys::osd(record.id), record)?;
+    Ok(transaction.put(&keys::authorized_key(&record.public_key), &key)?)
+}
+
+/// Makes an OSD with a number that somebody has chosen a part of the cluster.
+pub async fn add(client: &ClusterClient, record: &OsdRecord) -> Result<(), AdminError> {
+    let (lowest, revision) = lowest_number(client).await?;
+    if record.id < lowest && client.get::<OsdRecord>(&keys::osd(record.id)).await?.is_none() {
+        return AdminError::refused(format!(
+            "{} may be remembered as an OSD that was removed, and numbers are not given again; choose {} or higher, \
+             or let 'atoll osd create' choose",
+            record.id, lowest.0
+        ));
+    }
+    let transaction = put(Transaction::new().check(keys::NEXT_OSD, revision), record, 0)?;
     client.transact(&transaction).await?;
     Ok(())
 }
@@ -47,11 +67,11 @@ pub async fn set_out(client: &ClusterClient, id: OsdId, is_out: bool) -> Result<
 
 /// Gives an OSD another weight.
 pub async fn reweight(client: &ClusterClient, id: OsdId, weight: f64) -> Result<OsdRecord, AdminError> {
-    check_weight(weight)?;
     change(client, id, |record| record.weight = weight).await
 }
 
-async fn change(
+/// Changes an OSD's record.
+pub async fn change(
     client: &ClusterClient,
     id: OsdId,
     edit: impl Fn(&mut OsdRecord) + Copy,
@@ -60,6 +80,7 @@ async fn change(
         let (mut record, revision) = get(client, id).await?;
         let was_out = record.is_out;
         edit(&mut record);
+        check_weight(record.weight)?;
         let key = keys::osd(id);
         let mut transaction = Transaction::new().check(&key, revision).put(&key, &record)?;
         if record.is_out != was_out || record.is_out {
@@ -143,7 +164,11 @@ pub async fn remove(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<
             ));
         }
         refuse_held(client, id, is_lost).await?;
+        let (lowest, next_revision) = lowest_number(client).await?;
+        let next = NextOsdRecord { format: RECORD_FORMAT, next: lowest.max(OsdId(id.0.saturating_add(1))) };
         let transaction = Transaction::new()
+            .check(keys::NEXT_OSD, next_revision)
+            .put(keys::NEXT_OSD, &next)?
             .check(&keys::osd(id), revision)
             .check(&keys::osd_up(id), 0)
             .delete(&keys::osd(id))

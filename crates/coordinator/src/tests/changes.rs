@@ -26,8 +26,8 @@ struct State {
 impl State {
     async fn start() -> State {
         let directory = tempfile::tempdir().unwrap();
-        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        let server = EmbeddedServer::start(address, directory.path(), None).await.unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = EmbeddedServer::start(listener, directory.path(), None).await.unwrap();
         let options = ConnectOptions::new([format!("http://{}", server.local_addr())]);
         let client = ClusterClient::connect(&options).await.unwrap();
         State { client, server, _directory: directory }
@@ -229,6 +229,9 @@ async fn only_an_osd_that_holds_nothing_or_is_lost_is_removed() {
     assert_eq!(keys_left.len(), 1, "its key is revoked");
     let again = osds::add(&state.client, &osd(0)).await.unwrap_err();
     assert!(matches!(again, AdminError::Cluster(_)), "{again}");
+    let text = refusal(osds::add(&state.client, &osd(1)).await);
+    assert!(text.contains("osd.1") && text.contains("not given again"), "{text}");
+    osds::add(&state.client, &osd(2)).await.unwrap();
 }
 
 #[tokio::test]

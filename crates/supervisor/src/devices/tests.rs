@@ -33,8 +33,8 @@ fn osds_get_numbers_links_and_keys_and_are_found_again() {
     let directory = &fixture.directory;
     let wal_device = Some(fixture.temporary.path().join("wal"));
     let with_log = OsdChoices { wal_device, wal_bytes: Some(64 << 20), ..fixture.choices("a") };
-    let first = create_osd(directory, &with_log).unwrap();
-    let second = create_osd(directory, &fixture.choices("b")).unwrap();
+    let first = create_osd(directory, &with_log, None).unwrap();
+    let second = create_osd(directory, &fixture.choices("b"), None).unwrap();
     assert_eq!((first.id, second.id), (OsdId(0), OsdId(1)));
     assert_eq!((first.device_bytes, first.wal_device_bytes), (600 << 20, Some(64 << 20)));
     assert_eq!(directory.prepared_osds(), [OsdId(0), OsdId(1)]);
@@ -44,12 +44,12 @@ fn osds_get_numbers_links_and_keys_and_are_found_again() {
     assert!(second.next.contains("osd.0, osd.1"), "{}", second.next);
 
     let again = OsdChoices { id: Some(OsdId(1)), ..fixture.choices("c") };
-    let error = create_osd(directory, &again).unwrap_err().to_string();
+    let error = create_osd(directory, &again, None).unwrap_err().to_string();
     assert!(error.contains("osd.1 has a device already"), "{error}");
     assert!(!again.device.exists(), "nothing is made for an OSD that cannot be");
 
     fs::remove_file(directory.device(OsdId(0))).unwrap();
-    let error = create_osd(directory, &fixture.choices("c")).unwrap_err().to_string();
+    let error = create_osd(directory, &fixture.choices("c"), None).unwrap_err().to_string();
     assert!(error.contains("wal-device"), "a store is not opened with the log of another: {error}");
 }
 
@@ -57,21 +57,21 @@ fn osds_get_numbers_links_and_keys_and_are_found_again() {
 fn a_file_that_was_made_goes_if_the_osd_does_not_come_to_be() {
     let fixture = Fixture::new();
     let small = OsdChoices { device_bytes: Some(1 << 20), ..fixture.choices("small") };
-    let error = create_osd(&fixture.directory, &small).unwrap_err().to_string();
+    let error = create_osd(&fixture.directory, &small, None).unwrap_err().to_string();
     assert!(error.contains("at least"), "{error}");
     assert!(!small.device.exists());
     let nowhere = OsdChoices { device_bytes: None, ..fixture.choices("none") };
-    let error = create_osd(&fixture.directory, &nowhere).unwrap_err().to_string();
+    let error = create_osd(&fixture.directory, &nowhere, None).unwrap_err().to_string();
     assert!(error.contains("--size"), "{error}");
     let in_dev = OsdChoices { device: "/dev/atoll-no-such-disk".into(), ..fixture.choices("x") };
-    assert!(create_osd(&fixture.directory, &in_dev).is_err());
+    assert!(create_osd(&fixture.directory, &in_dev, None).is_err());
     assert!(fixture.directory.prepared_osds().is_empty());
 }
 
 #[test]
 fn a_link_to_a_device_that_is_gone_is_not_replaced_by_a_file() {
     let fixture = Fixture::new();
-    let created = create_osd(&fixture.directory, &fixture.choices("a")).unwrap();
+    let created = create_osd(&fixture.directory, &fixture.choices("a"), None).unwrap();
     fs::remove_file(&created.device).unwrap();
     let text = r#"{"format":1,"cluster_id":"c","state_endpoints":[],"frame_mode":"secure","osd_ids":[0],
         "osd_bytes":1073741824,"s3_listen":"","nbd_listen":[]}"#;
@@ -85,7 +85,7 @@ fn a_device_that_is_made_in_place_of_an_encrypted_one_is_encrypted_too() {
     let fixture = Fixture::new();
     let directory = &fixture.directory;
     let choices = OsdChoices { encrypt: Some(UnlockWith::Kms), ..fixture.choices("a") };
-    let created = create_osd(directory, &choices).unwrap();
+    let created = create_osd(directory, &choices, None).unwrap();
     assert_eq!(created.device_bytes, (600 << 20) - (16 << 20), "a LUKS2 header takes 16 MiB");
     assert_eq!(directory.unlock_with(created.id).unwrap(), Some(UnlockWith::Kms));
     fs::remove_file(directory.device(created.id)).unwrap();
@@ -101,10 +101,10 @@ fn a_device_that_is_made_in_place_of_an_encrypted_one_is_encrypted_too() {
     assert_eq!((&first_bytes(created.id), &first_bytes(OsdId(1))), (b"LUKS", b"ATOL"));
 
     fs::remove_file(directory.device(created.id)).unwrap();
-    create_osd(directory, &fixture.choices("b")).unwrap();
+    create_osd(directory, &fixture.choices("b"), None).unwrap();
     assert_eq!(directory.unlock_with(created.id).unwrap(), None, "it was created without --encrypt");
     let no_file = UnlockWith::PassphraseFile(fixture.temporary.path().join("none"));
     let choices = OsdChoices { encrypt: Some(no_file), id: Some(OsdId(2)), ..fixture.choices("c") };
-    assert!(create_osd(directory, &choices).unwrap_err().to_string().contains("none"));
+    assert!(create_osd(directory, &choices, None).unwrap_err().to_string().contains("none"));
     assert!(!choices.device.exists(), "nothing is made without a passphrase");
 }

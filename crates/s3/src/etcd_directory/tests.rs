@@ -1,0 +1,72 @@
+//! The directory while cluster state is away.
+
+use atoll_base::PoolId;
+use atoll_base::records::RECORD_FORMAT;
+use atoll_cluster::{ConnectOptions, EmbeddedServer};
+
+use super::*;
+
+fn bucket(name: &str) -> BucketRecord {
+    BucketRecord {
+        format: RECORD_FORMAT,
+        id: "0123456789abcdef".into(),
+        name: name.into(),
+        owner: "u".into(),
+        pool: PoolId(2),
+        index_shards: 1,
+        wrapped_key: String::new(),
+        created_unix_ms: 1,
+    }
+}
+
+fn user() -> UserRecord {
+    UserRecord {
+        format: RECORD_FORMAT,
+        access_key: "u".into(),
+        wrapped_secret_key: String::new(),
+        display_name: String::new(),
+        created_unix_ms: 1,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_go_on_without_cluster_state() {
+    let temporary = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = EmbeddedServer::start(listener, temporary.path(), None).await.unwrap();
+    let address = server.local_addr();
+    let state = ClusterClient::connect(&ConnectOptions::new([format!("http://{address}")])).await.unwrap();
+    state.create(&keys::user("u"), &user()).await.unwrap();
+    state.create(&keys::bucket("before"), &bucket("before")).await.unwrap();
+    let directory = EtcdDirectory::start(state.clone()).await.unwrap();
+    assert!(directory.create_bucket(&bucket("after")).await.unwrap().is_none());
+    assert!(directory.create_bucket(&bucket("gone")).await.unwrap().is_none());
+    assert!(directory.delete_bucket(&bucket("gone")).await.unwrap());
+    assert!(directory.bucket("none").await.unwrap().is_none());
+    // The watch may need a moment to bring it.
+    while lock(&directory.copy).records.len() != 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    server.shutdown().await;
+    let begun = Instant::now();
+    assert_eq!(directory.bucket("before").await.unwrap(), Some(bucket("before")));
+    for _ in 0..100 {
+        assert_eq!(directory.bucket("after").await.unwrap(), Some(bucket("after")));
+        assert_eq!(directory.user("u").await.unwrap(), Some(user()));
+        assert_eq!(directory.buckets().await.unwrap().len(), 2);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "not every read waits for cluster state");
+    for name in ["none", "gone"] {
+        assert!(matches!(directory.bucket(name).await, Err(DirectoryError::Unavailable(_))), "who knows?");
+    }
+
+    let server = EmbeddedServer::start(address, temporary.path(), None).await.unwrap();
+    while directory.bucket("none").await.is_err() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let other = ClusterClient::connect(&ConnectOptions::new([format!("http://{address}")])).await.unwrap();
+    other.create(&keys::bucket("late"), &bucket("late")).await.unwrap();
+    assert_eq!(directory.bucket("late").await.unwrap(), Some(bucket("late")), "it is asked again");
+    server.shutdown().await;
+}
