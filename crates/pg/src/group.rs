@@ -487,10 +487,7 @@ impl Pg {
                 let text = format!("{} could not repair a damaged block: {cause}", self.me);
                 return self.warn(text);
             }
-            Submission::Mend { tag, .. } => {
-                self.warn(format!("{} could not repair its copy of an object: {cause}", self.me));
-                return self.mended(tag, view);
-            }
+            Submission::Mend { .. } => return self.mend_failed(cause, view),
             Submission::Purge => return self.removed(view),
             Submission::Write { version } => {
                 self.abandon(version);

@@ -492,7 +492,20 @@ impl Pg {
         }
     }
 
-    /// A part of this primary's copy is durable, or the store did not take it.
+    /// The store did not take a part, so the copy may be torn: another member must lead and fill
+    /// this one.
+    pub(crate) fn mend_failed(&mut self, cause: &str, view: &impl ObjectView) {
+        self.warn(format!("{} could not repair its copy of an object: {cause}", self.me));
+        self.promises.is_incomplete = true;
+        let note = self.own_change(vec![incomplete()]);
+        self.submit(Submission::Repair, note);
+        if self.is_primary() {
+            self.restart_peering();
+        }
+        self.advance(view);
+    }
+
+    /// All parts of this primary's copy are durable.
     pub(crate) fn mended(&mut self, tag: u64, view: &impl ObjectView) {
         let Some(scrub) = &mut self.scrub else { return };
         let Some((object, _)) = scrub.round_by_tag(tag) else { return };
