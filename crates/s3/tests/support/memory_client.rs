@@ -216,6 +216,9 @@ fn apply(object: &mut MemoryObject, mutation: &Mutation, payload: &mut Bytes) ->
         Mutation::Zero { .. } | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => {
             return Err(invalid("the gateway zeroes, cuts and clones nothing"));
         }
+        Mutation::SetVersion { .. } | Mutation::ResetLog { .. } => {
+            return Err(invalid("only members send this to each other"));
+        }
         Mutation::Create | Mutation::Remove => {}
         Mutation::OmapSet { key, value } => drop(object.omap.insert(key.clone(), value.clone())),
         Mutation::OmapRemove { key } => drop(object.omap.remove(key)),
