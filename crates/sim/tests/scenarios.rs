@@ -10,7 +10,14 @@ const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
 
 fn three_osds() -> Script {
-    Script::new(Options::scripted(3))
+    with_leases(Options::scripted(3))
+}
+
+/// An active group whose primary reads under leases.
+fn with_leases(options: Options) -> Script {
+    let mut script = Script::new(options);
+    script.run_for(SECOND);
+    script
 }
 
 /// Writes and waits for the answer.
@@ -91,7 +98,7 @@ fn a_primary_dies_between_prepare_and_commit() {
 
 #[test]
 fn a_group_shrinks_to_one_and_its_members_swap() {
-    let mut script = Script::new(Options { min_size: 1, ..Options::scripted(3) });
+    let mut script = with_leases(Options { min_size: 1, ..Options::scripted(3) });
     written(&mut script, 0, 1);
     script.kill(1);
     script.kill(2);
@@ -151,7 +158,7 @@ fn a_pause_longer_than_a_lease_serves_no_stale_read() {
 fn clocks_that_drift_to_the_limit_serve_no_stale_read() {
     // The old primary's clock is slow, the others' are fast: its leases last longest for it.
     for rates in [[955_000, 1_045_000, 1_045_000], [1_045_000, 955_000, 955_000]] {
-        let mut script = Script::new(Options { clock_rates: rates.to_vec(), ..Options::scripted(3) });
+        let mut script = with_leases(Options { clock_rates: rates.to_vec(), ..Options::scripted(3) });
         written(&mut script, 0, 1);
         // By then it holds leases.
         script.run_for(SECOND);
