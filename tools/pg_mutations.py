@@ -6,7 +6,7 @@ which seed of the simulator notices it first.
     tools/pg_mutations.py lease tail  # those whose names contain one of the words
 
 All seeds must pass without a bug, and one of them must fail with each. Scenarios that notice a bug
-are named too. Copy and builds are in CARGO_TARGET_DIR/pg-mutations or ./target/pg-mutations.
+are named too. The copy is in CARGO_TARGET_DIR/pg-mutations or ./target/pg-mutations.
 """
 
 import os
@@ -171,12 +171,12 @@ def run(tree: Path, environment):
 def main():
     words = sys.argv[1:]
     chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation[0] for word in words)]
-    place = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "pg-mutations"
-    tree = place / "tree"
-    # Apart, so that nobody takes a group with a bug for the one that was built last.
-    environment = dict(os.environ, CARGO_TARGET_DIR=str(place / "build"), CARGO_INCREMENTAL="1",
-                       CARGO_PROFILE_RELEASE_DEBUG="false", CARGO_PROFILE_RELEASE_OPT_LEVEL="1", ATOLL_SIM_RUNS=str(SEEDS), ATOLL_SIM_ONCE="1",
-                       ATOLL_SIM_FAILURES="1", RUST_BACKTRACE="0")
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    tree = target / "pg-mutations"
+    # Crates of others are shared with the usual build. The copy's own have another path, so cargo
+    # keeps them apart.
+    environment = dict(os.environ, CARGO_TARGET_DIR=str(target), CARGO_INCREMENTAL="1", ATOLL_SIM_RUNS=str(SEEDS),
+                       ATOLL_SIM_ONCE="1", ATOLL_SIM_FAILURES="1", RUST_BACKTRACE="0")
     copy_of_the_tree(tree)
     if not words:
         passed, noticed = run(tree, dict(environment, ATOLL_SIM_RUNS="400"))
