@@ -325,3 +325,28 @@ fn a_filling_that_is_refused_in_part_begins_anew() {
     let world = script.finish();
     assert!(world.statistics.learners > before, "it was filled once more");
 }
+
+#[test]
+fn an_old_record_that_arrives_late_lowers_no_promise() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // It takes over and is cut off before it hears that it did; the others go on without it.
+    script.kill(0);
+    script.run_while("nobody took over", |world| world.primary() == 0);
+    let taker = script.primary();
+    let epoch = script.cluster.record.epoch;
+    assert!(script.epoch_at(taker) < Some(epoch), "the record is still on its way");
+    script.keep_from_state(taker, 40 * SECOND);
+    script.cut_off(taker, 6 * SECOND);
+    script.restart(0);
+    script.run_while("it was not replaced", |world| world.primary() == taker);
+    script.run_while("it was not filled", |world| {
+        let record = &world.cluster.record;
+        record.members.len() < 3 || record.activated_epoch != record.epoch
+    });
+    assert!(script.epoch_at(taker) < Some(epoch), "it has heard of nothing");
+    script.run_until(script.members[taker].state_blocked_until + SECOND);
+    written(&mut script, 0, 2);
+    holds(&mut script, 0, 2);
+    script.finish();
+}
