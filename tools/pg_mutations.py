@@ -32,6 +32,8 @@ MUTATIONS = [
      "if self.state != PgState::Active {\n            return;\n        }\n        let mut any_done",
      "if self.state == PgState::Member {\n            return;\n        }\n        let mut any_done"),
     ("a write goes on after a refused one", "client_requests.rs", "|| self.history_broken.is_some()", ""),
+    ("scrubs go on after a refused write", "group.rs",
+     "self.scrub = None;\n        // What follows cannot", "// What follows cannot"),
     ("a refused write stays in flight", "group.rs", "self.abandon(version);", "let _ = version;"),
     ("a gap in the history taken", "group.rs", "version.sequence == self.last_sequence + 1 &&", "version.sequence > 0 &&"),
     ("writes not held back while an object is copied", "client_requests.rs",
