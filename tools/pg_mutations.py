@@ -34,6 +34,8 @@ MUTATIONS = [
     ("a write goes on after a refused one", "client_requests.rs", "|| self.history_broken.is_some()", ""),
     ("scrubs go on after a refused write", "group.rs",
      "self.scrub = None;\n        // What follows cannot", "// What follows cannot"),
+    ("scrubs begin after a refused write", "scrub.rs",
+     "self.state == PgState::Active && self.history_broken.is_none();", "self.state == PgState::Active;"),
     ("a refused write stays in flight", "group.rs", "self.abandon(version);", "let _ = version;"),
     ("a gap in the history taken", "group.rs", "version.sequence == self.last_sequence + 1 &&", "version.sequence > 0 &&"),
     ("writes not held back while an object is copied", "client_requests.rs",
