@@ -6,7 +6,7 @@ which seed of the simulator notices it first.
     tools/pg_mutations.py lease tail  # those whose names contain one of the words
 
 All seeds must pass without a bug, and one of them must fail with each. Scenarios that notice a bug
-are named too. Copy and builds are in CARGO_TARGET_DIR/pg-mutations or ./target/pg-mutations.
+are named too. The copy is in CARGO_TARGET_DIR/pg-mutations or ./target/pg-mutations.
 """
 
 import os
@@ -32,6 +32,10 @@ MUTATIONS = [
      "if self.state != PgState::Active {\n            return;\n        }\n        let mut any_done",
      "if self.state == PgState::Member {\n            return;\n        }\n        let mut any_done"),
     ("a write goes on after a refused one", "client_requests.rs", "|| self.history_broken.is_some()", ""),
+    ("scrubs go on after a refused write", "group.rs",
+     "self.scrub = None;\n        // What follows cannot", "// What follows cannot"),
+    ("scrubs begin after a refused write", "scrub.rs",
+     "self.state == PgState::Active && self.history_broken.is_none();", "self.state == PgState::Active;"),
     ("a refused write stays in flight", "group.rs", "self.abandon(version);", "let _ = version;"),
     ("a gap in the history taken", "group.rs", "version.sequence == self.last_sequence + 1 &&", "version.sequence > 0 &&"),
     ("writes not held back while an object is copied", "client_requests.rs",
@@ -87,7 +91,9 @@ MUTATIONS = [
      "if self.record.activated_epoch != self.record.epoch {\n            return self.propose_activation(view);\n        }",
      "if self.record.activated_epoch != self.record.epoch {\n            self.propose_activation(view);\n        }"),
     ("peers under an epoch of another life", "membership.rs",
-     "if all_usable && self.membership.proposed == Some(self.record.epoch) {", "if all_usable {"),
+     "if all_usable && is_current && self.membership.proposed == Some(self.record.epoch) {", "if all_usable && is_current {"),
+    ("promises lowered by old records", "membership.rs",
+     "let is_current = self.promises.epoch <= self.record.epoch;", "let is_current = true;"),
     ("retries not recognised after a take-over", "peering.rs",
      "self.retries.record(request, Ok(()), entry.version);", "let _ = request;"),
     ("what was in flight survives another primary", "promises.rs", "self.disown_in_flight();", ""),
@@ -171,12 +177,12 @@ def run(tree: Path, environment):
 def main():
     words = sys.argv[1:]
     chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation[0] for word in words)]
-    place = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "pg-mutations"
-    tree = place / "tree"
-    # Apart, so that nobody takes a group with a bug for the one that was built last.
-    environment = dict(os.environ, CARGO_TARGET_DIR=str(place / "build"), CARGO_INCREMENTAL="1",
-                       CARGO_PROFILE_RELEASE_DEBUG="false", CARGO_PROFILE_RELEASE_OPT_LEVEL="1", ATOLL_SIM_RUNS=str(SEEDS), ATOLL_SIM_ONCE="1",
-                       ATOLL_SIM_FAILURES="1", RUST_BACKTRACE="0")
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    tree = target / "pg-mutations"
+    # Crates of others are shared with the usual build. The copy's own have another path, so cargo
+    # keeps them apart.
+    environment = dict(os.environ, CARGO_TARGET_DIR=str(target), CARGO_INCREMENTAL="1", ATOLL_SIM_RUNS=str(SEEDS),
+                       ATOLL_SIM_ONCE="1", ATOLL_SIM_FAILURES="1", RUST_BACKTRACE="0")
     copy_of_the_tree(tree)
     if not words:
         passed, noticed = run(tree, dict(environment, ATOLL_SIM_RUNS="400"))

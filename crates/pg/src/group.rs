@@ -498,6 +498,8 @@ impl Pg {
             Submission::Sync { from, .. } => from,
             Submission::Promise { .. } => self.promises.asked_by.unwrap_or(self.me),
         };
+        // Copies may differ by what was not taken, which is no damage.
+        self.scrub = None;
         // What follows cannot be taken either: the store refuses a gap.
         self.last_sequence = view.head(self.id).sequence;
         if self.history_broken.replace(leader).is_none() {

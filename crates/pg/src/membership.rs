@@ -133,7 +133,9 @@ impl Pg {
             PgState::Member => self.state = PgState::Inactive,
             _ => {}
         }
-        if all_usable && self.membership.proposed == Some(self.record.epoch) {
+        // A promise of more: cluster state has gone on, and its records come one after the other.
+        let is_current = self.promises.epoch <= self.record.epoch;
+        if all_usable && is_current && self.membership.proposed == Some(self.record.epoch) {
             return self.peer(view);
         }
         self.propose_without_lost(view);

@@ -121,7 +121,8 @@ impl Pg {
     /// comes as [`Action::ScrubDone`], unless the configuration changes before or somebody is to be
     /// filled.
     pub fn start_scrub(&mut self, is_deep: bool) -> bool {
-        if self.state != PgState::Active || self.learners.are_any() || self.is_scrubbing() {
+        let has_whole_history = self.state == PgState::Active && self.history_broken.is_none();
+        if !has_whole_history || self.learners.are_any() || self.is_scrubbing() {
             return false;
         }
         self.scrub = Some(Scrub {

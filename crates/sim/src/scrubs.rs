@@ -44,6 +44,9 @@ impl World {
     pub fn scrub_is_over(&mut self) -> bool {
         let primary = self.primary();
         if self.last_scrub.is_none() {
+            if self.members[primary].pg.as_ref().is_none_or(atoll_pg::Pg::is_scrubbing) {
+                return false;
+            }
             let rotten = (0..self.options.objects + 1).filter(|index| self.rot(*index)).count() as u64;
             self.last_scrub = Some(LastScrub { rotten, report: None });
         }

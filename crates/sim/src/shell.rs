@@ -7,6 +7,7 @@ use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, Token};
 use atoll_wire::Message;
 
 use crate::state::{PG, name};
+use crate::store::clone_source;
 use crate::view::View;
 use crate::world::{Event, Member, SILENCE, TICK, World, osd};
 
@@ -213,6 +214,11 @@ impl World {
             let member = &mut self.members[at];
             let view = View { store: &member.store, leases: &member.leases, now_ms };
             return member.pg.as_mut().unwrap().submit_failed(token, "it says so", &view);
+        }
+        if let Some(source) = clone_source(&transaction.mutations)
+            && self.damaged.contains(source)
+        {
+            self.damaged.insert(transaction.object.clone());
         }
         let head = self.members[at].store.visible.head;
         let cuts = |mutation: &Mutation| matches!(mutation, Mutation::ResetLog { head: to } if *to < head);

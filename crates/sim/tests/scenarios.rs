@@ -10,7 +10,14 @@ const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
 
 fn three_osds() -> Script {
-    Script::new(Options::scripted(3))
+    with_leases(Options::scripted(3))
+}
+
+/// An active group whose primary reads under leases.
+fn with_leases(options: Options) -> Script {
+    let mut script = Script::new(options);
+    script.run_for(SECOND);
+    script
 }
 
 /// Writes and waits for the answer.
@@ -91,7 +98,7 @@ fn a_primary_dies_between_prepare_and_commit() {
 
 #[test]
 fn a_group_shrinks_to_one_and_its_members_swap() {
-    let mut script = Script::new(Options { min_size: 1, ..Options::scripted(3) });
+    let mut script = with_leases(Options { min_size: 1, ..Options::scripted(3) });
     written(&mut script, 0, 1);
     script.kill(1);
     script.kill(2);
@@ -151,7 +158,7 @@ fn a_pause_longer_than_a_lease_serves_no_stale_read() {
 fn clocks_that_drift_to_the_limit_serve_no_stale_read() {
     // The old primary's clock is slow, the others' are fast: its leases last longest for it.
     for rates in [[955_000, 1_045_000, 1_045_000], [1_045_000, 955_000, 955_000]] {
-        let mut script = Script::new(Options { clock_rates: rates.to_vec(), ..Options::scripted(3) });
+        let mut script = with_leases(Options { clock_rates: rates.to_vec(), ..Options::scripted(3) });
         written(&mut script, 0, 1);
         // By then it holds leases.
         script.run_for(SECOND);
@@ -317,4 +324,29 @@ fn a_filling_that_is_refused_in_part_begins_anew() {
     let before = script.statistics.learners;
     let world = script.finish();
     assert!(world.statistics.learners > before, "it was filled once more");
+}
+
+#[test]
+fn an_old_record_that_arrives_late_lowers_no_promise() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // It takes over and is cut off before it hears that it did; the others go on without it.
+    script.kill(0);
+    script.run_while("nobody took over", |world| world.primary() == 0);
+    let taker = script.primary();
+    let epoch = script.cluster.record.epoch;
+    assert!(script.epoch_at(taker) < Some(epoch), "the record is still on its way");
+    script.keep_from_state(taker, 40 * SECOND);
+    script.cut_off(taker, 6 * SECOND);
+    script.restart(0);
+    script.run_while("it was not replaced", |world| world.primary() == taker);
+    script.run_while("it was not filled", |world| {
+        let record = &world.cluster.record;
+        record.members.len() < 3 || record.activated_epoch != record.epoch
+    });
+    assert!(script.epoch_at(taker) < Some(epoch), "it has heard of nothing");
+    script.run_until(script.members[taker].state_blocked_until + SECOND);
+    written(&mut script, 0, 2);
+    holds(&mut script, 0, 2);
+    script.finish();
 }
