@@ -45,7 +45,7 @@ async fn the_death_of_one_member_is_survived() {
     let start = client.put("/k", &0).await.unwrap();
     let mut watch = client.watch_prefix("/k", start);
     // Each member in turn, so the leader is among them.
-    for round in 0..3usize {
+    for (round, (client_port, peer)) in ports.iter().enumerate() {
         members.0[round].kill().unwrap();
         members.0[round].wait().unwrap();
         // A client that starts now does not care either.
@@ -63,9 +63,8 @@ async fn the_death_of_one_member_is_survived() {
             assert_eq!(writer.get::<usize>("/k").await.unwrap().unwrap().0, value);
         }
         let own = directory.path().join(format!("m{round}"));
-        let (client_port, peer) = ports[round];
         let mut command =
-            etcd_process(&format!("m{round}"), &own, &url(client_port), &url(peer), &names.join(","));
+            etcd_process(&format!("m{round}"), &own, &url(*client_port), &url(*peer), &names.join(","));
         members.0[round] = command.spawn().unwrap();
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
