@@ -89,6 +89,22 @@ def scenario(test):
         errors = load.blocks.error_texts + load.objects.errors
         expect(not errors, f"{len(errors)} errors, such as\n" + "\n".join(errors[:5]))
         note(f"{load.blocks.acked} block writes, {load.blocks.reads} reads, {len(load.objects.ack_times)} PUTs")
+    for name in osds:
+        with test.step(f"kill -9 {name}, which nobody restarts: writes go on without it") as note:
+            time.sleep(5)  # Whatever was killed before is a member again.
+            supervisor = cluster.process_ids()["supervisor"]
+            os.kill(supervisor, signal.SIGSTOP)
+            try:
+                killed = time.monotonic()
+                pid = cluster.kill(name)
+                load.goes_on(500, 20)
+                stall = load.blocks.first_silence(killed)
+                note(f"NBD writes stalled {stall:.2f} s, PUTs {load.put_stall(killed):.2f} s")
+                expect(stall < STALL_SECONDS_MAX, f"stalled for {stall:.1f} s")
+            finally:
+                os.kill(supervisor, signal.SIGCONT)
+            cluster.restarted(name, pid)
+            load.no_wrong_byte()
     with test.step("two OSDs killed at once") as note:
         killed = time.monotonic()
         pids = {name: cluster.kill(name) for name in osds[:2]}
