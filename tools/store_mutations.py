@@ -23,10 +23,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("crates/store/src")
 MEMORY_BYTES = 14 << 30
-RUN_SECONDS = 300
+RUN_SECONDS = 900
 TEST = "cargo test --release -q -p atoll-store --lib --test store --no-fail-fast".split()
 # Short histories first: what they notice need not be looked for by the random ones.
-STAGES = [["--", "directed::", "regressions::", "little_memory::", "metadata::"], []]
+STAGES = [["--", "directed::", "regressions::", "little_memory::", "metadata::", "full_of_metadata_pages"], []]
 
 # Name of the bug, file, what stands there, what stands there instead.
 MUTATIONS = [
@@ -67,7 +67,9 @@ MUTATIONS = [
      "incarnation != 0 && header.head.sequence == sequence"),
     ("records of the last lap replayed", "recovery.rs",
      "header.head.incarnation == incarnation && header.head.sequence == sequence",
-     "header.head.incarnation == incarnation && sequence != 0"),
+     # A lap has 240 of the records that the test writes. What takes any record goes round for ever.
+     "header.head.incarnation == incarnation\n"
+     "        && (header.head.sequence == sequence || header.head.sequence + 240 == sequence && position > 0)"),
     ("generation in records ignored", "recovery.rs",
      "let denies_superblock = head.generation > superblock.generation;", "let denies_superblock = false;"),
     ("durable-through in records ignored", "recovery.rs",
