@@ -28,18 +28,14 @@ MUTATIONS = [
     # Writes.
     ("acknowledged before all members have it", "client_requests.rs",
      "is_some_and(|write| write.missing.is_empty())", "is_some_and(|write| write.missing.len() <= 1)"),
-    ("acknowledged while a member is away", "client_requests.rs",
-     "if self.state != PgState::Active {\n            return;\n        }\n        let mut any_done",
-     "if self.state == PgState::Member {\n            return;\n        }\n        let mut any_done"),
     ("a write goes on after a refused one", "client_requests.rs", "|| self.history_broken.is_some()", ""),
     ("scrubs go on after a refused write", "group.rs",
      "self.scrub = None;\n        // What follows cannot", "// What follows cannot"),
     ("scrubs begin after a refused write", "scrub.rs",
      "self.state == PgState::Active && self.history_broken.is_none();", "self.state == PgState::Active;"),
     ("a refused write stays in flight", "group.rs", "self.abandon(version);", "let _ = version;"),
-    ("a gap in the history taken", "group.rs", "version.sequence == self.last_sequence + 1 &&", "version.sequence > 0 &&"),
     ("writes not held back while an object is copied", "client_requests.rs",
-     "|| self.learners.are_copying(&request.object);", "|| false;"),
+     "|| self.learners.are_copying(&request.object)", ""),
     # Reads.
     ("reads without a lease", "client_requests.rs",
      "view.now_ms() < view.lease_held_until_ms(*member))", "view.now_ms() < view.lease_held_until_ms(*member) || true)"),
@@ -184,6 +180,10 @@ def main():
     environment = dict(os.environ, CARGO_TARGET_DIR=str(target), CARGO_INCREMENTAL="1", ATOLL_SIM_RUNS=str(SEEDS),
                        ATOLL_SIM_ONCE="1", ATOLL_SIM_FAILURES="1", RUST_BACKTRACE="0")
     copy_of_the_tree(tree)
+    for name, file, pattern, _ in chosen:
+        count = (tree / SOURCE / file).read_text().count(pattern)
+        if count != 1:
+            sys.exit(f"{name}: {file} has {count} places like this: {pattern}")
     if not words:
         passed, noticed = run(tree, dict(environment, ATOLL_SIM_RUNS="400"))
         if not passed:
@@ -192,8 +192,6 @@ def main():
     for name, file, pattern, replacement in chosen:
         path = tree / SOURCE / file
         sound = path.read_text()
-        if sound.count(pattern) != 1:
-            sys.exit(f"{name}: {file} has {sound.count(pattern)} places like this: {pattern}")
         path.write_text(sound.replace(pattern, replacement))
         started = time.monotonic()
         passed, noticed = run(tree, environment)
