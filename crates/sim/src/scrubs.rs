@@ -76,6 +76,14 @@ impl World {
         let members = &self.cluster.record.members;
         let chosen = members[self.random.below(members.len() as u64) as usize];
         let (kind, object) = (self.random.below(6), name(&format!("object{index}")));
+        // Blocks that rotted during the run may be bad on one member already. Were another copy to
+        // rot, too, there might be no good one left.
+        let is_damaged = |member: &atoll_base::OsdId| {
+            self.members[member.0 as usize - 1].store.damaged_objects().contains(&&object)
+        };
+        if members.iter().any(|member| *member != chosen && is_damaged(member)) {
+            return false;
+        }
         self.note("rot", &[chosen.0.into(), index, kind]);
         let store = &mut self.members[chosen.0 as usize - 1].store;
         if kind == 0 {

@@ -277,7 +277,7 @@ async fn repeat<R, F: Future<Output = Result<R, etcd_client::Error>>>(
 ) -> Result<R, ClusterError> {
     let begun = tokio::time::Instant::now();
     let mut pause = FIRST_PAUSE;
-    let mut distrusted = 0;
+    let (mut distrusted, mut advised) = (0, None);
     loop {
         let (fate, cause) = match tokio::time::timeout(options.request_timeout, attempt()).await {
             Ok(Ok(response)) => return Ok(response),
@@ -288,7 +288,7 @@ async fn repeat<R, F: Future<Output = Result<R, etcd_client::Error>>>(
         let operation = operation.to_owned();
         if let Some(advice) = tls::advice(&cause, &options.endpoints).filter(|_| fate != Fate::Refused) {
             // Another endpoint may be set up rightly; if none is, waiting does not help.
-            distrusted += 1;
+            (distrusted, advised) = (distrusted + 1, Some(advice));
             if distrusted > 2 * options.endpoints.len() {
                 return Err(ClusterError::Tls { endpoints, cause, advice });
             }
@@ -310,7 +310,8 @@ async fn repeat<R, F: Future<Output = Result<R, etcd_client::Error>>>(
             Fate::Unknown | Fate::NotSent => {}
         }
         if begun.elapsed() + pause > options.request_timeout * 3 {
-            return Err(match tls::advice_after_all(&cause, &options.endpoints) {
+            // A server's alert is now and then lost with the connection, so one that came says more.
+            return Err(match advised.or_else(|| tls::advice_after_all(&cause, &options.endpoints)) {
                 Some(advice) => ClusterError::Tls { endpoints, cause, advice },
                 None => ClusterError::Unreachable { endpoints, operation, cause },
             });
@@ -346,4 +347,26 @@ fn encode<T: Serialize>(key: &str, value: &T) -> Result<Vec<u8>, ClusterError> {
 fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, ClusterError> {
     serde_json::from_slice(value)
         .map_err(|error| ClusterError::Decode { key: key.to_owned(), cause: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that wants another certificate answers with an alert or, as often, only hangs up.
+    #[tokio::test]
+    async fn an_alert_is_not_forgotten_when_later_attempts_are_only_cut_off() {
+        let mut options = ConnectOptions::new(["https://127.0.0.1:1"]);
+        options.request_timeout = Duration::from_millis(50);
+        for alert_first in [true, false] {
+            let attempts = std::sync::atomic::AtomicUsize::new(0);
+            let result = repeat(&options, "connect", Repeat::Freely, || {
+                let is_first = attempts.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+                let cause = if is_first == alert_first { "fatal alert: BadCertificate" } else { "broken pipe" };
+                async move { Err::<(), _>(etcd_client::Error::from(tonic::Status::unavailable(cause))) }
+            });
+            let error = result.await.unwrap_err().to_string();
+            assert!(error.contains("--etcd-cert"), "{error}");
+        }
+    }
 }
