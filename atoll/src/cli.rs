@@ -348,7 +348,10 @@ pub enum DaemonCommand {
 #[derive(Subcommand)]
 pub enum ImageCommand {
     /// Make an image; it takes no space until it is written
-    #[command(after_help = "Example:\n  atoll image create --data ./atoll-data disk1 --size 4G")]
+    #[command(after_help = "\
+Examples:
+  atoll image create --data ./atoll-data disk1 --size 4G
+  atoll image create --data ./atoll-data archive1 --size 1T --pool archive")]
     Create {
         #[command(flatten)]
         output: OutputArguments,
@@ -357,6 +360,9 @@ pub enum ImageCommand {
         /// Such as 512M, 4G, 1T
         #[arg(long, value_parser = parse_size_bytes)]
         size: u64,
+        /// The pool that holds its data; 'atoll pool ls' names them
+        #[arg(long, default_value = atoll_supervisor::POOL_IMAGES)]
+        pool: String,
     },
     /// List images
     Ls(OutputArguments),

@@ -90,7 +90,9 @@ def pools(test, cluster):
         expect(cluster.json("pool", "set", "extra", "device_class", "any")["device_class"] is None, "a class is left")
         cluster.cli("pool", "set", "extra", "name", "more")
         expect("more" in cluster.cli("pool", "ls").stdout, "it has its old name")
-        note(refused(cluster, "pool", "set", "more", "pg_num", "32", words=["cannot be changed yet"]))
+        note(refused(cluster, "pool", "set", "more", "pg_num", "8", words=["do not merge"]))
+        expect(cluster.json("pool", "set", "more", "pg_num", "32")["pg_num"] == 32, "it was not changed")
+        expect(len(cluster.json("pg", "ls", "--pool", "more")) == 32, "groups are missing")
     with test.step("wrong values are refused, and say what would be right"):
         refused(cluster, "pool", "create", "more", words=["already"])
         refused(cluster, "pool", "create", "odd", "--pg-num", "48", words=["power of two"])

@@ -261,7 +261,7 @@ def damaged_and_foreign(test, encrypted):
 
 
 def whole_cluster(test):
-    cluster = test.cluster("up", osds=1, osd_size="1G")
+    cluster = test.cluster("up", osds=3, osd_size="1G")
     with test.step("atoll up --encrypt-at-rest: the device file is a volume, and a new one in its place is, too") as note:
         test.run(*cluster.up_command("--encrypt-at-rest", "--detach"), env=cluster.environment())
         fill(cluster)
@@ -276,6 +276,7 @@ def whole_cluster(test):
         cluster.down()
         device.unlink()
         cluster.up()
+        compare(cluster)
         cluster.down()
         test.run("cryptsetup", "isLuks", device)
         expect(stat.S_IMODE((device.parent / "at-rest.json").stat().st_mode) == 0o600, "others may read it")

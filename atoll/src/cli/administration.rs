@@ -206,7 +206,7 @@ pub enum PoolKeyArgument {
     FailureDomain,
     /// ssd, hdd, ... or 'any'
     DeviceClass,
-    /// Number of placement groups (cannot be changed yet)
+    /// Number of placement groups, a power of two; it can only grow
     PgNum,
 }
 
@@ -221,6 +221,7 @@ pub enum PoolCommand {
 Examples:
   atoll pool set archive size 2
   atoll pool set archive failure_domain rack
+  atoll pool set archive pg_num 128
   atoll pool set archive device_class any")]
     Set {
         #[command(flatten)]

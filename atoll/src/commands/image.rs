@@ -14,7 +14,6 @@ use super::{OpenCluster, print_json, print_table, tokio_runtime};
 use crate::cli::{DataArgument, ImageCommand, OutputArguments};
 
 const TIMEOUT_MS: u64 = 60_000;
-const POOL: &str = atoll_supervisor::POOL_IMAGES;
 
 /// What commands that touch an image's data need: both runtimes and the client.
 pub(super) struct ImageAccess {
@@ -60,7 +59,7 @@ pub(super) fn progress_bar(what: &'static str) -> impl Fn(u64, u64) {
 /// Runs an image command.
 pub fn run(command: ImageCommand) -> anyhow::Result<()> {
     match command {
-        ImageCommand::Create { output, name, size } => create(&output, &name, size),
+        ImageCommand::Create { output, name, size, pool } => create(&output, &name, size, &pool),
         ImageCommand::Ls(output) => list(&output),
         ImageCommand::Info { output, name } => info(&output, &name),
         ImageCommand::Resize { output, name, size, allow_shrink } => {
@@ -98,13 +97,14 @@ impl ImageAccess {
     }
 }
 
-fn create(output: &OutputArguments, name: &str, size_bytes: u64) -> anyhow::Result<()> {
+fn create(output: &OutputArguments, name: &str, size_bytes: u64, pool: &str) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
     let record = tokio_runtime()?.block_on(async {
         let state = open.connect().await?;
         let pools = state.list::<atoll_base::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
-        let pool = pools.entries.iter().find(|(_, pool, _)| pool.name == POOL);
-        let pool = pool.ok_or_else(|| anyhow::anyhow!("there is no pool '{POOL}'"))?.1.id;
+        let found = pools.entries.iter().find(|(_, found, _)| found.name == pool);
+        let found = found.ok_or_else(|| anyhow::anyhow!("there is no pool '{pool}'; see 'atoll pool ls'"))?;
+        let pool = found.1.id;
         let admin = ImageAdmin::new(state, open.keys()?);
         anyhow::Ok(admin.create(name, size_bytes, pool).await?)
     })?;

@@ -4,7 +4,6 @@ use anyhow::Context;
 use atoll_base::{ObjectName, OsdId, PgId};
 use atoll_cluster::MapWatch;
 use atoll_coordinator::{GroupState, GroupStatus, statuses};
-use atoll_placement::pg_of_object;
 use serde_json::{Value, json};
 
 use super::{OpenCluster, print_json, print_table, tokio_runtime};
@@ -133,7 +132,7 @@ fn find_pool<'a>(
 fn map_object(output: &OutputArguments, object: &ObjectName, pool: &str) -> anyhow::Result<()> {
     let map = read_map(output)?;
     let pool = find_pool(&map, pool)?;
-    let pg = pg_of_object(pool.id, object, pool.pg_num);
+    let pg = pool.pg_of_object(object, |pg| map.pgs.contains_key(&pg));
     let group = statuses(&map).into_iter().find(|group| group.pg == pg);
     let group = group.with_context(|| format!("the placement group {pg} was not made yet; see 'atoll health'"))?;
     if output.json {

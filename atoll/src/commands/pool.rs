@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{OpenCluster, print_json, print_table, tokio_runtime};
 use crate::cli::{FailureDomainArgument, OutputArguments, PoolCommand, PoolCreateArguments, PoolKeyArgument};
 
-/// How long to wait for the coordinator to make a new pool's groups.
+/// How long to wait for a pool's new groups, made by the coordinator or split off.
 const GROUPS_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a command about pools.
@@ -87,14 +87,8 @@ fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
     };
     let (pool, made) = connected(&arguments.output, async |state| {
         let pool = pools::create(&state, &new).await?;
-        let deadline = Instant::now() + GROUPS_PATIENCE;
-        loop {
-            let made = state.list_raw(&keys::pgs_of_pool(pool.id)).await?.entries.len();
-            if made >= pool.pg_num as usize || Instant::now() > deadline {
-                return Ok((pool, made));
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let made = wait_for_groups(&state, &pool).await?;
+        Ok((pool, made))
     })?;
     print_pool(&arguments.output, &pool, "made")?;
     if made < pool.pg_num as usize {
@@ -108,23 +102,44 @@ fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
 }
 
 fn set(output: &OutputArguments, name: &str, key: PoolKeyArgument, value: &str) -> anyhow::Result<()> {
-    let number = || value.parse().map_err(|_| anyhow::anyhow!("'{value}' is not a number of copies, such as 3"));
+    let number = || value.parse().map_err(|_| anyhow::anyhow!("'{value}' is not a number, such as 4"));
     let change = match key {
         PoolKeyArgument::Name => PoolChange::Name(value.into()),
         PoolKeyArgument::Size => PoolChange::Size(number()?),
         PoolKeyArgument::MinSize => PoolChange::MinSize(number()?),
         PoolKeyArgument::FailureDomain => PoolChange::FailureDomain(failure_domain(value)?),
         PoolKeyArgument::DeviceClass => PoolChange::DeviceClass((value != "any").then(|| value.into())),
-        PoolKeyArgument::PgNum => bail!(
-            "the number of placement groups cannot be changed yet: it is chosen when the pool is made; make another \
-             pool with 'atoll pool create --pg-num' and move the data there"
-        ),
+        PoolKeyArgument::PgNum => PoolChange::PgNum(number()?),
     };
     if key == PoolKeyArgument::Name && is_built_in(name) {
         bail!("the pool '{name}' is found by its name and keeps it");
     }
-    let pool = connected(output, async |state| Ok(pools::change(&state, name, &change).await?))?;
-    print_pool(output, &pool, "changed")
+    let (pool, made) = connected(output, async |state| {
+        let pool = pools::change(&state, name, &change).await?;
+        let made = wait_for_groups(&state, &pool).await?;
+        Ok((pool, made))
+    })?;
+    print_pool(output, &pool, "changed")?;
+    if made < pool.pg_num as usize {
+        eprintln!(
+            "atoll: {made} of {} placement groups are there so far; each group is split when it is active \
+             ('atoll health' says what keeps it from that)",
+            pool.pg_num
+        );
+    }
+    Ok(())
+}
+
+/// Waits for a while until all groups of a pool are there; returns how many are.
+async fn wait_for_groups(state: &ClusterClient, pool: &PoolRecord) -> anyhow::Result<usize> {
+    let deadline = Instant::now() + GROUPS_PATIENCE;
+    loop {
+        let made = state.list_raw(&keys::pgs_of_pool(pool.id)).await?.entries.len();
+        if made >= pool.pg_num as usize || Instant::now() > deadline {
+            return Ok(made);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 fn failure_domain(text: &str) -> anyhow::Result<FailureDomain> {

@@ -13,6 +13,7 @@ pub mod limits;
 pub mod operation;
 pub mod records;
 pub mod size;
+pub mod split;
 
 pub use block::{BLOCK_BYTES, BlockBuffer};
 pub use codec::{CodecError, Reader, Writer};
@@ -48,3 +49,4 @@ impl Crc64 {
         self.0.finalize()
     }
 }
+pub use split::{mix, pg_of_object};

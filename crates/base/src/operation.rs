@@ -100,6 +100,20 @@ pub enum Mutation {
         /// The new head.
         head: Version,
     },
+    /// Makes the group one of `pg_num` of its pool. Objects that are not its own then belong to
+    /// groups that were split off, which begin with the group's history and its own object; groups
+    /// that were split off beyond `pg_num` are undone. Only between members, in the group's own
+    /// object, behind all other mutations.
+    Split {
+        /// If `is_whole`, groups of which it was one until now. Otherwise the groups that the pool
+        /// was made with, for a member that was never told of a split.
+        pg_num_before: u32,
+        /// Groups of which this is one from now on.
+        pg_num: u32,
+        /// Whether the member has all objects, so that the groups split off are whole as well.
+        /// Otherwise nothing is known of them.
+        is_whole: bool,
+    },
 }
 
 /// What must hold for a write to be done at all; otherwise it is refused and nothing changes.
@@ -132,6 +146,11 @@ pub enum Condition {
         name: Bytes,
         /// The generation that the writer holds.
         generation: u64,
+    },
+    /// The group is one of so many: it was not split since the writer looked at the map.
+    PgNum {
+        /// The number of groups.
+        pg_num: u32,
     },
 }
 
@@ -287,7 +306,8 @@ impl Mutation {
             | Mutation::Create
             | Mutation::Remove
             | Mutation::SetVersion { .. }
-            | Mutation::ResetLog { .. } => 0,
+            | Mutation::ResetLog { .. }
+            | Mutation::Split { .. } => 0,
             Mutation::CloneFrom { source } => source.as_str().len(),
             Mutation::OmapSet { key, value } => 2 * key.len() + value.len(),
             Mutation::OmapRemove { key } => 2 * key.len(),
@@ -302,7 +322,7 @@ impl Mutation {
 impl Mutation {
     /// Whether clients may ask for it.
     pub fn is_for_clients(&self) -> bool {
-        !matches!(self, Mutation::SetVersion { .. } | Mutation::ResetLog { .. })
+        !matches!(self, Mutation::SetVersion { .. } | Mutation::ResetLog { .. } | Mutation::Split { .. })
     }
 
     /// The object that it makes a copy of.
@@ -325,7 +345,7 @@ impl WriteRequest {
                 Condition::OmapEquals { key, value } => 32 + key.len() + value.len(),
                 Condition::OmapExists { key } | Condition::OmapAbsent { key } => 32 + key.len(),
                 Condition::NotFenced { name, .. } => 32 + name.len(),
-                Condition::ObjectExists | Condition::ObjectAbsent => 32,
+                Condition::ObjectExists | Condition::ObjectAbsent | Condition::PgNum { .. } => 32,
             })
             .sum();
         let mutations: usize = self.mutations.iter().map(Mutation::control_bytes_bound).sum();
@@ -359,7 +379,10 @@ impl Touched {
             match mutation {
                 Mutation::Write { offset, length, .. } => touched.add_range(*offset, u64::from(*length)),
                 Mutation::Zero { offset, length } => touched.add_range(*offset, *length),
-                Mutation::Create | Mutation::SetVersion { .. } | Mutation::ResetLog { .. } => {}
+                Mutation::Create
+                | Mutation::SetVersion { .. }
+                | Mutation::ResetLog { .. }
+                | Mutation::Split { .. } => {}
                 Mutation::Remove | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => touched.whole = true,
                 Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
                     touched.omap_keys.push(key.clone())

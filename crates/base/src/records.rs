@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Epoch, OsdId, PgId, PoolId};
+use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
+use crate::split::pg_of_object;
 
 /// The format version that this release writes into every record.
 pub const RECORD_FORMAT: u32 = 1;
@@ -134,12 +135,35 @@ pub struct PoolRecord {
     pub name: String,
     /// How it protects objects.
     pub redundancy: Redundancy,
-    /// Number of placement groups, a power of two.
+    /// Number of placement groups that there should be, a power of two.
     pub pg_num: u32,
+    /// The number that the pool was made with; 0 if it has not changed.
+    #[serde(default)]
+    pub pg_num_first: u32,
     /// Where members may sit.
     pub failure_domain: FailureDomain,
     /// Only OSDs of this class, or all.
     pub device_class: Option<String>,
+}
+
+impl PoolRecord {
+    /// The number of placement groups that the pool was made with.
+    pub fn pg_num_first(&self) -> u32 {
+        if self.pg_num_first == 0 { self.pg_num } else { self.pg_num_first }
+    }
+
+    /// The placement group of an object: of those that it could belong to, the one of most groups
+    /// that exists, since groups are split one after the other.
+    pub fn pg_of_object(&self, object: &ObjectName, exists: impl Fn(PgId) -> bool) -> PgId {
+        let mut pg_num = self.pg_num;
+        loop {
+            let pg = pg_of_object(self.id, object, pg_num);
+            if pg_num <= self.pg_num_first() || pg.index < self.pg_num_first() || exists(pg) {
+                return pg;
+            }
+            pg_num /= 2;
+        }
+    }
 }
 
 /// The configuration in force of one placement group. It changes only by compare-and-swap, and
@@ -158,6 +182,10 @@ pub struct PgRecord {
     pub activated_epoch: Epoch,
     /// Members of that epoch's configuration.
     pub last_active_members: Vec<OsdId>,
+    /// Of how many groups of its pool this is one; 0 if it came with the pool and was never
+    /// split, so that it is one of those that the pool was made with.
+    #[serde(default)]
+    pub pg_num: u32,
 }
 
 /// A placement group and its configuration.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_base::records::{FrameMode, PoolRecord};
-use atoll_base::{ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, WriteRequest};
+use atoll_base::{ObjectName, OsdId, PoolId, ReadOutcome, ReadRequest, Refusal, WriteRequest};
 use atoll_cluster::ConnectOptions;
 use atoll_reactor::{LocalRuntime, Stream};
 use atoll_wire::{KeyPair, Link, LinkInput, Message};
@@ -121,23 +121,32 @@ impl LocalClient {
     pub async fn fence(&self, pool: PoolId, name: Bytes, generation: u64) -> Result<(), ClientError> {
         // Without a map after the time limit, the pool is as good as absent.
         self.wait_for_map().await.map_err(|_| ClientError::NoSuchPool(pool))?;
-        let pg_num = {
-            let router = self.0.router.borrow();
-            router.map().pools.get(&pool).ok_or(ClientError::NoSuchPool(pool))?.pg_num
-        };
-        let calls = (0..pg_num).map(|index| {
-            let call = Call::Write(fence_write(&name, generation));
-            self.call(Target::Group(PgId { pool, index }), call)
-        });
-        futures::future::try_join_all(calls).await.map(|_| ())
+        let deadline_ms = self.0.runtime.now_ms() + self.0.config.timeout_ms;
+        loop {
+            let groups = self.0.router.borrow().groups(pool)?;
+            let calls = groups.into_iter().map(|(pg, pg_num)| {
+                let call = Call::Write(fence_write(&name, generation, pg_num));
+                self.call(Target::Group(pg), call)
+            });
+            match futures::future::try_join_all(calls).await {
+                // A group was split meanwhile; the new one may not have the fence.
+                Err(ClientError::Refused { refusal: Refusal::ConditionFailed { .. }, .. })
+                    if self.0.runtime.now_ms() < deadline_ms =>
+                {
+                    self.0.runtime.sleep(TICK).await;
+                }
+                result => return result.map(|_| ()),
+            }
+        }
     }
 
     /// Waits until every placement group of a pool serves reads, or until the time limit.
-    pub async fn wait_until_active(&self, pool: PoolId, pg_num: u32) -> Result<(), ClientError> {
+    pub async fn wait_until_active(&self, pool: PoolId) -> Result<(), ClientError> {
         let object = ObjectName::new(atoll_base::operation::PG_META_OBJECT).expect("the name is short");
-        let calls = (0..pg_num).map(|index| {
+        let groups = self.0.router.borrow().groups(pool)?;
+        let calls = groups.into_iter().map(|(pg, _)| {
             let call = Call::Read(object.clone(), ReadRequest::Stat);
-            self.call(Target::Group(PgId { pool, index }), call)
+            self.call(Target::Group(pg), call)
         });
         for answer in futures::future::join_all(calls).await {
             match answer {

@@ -7,7 +7,6 @@ use atoll_base::{
     Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest,
 };
 use atoll_cluster::{ClusterMap, MapChange};
-use atoll_placement::pg_of_object;
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -142,9 +141,25 @@ impl Router {
             Target::Group(pg) => Ok(pg),
             Target::ByName(pool) => {
                 let record = self.map.pools.get(&pool).ok_or(ClientError::NoSuchPool(pool))?;
-                Ok(pg_of_object(pool, object, record.pg_num))
+                Ok(record.pg_of_object(object, |pg| self.map.pgs.contains_key(&pg)))
             }
         }
+    }
+
+    /// The placement groups of a pool, and of how many each is one: those that it was made with, and
+    /// those that were split off.
+    pub fn groups(&self, pool: PoolId) -> Result<Vec<(PgId, u32)>, ClientError> {
+        let record = self.map.pools.get(&pool).ok_or(ClientError::NoSuchPool(pool))?;
+        let group = |index| {
+            let pg = PgId { pool, index };
+            let known = self.map.pgs.get(&pg);
+            if known.is_none() && index >= record.pg_num_first() {
+                return None;
+            }
+            let pg_num = known.map_or(0, |(known, _)| known.pg_num);
+            Some((pg, if pg_num == 0 { pg.first_pg_num(record.pg_num_first()) } else { pg_num }))
+        };
+        Ok((0..record.pg_num).filter_map(group).collect())
     }
 
     /// Sends a request to where it belongs now, or leaves it to be tried again.
@@ -326,12 +341,15 @@ impl Outstanding {
     }
 }
 
-/// A write that sets a fence in a placement group.
-pub(crate) fn fence_write(name: &Bytes, generation: u64) -> WriteRequest {
+/// A write that sets a fence in a placement group, unless that is not one of `pg_num` any more.
+pub(crate) fn fence_write(name: &Bytes, generation: u64, pg_num: u32) -> WriteRequest {
     let key = [atoll_base::operation::FENCE_KEY_PREFIX, name].concat();
     WriteRequest {
         object: ObjectName::new(PG_META_OBJECT).expect("the name is short"),
-        conditions: vec![atoll_base::Condition::NotFenced { name: name.clone(), generation }],
+        conditions: vec![
+            atoll_base::Condition::NotFenced { name: name.clone(), generation },
+            atoll_base::Condition::PgNum { pg_num },
+        ],
         mutations: vec![atoll_base::Mutation::OmapSet {
             key: key.into(),
             value: Bytes::copy_from_slice(&generation.to_be_bytes()),
@@ -373,6 +391,7 @@ mod tests {
             primary: OsdId(primary),
             activated_epoch: Epoch(epoch),
             last_active_members: vec![],
+            pg_num: 0,
         };
         let pool = PoolRecord {
             format: 1,
@@ -380,6 +399,7 @@ mod tests {
             name: "p".into(),
             redundancy: Redundancy::Replicated { size: 2, min_size: 2 },
             pg_num: 1,
+            pg_num_first: 0,
             failure_domain: FailureDomain::Osd,
             device_class: None,
         };

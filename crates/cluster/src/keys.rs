@@ -15,6 +15,8 @@ pub const OSD_UP: &str = "/atoll/osd_up/";
 pub const OSD_USAGE: &str = "/atoll/osd_usage/";
 /// Of pools.
 pub const POOLS: &str = "/atoll/pools/";
+/// Of pools that were removed: what OSDs have of them may go.
+pub const REMOVED_POOLS: &str = "/atoll/removed_pools/";
 /// Of placement-group configurations.
 pub const PGS: &str = "/atoll/pgs/";
 /// Of where the balancer wants placement groups.
@@ -69,6 +71,11 @@ pub fn osd_usage(id: OsdId) -> String {
 /// A pool.
 pub fn pool(id: PoolId) -> String {
     format!("{POOLS}{}", id.0)
+}
+
+/// That a pool was removed.
+pub fn removed_pool(id: PoolId) -> String {
+    format!("{REMOVED_POOLS}{}", id.0)
 }
 
 /// The configuration of a placement group.
@@ -169,6 +176,7 @@ mod tests {
             OSD_UP,
             OSD_USAGE,
             POOLS,
+            REMOVED_POOLS,
             PGS,
             PG_TARGETS,
             PG_SCRUBS,

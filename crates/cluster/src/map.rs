@@ -1,7 +1,7 @@
 //! The cluster map: the records that routing, placement groups and access control follow, kept
 //! current by a watch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_base::records::{
     AuthorizedKeyRecord, FlagsRecord, OsdRecord, OsdUpRecord, PgRecord, PgScrubRecord, PgTargetRecord, PoolRecord,
@@ -25,6 +25,8 @@ pub struct ClusterMap {
     pub up: BTreeMap<OsdId, OsdUpRecord>,
     /// All pools.
     pub pools: BTreeMap<PoolId, PoolRecord>,
+    /// Pools that were removed; their numbers are not given again.
+    pub removed_pools: BTreeSet<PoolId>,
     /// The configurations of all placement groups.
     pub pgs: BTreeMap<PgId, PgEntry>,
     /// Where the balancer wants placement groups, if not where the CRUSH tree puts them.
@@ -48,6 +50,8 @@ pub enum MapChange {
     Up(OsdId, Option<OsdUpRecord>),
     /// A pool; `None` when it was removed.
     Pool(PoolId, Option<PoolRecord>),
+    /// A pool that was removed, for ever.
+    RemovedPool(PoolId),
     /// A placement group's configuration; `None` when its pool was removed.
     Pg(PgId, Option<PgEntry>),
     /// Where the balancer wants a placement group; `None` when it has no wish any more.
@@ -87,6 +91,8 @@ fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
         Some(MapChange::Up(keys::parse_osd(key)?, record(key, value)?))
     } else if let Some(id) = key.strip_prefix(keys::POOLS) {
         Some(MapChange::Pool(PoolId(id.parse().ok()?), record(key, value)?))
+    } else if let Some(id) = key.strip_prefix(keys::REMOVED_POOLS) {
+        value.and(Some(MapChange::RemovedPool(PoolId(id.parse().ok()?))))
     } else if let Some(id) = keys::parse_pg(key) {
         let revision = value.map_or(0, |(_, revision)| revision);
         let entry: Option<PgRecord> = record(key, value)?;
@@ -132,6 +138,7 @@ impl ClusterMap {
             MapChange::Osd(id, record) => set(&mut self.osds, id, record),
             MapChange::Up(id, record) => set(&mut self.up, id, record),
             MapChange::Pool(id, record) => set(&mut self.pools, id, record),
+            MapChange::RemovedPool(id) => drop(self.removed_pools.insert(id)),
             MapChange::Pg(id, entry) => set(&mut self.pgs, id, entry),
             MapChange::PgTarget(id, record) => set(&mut self.pg_targets, id, record),
             MapChange::PgScrub(id, record) => set(&mut self.pg_scrubs, id, record),
@@ -166,6 +173,8 @@ impl ClusterMap {
         changes.extend(newer.osds.into_iter().map(|(id, record)| MapChange::Osd(id, Some(record))));
         changes.extend(newer.up.into_iter().map(|(id, record)| MapChange::Up(id, Some(record))));
         changes.extend(newer.pools.into_iter().map(|(id, record)| MapChange::Pool(id, Some(record))));
+        let removed = newer.removed_pools.into_iter().filter(|id| !self.removed_pools.contains(id));
+        changes.extend(removed.map(MapChange::RemovedPool));
         changes.extend(newer.pgs.into_iter().map(|(id, entry)| MapChange::Pg(id, Some(entry))));
         changes.extend(newer.pg_targets.into_iter().map(|(id, record)| MapChange::PgTarget(id, Some(record))));
         changes.extend(newer.pg_scrubs.into_iter().map(|(id, record)| MapChange::PgScrub(id, Some(record))));

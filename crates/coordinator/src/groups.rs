@@ -97,13 +97,15 @@ fn sorted(members: &[OsdId]) -> Vec<OsdId> {
 pub fn is_settled(map: &ClusterMap) -> bool {
     let is_settled =
         |group: &GroupStatus| group.state == GroupState::Active && !group.is_degraded && !group.is_misplaced;
-    missing_groups(map).is_empty() && statuses(map).iter().all(is_settled)
+    let are_all_there = map.pools.values().all(|pool| absent(map, pool).next().is_none());
+    are_all_there && statuses(map).iter().all(is_settled)
 }
 
 /// First records of the groups that have none; groups that no OSD could hold are left out.
 pub fn missing_groups(map: &ClusterMap) -> Vec<(PgId, PgRecord)> {
     let of_pool = |pool: &PoolRecord| {
-        let missing: Vec<PgId> = absent(map, pool).collect();
+        // The others come into being when groups are split.
+        let missing: Vec<PgId> = absent(map, pool).filter(|pg| pg.index < pool.pg_num_first()).collect();
         if missing.is_empty() {
             return Vec::new();
         }

@@ -4,9 +4,9 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use atoll_base::records::{OsdUpRecord, OsdUsageRecord, PgRecord, PgScrubRecord};
+use atoll_base::records::{OsdUpRecord, OsdUsageRecord, PgRecord, PgScrubRecord, PgTargetRecord};
 use atoll_base::{OsdId, PgId};
-use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, MapChange, MapWatch, keys};
+use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, MapChange, MapWatch, Transaction, keys};
 use atoll_reactor::Wake;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc as channel;
@@ -21,12 +21,21 @@ pub(crate) enum ControlEvent {
     Stop,
 }
 
+/// A group that comes into being with a change of another one's record.
+pub(crate) struct SplitOff {
+    pub pg: PgId,
+    pub record: PgRecord,
+    /// Where it is to be: where the other one is. What a split must move is nothing.
+    pub target: PgTargetRecord,
+}
+
 /// What the loop asks of the control thread.
 pub(crate) enum ControlRequest {
     Propose {
         pg: PgId,
         expected_revision: i64,
         record: Box<PgRecord>,
+        split_off: Option<Box<SplitOff>>,
     },
     Usage(OsdUsageRecord),
     /// What a scrub has found, and the request that asked for it.
@@ -135,11 +144,28 @@ async fn announce(client: &ClusterClient, up: &OsdUpRecord) -> Result<atoll_clus
     Ok(lease)
 }
 
+async fn propose(
+    client: &ClusterClient,
+    pg: PgId,
+    expected_revision: i64,
+    record: &PgRecord,
+    split_off: Option<&SplitOff>,
+) -> Result<(), ClusterError> {
+    let mut transaction = Transaction::new().check(&keys::pg(pg), expected_revision).put(&keys::pg(pg), record)?;
+    if let Some(new) = split_off {
+        transaction = transaction
+            .check(&keys::pg(new.pg), 0)
+            .put(&keys::pg(new.pg), &new.record)?
+            .put(&keys::pg_target(new.pg), &new.target)?;
+    }
+    client.transact(&transaction).await.map(drop)
+}
+
 async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest) {
     match request {
-        ControlRequest::Propose { pg, expected_revision, record } => {
+        ControlRequest::Propose { pg, expected_revision, record, split_off } => {
             // The new record, ours or somebody else's, comes back through the watch.
-            match client.compare_and_swap(&keys::pg(pg), expected_revision, &*record).await {
+            match propose(&client, pg, expected_revision, &record, split_off.as_deref()).await {
                 Ok(_) => {}
                 Err(error) => {
                     tracing::warn!("pg {pg}: cluster state did not take epoch {}: {error}", record.epoch)

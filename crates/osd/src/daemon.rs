@@ -18,6 +18,7 @@ use crate::control::{self, Control, ControlEvent, ControlRequest};
 use crate::device::{AtRestError, BlockingDevice, DeviceError, DeviceKey, RingDevice};
 use crate::peers::Peers;
 use crate::recovery::RecoveryScheduler;
+use crate::removed_pools::RemovedPools;
 use crate::scrubs::Scrubs;
 use crate::sync_reads::SyncRead;
 
@@ -108,6 +109,7 @@ pub(crate) enum LoadOwner {
     List(ObjectList),
     Sync(Box<(SyncRead, ReadData)>),
     NewGroup(PgId),
+    RemovedPool,
 }
 
 /// A listing of a group's objects that is under way.
@@ -147,6 +149,7 @@ pub struct Osd {
     pub(crate) peers: Peers,
     pub(crate) recovery: RecoveryScheduler,
     pub(crate) scrubs: Scrubs,
+    pub(crate) removed_pools: RemovedPools,
     /// Objects that the store examines for groups.
     pub(crate) object_scrubs: BTreeMap<u64, (PgId, Token)>,
     pub(crate) leases: Leases,
@@ -223,6 +226,7 @@ impl Osd {
             peers: Peers::default(),
             recovery: RecoveryScheduler::new(recovery_bytes_per_second),
             scrubs: Scrubs::new(),
+            removed_pools: RemovedPools::default(),
             object_scrubs: BTreeMap::new(),
             leases: Leases::new(0),
             now_ms: 0,
@@ -309,6 +313,7 @@ impl Osd {
         }
         self.look_after_peers();
         self.start_recovery_reads();
+        self.empty_removed_pools();
         self.with_all_groups(|group, view| group.tick(view));
     }
 

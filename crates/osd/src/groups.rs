@@ -1,12 +1,13 @@
 //! Which placement groups live here: they follow the cluster map.
 
 use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::records::{ClusterFlag, PoolRecord, Redundancy};
+use atoll_base::records::{ClusterFlag, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_base::{Condition, ObjectName, OsdId, PgId};
 use atoll_cluster::MapChange;
 use atoll_pg::{Pg, PoolPolicy};
 use atoll_store::Wish;
 
+use crate::control::SplitOff;
 use crate::daemon::{LoadOwner, Osd};
 
 impl Osd {
@@ -24,6 +25,7 @@ impl Osd {
                 MapChange::Osd(..) | MapChange::Pool(..) | MapChange::PgTarget(..) | MapChange::Flags(_) => {
                     targets_change = true;
                 }
+                MapChange::RemovedPool(pool) => self.pool_removed(pool),
                 MapChange::Pg(_, None)
                 | MapChange::AuthorizedKey(..)
                 | MapChange::PgScrub(..)
@@ -44,16 +46,29 @@ impl Osd {
         for pg in self.map.pgs.keys().copied().collect::<Vec<_>>() {
             self.add_group_of_own(pg);
         }
+        // What is left of groups that went elsewhere may not be needed any more.
+        for pg in self.store.groups().collect::<Vec<_>>() {
+            if self.map.pgs.contains_key(&pg) {
+                self.add_group(pg);
+            }
+        }
     }
 
     fn target(&self, pg: PgId, pool: &PoolRecord) -> Vec<OsdId> {
         atoll_placement::target(pg, pool, &self.map.osds, self.map.pg_targets.get(&pg))
     }
 
+    pub(crate) fn split_off(&self, pg: PgId, new: PgId, record: PgRecord) -> SplitOff {
+        let target = self.map.pools.get(&pg.pool).map(|pool| self.target(pg, pool));
+        let members = target.filter(|target| !target.is_empty()).unwrap_or(record.members.clone());
+        let target = PgTargetRecord { format: RECORD_FORMAT, members };
+        SplitOff { pg: new, record, target }
+    }
+
     fn policy(&self, pool: &PoolRecord) -> PoolPolicy {
         let Redundancy::Replicated { size, min_size } = pool.redundancy;
         let may_backfill = !self.map.flags.flags.contains_key(&ClusterFlag::NoBackfill);
-        PoolPolicy { pg_num: pool.pg_num, size, min_size, may_backfill }
+        PoolPolicy { pg_num: pool.pg_num, pg_num_first: pool.pg_num_first(), size, min_size, may_backfill }
     }
 
     /// Makes a group once its record and its pool are known, if this OSD has a part in it.

@@ -11,6 +11,7 @@ mod object_reads;
 mod peers;
 mod pg_actions;
 mod recovery;
+mod removed_pools;
 mod scrubs;
 mod sync_reads;
 mod view;

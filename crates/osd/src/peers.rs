@@ -225,12 +225,14 @@ impl Osd {
                 let Some(()) = self.check_group(number, pg, id.sequence, false) else { return };
                 self.with_group(pg, |group, view| group.client_read(client, id, object, request, view));
             }
-            (Message::Write { id, answered_below, pg, request, .. }, _) => {
+            (Message::Write { id, answered_below, pg, epoch, request }, _) => {
                 connected.requests_in_flight += 1;
                 self.recovery.client_request(self.now_ms);
                 self.scrubs.client_request();
                 let Some(()) = self.check_group(number, pg, id.sequence, true) else { return };
-                self.with_group(pg, |group, view| group.client_write(client, id, answered_below, request, view));
+                self.with_group(pg, |group, view| {
+                    group.client_write(client, id, answered_below, epoch, request, view)
+                });
             }
             (Message::Ping { tag }, _) => self.peers.pings.push((number, tag)),
             (Message::Pong { tag, is_full }, Peer::Osd(osd)) => {
@@ -244,7 +246,7 @@ impl Osd {
                 if let Message::ReplicateAck { is_full, .. } = &message {
                     self.note_full(osd, *is_full);
                 }
-                let Some(pg) = group_of(&message) else { return };
+                let Some(pg) = message.pg() else { return };
                 if matches!(message, Message::PeerQuery { .. }) {
                     // Perhaps this OSD is to become a member. If its map lags it is asked again.
                     self.add_group(pg);
@@ -372,27 +374,5 @@ impl Osd {
             tracing::warn!("closing a connection: its key was revoked");
             self.close_link(number);
         }
-    }
-}
-
-fn group_of(message: &Message) -> Option<PgId> {
-    match message {
-        Message::Replicate { transaction, .. }
-        | Message::PeerSync { transaction, .. }
-        | Message::ObjectPart { transaction, .. } => Some(transaction.pg),
-        Message::ReplicateAck { pg, .. }
-        | Message::PeerQuery { pg, .. }
-        | Message::PeerInfo { pg, .. }
-        | Message::PeerSynced { pg, .. }
-        | Message::Fenced { pg, .. }
-        | Message::FencedAck { pg, .. }
-        | Message::ObjectsQuery { pg, .. }
-        | Message::ObjectsReply { pg, .. }
-        | Message::CopyRead { pg, .. }
-        | Message::CopyReply { pg, .. }
-        | Message::ScrubQuery { pg, .. }
-        | Message::ScrubReply { pg, .. }
-        | Message::ObjectWanted { pg, .. } => Some(*pg),
-        _ => None,
     }
 }

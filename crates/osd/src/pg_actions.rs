@@ -139,13 +139,14 @@ impl Osd {
                 self.send_to_peer(to, message);
             }
             Action::Reply { client: ClientId(connection), message } => self.reply(connection, message),
-            Action::Propose { expected, record } => {
+            Action::Propose { expected, record, split_off } => {
                 let known = self.map.pgs.get(&pg).filter(|(known, _)| *known == expected);
                 if let Some((_, expected_revision)) = known {
                     let request = ControlRequest::Propose {
                         pg,
                         expected_revision: *expected_revision,
                         record: Box::new(record),
+                        split_off: split_off.map(|(new, record)| Box::new(self.split_off(pg, new, record))),
                     };
                     // The control thread ends only with the process.
                     let _ = self.control.requests.send(request);
@@ -215,6 +216,7 @@ impl Osd {
             LoadOwner::List(list) => self.list_objects(list),
             LoadOwner::Sync(read) => self.sync_data_ready(*read),
             LoadOwner::NewGroup(pg) => self.add_group(pg),
+            LoadOwner::RemovedPool => self.removed_pools.loaded(),
         }
     }
 
@@ -272,6 +274,9 @@ impl Osd {
     fn store_event(&mut self, event: StoreEvent) {
         match event {
             StoreEvent::Committed(id) => {
+                if self.removed_pools.committed(id) {
+                    return self.empty_removed_pools();
+                }
                 let (pg, token) = self.submitted.remove(&id).expect("commits belong to submissions");
                 self.with_group(pg, |group, view| group.committed(token, view));
             }

@@ -8,7 +8,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_base::records::{ClusterFlag, PgScrubRecord, RECORD_FORMAT};
-use atoll_base::{ObjectName, PgId, crc32c};
+use atoll_base::{ObjectName, PgId, PoolId, crc32c};
 use atoll_pg::{PgState, ScrubReport, Token};
 use atoll_store::{ObjectKey, ScrubError, ScrubResult};
 use atoll_wire::ScrubFinding;
@@ -48,6 +48,11 @@ impl Scrubs {
         Scrubs { started_unix_ms: unix_ms(), current: None, requests_this_second: 0 }
     }
 
+    /// A pool was removed, and its groups with it.
+    pub fn forget_pool(&mut self, pool: PoolId) {
+        self.current.take_if(|current| current.pg.pool == pool);
+    }
+
     pub fn client_request(&mut self) {
         self.requests_this_second += 1;
     }
@@ -72,11 +77,19 @@ impl Osd {
             // Its group's configuration has changed: it begins anew when it can.
             self.scrubs.current = None;
         }
+        let is_busy = requests >= BUSY_REQUESTS_PER_SECOND;
+        let next = self.asked_for().or_else(|| self.most_overdue(is_busy));
+        self.start_scrub(next);
+    }
+
+    /// A scrub that somebody has asked for, and the request.
+    fn asked_for(&self) -> Option<(PgId, bool, Option<i64>)> {
         let asked = self.map.scrub_requests.iter();
         let mut asked = asked.map(|(pg, (request, revision))| (*pg, request.is_deep, Some(*revision)));
-        let is_busy = requests >= BUSY_REQUESTS_PER_SECOND;
-        let asked = asked.find(|(pg, ..)| self.may_scrub(*pg));
-        let next = asked.or_else(|| self.most_overdue(is_busy));
+        asked.find(|(pg, ..)| self.may_scrub(*pg))
+    }
+
+    fn start_scrub(&mut self, next: Option<(PgId, bool, Option<i64>)>) {
         let Some((pg, is_deep, request_revision)) = next else { return };
         let mut has_started = false;
         self.with_group(pg, |group, _| has_started = group.start_scrub(is_deep));
@@ -143,6 +156,11 @@ impl Osd {
         let request_revision = current.request_revision;
         // The control thread ends only with the process.
         let _ = self.control.requests.send(ControlRequest::Scrubbed { pg, record, request_revision });
+        // The request is answered, though cluster state does not say so yet.
+        if self.map.scrub_requests.get(&pg).map(|(_, revision)| *revision) == request_revision {
+            self.map.scrub_requests.remove(&pg);
+        }
+        self.start_scrub(self.asked_for());
     }
 
     pub(crate) fn start_object_scrub(&mut self, pg: PgId, token: Token, object: ObjectName, deep: bool) {

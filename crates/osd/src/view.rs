@@ -88,6 +88,10 @@ impl ObjectView for StoreView<'_> {
         !self.backlog.contains_key(&pg) && self.store.has_log_room()
     }
 
+    fn pg_num(&self, pg: PgId) -> Option<u32> {
+        self.store.pg_num(pg)
+    }
+
     fn now_ms(&self) -> u64 {
         self.now_ms
     }

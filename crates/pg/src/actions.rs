@@ -125,6 +125,8 @@ pub enum Action {
         expected: PgRecord,
         /// The new record.
         record: PgRecord,
+        /// A group that comes into being with it, and its first record: both or neither.
+        split_off: Option<(PgId, PgRecord)>,
     },
     /// Tell the operator.
     Warn {
@@ -191,6 +193,9 @@ pub trait ObjectView {
         mutations: &[Mutation],
         payload_bytes: usize,
     ) -> Result<(), Refusal>;
+
+    /// Of how many groups of its pool a group is one, by the splits that this OSD's copy has seen.
+    fn pg_num(&self, pg: PgId) -> Option<u32>;
 
     /// Whether a submission of the group would be taken at once. The primary starts no write
     /// without it.

@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use atoll_base::limits::{PAYLOAD_BYTES_MAX, PG_IN_FLIGHT_MAX};
 use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
 use atoll_base::{
-    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal, RequestId,
-    Touched, Transaction, Version, WriteRequest,
+    BLOCK_BYTES, Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal,
+    RequestId, Touched, Transaction, Version, WriteRequest,
 };
-use atoll_placement::pg_of_object;
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -42,6 +41,15 @@ impl WaitingRequest {
     pub(crate) fn new(client: ClientId, sequence: u64, object: ObjectName, what: Waiting) -> Self {
         WaitingRequest { client, sequence, object, what, loading: None }
     }
+
+    /// What it is about, and what it clones.
+    fn objects(&self) -> impl Iterator<Item = &ObjectName> {
+        let mutations = match &self.what {
+            Waiting::Write(_, write) => &write.mutations[..],
+            _ => &[],
+        };
+        [&self.object].into_iter().chain(mutations.iter().filter_map(Mutation::clone_source))
+    }
 }
 
 /// What became of an attempt to start a request.
@@ -71,12 +79,13 @@ impl Pg {
         self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
     }
 
-    /// A client wants to write.
+    /// A client wants to write; `epoch` is the newest that it knew when it sent the request.
     pub fn client_write(
         &mut self,
         client: ClientId,
         id: RequestId,
         answered_below: u64,
+        epoch: Epoch,
         request: WriteRequest,
         view: &impl ObjectView,
     ) {
@@ -86,6 +95,11 @@ impl Pg {
         }
         if self.take_over_retry(client, id) {
             return;
+        }
+        if epoch < self.led_since {
+            // Another primary led after it was sent, and may have refused another copy of it, of which
+            // the history says nothing.
+            return self.reply_written(client, sequence, Err(Refusal::NotPrimary));
         }
         self.retries.forget_below(id.session, answered_below);
         let checked = self
@@ -103,8 +117,9 @@ impl Pg {
 
     /// Whether the request is known already; then it is answered, or will be, on this connection.
     fn take_over_retry(&mut self, client: ClientId, id: RequestId) -> bool {
-        if let Some(in_flight) = self.in_flight.iter_mut().find(|in_flight| in_flight.request == id) {
-            in_flight.client = client;
+        let askers = self.in_flight.iter_mut().filter_map(|write| write.asker.as_mut());
+        if let Some(asker) = askers.into_iter().find(|(_, request)| *request == id) {
+            asker.0 = client;
             return true;
         }
         let waiting = self.waiting.iter_mut().find(
@@ -139,18 +154,30 @@ impl Pg {
     }
 
     fn check_place(&self, object: &ObjectName) -> Result<(), Refusal> {
-        let is_here =
-            object.as_str() == PG_META_OBJECT || pg_of_object(self.id.pool, object, self.policy.pg_num) == self.id;
-        if is_here {
+        if self.has_place_for(object, self.pg_num()) {
             return Ok(());
         }
+        if self.has_place_for(object, self.id.first_pg_num(self.policy.pg_num_first)) {
+            // It went to a group that was split off; the client does not know of that yet.
+            return Err(Refusal::NotPrimary);
+        }
         Err(Refusal::Invalid { detail: format!("object '{object}' is not in placement group {}", self.id) })
+    }
+
+    fn check_places(&self, request: &WaitingRequest) -> Result<(), Refusal> {
+        self.check_place(&request.object)?;
+        match request.objects().find(|object| !self.has_place_for(object, self.pg_num())) {
+            None => Ok(()),
+            Some(source) => {
+                let detail = format!("'{source}', which is to be cloned, is not in the same placement group");
+                Err(Refusal::Invalid { detail })
+            }
+        }
     }
 
     fn check_clone_sources(&self, request: &WriteRequest) -> Result<(), Refusal> {
         for mutation in &request.mutations {
             if let Mutation::CloneFrom { source } = mutation {
-                self.check_place(source)?;
                 if request.object.as_str() == PG_META_OBJECT || source.as_str() == PG_META_OBJECT {
                     let detail = "a placement group's own object has no clones".into();
                     return Err(Refusal::Invalid { detail });
@@ -231,6 +258,21 @@ impl Pg {
         if self.state != PgState::Active {
             return Attempt::MustWait(Box::new(request));
         }
+        // A first copy of it may have come to light in the log while it waited.
+        if let Waiting::Write(id, _) = request.what
+            && self.answer_known(request.client, id)
+        {
+            return Attempt::Done;
+        }
+        if let Err(refusal) = self.check_places(&request) {
+            // It waited while the group was split, or clones what is in another group by now.
+            self.refuse(request, refusal);
+            return Attempt::Done;
+        }
+        let pg_num = self.pg_num_here(view);
+        if !request.objects().all(|object| self.has_place_for(object, pg_num)) {
+            return Attempt::MustWait(Box::new(request));
+        }
         if request.loading.is_some() {
             // One load at a time: asking again at every attempt would never come to an end.
             return Attempt::MustWait(Box::new(request));
@@ -276,9 +318,6 @@ impl Pg {
                 self.refuse(request, refusal);
                 Attempt::Done
             }
-            // While it waited for the group to become active, a first copy of it may have come to
-            // light in the log.
-            Waiting::Write(id, _) if self.answer_known(request.client, id) => Attempt::Done,
             Waiting::Write(..) => self.start_write(request, view),
         }
     }
@@ -288,6 +327,9 @@ impl Pg {
             || !self.view_is_current()
             || self.history_broken.is_some()
             || !view.has_room(self.id)
+            || self.is_splitting
+            // A fence would not be in the group that was split off.
+            || request.object.as_str() == PG_META_OBJECT && self.pg_num_here(view) > self.pg_num()
             || self.learners.are_copying(&request.object)
             || self.scrub_holds_write(&request.object, view);
         if is_held_up {
@@ -321,7 +363,7 @@ impl Pg {
             return self.start(WaitingRequest::new(client, sequence, object, refuse), view);
         }
         let creates = !view.object_exists(self.id, &object);
-        self.order(client, id, write, creates);
+        self.order(Some((client, id)), write, creates);
         Attempt::Done
     }
 
@@ -335,6 +377,7 @@ impl Pg {
                 Condition::OmapExists { key } => value(key).is_some(),
                 Condition::OmapAbsent { key } => value(key).is_none(),
                 Condition::OmapEquals { key, value: expected } => value(key).as_ref() == Some(expected),
+                Condition::PgNum { pg_num } => *pg_num == self.pg_num(),
                 Condition::NotFenced { name, generation } => {
                     let fence = self.fence(name, view);
                     if fence > *generation {
@@ -357,11 +400,11 @@ impl Pg {
     }
 
     /// Gives a write its place in the history and has every member make it durable.
-    fn order(&mut self, client: ClientId, request: RequestId, write: WriteRequest, creates: bool) {
+    pub(crate) fn order(&mut self, asker: Option<(ClientId, RequestId)>, write: WriteRequest, creates: bool) {
         let version = Version { epoch: self.record.epoch, sequence: self.last_sequence + 1 };
         let touched = Touched::by(&write.mutations);
-        let entry =
-            LogEntry { version, request: Some(request), object: write.object.clone(), touched: touched.clone() };
+        let request = asker.map(|(_, request)| request);
+        let entry = LogEntry { version, request, object: write.object.clone(), touched: touched.clone() };
         let transaction = Transaction {
             pg: self.id,
             object: write.object.clone(),
@@ -376,17 +419,11 @@ impl Pg {
         }
         self.replicate_to_learners(&transaction);
         self.scrub_sees_write(&write.object);
-        self.retries.record(request, Ok(()), version);
+        if let Some(request) = request {
+            self.retries.record(request, Ok(()), version);
+        }
         let missing = self.record.members.iter().copied().collect();
-        self.in_flight.push_back(InFlight {
-            version,
-            object: write.object,
-            touched,
-            creates,
-            client,
-            request,
-            missing,
-        });
+        self.in_flight.push_back(InFlight { version, object: write.object, touched, creates, asker, missing });
         self.submit(Submission::Write { version }, transaction);
     }
 
@@ -402,11 +439,14 @@ impl Pg {
         let mut any_done = false;
         while self.in_flight.front().is_some_and(|write| write.missing.is_empty()) {
             let done = self.in_flight.pop_front().expect("looked at above");
-            self.reply_written(done.client, done.request.sequence, Ok(()));
+            self.reply_write(&done, Ok(()));
             any_done = true;
         }
         if any_done {
             self.start_waiting(view);
+        }
+        if self.is_splitting && self.in_flight.is_empty() {
+            self.advance(view);
         }
     }
 
@@ -415,9 +455,18 @@ impl Pg {
     pub(crate) fn abandon(&mut self, version: Version) {
         let first = self.in_flight.partition_point(|write| write.version < version);
         for write in self.in_flight.split_off(first) {
-            self.retries.forget(write.request);
+            if let Some((_, request)) = write.asker {
+                self.retries.forget(request);
+            }
             let refusal = self.inactive();
-            self.reply_written(write.client, write.request.sequence, Err(refusal));
+            self.reply_write(&write, Err(refusal));
+        }
+    }
+
+    /// Answers whoever asked for a write that was ordered.
+    pub(crate) fn reply_write(&mut self, write: &InFlight, result: Result<(), Refusal>) {
+        if let Some((client, request)) = write.asker {
+            self.reply_written(client, request.sequence, result);
         }
     }
 
@@ -511,9 +560,11 @@ fn check_meta_write(write: &WriteRequest) -> Result<(), Refusal> {
         return Ok(());
     }
     let is_fence = match (&write.conditions[..], &write.mutations[..]) {
-        ([Condition::NotFenced { name, generation }], [Mutation::OmapSet { key, value }]) => {
-            key.strip_prefix(FENCE_KEY_PREFIX) == Some(&name[..]) && value[..] == generation.to_be_bytes()
-        }
+        (
+            [Condition::NotFenced { name, generation }]
+            | [Condition::NotFenced { name, generation }, Condition::PgNum { .. }],
+            [Mutation::OmapSet { key, value }],
+        ) => key.strip_prefix(FENCE_KEY_PREFIX) == Some(&name[..]) && value[..] == generation.to_be_bytes(),
         _ => false,
     };
     if is_fence {

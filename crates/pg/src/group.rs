@@ -41,8 +41,10 @@ pub enum PgState {
 /// What the pool says about its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolPolicy {
-    /// Placement groups in the pool.
+    /// Placement groups that there should be in the pool.
     pub pg_num: u32,
+    /// Placement groups that the pool was made with.
+    pub pg_num_first: u32,
     /// Copies that there should be.
     pub size: u32,
     /// Copies without which nothing is served.
@@ -58,9 +60,8 @@ pub(crate) struct InFlight {
     pub touched: Touched,
     /// The object did not exist before.
     pub creates: bool,
-    /// Who wants the answer, and its request's sequence.
-    pub client: ClientId,
-    pub request: RequestId,
+    /// Who wants the answer to which request; nobody if the group itself wrote.
+    pub asker: Option<(ClientId, RequestId)>,
     /// Members, this one included, that have not acknowledged yet.
     pub missing: BTreeSet<OsdId>,
 }
@@ -134,6 +135,10 @@ pub struct Pg {
     pub(crate) scrubs_for_primary: BTreeMap<Token, (OsdId, Epoch, u64)>,
     pub(crate) wanted_by: BTreeMap<Token, (OsdId, Epoch, u64)>,
     pub(crate) scrub: Option<Scrub>,
+    /// The epoch since which no other OSD has led the group, as long as this one does.
+    pub(crate) led_since: Epoch,
+    /// The group is to be split, so that no write begins.
+    pub(crate) is_splitting: bool,
     /// Sequence of the newest write submitted to the store.
     pub(crate) last_sequence: u64,
     /// The store did not take a part of the history; whoever leads the group must know, so that
@@ -192,6 +197,8 @@ impl Pg {
             scrubs_for_primary: BTreeMap::new(),
             wanted_by: BTreeMap::new(),
             scrub: None,
+            led_since: Epoch::default(),
+            is_splitting: false,
             last_sequence: view.head(id).sequence,
             history_broken: None,
             broken_sync: None,
@@ -261,6 +268,12 @@ impl Pg {
         self.record.primary == self.me
     }
 
+    /// Whether this OSD is the primary, and has not promised an epoch that its record does not have
+    /// yet: then another one leads.
+    pub(crate) fn leads(&self) -> bool {
+        self.is_primary() && self.promises.epoch <= self.record.epoch
+    }
+
     pub(crate) fn others(&self) -> Vec<OsdId> {
         self.record.members.iter().copied().filter(|member| *member != self.me).collect()
     }
@@ -309,12 +322,18 @@ impl Pg {
 
     /// Cluster state says that this is the group's record now.
     pub fn set_record(&mut self, record: PgRecord, view: &impl ObjectView) {
-        let is_newer = (record.epoch, record.activated_epoch) > (self.record.epoch, self.record.activated_epoch);
-        if !is_newer {
+        let age = |record: &PgRecord| (record.epoch, record.activated_epoch, record.pg_num);
+        if age(&record) <= age(&self.record) {
             return;
         }
         let has_new_epoch = record.epoch > self.record.epoch;
+        let goes_on = record.primary == self.record.primary && self.membership.proposed == Some(record.epoch);
         self.record = record;
+        if has_new_epoch && !goes_on {
+            // What came before may have been answered by another primary since.
+            self.led_since = self.record.epoch;
+            self.refuse_waiting(&Refusal::NotPrimary);
+        }
         self.membership.record_changed(&self.record);
         self.notice_lost_device();
         if !self.is_primary() {
@@ -325,6 +344,7 @@ impl Pg {
             self.stop_serving();
         }
         self.advance(view);
+        self.start_waiting(view);
     }
 
     /// The members that the group should have, the primary first, and what its pool says.
@@ -356,7 +376,7 @@ impl Pg {
     /// Some tens of milliseconds have passed, or a lease was renewed.
     pub fn tick(&mut self, view: &impl ObjectView) {
         match self.history_broken.take() {
-            Some(_) if self.is_primary() => self.restart_peering(),
+            Some(_) if self.leads() => self.restart_peering(),
             Some(leader) => {
                 // What it could not take may be from when it led itself.
                 let leader = if leader == self.me { self.record.primary } else { leader };
@@ -493,7 +513,7 @@ impl Pg {
                 self.abandon(version);
                 self.me
             }
-            _ if self.is_primary() => self.me,
+            _ if self.leads() => self.me,
             Submission::Replica { primary, .. } => primary,
             Submission::Sync { from, .. } => from,
             Submission::Promise { .. } => self.promises.asked_by.unwrap_or(self.me),
@@ -523,7 +543,7 @@ impl Pg {
     pub(crate) fn disown_in_flight(&mut self) {
         self.retries.forget_successes();
         for write in std::mem::take(&mut self.in_flight) {
-            self.reply_written(write.client, write.request.sequence, Err(Refusal::NotPrimary));
+            self.reply_write(&write, Err(Refusal::NotPrimary));
         }
     }
 
@@ -535,6 +555,7 @@ impl Pg {
         self.peering = Peering::default();
         self.learners.clear();
         self.scrub = None;
+        self.is_splitting = false;
     }
 
     /// Has the group compare histories anew under a new epoch.

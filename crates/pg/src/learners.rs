@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_base::operation::FENCE_KEY_PREFIX;
+use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
 use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use crate::actions::{Action, ObjectView, Token};
 use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, meta_object};
 use crate::promises::incomplete;
+use crate::split::{is_split, split_whole};
 
 /// Bytes of log entries per message. One entry more may begin below this, and the largest entry
 /// still leaves the message within the control segment's limit.
@@ -55,6 +56,8 @@ struct Learner {
     /// Its part of the history has begun: it gets every write from here on.
     has_begun: bool,
     tag: u64,
+    /// Of how many groups this is one, for the learner.
+    pg_num: u32,
     listing: Listing,
     /// Objects to be copied, with the parts that differ.
     missing: BTreeMap<ObjectName, Touched>,
@@ -126,6 +129,7 @@ impl Learner {
             answer: None,
             has_begun: false,
             tag,
+            pg_num: 1,
             listing: Listing::NotNeeded,
             missing: BTreeMap::new(),
             written: BTreeSet::new(),
@@ -271,10 +275,11 @@ impl Pg {
 
     fn begin(&mut self, osd: OsdId, view: &impl ObjectView) {
         let own_log = view.log(self.id);
+        let (pg_num, pg_num_here, splits) = (self.pg_num(), self.pg_num_here(view), self.tell_of_splits(view));
         let learner = self.learners.learners.get_mut(&osd).expect("it has just answered");
         let answer = learner.answer.take().expect("it has just answered");
         learner.has_begun = true;
-        let mut start = Vec::new();
+        learner.pg_num = pg_num_here;
         let common = common_point(&own_log, &answer);
         if common.is_none() && self.record.members.contains(&osd) {
             // It cannot have been a member of the active configuration with this history.
@@ -284,16 +289,28 @@ impl Pg {
             self.warn(format!("{osd} ends at {head}, where the log does not reach back to; it must be filled"));
             return self.advance(view);
         }
-        if let Some(common) = common {
-            learner.missing = differences(&own_log, &answer.log, common);
-            start.extend([incomplete(), Mutation::ResetLog { head: common }]);
-        } else {
-            // Fences of its own may stem from writes that were never acknowledged.
-            let epoch = Bytes::copy_from_slice(&self.record.epoch.0.to_be_bytes());
-            let promise = Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value: epoch };
-            let nothing = Mutation::ResetLog { head: Version::default() };
-            start.extend([Mutation::Remove, promise, incomplete(), nothing]);
-        }
+        let behind: Vec<&LogEntry> = own_log.iter().filter(|entry| Some(entry.version) > common).collect();
+        // Once cluster state has it, the group that was split off goes on by itself.
+        let lacks_split_only = pg_num_here > pg_num
+            && common == Some(answer.head)
+            && matches!(behind[..], [entry] if is_split(entry));
+        // Otherwise it may have what is not the group's any more, of which the log says nothing.
+        let has_seen_splits = lacks_split_only || !behind.iter().any(|entry| is_split(entry));
+        let common = common.filter(|_| has_seen_splits);
+        let start = match common {
+            _ if lacks_split_only => split_whole(pg_num_here),
+            Some(common) => {
+                learner.missing = differences(&own_log, &answer.log, common);
+                vec![incomplete(), Mutation::ResetLog { head: common }, splits]
+            }
+            None => {
+                // Fences of its own may stem from writes that were never acknowledged.
+                let epoch = Bytes::copy_from_slice(&self.record.epoch.0.to_be_bytes());
+                let promise = Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value: epoch };
+                let nothing = Mutation::ResetLog { head: Version::default() };
+                vec![Mutation::Remove, promise, incomplete(), nothing, splits]
+            }
+        };
         let common_or_nothing = common.unwrap_or_default();
         let mut log: VecDeque<LogEntry> =
             own_log.into_iter().filter(|entry| entry.version > common_or_nothing).collect();
@@ -415,6 +432,14 @@ impl Pg {
                 return;
             }
             if let Some((object, touched)) = learner.missing.pop_first() {
+                if object.as_str() != PG_META_OBJECT && !self.id.holds(&object, learner.pg_num) {
+                    // The copy was made before the group was split.
+                    learner.copying.insert(object.clone(), (touched, None));
+                    let removal = self.own_change(vec![Mutation::Remove]);
+                    let removal = Transaction { object: object.clone(), ..removal };
+                    self.send_to_learner(osd, removal, Sent::Object(object));
+                    continue;
+                }
                 learner.copying.insert(object.clone(), (touched.clone(), Some(token)));
                 let is_urgent = self.state == PgState::Peering;
                 self.actions.push_back(Action::ReadForSync { token, object, touched, is_urgent });
@@ -450,6 +475,7 @@ impl Pg {
                 learner.failed.insert(object.clone(), touched);
                 learner.retry_failed_at_ms = view.now_ms() + RETRY_PAUSE_MS;
                 self.warn(format!("cannot read '{object}' to fill {osd}, which is tried again: {cause}"));
+                self.repair_for_filling(object);
                 self.copy_more(osd);
                 self.start_waiting(view);
                 return self.let_another_level(view);

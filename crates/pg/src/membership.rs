@@ -53,6 +53,20 @@ impl Membership {
         }
     }
 
+    /// Whether a proposal is open.
+    pub fn is_proposing(&self, now_ms: u64) -> bool {
+        self.proposed_at_ms.is_some_and(|at_ms| now_ms < at_ms + PROPOSAL_PATIENCE_MS)
+    }
+
+    /// Opens a proposal, unless one is open.
+    pub fn begin_proposal(&mut self, now_ms: u64) -> bool {
+        let may_begin = !self.is_proposing(now_ms);
+        if may_begin {
+            self.proposed_at_ms = Some(now_ms);
+        }
+        may_begin
+    }
+
     pub fn record_changed(&mut self, record: &PgRecord) {
         self.proposed_at_ms = None;
         if record.activated_epoch == record.epoch {
@@ -157,10 +171,9 @@ impl Pg {
     }
 
     fn tell_electors(&mut self, view: &impl ObjectView) {
-        if self.membership.proposed_at_ms.is_some_and(|at_ms| view.now_ms() < at_ms + PROPOSAL_PATIENCE_MS) {
+        if !self.membership.begin_proposal(view.now_ms()) {
             return;
         }
-        self.membership.proposed_at_ms = Some(view.now_ms());
         for elector in self.electors().to_vec() {
             if elector != self.me {
                 self.tell_what_is_here(elector, false, view);
@@ -203,37 +216,36 @@ impl Pg {
     }
 
     fn propose(&mut self, members: Vec<OsdId>, primary: OsdId, view: &impl ObjectView) {
-        let now_ms = view.now_ms();
-        if self.membership.proposed_at_ms.is_some_and(|at_ms| now_ms < at_ms + PROPOSAL_PATIENCE_MS) {
+        if !self.membership.begin_proposal(view.now_ms()) {
             return;
         }
         let epoch = Epoch(self.record.epoch.0.max(self.promises.epoch.0) + 1);
-        self.membership.proposed_at_ms = Some(now_ms);
         if primary == self.me {
             self.membership.proposed = Some(epoch);
         }
         let record = PgRecord { epoch, members, primary, ..self.record.clone() };
-        self.actions.push_back(Action::Propose { expected: self.record.clone(), record });
+        self.actions.push_back(Action::Propose { expected: self.record.clone(), record, split_off: None });
     }
 
     /// All members have the same history: says so in cluster state.
     pub(crate) fn propose_activation(&mut self, view: &impl ObjectView) {
-        let now_ms = view.now_ms();
-        if self.membership.proposed_at_ms.is_some_and(|at_ms| now_ms < at_ms + PROPOSAL_PATIENCE_MS) {
+        if !self.membership.begin_proposal(view.now_ms()) {
             return;
         }
-        self.membership.proposed_at_ms = Some(now_ms);
         let record = PgRecord {
             activated_epoch: self.record.epoch,
             last_active_members: self.record.members.clone(),
             ..self.record.clone()
         };
-        self.actions.push_back(Action::Propose { expected: self.record.clone(), record });
+        self.actions.push_back(Action::Propose { expected: self.record.clone(), record, split_off: None });
     }
 
     /// While active: fills whoever should be a member, takes in who is full, lets go who should
     /// not be one.
     fn improve(&mut self, view: &impl ObjectView) {
+        if self.state == PgState::Active && self.split(view) {
+            return;
+        }
         self.look_after_learners(view);
         let ready: Vec<OsdId> = self.learners.ready().collect();
         if !ready.is_empty() {

@@ -148,7 +148,7 @@ impl Pg {
         // Whatever was in flight is in the history that all members now share.
         while let Some(done) = self.in_flight.pop_front() {
             assert!(done.version <= view.head(self.id), "the primary's head covers what it ordered");
-            self.reply_written(done.client, done.request.sequence, Ok(()));
+            self.reply_write(&done, Ok(()));
         }
         self.start_waiting(view);
         self.advance(view);

@@ -37,12 +37,14 @@ pub(crate) struct Promises {
 impl Promises {
     pub fn find(pg: PgId, view: &impl ObjectView) -> Self {
         let promised = view.omap_value(pg, &meta_object(), EPOCH_KEY);
+        // Objects from before the group was split off, in a copy that was not told so in time.
+        let is_left_over = promised.is_none() && view.pg_num(pg).is_some();
         let promised = promised.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?)));
         let epoch = Epoch(promised.unwrap_or(0));
         Promises {
             epoch,
             durable: epoch,
-            is_incomplete: view.omap_value(pg, &meta_object(), INCOMPLETE_KEY).is_some(),
+            is_incomplete: view.omap_value(pg, &meta_object(), INCOMPLETE_KEY).is_some() || is_left_over,
             asked_by: None,
             wants_log: false,
             is_owed: false,

@@ -43,6 +43,8 @@ pub struct ScrubReport {
 
 /// A scrub that is under way.
 pub(crate) struct Scrub {
+    /// Of one object only, which could not be read to fill others.
+    is_for_filling: bool,
     report: ScrubReport,
     listing: Option<Listing>,
     /// Behind which object the next page begins; the first begins at the start.
@@ -81,6 +83,17 @@ enum Step {
 }
 
 impl Scrub {
+    fn new(is_deep: bool) -> Self {
+        Scrub {
+            is_for_filling: false,
+            report: ScrubReport { is_deep, ..ScrubReport::default() },
+            listing: None,
+            next_page: None,
+            queue: VecDeque::new(),
+            rounds: BTreeMap::new(),
+        }
+    }
+
     fn round_by_tag(&mut self, tag: u64) -> Option<(&ObjectName, &mut Round)> {
         self.rounds.iter_mut().find(|(_, round)| round.step.tag() == Some(tag))
     }
@@ -121,21 +134,25 @@ impl Pg {
     /// comes as [`Action::ScrubDone`], unless the configuration changes before or somebody is to be
     /// filled.
     pub fn start_scrub(&mut self, is_deep: bool) -> bool {
-        let has_whole_history = self.state == PgState::Active && self.history_broken.is_none();
+        let has_whole_history =
+            self.state == PgState::Active && self.history_broken.is_none() && !self.is_splitting;
         if !has_whole_history || self.learners.are_any() || self.is_scrubbing() {
             return false;
         }
-        self.scrub = Some(Scrub {
-            report: ScrubReport { is_deep, ..ScrubReport::default() },
-            listing: None,
-            next_page: Some(None),
-            queue: VecDeque::new(),
-            rounds: BTreeMap::new(),
-        });
+        self.scrub = Some(Scrub { next_page: Some(None), ..Scrub::new(is_deep) });
         true
     }
 
-    /// Whether a scrub is under way.
+    /// This copy of an object could not be read to fill others: another one may be good.
+    pub(crate) fn repair_for_filling(&mut self, object: ObjectName) {
+        let is_possible = self.state == PgState::Active && self.history_broken.is_none() && !self.is_splitting;
+        if is_possible && self.scrub.is_none() && self.record.members.len() > 1 {
+            let queue = VecDeque::from([object]);
+            self.scrub = Some(Scrub { is_for_filling: true, queue, ..Scrub::new(true) });
+        }
+    }
+
+    /// Whether a scrub of the whole group is under way, or of an object that filling needs.
     pub fn is_scrubbing(&self) -> bool {
         self.scrub.is_some()
     }
@@ -163,7 +180,7 @@ impl Pg {
     /// Starts whatever the scrub can start now.
     pub(crate) fn go_on_with_scrub(&mut self, view: &impl ObjectView) {
         let Some(scrub) = &mut self.scrub else { return };
-        if self.learners.are_any() {
+        if self.learners.are_any() && !scrub.is_for_filling || self.is_splitting {
             // That may take hours. What is under way comes to its end; the rest is begun anew.
             scrub.rounds.retain(|_, round| !matches!(round.step, Step::Waiting { .. }));
             if scrub.rounds.is_empty() {
@@ -195,9 +212,12 @@ impl Pg {
         let token = self.token();
         let Some(scrub) = &mut self.scrub else { return };
         let Some(after) = scrub.next_page.take() else {
-            let report = scrub.report;
+            let (report, is_for_filling) = (scrub.report, scrub.is_for_filling);
             self.scrub = None;
-            return self.actions.push_back(Action::ScrubDone { report });
+            if !is_for_filling {
+                self.actions.push_back(Action::ScrubDone { report });
+            }
+            return;
         };
         scrub.listing = Some(Listing { tag: token.0, pages: BTreeMap::new() });
         self.actions.push_back(Action::ListObjects { token, after: after.clone() });
@@ -216,13 +236,15 @@ impl Pg {
         more: bool,
     ) -> bool {
         let members = self.record.members.len();
+        let (id, pg_num) = (self.id, self.pg_num());
         let Some(scrub) = &mut self.scrub else { return false };
         let Some(listing) = scrub.listing.as_mut().filter(|listing| listing.tag == tag) else { return false };
         let names = objects.iter().map(|(name, _)| name.clone()).collect();
         listing.pages.insert(member, (names, more));
         if listing.pages.len() == members {
             let (names, next_page) = merge(std::mem::take(&mut listing.pages));
-            scrub.queue.extend(names);
+            // A copy from before a split may still have others.
+            scrub.queue.extend(names.into_iter().filter(|name| id.holds(name, pg_num)));
             scrub.next_page = next_page.map(Some);
             scrub.listing = None;
         }

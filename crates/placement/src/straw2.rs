@@ -9,12 +9,7 @@
 //! more or less changes at most one member of any group, which separate draws for each level of the
 //! tree would not.
 
-/// The mixing function of SplitMix64 (Steele, Lea, Flood 2014).
-pub(crate) fn mix(mut value: u64) -> u64 {
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
+use atoll_base::mix;
 
 /// Length of an item's straw, never above zero. `weight` is above zero.
 pub(crate) fn straw(key: u64, item: u64, weight: f64) -> f64 {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use atoll_base::mix;
 use atoll_base::records::{OsdRecord, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT};
 use atoll_base::{Epoch, OsdId, PgId};
 
-use crate::straw2::{mix, straw};
+use crate::straw2::straw;
 use crate::tree::Tree;
 
 /// The members that a placement group should have now, the primary first: what the balancer wants,
@@ -28,6 +29,7 @@ pub fn first_record(members: Vec<OsdId>) -> Option<PgRecord> {
         primary: *members.first()?,
         activated_epoch: Epoch(0),
         last_active_members: Vec::new(),
+        pg_num: 0,
         members,
     })
 }

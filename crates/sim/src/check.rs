@@ -1,13 +1,14 @@
 //! What must hold of a finished run. The members' logs give the order of all writes; replayed on
-//! the model in that order they must explain every answer.
+//! the model in that order they must explain every answer. A group that was split off has the history
+//! of the group that it came from up to the split.
 
 use std::collections::BTreeMap;
 
 use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
-use atoll_base::{LogEntry, ObjectName, Refusal, RequestId, Touched, Transaction};
+use atoll_base::{Condition, LogEntry, ObjectName, PgId, Refusal, RequestId, Touched, Transaction};
 
 use crate::clients::{Answer, Kind, Op};
-use crate::state::{Object, PG, State, failed_condition, name, read};
+use crate::state::{Object, PG, SPLIT_PG, State, failed_condition, name, pg_of, read};
 use crate::store::clone_source;
 use crate::world::World;
 
@@ -15,56 +16,253 @@ use crate::world::World;
 type Versions = BTreeMap<u64, Option<Object>>;
 
 pub fn check(world: &World) {
-    let history = merged_history(world);
-    replicas_are_identical(world, &history);
-    let places = place_writes(world, &history);
-    writes_keep_real_time_order(&world.clients.ops, &places);
-    let versions = replay(world, &history);
-    answers_fit(world, &places, &versions, history.len() as u64);
+    for pg in world.cluster.groups() {
+        let group = Group { pg, world };
+        let history = group.merged_history();
+        group.replicas_are_identical(&history);
+        let places = group.place_writes(&history);
+        writes_keep_real_time_order(&world.clients.ops, &places);
+        let versions = group.replay(&history);
+        group.answers_fit(&places, &versions, history.len() as u64);
+    }
 }
 
-/// The history of the group: of two entries in one place that of the later epoch is in force, for
-/// the other one was never acknowledged.
-fn merged_history(world: &World) -> Vec<LogEntry> {
-    let head = world.members[world.primary()].store.durable.head;
-    let mut merged: BTreeMap<u64, LogEntry> = BTreeMap::new();
-    for member in &world.members {
-        for (sequence, entry) in member.store.history.range(..=head.sequence) {
-            let known = merged.entry(*sequence).or_insert_with(|| entry.clone());
-            if entry.version > known.version {
-                *known = entry.clone();
+/// One group of a finished run.
+#[derive(Clone, Copy)]
+struct Group<'a> {
+    pg: PgId,
+    world: &'a World,
+}
+
+impl Group<'_> {
+    fn state_at(&self, at: usize) -> &State {
+        self.world.members[at].store.visible.of(self.pg)
+    }
+
+    fn primary(&self) -> usize {
+        self.world.primary_of(self.pg)
+    }
+
+    /// Of how many groups it is one in the end.
+    fn pg_num(&self) -> u32 {
+        self.world.cluster.groups().len() as u32
+    }
+
+    fn holds(&self, object: &ObjectName) -> bool {
+        pg_of(object, self.pg_num()) == self.pg
+    }
+
+    /// Whether a request was about what is this group's in the end.
+    fn is_own(&self, op: &Op) -> bool {
+        let object = match &op.kind {
+            Kind::Read(object, _) => object,
+            Kind::Write(write) => &write.object,
+        };
+        if object.as_str() == PG_META_OBJECT { op.own_of == self.pg } else { self.holds(object) }
+    }
+
+    /// The history of the group: of two entries in one place that of the later epoch is in force, for
+    /// the other one was never acknowledged.
+    fn merged_history(&self) -> Vec<LogEntry> {
+        let head = self.world.members[self.primary()].store.durable.of(self.pg).head;
+        let mut merged: BTreeMap<u64, LogEntry> = BTreeMap::new();
+        if self.pg == SPLIT_PG {
+            // Who was not there at the split may be the only one that knows what is long past.
+            let before = Group { pg: PG, ..*self }.merged_history();
+            let split = before.iter().position(|entry| entry.request.is_none()).expect("it was split");
+            merged.extend(before.into_iter().take(split + 1).map(|entry| (entry.version.sequence, entry)));
+        }
+        for member in &self.world.members {
+            let Some(history) = member.store.history.get(&self.pg) else { continue };
+            for (sequence, entry) in history.range(..=head.sequence) {
+                let known = merged.entry(*sequence).or_insert_with(|| entry.clone());
+                if entry.version > known.version {
+                    *known = entry.clone();
+                }
             }
         }
-    }
-    for (index, sequence) in merged.keys().enumerate() {
-        assert_eq!(*sequence, index as u64 + 1, "the history has no gaps");
-    }
-    merged.into_values().collect()
-}
-
-fn replicas_are_identical(world: &World, history: &[LogEntry]) {
-    let first = &world.members[world.primary()].store.visible;
-    for member in &world.cluster.record.members {
-        let at = member.0 as usize - 1;
-        let member = &world.members[at];
-        let (visible, durable) = (&member.store.visible, &member.store.durable);
-        assert!(visible.objects == durable.objects, "everything is durable on member {at}");
-        assert_eq!(visible.head, history.last().map(|entry| entry.version).unwrap_or_default(), "head of {at}");
-        for entry in &visible.log {
-            assert_eq!(*entry, history[entry.version.sequence as usize - 1], "log of member {at}");
+        for (index, sequence) in merged.keys().enumerate() {
+            assert_eq!(*sequence, index as u64 + 1, "the history has no gaps");
         }
-        for (object, contents) in &first.objects {
-            let other = visible.objects.get(object).unwrap_or_else(|| panic!("member {at} lacks {object}"));
-            assert_eq!(contents.size, other.size, "size of {object} on member {at}");
-            if object.as_str() == PG_META_OBJECT {
-                assert_eq!(fences(contents), fences(other), "fences on member {at}");
+        merged.into_values().collect()
+    }
+
+    fn replicas_are_identical(&self, history: &[LogEntry]) {
+        let first = self.state_at(self.primary());
+        for member in &self.world.cluster.of(self.pg).expect("the group exists").record.members {
+            let at = member.0 as usize - 1;
+            let (visible, durable) = (self.state_at(at), self.world.members[at].store.durable.of(self.pg));
+            assert!(visible.objects == durable.objects, "everything is durable on member {at}");
+            assert_eq!(
+                visible.head,
+                history.last().map(|entry| entry.version).unwrap_or_default(),
+                "head of {at}"
+            );
+            for entry in &visible.log {
+                assert_eq!(*entry, history[entry.version.sequence as usize - 1], "log of member {at}");
+            }
+            for (object, contents) in &first.objects {
+                let other = visible.objects.get(object).unwrap_or_else(|| panic!("member {at} lacks {object}"));
+                assert_eq!(contents.size, other.size, "size of {object} on member {at}");
+                if object.as_str() == PG_META_OBJECT {
+                    assert_eq!(fences(contents), fences(other), "fences on member {at}");
+                    continue;
+                }
+                assert!(self.holds(object), "{object} is not of group {}", self.pg);
+                assert_eq!(contents.version, other.version, "version of {object} on member {at}");
+                assert_eq!(contents.omap, other.omap, "omap of {object} on member {at}");
+                assert!(same_data(contents, other), "data of {object} on member {at}");
+            }
+            assert_eq!(first.objects.len(), visible.objects.len(), "objects of member {at}");
+        }
+    }
+
+    /// Where each request is in the history: at most once, and only if its client knows of it.
+    fn place_writes(&self, history: &[LogEntry]) -> BTreeMap<RequestId, u64> {
+        let mut places = BTreeMap::new();
+        for entry in history {
+            let Some(request) = entry.request else { continue };
+            let before = places.insert(request, entry.version.sequence);
+            assert!(before.is_none(), "{request:?} was done twice: {before:?} and {}", entry.version);
+        }
+        for op in &self.world.clients.ops {
+            let place = places.get(&op.id);
+            match &op.answered {
+                Some((_, Answer::Written(Ok(())))) if self.is_own(op) => {
+                    assert!(place.is_some(), "acknowledged and lost: {:?}", op.id);
+                }
+                Some((_, Answer::Written(Ok(())))) => {}
+                Some((_, answer)) => assert!(place.is_none(), "{:?} was done but answered {answer:?}", op.id),
+                None => panic!("never answered: {:?}", op.id),
+            }
+        }
+        places
+    }
+
+    /// Replays the history; every write's conditions must have held at its place.
+    fn replay(&self, history: &[LogEntry]) -> BTreeMap<ObjectName, Versions> {
+        let ops: BTreeMap<RequestId, &Op> = self.world.clients.ops.iter().map(|op| (op.id, op)).collect();
+        let mut state = State::default();
+        let mut pg_num = 1;
+        let mut versions: BTreeMap<ObjectName, Versions> = BTreeMap::new();
+        for entry in history {
+            let Some(request) = entry.request else {
+                assert_eq!(pg_num, 1, "the group is split once");
+                pg_num = 2;
+                state.objects.retain(|object, _| object.as_str() == PG_META_OBJECT || self.holds(object));
+                continue;
+            };
+            let Kind::Write(write) = &ops[&request].kind else { panic!("{request:?} is no write") };
+            let (object, meta) = (state.objects.get(&write.object), state.objects.get(&name(PG_META_OBJECT)));
+            let failed = failed_condition(&write.conditions, object, meta, pg_num);
+            assert_eq!(failed, None, "{request:?} at {} was done", entry.version);
+            assert_eq!(entry.touched, Touched::by(&write.mutations));
+            if let Some(source) = clone_source(&write.mutations) {
+                assert!(state.objects.contains_key(source), "{request:?} cloned {source}, which there was not");
+            }
+            let transaction = Transaction {
+                pg: self.pg,
+                object: write.object.clone(),
+                mutations: write.mutations.clone(),
+                payload: write.payload.clone(),
+                payload_sealed: false,
+                log: vec![entry.clone()],
+            };
+            state.apply(&transaction, 1);
+            let now = state.objects.get(&write.object).cloned();
+            versions.entry(write.object.clone()).or_default().insert(entry.version.sequence, now);
+        }
+        assert_eq!(pg_num, self.pg_num(), "the split is in the history");
+        // The group's own object holds the promise too, which has no place in the history.
+        let mut objects = self.state_at(self.primary()).objects.clone();
+        if let Some(meta) = objects.remove(&name(PG_META_OBJECT)) {
+            let model = state.objects.remove(&name(PG_META_OBJECT)).unwrap_or_default();
+            assert_eq!(fences(&meta), model.omap, "fences");
+        }
+        for (object, contents) in &objects {
+            let model = &state.objects[object];
+            assert_eq!(contents.omap, model.omap, "omap of {object}");
+            assert_eq!(contents.size, model.size, "size of {object}");
+            assert!(same_data(contents, model), "data of {object}");
+        }
+        assert_eq!(objects.len(), state.objects.len(), "objects");
+        versions
+    }
+
+    /// Every read and every definite refusal must fit one point of the history: not before any write
+    /// answered or any read's point known before it began, not after a write that began later.
+    fn answers_fit(
+        &self,
+        places: &BTreeMap<RequestId, u64>,
+        versions: &BTreeMap<ObjectName, Versions>,
+        last: u64,
+    ) {
+        let ops = &self.world.clients.ops;
+        // Per object, the points that answered requests have shown to be reached, in order of time.
+        let mut reached: BTreeMap<ObjectName, Vec<(u64, u64)>> = BTreeMap::new();
+        for op in ops {
+            if let (Kind::Write(write), Some((answered, _)), Some(place)) =
+                (&op.kind, &op.answered, places.get(&op.id))
+            {
+                reached.entry(write.object.clone()).or_default().push((*answered, *place));
+            }
+        }
+        // Requests are in order of invocation, so the smallest fitting point is the best choice.
+        for op in ops.iter().filter(|op| self.is_own(op)) {
+            let Some((answered, answer)) = &op.answered else { unreachable!("checked before") };
+            if self.is_refused_for_the_split(op, answer) {
                 continue;
             }
-            assert_eq!(contents.version, other.version, "version of {object} on member {at}");
-            assert_eq!(contents.omap, other.omap, "omap of {object} on member {at}");
-            assert!(same_data(contents, other), "data of {object} on member {at}");
+            let object = match (&op.kind, answer) {
+                (Kind::Read(object, _), _) => object.clone(),
+                (_, Answer::Written(Err(Refusal::Fenced { .. }))) => name(PG_META_OBJECT),
+                (Kind::Write(write), Answer::Written(Err(Refusal::Invalid { .. }))) => {
+                    clone_source(&write.mutations).unwrap().clone()
+                }
+                (Kind::Write(write), Answer::Written(Err(_))) => write.object.clone(),
+                _ => continue,
+            };
+            let lowest = reached.entry(object.clone()).or_default().iter();
+            let lowest = lowest.filter(|(time, _)| *time < op.invoked).map(|(_, place)| *place).max().unwrap_or(0);
+            let later = ops.iter().filter(|later| later.invoked > *answered);
+            let highest = later
+                .filter(|later| matches!(&later.kind, Kind::Write(write) if write.object == object))
+                .filter_map(|later| places.get(&later.id))
+                .min()
+                .map_or(last, |place| place - 1);
+            let none = Versions::new();
+            let states = versions.get(&object).unwrap_or(&none);
+            let state_at = |place: u64| states.range(..=place).next_back().and_then(|(_, state)| state.as_ref());
+            let candidates = [lowest].into_iter().chain(states.range(lowest + 1..).map(|(place, _)| *place));
+            let mut candidates = candidates.filter(|place| *place <= highest);
+            let point = candidates.find(|place| answer_fits(&op.kind, answer, state_at(*place)));
+            let Some(point) = point else {
+                panic!(
+                    "{:?} {:?} on {object} invoked {} answered {answered} fits no point in {lowest}..={highest}: {answer:?}",
+                    op.id,
+                    what(&op.kind),
+                    op.invoked
+                );
+            };
+            reached.get_mut(&object).unwrap().push((*answered, point));
         }
-        assert_eq!(first.objects.len(), visible.objects.len(), "objects of member {at}");
+    }
+
+    /// Whether a write failed since there are two groups: it said that there is one, or it clones
+    /// what is in the other.
+    fn is_refused_for_the_split(&self, op: &Op, answer: &Answer) -> bool {
+        let (Kind::Write(write), Answer::Written(Err(refusal))) = (&op.kind, answer) else { return false };
+        match refusal {
+            Refusal::ConditionFailed { index } => match &write.conditions[usize::from(*index)] {
+                Condition::PgNum { pg_num } => {
+                    assert_ne!(*pg_num, self.pg_num(), "{:?} was refused: {answer:?}", op.id);
+                    true
+                }
+                _ => false,
+            },
+            Refusal::Invalid { .. } => clone_source(&write.mutations).is_some_and(|source| !self.holds(source)),
+            _ => false,
+        }
     }
 }
 
@@ -74,25 +272,6 @@ fn fences(meta: &Object) -> BTreeMap<bytes::Bytes, bytes::Bytes> {
     of_group.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Where each request is in the history: at most once, and only if its client knows of it.
-fn place_writes(world: &World, history: &[LogEntry]) -> BTreeMap<RequestId, u64> {
-    let mut places = BTreeMap::new();
-    for entry in history {
-        let request = entry.request.unwrap();
-        let before = places.insert(request, entry.version.sequence);
-        assert!(before.is_none(), "{request:?} was done twice: {before:?} and {}", entry.version);
-    }
-    for op in &world.clients.ops {
-        let place = places.get(&op.id);
-        match &op.answered {
-            Some((_, Answer::Written(Ok(())))) => assert!(place.is_some(), "acknowledged and lost: {:?}", op.id),
-            Some((_, answer)) => assert!(place.is_none(), "{:?} was done but answered {answer:?}", op.id),
-            None => panic!("never answered: {:?}", op.id),
-        }
-    }
-    places
-}
-
 fn writes_keep_real_time_order(ops: &[Op], places: &BTreeMap<RequestId, u64>) {
     for earlier in ops {
         let (Some((answered, _)), Some(place)) = (&earlier.answered, places.get(&earlier.id)) else { continue };
@@ -100,104 +279,6 @@ fn writes_keep_real_time_order(ops: &[Op], places: &BTreeMap<RequestId, u64>) {
             let after = places.get(&later.id);
             assert!(after.is_none_or(|after| after > place), "{:?} before {:?}", later.id, earlier.id);
         }
-    }
-}
-
-/// Replays the history; every write's conditions must have held at its place.
-fn replay(world: &World, history: &[LogEntry]) -> BTreeMap<ObjectName, Versions> {
-    let ops: BTreeMap<RequestId, &Op> = world.clients.ops.iter().map(|op| (op.id, op)).collect();
-    let mut state = State::default();
-    let mut versions: BTreeMap<ObjectName, Versions> = BTreeMap::new();
-    for entry in history {
-        let request = entry.request.unwrap();
-        let Kind::Write(write) = &ops[&request].kind else { panic!("{request:?} is no write") };
-        let (object, meta) = (state.objects.get(&write.object), state.objects.get(&name(PG_META_OBJECT)));
-        let failed = failed_condition(&write.conditions, object, meta);
-        assert_eq!(failed, None, "{request:?} at {} was done", entry.version);
-        assert_eq!(entry.touched, Touched::by(&write.mutations));
-        if let Some(source) = clone_source(&write.mutations) {
-            assert!(state.objects.contains_key(source), "{request:?} cloned {source}, which there was not");
-        }
-        let transaction = Transaction {
-            pg: PG,
-            object: write.object.clone(),
-            mutations: write.mutations.clone(),
-            payload: write.payload.clone(),
-            payload_sealed: false,
-            log: vec![entry.clone()],
-        };
-        state.apply(&transaction, 1);
-        let now = state.objects.get(&write.object).cloned();
-        versions.entry(write.object.clone()).or_default().insert(entry.version.sequence, now);
-    }
-    // The group's own object holds the promise too, which has no place in the history.
-    let mut objects = world.members[world.primary()].store.visible.objects.clone();
-    if let Some(meta) = objects.remove(&name(PG_META_OBJECT)) {
-        let model = state.objects.remove(&name(PG_META_OBJECT)).unwrap_or_default();
-        assert_eq!(fences(&meta), model.omap, "fences");
-    }
-    for (object, contents) in &objects {
-        let model = &state.objects[object];
-        assert_eq!(contents.omap, model.omap, "omap of {object}");
-        assert_eq!(contents.size, model.size, "size of {object}");
-        assert!(same_data(contents, model), "data of {object}");
-    }
-    assert_eq!(objects.len(), state.objects.len(), "objects");
-    versions
-}
-
-/// Every read and every definite refusal must fit one point of the history: not before any write
-/// answered or any read's point known before it began, not after a write that began later.
-fn answers_fit(
-    world: &World,
-    places: &BTreeMap<RequestId, u64>,
-    versions: &BTreeMap<ObjectName, Versions>,
-    last: u64,
-) {
-    // Per object, the points that answered requests have shown to be reached, in order of time.
-    let mut reached: BTreeMap<ObjectName, Vec<(u64, u64)>> = BTreeMap::new();
-    for op in &world.clients.ops {
-        if let (Kind::Write(write), Some((answered, _)), Some(place)) =
-            (&op.kind, &op.answered, places.get(&op.id))
-        {
-            reached.entry(write.object.clone()).or_default().push((*answered, *place));
-        }
-    }
-    // Requests are in order of invocation, so the smallest fitting point is the best choice.
-    for op in &world.clients.ops {
-        let Some((answered, answer)) = &op.answered else { unreachable!("checked before") };
-        let object = match (&op.kind, answer) {
-            (Kind::Read(object, _), _) => object.clone(),
-            (_, Answer::Written(Err(Refusal::Fenced { .. }))) => name(PG_META_OBJECT),
-            (Kind::Write(write), Answer::Written(Err(Refusal::Invalid { .. }))) => {
-                clone_source(&write.mutations).unwrap().clone()
-            }
-            (Kind::Write(write), Answer::Written(Err(_))) => write.object.clone(),
-            _ => continue,
-        };
-        let lowest = reached.entry(object.clone()).or_default().iter();
-        let lowest = lowest.filter(|(time, _)| *time < op.invoked).map(|(_, place)| *place).max().unwrap_or(0);
-        let later = world.clients.ops.iter().filter(|later| later.invoked > *answered);
-        let highest = later
-            .filter(|later| matches!(&later.kind, Kind::Write(write) if write.object == object))
-            .filter_map(|later| places.get(&later.id))
-            .min()
-            .map_or(last, |place| place - 1);
-        let none = Versions::new();
-        let states = versions.get(&object).unwrap_or(&none);
-        let state_at = |place: u64| states.range(..=place).next_back().and_then(|(_, state)| state.as_ref());
-        let candidates = [lowest].into_iter().chain(states.range(lowest + 1..).map(|(place, _)| *place));
-        let mut candidates = candidates.filter(|place| *place <= highest);
-        let point = candidates.find(|place| answer_fits(&op.kind, answer, state_at(*place)));
-        let Some(point) = point else {
-            panic!(
-                "{:?} {:?} on {object} invoked {} answered {answered} fits no point in {lowest}..={highest}: {answer:?}",
-                op.id,
-                what(&op.kind),
-                op.invoked
-            );
-        };
-        reached.get_mut(&object).unwrap().push((*answered, point));
     }
 }
 
@@ -226,8 +307,8 @@ fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
         (Kind::Write(write), Answer::Written(Err(refusal))) => {
             // A fence is looked at in the group's own object, everything else in the write's.
             let failed = match refusal {
-                Refusal::Fenced { .. } => failed_condition(&write.conditions, None, state),
-                _ => failed_condition(&write.conditions, state, None),
+                Refusal::Fenced { .. } => failed_condition(&write.conditions, None, state, 0),
+                _ => failed_condition(&write.conditions, state, None, 0),
             };
             failed.as_ref() == Some(refusal)
         }

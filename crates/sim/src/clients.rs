@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 
 use atoll_base::limits::PG_LOG_ENTRIES;
-use atoll_base::{Condition, ObjectName, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest};
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::{Condition, ObjectName, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest};
 use atoll_pg::ClientId;
 use atoll_wire::Message;
 use bytes::Bytes;
 
-use crate::state::PG;
+use crate::state::{PG, SPLIT_PG, pg_of};
 use crate::store::clone_source;
 use crate::workload::final_reads;
-use crate::world::{Event, World, osd};
+use crate::world::{Event, World};
 
 const OPS_MAX: usize = 300;
 const OUTSTANDING_MAX: usize = 8;
@@ -33,6 +34,10 @@ pub enum Answer {
 pub struct Op {
     pub session: usize,
     pub id: RequestId,
+    /// The group, of a request about a group's own object.
+    pub own_of: PgId,
+    /// The group that it was last sent to; only that one's answer counts.
+    sent_to: PgId,
     pub kind: Kind,
     pub invoked: u64,
     pub answered: Option<(u64, Answer)>,
@@ -42,19 +47,25 @@ pub struct Op {
 pub struct Session {
     pub id: u64,
     next_sequence: u64,
+    /// Its connection to the primary of each group.
+    links: [Link; 2],
+    /// The fence generation that it holds.
+    pub generation: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Link {
     conn: ClientId,
     to: usize,
     incarnation: u64,
     last_request: u64,
     last_answer: u64,
-    /// The fence generation that it holds.
-    pub generation: u64,
 }
 
 pub struct Clients {
     pub sessions: Vec<Session>,
     pub ops: Vec<Op>,
-    conns: BTreeMap<ClientId, usize>,
+    conns: BTreeMap<ClientId, (usize, PgId)>,
     /// Omap values as last heard of.
     pub known: BTreeMap<(ObjectName, Bytes), Option<Bytes>>,
     pub last_value: u64,
@@ -65,16 +76,8 @@ pub struct Clients {
 
 impl Clients {
     pub fn new(sessions: u64, objects: u64) -> Self {
-        let session = |index| Session {
-            id: 100 + index,
-            next_sequence: 1,
-            conn: ClientId(0),
-            to: 0,
-            incarnation: 0,
-            last_request: 0,
-            last_answer: 0,
-            generation: 0,
-        };
+        let link = Link { conn: ClientId(0), to: 0, incarnation: 0, last_request: 0, last_answer: 0 };
+        let session = |index| Session { id: 100 + index, next_sequence: 1, links: [link; 2], generation: 0 };
         Clients {
             sessions: (0..sessions).map(session).collect(),
             ops: Vec::new(),
@@ -91,7 +94,7 @@ impl Clients {
     }
 
     pub fn session_of(&self, conn: ClientId) -> u64 {
-        self.sessions[self.conns[&conn]].id
+        self.sessions[self.conns[&conn].0].id
     }
 
     pub fn answered_below(&self, session_id: u64) -> u64 {
@@ -150,7 +153,8 @@ impl World {
         let burst = (OUTSTANDING_MAX - outstanding.min(OUTSTANDING_MAX)).min(1 + self.random.below(6) as usize);
         for _ in 0..burst {
             if !self.clients.may_outrun_ring(ring_entries) {
-                let kind = self.clients.draw(session, &mut self.random);
+                let pg_num = self.cluster.groups().len() as u32;
+                let kind = self.clients.draw(session, pg_num, &mut self.random);
                 self.start(session, kind);
             }
         }
@@ -170,7 +174,8 @@ impl World {
         state.next_sequence += 1;
         self.statistics.clones +=
             u64::from(matches!(&kind, Kind::Write(write) if clone_source(&write.mutations).is_some()));
-        let op = Op { session, id, kind, invoked: self.now, answered: None, attempt: 0 };
+        let own_of = if self.cluster.split_off.is_some() && id.sequence % 2 == 0 { SPLIT_PG } else { PG };
+        let op = Op { session, id, own_of, sent_to: PG, kind, invoked: self.now, answered: None, attempt: 0 };
         self.clients.ops.push(op);
         let index = self.clients.ops.len() - 1;
         self.send_op(index);
@@ -180,27 +185,29 @@ impl World {
     fn send_op(&mut self, index: usize) {
         let op = &self.clients.ops[index];
         let (session, id, attempt) = (op.session, op.id, op.attempt);
-        let state = &self.clients.sessions[session];
-        let is_lost = state.conn == ClientId(0) || self.members[state.to].incarnation != state.incarnation;
-        let has_moved = osd(state.to) != self.cluster.record.primary && !self.mishap(20);
+        let pg = self.believed_pg(index);
+        self.clients.ops[index].sent_to = pg;
+        let link = self.clients.sessions[session].links[pg.index as usize];
+        let is_lost = link.conn == ClientId(0) || self.members[link.to].incarnation != link.incarnation;
+        let has_moved = link.to != self.primary_of(pg) && !self.mishap(20);
         if is_lost || has_moved || attempt > 0 && self.mishap(40) {
-            self.new_conn(session);
+            self.new_conn(session, pg);
         }
-        let epoch = self.cluster.record.epoch;
+        let epoch = self.cluster.of(pg).expect("it is believed in").record.epoch;
         let answered_below = self.clients.answered_below(id.session);
         let message = match self.clients.ops[index].kind.clone() {
-            Kind::Write(request) => Message::Write { id, answered_below, pg: PG, epoch, request },
-            Kind::Read(object, request) => Message::Read { id, pg: PG, epoch, object, request },
+            Kind::Write(request) => Message::Write { id, answered_below, pg, epoch, request },
+            Kind::Read(object, request) => Message::Read { id, pg, epoch, object, request },
         };
         let delay = self.random.delay(200);
-        let state = &mut self.clients.sessions[session];
-        let time = (self.now + delay).max(state.last_request);
-        state.last_request = time;
-        let (conn, to, incarnation) = (state.conn, state.to, state.incarnation);
+        let link = &mut self.clients.sessions[session].links[pg.index as usize];
+        let time = (self.now + delay).max(link.last_request);
+        link.last_request = time;
+        let (conn, to, incarnation) = (link.conn, link.to, link.incarnation);
         if self.mishap(10) {
             // A duplicate, over this connection or as if left behind in an older one.
             let is_same = self.random.chance(30);
-            let conn = if is_same { conn } else { self.conn_id(session) };
+            let conn = if is_same { conn } else { self.conn_id(session, pg) };
             let late = if is_same { time } else { self.now + self.random.delay(2_000) };
             self.at(late, Event::Request { conn, to, incarnation, message: message.clone() });
         }
@@ -209,32 +216,49 @@ impl World {
         self.at(self.now + patience, Event::ClientRetries { op: index, attempt });
     }
 
-    fn conn_id(&mut self, session: usize) -> ClientId {
+    fn conn_id(&mut self, session: usize, pg: PgId) -> ClientId {
         let conn = ClientId(self.clients.conns.len() as u64 + 1);
-        self.clients.conns.insert(conn, session);
+        self.clients.conns.insert(conn, (session, pg));
         conn
     }
 
+    /// The group of a request as a client's map has it, which may lag.
+    fn believed_pg(&mut self, op: usize) -> PgId {
+        let lags = self.mishap(10);
+        let op = &self.clients.ops[op];
+        let object = match &op.kind {
+            Kind::Read(object, _) => object,
+            Kind::Write(write) => &write.object,
+        };
+        if object.as_str() == PG_META_OBJECT {
+            return op.own_of;
+        }
+        pg_of(object, if lags { 1 } else { self.cluster.groups().len() as u32 })
+    }
+
     /// The primary as a client's map has it, which may lag.
-    fn believed_primary(&mut self) -> usize {
-        let record = if self.mishap(10) { &self.cluster.previous } else { &self.cluster.record };
+    fn believed_primary(&mut self, pg: PgId) -> usize {
+        let lags = self.mishap(10);
+        let group = self.cluster.of(pg).expect("it is believed in");
+        let record = if lags { &group.previous } else { &group.record };
         let primary = record.primary.0 as usize - 1;
         let is_lost = self.mishap(3);
         if is_lost { self.random.below(self.members.len() as u64) as usize } else { primary }
     }
 
-    fn new_conn(&mut self, session: usize) {
-        let conn = self.conn_id(session);
-        let to = self.believed_primary();
+    fn new_conn(&mut self, session: usize, pg: PgId) {
+        let conn = self.conn_id(session, pg);
+        let to = self.believed_primary(pg);
         let (now, incarnation) = (self.now, self.members[to].incarnation);
-        let state = &mut self.clients.sessions[session];
-        (state.conn, state.to, state.incarnation) = (conn, to, incarnation);
-        (state.last_request, state.last_answer) = (now, now);
+        let link = Link { conn, to, incarnation, last_request: now, last_answer: now };
+        self.clients.sessions[session].links[pg.index as usize] = link;
     }
 
     /// The connection is lost: answers on it do not arrive, requests in flight may.
     pub fn break_client(&mut self, session: usize) {
-        self.new_conn(session);
+        for pg in self.cluster.groups() {
+            self.new_conn(session, pg);
+        }
         let lost: Vec<usize> = (0..self.clients.ops.len())
             .filter(|&index| self.clients.ops[index].session == session)
             .filter(|&index| self.clients.ops[index].answered.is_none())
@@ -255,20 +279,20 @@ impl World {
     }
 
     pub fn send_answer(&mut self, conn: ClientId, message: Message) {
-        let session = self.clients.conns[&conn];
+        let (session, pg) = self.clients.conns[&conn];
         let delay = self.random.delay(200);
-        let state = &mut self.clients.sessions[session];
-        if state.conn != conn {
+        let link = &mut self.clients.sessions[session].links[pg.index as usize];
+        if link.conn != conn {
             return;
         }
-        let time = (self.now + delay).max(state.last_answer + 1);
-        state.last_answer = time;
+        let time = (self.now + delay).max(link.last_answer + 1);
+        link.last_answer = time;
         self.at(time, Event::Answer { conn, message });
     }
 
     pub fn answer_arrives(&mut self, conn: ClientId, message: Message) {
-        let session = self.clients.conns[&conn];
-        if self.clients.sessions[session].conn != conn {
+        let (session, pg) = self.clients.conns[&conn];
+        if self.clients.sessions[session].links[pg.index as usize].conn != conn {
             return;
         }
         let (sequence, answer) = match message {
@@ -279,7 +303,7 @@ impl World {
         let of_this = |op: &Op| op.session == session && op.id.sequence == sequence;
         let index = self.clients.ops.iter().position(of_this).unwrap();
         let op = &mut self.clients.ops[index];
-        if op.answered.is_some() {
+        if op.answered.is_some() || op.sent_to != pg {
             return;
         }
         let refusal = match &answer {

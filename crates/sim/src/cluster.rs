@@ -1,7 +1,9 @@
 //! Cluster state: one linearizable record with compare-and-swap. Whoever watches it may lag.
 
 use atoll_base::records::{PgRecord, RECORD_FORMAT};
-use atoll_base::{Epoch, OsdId};
+use atoll_base::{Epoch, OsdId, PgId};
+
+use crate::state::{PG, SPLIT_PG};
 
 pub struct ClusterState {
     pub record: PgRecord,
@@ -9,6 +11,8 @@ pub struct ClusterState {
     pub previous: PgRecord,
     /// The members that the group should have.
     pub target: Vec<OsdId>,
+    /// The group that was split off.
+    pub split_off: Option<Box<ClusterState>>,
 }
 
 impl ClusterState {
@@ -18,16 +22,42 @@ impl ClusterState {
             epoch: Epoch(1),
             primary: members[0],
             last_active_members: Vec::new(),
+            pg_num: 0,
             members: members.clone(),
             activated_epoch: Epoch(0),
         };
-        ClusterState { previous: record.clone(), record, target: members }
+        ClusterState { previous: record.clone(), record, target: members, split_off: None }
+    }
+
+    pub fn of(&self, pg: PgId) -> Option<&ClusterState> {
+        if pg == PG { Some(self) } else { self.split_off.as_deref() }
+    }
+
+    pub fn of_mut(&mut self, pg: PgId) -> Option<&mut ClusterState> {
+        if pg == PG { Some(self) } else { self.split_off.as_deref_mut() }
+    }
+
+    /// The groups that there are.
+    pub fn groups(&self) -> Vec<PgId> {
+        [Some(PG), self.split_off.is_some().then_some(SPLIT_PG)].into_iter().flatten().collect()
     }
 
     /// Whether the swap was done.
-    pub fn compare_and_swap(&mut self, expected: &PgRecord, record: PgRecord) -> bool {
+    pub fn compare_and_swap(
+        &mut self,
+        expected: &PgRecord,
+        record: PgRecord,
+        split_off: Option<PgRecord>,
+    ) -> bool {
         if self.record != *expected {
             return false;
+        }
+        if let Some(record) = split_off {
+            assert!(self.split_off.is_none(), "there is one split");
+            // Where the group should be does not depend on who happens to be there.
+            let target = self.target.clone();
+            let new = ClusterState { previous: record.clone(), record, target, split_off: None };
+            self.split_off = Some(Box::new(new));
         }
         self.previous = std::mem::replace(&mut self.record, record);
         true
@@ -36,6 +66,9 @@ impl ClusterState {
     /// Whether the group is where it should be, and active.
     pub fn is_clean(&self) -> bool {
         let record = &self.record;
-        record.members == self.target && record.primary == self.target[0] && record.activated_epoch == record.epoch
+        let is_clean = record.members == self.target
+            && record.primary == self.target[0]
+            && record.activated_epoch == record.epoch;
+        is_clean && self.split_off.as_ref().is_none_or(|other| other.is_clean())
     }
 }

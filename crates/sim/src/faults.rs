@@ -2,6 +2,9 @@
 //! restarts, replaced devices, full stores, bad blocks, cluster state out of reach, and plans to
 //! move the group.
 
+use atoll_base::PgId;
+
+use crate::cluster::ClusterState;
 use crate::options::Fault;
 use crate::store::Store;
 use crate::world::{Event, World, osd};
@@ -78,9 +81,12 @@ impl World {
             }
             Fault::Move => self.plan_move(),
             Fault::DamageBlock => self.damage_block(),
+            Fault::Split => self.split(),
             Fault::Scrub => {
-                let (at, is_deep) = (self.primary(), self.random.chance(60));
-                self.scrub(at, is_deep);
+                let groups = self.cluster.groups();
+                let pg = groups[self.random.below(groups.len() as u64) as usize];
+                let is_deep = self.random.chance(60);
+                self.scrub(pg, is_deep);
             }
         }
     }
@@ -116,7 +122,7 @@ impl World {
     /// A process stands still while its clock goes on.
     fn pause(&mut self) {
         let at = self.interesting_osd();
-        if self.members[at].pg.is_none() || self.members[at].paused_until > self.now {
+        if !self.members[at].is_up || self.members[at].paused_until > self.now {
             return;
         }
         self.statistics.pauses += 1;
@@ -128,13 +134,25 @@ impl World {
     fn plan_move(&mut self) {
         let mut osds: Vec<usize> = (0..self.members.len()).collect();
         let mut target = Vec::new();
+        let groups = self.cluster.groups();
+        let pg = groups[self.random.below(groups.len() as u64) as usize];
         while target.len() < self.cluster.target.len() {
             let chosen = self.random.below(osds.len() as u64) as usize;
             target.push(osd(osds.remove(chosen)));
         }
         self.statistics.moves += 1;
         self.note("move", &target.iter().map(|osd| osd.0.into()).collect::<Vec<_>>());
-        self.cluster.target = target;
+        self.cluster.of_mut(pg).expect("it is listed").target = target;
+        for at in 0..self.members.len() {
+            let incarnation = self.members[at].incarnation;
+            self.after(3_000, Event::Target { at, incarnation });
+        }
+    }
+
+    /// The pool shall have two groups.
+    pub fn split(&mut self) {
+        self.note("split", &[]);
+        self.policy.pg_num = 2;
         for at in 0..self.members.len() {
             let incarnation = self.members[at].incarnation;
             self.after(3_000, Event::Target { at, incarnation });
@@ -142,7 +160,7 @@ impl World {
     }
 
     pub fn connect(&mut self, a: usize, b: usize) {
-        if self.members[a].pg.is_none() || self.members[b].pg.is_none() {
+        if !self.members[a].is_up || !self.members[b].is_up {
             return;
         }
         let (low, high) = (a.min(b), a.max(b));
@@ -153,7 +171,7 @@ impl World {
     }
 
     pub fn crash(&mut self, at: usize) {
-        if self.members[at].pg.is_none() || self.is_quiet() {
+        if !self.members[at].is_up || self.is_quiet() {
             return;
         }
         self.kill(at);
@@ -173,16 +191,20 @@ impl World {
     }
 
     pub fn restart(&mut self, at: usize) {
-        if self.members[at].pg.is_some() {
+        if self.members[at].is_up {
             return;
         }
         self.note("restart", &[at as u64]);
         let lags = self.mishap(30);
-        let record = if lags { &self.cluster.previous } else { &self.cluster.record }.clone();
-        self.restart_member(at, record);
+        let groups = self.cluster.groups().into_iter().filter_map(|pg| Some((pg, self.cluster.of(pg)?)));
+        let seen = |group: &ClusterState| if lags { &group.previous } else { &group.record }.clone();
+        let records = groups.clone().map(|(pg, group)| (pg, seen(group))).collect();
+        let newest: Vec<_> = groups.map(|(pg, group)| (pg, group.record.clone())).collect();
+        self.restart_member(at, records);
         let incarnation = self.members[at].incarnation;
-        let record = self.cluster.record.clone();
-        self.after(1_000, Event::Record { at, incarnation, record });
+        for (pg, record) in newest {
+            self.after(1_000, Event::Record { at, incarnation, pg, record });
+        }
         for other in (0..self.members.len()).filter(|other| *other != at) {
             self.connect(at, other);
         }
@@ -190,14 +212,20 @@ impl World {
 
     /// Now and then an OSD loses its device; never the last that has everything.
     fn replace_device(&mut self) {
-        let record = &self.cluster.record;
-        let is_active = record.activated_epoch == record.epoch;
-        let is_over = self.wiped.is_none_or(|wiped| !record.members.contains(&wiped));
-        if !is_active || !is_over || record.members.len() < 2 || self.statistics.wipes == WIPES_MAX {
+        let may_lose_one = |pg: &PgId| {
+            let record = &self.cluster.of(*pg).expect("it is listed").record;
+            let is_active = record.activated_epoch == record.epoch;
+            let is_over = self.wiped.is_none_or(|wiped| !record.members.contains(&wiped));
+            is_active && is_over && record.members.len() > 1
+        };
+        // A split that is under way may be known to one device only.
+        let is_splitting = self.cluster.groups().len() < self.policy.pg_num as usize;
+        let may_lose_one = !is_splitting && self.cluster.groups().iter().all(may_lose_one);
+        if !may_lose_one || self.statistics.wipes == WIPES_MAX {
             return;
         }
         let at = self.any_osd();
-        if self.members[at].pg.is_none() {
+        if !self.members[at].is_up {
             return;
         }
         self.crash(at);
@@ -220,13 +248,17 @@ impl World {
     fn damage_block(&mut self) {
         // Only the primary reads for clients.
         let at = self.interesting_osd();
-        let record = &self.cluster.record;
-        if record.activated_epoch != record.epoch || record.members.len() < 2 {
+        let is_whole = |pg: &PgId| {
+            let record = &self.cluster.of(*pg).expect("it is listed").record;
+            record.activated_epoch == record.epoch && record.members.len() > 1
+        };
+        if !self.cluster.groups().iter().all(is_whole) {
             return;
         }
-        let objects = &self.members[at].store.visible.objects;
-        let all: Vec<_> = objects
-            .iter()
+        let all: Vec<_> = self.members[at]
+            .store
+            .visible
+            .objects()
             .flat_map(|(name, object)| object.blocks.keys().map(move |block| (name.clone(), *block)))
             .collect();
         if all.is_empty() {
@@ -256,7 +288,9 @@ impl World {
             let incarnation = self.members[at].incarnation;
             self.after(3_000, Event::Target { at, incarnation });
         }
-        let record = self.cluster.record.clone();
-        self.tell_record(&record);
+        for pg in self.cluster.groups() {
+            let record = self.cluster.of(pg).expect("it is listed").record.clone();
+            self.tell_record(pg, &record);
+        }
     }
 }

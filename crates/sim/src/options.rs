@@ -22,10 +22,11 @@ pub enum Fault {
     Move,
     Scrub,
     DamageBlock,
+    Split,
 }
 
 /// All faults, and how often each happens among the others.
-const FAULTS: [(Fault, u64); 14] = [
+const FAULTS: [(Fault, u64); 15] = [
     (Fault::BreakLink, 14),
     (Fault::Crash, 14),
     (Fault::ReplaceDevice, 3),
@@ -40,6 +41,7 @@ const FAULTS: [(Fault, u64); 14] = [
     (Fault::Move, 6),
     (Fault::Scrub, 6),
     (Fault::DamageBlock, 14),
+    (Fault::Split, 3),
 ];
 
 /// The shape of one run.

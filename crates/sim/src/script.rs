@@ -10,6 +10,7 @@ use crate::check::check;
 use crate::clients::{Answer, Kind};
 use crate::options::Options;
 use crate::random::Random;
+use crate::state::PG;
 use crate::workload::{BLOCK, block_of, key, object_name, write};
 use crate::world::{Event, World};
 
@@ -110,12 +111,12 @@ impl Script {
 
 impl World {
     pub fn state_of(&self, at: usize) -> Option<PgState> {
-        self.members[at].pg.as_ref().map(|pg| pg.state().clone())
+        self.members[at].pgs.get(&PG).map(|pg| pg.state().clone())
     }
 
     /// The epoch in force as an OSD knows it.
     pub fn epoch_at(&self, at: usize) -> Option<Epoch> {
-        self.members[at].pg.as_ref().map(|pg| pg.record().epoch)
+        self.members[at].pgs.get(&PG).map(|pg| pg.record().epoch)
     }
 
     /// What a request was answered, if it was.
@@ -134,7 +135,7 @@ impl World {
 
     /// Whether a write is in the history that an OSD's store shows.
     pub fn shows(&self, op: usize, at: usize) -> bool {
-        self.members[at].store.visible.log.iter().any(|entry| entry.request == Some(self.id_of(op)))
+        self.members[at].store.visible.of(PG).log.iter().any(|entry| entry.request == Some(self.id_of(op)))
     }
 }
 

@@ -1,13 +1,15 @@
 //! Scrubs: now and then during the run; and once after it, when copies have rotted in every way
 //! there is, which only the scrub can find and must repair.
 
+use std::collections::BTreeMap;
+
 use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{BLOCK_BYTES, Epoch, ObjectName, Version};
-use atoll_pg::{PgState, ScrubReport};
+use atoll_base::{BLOCK_BYTES, Epoch, ObjectName, PgId, Version};
+use atoll_pg::{Pg, PgState, ScrubReport};
 use atoll_wire::ScrubFinding;
 use bytes::Bytes;
 
-use crate::state::{Object, State, name};
+use crate::state::{Object, State, name, pg_of};
 use crate::store::Store;
 use crate::world::World;
 
@@ -16,25 +18,26 @@ use crate::world::World;
 pub struct LastScrub {
     /// Objects of which a copy has rotted.
     rotten: u64,
-    report: Option<ScrubReport>,
+    reports: BTreeMap<PgId, ScrubReport>,
 }
 
 impl World {
     /// Asks a group for a scrub; one that does not serve ignores it.
-    pub fn scrub(&mut self, at: usize, is_deep: bool) {
+    pub fn scrub(&mut self, pg: PgId, is_deep: bool) {
+        let at = self.primary_of(pg);
         self.note("scrub", &[at as u64, is_deep.into()]);
-        self.with_pg(at, |pg, _| {
+        self.with_pg(at, pg, |pg, _| {
             pg.start_scrub(is_deep);
         });
     }
 
-    pub fn scrub_done(&mut self, at: usize, report: ScrubReport) {
+    pub fn scrub_done(&mut self, at: usize, pg: PgId, report: ScrubReport) {
         self.note("scrubbed", &[at as u64, report.objects, report.errors, report.repaired]);
         self.statistics.scrubs += 1;
         self.statistics.scrub_repairs += report.repaired;
         assert!(report.repaired <= report.errors && report.errors <= report.objects);
         match &mut self.last_scrub {
-            Some(last) => last.report = Some(report),
+            Some(last) => drop(last.reports.insert(pg, report)),
             // A clone of a damaged object is damaged, too.
             None => assert!(report.errors == 0 || !self.damaged.is_empty(), "only damage is an error: {report:?}"),
         }
@@ -42,28 +45,34 @@ impl World {
 
     /// Lets copies rot, at most one of each object, and has them scrubbed. True once that is done.
     pub fn scrub_is_over(&mut self) -> bool {
-        let primary = self.primary();
+        let groups = self.cluster.groups();
+        let group = |world: &Self, pg: PgId, holds: fn(&Pg) -> bool| {
+            world.members[world.primary_of(pg)].pgs.get(&pg).is_some_and(holds)
+        };
         if self.last_scrub.is_none() {
-            if self.members[primary].pg.as_ref().is_none_or(atoll_pg::Pg::is_scrubbing) {
+            if !groups.iter().all(|pg| group(self, *pg, |pg| !pg.is_scrubbing())) {
                 return false;
             }
             let rotten = (0..self.options.objects + 1).filter(|index| self.rot(*index)).count() as u64;
-            self.last_scrub = Some(LastScrub { rotten, report: None });
+            self.last_scrub = Some(LastScrub { rotten, reports: BTreeMap::new() });
         }
         let last = self.last_scrub.as_ref().expect("made above");
-        let (rotten, report) = (last.rotten, last.report);
-        let Some(report) = report else {
-            let is_ready = |pg: &atoll_pg::Pg| *pg.state() == PgState::Active && !pg.is_scrubbing();
-            if self.members[primary].pg.as_ref().is_some_and(is_ready) {
-                self.scrub(primary, true);
+        let missing = groups.iter().find(|pg| !last.reports.contains_key(pg)).copied();
+        if let Some(pg) = missing {
+            if group(self, pg, |pg| *pg.state() == PgState::Active && !pg.is_scrubbing()) {
+                self.scrub(pg, true);
             }
             return false;
-        };
-        assert!(report.errors >= rotten, "{rotten} objects are rotten: {report:?}");
-        assert_eq!(report.repaired, report.errors, "everything is repaired");
-        for member in &self.cluster.record.members {
-            let store = &self.members[member.0 as usize - 1].store;
-            assert!(store.damaged_objects().is_empty(), "{member} has damaged blocks");
+        }
+        let errors: u64 = last.reports.values().map(|report| report.errors).sum();
+        let repaired: u64 = last.reports.values().map(|report| report.repaired).sum();
+        assert!(errors >= last.rotten, "{} objects are rotten: {:?}", last.rotten, last.reports);
+        assert_eq!(repaired, errors, "everything is repaired");
+        for pg in groups {
+            for member in &self.cluster.of(pg).expect("it is listed").record.members {
+                let store = &self.members[member.0 as usize - 1].store;
+                assert!(store.damaged_objects(pg).is_empty(), "{member} has damaged blocks");
+            }
         }
         true
     }
@@ -73,13 +82,15 @@ impl World {
         if self.random.chance(30) {
             return false;
         }
-        let members = &self.cluster.record.members;
+        let object = name(&format!("object{index}"));
+        let pg = pg_of(&object, self.policy.pg_num);
+        let members = &self.cluster.of(pg).expect("all groups are clean").record.members;
         let chosen = members[self.random.below(members.len() as u64) as usize];
-        let (kind, object) = (self.random.below(6), name(&format!("object{index}")));
+        let kind = self.random.below(6);
         // Blocks that rotted during the run may be bad on one member already. Were another copy to
         // rot, too, there might be no good one left.
         let is_damaged = |member: &atoll_base::OsdId| {
-            self.members[member.0 as usize - 1].store.damaged_objects().contains(&&object)
+            self.members[member.0 as usize - 1].store.damaged_objects(pg).contains(&&object)
         };
         if members.iter().any(|member| *member != chosen && is_damaged(member)) {
             return false;
@@ -88,12 +99,12 @@ impl World {
         let store = &mut self.members[chosen.0 as usize - 1].store;
         if kind == 0 {
             let blocks: Vec<u32> =
-                store.visible.objects.get(&object).into_iter().flat_map(Object::block_numbers).collect();
+                store.visible.of(pg).objects.get(&object).into_iter().flat_map(Object::block_numbers).collect();
             store.bad.extend(blocks.iter().map(|block| (object.clone(), *block)));
             return !blocks.is_empty();
         }
-        let has_changed = rot(&mut store.visible, &object, kind);
-        rot(&mut store.durable, &object, kind);
+        let has_changed = rot(store.visible.of_mut(pg), &object, kind);
+        rot(store.durable.of_mut(pg), &object, kind);
         has_changed
     }
 }
@@ -120,9 +131,9 @@ fn rot(state: &mut State, object: &ObjectName, kind: u64) -> bool {
 
 impl Store {
     /// What a scrub of a copy finds.
-    pub fn scrub(&self, object: &ObjectName, deep: bool) -> ScrubFinding {
-        let Some(found) = self.visible.objects.get(object) else { return ScrubFinding::Absent };
-        let bad = found.block_numbers().filter(|block| deep && self.is_bad(object, *block));
+    pub fn scrub(&self, pg: PgId, object: &ObjectName, deep: bool) -> ScrubFinding {
+        let Some(found) = self.visible.of(pg).objects.get(object) else { return ScrubFinding::Absent };
+        let bad = found.block_numbers().filter(|block| deep && self.is_bad(pg, object, *block));
         ScrubFinding::Present {
             version: found.version,
             size_bytes: found.size,
@@ -132,8 +143,8 @@ impl Store {
     }
 
     /// Objects with a damaged block.
-    pub fn damaged_objects(&self) -> Vec<&ObjectName> {
-        let damaged = self.bad.iter().filter(|(object, block)| self.is_bad(object, *block));
+    pub fn damaged_objects(&self, pg: PgId) -> Vec<&ObjectName> {
+        let damaged = self.bad.iter().filter(|(object, block)| self.is_bad(pg, object, *block));
         damaged.map(|(object, _)| object).collect()
     }
 }

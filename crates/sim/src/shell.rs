@@ -2,11 +2,12 @@
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::PgRecord;
-use atoll_base::{Mutation, RequestId, Transaction};
-use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, Token};
+use atoll_base::{Mutation, PgId, Refusal, RequestId, Transaction};
+use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, Token};
 use atoll_wire::Message;
+use bytes::Bytes;
 
-use crate::state::{PG, name};
+use crate::state::name;
 use crate::store::clone_source;
 use crate::view::View;
 use crate::world::{Event, Member, SILENCE, TICK, World, osd};
@@ -15,35 +16,57 @@ use crate::world::{Event, Member, SILENCE, TICK, World, osd};
 const ACTIONS_MAX: usize = 10_000;
 
 impl World {
-    pub fn with_pg(&mut self, at: usize, event: impl FnOnce(&mut Pg, &View)) {
+    /// Gives an event to a group, if the member has it.
+    pub fn with_pg(&mut self, at: usize, pg: PgId, event: impl FnOnce(&mut Pg, &View)) {
         let now_ms = self.local_ms(at);
         let member = &mut self.members[at];
-        if let Some(pg) = &mut member.pg {
-            event(pg, &View { store: &member.store, leases: &member.leases, now_ms });
+        if let Some(group) = member.pgs.get_mut(&pg) {
+            event(group, &View { store: &member.store, leases: &member.leases, now_ms });
             // Now and then several events come before the actions are taken.
             if self.mishap(15) {
                 self.after(100, Event::Run { at });
             } else {
-                self.run_pg(at);
+                self.run_pg(at, pg);
             }
+        }
+    }
+
+    pub fn with_each_pg(&mut self, at: usize, event: impl Fn(&mut Pg, &View)) {
+        for pg in self.members[at].pgs.keys().copied().collect::<Vec<_>>() {
+            self.with_pg(at, pg, &event);
+        }
+    }
+
+    pub fn run_pgs(&mut self, at: usize) {
+        for pg in self.members[at].pgs.keys().copied().collect::<Vec<_>>() {
+            self.run_pg(at, pg);
         }
     }
 
     pub fn request(&mut self, conn: ClientId, to: usize, message: Message) {
         let member = &mut self.members[to];
         match message {
-            Message::Read { id, object, request, .. } => {
+            Message::Read { id, pg, object, request, .. } => {
+                if !member.pgs.contains_key(&pg) {
+                    let result = Err(Refusal::NotPrimary);
+                    let reply = Message::ReadReply { sequence: id.sequence, result, payload: Bytes::new() };
+                    return self.send_answer(conn, reply);
+                }
                 *member.owed_reads.entry((conn, id.sequence)).or_insert(0) += 1;
-                self.note("request read", &[id.session, id.sequence]);
-                self.with_pg(to, |pg, view| pg.client_read(conn, id, object, request, view));
+                self.note("request read", &[id.session, id.sequence, pg.index.into(), to as u64]);
+                self.with_pg(to, pg, |pg, view| pg.client_read(conn, id, object, request, view));
             }
-            Message::Write { id, answered_below, request, .. } => {
+            Message::Write { id, answered_below, pg, epoch, request } => {
+                if !member.pgs.contains_key(&pg) {
+                    let reply = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
+                    return self.send_answer(conn, reply);
+                }
                 // What the client has been answered is owed nothing.
                 if id.sequence >= self.clients.answered_below(id.session) {
                     member.owed_writes.insert(id);
                 }
-                self.note("request write", &[id.session, id.sequence]);
-                self.with_pg(to, |pg, view| pg.client_write(conn, id, answered_below, request, view));
+                self.note("request write", &[id.session, id.sequence, pg.index.into(), to as u64]);
+                self.with_pg(to, pg, |pg, view| pg.client_write(conn, id, answered_below, epoch, request, view));
             }
             _ => unreachable!("clients send nothing else"),
         }
@@ -52,8 +75,8 @@ impl World {
     pub fn peer_message(&mut self, from: usize, to: usize, message: Message) {
         match message {
             Message::Ping { tag } => {
-                // Whatever the group has to say goes first: it may take a lease away.
-                self.run_pg(to);
+                // Whatever the groups have to say goes first: it may take a lease away.
+                self.run_pgs(to);
                 let now_ms = self.local_ms(to);
                 self.members[to].leases.granted(osd(from), now_ms);
                 self.send(to, from, Message::Pong { tag, is_full: false });
@@ -61,15 +84,23 @@ impl World {
             Message::Pong { tag, .. } => {
                 let now_ms = self.local_ms(to);
                 self.members[to].leases.renewed(osd(from), tag, now_ms);
-                self.with_pg(to, |pg, view| pg.tick(view));
+                self.with_each_pg(to, |pg, view| pg.tick(view));
             }
             message => {
+                let Some(pg) = message.pg() else { return };
+                if matches!(message, Message::PeerQuery { .. }) {
+                    self.add_pg(to, pg);
+                }
+                if let (Message::Fenced { epoch, .. }, false) = (&message, self.members[to].pgs.contains_key(&pg))
+                {
+                    return self.send(to, from, Message::FencedAck { pg, epoch: *epoch });
+                }
                 let kind = format!("{message:?}");
                 self.note(kind.split([' ', '{']).next().unwrap(), &[from as u64, to as u64]);
                 if self.verbose && matches!(message, Message::PeerQuery { .. } | Message::PeerInfo { .. }) {
                     println!("         {kind}");
                 }
-                self.with_pg(to, |pg, view| pg.message(osd(from), message, view));
+                self.with_pg(to, pg, |pg, view| pg.message(osd(from), message, view));
             }
         }
     }
@@ -92,49 +123,49 @@ impl World {
                 self.send(at, other, Message::Ping { tag });
             }
         }
-        self.with_pg(at, |pg, view| pg.tick(view));
+        self.with_each_pg(at, |pg, view| pg.tick(view));
     }
 
-    pub fn run_pg(&mut self, at: usize) {
+    pub fn run_pg(&mut self, at: usize, pg: PgId) {
         let now_ms = self.local_ms(at);
         for _ in 0..ACTIONS_MAX {
             let member = &mut self.members[at];
-            let Some(pg) = &mut member.pg else { return };
-            let action = pg.next_action().or_else(|| {
-                pg.proceed(&View { store: &member.store, leases: &member.leases, now_ms });
-                pg.next_action()
+            let Some(group) = member.pgs.get_mut(&pg) else { return };
+            let action = group.next_action().or_else(|| {
+                group.proceed(&View { store: &member.store, leases: &member.leases, now_ms });
+                group.next_action()
             });
-            let Some(action) = action else { return self.evict(at) };
-            self.perform(at, action);
+            let Some(action) = action else { return self.evict(at, pg) };
+            self.perform(at, pg, action);
         }
         panic!("the group on member {at} does not come to rest");
     }
 
     /// Now and then memory is needed for something else; never between what the group was told and
     /// the actions that rest on it.
-    fn evict(&mut self, at: usize) {
+    fn evict(&mut self, at: usize, pg: PgId) {
         if self.random.chance(self.options.eviction_percent) {
             let loaded = &mut self.members[at].store.loaded;
-            let chosen = self.random.below(loaded.len().max(1) as u64) as usize;
-            if let Some(object) = loaded.iter().nth(chosen).cloned() {
-                loaded.remove(&object);
+            let of_group: Vec<_> = loaded.iter().filter(|(of, _)| *of == pg).cloned().collect();
+            if !of_group.is_empty() {
+                loaded.remove(&of_group[self.random.below(of_group.len() as u64) as usize]);
             }
         }
     }
 
-    pub fn loaded(&mut self, at: usize, token: Token, lookup: &Lookup) {
+    pub fn loaded(&mut self, at: usize, pg: PgId, token: Token, lookup: &Lookup) {
         // What has come may be gone again before its turn.
         if !self.random.chance(self.options.eviction_percent) {
-            self.members[at].store.load(lookup);
+            self.members[at].store.load(pg, lookup);
         }
-        self.with_pg(at, |pg, view| pg.loaded(token, view));
+        self.with_pg(at, pg, |pg, view| pg.loaded(token, view));
     }
 
-    fn perform(&mut self, at: usize, action: Action) {
+    fn perform(&mut self, at: usize, pg: PgId, action: Action) {
         let incarnation = self.members[at].incarnation;
         match action {
             Action::Submit { token, transaction } => {
-                assert_eq!(transaction.pg, PG);
+                assert_eq!(transaction.pg, pg);
                 if self.members[at].store.has_room() {
                     self.submit(at, token, transaction);
                 } else {
@@ -144,48 +175,54 @@ impl World {
             }
             Action::Load { token, lookup } => {
                 self.statistics.loads += 1;
-                self.after(300, Event::Loaded { at, incarnation, token, lookup });
+                self.after(300, Event::Loaded { at, incarnation, pg, token, lookup });
             }
             Action::Read { token, object, request } => {
-                let answer = self.members[at].store.read(&object, &request);
-                self.after(150, Event::ReadDone { at, incarnation, token, answer });
+                let answer = self.members[at].store.read(pg, &object, &request);
+                self.after(150, Event::ReadDone { at, incarnation, pg, token, answer });
             }
             Action::ListObjects { token, after } => {
                 self.statistics.lists += 1;
-                let (objects, more) = self.members[at].store.objects(after.as_ref(), self.objects_listed_max);
-                self.after(1_000, Event::Listed { at, incarnation, token, objects, more });
+                let (objects, more) = self.members[at].store.objects(pg, after.as_ref(), self.objects_listed_max);
+                self.after(1_000, Event::Listed { at, incarnation, pg, token, objects, more });
             }
             Action::ReadForSync { token, object, touched, .. } => {
                 self.statistics.syncs += 1;
                 self.statistics.whole_syncs += u64::from(touched.whole);
-                let store = &mut self.members[at].store;
-                let result = store.read_for_sync(&object, &touched);
+                let member = &mut self.members[at];
+                let result = member.store.read_for_sync(pg, &object, &touched);
+                // While it serves, and has others to ask, the group repairs its copy itself.
+                let group = &member.pgs[&pg];
+                let repairs = *group.state() == PgState::Active && group.record().members.len() > 1;
+                self.statistics.unreadable_syncs += u64::from(result.is_err());
                 if let Err(block) = result
+                    && !repairs
                     && self.random.chance(50)
                 {
-                    // Stands for a scrub.
-                    store.bad.remove(&(object, block));
+                    // Stands for an operator.
+                    member.store.bad.remove(&(object, block));
                 }
                 let result = result.map_err(|block| format!("block {block} is damaged"));
-                self.after(300, Event::SyncRead { at, incarnation, token, result });
+                self.after(300, Event::SyncRead { at, incarnation, pg, token, result });
             }
             Action::Scrub { token, object, deep } => {
-                let finding = self.members[at].store.scrub(&object, deep);
-                self.after(300, Event::Scrubbed { at, incarnation, token, finding });
+                let finding = self.members[at].store.scrub(pg, &object, deep);
+                self.after(300, Event::Scrubbed { at, incarnation, pg, token, finding });
             }
-            Action::ScrubDone { report } => self.scrub_done(at, report),
+            Action::ScrubDone { report } => self.scrub_done(at, pg, report),
             Action::Send { to, message } => {
                 let to = to.0 as usize - 1;
                 self.count(&message);
                 self.send(at, to, message);
             }
-            Action::Reply { client, message } => self.reply(at, client, message),
-            Action::Propose { expected, record } => {
+            Action::Reply { client, message } => self.reply(at, pg, client, message),
+            Action::Propose { expected, record, split_off } => {
+                let split_off = split_off.map(|(_, record)| record);
                 self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
                 if self.is_quiet() || !self.mishap(15) {
                     let reached_at = self.now.max(self.members[at].state_blocked_until);
                     let delay = self.random.delay(1_000);
-                    self.at(reached_at + delay, Event::Swap { at, expected, record });
+                    self.at(reached_at + delay, Event::Swap { at, pg, expected, record, split_off });
                 }
             }
             Action::Warn { text } => {
@@ -213,14 +250,14 @@ impl World {
             let now_ms = self.local_ms(at);
             let member = &mut self.members[at];
             let view = View { store: &member.store, leases: &member.leases, now_ms };
-            return member.pg.as_mut().unwrap().submit_failed(token, "it says so", &view);
+            return member.pgs.get_mut(&transaction.pg).unwrap().submit_failed(token, "it says so", &view);
         }
         if let Some(source) = clone_source(&transaction.mutations)
             && self.damaged.contains(source)
         {
             self.damaged.insert(transaction.object.clone());
         }
-        let head = self.members[at].store.visible.head;
+        let head = self.members[at].store.visible.of(transaction.pg).head;
         let cuts = |mutation: &Mutation| matches!(mutation, Mutation::ResetLog { head: to } if *to < head);
         self.statistics.rollbacks += u64::from(transaction.mutations.iter().any(cuts));
         let incarnation = self.members[at].incarnation;
@@ -240,10 +277,10 @@ impl World {
             let Some((token, transaction)) = self.members[at].store.backlog.pop_front() else { break };
             self.submit(at, token, transaction);
         }
-        self.run_pg(at);
+        self.run_pgs(at);
     }
 
-    fn reply(&mut self, at: usize, client: ClientId, message: Message) {
+    fn reply(&mut self, at: usize, pg: PgId, client: ClientId, message: Message) {
         let owed_reads = &mut self.members[at].owed_reads;
         match &message {
             Message::ReadReply { sequence, .. } => {
@@ -258,7 +295,7 @@ impl World {
                 let request = RequestId { session, sequence: *sequence };
                 self.members[at].owed_writes.remove(&request);
                 let is_durable = |member: &Member| member.store.requests.contains(&request);
-                let record = self.members[at].pg.as_ref().unwrap().record();
+                let record = self.members[at].pgs[&pg].record();
                 let is_everywhere =
                     record.last_active_members.iter().all(|osd| is_durable(&self.members[osd.0 as usize - 1]));
                 assert!(is_everywhere || result.is_err(), "{request:?} acknowledged before all members have it");
@@ -268,23 +305,48 @@ impl World {
         self.send_answer(client, message);
     }
 
-    pub fn restart_member(&mut self, at: usize, record: PgRecord) {
+    /// The process starts, with records that may lag.
+    pub fn restart_member(&mut self, at: usize, records: Vec<(PgId, PgRecord)>) {
         let now_ms = self.local_ms(at);
-        let (policy, target) = (self.policy, self.cluster.target.clone());
         let member = &mut self.members[at];
-        member.store.loaded.insert(name(PG_META_OBJECT));
+        member.is_up = true;
         member.leases = Leases::new(now_ms);
-        let view = View { store: &member.store, leases: &member.leases, now_ms };
-        member.pg = Some(Pg::new(PG, osd(at), policy, target, record, &view));
+        member.records = records.iter().cloned().collect();
         let incarnation = member.incarnation;
         self.at(self.now + TICK, Event::Tick { at, incarnation });
-        self.run_pg(at);
+        for (pg, _) in records {
+            self.add_pg(at, pg);
+        }
+    }
+
+    /// Makes a group, if there is a record of it.
+    pub fn add_pg(&mut self, at: usize, pg: PgId) {
+        let now_ms = self.local_ms(at);
+        let member = &self.members[at];
+        let Some(record) = member.records.get(&pg).cloned().filter(|_| !member.pgs.contains_key(&pg)) else {
+            return;
+        };
+        let Some(target) = self.cluster.of(pg).map(|group| group.target.clone()) else { return };
+        let policy = self.policy;
+        let member = &mut self.members[at];
+        member.store.loaded.insert((pg, name(PG_META_OBJECT)));
+        let view = View { store: &member.store, leases: &member.leases, now_ms };
+        let group = Pg::new(pg, osd(at), policy, target, record, &view);
+        member.pgs.insert(pg, group);
+        self.run_pg(at, pg);
+        for other in (0..self.members.len()).filter(|other| *other != at) {
+            if self.network.is_up(at, other) {
+                self.with_pg(at, pg, |pg, view| pg.peer_up(osd(other), view));
+            }
+        }
     }
 
     /// The process at `at` is gone.
     pub fn stop_member(&mut self, at: usize) {
         let member = &mut self.members[at];
-        member.pg = None;
+        member.is_up = false;
+        member.pgs.clear();
+        member.records.clear();
         member.incarnation += 1;
         member.paused_until = 0;
         member.store.crash();

@@ -3,14 +3,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::operation::FENCE_KEY_PREFIX;
+use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
 use atoll_base::{
-    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest, Refusal,
-    Transaction, Version,
+    BLOCK_BYTES, Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest,
+    Refusal, Transaction, Version, pg_of_object,
 };
 use bytes::{Bytes, BytesMut};
 
+/// The group that a run begins with, the only one of its pool.
 pub const PG: PgId = PgId { pool: PoolId(1), index: 0 };
+/// The group that may be split off.
+pub const SPLIT_PG: PgId = PgId { pool: PoolId(1), index: 1 };
+
+/// The group of an object when there are so many.
+pub fn pg_of(object: &ObjectName, pg_num: u32) -> PgId {
+    pg_of_object(PG.pool, object, pg_num)
+}
 
 pub fn name(text: &str) -> ObjectName {
     ObjectName::new(text).unwrap()
@@ -30,6 +38,77 @@ pub struct State {
     /// The ring that the group sees.
     pub log: VecDeque<LogEntry>,
     pub head: Version,
+    /// Of how many groups this is one, once it was told.
+    pub pg_num: Option<u32>,
+}
+
+/// All groups of a member.
+#[derive(Clone, Default)]
+pub struct Groups(BTreeMap<PgId, State>);
+
+const NOTHING: State = State {
+    objects: BTreeMap::new(),
+    log: VecDeque::new(),
+    head: Version { epoch: Epoch(0), sequence: 0 },
+    pg_num: None,
+};
+
+impl Groups {
+    pub fn of(&self, pg: PgId) -> &State {
+        static EMPTY: State = NOTHING;
+        self.0.get(&pg).unwrap_or(&EMPTY)
+    }
+
+    pub fn of_mut(&mut self, pg: PgId) -> &mut State {
+        self.0.entry(pg).or_default()
+    }
+
+    pub fn find(&self, object: &ObjectName) -> Option<&Object> {
+        self.0.values().find_map(|state| state.objects.get(object))
+    }
+
+    pub fn objects(&self) -> impl Iterator<Item = (&ObjectName, &Object)> {
+        self.0.values().flat_map(|state| &state.objects)
+    }
+
+    /// Returns whether a group was split off with its history.
+    pub fn apply(&mut self, transaction: &Transaction, ring_entries: usize) -> bool {
+        self.of_mut(transaction.pg).apply(transaction, ring_entries);
+        let mut is_split = false;
+        for mutation in &transaction.mutations {
+            if let Mutation::Split { pg_num, is_whole, .. } = mutation {
+                is_split |= self.split(transaction.pg, *pg_num, *is_whole);
+            }
+        }
+        is_split
+    }
+
+    fn split(&mut self, pg: PgId, pg_num: u32, is_whole: bool) -> bool {
+        let before = self.of(pg).pg_num.unwrap_or(if pg == PG { 1 } else { 2 });
+        if pg_num > before && !is_whole && self.of(SPLIT_PG).pg_num.is_some() {
+            return false;
+        }
+        self.of_mut(pg).pg_num = Some(pg_num);
+        if pg_num > before {
+            assert_eq!((pg, pg_num), (PG, 2), "there is one split");
+            let moves = |object: &ObjectName| object.as_str() != PG_META_OBJECT && pg_of(object, 2) == SPLIT_PG;
+            let parent = self.of_mut(PG);
+            let objects = parent.objects.extract_if(.., |object, _| moves(object)).collect();
+            let mut new = State { objects, pg_num: Some(2), ..State::default() };
+            if is_whole {
+                (new.log, new.head) = (parent.log.clone(), parent.head);
+                new.objects.extend(
+                    parent.objects.get_key_value(&name(PG_META_OBJECT)).map(|(a, b)| (a.clone(), b.clone())),
+                );
+            }
+            self.0.insert(SPLIT_PG, new);
+        } else if pg_num < before {
+            let mut undone = self.0.remove(&SPLIT_PG).unwrap_or_default();
+            undone.objects.remove(&name(PG_META_OBJECT));
+            self.of_mut(PG).objects.extend(undone.objects);
+        }
+        pg_num > before && is_whole
+    }
 }
 
 impl State {
@@ -45,6 +124,7 @@ impl State {
                     self.log.retain(|entry| entry.version <= *head);
                     self.head = *head;
                 }
+                Mutation::Split { .. } => continue,
                 Mutation::CloneFrom { source } => {
                     let source = self.objects.get(source).cloned().unwrap_or_default();
                     self.objects.insert(transaction.object.clone(), source);
@@ -94,7 +174,11 @@ impl Object {
                 self.size = *size_bytes;
             }
             Mutation::SetVersion { version } => self.version = *version,
-            Mutation::Create | Mutation::Remove | Mutation::CloneFrom { .. } | Mutation::ResetLog { .. } => {}
+            Mutation::Create
+            | Mutation::Remove
+            | Mutation::CloneFrom { .. }
+            | Mutation::ResetLog { .. }
+            | Mutation::Split { .. } => {}
             Mutation::OmapSet { key, value } => drop(self.omap.insert(key.clone(), value.clone())),
             Mutation::OmapRemove { key } => drop(self.omap.remove(key)),
             Mutation::OmapReplace { key, value, displaced_to } => {
@@ -147,6 +231,7 @@ pub fn failed_condition(
     conditions: &[Condition],
     object: Option<&Object>,
     meta: Option<&Object>,
+    pg_num_now: u32,
 ) -> Option<Refusal> {
     let value = |key: &Bytes| object.and_then(|object| object.omap.get(key));
     for (index, condition) in conditions.iter().enumerate() {
@@ -156,6 +241,7 @@ pub fn failed_condition(
             Condition::OmapExists { key } => value(key).is_some(),
             Condition::OmapAbsent { key } => value(key).is_none(),
             Condition::OmapEquals { key, value: expected } => value(key) == Some(expected),
+            Condition::PgNum { pg_num } => *pg_num == pg_num_now,
             Condition::NotFenced { name, generation } => {
                 let fence = meta.and_then(|meta| meta.omap.get(&[FENCE_KEY_PREFIX, name].concat()[..]));
                 let fence = fence.map_or(0, |fence| u64::from_be_bytes(fence[..].try_into().unwrap()));

@@ -5,30 +5,30 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{
-    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, ReadOutcome, ReadRequest, RequestId, Touched,
+    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, PgId, ReadOutcome, ReadRequest, RequestId, Touched,
     Transaction, Version,
 };
 use atoll_pg::{Lookup, ReadFailure, Token};
 use bytes::{Bytes, BytesMut};
 
-use crate::state::{PG, State, name, read};
+use crate::state::{Groups, SPLIT_PG, name, read};
 
 #[derive(Default)]
 pub struct Store {
-    pub visible: State,
-    pub durable: State,
+    pub visible: Groups,
+    pub durable: Groups,
     pub pending: VecDeque<(Token, Transaction)>,
     /// Submissions that wait for room.
     pub backlog: VecDeque<(Token, Transaction)>,
     pub out_of_room: bool,
     /// Names whose object, or lack of one, is in memory.
-    pub loaded: BTreeSet<ObjectName>,
+    pub loaded: BTreeSet<(PgId, ObjectName)>,
     /// Damaged blocks.
     pub bad: BTreeSet<(ObjectName, u32)>,
     pub ring_entries: usize,
     /// The last entry ever applied in each place, though it was cut off again; not part of what the
     /// group sees.
-    pub history: BTreeMap<u64, LogEntry>,
+    pub history: BTreeMap<PgId, BTreeMap<u64, LogEntry>>,
     /// Requests that were durable here at some time.
     pub requests: BTreeSet<RequestId>,
 }
@@ -48,7 +48,7 @@ impl Store {
         let is_own = transaction.object.as_str() == PG_META_OBJECT;
         let follows = match &transaction.log[..] {
             [entry] if entry.object == transaction.object => {
-                entry.version.sequence == self.visible.head.sequence + 1
+                entry.version.sequence == self.visible.of(transaction.pg).head.sequence + 1
             }
             _ => true,
         };
@@ -75,21 +75,25 @@ impl Store {
         }
         let resets = transaction.mutations.iter().any(|mutation| matches!(mutation, Mutation::ResetLog { .. }));
         if let (Some(first), false) = (transaction.log.first(), resets) {
-            let head = self.visible.head;
+            let head = self.visible.of(transaction.pg).head;
             assert_eq!(first.version.sequence, head.sequence + 1, "entry {} after {head}", first.version);
         }
         self.visible.apply(&transaction, self.ring_entries);
         self.pending.push_back((token, transaction));
     }
 
-    pub fn commit(&mut self) -> Token {
+    pub fn commit(&mut self) -> (PgId, Token) {
         let (token, transaction) = self.pending.pop_front().unwrap();
-        self.durable.apply(&transaction, self.ring_entries);
+        let is_split = self.durable.apply(&transaction, self.ring_entries);
+        let pg = transaction.pg;
         self.requests.extend(transaction.log.iter().filter_map(|entry| entry.request));
         for entry in transaction.log {
-            self.history.insert(entry.version.sequence, entry);
+            self.history.entry(pg).or_default().insert(entry.version.sequence, entry);
         }
-        token
+        if is_split {
+            self.history.insert(SPLIT_PG, self.history[&pg].clone());
+        }
+        (pg, token)
     }
 
     pub fn crash(&mut self) {
@@ -100,11 +104,11 @@ impl Store {
         self.loaded.clear();
     }
 
-    pub fn load(&mut self, lookup: &Lookup) {
+    pub fn load(&mut self, pg: PgId, lookup: &Lookup) {
         match lookup {
-            Lookup::Read { object, .. } => drop(self.loaded.insert(object.clone())),
+            Lookup::Read { object, .. } => drop(self.loaded.insert((pg, object.clone()))),
             Lookup::Write { object, conditions, mutations } => {
-                self.loaded.extend(looked_at(object, conditions, mutations));
+                self.loaded.extend(looked_at(object, conditions, mutations).map(|object| (pg, object)));
             }
         }
     }
@@ -113,27 +117,38 @@ impl Store {
         !self.out_of_room && self.backlog.is_empty()
     }
 
-    pub fn assert_loaded(&self, object: &ObjectName) {
-        assert!(self.loaded.contains(object), "{object} is looked at and not loaded");
+    pub fn assert_loaded(&self, pg: PgId, object: &ObjectName) {
+        assert!(self.loaded.contains(&(pg, object.clone())), "{object} is looked at and not loaded");
     }
 
-    pub fn read(&self, object: &ObjectName, request: &ReadRequest) -> Result<(ReadOutcome, Bytes), ReadFailure> {
-        self.assert_loaded(object);
+    pub fn read(
+        &self,
+        pg: PgId,
+        object: &ObjectName,
+        request: &ReadRequest,
+    ) -> Result<(ReadOutcome, Bytes), ReadFailure> {
+        self.assert_loaded(pg, object);
         if let ReadRequest::Data { offset, length } = request {
             let first = (offset / BLOCK_BYTES as u64) as u32;
             let end = first + (u64::from(*length) / BLOCK_BYTES as u64) as u32;
-            let blocks: Vec<u32> = (first..end).filter(|block| self.is_bad(object, *block)).collect();
+            let blocks: Vec<u32> = (first..end).filter(|block| self.is_bad(pg, object, *block)).collect();
             if !blocks.is_empty() {
                 return Err(ReadFailure::Corrupt { blocks });
             }
         }
-        read(self.visible.objects.get(object), request).map_err(ReadFailure::Refused)
+        read(self.visible.of(pg).objects.get(object), request).map_err(ReadFailure::Refused)
     }
 
     /// Objects behind `after` but the group's own one, and whether there are more.
-    pub fn objects(&self, after: Option<&ObjectName>, limit: usize) -> (Vec<(ObjectName, Version)>, bool) {
+    pub fn objects(
+        &self,
+        pg: PgId,
+        after: Option<&ObjectName>,
+        limit: usize,
+    ) -> (Vec<(ObjectName, Version)>, bool) {
         let wanted = self
             .visible
+            .of(pg)
             .objects
             .iter()
             .filter(|(name, _)| name.as_str() != PG_META_OBJECT && after.is_none_or(|after| *name > after));
@@ -143,22 +158,28 @@ impl Store {
         (listed, more)
     }
 
-    pub fn is_bad(&self, object: &ObjectName, block: u32) -> bool {
-        let holds = self.visible.objects.get(object).is_some_and(|object| object.blocks.contains_key(&block));
+    pub fn is_bad(&self, pg: PgId, object: &ObjectName, block: u32) -> bool {
+        let holds =
+            self.visible.of(pg).objects.get(object).is_some_and(|object| object.blocks.contains_key(&block));
         holds && self.bad.contains(&(object.clone(), block))
     }
 
     /// The parts of an object that a member lacks, as transactions; `Err` names a damaged block.
-    pub fn read_for_sync(&self, object: &ObjectName, touched: &Touched) -> Result<Vec<Transaction>, u32> {
+    pub fn read_for_sync(
+        &self,
+        pg: PgId,
+        object: &ObjectName,
+        touched: &Touched,
+    ) -> Result<Vec<Transaction>, u32> {
         let part = |mutations, payload: Bytes| Transaction {
-            pg: PG,
+            pg,
             object: object.clone(),
             mutations,
             payload,
             payload_sealed: false,
             log: Vec::new(),
         };
-        let Some(found) = self.visible.objects.get(object) else {
+        let Some(found) = self.visible.of(pg).objects.get(object) else {
             return Ok(vec![part(vec![Mutation::Remove], Bytes::new())]);
         };
         let mut mutations = if touched.whole { vec![Mutation::Remove] } else { Vec::new() };
@@ -168,7 +189,7 @@ impl Store {
         let blocks: BTreeSet<u32> = ranges.iter().flat_map(|&(first, count)| first..first + count).collect();
         let mut payload = BytesMut::new();
         for block in blocks.into_iter().filter(|block| *block < all_blocks) {
-            if self.is_bad(object, block) {
+            if self.is_bad(pg, object, block) {
                 return Err(block);
             }
             let offset = u64::from(block) * BLOCK_BYTES as u64;
@@ -183,7 +204,7 @@ impl Store {
         // The size, when the object ends in zeros.
         if found.size > 0 && (touched.whole || !touched.block_ranges.is_empty()) {
             let last = all_blocks - 1;
-            if self.is_bad(object, last) {
+            if self.is_bad(pg, object, last) {
                 return Err(last);
             }
             let offset = u64::from(last) * BLOCK_BYTES as u64;

@@ -16,50 +16,50 @@ pub struct View<'a> {
 }
 
 impl ObjectView for View<'_> {
-    fn is_read_loaded(&self, _: PgId, object: &ObjectName, _: &ReadRequest) -> bool {
-        self.store.loaded.contains(object)
+    fn is_read_loaded(&self, pg: PgId, object: &ObjectName, _: &ReadRequest) -> bool {
+        self.store.loaded.contains(&(pg, object.clone()))
     }
 
     fn is_write_loaded(
         &self,
-        _: PgId,
+        pg: PgId,
         object: &ObjectName,
         conditions: &[Condition],
         mutations: &[Mutation],
     ) -> bool {
-        looked_at(object, conditions, mutations).all(|object| self.store.loaded.contains(&object))
+        looked_at(object, conditions, mutations).all(|object| self.store.loaded.contains(&(pg, object)))
     }
 
-    fn object_exists(&self, _: PgId, object: &ObjectName) -> bool {
-        self.store.assert_loaded(object);
-        self.store.visible.objects.contains_key(object)
+    fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool {
+        self.store.assert_loaded(pg, object);
+        self.store.visible.of(pg).objects.contains_key(object)
     }
 
-    fn omap_value(&self, _: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes> {
-        self.store.assert_loaded(object);
-        self.store.visible.omap_value(object, key)
+    fn omap_value(&self, pg: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes> {
+        self.store.assert_loaded(pg, object);
+        self.store.visible.of(pg).omap_value(object, key)
     }
 
-    fn head(&self, _: PgId) -> Version {
-        self.store.visible.head
+    fn head(&self, pg: PgId) -> Version {
+        self.store.visible.of(pg).head
     }
 
-    fn log(&self, _: PgId) -> Vec<LogEntry> {
-        self.store.visible.log.iter().cloned().collect()
+    fn log(&self, pg: PgId) -> Vec<LogEntry> {
+        self.store.visible.of(pg).log.iter().cloned().collect()
     }
 
     fn check_write(
         &self,
-        _: PgId,
+        pg: PgId,
         _: &[OsdId],
         object: &ObjectName,
         mutations: &[Mutation],
         _: usize,
     ) -> Result<(), Refusal> {
-        self.store.assert_loaded(object);
+        self.store.assert_loaded(pg, object);
         let Some(source) = clone_source(mutations) else { return Ok(()) };
-        self.store.assert_loaded(source);
-        if source != object && self.store.visible.objects.contains_key(source) {
+        self.store.assert_loaded(pg, source);
+        if source != object && self.store.visible.of(pg).objects.contains_key(source) {
             return Ok(());
         }
         Err(Refusal::Invalid { detail: "the object to clone does not exist".into() })
@@ -69,14 +69,18 @@ impl ObjectView for View<'_> {
         self.store.has_room()
     }
 
-    fn matches_checks(&self, _: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool {
-        self.store.assert_loaded(object);
-        let Some(found) = self.store.visible.objects.get(object) else { return false };
+    fn matches_checks(&self, pg: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool {
+        self.store.assert_loaded(pg, object);
+        let Some(found) = self.store.visible.of(pg).objects.get(object) else { return false };
         let first = (offset / BLOCK_BYTES as u64) as u32;
         data.chunks(BLOCK_BYTES).zip(first..).all(|(data, block)| match found.blocks.get(&block) {
             Some(expected) => data == expected,
             None => data.iter().all(|byte| *byte == 0),
         })
+    }
+
+    fn pg_num(&self, pg: PgId) -> Option<u32> {
+        self.store.visible.of(pg).pg_num
     }
 
     fn now_ms(&self) -> u64 {

@@ -39,7 +39,7 @@ impl Clients {
         Bytes::from(format!("value{}", self.last_value))
     }
 
-    pub fn draw(&mut self, session: usize, random: &mut Random) -> Kind {
+    pub fn draw(&mut self, session: usize, pg_num: u32, random: &mut Random) -> Kind {
         let object = object_name(random.below(self.objects));
         if random.chance(40) {
             return self.draw_read(object, random);
@@ -78,11 +78,14 @@ impl Clients {
                 self.last_generation += 1;
                 let generation = self.last_generation;
                 self.sessions[session].generation = generation;
-                let condition = Condition::NotFenced { name: Bytes::from_static(FENCE), generation };
+                let mut conditions = vec![Condition::NotFenced { name: Bytes::from_static(FENCE), generation }];
+                if random.chance(50) {
+                    conditions.push(Condition::PgNum { pg_num });
+                }
                 let fence_key = [FENCE_KEY_PREFIX, FENCE].concat().into();
                 let value = Bytes::copy_from_slice(&generation.to_be_bytes());
                 let set = Mutation::OmapSet { key: fence_key, value };
-                write(name(PG_META_OBJECT), vec![condition], vec![set], vec![])
+                write(name(PG_META_OBJECT), conditions, vec![set], vec![])
             }
         }
     }

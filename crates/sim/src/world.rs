@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_base::records::PgRecord;
-use atoll_base::{ObjectName, OsdId, ReadOutcome, RequestId, Version};
+use atoll_base::{ObjectName, OsdId, PgId, ReadOutcome, RequestId, Version};
 use atoll_pg::{ClientId, Leases, Lookup, Pg, PgState, PoolPolicy, ReadFailure, Token};
 use atoll_wire::{Message, ScrubFinding};
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use crate::network::Network;
 use crate::options::Options;
 use crate::random::Random;
 use crate::scrubs::LastScrub;
+use crate::state::{PG, SPLIT_PG};
 use crate::statistics::Statistics;
 use crate::store::Store;
 
@@ -29,28 +30,112 @@ const PATIENCE: u64 = 120_000_000;
 pub type ReadResult = Result<(ReadOutcome, Bytes), ReadFailure>;
 
 pub enum Event {
-    PeerMessage { from: usize, to: usize, generation: u64, message: Message },
-    PeerUp { at: usize, other: usize, generation: u64 },
-    PeerDown { at: usize, other: usize, generation: u64 },
-    Request { conn: ClientId, to: usize, incarnation: u64, message: Message },
-    Answer { conn: ClientId, message: Message },
-    Commit { at: usize, incarnation: u64 },
-    Loaded { at: usize, incarnation: u64, token: Token, lookup: Lookup },
-    Listed { at: usize, incarnation: u64, token: Token, objects: Vec<(ObjectName, Version)>, more: bool },
-    ReadDone { at: usize, incarnation: u64, token: Token, answer: ReadResult },
-    Scrubbed { at: usize, incarnation: u64, token: Token, finding: ScrubFinding },
-    SyncRead { at: usize, incarnation: u64, token: Token, result: Result<Vec<atoll_base::Transaction>, String> },
-    Record { at: usize, incarnation: u64, record: PgRecord },
-    Target { at: usize, incarnation: u64 },
-    Swap { at: usize, expected: PgRecord, record: PgRecord },
-    Tick { at: usize, incarnation: u64 },
-    Run { at: usize },
-    Restart { at: usize },
-    Room { at: usize, out_of_room: bool },
+    PeerMessage {
+        from: usize,
+        to: usize,
+        generation: u64,
+        message: Message,
+    },
+    PeerUp {
+        at: usize,
+        other: usize,
+        generation: u64,
+    },
+    PeerDown {
+        at: usize,
+        other: usize,
+        generation: u64,
+    },
+    Request {
+        conn: ClientId,
+        to: usize,
+        incarnation: u64,
+        message: Message,
+    },
+    Answer {
+        conn: ClientId,
+        message: Message,
+    },
+    Commit {
+        at: usize,
+        incarnation: u64,
+    },
+    Loaded {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        token: Token,
+        lookup: Lookup,
+    },
+    Listed {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        token: Token,
+        objects: Vec<(ObjectName, Version)>,
+        more: bool,
+    },
+    ReadDone {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        token: Token,
+        answer: ReadResult,
+    },
+    Scrubbed {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        token: Token,
+        finding: ScrubFinding,
+    },
+    SyncRead {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        token: Token,
+        result: Result<Vec<atoll_base::Transaction>, String>,
+    },
+    Record {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        record: PgRecord,
+    },
+    Target {
+        at: usize,
+        incarnation: u64,
+    },
+    Swap {
+        at: usize,
+        pg: PgId,
+        expected: PgRecord,
+        record: PgRecord,
+        split_off: Option<PgRecord>,
+    },
+    Tick {
+        at: usize,
+        incarnation: u64,
+    },
+    Run {
+        at: usize,
+    },
+    Restart {
+        at: usize,
+    },
+    Room {
+        at: usize,
+        out_of_room: bool,
+    },
     Fault,
     Quiet,
-    ClientWakes { session: usize },
-    ClientRetries { op: usize, attempt: u32 },
+    ClientWakes {
+        session: usize,
+    },
+    ClientRetries {
+        op: usize,
+        attempt: u32,
+    },
 }
 
 impl Event {
@@ -91,7 +176,10 @@ impl Event {
 
 pub struct Member {
     pub incarnation: u64,
-    pub pg: Option<Pg>,
+    pub is_up: bool,
+    pub pgs: BTreeMap<PgId, Pg>,
+    /// The newest records that this process has heard of.
+    pub records: BTreeMap<PgId, PgRecord>,
     pub leases: Leases,
     pub store: Store,
     pub last_commit: u64,
@@ -150,7 +238,9 @@ impl World {
         let members = (0..count)
             .map(|at| Member {
                 incarnation: 0,
-                pg: None,
+                is_up: false,
+                pgs: BTreeMap::new(),
+                records: BTreeMap::new(),
                 leases: Leases::new(0),
                 store: Store::new(options.ring_entries),
                 last_commit: 0,
@@ -171,7 +261,13 @@ impl World {
             members,
             network: Network::new(count),
             cluster: ClusterState::new((0..SIZE).map(osd).collect()),
-            policy: PoolPolicy { pg_num: 1, size: SIZE as u32, min_size: options.min_size, may_backfill: true },
+            policy: PoolPolicy {
+                pg_num: 1,
+                pg_num_first: 1,
+                size: SIZE as u32,
+                min_size: options.min_size,
+                may_backfill: true,
+            },
             clients: Clients::new(options.sessions, options.objects),
             random,
             trace: 0xcbf2_9ce4_8422_2325,
@@ -265,16 +361,26 @@ impl World {
     }
 
     pub fn primary(&self) -> usize {
-        self.cluster.record.primary.0 as usize - 1
+        self.primary_of(PG)
+    }
+
+    /// The primary of a group that there is.
+    pub fn primary_of(&self, pg: PgId) -> usize {
+        let group = self.cluster.of(pg).expect("the group exists");
+        group.record.primary.0 as usize - 1
     }
 
     fn is_settled(&self) -> bool {
-        let is_active = |member: &Member| member.pg.as_ref().is_some_and(|pg| *pg.state() == PgState::Active);
+        let is_active = |pg: &PgId| {
+            let group = self.members[self.primary_of(*pg)].pgs.get(pg);
+            group.is_some_and(|group| *group.state() == PgState::Active)
+        };
         self.clients.all_answered()
             && self.cluster.is_clean()
-            && is_active(&self.members[self.primary()])
+            && self.cluster.groups().len() == self.policy.pg_num as usize
+            && self.cluster.groups().iter().all(is_active)
             && self.members.iter().all(|member| {
-                member.pg.is_some()
+                member.is_up
                     && member.store.pending.is_empty()
                     && member.store.backlog.is_empty()
                     && member.owed_reads.is_empty()
@@ -285,36 +391,41 @@ impl World {
 
     fn what_is_missing(&self) -> String {
         let members = self.members.iter().map(|member| {
-            let state = member.pg.as_ref().map(|pg| (pg.state().clone(), pg.learners().collect::<Vec<_>>()));
+            let states = member.pgs.values().map(|pg| {
+                let head = member.store.visible.of(pg.id()).head;
+                (pg.id(), pg.state().clone(), pg.learners().collect::<Vec<_>>(), head)
+            });
             let owed = (&member.owed_reads, &member.owed_writes);
-            format!("{state:?} head {} owes {owed:?}", member.store.visible.head)
+            format!("{:?} owes {owed:?}", states.collect::<Vec<_>>())
         });
-        let record = &self.cluster.record;
-        format!("{:#?}, record {record:?}, target {:?}", members.collect::<Vec<_>>(), self.cluster.target)
+        let groups = self.cluster.groups();
+        let groups =
+            groups.iter().filter_map(|pg| self.cluster.of(*pg)).map(|group| (&group.record, &group.target));
+        format!("{:#?}, records and targets {:?}", members.collect::<Vec<_>>(), groups.collect::<Vec<_>>())
     }
 
     pub fn is_current(&self, at: usize, incarnation: u64) -> bool {
-        self.members[at].incarnation == incarnation && self.members[at].pg.is_some()
+        self.members[at].incarnation == incarnation && self.members[at].is_up
     }
 
     fn step(&mut self, event: Event) {
         match event {
             Event::PeerMessage { from, to, generation, message } => {
-                if self.network.arrives(to, from, self.now, generation) && self.members[to].pg.is_some() {
+                if self.network.arrives(to, from, self.now, generation) && self.members[to].is_up {
                     self.peer_message(from, to, message);
                 }
             }
             Event::PeerUp { at, other, generation } => {
-                if self.members[at].pg.is_some() && self.network.comes_up(at, other, generation) {
+                if self.members[at].is_up && self.network.comes_up(at, other, generation) {
                     self.note("up", &[at as u64, other as u64]);
-                    self.with_pg(at, |pg, view| pg.peer_up(osd(other), view));
+                    self.with_each_pg(at, |pg, view| pg.peer_up(osd(other), view));
                 }
             }
             Event::PeerDown { at, other, generation } => {
                 if self.network.goes_down(at, other, generation) {
                     self.note("down", &[at as u64, other as u64]);
                     self.members[at].leases.disconnected(osd(other));
-                    self.with_pg(at, |pg, view| pg.peer_down(osd(other), view));
+                    self.with_each_pg(at, |pg, view| pg.peer_down(osd(other), view));
                     self.connect(at, other);
                 }
             }
@@ -326,56 +437,59 @@ impl World {
             Event::Answer { conn, message } => self.answer_arrives(conn, message),
             Event::Commit { at, incarnation } => {
                 if self.is_current(at, incarnation) {
-                    let token = self.members[at].store.commit();
+                    let (pg, token) = self.members[at].store.commit();
                     self.note("commit", &[at as u64, token.0]);
-                    self.with_pg(at, |pg, view| pg.committed(token, view));
+                    self.with_pg(at, pg, |pg, view| pg.committed(token, view));
                 }
             }
-            Event::Loaded { at, incarnation, token, lookup } => {
+            Event::Loaded { at, incarnation, pg, token, lookup } => {
                 if self.is_current(at, incarnation) {
                     self.note("loaded", &[at as u64, token.0]);
-                    self.loaded(at, token, &lookup);
+                    self.loaded(at, pg, token, &lookup);
                 }
             }
-            Event::Listed { at, incarnation, token, objects, more } => {
+            Event::Listed { at, incarnation, pg, token, objects, more } => {
                 if self.is_current(at, incarnation) {
                     self.note("listed", &[at as u64, token.0]);
-                    self.with_pg(at, |pg, _| pg.objects_listed(token, objects, more));
+                    self.with_pg(at, pg, |pg, _| pg.objects_listed(token, objects, more));
                 }
             }
-            Event::ReadDone { at, incarnation, token, answer } => {
+            Event::ReadDone { at, incarnation, pg, token, answer } => {
                 if self.is_current(at, incarnation) {
                     self.note("read", &[at as u64, token.0]);
-                    self.with_pg(at, |pg, _| pg.read_done(token, answer));
+                    self.with_pg(at, pg, |pg, _| pg.read_done(token, answer));
                 }
             }
-            Event::Scrubbed { at, incarnation, token, finding } => {
+            Event::Scrubbed { at, incarnation, pg, token, finding } => {
                 if self.is_current(at, incarnation) {
                     self.note("examined", &[at as u64, token.0]);
-                    self.with_pg(at, |pg, view| pg.scrubbed(token, finding, view));
+                    self.with_pg(at, pg, |pg, view| pg.scrubbed(token, finding, view));
                 }
             }
-            Event::SyncRead { at, incarnation, token, result } => {
+            Event::SyncRead { at, incarnation, pg, token, result } => {
                 if self.is_current(at, incarnation) {
                     self.note("sync read", &[at as u64, token.0, u64::from(result.is_ok())]);
-                    self.with_pg(at, |pg, view| pg.sync_ready(token, result, view));
+                    self.with_pg(at, pg, |pg, view| pg.sync_ready(token, result, view));
                 }
             }
-            Event::Record { at, incarnation, record } => self.record_arrives(at, incarnation, record),
+            Event::Record { at, incarnation, pg, record } => self.record_arrives(at, incarnation, pg, record),
             Event::Target { at, incarnation } => {
                 if self.is_current(at, incarnation) {
-                    let (target, policy) = (self.cluster.target.clone(), self.policy);
-                    self.with_pg(at, |pg, view| pg.set_target(target, policy, view));
+                    for pg in self.cluster.groups() {
+                        let target = self.cluster.of(pg).expect("it is listed").target.clone();
+                        let policy = self.policy;
+                        self.with_pg(at, pg, |pg, view| pg.set_target(target, policy, view));
+                    }
                 }
             }
-            Event::Swap { at, expected, record } => self.swap(at, expected, record),
+            Event::Swap { at, pg, expected, record, split_off } => self.swap(at, pg, expected, record, split_off),
             Event::Tick { at, incarnation } => {
                 if self.is_current(at, incarnation) {
                     self.tick(at);
                     self.at(self.now + TICK, Event::Tick { at, incarnation });
                 }
             }
-            Event::Run { at } => self.run_pg(at),
+            Event::Run { at } => self.run_pgs(at),
             Event::Restart { at } => self.restart(at),
             Event::Room { at, out_of_room } => self.set_room(at, out_of_room),
             Event::Fault => self.fault(),
@@ -385,40 +499,54 @@ impl World {
         }
     }
 
-    fn record_arrives(&mut self, at: usize, incarnation: u64, record: PgRecord) {
+    fn record_arrives(&mut self, at: usize, incarnation: u64, pg: PgId, record: PgRecord) {
         if !self.is_current(at, incarnation) {
             return;
         }
         let blocked_until = self.members[at].state_blocked_until;
         if self.now < blocked_until {
-            return self.at(blocked_until, Event::Record { at, incarnation, record });
+            return self.at(blocked_until, Event::Record { at, incarnation, pg, record });
         }
         self.note("record", &[at as u64, record.epoch.0, record.activated_epoch.0]);
-        self.with_pg(at, |pg, view| pg.set_record(record, view));
+        let age = |record: &PgRecord| (record.epoch, record.activated_epoch, record.pg_num);
+        let known = self.members[at].records.entry(pg).or_insert_with(|| record.clone());
+        if age(&record) > age(known) {
+            *known = record.clone();
+        }
+        let me = osd(at);
+        if record.members.contains(&me) || record.last_active_members.contains(&me) {
+            self.add_pg(at, pg);
+        }
+        self.with_pg(at, pg, |pg, view| pg.set_record(record, view));
     }
 
-    fn swap(&mut self, at: usize, expected: PgRecord, record: PgRecord) {
-        let was_done = self.cluster.compare_and_swap(&expected, record);
-        self.note("swap", &[at as u64, u64::from(was_done), self.cluster.record.epoch.0]);
+    fn swap(&mut self, at: usize, pg: PgId, expected: PgRecord, record: PgRecord, split_off: Option<PgRecord>) {
+        let group = self.cluster.of_mut(pg).expect("the group exists");
+        let was_done = group.compare_and_swap(&expected, record, split_off.clone());
+        let record = group.record.clone();
+        self.note("swap", &[at as u64, u64::from(was_done), record.epoch.0]);
         if !was_done {
             self.statistics.swaps_failed += 1;
             return;
         }
-        let record = self.cluster.record.clone();
         if self.verbose {
-            println!("{:>8} {record:?}", self.now);
+            println!("{:>8} {pg} {record:?}", self.now);
         }
         self.statistics.activations += u64::from(record.activated_epoch == record.epoch);
         self.statistics.takeovers += u64::from(record.primary != expected.primary);
-        self.tell_record(&record);
+        self.tell_record(pg, &record);
+        if let Some(record) = split_off {
+            self.statistics.splits += 1;
+            self.tell_record(SPLIT_PG, &record);
+        }
     }
 
-    pub fn tell_record(&mut self, record: &PgRecord) {
+    pub fn tell_record(&mut self, pg: PgId, record: &PgRecord) {
         for at in 0..self.members.len() {
             let incarnation = self.members[at].incarnation;
             let times = if self.mishap(20) { 2 } else { 1 };
             for _ in 0..times {
-                self.after(1_000, Event::Record { at, incarnation, record: record.clone() });
+                self.after(1_000, Event::Record { at, incarnation, pg, record: record.clone() });
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use atoll_base::{Epoch, Refusal};
 use atoll_pg::PgState;
-use atoll_sim::{Answer, Options, Script, block, data_of, read_block, write_block};
+use atoll_sim::{Answer, Options, PG, Script, block, data_of, read_block, write_block};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
@@ -66,7 +66,7 @@ fn a_retry_is_recognised_by_the_next_primary() {
     script.run_while("the retry is not answered", |world| world.answer_of(first).is_none());
     assert_ne!(script.primary(), 0, "another one leads");
     assert!(script.clients.ops[first].attempt > 0, "it was sent again");
-    let head = script.members[1].store.visible.head;
+    let head = script.members[1].store.visible.of(PG).head;
     assert_eq!(head.sequence, 1, "it was done once");
     holds(&mut script, 0, 1);
     script.finish();
@@ -191,7 +191,8 @@ fn a_corrupt_prepare_is_not_a_missing_one() {
     let op = script.start(0, write_block(0, 0, 2));
     script.run_while("not durable everywhere", |world| (0..3).any(|at| !world.was_durable(op, at)));
     // On the one that will lead, what was prepared cannot be read any more.
-    let name = script.members[1].store.visible.log.back().map(|entry| entry.object.clone()).expect("just written");
+    let name =
+        script.members[1].store.visible.of(PG).log.back().map(|entry| entry.object.clone()).expect("just written");
     script.members[1].store.bad.insert((name, 0));
     script.kill(0);
     script.run_while("nobody took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
@@ -220,7 +221,7 @@ fn a_lost_device_is_filled_before_it_counts() {
     holds(&mut script, 0, 1);
     let world = script.finish();
     assert!(world.statistics.learners > 0, "the new device was filled");
-    assert!(world.members[0].store.visible.head.sequence > 0, "it has the history now");
+    assert!(world.members[0].store.visible.of(PG).head.sequence > 0, "it has the history now");
 }
 
 #[test]
@@ -239,7 +240,7 @@ fn a_divergent_tail_is_rolled_back() {
     let other = script.start(1, write_block(2, 0, 3));
     script.run_while("not answered", |world| world.answer_of(other).is_none() || world.answer_of(op).is_none());
     let entry_of = |script: &Script, at: usize| {
-        let log = &script.members[at].store.visible.log;
+        let log = &script.members[at].store.visible.of(PG).log;
         log.iter().find(|entry| entry.request == Some(script.id_of(op))).map(|entry| entry.version)
     };
     let (old, new) = (entry_of(&script, 0), entry_of(&script, 1));

@@ -220,19 +220,29 @@ fn tell_whole(
 
 fn dump_objects(disk: &mut dyn Disk, metadata: &Metadata, options: &DumpOptions, tell: Tell) -> ControlFlow<()> {
     let from = match (options.pg, &options.object) {
-        (Some(pg), Some(name)) => keys::object(&ObjectKey { pg, name: name.clone() }),
-        (Some(pg), None) => keys::objects_of(pg),
+        (Some(pg), Some(name)) => metadata.parts.object(&ObjectKey { pg, name: name.clone() }),
+        // All that share the prefix; those of other groups are passed over.
+        (Some(pg), None) => keys::objects_of(metadata.parts.root(pg)),
         (None, _) => keys::OBJECTS.to_vec(),
     };
     let to = keys::end_of(&from);
-    let mut objects =
-        Objects { name: options.object.as_ref(), current: None, tell, flow: ControlFlow::Continue(()) };
+    let mut objects = Objects {
+        metadata,
+        pg: options.pg,
+        name: options.object.as_ref(),
+        current: None,
+        tell,
+        flow: ControlFlow::Continue(()),
+    };
     Walk::new(disk, &metadata.tree.pages, &from, &to).run(metadata.tree.root, &mut objects);
     objects.finish()
 }
 
 /// Puts objects together from their entries.
 struct Objects<'a> {
+    metadata: &'a Metadata,
+    /// The group that was asked for.
+    pg: Option<PgId>,
     /// The name that was asked for.
     name: Option<&'a ObjectName>,
     current: Option<(ObjectKey, ObjectRecord)>,
@@ -275,6 +285,11 @@ impl Visitor for Objects<'_> {
             return ControlFlow::Continue(());
         }
         let omap = keys::omap(&keys::object(&object));
+        let pg = self.metadata.parts.owner(&object);
+        if self.pg.is_some_and(|wanted| wanted != pg) {
+            return ControlFlow::Continue(());
+        }
+        let object = ObjectKey { pg, ..object };
         let record = match self.record_of(object) {
             Ok(record) => record,
             Err(flow) => return flow,

@@ -15,7 +15,8 @@ use crate::wal::{BATCH_BYTES, HEADER_BYTES, RECORD_BLOCKS_MAX, RecordHead, encod
 
 /// A transaction that is not durable yet.
 pub(crate) struct Accepted {
-    pub pg: PgId,
+    /// The queue that it waits in.
+    pub queue: PgId,
     pub encoded: Bytes,
     pub plan: Plan,
     /// Data writes that must be durable before the log may mention them.
@@ -172,8 +173,8 @@ impl Store {
         accepted.data_writes_left -= 1;
         if accepted.data_writes_left == 0 {
             accepted.plan.runs().for_each(|run| self.overlay.remove_run(run));
-            let pg = accepted.pg;
-            self.move_to_log(pg);
+            let queue = accepted.queue;
+            self.move_to_log(queue);
         }
     }
 

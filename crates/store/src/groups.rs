@@ -9,10 +9,12 @@ use atoll_base::limits::PG_LOG_ENTRIES;
 use atoll_base::{CodecError, Epoch, LogEntry, Mutation, PgId, Reader, Transaction, Version, Writer};
 use bytes::Bytes;
 
-use crate::metadata::{Changes, Cold, Metadata, Unready, keys};
+use crate::metadata::{Changes, Cold, Metadata, Part, Parts, Split, Unready, keys};
 
 /// Entries that are saved at once while there is no checkpoint, so that a checkpoint has few left.
 const SEGMENT_ENTRIES: usize = 32;
+/// Length of a group's header if the group was never split.
+const HEADER_BYTES: usize = 24;
 
 /// What a store remembers of a placement group.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +61,21 @@ impl PgState {
         self.was_reset = true;
     }
 
+    /// A group that is split off, with the history of this one if it has all its objects; before
+    /// it, there may have been something else of its name.
+    fn split_off(&self, is_whole: bool, before: PgState) -> PgState {
+        let (head, log) = if is_whole { (self.head, self.log.clone()) } else { Default::default() };
+        PgState {
+            head,
+            applied_number: self.applied_number,
+            unsaved_count: log.len(),
+            log,
+            segments: before.segments,
+            is_changed: true,
+            was_reset: true,
+        }
+    }
+
     /// Whether enough is unsaved for a segment.
     pub fn has_segment(&self) -> bool {
         self.unsaved_count >= SEGMENT_ENTRIES
@@ -70,10 +87,14 @@ impl PgState {
             return Ok(());
         }
         let mut changes = Changes::new(metadata);
-        let mut header = Writer::with_capacity(24);
+        let mut header = Writer::with_capacity(32);
         header.u64(self.head.epoch.0);
         header.u64(self.head.sequence);
         header.u64(self.applied_number);
+        if let Some(part) = changes.metadata().parts.get(pg) {
+            header.u32(part.root.index);
+            header.u32(part.pg_num);
+        }
         changes.set_value(keys::group(pg), header.finish().to_vec())?;
         let unsaved: Vec<_> = self.log.iter().skip(self.log.len() - self.unsaved_count).collect();
         let mut added = Vec::new();
@@ -120,15 +141,44 @@ impl PgState {
     }
 }
 
-/// Reads all groups from the tree.
-pub(crate) fn load(metadata: &Metadata) -> Result<BTreeMap<PgId, PgState>, Unready> {
+/// A transaction has been recorded in its group: makes and undoes groups if it was a split.
+/// Returns those.
+pub(crate) fn record_split(
+    groups: &mut BTreeMap<PgId, PgState>,
+    parts: &mut Parts,
+    transaction: &Transaction,
+) -> Vec<PgId> {
+    let mut changed = Vec::new();
+    for mutation in &transaction.mutations {
+        let Mutation::Split { pg_num_before, pg_num, is_whole } = mutation else { continue };
+        let split = parts.split(transaction.pg, *pg_num_before, *pg_num, *is_whole);
+        let Split { own, made, undone } = split.expect("preparing the transaction has split it, too");
+        let state = groups.get(&transaction.pg).expect("the transaction is recorded").clone();
+        let made = made.into_iter().map(|(pg, part)| (pg, Some(part), *is_whole));
+        for (pg, part, is_whole) in made.chain(undone.into_iter().map(|pg| (pg, None, false))) {
+            let before = groups.remove(&pg).unwrap_or_default();
+            groups.insert(pg, state.split_off(is_whole, before));
+            parts.set(pg, part);
+            changed.push(pg);
+        }
+        parts.set(transaction.pg, own);
+    }
+    changed
+}
+
+/// Reads all groups from the tree, and which of them were split.
+pub(crate) fn load(metadata: &Metadata) -> Result<(BTreeMap<PgId, PgState>, Parts), Unready> {
     let mut groups: BTreeMap<PgId, PgState> = BTreeMap::new();
+    let mut parts = Parts::default();
     let mut segments: BTreeMap<(PgId, u64), Vec<u8>> = BTreeMap::new();
     let mut damage = None;
     metadata.tree.scan(&keys::GROUPS, &keys::end_of(&keys::GROUPS), |key, value| {
         match keys::parse_group(key) {
-            Some((pg, None)) => match decode_header(value) {
-                Ok(state) => drop(groups.insert(pg, state)),
+            Some((pg, None)) => match decode_header(pg, value) {
+                Ok((state, part)) => {
+                    groups.insert(pg, state);
+                    parts.set(pg, part);
+                }
                 Err(error) => damage = Some(error),
             },
             Some((pg, Some(first))) => segments.entry((pg, first)).or_default().extend_from_slice(value),
@@ -142,17 +192,26 @@ pub(crate) fn load(metadata: &Metadata) -> Result<BTreeMap<PgId, PgState>, Unrea
     for ((pg, _), segment) in segments {
         groups.entry(pg).or_default().add_segment(segment)?;
     }
-    Ok(groups)
+    Ok((groups, parts))
 }
 
 /// Decodes what the tree says of a group, but for its log.
-pub(crate) fn decode_header(value: &[u8]) -> Result<PgState, CodecError> {
+pub(crate) fn decode_header(pg: PgId, value: &[u8]) -> Result<(PgState, Option<Part>), CodecError> {
     let mut reader = Reader::new(Bytes::copy_from_slice(value));
     let epoch = Epoch(reader.u64("epoch")?);
     let head = Version { epoch, sequence: reader.u64("sequence")? };
     let applied_number = reader.u64("applied number")?;
+    let mut part = None;
+    if value.len() > HEADER_BYTES {
+        let root = PgId { index: reader.u32("root group")?, ..pg };
+        let pg_num = reader.u32("number of groups")?;
+        if !pg_num.is_power_of_two() || pg.index >= pg_num || root.index > pg.index {
+            return Err(CodecError::Invalid { what: "number of groups", value: pg_num.into() });
+        }
+        part = Some(Part { root, pg_num });
+    }
     reader.finish()?;
-    Ok(PgState { head, applied_number, ..PgState::default() })
+    Ok((PgState { head, applied_number, ..PgState::default() }, part))
 }
 
 /// The pages that saving waits for.

@@ -80,12 +80,12 @@ const OMAP_PAGE_BYTES: usize = 512 << 10;
 impl Store {
     /// What is known of an object as a whole.
     pub fn object(&self, key: &ObjectKey) -> Result<Option<ObjectInfo>, StoreError> {
-        Ok(self.metadata.info(&keys::object(key))?)
+        Ok(self.metadata.info(&self.metadata.parts.object(key))?)
     }
 
     /// The value of an omap entry.
     pub fn omap_value(&self, key: &ObjectKey, omap_key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.metadata.omap_value(&keys::object(key), omap_key)?)
+        Ok(self.metadata.omap_value(&self.metadata.parts.object(key), omap_key)?)
     }
 
     /// Omap entries with this prefix from `from` on, in order, up to `limit` of them; and whether
@@ -97,12 +97,12 @@ impl Store {
         from: &[u8],
         limit: usize,
     ) -> Result<OmapPage, StoreError> {
-        Ok(self.metadata.omap_page(&keys::object(key), prefix, from, limit, OMAP_PAGE_BYTES)?)
+        Ok(self.metadata.omap_page(&self.metadata.parts.object(key), prefix, from, limit, OMAP_PAGE_BYTES)?)
     }
 
     /// The seals of all units that overlap `length` bytes from `offset` on.
     pub fn seals(&self, key: &ObjectKey, offset: u64, length: u64) -> Result<Option<Seals>, StoreError> {
-        let object = keys::object(key);
+        let object = self.metadata.parts.object(key);
         let Some(info) = self.metadata.info(&object)? else { return Ok(None) };
         Ok(self.metadata.seals(&object, &info, offset, length)?)
     }
@@ -134,7 +134,7 @@ impl Store {
     }
 
     fn look_at_read(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> Result<(), Unready> {
-        let object = keys::object(&ObjectKey { pg, name: object.clone() });
+        let object = self.metadata.parts.object(&ObjectKey { pg, name: object.clone() });
         if self.metadata.info(&object)?.is_none() {
             return Ok(());
         }
@@ -159,7 +159,7 @@ impl Store {
         conditions: &[Condition],
         mutations: &[Mutation],
     ) -> Result<(), Unready> {
-        let object = keys::object(&ObjectKey { pg, name: name.clone() });
+        let object = self.metadata.parts.object(&ObjectKey { pg, name: name.clone() });
         let info = self.metadata.info(&object)?;
         // Ranges come from clients. What breaks a rule will be refused and looks at nothing.
         if validate(mutations, written_bytes(mutations), info.as_ref()).is_err() {
@@ -167,13 +167,13 @@ impl Store {
         }
         for condition in conditions {
             match condition {
-                Condition::ObjectExists | Condition::ObjectAbsent => {}
+                Condition::ObjectExists | Condition::ObjectAbsent | Condition::PgNum { .. } => {}
                 Condition::OmapExists { key }
                 | Condition::OmapAbsent { key }
                 | Condition::OmapEquals { key, .. } => drop(self.metadata.omap_value(&object, key)?),
                 Condition::NotFenced { name, .. } => {
                     let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
-                    let own = keys::object(&ObjectKey { pg, name: own });
+                    let own = self.metadata.parts.object(&ObjectKey { pg, name: own });
                     self.metadata.omap_value(&own, &[FENCE_KEY_PREFIX, name].concat())?;
                 }
             }

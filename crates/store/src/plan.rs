@@ -5,14 +5,17 @@
 use std::sync::Arc;
 
 use atoll_base::limits::OBJECT_BYTES_MAX;
-use atoll_base::{BLOCK_BYTES, BlockBuffer, CodecError, Mutation, PgId, Reader, Transaction, Writer, crc32c};
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::{
+    BLOCK_BYTES, BlockBuffer, CodecError, Mutation, ObjectName, PgId, Reader, Transaction, Writer, crc32c,
+};
 use bytes::Bytes;
 
 use crate::allocator::{Allocator, Run, Zone};
 use crate::error::StoreError;
 use crate::metadata::{
     BlockMeta, CHUNK_BLOCKS, CHUNK_BYTES, Changes, HOLE, Metadata, OBJECT_BLOCKS_MAX, ObjectInfo, ObjectKey,
-    Prepared, Unready, keys,
+    Prepared, Split, Unready, keys,
 };
 
 /// Data up to this size (in whole blocks) rides in the log; more goes straight to fresh places.
@@ -150,6 +153,7 @@ pub(crate) fn validate(
             Mutation::Create
             | Mutation::SetVersion { .. }
             | Mutation::ResetLog { .. }
+            | Mutation::Split { .. }
             | Mutation::OmapSet { .. }
             | Mutation::OmapRemove { .. }
             | Mutation::OmapReplace { .. } => {}
@@ -215,7 +219,7 @@ pub(crate) fn plan(
     metadata: &Metadata,
     allocator: &mut Allocator,
 ) -> Result<(Plan, Prepared), StoreError> {
-    let object = object_of(transaction);
+    let object = object_of(transaction, metadata);
     let mut changes = Changes::new(metadata);
     let info = changes.info(&object)?;
     let block_count = validate(&transaction.mutations, transaction.payload.len(), info.as_ref())?;
@@ -256,8 +260,8 @@ pub(crate) fn plan(
     }
 }
 
-fn object_of(transaction: &Transaction) -> Vec<u8> {
-    keys::object(&ObjectKey { pg: transaction.pg, name: transaction.object.clone() })
+fn object_of(transaction: &Transaction, metadata: &Metadata) -> Vec<u8> {
+    metadata.parts.object(&ObjectKey { pg: transaction.pg, name: transaction.object.clone() })
 }
 
 /// Small overwrites keep their place, unless another object has it too.
@@ -348,7 +352,7 @@ pub(crate) fn prepare_logged(
     placements: &[Placement],
     metadata: &Metadata,
 ) -> Result<Prepared, Unready> {
-    change(transaction, &object_of(transaction), placements, Changes::new(metadata))
+    change(transaction, &object_of(transaction, metadata), placements, Changes::new(metadata))
 }
 
 fn change(
@@ -358,6 +362,7 @@ fn change(
     mut changes: Changes,
 ) -> Result<Prepared, Unready> {
     let mut placements = placements.iter();
+    let metadata = changes.metadata();
     for mutation in &transaction.mutations {
         match mutation {
             Mutation::Remove => {
@@ -365,8 +370,14 @@ fn change(
                 continue;
             }
             Mutation::CloneFrom { source } => {
-                let source = keys::object(&ObjectKey { pg: transaction.pg, name: source.clone() });
+                let source =
+                    changes.metadata().parts.object(&ObjectKey { pg: transaction.pg, name: source.clone() });
                 clone(&mut changes, &source, object)?;
+                continue;
+            }
+            Mutation::Split { pg_num_before, pg_num, is_whole } => {
+                let split = metadata.parts.split(transaction.pg, *pg_num_before, *pg_num, *is_whole)?;
+                split_own_object(&mut changes, &split, object, *is_whole)?;
                 continue;
             }
             _ => {}
@@ -393,7 +404,9 @@ fn change(
             Mutation::SetVersion { version } => {
                 changes.set_info(object, &ObjectInfo { version: *version, ..info })?;
             }
-            Mutation::Remove | Mutation::CloneFrom { .. } => unreachable!("handled above"),
+            Mutation::Remove | Mutation::CloneFrom { .. } | Mutation::Split { .. } => {
+                unreachable!("handled above")
+            }
             Mutation::OmapSet { key, value } => set_omap(&mut changes, object, key, Some(value))?,
             Mutation::OmapRemove { key } => set_omap(&mut changes, object, key, None)?,
             Mutation::OmapReplace { key, value, displaced_to } => {
@@ -412,7 +425,7 @@ fn change(
 /// What [`validate`] cannot see: mutations that depend on other objects, and keys that are too long
 /// once they are stored. What it looks at is in memory.
 pub(crate) fn check_prepared(key: &ObjectKey, mutations: &[Mutation], metadata: &Metadata) -> Result<(), Unready> {
-    let object = keys::object(key);
+    let object = metadata.parts.object(key);
     for mutation in mutations {
         match mutation {
             Mutation::CloneFrom { .. } => look_at(key.pg, &object, mutations, Changes::new(metadata))?,
@@ -445,6 +458,25 @@ fn clone(changes: &mut Changes, source: &[u8], object: &[u8]) -> Result<(), Unre
     Err(Unready::Invalid("the object to clone does not exist".into()))
 }
 
+/// What is split off begins with a copy of the group's own object, as far as anything is known of
+/// it; what is undone loses its own.
+fn split_own_object(changes: &mut Changes, split: &Split, object: &[u8], is_whole: bool) -> Result<(), Unready> {
+    let own_of = |pg: PgId| {
+        let name = ObjectName::new(PG_META_OBJECT).expect("the name is short");
+        keys::object(&ObjectKey { pg, name })
+    };
+    for pg in &split.undone {
+        changes.remove_object(&own_of(*pg))?;
+    }
+    for (pg, _) in &split.made {
+        changes.remove_object(&own_of(*pg))?;
+        if is_whole {
+            changes.clone_object(object, &own_of(*pg))?;
+        }
+    }
+    Ok(())
+}
+
 /// Looks at everything that the mutations would look at.
 pub(crate) fn look_at(
     pg: PgId,
@@ -472,8 +504,12 @@ pub(crate) fn look_at(
             }
             Mutation::Remove => changes.remove_object(object)?,
             Mutation::CloneFrom { source } => {
-                let source = keys::object(&ObjectKey { pg, name: source.clone() });
+                let source = changes.metadata().parts.object(&ObjectKey { pg, name: source.clone() });
                 clone(&mut changes, &source, object)?;
+            }
+            Mutation::Split { pg_num_before, pg_num, is_whole } => {
+                let split = changes.metadata().parts.split(pg, *pg_num_before, *pg_num, *is_whole)?;
+                split_own_object(&mut changes, &split, object, *is_whole)?;
             }
             Mutation::Create | Mutation::SetVersion { .. } | Mutation::ResetLog { .. } => {}
             Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
@@ -494,7 +530,7 @@ pub(crate) fn look_at(
 /// member that is being brought level, change no object.
 fn set_versions(transaction: &Transaction, changes: &mut Changes) -> Result<(), Unready> {
     for entry in transaction.log.iter().filter(|entry| entry.object == transaction.object) {
-        let object = keys::object(&ObjectKey { pg: transaction.pg, name: entry.object.clone() });
+        let object = object_of(transaction, changes.metadata());
         if let Some(info) = changes.info(&object)? {
             changes.set_info(&object, &ObjectInfo { version: entry.version, ..info })?;
         }

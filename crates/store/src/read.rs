@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};
 use crate::lookup::Waiter;
-use crate::metadata::{BlockMeta, HOLE, ObjectKey, Unready, keys};
+use crate::metadata::{BlockMeta, HOLE, ObjectKey, Unready};
 use crate::overlay::Home;
 use crate::store::{Purpose, Store, StoreEvent};
 
@@ -141,7 +141,7 @@ impl Store {
     }
 
     fn look_up_read(&self, order: &ReadOrder) -> Result<Option<ReadInProgress>, Unready> {
-        let object = keys::object(&order.key);
+        let object = self.metadata.parts.object(&order.key);
         let Some(info) = self.metadata.info(&object)? else { return Ok(None) };
         let end = info.size_bytes.min(order.offset.saturating_add(u64::from(order.length)));
         let data_bytes = end.saturating_sub(order.offset) as usize;
@@ -262,7 +262,7 @@ impl Store {
             return true;
         }
         let first = (read.order.offset / BLOCK_BYTES as u64) as usize;
-        let object = keys::object(&read.order.key);
+        let object = self.metadata.parts.object(&read.order.key);
         // What cannot be looked at now is read again, which waits for it.
         let Ok(now) = self.metadata.blocks(&object, first, read.expected.len()) else { return true };
         read.failed.iter().all(|&index| {
@@ -277,7 +277,8 @@ impl Store {
     pub fn matches_checks(&self, key: &ObjectKey, offset: u64, data: &[u8]) -> bool {
         let first = (offset / BLOCK_BYTES as u64) as usize;
         let padded = BlockBuffer::from_bytes(data);
-        let Ok(expected) = self.metadata.blocks(&keys::object(key), first, padded.block_count()) else {
+        let Ok(expected) = self.metadata.blocks(&self.metadata.parts.object(key), first, padded.block_count())
+        else {
             return false;
         };
         let mut blocks = padded.as_slice().chunks_exact(BLOCK_BYTES).zip(expected);

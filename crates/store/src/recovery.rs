@@ -9,7 +9,7 @@ use atoll_base::{BLOCK_BYTES, BlockBuffer, PgId};
 use crate::allocator::Allocator;
 use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks, read_device};
 use crate::error::OpenError;
-use crate::groups::PgState;
+use crate::groups::{PgState, record_split};
 use crate::layout::{FormatOptions, Layout, SUPERBLOCK_COPIES};
 use crate::metadata::page_table::PageTable;
 use crate::metadata::{Bitmap, Cold, Location, Metadata, PageKind, Pages, Tree, Unready};
@@ -135,7 +135,8 @@ impl Recovered {
         for number in 0..metadata.tree.root {
             load_page(disk, &mut metadata.tree.pages, number)?;
         }
-        let pgs = warm(disk, &mut metadata, crate::groups::load)?;
+        let (pgs, parts) = warm(disk, &mut metadata, crate::groups::load)?;
+        metadata.parts = parts;
         let next_number = pgs.values().map(|pg| pg.applied_number + 1).max().unwrap_or(1);
         let mut recovered = Recovered {
             superblock,
@@ -203,6 +204,7 @@ impl Recovered {
             prepared.freed.iter().for_each(|&block| self.overlay.remove(block));
             self.freed.extend(&prepared.freed);
             self.metadata.apply(prepared);
+            record_split(&mut self.pgs, &mut self.metadata.parts, &logged.transaction);
         }
         self.next_number = self.next_number.max(logged.number + 1);
         if logged.is_inline {
@@ -301,7 +303,10 @@ pub(crate) fn load_checkpoint(
     }
     pages.collect_free_numbers(root + 1);
     let object_count = superblock.object_count;
-    Ok((page_table, Metadata { tree: Tree::new(pages, root), bitmap, object_count }))
+    Ok((
+        page_table,
+        Metadata { tree: Tree::new(pages, root), bitmap, object_count, parts: crate::metadata::Parts::default() },
+    ))
 }
 
 struct RecordHome<'a> {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};
 use crate::lookup::Waiter;
-use crate::metadata::{BlockMeta, HOLE, ObjectInfo, ObjectKey, Unready, keys};
+use crate::metadata::{BlockMeta, HOLE, ObjectInfo, ObjectKey, Unready};
 use crate::overlay::Home;
 use crate::store::{Purpose, Store, StoreEvent};
 
@@ -154,7 +154,7 @@ impl Store {
     }
 
     fn advance_scrub(&mut self, id: u64, scrub: &mut Scrub) -> Result<ScrubResult, Pause> {
-        let object = keys::object(&scrub.key);
+        let object = self.metadata.parts.object(&scrub.key);
         let info = self.metadata.info(&object)?.ok_or(Pause::Ended(ScrubError::NoSuchObject))?;
         match &mut scrub.data {
             Data::ToRead => {

@@ -11,11 +11,11 @@ use crate::checkpoint::Checkpoint;
 use crate::disk::{Device, DiskOperation, DiskRequest, DiskResult};
 use crate::error::StoreError;
 use crate::group_commit::{Accepted, WAL_WRITES_IN_FLIGHT_MAX, Wal};
-use crate::groups::PgState;
+use crate::groups::{PgState, record_split};
 use crate::layout::Layout;
 use crate::lookup::{LoadId, Loads};
 use crate::metadata::page_table::{PAGES_MAX, PageTable};
-use crate::metadata::{Metadata, ObjectKey, keys};
+use crate::metadata::{Metadata, ObjectKey};
 use crate::overlay::{Home, Overlay, PendingBlock};
 use crate::plan::{Data, Plan, check_prepared, plan, validate};
 use crate::read::{ReadData, ReadError, ReadPiece, Reads};
@@ -60,7 +60,8 @@ pub enum StoreEvent {
 pub struct StoreUsage {
     /// Size of the data region in bytes.
     pub total_bytes: u64,
-    /// Bytes of the data region in use, blocks that wait to be freed included.
+    /// Bytes of the data region in use. What was freed since the last checkpoint does not count,
+    /// though it can be used again only after the next one.
     pub used_bytes: u64,
     /// Objects.
     pub object_count: u64,
@@ -134,7 +135,8 @@ pub struct Store {
     pub(crate) pending_budget_bytes: u64,
     page_count_max: u32,
     pub(crate) accepted: BTreeMap<u64, Accepted>,
-    /// Transactions that are not in the log's queue yet, in order, per placement group.
+    /// Transactions that are not in the log's queue yet, in order, per placement group or the group
+    /// that it was split off.
     pub(crate) pg_queues: BTreeMap<PgId, VecDeque<u64>>,
     pgs_with_segment: VecDeque<PgId>,
     pub(crate) wal: Wal,
@@ -204,6 +206,11 @@ impl Store {
         self.pgs.get(&pg).map_or_else(Version::default, |state| state.head)
     }
 
+    /// The placement groups of which the store knows something.
+    pub fn groups(&self) -> impl Iterator<Item = PgId> {
+        self.pgs.keys().copied()
+    }
+
     /// The newest log entries of a placement group, oldest first.
     pub fn log(&self, pg: PgId) -> impl DoubleEndedIterator<Item = &LogEntry> {
         self.pgs.get(&pg).into_iter().flat_map(|state| &state.log).map(|entry| &**entry)
@@ -214,7 +221,7 @@ impl Store {
         let (total, free) = (self.allocator.block_count(), self.allocator.free_count());
         StoreUsage {
             total_bytes: u64::from(total) * BLOCK_BYTES as u64,
-            used_bytes: u64::from(total - free) * BLOCK_BYTES as u64,
+            used_bytes: u64::from(total - free - self.freed.len() as u32) * BLOCK_BYTES as u64,
             object_count: self.metadata.object_count,
             metadata_memory_bytes: self.metadata.tree.pages.memory_bytes(),
             pending_memory_bytes: self.overlay.memory_bytes(),
@@ -252,7 +259,7 @@ impl Store {
     /// Checks a client's write before it gets its place in the group's history. What it looks at is
     /// loaded ([`Store::is_write_loaded`]).
     pub fn check(&self, key: &ObjectKey, mutations: &[Mutation], payload_bytes: usize) -> Result<(), StoreError> {
-        let info = self.metadata.info(&keys::object(key))?;
+        let info = self.metadata.info(&self.metadata.parts.object(key))?;
         let block_count = validate(mutations, payload_bytes, info.as_ref())?;
         // A write that gets its place in the history and is then refused would break the history.
         check_prepared(key, mutations, &self.metadata)?;
@@ -321,10 +328,11 @@ impl Store {
         let inline_blocks = plan.inline_data().map_or(0, |data| data.block_count());
         let reserved_blocks = record_blocks(encoded.len(), inline_blocks);
         self.wal.reserved_blocks += reserved_blocks;
-        let pg = transaction.pg;
-        self.accepted.insert(number, Accepted { pg, encoded, plan, data_writes_left, reserved_blocks });
-        self.pg_queues.entry(pg).or_default().push_back(number);
-        self.move_to_log(pg);
+        // Groups that came from one by splits share its objects, and so the order of their writes.
+        let queue = self.metadata.parts.root(transaction.pg);
+        self.accepted.insert(number, Accepted { queue, encoded, plan, data_writes_left, reserved_blocks });
+        self.pg_queues.entry(queue).or_default().push_back(number);
+        self.move_to_log(queue);
         Ok(TransactionId(number))
     }
 
@@ -350,6 +358,12 @@ impl Store {
             self.pgs_with_segment.push_back(pg);
         }
         self.changed_pgs.insert(pg);
+        self.changed_pgs.extend(record_split(&mut self.pgs, &mut self.metadata.parts, transaction));
+    }
+
+    /// Of how many groups of its pool a group is one, if it was split or split off here.
+    pub fn pg_num(&self, pg: PgId) -> Option<u32> {
+        self.metadata.parts.get(pg).map(|part| part.pg_num)
     }
 
     fn show_in_overlay(&mut self, number: u64, plan: &Plan, data: &Arc<BlockBuffer>) {

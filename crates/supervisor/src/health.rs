@@ -25,7 +25,7 @@ pub fn wait_until_healthy(directory: &DataDir, cluster: &ClusterFile, limit: Dur
     let check = async {
         for name in [POOL_IMAGES, POOL_OBJECTS] {
             let pool = client.pool_by_name(name).await?;
-            client.wait_until_active(pool.id, pool.pg_num).await.map_err(|error| error.to_string())?;
+            client.wait_until_active(pool.id).await.map_err(|error| error.to_string())?;
         }
         wait_for_listeners(&runtime, cluster, limit).await
     };

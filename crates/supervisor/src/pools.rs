@@ -51,6 +51,7 @@ fn first_pool(id: PoolId, name: &str, wanted: FirstPools) -> PoolRecord {
         // More than half, as Ceph has it: one of three may fail while writes go on.
         redundancy: Redundancy::Replicated { size: wanted.copies, min_size: wanted.copies - wanted.copies / 2 },
         pg_num: PG_NUM,
+        pg_num_first: 0,
         failure_domain: wanted.failure_domain,
         device_class: None,
     }

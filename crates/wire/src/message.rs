@@ -247,3 +247,28 @@ pub enum Message {
         is_full: bool,
     },
 }
+
+impl Message {
+    /// The group that a message between members is about.
+    pub fn pg(&self) -> Option<PgId> {
+        match self {
+            Message::Replicate { transaction, .. }
+            | Message::PeerSync { transaction, .. }
+            | Message::ObjectPart { transaction, .. } => Some(transaction.pg),
+            Message::ReplicateAck { pg, .. }
+            | Message::PeerQuery { pg, .. }
+            | Message::PeerInfo { pg, .. }
+            | Message::PeerSynced { pg, .. }
+            | Message::Fenced { pg, .. }
+            | Message::FencedAck { pg, .. }
+            | Message::ObjectsQuery { pg, .. }
+            | Message::ObjectsReply { pg, .. }
+            | Message::CopyRead { pg, .. }
+            | Message::CopyReply { pg, .. }
+            | Message::ScrubQuery { pg, .. }
+            | Message::ScrubReply { pg, .. }
+            | Message::ObjectWanted { pg, .. } => Some(*pg),
+            _ => None,
+        }
+    }
+}

@@ -368,6 +368,7 @@ mod tests {
             Mutation::OmapReplace { key: key.clone(), value: None, displaced_to: value.clone() },
             Mutation::SetVersion { version },
             Mutation::ResetLog { head: version },
+            Mutation::Split { pg_num_before: 16, pg_num: 64, is_whole: true },
         ];
         let conditions = vec![
             Condition::ObjectExists,
@@ -376,6 +377,7 @@ mod tests {
             Condition::OmapAbsent { key: key.clone() },
             Condition::OmapEquals { key: key.clone(), value: value.clone() },
             Condition::NotFenced { name: key.clone(), generation: 8 },
+            Condition::PgNum { pg_num: 32 },
         ];
         let entry = LogEntry {
             version,

@@ -157,6 +157,12 @@ impl Mutation {
                 writer.u8(11);
                 head.encode(writer);
             }
+            Mutation::Split { pg_num_before, pg_num, is_whole } => {
+                writer.u8(12);
+                writer.u32(*pg_num_before);
+                writer.u32(*pg_num);
+                writer.u8(u8::from(*is_whole));
+            }
         }
     }
 
@@ -182,6 +188,15 @@ impl Mutation {
             9 => Mutation::CloneFrom { source: ObjectName::decode(reader)? },
             10 => Mutation::SetVersion { version: Version::decode(reader)? },
             11 => Mutation::ResetLog { head: Version::decode(reader)? },
+            12 => Mutation::Split {
+                pg_num_before: reader.u32("number of groups")?,
+                pg_num: reader.u32("number of groups")?,
+                is_whole: match reader.u8("whether it is whole")? {
+                    0 => false,
+                    1 => true,
+                    value => return Err(CodecError::Invalid { what: "whether it is whole", value: value.into() }),
+                },
+            },
             value => return Err(CodecError::Invalid { what: "mutation", value: u64::from(value) }),
         })
     }
@@ -211,6 +226,10 @@ impl Condition {
                 writer.bytes(name);
                 writer.u64(*generation);
             }
+            Condition::PgNum { pg_num } => {
+                writer.u8(7);
+                writer.u32(*pg_num);
+            }
         }
     }
 
@@ -223,6 +242,7 @@ impl Condition {
             4 => Condition::OmapAbsent { key: omap_key(reader)? },
             5 => Condition::OmapEquals { key: omap_key(reader)?, value: omap_value(reader)? },
             6 => Condition::NotFenced { name: omap_key(reader)?, generation: reader.u64("generation")? },
+            7 => Condition::PgNum { pg_num: reader.u32("number of groups")? },
             value => return Err(CodecError::Invalid { what: "condition", value: u64::from(value) }),
         })
     }

@@ -43,6 +43,8 @@ pub enum PoolChange {
     FailureDomain(FailureDomain),
     /// Only OSDs of this class, or all.
     DeviceClass(Option<String>),
+    /// So many placement groups: those that there are split.
+    PgNum(u32),
 }
 
 /// How many copies must be there if nobody says: half of them, as in Ceph.
@@ -113,6 +115,7 @@ pub async fn create(client: &ClusterClient, new: &NewPool) -> Result<PoolRecord,
             name: new.name.clone(),
             redundancy: Redundancy::Replicated { size: new.size, min_size },
             pg_num: new.pg_num,
+            pg_num_first: 0,
             failure_domain: new.failure_domain,
             device_class: new.device_class.clone(),
         };
@@ -143,6 +146,13 @@ pub async fn change(client: &ClusterClient, name: &str, change: &PoolChange) -> 
             PoolChange::MinSize(copies) => *min_size = *copies,
             PoolChange::FailureDomain(domain) => pool.failure_domain = *domain,
             PoolChange::DeviceClass(class) => pool.device_class = class.clone(),
+            PoolChange::PgNum(pg_num) if *pg_num < pool.pg_num => {
+                return AdminError::refused(format!(
+                    "the pool '{name}' has {} placement groups; they split, but do not merge",
+                    pool.pg_num
+                ));
+            }
+            PoolChange::PgNum(pg_num) => (pool.pg_num_first, pool.pg_num) = (pool.pg_num_first(), *pg_num),
             PoolChange::Name(new) => {
                 refuse_taken_name(&pools, new, Some(pool.id))?;
                 pool.name = new.clone();
@@ -177,6 +187,7 @@ pub async fn remove(client: &ClusterClient, name: &str) -> Result<PoolRecord, Ad
             .check(key, *revision)
             .check(keys::NEXT_POOL, next.map_or(0, |(_, revision)| revision))
             .put(keys::NEXT_POOL, &NextPoolRecord { format: RECORD_FORMAT, next: after })?
+            .put(&keys::removed_pool(pool.id), pool)?
             .delete(key);
         client.transact(&transaction).await?;
         Ok(pool.clone())
@@ -204,11 +215,15 @@ async fn refuse_used(client: &ClusterClient, pool: &PoolRecord) -> Result<(), Ad
 
 /// Deletes what is left of the groups of a pool that is gone; harmless to repeat.
 async fn forget_groups(client: &ClusterClient, pool: PoolId) -> Result<(), AdminError> {
-    let groups = client.list_raw(&keys::pgs_of_pool(pool)).await?;
-    let targets = client.list_raw(keys::PG_TARGETS).await?;
-    let is_of_pool = |key: &String| keys::parse_pg_target(key).is_none_or(|pg: PgId| pg.pool == pool);
-    let all: Vec<String> =
-        groups.entries.into_iter().chain(targets.entries).map(|(key, _, _)| key).filter(is_of_pool).collect();
+    let mut all: Vec<String> = Vec::new();
+    for prefix in [keys::PGS, keys::PG_TARGETS, keys::PG_SCRUBS, keys::SCRUB_REQUESTS] {
+        let is_of_pool = |key: &String| {
+            let pg = key.strip_prefix(prefix).and_then(|pg| pg.parse().ok());
+            pg.is_some_and(|pg: PgId| pg.pool == pool)
+        };
+        let entries = client.list_raw(prefix).await?.entries.into_iter();
+        all.extend(entries.map(|(key, _, _)| key).filter(is_of_pool));
+    }
     for batch in all.chunks(BATCH) {
         // The pool's number is not given again, so nobody makes them anew.
         let transaction = Transaction::new().check(&keys::pool(pool), 0);

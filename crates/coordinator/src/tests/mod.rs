@@ -43,6 +43,7 @@ fn pool(id: u32, size: u32, min_size: u32) -> PoolRecord {
         name: format!("pool{id}"),
         redundancy: Redundancy::Replicated { size, min_size },
         pg_num: 8,
+        pg_num_first: 0,
         failure_domain: FailureDomain::Host,
         device_class: None,
     }

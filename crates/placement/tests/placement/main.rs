@@ -34,6 +34,7 @@ fn pool(id: u32, size: u32, pg_num: u32, failure_domain: FailureDomain) -> PoolR
         name: format!("pool{id}"),
         redundancy: Redundancy::Replicated { size, min_size: 1 },
         pg_num,
+        pg_num_first: 0,
         failure_domain,
         device_class: None,
     }

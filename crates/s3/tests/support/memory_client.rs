@@ -102,7 +102,7 @@ impl MemoryClient {
                 Condition::OmapExists { key } => value(key).is_some(),
                 Condition::OmapAbsent { key } => value(key).is_none(),
                 Condition::OmapEquals { key, value: wanted } => value(key) == Some(wanted),
-                Condition::NotFenced { .. } => true,
+                Condition::NotFenced { .. } | Condition::PgNum { .. } => true,
             };
             if !holds {
                 return Err(Refusal::ConditionFailed { index: index as u16 });
@@ -216,7 +216,7 @@ fn apply(object: &mut MemoryObject, mutation: &Mutation, payload: &mut Bytes) ->
         Mutation::Zero { .. } | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => {
             return Err(invalid("the gateway zeroes, cuts and clones nothing"));
         }
-        Mutation::SetVersion { .. } | Mutation::ResetLog { .. } => {
+        Mutation::SetVersion { .. } | Mutation::ResetLog { .. } | Mutation::Split { .. } => {
             return Err(invalid("only members send this to each other"));
         }
         Mutation::Create | Mutation::Remove => {}

@@ -172,7 +172,7 @@ impl Entries {
             Some((pg, None)) => {
                 self.end_group(found);
                 self.group_count += 1;
-                let head = decode_header(value).map(|state| state.head);
+                let head = decode_header(pg, value).map(|(state, _)| state.head);
                 if let Err(error) = &head {
                     found(Found::Problem(Problem::Group { pg, detail: format!("its header: {error}") }));
                 }

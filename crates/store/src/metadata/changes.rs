@@ -53,6 +53,11 @@ impl<'a> Changes<'a> {
         Changes { metadata, slots: BTreeMap::new(), freed: Vec::new(), referenced: Vec::new(), object_delta: 0 }
     }
 
+    /// The state before the changes.
+    pub fn metadata(&self) -> &'a Metadata {
+        self.metadata
+    }
+
     pub fn finish(self) -> Prepared {
         let tree = &self.metadata.tree;
         // What is not there must not be removed: its leaf may be gone when its turn comes, and the

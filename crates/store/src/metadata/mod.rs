@@ -9,6 +9,7 @@ pub(crate) mod keys;
 pub(crate) mod page;
 pub(crate) mod page_table;
 mod pages;
+mod parts;
 mod records;
 pub(crate) mod tree;
 
@@ -27,6 +28,7 @@ pub use keys::ObjectKey;
 pub(crate) use page::{PageKind, fuzz_page};
 pub use pages::Cold;
 pub(crate) use pages::{Location, Pages};
+pub(crate) use parts::{Part, Parts, Split};
 pub use records::ObjectInfo;
 pub(crate) use records::{BlockMeta, CHUNK_BLOCKS, CHUNK_BYTES, Chunk, HOLE, OBJECT_BLOCKS_MAX};
 pub(crate) use tree::Tree;
@@ -62,6 +64,7 @@ pub(crate) struct Metadata {
     pub tree: Tree,
     pub bitmap: Bitmap,
     pub object_count: u64,
+    pub parts: Parts,
 }
 
 impl Metadata {
@@ -211,10 +214,10 @@ impl Metadata {
         after: Option<&ObjectName>,
         limit: usize,
     ) -> Result<Vec<ObjectName>, Cold> {
-        let all = keys::objects_of(pg);
+        let all = keys::objects_of(self.parts.root(pg));
         let end = keys::end_of(&all);
         let mut from = match after {
-            Some(name) => keys::end_of(&keys::object(&ObjectKey { pg, name: name.clone() })),
+            Some(name) => keys::end_of(&self.parts.object(&ObjectKey { pg, name: name.clone() })),
             None => all,
         };
         let mut names = Vec::new();
@@ -228,7 +231,9 @@ impl Metadata {
             })?;
             let Some(object) = found else { break };
             from = keys::end_of(&keys::object(&object));
-            names.push(object.name);
+            if self.parts.holds(pg, &object.name) {
+                names.push(object.name);
+            }
         }
         Ok(names)
     }

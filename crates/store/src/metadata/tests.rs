@@ -224,7 +224,12 @@ fn chunks_that_refer_to_blocks_outside_the_data_are_damage() {
         let mut tree = Harness::new().tree;
         tree.put(&keys::header(&object), &ObjectInfo::default().encode()).unwrap();
         tree.put(&keys::chunk(&object, 0), &chunk.encode()).unwrap();
-        let metadata = Metadata { tree, bitmap: Bitmap::new(first, count), object_count: 1 };
+        let metadata = Metadata {
+            tree,
+            bitmap: Bitmap::new(first, count),
+            object_count: 1,
+            parts: super::parts::Parts::default(),
+        };
         let removed = Changes::new(&metadata).remove_object(&object);
         assert_eq!(removed.is_ok(), is_sound, "block {device_block}: {removed:?}");
         assert!(is_sound || matches!(removed, Err(Unready::Damaged(_))), "block {device_block}: {removed:?}");

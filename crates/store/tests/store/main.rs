@@ -17,5 +17,6 @@ mod regressions;
 mod scrub;
 mod simulated_disk;
 mod small;
+mod split;
 mod verify;
 mod workload;

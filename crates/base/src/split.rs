@@ -1,0 +1,71 @@
+//! Which placement group an object belongs to, and how groups split: the object's hash, cut to as
+//! many bits as the pool's number of groups has. A group that splits keeps the objects whose next
+//! bit is zero.
+
+use crate::{ObjectName, PgId, PoolId};
+
+/// The mixing function of SplitMix64 (Steele, Lea, Flood 2014).
+pub fn mix(mut value: u64) -> u64 {
+    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// FNV-1a (64 bits), then mixed.
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in bytes {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    mix(hash)
+}
+
+/// The placement group of an object, if its pool has `pg_num`, a power of two.
+pub fn pg_of_object(pool: PoolId, object: &ObjectName, pg_num: u32) -> PgId {
+    assert!(pg_num.is_power_of_two(), "pg_num is a power of two");
+    PgId { pool, index: hash_bytes(object.as_str().as_bytes()) as u32 & (pg_num - 1) }
+}
+
+impl PgId {
+    /// Whether an object belongs to this group when it is one of `pg_num`, a power of two.
+    pub fn holds(self, object: &ObjectName, pg_num: u32) -> bool {
+        pg_of_object(self.pool, object, pg_num) == self
+    }
+
+    /// Of how many groups this was one when it came into being, in a pool that was made with
+    /// `pg_num_first`.
+    pub fn first_pg_num(self, pg_num_first: u32) -> u32 {
+        pg_num_first.max((self.index + 1).next_power_of_two())
+    }
+
+    /// The group that is split off when this one of `pg_num` becomes one of twice as many.
+    pub fn split_off(self, pg_num: u32) -> PgId {
+        PgId { index: self.index + pg_num, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_spread_over_groups() {
+        let mut counts = [0; 32];
+        for number in 0..32_000 {
+            let name = ObjectName::new(&format!("img.0123456789abcdef.{number:08x}")).unwrap();
+            counts[pg_of_object(PoolId(1), &name, 32).index as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_split_divides_the_objects_of_one_group_between_two() {
+        for number in 0..1_000 {
+            let name = ObjectName::new(&format!("object{number}")).unwrap();
+            let pg = pg_of_object(PoolId(1), &name, 16);
+            let halves = [pg, pg.split_off(16)];
+            assert_eq!(halves.iter().filter(|half| half.holds(&name, 32)).count(), 1);
+            assert_eq!(halves.map(|half| half.first_pg_num(16)), [16, 32]);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Groups that were split. Their objects stay where they are in the tree: all groups that came from
+//! one share the prefix of its keys, and each has those objects whose names hash to it. Only a
+//! group's own object is under its own prefix.
+
+use std::collections::BTreeMap;
+
+use atoll_base::limits::PG_NUM_MAX;
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::{ObjectName, PgId};
+
+use super::Unready;
+use super::keys::{self, ObjectKey};
+
+/// Which objects are a group's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// The group under whose prefix they are.
+    pub root: PgId,
+    /// Of how many groups of the pool this is one.
+    pub pg_num: u32,
+}
+
+/// The groups of a store that were split or split off. All others have everything under their own
+/// prefix.
+#[derive(Default)]
+pub(crate) struct Parts(BTreeMap<PgId, Part>);
+
+/// What a split does.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Split {
+    pub own: Option<Part>,
+    /// Groups that are split off.
+    pub made: Vec<(PgId, Part)>,
+    /// Groups that are one with this one again.
+    pub undone: Vec<PgId>,
+}
+
+impl Parts {
+    pub fn get(&self, pg: PgId) -> Option<Part> {
+        self.0.get(&pg).copied()
+    }
+
+    pub fn set(&mut self, pg: PgId, part: Option<Part>) {
+        match part {
+            Some(part) => drop(self.0.insert(pg, part)),
+            None => drop(self.0.remove(&pg)),
+        }
+    }
+
+    /// The group under whose prefix a group's objects are.
+    pub fn root(&self, pg: PgId) -> PgId {
+        self.0.get(&pg).map_or(pg, |part| part.root)
+    }
+
+    /// The first bytes of all keys of an object.
+    pub fn object(&self, key: &ObjectKey) -> Vec<u8> {
+        match self.0.get(&key.pg) {
+            Some(part) if key.name.as_str() != PG_META_OBJECT => {
+                keys::object(&ObjectKey { pg: part.root, name: key.name.clone() })
+            }
+            _ => keys::object(key),
+        }
+    }
+
+    /// Whether an object under the group's prefix is the group's.
+    pub fn holds(&self, pg: PgId, name: &ObjectName) -> bool {
+        let Some(part) = self.0.get(&pg) else { return true };
+        if name.as_str() == PG_META_OBJECT { part.root == pg } else { pg.holds(name, part.pg_num) }
+    }
+
+    /// The group whose an object is, by the key that the tree has.
+    pub fn owner(&self, key: &ObjectKey) -> PgId {
+        let is_own = |(pg, part): &(&PgId, &Part)| {
+            part.root == key.pg && key.name.as_str() != PG_META_OBJECT && pg.holds(&key.name, part.pg_num)
+        };
+        self.0.iter().find(is_own).map_or(key.pg, |(pg, _)| *pg)
+    }
+
+    /// What it takes to make a group one of `pg_num`. Nothing if this is for a copy that is to be
+    /// filled, and a group that it would split off has objects here already: those that are not the
+    /// copy's own will be removed from it.
+    pub fn split(&self, pg: PgId, pg_num_before: u32, pg_num: u32, is_whole: bool) -> Result<Split, Unready> {
+        let is_number = |number: u32| number.is_power_of_two() && number <= PG_NUM_MAX;
+        if !is_number(pg_num_before) || !is_number(pg_num) || pg.index >= pg_num {
+            return Err(Unready::Invalid(format!("a split of group {pg} for {pg_num} groups")));
+        }
+        let root = self.root(pg);
+        let known = if is_whole { None } else { self.get(pg) };
+        let mut number = known.map_or(pg.first_pg_num(pg_num_before), |part| part.pg_num);
+        let mut made = Vec::new();
+        while number < pg_num {
+            made.push((pg.split_off(number), Part { root, pg_num: number * 2 }));
+            number *= 2;
+        }
+        if !is_whole && made.iter().any(|(other, _)| self.0.contains_key(other)) {
+            return Ok(Split { own: self.get(pg), made: Vec::new(), undone: Vec::new() });
+        }
+        let is_undone = |other: PgId| other != pg && other.index & (pg_num - 1) == pg.index && pg_num < number;
+        let of_root = self.0.iter().filter(|(_, part)| part.root == root);
+        let undone = of_root.map(|(other, _)| *other).filter(|other| is_undone(*other)).collect();
+        Ok(Split { own: Some(Part { root, pg_num }), made, undone })
+    }
+}

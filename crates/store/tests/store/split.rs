@@ -1,0 +1,259 @@
+//! Groups that split, against a model that keeps each group's objects in a map of its own: through
+//! splits, splits that are undone, checkpoints and power cuts.
+
+use std::collections::BTreeMap;
+
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::{
+    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Touched, Transaction, Version, pg_of_object,
+};
+use atoll_store::{DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, ObjectKey, Store, StoreEvent};
+use bytes::Bytes;
+
+use crate::random::{Random, on_all_cores, setting};
+use crate::simulated_disk::SimulatedDisk;
+use crate::verify::{look, look_and_submit};
+
+const POOL: PoolId = PoolId(1);
+/// The pool is made with one group.
+const PG_NUM_FIRST: u32 = 1;
+const PG_NUM_MAX: u32 = 16;
+const VALUE_KEY: Bytes = Bytes::from_static(b"value");
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Group {
+    /// 0 if it was never told.
+    pg_num: u32,
+    log: Vec<u64>,
+    /// What its own object says.
+    own: Option<u8>,
+    objects: BTreeMap<ObjectName, u8>,
+}
+
+type Groups = BTreeMap<u32, Group>;
+
+fn pg(index: u32) -> PgId {
+    PgId { pool: POOL, index }
+}
+
+fn own_name() -> ObjectName {
+    ObjectName::new(PG_META_OBJECT).unwrap()
+}
+
+/// What the store should do.
+fn split(groups: &mut Groups, index: u32, pg_num: u32, is_whole: bool) {
+    let parent = groups[&index].clone();
+    let first = if parent.pg_num == 0 { pg(index).first_pg_num(PG_NUM_FIRST) } else { parent.pg_num };
+    let made = std::iter::successors(Some(first), |number| Some(number * 2)).take_while(|number| *number < pg_num);
+    let made: Vec<u32> = made.collect();
+    let exists = |number: &u32| groups.get(&(index + number)).is_some_and(|group| group.pg_num > 0);
+    if !is_whole && made.iter().any(exists) {
+        return;
+    }
+    groups.get_mut(&index).unwrap().pg_num = pg_num;
+    for number in made {
+        let child = index + number;
+        let mut group = Group { pg_num: number * 2, ..Group::default() };
+        if is_whole {
+            (group.log, group.own) = (parent.log.clone(), parent.own);
+        }
+        let moves = |name: &ObjectName| pg_of_object(POOL, name, number * 2).index == child;
+        group.objects = groups.get_mut(&index).unwrap().objects.extract_if(.., |name, _| moves(name)).collect();
+        groups.insert(child, group);
+    }
+    if pg_num < first {
+        let undone: Vec<u32> =
+            groups.keys().copied().filter(|other| *other != index && other & (pg_num - 1) == index).collect();
+        for other in undone {
+            let objects = std::mem::take(groups.get_mut(&other).unwrap()).objects;
+            groups.get_mut(&index).unwrap().objects.extend(objects);
+        }
+    }
+}
+
+struct Test {
+    random: Random,
+    disk: SimulatedDisk,
+    store: Store,
+    incarnation: u64,
+    pending: Vec<DiskRequest>,
+    /// The model after each transaction.
+    history: Vec<Groups>,
+    committed: usize,
+}
+
+impl Test {
+    fn new(seed: u64) -> Self {
+        let mut disk = SimulatedDisk::new(DEVICE_BYTES_MIN, None);
+        Store::format(&mut disk, FormatOptions { store_id: [1; 16], wal_bytes: 0, wal_is_apart: false }).unwrap();
+        let store = Store::open(&mut disk, 1).unwrap();
+        let history = vec![Groups::from([(0, Group::default())])];
+        let (random, pending) = (Random::new(seed), Vec::new());
+        Test { random, disk, store, incarnation: 1, pending, history, committed: 0 }
+    }
+
+    fn submit(&mut self, index: u32, object: ObjectName, mutations: Vec<Mutation>, payload: Vec<u8>) {
+        let sequence = self.store.head(pg(index)).sequence + 1;
+        let version = Version { epoch: Epoch(1), sequence };
+        let log =
+            vec![LogEntry { version, request: None, object: object.clone(), touched: Touched::by(&mutations) }];
+        let payload = payload.into();
+        let transaction = Transaction { pg: pg(index), object, mutations, payload, payload_sealed: true, log };
+        if !self.store.has_log_room() {
+            self.steps(usize::MAX);
+        }
+        self.pending.extend(std::iter::from_fn(|| self.store.next_request()));
+        look_and_submit(&mut self.store, &mut self.disk, &transaction);
+    }
+
+    fn change(&mut self) {
+        let mut groups = self.history.last().unwrap().clone();
+        let known: Vec<u32> = groups
+            .iter()
+            .filter(|(_, group)| **group != Group::default() || groups.len() == 1)
+            .map(|(index, _)| *index)
+            .collect();
+        let index = self.random.pick(&known);
+        let value = self.random.next() as u8;
+        let set = Mutation::OmapSet { key: VALUE_KEY, value: vec![value].into() };
+        let sequence = self.store.head(pg(index)).sequence + 1;
+        groups.get_mut(&index).unwrap().log.push(sequence);
+        match self.random.below(10) {
+            0 => {
+                let old = groups[&index].pg_num.max(pg(index).first_pg_num(PG_NUM_FIRST));
+                let lowest = pg(index).first_pg_num(PG_NUM_FIRST);
+                let pg_num = match self.random.below(3) {
+                    0 => (old / 2).max(lowest),
+                    1 => (old * 2).min(PG_NUM_MAX),
+                    _ => (old * 4).min(PG_NUM_MAX),
+                };
+                let is_whole = self.random.chance(70);
+                let pg_num_before = if is_whole { old } else { PG_NUM_FIRST };
+                groups.get_mut(&index).unwrap().own = Some(value);
+                split(&mut groups, index, pg_num, is_whole);
+                let split = Mutation::Split { pg_num_before, pg_num, is_whole };
+                self.submit(index, own_name(), vec![set, split], Vec::new());
+            }
+            1 => {
+                groups.get_mut(&index).unwrap().own = Some(value);
+                self.submit(index, own_name(), vec![set], Vec::new());
+            }
+            kind => {
+                let pg_num = groups[&index].pg_num;
+                let mut names = (0..).map(|number| ObjectName::new(&format!("o{number}")).unwrap());
+                let chosen = self.random.below(8) as usize;
+                let is_own = |name: &ObjectName| pg_num == 0 || pg(index).holds(name, pg_num);
+                let name = names.by_ref().filter(is_own).nth(chosen).unwrap();
+                let objects = &mut groups.get_mut(&index).unwrap().objects;
+                if kind == 2 {
+                    objects.remove(&name);
+                    self.submit(index, name, vec![Mutation::Remove], Vec::new());
+                } else {
+                    objects.insert(name.clone(), value);
+                    // Large ones are in the log later than small ones that come after them.
+                    let blocks = if self.random.chance(30) { 17 } else { 1 };
+                    let write = Mutation::Write { offset: 0, length: (blocks * BLOCK_BYTES) as u32, seals: None };
+                    self.submit(index, name, vec![set, write], vec![value; blocks * BLOCK_BYTES]);
+                }
+            }
+        }
+        self.history.push(groups);
+    }
+
+    /// Lets the disk do some of what is asked, in any order.
+    fn steps(&mut self, count_max: usize) {
+        for _ in 0..count_max {
+            self.store.flush();
+            self.pending.extend(std::iter::from_fn(|| self.store.next_request()));
+            if self.pending.is_empty() {
+                return;
+            }
+            let index = self.random.below(self.pending.len() as u64) as usize;
+            let request = self.pending.swap_remove(index);
+            let result = self.disk.execute(request.device, request.operation);
+            self.store.complete(request.id, result);
+            while let Some(event) = self.store.next_event() {
+                match event {
+                    StoreEvent::Committed(_) => self.committed += 1,
+                    StoreEvent::Poisoned { cause } => panic!("{cause}"),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn found(&mut self, model: &Groups) -> Groups {
+        let mut found = Groups::new();
+        for index in model.keys() {
+            let (store, disk) = (&mut self.store, &mut self.disk);
+            let value = |store: &mut Store, disk: &mut SimulatedDisk, name: ObjectName| {
+                let key = ObjectKey { pg: pg(*index), name };
+                look(store, disk, |store| store.omap_value(&key, &VALUE_KEY)).unwrap().map(|value| value[0])
+            };
+            let names = look(store, disk, |store| store.names_after(pg(*index), None, 1_000)).unwrap();
+            let names: Vec<_> = names.into_iter().filter(|name| *name != own_name()).collect();
+            let objects = names.into_iter().map(|name| (name.clone(), value(store, disk, name).unwrap()));
+            let objects = objects.collect();
+            let own = value(store, disk, own_name());
+            let log = store.log(pg(*index)).map(|entry| entry.version.sequence).collect();
+            let pg_num = store.pg_num(pg(*index)).unwrap_or(0);
+            found.insert(*index, Group { pg_num, log, own, objects });
+        }
+        found
+    }
+
+    fn crash(&mut self) {
+        for request in std::mem::take(&mut self.pending) {
+            self.disk.write_partly(request.device, &request.operation, &mut self.random);
+        }
+        self.disk.crash(&mut self.random);
+        self.incarnation += 1;
+        self.store = Store::open(&mut self.disk, self.incarnation).unwrap();
+        let candidates: Vec<usize> = (self.committed..self.history.len()).collect();
+        let is_found = |test: &mut Self, index: usize| {
+            let model = test.history[index].clone();
+            test.found(&model) == model
+        };
+        let Some(index) = candidates.into_iter().rev().find(|index| is_found(self, *index)) else {
+            let model = self.history[self.committed].clone();
+            let found = self.found(&model);
+            panic!("no state since transaction {}: {found:#?}\nand not {model:#?}", self.committed);
+        };
+        self.history.truncate(index + 1);
+        self.committed = index;
+    }
+}
+
+fn check(seed: u64) {
+    let mut test = Test::new(seed);
+    for _ in 0..150 {
+        test.change();
+        let count = test.random.below(6) as usize;
+        test.steps(count);
+        match test.random.below(30) {
+            0 => test.crash(),
+            1 => test.store.start_checkpoint(),
+            2 => {
+                test.steps(usize::MAX);
+                assert_eq!(test.committed + 1, test.history.len(), "everything is durable");
+                let model = test.history.last().unwrap().clone();
+                assert_eq!(test.found(&model), model);
+            }
+            _ => {}
+        }
+    }
+    test.steps(usize::MAX);
+    test.crash();
+    assert_eq!(test.committed + 1, test.history.len(), "everything is durable");
+}
+
+#[test]
+fn groups_split_as_a_model_says() {
+    let runs = setting("ATOLL_SPLIT_RUNS", 60);
+    on_all_cores(0, |seed| {
+        if seed < runs {
+            check(seed);
+        }
+        seed < runs
+    });
+}
