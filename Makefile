@@ -23,7 +23,7 @@ demo: build
 
 lint:
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -q -- -D warnings
+	cargo clippy --release --workspace --all-targets -q -- -D warnings
 
 unit: test-packages
 	cargo test --release --workspace -q

@@ -8,7 +8,7 @@ from nbdclient import Nbd, connect_patiently
 
 NETWORK = "10.99.0"
 ETCD_IP = f"{NETWORK}.9"
-AWAY_SECONDS = 60
+AWAY_SECONDS = 30
 # An operation may take this long while etcd is away. Its own limits in the gateway are 1 s each.
 SLOWEST_SECONDS = 8
 NAMESPACE_PREFIX = "atoll-e2e-"

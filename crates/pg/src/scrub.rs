@@ -134,19 +134,21 @@ impl Pg {
     /// comes as [`Action::ScrubDone`], unless the configuration changes before or somebody is to be
     /// filled.
     pub fn start_scrub(&mut self, is_deep: bool) -> bool {
-        let has_whole_history =
-            self.state == PgState::Active && self.history_broken.is_none() && !self.is_splitting;
-        if !has_whole_history || self.learners.are_any() || self.is_scrubbing() {
+        if !self.may_compare() || self.learners.are_any() || self.is_scrubbing() {
             return false;
         }
         self.scrub = Some(Scrub { next_page: Some(None), ..Scrub::new(is_deep) });
         true
     }
 
+    /// Whether all members have the same history, and will for a while.
+    fn may_compare(&self) -> bool {
+        self.state == PgState::Active && self.history_broken.is_none() && !self.is_splitting
+    }
+
     /// This copy of an object could not be read to fill others: another one may be good.
     pub(crate) fn repair_for_filling(&mut self, object: ObjectName) {
-        let is_possible = self.state == PgState::Active && self.history_broken.is_none() && !self.is_splitting;
-        if is_possible && self.scrub.is_none() && self.record.members.len() > 1 {
+        if self.may_compare() && self.scrub.is_none() && self.record.members.len() > 1 {
             let queue = VecDeque::from([object]);
             self.scrub = Some(Scrub { is_for_filling: true, queue, ..Scrub::new(true) });
         }

@@ -113,6 +113,13 @@ impl Clients {
         ring_entries < PG_LOG_ENTRIES && since > ring_entries / 4
     }
 
+    /// A new connection.
+    pub fn conn_id(&mut self, session: usize, pg: PgId) -> ClientId {
+        let conn = ClientId(self.conns.len() as u64 + 1);
+        self.conns.insert(conn, (session, pg));
+        conn
+    }
+
     fn learn(&mut self, op: usize) {
         let op = &self.ops[op];
         match (&op.kind, op.answered.as_ref().map(|(_, answer)| answer)) {
@@ -207,19 +214,13 @@ impl World {
         if self.mishap(10) {
             // A duplicate, over this connection or as if left behind in an older one.
             let is_same = self.random.chance(30);
-            let conn = if is_same { conn } else { self.conn_id(session, pg) };
+            let conn = if is_same { conn } else { self.clients.conn_id(session, pg) };
             let late = if is_same { time } else { self.now + self.random.delay(2_000) };
             self.at(late, Event::Request { conn, to, incarnation, message: message.clone() });
         }
         self.at(time, Event::Request { conn, to, incarnation, message });
         let patience = self.random.between(20_000, 2_000_000);
         self.at(self.now + patience, Event::ClientRetries { op: index, attempt });
-    }
-
-    fn conn_id(&mut self, session: usize, pg: PgId) -> ClientId {
-        let conn = ClientId(self.clients.conns.len() as u64 + 1);
-        self.clients.conns.insert(conn, (session, pg));
-        conn
     }
 
     /// The group of a request as a client's map has it, which may lag.
@@ -247,7 +248,7 @@ impl World {
     }
 
     fn new_conn(&mut self, session: usize, pg: PgId) {
-        let conn = self.conn_id(session, pg);
+        let conn = self.clients.conn_id(session, pg);
         let to = self.believed_primary(pg);
         let (now, incarnation) = (self.now, self.members[to].incarnation);
         let link = Link { conn, to, incarnation, last_request: now, last_answer: now };

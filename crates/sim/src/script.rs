@@ -3,14 +3,15 @@
 
 use std::ops::{Deref, DerefMut};
 
-use atoll_base::{Epoch, Mutation, ReadRequest, RequestId};
+use atoll_base::{Condition, Epoch, Mutation, PgId, ReadRequest, RequestId};
 use atoll_pg::PgState;
+use atoll_wire::Message;
 
 use crate::check::check;
 use crate::clients::{Answer, Kind};
 use crate::options::Options;
 use crate::random::Random;
-use crate::state::PG;
+use crate::state::{PG, pg_of};
 use crate::workload::{BLOCK, block_of, key, object_name, write};
 use crate::world::{Event, World};
 
@@ -99,6 +100,17 @@ impl Script {
         }
     }
 
+    /// A copy of a request that was sent long ago, under an epoch of then, arrives at an OSD.
+    pub fn arrives_late(&mut self, op: usize, at: usize, epoch: Epoch) {
+        let request = match &self.clients.ops[op].kind {
+            Kind::Write(request) => request.clone(),
+            Kind::Read(..) => panic!("reads may be late"),
+        };
+        let (id, session) = (self.id_of(op), self.clients.ops[op].session);
+        let conn = self.clients.conn_id(session, PG);
+        self.request(conn, at, Message::Write { id, answered_below: 0, pg: PG, epoch, request });
+    }
+
     /// Everything becomes well again and settles; then what clients saw is checked.
     pub fn finish(mut self) -> World {
         self.options.quiet_at = self.now;
@@ -143,6 +155,21 @@ impl World {
 pub fn write_block(object: u64, block: u64, value: u64) -> Kind {
     let mutation = Mutation::Write { offset: block * BLOCK, length: BLOCK as u32, seals: None };
     write(object_name(object), vec![], vec![mutation], block_of(value))
+}
+
+/// Makes an object that must not exist.
+pub fn create(object: u64) -> Kind {
+    write(object_name(object), vec![Condition::ObjectAbsent], vec![Mutation::Create], vec![])
+}
+
+/// Removes an object.
+pub fn remove(object: u64) -> Kind {
+    write(object_name(object), vec![], vec![Mutation::Remove], vec![])
+}
+
+/// Where an object is once there are two groups.
+pub fn half_of(object: u64) -> PgId {
+    pg_of(&object_name(object), 2)
 }
 
 /// Sets an omap entry.

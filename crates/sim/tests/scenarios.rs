@@ -4,7 +4,9 @@
 
 use atoll_base::{Epoch, Refusal};
 use atoll_pg::PgState;
-use atoll_sim::{Answer, Options, PG, Script, block, data_of, read_block, write_block};
+use atoll_sim::{
+    Answer, Options, PG, SPLIT_PG, Script, block, create, data_of, half_of, read_block, remove, write_block,
+};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
@@ -350,4 +352,95 @@ fn an_old_record_that_arrives_late_lowers_no_promise() {
     written(&mut script, 0, 2);
     holds(&mut script, 0, 2);
     script.finish();
+}
+
+#[test]
+fn a_copy_of_a_refused_request_comes_when_its_osd_leads_again() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let epoch = script.cluster.record.epoch;
+    script.plan(&[1, 0, 2]);
+    script.run_while("it does not move", |world| world.state_of(1) != Some(PgState::Active));
+    let op = script.start(0, create(0));
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    assert!(matches!(script.answer_of(op), Some(Answer::Written(Err(Refusal::ConditionFailed { .. })))));
+    let removal = script.start(1, remove(0));
+    script.run_while("not removed", |world| world.answer_of(removal).is_none());
+    script.plan(&[0, 1, 2]);
+    script.run_while("it does not move back", |world| world.state_of(0) != Some(PgState::Active));
+    // A first copy of the request had been on its way to where the group was led then.
+    script.arrives_late(op, 0, epoch);
+    script.run_for(SECOND);
+    assert!(!script.shows(op, 0), "its client was told that it failed");
+    script.finish();
+}
+
+/// Objects of both halves of the group: one that stays, and one that goes to the new group.
+fn one_of_each_half() -> (u64, u64) {
+    let of = |pg| (0..3).find(|object| half_of(*object) == pg).expect("names are spread");
+    (of(PG), of(SPLIT_PG))
+}
+
+#[test]
+fn a_primary_dies_while_its_group_splits() {
+    let (stays, goes) = one_of_each_half();
+    for reached in [false, true] {
+        let mut script = three_osds();
+        written(&mut script, stays, 1);
+        written(&mut script, goes, 2);
+        if !reached {
+            script.cut_one_way(0, 2, 10 * SECOND);
+        }
+        script.split();
+        let has_split =
+            |world: &atoll_sim::World, at: usize| world.members[at].store.durable.of(SPLIT_PG).head.sequence > 0;
+        script.run_while("not split", |world| !has_split(world, 1) || reached && !has_split(world, 2));
+        assert!(script.cluster.split_off.is_none(), "cluster state does not know of it");
+        script.kill(0);
+        script.run_while("nobody goes on with it", |world| world.cluster.split_off.is_none());
+        assert!(has_split(&script, 2), "the member that lacked it has it, too");
+        written(&mut script, stays, 3);
+        holds(&mut script, goes, 2);
+        script.finish();
+    }
+}
+
+#[test]
+fn what_is_split_off_waits_for_cluster_state() {
+    let (stays, goes) = one_of_each_half();
+    let mut script = three_osds();
+    written(&mut script, goes, 1);
+    script.keep_from_state(0, 30 * SECOND);
+    script.split();
+    script.run_while("not split", |world| world.members[0].store.durable.of(PG).pg_num != Some(2));
+    script.run_for(10 * MS);
+    let waits = script.start(1, write_block(goes, 0, 2));
+    written(&mut script, stays, 3);
+    script.run_for(SECOND);
+    assert_eq!(script.answer_of(waits), None, "the old group must not change it, and there is no other yet");
+    script.kill(0);
+    script.run_while("not answered", |world| world.answer_of(waits).is_none());
+    assert!(script.cluster.split_off.is_some(), "the next primary has told cluster state");
+    holds(&mut script, goes, 2);
+    script.finish();
+}
+
+#[test]
+fn a_member_was_away_while_its_group_split() {
+    let (stays, goes) = one_of_each_half();
+    let mut script = three_osds();
+    written(&mut script, stays, 1);
+    written(&mut script, goes, 2);
+    script.kill(2);
+    script.run_while("not without it", |world| world.cluster.record.last_active_members.len() > 2);
+    script.split();
+    script.run_while("not split", |world| world.cluster.split_off.is_none());
+    written(&mut script, goes, 3);
+    let removal = script.start(1, remove(stays));
+    script.run_while("not removed", |world| world.answer_of(removal).is_none());
+    script.restart(2);
+    let world = script.finish();
+    for pg in [PG, SPLIT_PG] {
+        assert_eq!(world.cluster.of(pg).map(|group| group.record.members.len()), Some(3), "{pg} has all members");
+    }
 }
