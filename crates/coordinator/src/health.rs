@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{ClusterFlag, OsdUsageRecord, Redundancy};
+use atoll_base::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord, Redundancy};
 use atoll_base::size::format_size;
 use atoll_base::{OsdId, PgId};
 use serde::Serialize;
@@ -290,6 +290,18 @@ fn placement_groups(view: &View, groups: &[GroupStatus], problems: &mut Vec<Prob
         |number| format!("{} {} to move to other OSDs", pgs(number), are(number)),
         "nothing: data moves by itself, with all copies in place meanwhile",
     );
+    let is_damaged = |(pg, scrub): (&PgId, &PgScrubRecord)| {
+        (scrub.unrepaired > 0).then(|| format!("{pg} ({} of {} objects)", scrub.unrepaired, scrub.objects))
+    };
+    add(
+        problems,
+        "PG_DAMAGED",
+        Severity::Error,
+        view.map.pg_scrubs.iter().filter_map(is_damaged).collect(),
+        |number| format!("{} {} bad copies that a scrub could not repair", pgs(number), has(number)),
+        "the log of the primary names the objects and what each copy has ('atoll pg query' names the OSDs); replace \
+         the device with the damage, or restore the object, then 'atoll pg scrub --deep' again",
+    );
     missing(view, problems);
 }
 
@@ -331,13 +343,25 @@ fn are_pgs(number: usize) -> String {
 }
 
 fn missing(view: &View, problems: &mut Vec<Problem>) {
-    let mut subjects = Vec::new();
+    let (mut subjects, mut splitting) = (Vec::new(), Vec::new());
     for pool in view.map.pools.values() {
         let groups: Vec<PgId> = absent(&view.map, pool).collect();
+        let are_split_off = groups.iter().all(|pg| pg.index >= pool.pg_num_first());
         if !groups.is_empty() {
-            subjects.push(format!("pool '{}' ({} of {})", pool.name, groups.len(), pool.pg_num));
+            let list = if are_split_off { &mut splitting } else { &mut subjects };
+            list.push(format!("pool '{}' ({} of {})", pool.name, groups.len(), pool.pg_num));
         }
     }
+    add(
+        problems,
+        "PG_SPLITTING",
+        Severity::Note,
+        splitting,
+        |number| {
+            format!("{} {} placement groups that are still to be split off", count(number, "pool"), has(number))
+        },
+        "each group is split within moments when it is active; if it stays, see what keeps groups from that",
+    );
     add(
         problems,
         "PG_MISSING",

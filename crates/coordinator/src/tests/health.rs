@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_base::coordination::AutoOutRecord;
-use atoll_base::records::{ClusterFlag, OsdUsageRecord};
+use atoll_base::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord};
 use atoll_base::{Epoch, OsdId, PoolId};
 
 use super::{healthy, pg, record, stop};
@@ -102,6 +102,33 @@ fn groups_by_record_and_by_report() {
     // What it said before it went down means nothing.
     stop(&mut view, &[0]);
     assert!(!codes(&evaluate(&view, 1)).contains(&"PG_NOT_ACTIVE"));
+}
+
+#[test]
+fn groups_that_split_and_groups_that_a_scrub_could_not_repair() {
+    let mut view = healthy(3);
+    let pool = view.map.pools.get_mut(&PoolId(1)).unwrap();
+    (pool.pg_num_first, pool.pg_num) = (pool.pg_num, pool.pg_num * 2);
+    let (first, all) = (pool.pg_num_first, pool.pg_num);
+    let health = evaluate(&view, 1);
+    assert_eq!(problem(&health, "PG_SPLITTING").severity, Severity::Note);
+    assert_eq!(problem(&health, "PG_SPLITTING").subjects, [format!("pool 'pool1' ({first} of {all})")]);
+    assert!(!codes(&health).contains(&"PG_MISSING"), "the coordinator does not make them");
+    assert!(crate::missing_groups(&view.map).is_empty());
+    assert!(!crate::is_settled(&view.map), "the balancer waits");
+    let scrub = |unrepaired| PgScrubRecord {
+        format: 1,
+        light_unix_ms: 1,
+        deep_unix_ms: 1,
+        osd: OsdId(0),
+        is_deep: true,
+        objects: 7,
+        errors: 2,
+        repaired: 2 - unrepaired,
+        unrepaired,
+    };
+    view.map.pg_scrubs.extend([(pg(0), scrub(0)), (pg(1), scrub(2))]);
+    assert_eq!(problem(&evaluate(&view, 1), "PG_DAMAGED").subjects, ["1.1 (2 of 7 objects)"]);
 }
 
 #[test]
