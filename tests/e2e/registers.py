@@ -1,6 +1,7 @@
 """Registers that clients on several hosts read and write at once, every invocation and response recorded:
 small objects through the gateways of all hosts, and blocks of one image through whichever host has it."""
 import collections, math, random, threading, time
+from dataclasses import dataclass
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -10,7 +11,7 @@ from nbdclient import Nbd, NbdError
 
 # The gateway gives up after 30 s, the NBD server after 10 minutes: its clients lose patience before.
 GATEWAY_SECONDS_MAX = 45
-BLOCK_SECONDS_MAX = 12
+BLOCK_SECONDS_MAX = 6
 BLOCK_BYTES = 4096
 
 
@@ -83,10 +84,8 @@ class BlockClient(Client):
 
     def __init__(self, *arguments, image, hosts):
         super().__init__(*arguments)
+        # The first of the hosts is the one in use, or to be tried next.
         self.image, self.hosts, self.connection = image, collections.deque(hosts), None
-
-    def server(self):
-        return self.hosts[0]
 
     def request(self, function):
         try:
@@ -168,11 +167,23 @@ class Registers:
         return found
 
 
+@dataclass(frozen=True)
+class Stall:
+    seconds: float = 0
+    client: str = "nobody"
+    kind: str = "waited"
+    began: float = 0  # Seconds after the time from which it was looked for.
+
+    def __str__(self):
+        return f"{self.seconds:.2f} s ({self.client} {self.kind} at {self.began:+.1f} s)"
+
+
 def longest(clients, since, until):
-    """The longest time that one operation took, in seconds, of those that were under way between."""
-    took = [(end - invoked, client.name, kind) for client in clients for kind, _, _, invoked, responded, error in list(client.outcomes)
+    """The longest time that one operation took of those that were under way between."""
+    took = [Stall(end - invoked, client.name, kind, invoked - since)
+            for client in clients for kind, _, _, invoked, responded, error in list(client.outcomes)
             for end in [min(error[0] if error else responded, until)] if invoked < until and end > since]
-    return max(took, default=(0, "", ""))
+    return max(took, key=lambda stall: stall.seconds, default=Stall())
 
 
 def failures(clients, since, until):
