@@ -23,7 +23,7 @@ SERVED_SECONDS_MAX = 15
 # An operation of a client that is not cut off may take this long.
 STALL_SECONDS_MAX = 15
 # Clients are watched for this long after a cluster is clean again.
-CALM_SECONDS = 1.5
+CALM_SECONDS = 1
 
 
 class World:
@@ -89,6 +89,15 @@ class World:
             change("delete")
 
     @contextlib.contextmanager
+    def falling_silent(self, ways, back, seconds):
+        """Nothing is heard of a host, and only later does it hear nothing: it does not notice that others
+        have given it up, and only the leases keep it from serving what is old."""
+        with self.dropped(*ways):
+            time.sleep(seconds)
+            with self.dropped(*back):
+                yield
+
+    @contextlib.contextmanager
     def lossy(self, percent):
         for host in self.hosts:
             self.nft(host.namespace, f'add rule inet faults loss iifname "eth0" numgen random mod 100 < {percent} drop')
@@ -148,16 +157,18 @@ def faults(world, rng=None):
     back = [(host, cut) for _, host in away]
     found = [
         (f"{h2.name} killed -9 with all its processes", {h2}, lasting(3), lambda: world.killed(h2)),
-        (f"{cut.name} cut off from the other hosts, not from etcd", {cut}, lasting(8), lambda: world.dropped(*away, *back)),
+        (f"{cut.name} cut off from the other hosts, not from etcd", {cut}, lasting(7), lambda: world.dropped(*away, *back)),
         (f"{cut.name} cannot send to the other hosts, but hears them", {cut}, lasting(6), lambda: world.dropped(*away)),
         (f"{cut.name} cannot hear the other hosts, but sends to them", {cut}, lasting(6), lambda: world.dropped(*back)),
-        (f"{cut.name} and {other.name} apart; the third reaches both", {cut, other}, lasting(8),
+        (f"{cut.name} and {other.name} apart; the third reaches both", {cut, other}, lasting(6),
          lambda: world.dropped((cut, other), (other, cut))),
-        (f"{cut.name} cut off from etcd only", set(), lasting(14), lambda: world.dropped((cut, world.etcd), (world.etcd, cut))),
-        (f"{cut.name} cut off from all", {cut}, lasting(18), lambda: world.dropped((cut, world.etcd), (world.etcd, cut), *away, *back)),
+        (f"{cut.name} cut off from etcd only", set(), lasting(12), lambda: world.dropped((cut, world.etcd), (world.etcd, cut))),
+        (f"{cut.name} cut off from all", {cut}, lasting(17), lambda: world.dropped((cut, world.etcd), (world.etcd, cut), *away, *back)),
+        (f"{cut.name} falls silent, and then hears nothing", {cut}, lasting(6),
+         lambda: world.falling_silent([*away, (cut, world.etcd)], [*back, (world.etcd, cut)], 1.7)),
         (f"an OSD of {other.name} paused, short", set(), lasting(5), lambda: world.paused(other, first_osd(other))),
         (f"an OSD of {cut.name} paused, long", set(), lasting(15), lambda: world.paused(cut, first_osd(cut))),
-        (f"all processes of {h1.name} paused", {h1}, lasting(12), lambda: world.paused(h1, "")),
+        (f"all processes of {h1.name} paused", {h1}, lasting(8), lambda: world.paused(h1, "")),
         (f"the device of an OSD of {h2.name} lost and replaced", {h2}, lasting(4), lambda: world.without_device(h2, first_osd(h2))),
         ("5 % of all packets lost", set(), lasting(8), lambda: world.lossy(5)),
     ]

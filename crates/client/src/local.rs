@@ -49,8 +49,9 @@ struct Shell {
 
 const TICK: Duration = Duration::from_millis(20);
 const PING_TICKS: u32 = 50;
-/// A connection on which nothing was heard for this long while requests wait is given up: a new one
-/// is there at once when the network is, while TCP sends again only after ever longer pauses.
+/// A connection on which nothing was heard for this long, while requests waited or after a ping, is
+/// given up: a new one is there at once when the network is, while TCP sends again only after ever
+/// longer pauses.
 const SILENT_TICKS_MAX: u32 = 200;
 /// The same for a connection that is being made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
@@ -276,11 +277,13 @@ impl LocalClient {
         let now_ms = self.0.runtime.now_ms();
         self.0.router.borrow_mut().tick(now_ms);
         self.perform();
-        if !self.0.router.borrow().has_outstanding() {
-            return;
-        }
+        let is_idle = !self.0.router.borrow().has_outstanding();
         let mut silent = Vec::new();
         for (osd, open) in self.0.links.borrow().iter() {
+            // Nobody waits, and no answer to a ping is due.
+            if is_idle && open.silent_ticks.get() < PING_TICKS {
+                continue;
+            }
             let ticks = open.silent_ticks.get() + 1;
             open.silent_ticks.set(ticks);
             if ticks >= SILENT_TICKS_MAX {
