@@ -52,12 +52,10 @@ class World:
             token = json.loads(h1.cli("cluster", "token", "create", "--json").stdout)["token"]
             host.start_up("--join", token, *self.etcd.client(host.name), "--osds", osds, "--osd-size", "4G",
                           "--key-service", h1.data / "keys" / "kms.json")
-        return self.becomes_clean()
+        self.becomes_clean()
 
     def becomes_clean(self, seconds=CLEAN_SECONDS_MAX):
-        """Waits until all is well, as every host sees it, twice; returns the seconds that took."""
-        started = time.monotonic()
-
+        """Waits until all is well, twice."""
         def is_clean():
             for host in self.hosts:
                 expect(host.healthy(), f"a process of {host.name} is not well: {host.process_ids()}")
@@ -70,7 +68,6 @@ class World:
         for look in range(2):
             wait_for("the cluster is clean", is_clean, seconds, 0.3)
             time.sleep(0.5 * (look == 0))
-        return time.monotonic() - started
 
     # --- faults: each a context in which it is there
 
@@ -144,7 +141,7 @@ class World:
 
 def faults(world, rng=None):
     """(name, hosts that are cut off by it, seconds, function that returns the context), as they come."""
-    h1, h2, h3 = world.hosts
+    h1, h2, _ = world.hosts
     if rng:
         # fio is on the third host and does not connect twice: it may be cut off, but not be killed.
         h1, h2 = rng.sample((h1, h2), 2)
@@ -221,7 +218,7 @@ class Fio:
 class Load:
     def __init__(self, test, world, seed):
         self.world = world
-        h1, h2, h3 = world.hosts
+        h1, _, h3 = world.hosts
         within(h1.namespace, lambda: h1.s3().create_bucket(Bucket="load"))
         for image in ("registers", "fio"):
             h1.create_image(image, "16M")
