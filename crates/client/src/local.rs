@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use atoll_reactor::{LocalRuntime, Stream};
 use atoll_wire::{KeyPair, Link, LinkInput, Message};
 use bytes::Bytes;
 use futures::channel::oneshot;
+use futures::future::{Either, select};
 
 use crate::api::{ClientError, ObjectClient};
 use crate::map_feed;
@@ -46,9 +48,13 @@ struct Shell {
 }
 
 const TICK: Duration = Duration::from_millis(20);
-const PING_TICKS: u32 = 100;
-/// A connection on which nothing was heard for this long while requests wait is given up.
-const SILENT_TICKS_MAX: u32 = 500;
+const PING_TICKS: u32 = 50;
+/// A connection on which nothing was heard for this long, while requests waited or after a ping, is
+/// given up: a new one is there at once when the network is, while TCP sends again only after ever
+/// longer pauses.
+const SILENT_TICKS_MAX: u32 = 200;
+/// The same for a connection that is being made.
+const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 
 /// The handle that lives on a reactor's own thread. Clones share one client.
 #[derive(Clone)]
@@ -218,9 +224,12 @@ impl LocalClient {
             return "its record has no valid public key".into();
         }
         let Ok(address) = address.parse() else { return format!("'{address}' is not an address") };
-        let stream = match self.0.runtime.connect(address).await {
-            Ok(stream) => Rc::new(stream),
-            Err(error) => return format!("cannot connect to {address}: {error}"),
+        let connecting = pin!(self.0.runtime.connect(address));
+        let limit = pin!(self.0.runtime.sleep(CONNECT_LIMIT));
+        let stream = match select(connecting, limit).await {
+            Either::Left((Ok(stream), _)) => Rc::new(stream),
+            Either::Left((Err(error), _)) => return format!("cannot connect to {address}: {error}"),
+            Either::Right(_) => return format!("cannot connect to {address}: no answer"),
         };
         let link = Link::initiate(&self.0.config.key, &remote, self.0.config.frame_mode, random());
         let open = OpenLink { stream: Rc::clone(&stream), link, silent_ticks: Cell::new(0) };
@@ -268,11 +277,13 @@ impl LocalClient {
         let now_ms = self.0.runtime.now_ms();
         self.0.router.borrow_mut().tick(now_ms);
         self.perform();
-        if !self.0.router.borrow().has_outstanding() {
-            return;
-        }
+        let is_idle = !self.0.router.borrow().has_outstanding();
         let mut silent = Vec::new();
         for (osd, open) in self.0.links.borrow().iter() {
+            // Nobody waits, and no answer to a ping is due.
+            if is_idle && open.silent_ticks.get() < PING_TICKS {
+                continue;
+            }
             let ticks = open.silent_ticks.get() + 1;
             open.silent_ticks.set(ticks);
             if ticks >= SILENT_TICKS_MAX {

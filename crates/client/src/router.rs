@@ -67,6 +67,8 @@ pub(crate) struct Router {
     next_sequence: u64,
     map: ClusterMap,
     has_map: bool,
+    /// Where each OSD was announced last. One that has lost its lease in cluster state still serves.
+    addresses: BTreeMap<OsdId, String>,
     outstanding: BTreeMap<u64, Outstanding>,
     connected: BTreeSet<OsdId>,
     connecting: BTreeSet<OsdId>,
@@ -81,6 +83,7 @@ impl Router {
             next_sequence: 1,
             map: ClusterMap::default(),
             has_map: false,
+            addresses: BTreeMap::new(),
             outstanding: BTreeMap::new(),
             connected: BTreeSet::new(),
             connecting: BTreeSet::new(),
@@ -204,9 +207,9 @@ impl Router {
     }
 
     fn connect(&mut self, osd: OsdId) {
-        let (Some(up), Some(record)) = (self.map.up.get(&osd), self.map.osds.get(&osd)) else { return };
+        let (Some(address), Some(record)) = (self.addresses.get(&osd), self.map.osds.get(&osd)) else { return };
         if self.connecting.insert(osd) {
-            let (address, public_key) = (up.address.clone(), record.public_key.clone());
+            let (address, public_key) = (address.clone(), record.public_key.clone());
             self.actions.push_back(RouterAction::Connect { osd, address, public_key });
         }
     }
@@ -232,6 +235,9 @@ impl Router {
         // Whoever waits for a placement group or an OSD need not wait any longer.
         let may_go = changes.iter().any(|change| matches!(change, MapChange::Pg(..) | MapChange::Up(..)));
         for change in changes {
+            if let MapChange::Up(osd, Some(up)) = &change {
+                self.addresses.insert(*osd, up.address.clone());
+            }
             self.map.apply(change);
         }
         let moved: Vec<u64> = self
@@ -461,6 +467,19 @@ mod tests {
         assert_eq!(drain(&mut router), ["send 1 to osd.1"]);
         router.reply(703, OsdId(1), Message::WriteReply { sequence, result: Ok(()) });
         assert_eq!(drain(&mut router), ["complete 1 true"]);
+    }
+
+    #[test]
+    fn an_osd_that_is_not_announced_any_more_is_tried_where_it_was() {
+        let mut router = Router::new(7);
+        router.map_changed(0, changes(0, 1));
+        router.map_changed(1, vec![MapChange::Up(OsdId(0), None)]);
+        router.start(2, 1000, Target::ByName(PoolId(1)), write());
+        assert_eq!(drain(&mut router), ["connect osd.0"]);
+        router.disconnected(3, OsdId(0), "reset");
+        router.map_changed(4, vec![MapChange::Osd(OsdId(0), None)]);
+        router.tick(500);
+        assert!(drain(&mut router).is_empty(), "it was removed");
     }
 
     #[test]

@@ -334,7 +334,7 @@ impl Pg {
             self.led_since = self.record.epoch;
             self.refuse_waiting(&Refusal::NotPrimary);
         }
-        self.membership.record_changed(&self.record);
+        self.membership.record_changed(&self.record, has_new_epoch, view.now_ms());
         self.notice_lost_device();
         if !self.is_primary() {
             if self.state != PgState::Member {

@@ -20,6 +20,10 @@ const START_GRACE_MS: u64 = 3_000;
 const TOO_FEW_GRACE_MS: u64 = 10_000;
 /// By how much later each next member tries to take over, so that they do not all try at once.
 const RANK_PAUSE_MS: u64 = 200;
+/// For how long a new primary that this OSD does not reach may bring its configuration into force.
+/// Others may reach it: two that do not reach each other would else depose each other by turns, each
+/// before the other has served.
+const NEW_PRIMARY_PATIENCE_MS: u64 = 1_000;
 /// A proposal that has led to nothing for so long was lost, or somebody else's won.
 const PROPOSAL_PATIENCE_MS: u64 = 1_000;
 /// For how long requests wait for a group that is not active, before their clients are told.
@@ -34,6 +38,8 @@ pub(crate) struct Membership {
     /// The epoch that this OSD proposed as primary since it started: only under such a one it
     /// peers, because under any other it may have lived before.
     pub proposed: Option<Epoch>,
+    /// When this OSD heard of the epoch in force.
+    epoch_since_ms: u64,
     /// When a proposal was made that is still open.
     proposed_at_ms: Option<u64>,
     /// Since when the group has been without an active primary here.
@@ -48,6 +54,7 @@ impl Membership {
             unreachable_since_ms: BTreeMap::new(),
             started_ms: now_ms,
             proposed: None,
+            epoch_since_ms: now_ms,
             proposed_at_ms: None,
             inactive_since_ms: None,
         }
@@ -67,8 +74,11 @@ impl Membership {
         may_begin
     }
 
-    pub fn record_changed(&mut self, record: &PgRecord) {
+    pub fn record_changed(&mut self, record: &PgRecord, has_new_epoch: bool, now_ms: u64) {
         self.proposed_at_ms = None;
+        if has_new_epoch {
+            self.epoch_since_ms = now_ms;
+        }
         if record.activated_epoch == record.epoch {
             // Whoever is a member now was filled since it said otherwise.
             self.incomplete.retain(|osd| !record.members.contains(osd));
@@ -204,7 +214,11 @@ impl Pg {
         }
         let candidates = self.electors().iter().filter(|elector| self.is_usable(**elector));
         let Some(rank) = candidates.clone().position(|elector| *elector == self.me) else { return };
-        let at_ms = self.membership.given_up_at_ms(primary, true) + rank as u64 * RANK_PAUSE_MS;
+        let is_new = self.record.activated_epoch < self.record.epoch && !self.membership.is_reachable(primary);
+        let patience_ms = if is_new { NEW_PRIMARY_PATIENCE_MS } else { 0 };
+        let from_ms =
+            (self.membership.epoch_since_ms + patience_ms).max(self.membership.given_up_at_ms(primary, true));
+        let at_ms = from_ms + rank as u64 * RANK_PAUSE_MS;
         if view.now_ms() >= at_ms {
             self.propose_without_lost(view);
         }

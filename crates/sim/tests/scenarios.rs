@@ -121,6 +121,26 @@ fn a_group_shrinks_to_one_and_its_members_swap() {
 }
 
 #[test]
+fn two_that_do_not_reach_each_other_do_not_depose_each_other_for_ever() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let before = script.cluster.record.epoch;
+    // The third reaches both, so either could lead with it.
+    script.cut_one_way(0, 1, 20 * SECOND);
+    script.cut_one_way(1, 0, 20 * SECOND);
+    script.run_for(5 * SECOND);
+    let op = script.start(1, write_block(0, 0, 2));
+    script.run_for(SECOND);
+    assert_eq!(script.answer_of(op), Some(&Answer::Written(Ok(()))), "one of them leads");
+    assert_eq!(script.cluster.record.members.len(), 2, "the other is none of its members");
+    script.run_for(10 * SECOND);
+    let epochs = script.cluster.record.epoch.0 - before.0;
+    assert!(epochs <= 2, "{epochs} changes for one failure");
+    holds(&mut script, 0, 2);
+    script.finish();
+}
+
+#[test]
 fn a_stale_watch_keeps_an_old_primary_from_nothing_but_serving() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
