@@ -1,6 +1,7 @@
 //! The command line.
 
 mod administration;
+mod bench;
 mod hosts;
 
 use std::net::SocketAddr;
@@ -8,12 +9,14 @@ use std::path::PathBuf;
 
 use atoll_base::size::parse_size_bytes;
 use atoll_base::{ObjectName, PgId};
-use atoll_bench::Workload;
 use atoll_osd::MEMORY_TARGET_BYTES_MIN;
 use atoll_reactor::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use administration::*;
+pub use bench::{
+    BenchCommand, ObjectOperationArgument, PatternArgument, RecoveryBenchArguments, StoreBenchArguments,
+};
 pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, TokenCommand};
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
@@ -395,20 +398,6 @@ Examples:
     },
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-pub enum PatternArgument {
-    Randwrite,
-    Randread,
-    Write,
-    Read,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum ObjectOperationArgument {
-    Put,
-    Get,
-}
-
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -436,127 +425,6 @@ pub struct SimArguments {
     /// Print what happens
     #[arg(long, requires = "seed", conflicts_with = "json")]
     pub trace: bool,
-    /// Print JSON instead of text
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Subcommand)]
-pub enum BenchCommand {
-    /// Block I/O on an image through the native client
-    #[command(after_help = "\
-Example:
-  atoll bench block --image disk1 --rw randwrite --bs 4k --qd 32 --seconds 10 --json
-
-Writes destroy the image's data. Before reads, parts that were never written are filled.")]
-    Block {
-        #[command(flatten)]
-        output: OutputArguments,
-        /// The image
-        #[arg(long)]
-        image: String,
-        /// Access pattern
-        #[arg(long)]
-        rw: PatternArgument,
-        /// Bytes per operation
-        #[arg(long, value_parser = parse_size_bytes, default_value = "4k")]
-        bs: u64,
-        /// Operations in flight at once
-        #[arg(long, default_value_t = 32)]
-        qd: u32,
-        /// How long to measure
-        #[arg(long, default_value_t = 10)]
-        seconds: u64,
-        /// Use only this much of the image, from its beginning
-        #[arg(long, value_parser = parse_size_bytes, default_value = "1G")]
-        working_set: u64,
-    },
-    /// Objects through the S3 gateway
-    #[command(after_help = "\
-Example:
-  atoll bench object --op put --size 64k --concurrency 32 --seconds 10 --json")]
-    Object {
-        #[command(flatten)]
-        output: OutputArguments,
-        /// What to do
-        #[arg(long)]
-        op: ObjectOperationArgument,
-        /// Bytes per object
-        #[arg(long, value_parser = parse_size_bytes, default_value = "64k")]
-        size: u64,
-        /// Requests in flight at once
-        #[arg(long, default_value_t = 32)]
-        concurrency: u32,
-        /// How long to measure
-        #[arg(long, default_value_t = 10)]
-        seconds: u64,
-        /// Number of different keys
-        #[arg(long, default_value_t = 1000)]
-        objects: u64,
-        /// The bucket; it is made if it does not exist
-        #[arg(long, default_value = "atoll-bench")]
-        bucket: String,
-    },
-    /// The object store alone, on a file or block device, and fio beside it
-    #[command(after_help = STORE_HELP)]
-    Store(StoreBenchArguments),
-}
-
-const STORE_HELP: &str = "\
-Examples:
-  atoll bench store --device /mnt/nvme/bench.store --fio
-  atoll bench store --device /dev/nvme0n1 --wipe --size 64G --working-set 32G --fio --json
-  atoll bench store --device ./bench.store --wipe --workloads 4k-randwrite-qd32,4k-randread-qd32 --rounds 1
-  atoll bench store --device ./bench.store --wipe --size 32G --working-set 24G --workloads 4k-randwrite-qd32
-
-A workload is SIZE-PATTERN-qdDEPTH; patterns are randwrite, randread, write and read. The device is
-written once as a whole before. fio works on DEVICE.fio beside a file, which is removed at the end, or on
-the range behind the store's on a block device.";
-
-#[derive(Args)]
-pub struct StoreBenchArguments {
-    /// A file, which is made, or a block device
-    #[arg(long, value_name = "PATH")]
-    pub device: PathBuf,
-    /// Size of the store; of a block device only the beginning is used
-    #[arg(long, value_parser = parse_size_bytes, default_value = "8G")]
-    pub size: u64,
-    /// Bytes of 4 MiB objects that are written before and that operations go to
-    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, default_value = "4G")]
-    pub working_set: u64,
-    /// Overwrite what the file or block device holds
-    #[arg(long)]
-    pub wipe: bool,
-    /// How long to measure each run, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    pub runtime: u64,
-    /// How often to run each workload; the figures are medians
-    #[arg(long, default_value_t = 3)]
-    pub rounds: u32,
-    /// What to run
-    #[arg(
-        long,
-        value_name = "WORKLOAD,...",
-        value_delimiter = ',',
-        default_value = "4k-randwrite-qd1,4k-randwrite-qd32,4k-randwrite-qd128,4k-randread-qd1,4k-randread-qd32,\
-                         4m-write-qd16,4m-read-qd16"
-    )]
-    pub workloads: Vec<Workload>,
-    /// Run fio on the same device in turns with the store
-    #[arg(long)]
-    pub fio: bool,
-    /// Memory for the store's metadata, and as much for small writes in the log [default: 256M]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
-    pub memory: Option<u64>,
-    /// Encrypt the device at rest (LUKS2, with a key that is thrown away)
-    #[arg(long)]
-    pub luks: bool,
-    /// Put the log on this file or block device instead
-    #[arg(long, value_name = "PATH")]
-    pub log_device: Option<PathBuf>,
-    /// Size of the log
-    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, default_value = "256M")]
-    pub log_size: u64,
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Three hosts and an etcd with TLS, each in a network namespace of its own: joining by token, copies on
-different hosts, I/O through every host, and an etcd that is away for a minute."""
+different hosts, I/O through every host, and an etcd that is away for half a minute."""
 import json, os, signal, threading, time, urllib.request
 
 from harness import MIB, Failed, expect, main, wait_for

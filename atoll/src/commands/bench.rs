@@ -58,6 +58,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
             print_report(&output, &tokio_runtime()?.block_on(run_object(bench))?)
         }
         BenchCommand::Store(arguments) => super::bench_store::run(arguments),
+        BenchCommand::Recovery(arguments) => super::bench_recovery::run(&arguments),
     }
 }
 
@@ -76,14 +77,14 @@ fn block(access: &ImageAccess, name: &str, bench: BlockBench) -> anyhow::Result<
 }
 
 /// All server processes of the cluster on this machine.
-fn servers(directory: &DataDir) -> anyhow::Result<Vec<u32>> {
+pub(super) fn servers(directory: &DataDir) -> anyhow::Result<Vec<u32>> {
     let file = ProcessesFile::running(directory);
     let file =
         file.ok_or_else(|| anyhow::anyhow!("the cluster in {} is not running", directory.root().display()))?;
     Ok(file.children.iter().filter_map(|child| child.pid).chain([file.supervisor]).collect())
 }
 
-fn protections(cluster: &ClusterFile, sealed: &str) -> String {
+pub(super) fn protections(cluster: &ClusterFile, sealed: &str) -> String {
     format!(
         "{} copies, every ack durable (RWF_DSYNC) on all, CRC-32C per 4 KiB, {:?} frames, {sealed}",
         cluster.osd_ids.len().min(3),

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use atoll_base::records::ImageRecord;
 use atoll_base::size::format_size;
 use atoll_client::LocalClient;
+use atoll_cluster::ClusterClient;
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_reactor::LocalRuntime;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -23,7 +24,7 @@ pub(super) struct ImageAccess {
     pub admin: ImageAdmin,
     pub open: OpenCluster,
     /// Must outlive the futures that run on it.
-    _tokio: tokio::runtime::Runtime,
+    tokio: tokio::runtime::Runtime,
 }
 
 impl ImageAccess {
@@ -34,7 +35,7 @@ impl ImageAccess {
         let runtime = LocalRuntime::new()?;
         let client = LocalClient::start(&runtime, open.client_config(timeout_ms)?)?;
         let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
-        Ok(ImageAccess { runtime, client, bridge, admin, open, _tokio: tokio })
+        Ok(ImageAccess { runtime, client, bridge, admin, open, tokio })
     }
 }
 
@@ -86,12 +87,17 @@ pub fn run(command: ImageCommand) -> anyhow::Result<()> {
 }
 
 impl ImageAccess {
+    /// Runs a call that needs cluster state only.
+    pub fn block_on_tokio<T>(&self, call: impl Future<Output = T>) -> T {
+        self.tokio.block_on(call)
+    }
+
     /// Runs a call that needs tokio for cluster state and the reactor for objects.
-    fn admin_call<T, F>(&self, call: impl FnOnce(ImageAdmin, LocalClient) -> F) -> anyhow::Result<T>
+    pub fn admin_call<T, F>(&self, call: impl FnOnce(ImageAdmin, LocalClient) -> F) -> anyhow::Result<T>
     where
         F: Future<Output = Result<T, atoll_image::ImageError>>,
     {
-        let _inside = self._tokio.enter();
+        let _inside = self.tokio.enter();
         let call = call(self.admin.clone(), self.client.clone());
         Ok(self.runtime.block_on(call)??)
     }
@@ -101,14 +107,24 @@ fn create(output: &OutputArguments, name: &str, size_bytes: u64, pool: &str) -> 
     let open = OpenCluster::open(&output.data)?;
     let record = tokio_runtime()?.block_on(async {
         let state = open.connect().await?;
-        let pools = state.list::<atoll_base::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
-        let found = pools.entries.iter().find(|(_, found, _)| found.name == pool);
-        let found = found.ok_or_else(|| anyhow::anyhow!("there is no pool '{pool}'; see 'atoll pool ls'"))?;
-        let pool = found.1.id;
-        let admin = ImageAdmin::new(state, open.keys()?);
-        anyhow::Ok(admin.create(name, size_bytes, pool).await?)
+        let admin = ImageAdmin::new(state.clone(), open.keys()?);
+        make(&state, &admin, name, size_bytes, pool).await
     })?;
     print_image(output, &record, "created")
+}
+
+/// Makes an image.
+pub(super) async fn make(
+    state: &ClusterClient,
+    admin: &ImageAdmin,
+    name: &str,
+    size_bytes: u64,
+    pool: &str,
+) -> anyhow::Result<ImageRecord> {
+    let pools = state.list::<atoll_base::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
+    let found = pools.entries.iter().find(|(_, found, _)| found.name == pool);
+    let pool = found.ok_or_else(|| anyhow::anyhow!("there is no pool '{pool}'; see 'atoll pool ls'"))?.1.id;
+    Ok(admin.create(name, size_bytes, pool).await?)
 }
 
 fn print_image(output: &OutputArguments, record: &ImageRecord, what: &str) -> anyhow::Result<()> {

@@ -30,13 +30,11 @@ fn read_map(output: &OutputArguments) -> anyhow::Result<atoll_cluster::ClusterMa
 fn list(output: &OutputArguments, pool: Option<&str>, osd: Option<OsdId>, not_clean: bool) -> anyhow::Result<()> {
     let map = read_map(output)?;
     let pool = pool.map(|name| find_pool(&map, name)).transpose()?.map(|pool| pool.id);
-    let is_clean =
-        |group: &GroupStatus| group.state == GroupState::Active && !group.is_degraded && !group.is_misplaced;
     let groups: Vec<GroupStatus> = statuses(&map)
         .into_iter()
         .filter(|group| pool.is_none_or(|pool| group.pg.pool == pool))
         .filter(|group| osd.is_none_or(|osd| group.members.contains(&osd)))
-        .filter(|group| !not_clean || !is_clean(group))
+        .filter(|group| !not_clean || !group.is_clean())
         .collect();
     if output.json {
         return print_json(&groups.iter().map(as_json).collect::<Vec<_>>());

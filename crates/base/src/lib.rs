@@ -11,6 +11,7 @@ pub mod ids;
 pub mod join;
 pub mod limits;
 pub mod operation;
+pub mod record_json;
 pub mod records;
 pub mod size;
 pub mod split;

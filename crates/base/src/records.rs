@@ -94,6 +94,12 @@ pub struct OsdUsageRecord {
     pub primary_pg_states: std::collections::BTreeMap<String, u32>,
     /// Damaged blocks found since start.
     pub corrupt_block_count: u64,
+    /// Bytes read to fill other OSDs since start.
+    #[serde(default)]
+    pub recovery_read_bytes: u64,
+    /// What it may read so per second while clients are at work.
+    #[serde(default)]
+    pub recovery_bytes_per_second: u64,
 }
 
 /// How a pool protects its objects.

@@ -82,7 +82,7 @@ struct Run {
 }
 
 /// Writes the working set once where it was never written, so that reads find data.
-async fn prefill(
+pub(crate) async fn prefill(
     image: &AttachedImage,
     working_set_bytes: u64,
     progress: &dyn Fn(u64, u64),

@@ -17,6 +17,9 @@ pub enum BenchError {
     /// The S3 endpoint could not be used.
     #[error("S3: {0}")]
     S3(String),
+    /// Cluster state could not be read or changed.
+    #[error("cluster state: {0}")]
+    Cluster(String),
     /// The event loop failed.
     #[error("the event loop failed: {0}")]
     Loop(#[from] std::io::Error),

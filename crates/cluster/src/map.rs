@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_base::record_json::read_record;
 use atoll_base::records::{
     AuthorizedKeyRecord, FlagsRecord, OsdRecord, OsdUpRecord, PgRecord, PgScrubRecord, PgTargetRecord, PoolRecord,
     ScrubRequestRecord,
@@ -67,7 +68,7 @@ pub enum MapChange {
 }
 
 fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
-    match serde_json::from_slice(value) {
+    match read_record(value) {
         Ok(record) => Some(record),
         Err(error) => {
             tracing::warn!("ignoring the record {key} in cluster state, which cannot be read: {error}");
@@ -249,6 +250,8 @@ mod tests {
     #[test]
     fn unreadable_records_are_ignored() {
         assert!(change("/atoll/pools/1", Some((b"not json", 1))).is_none());
+        let of_a_later_release = br#"{"format":2,"flags":{}}"#;
+        assert!(change("/atoll/flags", Some((of_a_later_release, 1))).is_none());
         assert!(change("/atoll/images/x", Some((b"{}", 1))).is_none());
         assert!(matches!(change("/atoll/pools/1", None), Some(MapChange::Pool(PoolId(1), None))));
     }

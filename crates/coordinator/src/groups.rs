@@ -47,6 +47,13 @@ pub struct GroupStatus {
     pub is_misplaced: bool,
 }
 
+impl GroupStatus {
+    /// It serves, with all its copies, where it should be.
+    pub fn is_clean(&self) -> bool {
+        self.state == GroupState::Active && !self.is_degraded && !self.is_misplaced
+    }
+}
+
 /// How all groups that have records stand.
 pub fn statuses(map: &ClusterMap) -> Vec<GroupStatus> {
     let trees: BTreeMap<PoolId, Tree> =
@@ -95,10 +102,8 @@ fn sorted(members: &[OsdId]) -> Vec<OsdId> {
 /// Whether every group exists, serves, has all its members up, and is where it should be. Only then
 /// is the balancer's next step worth knowing.
 pub fn is_settled(map: &ClusterMap) -> bool {
-    let is_settled =
-        |group: &GroupStatus| group.state == GroupState::Active && !group.is_degraded && !group.is_misplaced;
     let are_all_there = map.pools.values().all(|pool| absent(map, pool).next().is_none());
-    are_all_there && statuses(map).iter().all(is_settled)
+    are_all_there && statuses(map).iter().all(GroupStatus::is_clean)
 }
 
 /// First records of the groups that have none; groups that no OSD could hold are left out.

@@ -172,6 +172,8 @@ pub struct Osd {
     stop: Stop,
     seconds: u64,
     reported_pg_states: BTreeMap<String, u32>,
+    /// Since when a group that this OSD leads has not served; at first none does.
+    not_serving_since_ms: Option<u64>,
 }
 
 /// Fresh random bytes for a handshake or an incarnation.
@@ -244,6 +246,7 @@ impl Osd {
             stop: Stop::No,
             seconds: 0,
             reported_pg_states: BTreeMap::new(),
+            not_serving_since_ms: Some(0),
         })
     }
 
@@ -312,9 +315,25 @@ impl Osd {
             self.report_usage(false);
         }
         self.look_after_peers();
-        self.start_recovery_reads();
+        self.start_recovery();
         self.empty_removed_pools();
         self.with_all_groups(|group, view| group.tick(view));
+        self.note_serving();
+    }
+
+    /// Says when all groups serve that this OSD leads.
+    fn note_serving(&mut self) {
+        let led = || self.pgs.values().filter(|group| *group.state() != PgState::Member);
+        let all_serve = led().all(|group| *group.state() == PgState::Active);
+        match self.not_serving_since_ms {
+            Some(since_ms) if all_serve && led().next().is_some() => {
+                self.not_serving_since_ms = None;
+                let (number, ms) = (led().count(), self.now_ms - since_ms);
+                tracing::info!("all {number} placement groups that {} leads serve, after {ms} ms", self.config.id);
+            }
+            None if !all_serve => self.not_serving_since_ms = Some(self.now_ms),
+            _ => {}
+        }
     }
 
     fn second(&mut self) {
@@ -368,6 +387,8 @@ impl Osd {
             object_count: usage.object_count,
             primary_pg_states,
             corrupt_block_count: usage.corrupt_block_count,
+            recovery_read_bytes: self.recovery.read_bytes(),
+            recovery_bytes_per_second: self.config.recovery_bytes_per_second,
         }
     }
 }

@@ -246,6 +246,9 @@ impl Osd {
                 if let Message::ReplicateAck { is_full, .. } = &message {
                     self.note_full(osd, *is_full);
                 }
+                if matches!(message, Message::Replicate { .. }) {
+                    self.recovery.client_request(self.now_ms);
+                }
                 let Some(pg) = message.pg() else { return };
                 if matches!(message, Message::PeerQuery { .. }) {
                     // Perhaps this OSD is to become a member. If its map lags it is asked again.

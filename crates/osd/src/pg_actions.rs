@@ -91,10 +91,14 @@ impl Osd {
                     group.proceed(&view);
                     match group.next_action() {
                         Some(action) => self.perform(pg, action),
-                        None => return,
+                        None => break,
                     }
                 }
             }
+        }
+        if let Some(group) = self.pgs.get(&pg) {
+            self.recovery.note_group(pg, group.objects_on_their_way(), group.wants_to_copy());
+            self.start_recovery();
         }
     }
 
@@ -121,13 +125,13 @@ impl Osd {
                 self.list_objects(ObjectList { pg, token, after, objects: Vec::new() });
             }
             Action::Read { token, object, request } => self.start_object_read(pg, token, object, request),
-            Action::ReadForSync { token, object, touched, is_urgent } => {
-                let read = RecoveryRead { pg, token, object, touched };
-                if is_urgent {
-                    self.start_sync_read(read, false);
+            Action::ReadForSync { token, object, touched, from, is_urgent } => {
+                let read = RecoveryRead { pg, token, object, touched, from };
+                if is_urgent && !read.goes_on() {
+                    self.recovery.add_urgent(read);
+                    self.start_recovery();
                 } else {
-                    self.recovery.add(read);
-                    self.start_recovery_reads();
+                    self.start_sync_read(read);
                 }
             }
             Action::Scrub { token, object, deep } => self.start_object_scrub(pg, token, object, deep),

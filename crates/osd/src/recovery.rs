@@ -1,32 +1,63 @@
 //! Recovery yields to clients: while they are at work, what is read to fill other OSDs keeps to a
 //! rate; otherwise it goes as fast as it can. What members wait for while a group peers is never
-//! held back, because clients wait for it too.
+//! held back by clients, because they wait for it too. In any case only so many objects are on their
+//! way at once, which bounds memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use atoll_base::{ObjectName, PgId, Touched};
 use atoll_pg::Token;
 
 /// Clients are at work until so long after their last request.
 const CLIENTS_REST_MS: u64 = 250;
-/// Objects that are read at once for recovery.
-const READS_MAX: usize = 16;
+/// Objects that are read or on their way at once.
+const OBJECTS_MAX: usize = 16;
+/// The same while clients are at work: small objects wait for round trips, large ones for the rate.
+const OBJECTS_BESIDE_CLIENTS_MAX: usize = 4;
+/// What the rate allows in this time may be saved up: reads begin at ticks of the loop.
+const CREDIT_MS: u64 = 50;
 
-/// An object that is to be read for another OSD.
+/// An object, or a part of one, that is to be read for another OSD.
 pub(crate) struct RecoveryRead {
     pub pg: PgId,
     pub token: Token,
     pub object: ObjectName,
     pub touched: Touched,
+    /// Where the part begins; everything is read at once if there is none.
+    pub from: Option<u64>,
+}
+
+impl RecoveryRead {
+    /// It is of an object that has begun: clients' writes wait until that is there.
+    pub fn goes_on(&self) -> bool {
+        self.from.is_some_and(|from| from > 0)
+    }
+}
+
+/// What may begin now.
+pub(crate) enum RecoveryStep {
+    /// To read this, for which clients wait.
+    Read(RecoveryRead),
+    /// The group may begin with its next object.
+    Next(PgId),
 }
 
 /// Decides when recovery may read.
 pub(crate) struct RecoveryScheduler {
     bytes_per_second: u64,
-    waiting: VecDeque<RecoveryRead>,
+    urgent: VecDeque<RecoveryRead>,
+    /// Groups that have an object to copy; they take turns.
+    wanting: BTreeSet<PgId>,
+    last: Option<PgId>,
+    /// Objects of which nothing was sent yet.
     reading: usize,
-    /// Bytes read beyond what the rate allowed so far.
-    debt_bytes: u64,
+    /// Objects by group of which some was sent, and not all has arrived.
+    on_their_way: BTreeMap<PgId, usize>,
+    on_their_way_in_all: usize,
+    read_bytes: u64,
+    /// Bytes that the rate allows now; below zero, those read beyond it.
+    credit_bytes: i64,
     paid_at_ms: u64,
     client_at_ms: Option<u64>,
 }
@@ -35,44 +66,94 @@ impl RecoveryScheduler {
     pub fn new(bytes_per_second: u64) -> Self {
         RecoveryScheduler {
             bytes_per_second,
-            waiting: VecDeque::new(),
+            urgent: VecDeque::new(),
+            wanting: BTreeSet::new(),
+            last: None,
             reading: 0,
-            debt_bytes: 0,
+            on_their_way: BTreeMap::new(),
+            on_their_way_in_all: 0,
+            read_bytes: 0,
+            credit_bytes: 0,
             paid_at_ms: 0,
             client_at_ms: None,
         }
+    }
+
+    /// Bytes read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes
     }
 
     pub fn client_request(&mut self, now_ms: u64) {
         self.client_at_ms = Some(now_ms);
     }
 
-    pub fn add(&mut self, read: RecoveryRead) {
-        self.waiting.push_back(read);
+    pub fn add_urgent(&mut self, read: RecoveryRead) {
+        self.urgent.push_back(read);
     }
 
-    /// The next object to read now, if any.
-    pub fn next(&mut self, now_ms: u64) -> Option<RecoveryRead> {
-        let paid_bytes = (now_ms - self.paid_at_ms) * self.bytes_per_second / 1_000;
-        if paid_bytes > 0 {
-            self.debt_bytes = self.debt_bytes.saturating_sub(paid_bytes);
-            self.paid_at_ms = now_ms;
+    /// How a group stands: objects that are on their way, and whether it has more to copy.
+    pub fn note_group(&mut self, pg: PgId, on_their_way: usize, wants_to_copy: bool) {
+        let before = match on_their_way {
+            0 => self.on_their_way.remove(&pg).unwrap_or(0),
+            _ => self.on_their_way.insert(pg, on_their_way).unwrap_or(0),
+        };
+        self.on_their_way_in_all = self.on_their_way_in_all - before + on_their_way;
+        if wants_to_copy {
+            self.wanting.insert(pg);
+        } else {
+            self.wanting.remove(&pg);
         }
-        let clients_work = self.client_at_ms.is_some_and(|at_ms| now_ms < at_ms + CLIENTS_REST_MS);
-        // One object at a time tells soon enough what it costs.
-        let must_wait = clients_work && (self.debt_bytes > 0 || self.reading > 0);
-        if must_wait || self.reading >= READS_MAX {
+    }
+
+    /// What to do now, if anything. Whoever is told "next" and has nothing says so by
+    /// [`RecoveryScheduler::declined`].
+    pub fn next(&mut self, now_ms: u64) -> Option<RecoveryStep> {
+        self.earn(now_ms);
+        let objects = self.reading + self.on_their_way_in_all;
+        if objects >= OBJECTS_MAX {
             return None;
         }
-        let read = self.waiting.pop_front()?;
+        if let Some(read) = self.urgent.pop_front() {
+            self.reading += 1;
+            return Some(RecoveryStep::Read(read));
+        }
+        let clients_work = self.client_at_ms.is_some_and(|at_ms| now_ms < at_ms + CLIENTS_REST_MS);
+        // One at a time tells soon enough what it costs.
+        let has_turn = self.credit_bytes >= 0 && self.reading == 0 && objects < OBJECTS_BESIDE_CLIENTS_MAX;
+        if clients_work && !has_turn {
+            return None;
+        }
+        let behind = self.last.and_then(|last| self.wanting.range((Excluded(last), Unbounded)).next());
+        let pg = *behind.or_else(|| self.wanting.first())?;
+        // It wants more when it has been looked at again.
+        self.wanting.remove(&pg);
+        self.last = Some(pg);
         self.reading += 1;
-        Some(read)
+        Some(RecoveryStep::Next(pg))
     }
 
-    /// An object has been read.
-    pub fn done(&mut self, bytes: u64) {
-        self.reading = self.reading.checked_sub(1).expect("what ends has begun");
-        self.debt_bytes += bytes;
+    fn earn(&mut self, now_ms: u64) {
+        let earned_bytes = (now_ms - self.paid_at_ms) * self.bytes_per_second / 1_000;
+        if earned_bytes > 0 {
+            let most_bytes = self.bytes_per_second * CREDIT_MS / 1_000;
+            self.credit_bytes = self.credit_bytes.saturating_add_unsigned(earned_bytes).min(most_bytes as i64);
+            self.paid_at_ms = now_ms;
+        }
+    }
+
+    /// The group had nothing to begin with.
+    pub fn declined(&mut self) {
+        self.reading = self.reading.checked_sub(1).expect("it was told to begin");
+    }
+
+    /// Something has been read.
+    pub fn done(&mut self, read: &RecoveryRead, bytes: u64) {
+        if !read.goes_on() {
+            self.reading = self.reading.checked_sub(1).expect("what ends has begun");
+        }
+        self.credit_bytes = self.credit_bytes.saturating_sub_unsigned(bytes);
+        self.read_bytes += bytes;
     }
 }
 
@@ -81,27 +162,40 @@ mod tests {
     use super::*;
     use atoll_base::PoolId;
 
-    fn read(number: u64) -> RecoveryRead {
-        let pg = PgId { pool: PoolId(1), index: 0 };
-        let object = ObjectName::new(&format!("object{number}")).unwrap();
-        RecoveryRead { pg, token: Token(number), object, touched: Touched::default() }
+    fn pg(index: u32) -> PgId {
+        PgId { pool: PoolId(1), index }
+    }
+
+    fn read(pg: PgId) -> RecoveryRead {
+        let object = ObjectName::new("object").unwrap();
+        RecoveryRead { pg, token: Token(1), object, touched: Touched::default(), from: Some(0) }
+    }
+
+    /// The group that may begin.
+    fn begun(scheduler: &mut RecoveryScheduler, now_ms: u64) -> Option<PgId> {
+        match scheduler.next(now_ms)? {
+            RecoveryStep::Next(pg) => Some(pg),
+            RecoveryStep::Read(read) => panic!("{} is urgent", read.object),
+        }
     }
 
     /// Bytes read in ten seconds if every object has 4 MiB and takes no time.
     fn bytes_read(has_clients: bool) -> u64 {
         let mut scheduler = RecoveryScheduler::new(64 << 20);
-        (0..100_000).for_each(|number| scheduler.add(read(number)));
-        let mut bytes = 0;
-        for now_ms in 0..10_000 {
+        // The loop looks every 50 ms if nothing else happens.
+        for now_ms in (0..10_000).step_by(50) {
             if has_clients {
                 scheduler.client_request(now_ms);
             }
-            while bytes < 8 << 30 && scheduler.next(now_ms).is_some() {
-                bytes += 4 << 20;
-                scheduler.done(4 << 20);
+            scheduler.note_group(pg(0), 0, true);
+            while scheduler.read_bytes() < 8 << 30
+                && let Some(pg) = begun(&mut scheduler, now_ms)
+            {
+                scheduler.done(&read(pg), 4 << 20);
+                scheduler.note_group(pg, 0, true);
             }
         }
-        bytes
+        scheduler.read_bytes()
     }
 
     #[test]
@@ -113,16 +207,40 @@ mod tests {
     }
 
     #[test]
-    fn few_objects_are_read_at_once() {
+    fn few_objects_are_on_their_way_at_once_and_groups_take_turns() {
         let mut scheduler = RecoveryScheduler::new(1);
-        (0..100).for_each(|number| scheduler.add(read(number)));
-        let started = std::iter::from_fn(|| scheduler.next(0)).count();
-        assert_eq!(started, READS_MAX);
+        let mut turns = Vec::new();
+        (0..3).for_each(|index| scheduler.note_group(pg(index), 0, true));
+        while let Some(pg) = begun(&mut scheduler, 0) {
+            turns.push(pg.index);
+            scheduler.note_group(pg, 0, true);
+        }
+        assert_eq!(turns.len(), OBJECTS_MAX);
+        assert_eq!(turns[..4], [0, 1, 2, 0]);
+        (0..OBJECTS_MAX).for_each(|_| scheduler.done(&read(pg(0)), 4096));
+        scheduler.note_group(pg(0), OBJECTS_MAX, true);
+        assert!(begun(&mut scheduler, 0).is_none(), "they are on their way still");
+        scheduler.done(&RecoveryRead { from: Some(4096), ..read(pg(0)) }, 4096);
+        scheduler.note_group(pg(0), 0, true);
         scheduler.client_request(0);
-        scheduler.done(4096);
-        assert!(scheduler.next(1).is_none(), "clients go first");
-        (1..READS_MAX).for_each(|_| scheduler.done(0));
-        assert!(scheduler.next(100).is_none(), "4096 bytes are a lot for this rate");
-        assert!(scheduler.next(1_000).is_some(), "clients are gone");
+        assert!(begun(&mut scheduler, 100).is_none(), "what was read is a lot for this rate");
+        scheduler.add_urgent(read(pg(0)));
+        assert!(matches!(scheduler.next(100), Some(RecoveryStep::Read(_))), "clients wait for it");
+        assert!(begun(&mut scheduler, 1_000).is_some(), "clients are gone");
+    }
+
+    #[test]
+    fn beside_clients_one_object_is_read_before_the_next() {
+        let mut scheduler = RecoveryScheduler::new(1 << 30);
+        for objects in 1..=OBJECTS_BESIDE_CLIENTS_MAX {
+            scheduler.client_request(100);
+            scheduler.note_group(pg(0), objects - 1, true);
+            assert!(begun(&mut scheduler, 100).is_some(), "the rate allows it");
+            scheduler.note_group(pg(0), objects - 1, true);
+            assert!(begun(&mut scheduler, 100).is_none(), "one at a time");
+            scheduler.done(&read(pg(0)), 4096);
+        }
+        scheduler.note_group(pg(0), OBJECTS_BESIDE_CLIENTS_MAX, true);
+        assert!(begun(&mut scheduler, 100).is_none(), "enough are on their way");
     }
 }

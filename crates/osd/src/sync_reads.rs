@@ -1,45 +1,53 @@
-//! Reading the parts of an object that a lagging member lacks, as transactions that bring its copy
-//! to this one's state.
+//! Reading what a lagging member lacks of an object, as transactions that bring its copy to this
+//! one's state.
 
 use atoll_base::limits::{OBJECT_BYTES_MAX, OPERATIONS_MAX};
-use atoll_base::{BLOCK_BYTES, Mutation, ObjectName, PgId, Seals, Touched, Transaction};
-use atoll_pg::Token;
+use atoll_base::{BLOCK_BYTES, Mutation, Seals, Touched, Transaction};
+use atoll_pg::{ObjectParts, Pg};
 use atoll_store::{ObjectKey, ReadData, ReadError, Store, StoreError, Wish};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::daemon::{LoadOwner, Osd, ReadOwner};
-use crate::recovery::RecoveryRead;
+use crate::recovery::{RecoveryRead, RecoveryStep};
 
 /// Omap bytes per transaction: well below the control segment's limit.
 const OMAP_BYTES_PER_TRANSACTION: usize = 512 << 10;
+/// Bytes of data in one part, a multiple of all seal units: clients' requests wait behind it at both
+/// ends and on the way.
+const PART_BYTES: u64 = 512 << 10;
 
 /// A sync read that waits for the object's data.
 pub(crate) struct SyncRead {
-    pg: PgId,
-    token: Token,
-    object: ObjectName,
-    touched: Touched,
-    /// The recovery scheduler waits for its end.
-    is_scheduled: bool,
+    wanted: RecoveryRead,
     span_start: u64,
     /// Byte ranges to send, in order and disjoint, once they are known.
     ranges: Option<Vec<(u64, u64)>>,
+    /// Where the next part begins.
+    next: Option<u64>,
 }
 
 impl Osd {
-    /// Reads for recovery as far as clients leave room.
-    pub(crate) fn start_recovery_reads(&mut self) {
-        while let Some(read) = self.recovery.next(self.now_ms) {
-            self.start_sync_read(read, true);
+    /// Begins with what recovery may do now.
+    pub(crate) fn start_recovery(&mut self) {
+        while let Some(step) = self.recovery.next(self.now_ms) {
+            match step {
+                RecoveryStep::Read(wanted) => self.start_sync_read(wanted),
+                RecoveryStep::Next(pg) => {
+                    let has_begun = self.pgs.get_mut(&pg).is_some_and(Pg::copy_next);
+                    self.dirty.insert(pg);
+                    if !has_begun {
+                        self.recovery.declined();
+                    }
+                }
+            }
         }
     }
 
-    pub(crate) fn start_sync_read(&mut self, read: RecoveryRead, is_scheduled: bool) {
-        let RecoveryRead { pg, token, object, touched } = read;
-        let key = ObjectKey { pg, name: object.clone() };
+    pub(crate) fn start_sync_read(&mut self, wanted: RecoveryRead) {
+        let key = ObjectKey { pg: wanted.pg, name: wanted.object.clone() };
         // Which ranges there are depends on the shape of the seals; a read of nothing waits until
         // the object's header is in memory.
-        let read = SyncRead { pg, token, object, touched, is_scheduled, span_start: 0, ranges: None };
+        let read = SyncRead { wanted, span_start: 0, ranges: None, next: None };
         let read_id = self.store.read(key, 0, 0);
         self.reads.insert(read_id, ReadOwner::Sync(Box::new(read)));
     }
@@ -49,16 +57,21 @@ impl Osd {
         let found = match result {
             Ok(found) => found,
             Err(ReadError::NoSuchObject) => {
-                let gone = transaction(read.pg, &read.object, vec![Mutation::Remove], Bytes::new());
-                return self.sync_read_done(&read, Ok(vec![gone]));
+                let gone = transaction(&read.wanted, vec![Mutation::Remove], Bytes::new());
+                return self.sync_read_done(&read, Ok(ObjectParts { transactions: vec![gone], next: None }));
             }
             Err(error) => return self.sync_read_done(&read, Err(error.to_string())),
         };
         if read.ranges.is_some() {
             return self.sync_data_ready((read, found));
         }
-        let key = ObjectKey { pg: read.pg, name: read.object.clone() };
-        let ranges = byte_ranges(&found, &read.touched);
+        let key = ObjectKey { pg: read.wanted.pg, name: read.wanted.object.clone() };
+        let ranges = byte_ranges(&found, &read.wanted.touched);
+        let (ranges, next) = match read.wanted.from {
+            Some(from) => part_of_ranges(ranges, from),
+            None => (ranges, None),
+        };
+        read.next = next;
         read.span_start = ranges.first().map_or(0, |range| range.0);
         let span_end = ranges.last().map_or(0, |range| range.1);
         let read_id = self.store.read(key, read.span_start, (span_end - read.span_start) as u32);
@@ -68,11 +81,16 @@ impl Osd {
 
     /// The data is there; the omap may have to be loaded still.
     pub(crate) fn sync_data_ready(&mut self, (read, found): (SyncRead, ReadData)) {
-        let answer = match omap_changes(&self.store, &read) {
+        if read.next.is_some() {
+            let transactions = vec![data_transaction(&read, &found)];
+            return self.sync_read_done(&read, Ok(ObjectParts { transactions, next: read.next }));
+        }
+        let answer = match omap_changes(&self.store, &read.wanted) {
             Ok(mut changes) => {
                 // The last change of all says that the copy is whole.
                 changes.push(Mutation::SetVersion { version: found.version });
-                Ok(build(&read, &found, changes))
+                let transactions = last_transactions(&read, &found, changes);
+                Ok(ObjectParts { transactions, next: None })
             }
             Err(StoreError::Cold(cold)) => {
                 let load = self.store.load(Wish::Pages(cold));
@@ -84,19 +102,18 @@ impl Osd {
         self.sync_read_done(&read, answer);
     }
 
-    fn sync_read_done(&mut self, read: &SyncRead, answer: Result<Vec<Transaction>, String>) {
-        let (pg, token) = (read.pg, read.token);
-        if read.is_scheduled {
-            let parts = answer.iter().flatten();
-            self.recovery.done(parts.map(|part| part.payload.len() as u64).sum());
-            self.start_recovery_reads();
-        }
+    fn sync_read_done(&mut self, read: &SyncRead, answer: Result<ObjectParts, String>) {
+        let parts = answer.iter().flat_map(|parts| &parts.transactions);
+        self.recovery.done(&read.wanted, parts.map(|part| part.payload.len() as u64).sum());
+        let (pg, token) = (read.wanted.pg, read.wanted.token);
         self.with_group(pg, |group, view| group.sync_ready(token, answer, view));
+        self.start_recovery();
     }
 }
 
-fn transaction(pg: PgId, object: &ObjectName, mutations: Vec<Mutation>, payload: Bytes) -> Transaction {
-    Transaction { pg, object: object.clone(), mutations, payload, payload_sealed: false, log: Vec::new() }
+fn transaction(read: &RecoveryRead, mutations: Vec<Mutation>, payload: Bytes) -> Transaction {
+    let (pg, object) = (read.pg, read.object.clone());
+    Transaction { pg, object, mutations, payload, payload_sealed: false, log: Vec::new() }
 }
 
 /// The touched ranges, widened to whole seal units, merged, in order.
@@ -121,23 +138,49 @@ fn byte_ranges(object: &ReadData, touched: &Touched) -> Vec<(u64, u64)> {
     merged
 }
 
-fn build(read: &SyncRead, found: &ReadData, omap: Vec<Mutation>) -> Vec<Transaction> {
-    let mut mutations = if read.touched.whole { vec![Mutation::Remove] } else { Vec::new() };
+/// The ranges from a byte on as far as they fit into one part, and where the next begins.
+fn part_of_ranges(ranges: Vec<(u64, u64)>, from: u64) -> (Vec<(u64, u64)>, Option<u64>) {
+    let left = || ranges.iter().filter(|(_, end)| *end > from).map(|&(start, end)| (start.max(from), end));
+    let Some((first, _)) = left().next() else { return (Vec::new(), None) };
+    let limit = first + PART_BYTES;
+    let part = left().filter(|(start, _)| *start < limit).map(|(start, end)| (start, end.min(limit)));
+    let next = left().find(|(_, end)| *end > limit).map(|(start, _)| start.max(limit));
+    (part.collect(), next)
+}
+
+fn data_transaction(read: &SyncRead, found: &ReadData) -> Transaction {
+    let is_first = read.wanted.from.is_none_or(|from| from == 0);
+    let mut mutations = if read.wanted.touched.whole && is_first { vec![Mutation::Remove] } else { Vec::new() };
     mutations.push(Mutation::Create);
-    let mut payload = BytesMut::new();
+    let mut pieces = Vec::new();
     for &(start, end) in read.ranges.iter().flatten() {
         let written_end = end.min(found.object_bytes);
         if start < written_end {
             let from = (start - read.span_start) as usize;
             let length = (written_end - start) as usize;
-            payload.extend_from_slice(&found.data[from..from + length]);
+            pieces.push(found.data.slice(from..from + length));
             let seals = found.seals.as_ref().map(|seals| part_of(seals, from, length));
             mutations.push(Mutation::Write { offset: start, length: length as u32, seals });
         }
     }
-    let mut transactions = vec![transaction(read.pg, &read.object, mutations, payload.freeze())];
-    transactions.extend(omap_transactions(read, omap));
-    transactions
+    let payload = if pieces.len() == 1 { pieces.remove(0) } else { Bytes::from(pieces.concat()) };
+    // What clients sealed is not encrypted a second time on its way.
+    let payload_sealed = found.seals.is_some();
+    Transaction { payload_sealed, ..transaction(&read.wanted, mutations, payload) }
+}
+
+/// The rest of an object. If it is small it is one transaction, which is there whole or not at all.
+fn last_transactions(read: &SyncRead, found: &ReadData, omap: Vec<Mutation>) -> Vec<Transaction> {
+    let mut data = data_transaction(read, found);
+    let mut omap = omap_transactions(&read.wanted, omap);
+    if let [only] = &mut omap[..]
+        && data.mutations.len() + only.mutations.len() <= OPERATIONS_MAX
+    {
+        data.mutations.append(&mut only.mutations);
+        return vec![data];
+    }
+    omap.insert(0, data);
+    omap
 }
 
 /// The seals of the units from `from` bytes behind the first one's on.
@@ -148,7 +191,7 @@ fn part_of(seals: &Seals, from: usize, length: usize) -> Seals {
 }
 
 /// What makes the receiver's omap like this one's, where it may differ.
-fn omap_changes(store: &Store, read: &SyncRead) -> Result<Vec<Mutation>, StoreError> {
+fn omap_changes(store: &Store, read: &RecoveryRead) -> Result<Vec<Mutation>, StoreError> {
     let key = ObjectKey { pg: read.pg, name: read.object.clone() };
     let set = |(key, value)| Mutation::OmapSet { key, value };
     let mut changes = Vec::new();
@@ -175,7 +218,7 @@ fn omap_changes(store: &Store, read: &SyncRead) -> Result<Vec<Mutation>, StoreEr
     }
 }
 
-fn omap_transactions(read: &SyncRead, changes: Vec<Mutation>) -> Vec<Transaction> {
+fn omap_transactions(read: &RecoveryRead, changes: Vec<Mutation>) -> Vec<Transaction> {
     let mut transactions = Vec::new();
     let (mut batch, mut batch_bytes) = (Vec::new(), 0);
     for change in changes {
@@ -186,11 +229,34 @@ fn omap_transactions(read: &SyncRead, changes: Vec<Mutation>) -> Vec<Transaction
         batch.push(change);
         if batch_bytes > OMAP_BYTES_PER_TRANSACTION || batch.len() == OPERATIONS_MAX {
             batch_bytes = 0;
-            transactions.push(transaction(read.pg, &read.object, std::mem::take(&mut batch), Bytes::new()));
+            transactions.push(transaction(read, std::mem::take(&mut batch), Bytes::new()));
         }
     }
     if !batch.is_empty() {
-        transactions.push(transaction(read.pg, &read.object, batch, Bytes::new()));
+        transactions.push(transaction(read, batch, Bytes::new()));
     }
     transactions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_all_ranges_once() {
+        let ranges = vec![(0, 4096), (8192, 8192 + PART_BYTES), (3 * PART_BYTES, 4 * PART_BYTES)];
+        let (mut from, mut covered) = (Some(0), Vec::new());
+        while let Some(start) = from {
+            let (part, next) = part_of_ranges(ranges.clone(), start);
+            let (first, last) = (part[0].0, part[part.len() - 1].1);
+            assert!(last - first <= PART_BYTES && next.is_none_or(|next| next >= last));
+            covered.extend(part);
+            from = next;
+        }
+        let limit = PART_BYTES;
+        let cut = [(0, 4096), (8192, limit), (limit, limit + 8192), (3 * limit, 4 * limit)];
+        assert_eq!(covered, cut);
+        assert_eq!(part_of_ranges(vec![(0, 0)], 0), (Vec::new(), None));
+        assert_eq!(part_of_ranges(Vec::new(), 0), (Vec::new(), None));
+    }
 }

@@ -39,6 +39,16 @@ pub enum Lookup {
     },
 }
 
+/// What a lagging member lacks of an object, or a part of it.
+#[derive(Clone, Debug)]
+pub struct ObjectParts {
+    /// What brings the member level, in order. The last transaction of an object, and no other, says
+    /// of what version it is, unless all that it does is to remove it.
+    pub transactions: Vec<Transaction>,
+    /// Where the next part begins. Then there is one transaction.
+    pub next: Option<u64>,
+}
+
 /// What the shell must do.
 #[derive(Debug)]
 pub enum Action {
@@ -76,17 +86,19 @@ pub enum Action {
         /// Only objects behind this one.
         after: Option<ObjectName>,
     },
-    /// Read the parts of an object that a lagging member lacks, as transactions that bring it
-    /// level; answer with [`crate::Pg::sync_ready`]. Nothing need be loaded: the shell loads what
-    /// it reads.
+    /// Read what a lagging member lacks of an object, as transactions that bring it level; answer
+    /// with [`crate::Pg::sync_ready`]. Nothing need be loaded: the shell loads what it reads.
     ReadForSync {
         /// Repeated in the answer.
         token: Token,
         /// The object.
         object: ObjectName,
-        /// The parts.
+        /// What it lacks.
         touched: Touched,
-        /// Clients wait for it: it yields to nothing.
+        /// Read only a part, from this byte on; otherwise everything at once.
+        from: Option<u64>,
+        /// Clients wait for it: it yields to nothing. Otherwise the shell has just asked for it, by
+        /// [`crate::Pg::copy_next`], or it is a further part.
         is_urgent: bool,
     },
     /// Examine this OSD's copy of an object, a deep scrub with its data; answer with

@@ -177,11 +177,11 @@ impl Pg {
 
     fn check_clone_sources(&self, request: &WriteRequest) -> Result<(), Refusal> {
         for mutation in &request.mutations {
-            if let Mutation::CloneFrom { source } = mutation {
-                if request.object.as_str() == PG_META_OBJECT || source.as_str() == PG_META_OBJECT {
-                    let detail = "a placement group's own object has no clones".into();
-                    return Err(Refusal::Invalid { detail });
-                }
+            if let Mutation::CloneFrom { source } = mutation
+                && (request.object.as_str() == PG_META_OBJECT || source.as_str() == PG_META_OBJECT)
+            {
+                let detail = "a placement group's own object has no clones".into();
+                return Err(Refusal::Invalid { detail });
             }
         }
         Ok(())

@@ -232,6 +232,11 @@ impl Pg {
         self.learners.progress()
     }
 
+    /// Objects that are being copied to those OSDs, of which some was sent and not all has arrived.
+    pub fn objects_on_their_way(&self) -> usize {
+        self.learners.objects_on_their_way()
+    }
+
     /// Copies that there should be.
     pub fn size(&self) -> usize {
         self.policy.size as usize

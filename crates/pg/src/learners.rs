@@ -4,17 +4,18 @@
 //!
 //! A learner gets every entry of the history in order from the start on, with its data unless the
 //! object is still to be copied: the copy will have it. An object waits with its writes while it is
-//! being copied. The learner knows durably that it is incomplete until all is done.
+//! being copied, which begins only when it can be read at once. The learner knows durably that it is incomplete until all is done.
+
+mod copying;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
 use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ObjectView, Token};
-use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, meta_object};
+use crate::group::{EPOCH_KEY, Pg, meta_object};
 use crate::promises::incomplete;
 use crate::split::{is_split, split_whole};
 
@@ -30,6 +31,9 @@ const RETRY_PAUSE_MS: u64 = 1_000;
 enum Sent {
     /// Something that needs no attention when it is durable.
     Other,
+    /// A part of an object. When it is durable the next is read, from this byte on: so what is on its
+    /// way is bounded, and the learner sets the pace.
+    Part(ObjectName, u64),
     /// All of an object but the last part, which says of what version it is and follows when the
     /// others are durable.
     ButLast(ObjectName, Box<Transaction>),
@@ -63,14 +67,23 @@ struct Learner {
     missing: BTreeMap<ObjectName, Touched>,
     /// While objects are compared: those that were written, which will be missing.
     written: BTreeSet<ObjectName>,
-    /// Objects that are being read or sent, with the read that is under way.
-    copying: BTreeMap<ObjectName, (Touched, Option<Token>)>,
+    /// Objects that are being read or sent.
+    copying: BTreeMap<ObjectName, Copying>,
     /// Objects that could not be read, which are tried again later.
     failed: BTreeMap<ObjectName, Touched>,
     retry_failed_at_ms: u64,
     sent: VecDeque<Sent>,
     is_finishing: bool,
     is_ready: bool,
+}
+
+/// An object on its way to a learner.
+struct Copying {
+    touched: Touched,
+    /// The read that is under way.
+    reading: Option<Token>,
+    /// Some of it was sent.
+    has_begun: bool,
 }
 
 /// What a learner says it has.
@@ -116,6 +129,12 @@ impl Learners {
         })
     }
 
+    /// Objects of which some was sent, and not all is durable at the learner.
+    pub fn objects_on_their_way(&self) -> usize {
+        let begun = |learner: &Learner| learner.copying.values().filter(|copying| copying.has_begun).count();
+        self.learners.values().map(begun).sum()
+    }
+
     /// Whether an object is on its way to a learner, so that it must not change.
     pub fn are_copying(&self, object: &ObjectName) -> bool {
         self.learners.values().any(|learner| learner.copying.contains_key(object))
@@ -152,6 +171,15 @@ impl Learner {
             || self.missing.contains_key(object)
             || self.copying.contains_key(object)
             || self.failed.contains_key(object)
+    }
+
+    fn lacks_any(&self) -> bool {
+        !(self.missing.is_empty() && self.copying.is_empty() && self.failed.is_empty())
+    }
+
+    fn may_copy(&self) -> bool {
+        let is_ready = self.has_begun && self.is_listed() && !self.is_finishing;
+        is_ready && !self.missing.is_empty() && self.copying.len() < COPYING_MAX
     }
 
     /// What of a write the learner gets.
@@ -419,113 +447,6 @@ impl Pg {
         learner.missing.extend(missing.map(|name| (name, whole())));
         self.copy_more(from);
     }
-
-    /// Reads the next objects for a learner, and says when it has them all.
-    fn copy_more(&mut self, osd: OsdId) {
-        loop {
-            let token = self.token();
-            let Some(learner) = self.learners.learners.get_mut(&osd) else { return };
-            if !learner.has_begun || !learner.is_listed() || learner.is_finishing {
-                return;
-            }
-            if learner.copying.len() >= COPYING_MAX {
-                return;
-            }
-            if let Some((object, touched)) = learner.missing.pop_first() {
-                if object.as_str() != PG_META_OBJECT && !self.id.holds(&object, learner.pg_num) {
-                    // The copy was made before the group was split.
-                    learner.copying.insert(object.clone(), (touched, None));
-                    let removal = self.own_change(vec![Mutation::Remove]);
-                    let removal = Transaction { object: object.clone(), ..removal };
-                    self.send_to_learner(osd, removal, Sent::Object(object));
-                    continue;
-                }
-                learner.copying.insert(object.clone(), (touched.clone(), Some(token)));
-                let is_urgent = self.state == PgState::Peering;
-                self.actions.push_back(Action::ReadForSync { token, object, touched, is_urgent });
-                continue;
-            }
-            if learner.copying.is_empty() && learner.failed.is_empty() {
-                learner.is_finishing = true;
-                let key = Bytes::from_static(INCOMPLETE_KEY);
-                let done = self.own_change(vec![Mutation::OmapRemove { key }]);
-                self.send_to_learner(osd, done, Sent::Done);
-            }
-            return;
-        }
-    }
-
-    /// The parts of an object that another OSD lacks have been read.
-    pub fn sync_ready(&mut self, token: Token, result: Result<Vec<Transaction>, String>, view: &impl ObjectView) {
-        if self.scrub_read_done(token, &result, view) {
-            return;
-        }
-        let reads_it = |learner: &Learner| {
-            let read = learner.copying.iter().find(|(_, (_, read))| *read == Some(token));
-            read.map(|(object, (touched, _))| (object.clone(), touched.clone()))
-        };
-        let found = self.learners.learners.iter().find_map(|(osd, learner)| Some((*osd, reads_it(learner)?)));
-        // Without a learner: it went away meanwhile.
-        let Some((osd, (object, touched))) = found else { return };
-        let learner = self.learners.learners.get_mut(&osd).expect("found above");
-        let mut transactions = match result {
-            Ok(transactions) => transactions,
-            Err(cause) => {
-                learner.copying.remove(&object);
-                learner.failed.insert(object.clone(), touched);
-                learner.retry_failed_at_ms = view.now_ms() + RETRY_PAUSE_MS;
-                self.warn(format!("cannot read '{object}' to fill {osd}, which is tried again: {cause}"));
-                self.repair_for_filling(object);
-                self.copy_more(osd);
-                self.start_waiting(view);
-                return self.let_another_level(view);
-            }
-        };
-        learner.copying.insert(object.clone(), (touched, None));
-        if object == meta_object() {
-            keep_fences(&mut transactions);
-        } else if transactions.len() > 1 {
-            // Until the last part is there the copy is of no version.
-            let version = Version::default();
-            transactions[0].mutations.insert(0, Mutation::SetVersion { version });
-        }
-        let last = transactions.pop().expect("an object has one part at least");
-        let Some(but_last) = transactions.pop() else {
-            return self.send_to_learner(osd, last, Sent::Object(object));
-        };
-        for transaction in transactions {
-            self.send_to_learner(osd, transaction, Sent::Other);
-        }
-        self.send_to_learner(osd, but_last, Sent::ButLast(object, Box::new(last)));
-    }
-
-    /// A learner has made durable what it was sent.
-    pub(crate) fn learner_synced(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &impl ObjectView) {
-        if !self.is_primary() || epoch != self.record.epoch {
-            return;
-        }
-        let Some(learner) = self.learners.learners.get_mut(&from).filter(|learner| learner.tag == tag) else {
-            return;
-        };
-        match learner.sent.pop_front() {
-            Some(Sent::ButLast(object, last)) => self.send_to_learner(from, *last, Sent::Object(object)),
-            Some(Sent::Object(object)) => {
-                learner.copying.remove(&object);
-                self.copy_more(from);
-                self.start_waiting(view);
-            }
-            Some(Sent::Done) => {
-                learner.is_ready = true;
-                self.membership.note_complete(from);
-                if self.record.members.contains(&from) {
-                    self.learners.remove(from);
-                    return self.is_level(from, view);
-                }
-                self.advance(view);
-            }
-            Some(Sent::Other) | None => {}
-        }
-    }
 }
 
 /// The newest write that both histories have. `None` if that cannot be told from the logs, or if
@@ -568,15 +489,4 @@ fn entries_for_one_message(log: &mut VecDeque<LogEntry>) -> Vec<LogEntry> {
         taken.push(entry);
     }
     taken
-}
-
-/// Of the group's own object only the fences are the group's; the rest is the OSD's own.
-fn keep_fences(transactions: &mut [Transaction]) {
-    let is_fence = |mutation: &Mutation| match mutation {
-        Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => key.starts_with(FENCE_KEY_PREFIX),
-        _ => false,
-    };
-    for transaction in transactions {
-        transaction.mutations.retain(is_fence);
-    }
 }

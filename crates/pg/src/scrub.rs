@@ -13,7 +13,7 @@ use atoll_base::{Epoch, Mutation, ObjectName, OsdId, Touched, Transaction, Versi
 use atoll_wire::{Message, ScrubFinding};
 use bytes::Bytes;
 
-use crate::actions::{Action, ObjectView, Token};
+use crate::actions::{Action, ObjectParts, ObjectView, Token};
 use crate::group::{INCOMPLETE_KEY, Pg, PgState, Submission};
 use crate::promises::incomplete;
 use crate::scrub_verdict::{Verdict, judge};
@@ -169,6 +169,15 @@ impl Pg {
     pub(crate) fn is_mending(&self, object: &ObjectName) -> bool {
         let round = self.scrub.as_ref().and_then(|scrub| scrub.rounds.get(object));
         round.is_some_and(|round| matches!(round.step, Step::Mending { .. }))
+    }
+
+    /// Whether copies of an object are being compared, or will be because filling needs it, so that
+    /// this one may be replaced.
+    pub(crate) fn is_in_scrub(&self, object: &ObjectName) -> bool {
+        let is_in = |scrub: &Scrub| {
+            scrub.rounds.contains_key(object) || scrub.is_for_filling && scrub.queue.contains(object)
+        };
+        self.scrub.as_ref().is_some_and(is_in)
     }
 
     /// A write has been sent to the members.
@@ -369,7 +378,7 @@ impl Pg {
         if good.contains(&me) {
             round.step = Step::Reading { token, bad: mendable };
             let touched = Touched { whole: true, ..Touched::default() };
-            let read = Action::ReadForSync { token, object: object.clone(), touched, is_urgent: true };
+            let read = Action::ReadForSync { token, object: object.clone(), touched, from: None, is_urgent: true };
             self.actions.push_back(read);
         } else if mendable.contains(&me) {
             let (pg, epoch, tag, from) = (self.id, self.record.epoch, token.0, good[0]);
@@ -390,7 +399,7 @@ impl Pg {
     pub(crate) fn scrub_read_done(
         &mut self,
         token: Token,
-        result: &Result<Vec<Transaction>, String>,
+        result: &Result<ObjectParts, String>,
         view: &impl ObjectView,
     ) -> bool {
         if let Some((primary, epoch, tag)) = self.wanted_by.remove(&token) {
@@ -403,7 +412,7 @@ impl Pg {
         let bad = std::mem::take(bad);
         match result {
             Ok(parts) => {
-                let series = self.series(parts.clone());
+                let series = self.series(parts.transactions.clone());
                 let parts_left = bad.iter().map(|member| (*member, series.len())).collect();
                 let scrub = self.scrub.as_mut().expect("found above");
                 let round = scrub.rounds.get_mut(&object).expect("found above");
@@ -464,20 +473,14 @@ impl Pg {
             let token = self.token();
             self.wanted_by.insert(token, (from, epoch, tag));
             let touched = Touched { whole: true, ..Touched::default() };
-            self.actions.push_back(Action::ReadForSync { token, object, touched, is_urgent: true });
+            self.actions.push_back(Action::ReadForSync { token, object, touched, from: None, is_urgent: true });
         }
     }
 
-    fn answer_wanted(
-        &mut self,
-        primary: OsdId,
-        epoch: Epoch,
-        tag: u64,
-        result: &Result<Vec<Transaction>, String>,
-    ) {
+    fn answer_wanted(&mut self, primary: OsdId, epoch: Epoch, tag: u64, result: &Result<ObjectParts, String>) {
         match result {
             Ok(parts) => {
-                for transaction in parts.clone() {
+                for transaction in parts.transactions.clone() {
                     self.send(primary, Message::ObjectPart { epoch, tag, transaction });
                 }
             }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use atoll_base::record_json::read_record;
 use atoll_base::records::{BucketRecord, UserRecord};
 use atoll_cluster::{ClusterClient, ClusterError, PrefixWatch, WatchEvent, keys};
 use serde::de::DeserializeOwned;
@@ -124,8 +125,7 @@ async fn follow(prefix: &'static str, mut watch: PrefixWatch, copy: Arc<Mutex<Co
 }
 
 fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, DirectoryError> {
-    serde_json::from_slice(value)
-        .map_err(|error| DirectoryError::Malformed { name: key.into(), detail: error.to_string() })
+    read_record(value).map_err(|error| DirectoryError::Malformed { name: key.into(), detail: error.to_string() })
 }
 
 fn error(error: ClusterError) -> DirectoryError {

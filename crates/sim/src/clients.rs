@@ -181,7 +181,7 @@ impl World {
         state.next_sequence += 1;
         self.statistics.clones +=
             u64::from(matches!(&kind, Kind::Write(write) if clone_source(&write.mutations).is_some()));
-        let own_of = if self.cluster.split_off.is_some() && id.sequence % 2 == 0 { SPLIT_PG } else { PG };
+        let own_of = if self.cluster.split_off.is_some() && id.sequence.is_multiple_of(2) { SPLIT_PG } else { PG };
         let op = Op { session, id, own_of, sent_to: PG, kind, invoked: self.now, answered: None, attempt: 0 };
         self.clients.ops.push(op);
         let index = self.clients.ops.len() - 1;

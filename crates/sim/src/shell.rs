@@ -135,10 +135,22 @@ impl World {
                 group.proceed(&View { store: &member.store, leases: &member.leases, now_ms });
                 group.next_action()
             });
-            let Some(action) = action else { return self.evict(at, pg) };
+            let Some(action) = action else {
+                self.let_copy(at, pg);
+                return self.evict(at, pg);
+            };
             self.perform(at, pg, action);
         }
         panic!("the group on member {at} does not come to rest");
+    }
+
+    /// Sooner or later there is room to read another object.
+    fn let_copy(&mut self, at: usize, pg: PgId) {
+        let member = &mut self.members[at];
+        if member.pgs.get(&pg).is_some_and(Pg::wants_to_copy) && member.may_copy_soon.insert(pg) {
+            let incarnation = member.incarnation;
+            self.after(2_000, Event::MayCopy { at, incarnation, pg });
+        }
     }
 
     /// Now and then memory is needed for something else; never between what the group was told and
@@ -186,11 +198,14 @@ impl World {
                 let (objects, more) = self.members[at].store.objects(pg, after.as_ref(), self.objects_listed_max);
                 self.after(1_000, Event::Listed { at, incarnation, pg, token, objects, more });
             }
-            Action::ReadForSync { token, object, touched, .. } => {
-                self.statistics.syncs += 1;
-                self.statistics.whole_syncs += u64::from(touched.whole);
+            Action::ReadForSync { token, object, touched, from, .. } => {
+                let is_first = from.unwrap_or(0) == 0;
+                self.statistics.syncs += u64::from(is_first);
+                self.statistics.whole_syncs += u64::from(is_first && touched.whole);
+                self.statistics.further_parts += u64::from(!is_first);
+                let is_small = self.random.chance(50);
                 let member = &mut self.members[at];
-                let result = member.store.read_for_sync(pg, &object, &touched);
+                let result = member.store.read_for_sync(pg, &object, &touched, from, is_small);
                 // While it serves, and has others to ask, the group repairs its copy itself.
                 let group = &member.pgs[&pg];
                 let repairs = *group.state() == PgState::Active && group.record().members.len() > 1;
@@ -348,6 +363,7 @@ impl World {
         member.pgs.clear();
         member.records.clear();
         member.incarnation += 1;
+        member.may_copy_soon.clear();
         member.paused_until = 0;
         member.store.crash();
         member.last_commit = 0;

@@ -40,6 +40,7 @@ statistics! {
     syncs: "objects synced",
     whole_syncs: "of them whole",
     unreadable_syncs: "objects not readable for that",
+    further_parts: "further parts of objects",
     rollbacks: "histories cut back",
     copy_reads: "copy reads",
     corrupt_refusals: "refused as damaged",

@@ -8,10 +8,13 @@ use atoll_base::{
     BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, PgId, ReadOutcome, ReadRequest, RequestId, Touched,
     Transaction, Version,
 };
-use atoll_pg::{Lookup, ReadFailure, Token};
+use atoll_pg::{Lookup, ObjectParts, ReadFailure, Token};
 use bytes::{Bytes, BytesMut};
 
 use crate::state::{Groups, SPLIT_PG, name, read};
+
+/// Blocks that are read at once for a member that lacks them.
+const BLOCKS_PER_PART: usize = 2;
 
 #[derive(Default)]
 pub struct Store {
@@ -164,13 +167,16 @@ impl Store {
         holds && self.bad.contains(&(object.clone(), block))
     }
 
-    /// The parts of an object that a member lacks, as transactions; `Err` names a damaged block.
+    /// What a member lacks of an object, or a part of it; `Err` names a damaged block. What is small
+    /// enough goes into one transaction.
     pub fn read_for_sync(
         &self,
         pg: PgId,
         object: &ObjectName,
         touched: &Touched,
-    ) -> Result<Vec<Transaction>, u32> {
+        from: Option<u64>,
+        is_small: bool,
+    ) -> Result<ObjectParts, u32> {
         let part = |mutations, payload: Bytes| Transaction {
             pg,
             object: object.clone(),
@@ -180,15 +186,24 @@ impl Store {
             log: Vec::new(),
         };
         let Some(found) = self.visible.of(pg).objects.get(object) else {
-            return Ok(vec![part(vec![Mutation::Remove], Bytes::new())]);
+            let transactions = vec![part(vec![Mutation::Remove], Bytes::new())];
+            return Ok(ObjectParts { transactions, next: None });
         };
-        let mut mutations = if touched.whole { vec![Mutation::Remove] } else { Vec::new() };
+        let is_first = from.unwrap_or(0) == 0;
+        let mut mutations = if touched.whole && is_first { vec![Mutation::Remove] } else { Vec::new() };
         mutations.push(Mutation::Create);
         let all_blocks = (found.size / BLOCK_BYTES as u64) as u32;
         let ranges = if touched.whole { vec![(0, all_blocks)] } else { touched.block_ranges.clone() };
-        let blocks: BTreeSet<u32> = ranges.iter().flat_map(|&(first, count)| first..first + count).collect();
+        let mut blocks: BTreeSet<u32> = ranges.iter().flat_map(|&(first, count)| first..first + count).collect();
+        blocks.retain(|block| *block < all_blocks);
+        let mut next = None;
+        if let Some(from) = from {
+            blocks = blocks.split_off(&((from / BLOCK_BYTES as u64) as u32));
+            next = blocks.iter().nth(BLOCKS_PER_PART).copied();
+            next.inspect(|next| drop(blocks.split_off(next)));
+        }
         let mut payload = BytesMut::new();
-        for block in blocks.into_iter().filter(|block| *block < all_blocks) {
+        for block in blocks {
             if self.is_bad(pg, object, block) {
                 return Err(block);
             }
@@ -200,6 +215,10 @@ impl Store {
                 }
                 None => mutations.push(Mutation::Zero { offset, length: BLOCK_BYTES as u64 }),
             }
+        }
+        if let Some(next) = next {
+            let transactions = vec![part(mutations, payload.freeze())];
+            return Ok(ObjectParts { transactions, next: Some(u64::from(next) * BLOCK_BYTES as u64) });
         }
         // The size, when the object ends in zeros.
         if found.size > 0 && (touched.whole || !touched.block_ranges.is_empty()) {
@@ -220,7 +239,13 @@ impl Store {
             Some(value) => Mutation::OmapSet { key, value: value.clone() },
             None => Mutation::OmapRemove { key },
         });
-        Ok(vec![part(mutations, payload.freeze()), part(omap.chain([version]).collect(), Bytes::new())])
+        let omap = omap.chain([version]);
+        let transactions = if is_small {
+            vec![part(mutations.into_iter().chain(omap).collect(), payload.freeze())]
+        } else {
+            vec![part(mutations, payload.freeze()), part(omap.collect(), Bytes::new())]
+        };
+        Ok(ObjectParts { transactions, next: None })
     }
 }
 

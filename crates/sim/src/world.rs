@@ -30,112 +30,29 @@ const PATIENCE: u64 = 120_000_000;
 pub type ReadResult = Result<(ReadOutcome, Bytes), ReadFailure>;
 
 pub enum Event {
-    PeerMessage {
-        from: usize,
-        to: usize,
-        generation: u64,
-        message: Message,
-    },
-    PeerUp {
-        at: usize,
-        other: usize,
-        generation: u64,
-    },
-    PeerDown {
-        at: usize,
-        other: usize,
-        generation: u64,
-    },
-    Request {
-        conn: ClientId,
-        to: usize,
-        incarnation: u64,
-        message: Message,
-    },
-    Answer {
-        conn: ClientId,
-        message: Message,
-    },
-    Commit {
-        at: usize,
-        incarnation: u64,
-    },
-    Loaded {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        token: Token,
-        lookup: Lookup,
-    },
-    Listed {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        token: Token,
-        objects: Vec<(ObjectName, Version)>,
-        more: bool,
-    },
-    ReadDone {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        token: Token,
-        answer: ReadResult,
-    },
-    Scrubbed {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        token: Token,
-        finding: ScrubFinding,
-    },
-    SyncRead {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        token: Token,
-        result: Result<Vec<atoll_base::Transaction>, String>,
-    },
-    Record {
-        at: usize,
-        incarnation: u64,
-        pg: PgId,
-        record: PgRecord,
-    },
-    Target {
-        at: usize,
-        incarnation: u64,
-    },
-    Swap {
-        at: usize,
-        pg: PgId,
-        expected: PgRecord,
-        record: PgRecord,
-        split_off: Option<PgRecord>,
-    },
-    Tick {
-        at: usize,
-        incarnation: u64,
-    },
-    Run {
-        at: usize,
-    },
-    Restart {
-        at: usize,
-    },
-    Room {
-        at: usize,
-        out_of_room: bool,
-    },
+    PeerMessage { from: usize, to: usize, generation: u64, message: Message },
+    PeerUp { at: usize, other: usize, generation: u64 },
+    PeerDown { at: usize, other: usize, generation: u64 },
+    Request { conn: ClientId, to: usize, incarnation: u64, message: Message },
+    Answer { conn: ClientId, message: Message },
+    Commit { at: usize, incarnation: u64 },
+    Loaded { at: usize, incarnation: u64, pg: PgId, token: Token, lookup: Lookup },
+    Listed { at: usize, incarnation: u64, pg: PgId, token: Token, objects: Vec<(ObjectName, Version)>, more: bool },
+    ReadDone { at: usize, incarnation: u64, pg: PgId, token: Token, answer: ReadResult },
+    Scrubbed { at: usize, incarnation: u64, pg: PgId, token: Token, finding: ScrubFinding },
+    SyncRead { at: usize, incarnation: u64, pg: PgId, token: Token, result: Result<atoll_pg::ObjectParts, String> },
+    MayCopy { at: usize, incarnation: u64, pg: PgId },
+    Record { at: usize, incarnation: u64, pg: PgId, record: PgRecord },
+    Target { at: usize, incarnation: u64 },
+    Swap { at: usize, pg: PgId, expected: PgRecord, record: PgRecord, split_off: Option<PgRecord> },
+    Tick { at: usize, incarnation: u64 },
+    Run { at: usize },
+    Restart { at: usize },
+    Room { at: usize, out_of_room: bool },
     Fault,
     Quiet,
-    ClientWakes {
-        session: usize,
-    },
-    ClientRetries {
-        op: usize,
-        attempt: u32,
-    },
+    ClientWakes { session: usize },
+    ClientRetries { op: usize, attempt: u32 },
 }
 
 impl Event {
@@ -162,6 +79,7 @@ impl Event {
             | Listed { at, .. }
             | ReadDone { at, .. }
             | Scrubbed { at, .. }
+            | MayCopy { at, .. }
             | SyncRead { at, .. }
             | Record { at, .. }
             | Target { at, .. }
@@ -194,6 +112,8 @@ pub struct Member {
     /// How fast its clock goes, in millionths, and how far ahead it is, in microseconds.
     clock_rate: u64,
     clock_offset: u64,
+    /// Groups that may soon begin to copy another object.
+    pub may_copy_soon: BTreeSet<PgId>,
     /// Requests given to this process that it owes an answer.
     pub owed_reads: BTreeMap<(ClientId, u64), u32>,
     pub owed_writes: BTreeSet<RequestId>,
@@ -250,6 +170,7 @@ impl World {
                 refuses_until: 0,
                 clock_rate: options.clock_rates[at],
                 clock_offset: random.below(1 << 40),
+                may_copy_soon: BTreeSet::new(),
                 owed_reads: BTreeMap::new(),
                 owed_writes: BTreeSet::new(),
             })
@@ -464,6 +385,12 @@ impl World {
                 if self.is_current(at, incarnation) {
                     self.note("examined", &[at as u64, token.0]);
                     self.with_pg(at, pg, |pg, view| pg.scrubbed(token, finding, view));
+                }
+            }
+            Event::MayCopy { at, incarnation, pg } => {
+                if self.is_current(at, incarnation) {
+                    self.members[at].may_copy_soon.remove(&pg);
+                    self.with_pg(at, pg, |pg, _| _ = pg.copy_next());
                 }
             }
             Event::SyncRead { at, incarnation, pg, token, result } => {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_base::OsdId;
 use atoll_base::join::HostRole;
+use atoll_base::record_json::read_record;
 use atoll_base::records::{FailureDomain, FrameMode};
 use atoll_cluster::{ConnectOptions, TlsFiles};
 use atoll_crypto::random_bytes;
@@ -299,9 +300,8 @@ impl ClusterFile {
 }
 
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SupervisorError> {
-    let text = fs::read_to_string(path).map_err(SupervisorError::file(path))?;
-    serde_json::from_str(&text)
-        .map_err(|error| SupervisorError::Malformed { path: path.into(), detail: error.to_string() })
+    let text = fs::read(path).map_err(SupervisorError::file(path))?;
+    read_record(&text).map_err(|reason| SupervisorError::Record { path: path.into(), reason })
 }
 
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), SupervisorError> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use atoll_base::record_json::RecordError;
 use atoll_client::ClientError;
 use atoll_cluster::ClusterError;
 use atoll_crypto::CryptoError;
@@ -25,6 +26,14 @@ pub enum SupervisorError {
         path: PathBuf,
         /// What is wrong.
         detail: String,
+    },
+    /// A file is of a later release, or is not what it must be.
+    #[error("cannot read {}: {reason}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: RecordError,
     },
     /// There is no cluster in the directory.
     #[error("there is no cluster in {}; start one with 'atoll up --data {}'", path.display(), path.display())]

@@ -11,6 +11,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_base::record_json::read_record;
 use etcd_client::{GetOptions, KvClient, PutOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -345,8 +346,7 @@ fn encode<T: Serialize>(key: &str, value: &T) -> Result<Vec<u8>, ClusterError> {
 }
 
 fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, ClusterError> {
-    serde_json::from_slice(value)
-        .map_err(|error| ClusterError::Decode { key: key.to_owned(), cause: error.to_string() })
+    read_record(value).map_err(|error| ClusterError::Decode { key: key.to_owned(), cause: error.to_string() })
 }
 
 #[cfg(test)]

@@ -2,10 +2,15 @@
 
 use atoll_base::OsdId;
 use atoll_base::coordination::NextOsdRecord;
-use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT};
+use atoll_base::records::{
+    AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT, Redundancy,
+};
+use atoll_base::size::format_size;
 use atoll_cluster::{ClusterClient, Transaction, keys};
 
 use super::{AdminError, retried};
+use crate::groups::{GroupStatus, statuses};
+use crate::view::View;
 
 /// New places for OSDs; what is `None` stays.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +68,45 @@ pub async fn add(client: &ClusterClient, record: &OsdRecord) -> Result<(), Admin
 /// operator says otherwise.
 pub async fn set_out(client: &ClusterClient, id: OsdId, is_out: bool) -> Result<OsdRecord, AdminError> {
     change(client, id, |record| record.is_out = is_out).await
+}
+
+/// Whether everything that an OSD holds, and `more_bytes` that clients are about to write, has a
+/// place on the others: so that it can be marked out and all groups have all their copies then.
+pub fn check_drain(view: &View, id: OsdId, more_bytes: u64) -> Result<(), AdminError> {
+    let Some(osd) = view.map.osds.get(&id) else { return Err(AdminError::NoSuchOsd(id)) };
+    if osd.is_out || !view.map.up.contains_key(&id) {
+        return AdminError::refused(format!("{id} is not up and in ('atoll osd ls'); choose one that is"));
+    }
+    let mut drained = view.map.clone();
+    drained.osds.insert(id, OsdRecord { is_out: true, ..osd.clone() });
+    let copies = |group: &GroupStatus| {
+        let pool = &drained.pools[&group.pg.pool];
+        let Redundancy::Replicated { size, .. } = pool.redundancy;
+        size as usize
+    };
+    let groups = statuses(&drained);
+    if let Some(group) = groups.iter().find(|group| group.target.len() < copies(group)) {
+        return AdminError::refused(format!(
+            "without {id} there is no place for {} copies of {}: it takes one more OSD, or host, or rack ('atoll osd \
+             tree'), than there are copies ('atoll pool ls')",
+            copies(group),
+            group.pg
+        ));
+    }
+    let all_used: u64 = view.usage.values().map(|usage| usage.used_bytes).sum();
+    let copies_max = groups.iter().map(copies).max().unwrap_or(0) as u64;
+    let others = view.usage.iter().filter(|(other, _)| **other != id);
+    let others_bytes: u64 = others.map(|(_, usage)| usage.total_bytes).sum();
+    let wanted_bytes = all_used.saturating_add(more_bytes.saturating_mul(copies_max));
+    let limit_bytes = others_bytes / 100 * u64::from(view.settings.near_full_percent);
+    if wanted_bytes > limit_bytes {
+        return AdminError::refused(format!(
+            "without {id} there is no room: all copies would take {}, and the other OSDs are near full with {}",
+            format_size(wanted_bytes),
+            format_size(limit_bytes)
+        ));
+    }
+    Ok(())
 }
 
 /// Gives an OSD another weight.

@@ -4,7 +4,8 @@ use atoll_base::records::PgTargetRecord;
 use atoll_base::{Epoch, OsdId, PoolId};
 
 use super::{healthy, pg, record, stop};
-use crate::{GroupState, groups_by_osd, is_settled, missing_groups, statuses};
+use crate::admin::osds::check_drain;
+use crate::{GroupState, View, groups_by_osd, is_settled, missing_groups, statuses};
 
 #[test]
 fn a_healthy_cluster_is_settled() {
@@ -61,4 +62,17 @@ fn groups_without_record_are_made_where_there_are_osds() {
     assert!(missing.iter().all(|(_, record)| record.members.len() == 2 && record.epoch == Epoch(1)));
     view.map.osds.values_mut().for_each(|osd| osd.is_out = true);
     assert!(missing_groups(&view.map).is_empty());
+}
+
+#[test]
+fn an_osd_is_drained_only_where_all_copies_have_a_place() {
+    let why =
+        |view: &View, id: u32, more_bytes: u64| check_drain(view, OsdId(id), more_bytes).unwrap_err().to_string();
+    let mut view = healthy(4);
+    assert!(check_drain(&view, OsdId(3), 800).is_ok(), "3000 bytes at 85% take 40 and three times 800");
+    assert!(why(&view, 3, 900).contains("no room"));
+    assert!(why(&view, 7, 0).contains("osd.7"));
+    assert!(why(&healthy(3), 0, 0).contains("no place for 3 copies"));
+    stop(&mut view, &[3]);
+    assert!(why(&view, 3, 0).contains("not up and in"));
 }

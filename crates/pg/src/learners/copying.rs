@@ -1,0 +1,187 @@
+//! Objects on their way to learners, part by part.
+
+use atoll_base::operation::FENCE_KEY_PREFIX;
+use atoll_base::{Epoch, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
+use bytes::Bytes;
+
+use super::{Copying, Learner, RETRY_PAUSE_MS, Sent};
+use crate::actions::{Action, ObjectParts, ObjectView, Token};
+use crate::group::{INCOMPLETE_KEY, Pg, PgState, meta_object};
+
+impl Pg {
+    /// Goes on with a learner, and says when it has everything.
+    pub(super) fn copy_more(&mut self, osd: OsdId) {
+        // While the group peers nobody writes, so nobody waits for an object that has not begun.
+        while self.state == PgState::Peering && self.copy_one(osd) {}
+        let Some(learner) = self.learners.learners.get_mut(&osd) else { return };
+        if learner.has_begun && learner.is_listed() && !learner.is_finishing && !learner.lacks_any() {
+            learner.is_finishing = true;
+            let key = Bytes::from_static(INCOMPLETE_KEY);
+            let done = self.own_change(vec![Mutation::OmapRemove { key }]);
+            self.send_to_learner(osd, done, Sent::Done);
+        }
+    }
+
+    /// Whether there is an object to copy to a learner now. The shell says when, by
+    /// [`Pg::copy_next`]: until then clients may write it.
+    pub fn wants_to_copy(&self) -> bool {
+        let is_free = |learner: &Learner| learner.missing.keys().any(|object| !self.is_in_scrub(object));
+        let mut learners = self.learners.learners.values();
+        self.fills_learners() && learners.any(|learner| learner.may_copy() && is_free(learner))
+    }
+
+    /// Begins to read the next object. False if there is none.
+    pub fn copy_next(&mut self) -> bool {
+        let learners: Vec<OsdId> = self.learners.learners.keys().copied().collect();
+        self.fills_learners() && learners.into_iter().any(|osd| self.copy_one(osd))
+    }
+
+    fn copy_one(&mut self, osd: OsdId) -> bool {
+        loop {
+            let token = self.token();
+            let learner = self.learners.learners.get(&osd).filter(|learner| learner.may_copy());
+            let Some(learner) = learner else { return false };
+            // What a scrub is at may be replaced between two parts.
+            let next = learner.missing.keys().find(|object| !self.is_in_scrub(object)).cloned();
+            let is_held = |object: &ObjectName| self.id.holds(object, learner.pg_num);
+            let Some((object, is_held)) = next.map(|object| (object.clone(), is_held(&object))) else {
+                return false;
+            };
+            let is_held = is_held || object == meta_object();
+            let learner = self.learners.learners.get_mut(&osd).expect("found above");
+            let touched = learner.missing.remove(&object).expect("found above");
+            let reading = is_held.then_some(token);
+            let copying = Copying { touched: touched.clone(), reading, has_begun: !is_held };
+            learner.copying.insert(object.clone(), copying);
+            if is_held {
+                self.read_part(token, object, touched, 0);
+                return true;
+            }
+            // The copy was made before the group was split.
+            let removal = self.own_change(vec![Mutation::Remove]);
+            let removal = Transaction { object: object.clone(), ..removal };
+            self.send_to_learner(osd, removal, Sent::Object(object));
+        }
+    }
+
+    fn read_part(&mut self, token: Token, object: ObjectName, touched: Touched, from: u64) {
+        let is_urgent = self.state == PgState::Peering;
+        self.actions.push_back(Action::ReadForSync { token, object, touched, from: Some(from), is_urgent });
+    }
+
+    /// What another OSD lacks of an object, or a part of it, has been read.
+    pub fn sync_ready(&mut self, token: Token, result: Result<ObjectParts, String>, view: &impl ObjectView) {
+        if self.scrub_read_done(token, &result, view) {
+            return;
+        }
+        let reads_it = |learner: &Learner| {
+            let found = learner.copying.iter().find(|(_, copying)| copying.reading == Some(token));
+            found.map(|(object, _)| object.clone())
+        };
+        let found = self.learners.learners.iter().find_map(|(osd, learner)| Some((*osd, reads_it(learner)?)));
+        // Without a learner: it went away meanwhile.
+        let Some((osd, object)) = found else { return };
+        let learner = self.learners.learners.get_mut(&osd).expect("found above");
+        let copying = learner.copying.get_mut(&object).expect("found above");
+        match result {
+            Ok(parts) => {
+                copying.reading = None;
+                let is_first = !std::mem::replace(&mut copying.has_begun, true);
+                self.send_parts(osd, object, parts, is_first);
+            }
+            Err(cause) => {
+                self.warn(format!("cannot read '{object}' to fill {osd}, which is tried again: {cause}"));
+                self.repair_for_filling(object.clone());
+                self.try_again_later(osd, object, view);
+                self.let_another_level(view);
+            }
+        }
+    }
+
+    fn part_arrived(&mut self, osd: OsdId, object: ObjectName, next: u64, view: &impl ObjectView) {
+        if self.is_in_scrub(&object) {
+            // The rest may be that of another copy.
+            return self.try_again_later(osd, object, view);
+        }
+        let token = self.token();
+        let learner = self.learners.learners.get_mut(&osd).expect("it has just answered");
+        let copying = learner.copying.get_mut(&object).expect("its parts are not all there");
+        copying.reading = Some(token);
+        let touched = copying.touched.clone();
+        self.read_part(token, object, touched, next);
+    }
+
+    /// What was sent of an object has no version, so it is sent from the start.
+    fn try_again_later(&mut self, osd: OsdId, object: ObjectName, view: &impl ObjectView) {
+        if let Some(learner) = self.learners.learners.get_mut(&osd)
+            && let Some(copying) = learner.copying.remove(&object)
+        {
+            learner.failed.insert(object, copying.touched);
+            learner.retry_failed_at_ms = view.now_ms() + RETRY_PAUSE_MS;
+        }
+        self.copy_more(osd);
+        self.start_waiting(view);
+    }
+
+    fn send_parts(&mut self, osd: OsdId, object: ObjectName, parts: ObjectParts, is_first: bool) {
+        let ObjectParts { mut transactions, next } = parts;
+        if object == meta_object() {
+            keep_fences(&mut transactions);
+        } else if is_first && (transactions.len() > 1 || next.is_some()) {
+            // Until the last part is there the copy is of no version.
+            let version = Version::default();
+            transactions[0].mutations.insert(0, Mutation::SetVersion { version });
+        }
+        let last = transactions.pop().expect("an object has one part at least");
+        if let Some(next) = next {
+            return self.send_to_learner(osd, last, Sent::Part(object, next));
+        }
+        let Some(but_last) = transactions.pop() else {
+            return self.send_to_learner(osd, last, Sent::Object(object));
+        };
+        for transaction in transactions {
+            self.send_to_learner(osd, transaction, Sent::Other);
+        }
+        self.send_to_learner(osd, but_last, Sent::ButLast(object, Box::new(last)));
+    }
+
+    /// A learner has made durable what it was sent.
+    pub(crate) fn learner_synced(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &impl ObjectView) {
+        if !self.is_primary() || epoch != self.record.epoch {
+            return;
+        }
+        let Some(learner) = self.learners.learners.get_mut(&from).filter(|learner| learner.tag == tag) else {
+            return;
+        };
+        match learner.sent.pop_front() {
+            Some(Sent::Part(object, next)) => self.part_arrived(from, object, next, view),
+            Some(Sent::ButLast(object, last)) => self.send_to_learner(from, *last, Sent::Object(object)),
+            Some(Sent::Object(object)) => {
+                learner.copying.remove(&object);
+                self.copy_more(from);
+                self.start_waiting(view);
+            }
+            Some(Sent::Done) => {
+                learner.is_ready = true;
+                self.membership.note_complete(from);
+                if self.record.members.contains(&from) {
+                    self.learners.remove(from);
+                    return self.is_level(from, view);
+                }
+                self.advance(view);
+            }
+            Some(Sent::Other) | None => {}
+        }
+    }
+}
+
+/// Of the group's own object only the fences are the group's; the rest is the OSD's own.
+fn keep_fences(transactions: &mut [Transaction]) {
+    let is_fence = |mutation: &Mutation| match mutation {
+        Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => key.starts_with(FENCE_KEY_PREFIX),
+        _ => false,
+    };
+    for transaction in transactions {
+        transaction.mutations.retain(is_fence);
+    }
+}
