@@ -135,9 +135,9 @@ MUTATIONS = [
      "let missing = own.into_keys().chain(written.into_iter().take(0)).chain([meta_object()]);"),
     ("fences not copied", "learners.rs",
      "chain(written).chain([meta_object()]);", "chain(written);"),
-    ("partial copies have a version", "learners.rs",
+    ("partial copies have a version", "learners/copying.rs",
      "transactions[0].mutations.insert(0, Mutation::SetVersion { version });", "let _ = version;"),
-    ("the last part does not wait for the others", "learners.rs",
+    ("the last part does not wait for the others", "learners/copying.rs",
      "self.send_to_learner(osd, but_last, Sent::ButLast(object, Box::new(last)));",
      "self.send_to_learner(osd, but_last, Sent::Other);\n        self.send_to_learner(osd, last, Sent::Object(object));"),
     # Splits.

@@ -88,6 +88,8 @@ def make(test, path):
     content.write(cluster, 1)
     cluster.down()
     cluster.up()
+    # A binary from before groups could be split refuses it.
+    cluster.cli("pool", "set", "images", "pg_num", "64", ok=None)
     content.write(cluster, 2)
     content.verify(cluster)
     cluster.kill_all()
@@ -163,7 +165,12 @@ def scenario(test):
             check_stores(cluster)
             cluster.up()
             note(content.verify(cluster))
+        with test.step(f"{name}: its groups split") as note:
+            for pool in ("images", "objects"):
+                cluster.cli("pool", "set", pool, "pg_num", "128")
+            note(content.verify(cluster))
             cluster.down()
+            check_stores(cluster)
     refuse_later(test, cluster)
 
 

@@ -2,7 +2,7 @@
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::PgRecord;
-use atoll_base::{Mutation, PgId, Refusal, RequestId, Transaction};
+use atoll_base::{Mutation, ObjectName, OsdId, PgId, Refusal, RequestId, Transaction};
 use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, Token};
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -206,16 +206,13 @@ impl World {
                 let is_small = self.random.chance(50);
                 let member = &mut self.members[at];
                 let result = member.store.read_for_sync(pg, &object, &touched, from, is_small);
-                // While it serves, and has others to ask, the group repairs its copy itself.
-                let group = &member.pgs[&pg];
-                let repairs = *group.state() == PgState::Active && group.record().members.len() > 1;
                 self.statistics.unreadable_syncs += u64::from(result.is_err());
                 if let Err(block) = result
-                    && !repairs
+                    && !self.will_repair(at, pg, &object)
                     && self.random.chance(50)
                 {
                     // Stands for an operator.
-                    member.store.bad.remove(&(object, block));
+                    self.members[at].store.bad.remove(&(object, block));
                 }
                 let result = result.map_err(|block| format!("block {block} is damaged"));
                 self.after(300, Event::SyncRead { at, incarnation, pg, token, result });
@@ -246,6 +243,16 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Whether a group repairs the copy of an object itself: it serves, and has a good one elsewhere.
+    fn will_repair(&self, at: usize, pg: PgId, object: &ObjectName) -> bool {
+        let group = &self.members[at].pgs[&pg];
+        let is_good = |member: &OsdId| {
+            let other = member.0 as usize - 1;
+            other != at && !self.members[other].store.damaged_objects(pg).contains(&object)
+        };
+        *group.state() == PgState::Active && group.record().members.iter().any(is_good)
     }
 
     fn count(&mut self, message: &Message) {
