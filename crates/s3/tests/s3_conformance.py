@@ -173,6 +173,15 @@ def put_get_sizes():
 
 
 @check
+def an_empty_object_leaves_the_connection_usable():
+    impatient = client(read_timeout=10)
+    with Bucket() as name:
+        for size in (0, 1, 0, 0, 100):
+            impatient.put_object(Bucket=name, Key="k", Body=noise(size))
+        assert len(impatient.get_object(Bucket=name, Key="k")["Body"].read()) == 100
+
+
+@check
 def metadata_and_headers_come_back():
     with Bucket() as name:
         expires = datetime.datetime(2031, 5, 6, 7, 8, 9, tzinfo=datetime.timezone.utc)

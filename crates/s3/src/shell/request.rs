@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_base::ObjectName;
 use atoll_crypto::random_u64;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
 
 use super::guarded_body::GuardedBody;
@@ -26,6 +26,7 @@ pub(super) async fn answer(gateway: &Gateway, request: Request<Incoming>) -> Res
     let (parts, body) = request.into_parts();
     let is_chunked = is_aws_chunked(&parts.headers);
     let expects_continue = parts.headers.contains_key(header::EXPECT);
+    let has_no_body = body.is_end_stream();
     let (body, unread) = GuardedBody::new(body, is_chunked, expects_continue, gateway.config.stall_timeout);
     let mut response = match refusal {
         Some(error) => {
@@ -41,8 +42,9 @@ pub(super) async fn answer(gateway: &Gateway, request: Request<Incoming>) -> Res
             })
         }
     };
-    if unread.is_some_left() {
-        // Without this a client would use the connection again, which the rest of the body blocks.
+    // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
+    // for "100 Continue" for an empty body, too, and gets none, reads the next answer wrongly.
+    if unread.is_some_left() || expects_continue && has_no_body {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if response.status() == StatusCode::NOT_MODIFIED {
