@@ -143,7 +143,7 @@ MUTATIONS = [
     # Splits.
     ("a split does not wait for all members", "split.rs", "if !is_in_flight {", "if true {"),
     ("what is split off is served as before", "client_requests.rs",
-     "if !request.objects().all(|object| self.has_place_for(object, pg_num)) {", "if false {"),
+     "if pg_num > self.pg_num() && !request.objects().all(|object| self.has_place_for(object, pg_num)) {", "if false {"),
     ("fences do not wait for a split", "client_requests.rs",
      "|| request.object.as_str() == PG_META_OBJECT && self.pg_num_here(view) > self.pg_num()", ""),
     ("fences not asked of how many groups theirs is one", "client_requests.rs",

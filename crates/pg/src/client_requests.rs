@@ -270,7 +270,7 @@ impl Pg {
             return Attempt::Done;
         }
         let pg_num = self.pg_num_here(view);
-        if !request.objects().all(|object| self.has_place_for(object, pg_num)) {
+        if pg_num > self.pg_num() && !request.objects().all(|object| self.has_place_for(object, pg_num)) {
             return Attempt::MustWait(Box::new(request));
         }
         if request.loading.is_some() {
