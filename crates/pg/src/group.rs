@@ -383,7 +383,9 @@ impl Pg {
         match self.history_broken.take() {
             Some(_) if self.leads() => self.restart_peering(),
             Some(leader) => {
-                // What it could not take may be from when it led itself.
+                // Another may lead by now: the one that asked last. What could not be taken may also be
+                // from when this OSD led itself.
+                let leader = self.promises.asked_by.unwrap_or(leader);
                 let leader = if leader == self.me { self.record.primary } else { leader };
                 // Nothing is said under a promise that is not durable.
                 if self.promises.is_durable() {
@@ -516,6 +518,8 @@ impl Pg {
             Submission::Purge => return self.removed(view),
             Submission::Write { version } => {
                 self.abandon(version);
+                // They have it in their history, and would get objects as they are without it.
+                self.learners.clear();
                 self.me
             }
             _ if self.leads() => self.me,
