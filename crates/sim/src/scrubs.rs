@@ -1,7 +1,7 @@
 //! Scrubs: now and then during the run; and once after it, when copies have rotted in every way
 //! there is, which only the scrub can find and must repair.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{BLOCK_BYTES, Epoch, ObjectName, PgId, Version};
@@ -19,6 +19,8 @@ pub struct LastScrub {
     /// Objects of which a copy has rotted.
     rotten: u64,
     reports: BTreeMap<PgId, ScrubReport>,
+    /// Groups whose scrub has begun.
+    begun: BTreeSet<PgId>,
 }
 
 impl World {
@@ -54,13 +56,18 @@ impl World {
                 return false;
             }
             let rotten = (0..self.options.objects + 1).filter(|index| self.rot(*index)).count() as u64;
-            self.last_scrub = Some(LastScrub { rotten, reports: BTreeMap::new() });
+            self.last_scrub = Some(LastScrub { rotten, ..LastScrub::default() });
         }
         let last = self.last_scrub.as_ref().expect("made above");
         let missing = groups.iter().find(|pg| !last.reports.contains_key(pg)).copied();
         if let Some(pg) = missing {
             if group(self, pg, |pg| *pg.state() == PgState::Active && !pg.is_scrubbing()) {
                 self.scrub(pg, true);
+                let last = self.last_scrub.as_mut().expect("made above");
+                if !last.begun.insert(pg) {
+                    // A change of the configuration ended the one before; what that repaired is good now.
+                    last.rotten = 0;
+                }
             }
             return false;
         }
