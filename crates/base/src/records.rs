@@ -194,6 +194,14 @@ pub struct PgRecord {
     pub pg_num: u32,
 }
 
+impl PgRecord {
+    /// Of how many groups of its pool this is the record of one, if the pool was made with
+    /// `pg_num_first`.
+    pub fn pg_num_of(&self, pg: PgId, pg_num_first: u32) -> u32 {
+        if self.pg_num == 0 { pg.first_pg_num(pg_num_first) } else { self.pg_num }
+    }
+}
+
 /// A placement group and its configuration.
 pub type PgMapEntry = (PgId, PgRecord);
 

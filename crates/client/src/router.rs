@@ -159,8 +159,10 @@ impl Router {
             if known.is_none() && index >= record.pg_num_first() {
                 return None;
             }
-            let pg_num = known.map_or(0, |(known, _)| known.pg_num);
-            Some((pg, if pg_num == 0 { pg.first_pg_num(record.pg_num_first()) } else { pg_num }))
+            let pg_num_first = record.pg_num_first();
+            let pg_num =
+                known.map_or(pg.first_pg_num(pg_num_first), |(known, _)| known.pg_num_of(pg, pg_num_first));
+            Some((pg, pg_num))
         };
         Ok((0..record.pg_num).filter_map(group).collect())
     }

@@ -27,10 +27,7 @@ pub const SPLIT_KEY: &[u8] = b"split";
 impl Pg {
     /// Of how many groups of the pool this is one, by cluster state.
     pub fn pg_num(&self) -> u32 {
-        match self.record.pg_num {
-            0 => self.id.first_pg_num(self.policy.pg_num_first),
-            pg_num => pg_num,
-        }
+        self.record.pg_num_of(self.id, self.policy.pg_num_first)
     }
 
     /// The same by this OSD's copy, which may be ahead.

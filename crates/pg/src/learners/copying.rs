@@ -43,11 +43,10 @@ impl Pg {
             let Some(learner) = learner else { return false };
             // What a scrub is at may be replaced between two parts.
             let next = learner.missing.keys().find(|object| !self.is_in_scrub(object)).cloned();
-            let is_held = |object: &ObjectName| self.id.holds(object, learner.pg_num);
+            let is_held = |object: &ObjectName| self.has_place_for(object, learner.pg_num);
             let Some((object, is_held)) = next.map(|object| (object.clone(), is_held(&object))) else {
                 return false;
             };
-            let is_held = is_held || object == meta_object();
             let learner = self.learners.learners.get_mut(&osd).expect("found above");
             let touched = learner.missing.remove(&object).expect("found above");
             let reading = is_held.then_some(token);
