@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use atoll_base::records::{FailureDomain, PgRecord, PoolRecord, Redundancy};
+use atoll_base::records::{FailureDomain, PgRecord, PoolRecord};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_coordinator::admin::pools::{self, NewPool, PoolChange};
 use atoll_supervisor::{POOL_IMAGES, POOL_OBJECTS};
@@ -43,7 +43,7 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
         return print_json(&pools.iter().map(|(_, pool, _)| pool).collect::<Vec<_>>());
     }
     let row = |pool: &PoolRecord| {
-        let Redundancy::Replicated { size, min_size } = pool.redundancy;
+        let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
         let made = groups.iter().filter_map(|(key, _, _)| keys::parse_pg(key));
         let made = made.filter(|pg| pg.pool == pool.id).count();
         vec![
@@ -64,7 +64,7 @@ fn print_pool(output: &OutputArguments, pool: &PoolRecord, what: &str) -> anyhow
     if output.json {
         return print_json(pool);
     }
-    let Redundancy::Replicated { size, min_size } = pool.redundancy;
+    let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
     println!(
         "{what} pool '{}' ({}): {size} copies on different {}s, at least {min_size} for I/O, {} placement groups{}",
         pool.name,

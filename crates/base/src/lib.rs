@@ -20,7 +20,8 @@ pub use block::{BLOCK_BYTES, BlockBuffer};
 pub use codec::{CodecError, Reader, Writer};
 pub use ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
 pub use operation::{
-    Condition, LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction, WriteRequest,
+    Condition, LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction, Undo,
+    WriteRequest,
 };
 
 /// CRC-32C (Castagnoli, RFC 3720 section 12.1) of `bytes`, the checksum of every stored block,

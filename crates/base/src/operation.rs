@@ -114,6 +114,14 @@ pub enum Mutation {
         /// Otherwise nothing is known of them.
         is_whole: bool,
     },
+    /// Sets the size of a whole object of which this one is a shard, and makes the shard as long as it
+    /// must be then; what is added reads as zeros. Only between members.
+    SetShardSize {
+        /// Size of the whole object, in bytes.
+        object_bytes: u64,
+        /// Size of the shard, in bytes, a multiple of the block size and no less than it was.
+        shard_bytes: u64,
+    },
 }
 
 /// What must hold for a write to be done at all; otherwise it is refused and nothing changes.
@@ -307,6 +315,7 @@ impl Mutation {
             | Mutation::Remove
             | Mutation::SetVersion { .. }
             | Mutation::ResetLog { .. }
+            | Mutation::SetShardSize { .. }
             | Mutation::Split { .. } => 0,
             Mutation::CloneFrom { source } => source.as_str().len(),
             Mutation::OmapSet { key, value } => 2 * key.len() + value.len(),
@@ -322,7 +331,13 @@ impl Mutation {
 impl Mutation {
     /// Whether clients may ask for it.
     pub fn is_for_clients(&self) -> bool {
-        !matches!(self, Mutation::SetVersion { .. } | Mutation::ResetLog { .. } | Mutation::Split { .. })
+        !matches!(
+            self,
+            Mutation::SetVersion { .. }
+                | Mutation::ResetLog { .. }
+                | Mutation::SetShardSize { .. }
+                | Mutation::Split { .. }
+        )
     }
 
     /// The object that it makes a copy of.
@@ -367,7 +382,10 @@ impl LogEntry {
     /// No fewer bytes than the entry takes when encoded.
     pub fn encoded_bytes_bound(&self) -> usize {
         let keys: usize = self.touched.omap_keys.iter().map(|key| key.len() + 4).sum();
-        keys + 8 * self.touched.block_ranges.len() + self.object.as_str().len() + 64
+        let undo = self.undo.as_ref().map_or(0, |undo| {
+            undo.payload.len() + undo.mutations.iter().map(Mutation::control_bytes_bound).sum::<usize>()
+        });
+        keys + 8 * self.touched.block_ranges.len() + self.object.as_str().len() + undo + 64
     }
 }
 
@@ -382,6 +400,7 @@ impl Touched {
                 Mutation::Create
                 | Mutation::SetVersion { .. }
                 | Mutation::ResetLog { .. }
+                | Mutation::SetShardSize { .. }
                 | Mutation::Split { .. } => {}
                 Mutation::Remove | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => touched.whole = true,
                 Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
@@ -421,6 +440,25 @@ pub struct LogEntry {
     pub object: ObjectName,
     /// What of the object was changed.
     pub touched: Touched,
+    /// In an erasure-coded group, how this member takes the write back. It is kept until all members
+    /// are known to have the write.
+    pub undo: Option<Undo>,
+}
+
+/// What makes a shard of an object as it was before a write. Doing it twice is the same as once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undo {
+    /// Applied in order.
+    pub mutations: Vec<Mutation>,
+    /// The data of the `Write` mutations, one after the other.
+    pub payload: Bytes,
+}
+
+impl Undo {
+    /// The object that keeps what the write replaced, if that is too much to be in the log.
+    pub fn kept_object(&self) -> Option<&ObjectName> {
+        self.mutations.iter().find_map(Mutation::clone_source)
+    }
 }
 
 /// A change of one object of one placement group that is applied whole or not at all.

@@ -113,6 +113,58 @@ pub enum Redundancy {
         /// Copies without which I/O stops.
         min_size: u32,
     },
+    /// Objects are cut into chunks that go round `data` shards, beside `parity` shards computed
+    /// from them: any `data` of all shards give everything back.
+    Erasure {
+        /// Data shards, k.
+        data: u32,
+        /// Parity shards, m: so many may be lost.
+        parity: u32,
+        /// Bytes of a chunk, a power of two of 4,096 or more.
+        chunk_bytes: u32,
+        /// Shards without which I/O stops.
+        min_size: u32,
+    },
+}
+
+impl Redundancy {
+    /// OSDs that each placement group should have.
+    pub fn size(&self) -> u32 {
+        match self {
+            Redundancy::Replicated { size, .. } => *size,
+            Redundancy::Erasure { data, parity, .. } => data + parity,
+        }
+    }
+
+    /// OSDs of a placement group without which I/O stops.
+    pub fn min_size(&self) -> u32 {
+        let (Redundancy::Replicated { min_size, .. } | Redundancy::Erasure { min_size, .. }) = self;
+        *min_size
+    }
+
+    /// OSDs of a placement group that must be left for its data not to be lost.
+    pub fn copies_needed(&self) -> u32 {
+        match self {
+            Redundancy::Replicated { .. } => 1,
+            Redundancy::Erasure { data, .. } => *data,
+        }
+    }
+
+    /// Bytes on all devices per byte stored.
+    pub fn space_factor(&self) -> f64 {
+        f64::from(self.size()) / f64::from(self.copies_needed())
+    }
+}
+
+impl std::fmt::Display for Redundancy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Redundancy::Replicated { size, .. } => write!(f, "{size} copies"),
+            Redundancy::Erasure { data, parity, chunk_bytes, .. } => {
+                write!(f, "erasure code {data}+{parity}, chunks of {} KiB", chunk_bytes >> 10)
+            }
+        }
+    }
 }
 
 /// The level of the CRUSH tree across which the members of a placement group are spread.
@@ -192,9 +244,26 @@ pub struct PgRecord {
     /// split, so that it is one of those that the pool was made with.
     #[serde(default)]
     pub pg_num: u32,
+    /// In an erasure-coded pool the shard that each member holds, in the order of the members. Two may
+    /// hold the same one while it moves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<u8>,
+    /// The same of the last active members.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_active_shards: Vec<u8>,
 }
 
 impl PgRecord {
+    /// The shard of an erasure-coded group that an OSD holds, as a member or as one of the last active
+    /// configuration.
+    pub fn shard_of(&self, osd: OsdId) -> Option<u8> {
+        let find = |osds: &[OsdId], shards: &[u8]| {
+            let position = osds.iter().position(|other| *other == osd)?;
+            shards.get(position).copied()
+        };
+        find(&self.members, &self.shards).or_else(|| find(&self.last_active_members, &self.last_active_shards))
+    }
+
     /// Of how many groups of its pool this is the record of one, if the pool was made with
     /// `pg_num_first`.
     pub fn pg_num_of(&self, pg: PgId, pg_num_first: u32) -> u32 {

@@ -400,6 +400,8 @@ mod tests {
             activated_epoch: Epoch(epoch),
             last_active_members: vec![],
             pg_num: 0,
+            shards: vec![],
+            last_active_shards: vec![],
         };
         let pool = PoolRecord {
             format: 1,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{PgRecord, PoolRecord, Redundancy};
+use atoll_base::records::{PgRecord, PoolRecord};
 use atoll_base::{Epoch, OsdId, PgId, PoolId};
 use atoll_cluster::ClusterMap;
 use atoll_placement::{Tree, first_record};
@@ -66,7 +66,7 @@ pub fn statuses(map: &ClusterMap) -> Vec<GroupStatus> {
 }
 
 fn status(map: &ClusterMap, pg: PgId, record: &PgRecord, pool: &PoolRecord, target: Vec<OsdId>) -> GroupStatus {
-    let Redundancy::Replicated { size, min_size } = pool.redundancy;
+    let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
     let is_up = |osd: &OsdId| map.up.contains_key(osd);
     let members_down: Vec<OsdId> = record.members.iter().filter(|osd| !is_up(osd)).copied().collect();
     let members_up = record.members.len() - members_down.len();
@@ -115,7 +115,7 @@ pub fn missing_groups(map: &ClusterMap) -> Vec<(PgId, PgRecord)> {
             return Vec::new();
         }
         let tree = Tree::of_pool(pool, &map.osds);
-        let record = |pg| Some((pg, first_record(tree.target(pg, map.pg_targets.get(&pg)))?));
+        let record = |pg| Some((pg, first_record(tree.target(pg, map.pg_targets.get(&pg)), pool)?));
         missing.into_iter().filter_map(record).collect()
     };
     map.pools.values().flat_map(of_pool).collect()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord, Redundancy};
+use atoll_base::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord};
 use atoll_base::size::format_size;
 use atoll_base::{OsdId, PgId};
 use serde::Serialize;
@@ -400,7 +400,7 @@ fn cluster(view: &View, problems: &mut Vec<Problem>) {
         problem.since_unix_ms = since;
     }
     let hopeless = view.map.pools.values().filter_map(|pool| {
-        let Redundancy::Replicated { size, .. } = pool.redundancy;
+        let size = pool.redundancy.size();
         let domains = atoll_placement::Tree::of_pool(pool, &view.map.osds).domain_count();
         let domain = format!("{:?}s", pool.failure_domain).to_lowercase();
         (domains < size as usize).then(|| format!("pool '{}' ({size} copies, {domains} {domain})", pool.name))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_base::OsdId;
-use atoll_base::records::{ClusterFlag, OsdRecord, PoolRecord, Redundancy};
+use atoll_base::records::{ClusterFlag, OsdRecord, PoolRecord};
 use atoll_cluster::ClusterMap;
 use atoll_placement::{Tree, is_usable};
 
@@ -62,7 +62,7 @@ fn can_do_without(view: &View, osds: &BTreeMap<OsdId, OsdRecord>, id: OsdId) -> 
     let hosts: BTreeSet<&str> = holding.iter().map(|osd| osd.host.as_str()).collect();
     let share_min = weighted.len() * view.settings.osds_in_percent_min as usize;
     let pool_is_served = |pool: &PoolRecord| {
-        let Redundancy::Replicated { min_size, .. } = pool.redundancy;
+        let min_size = pool.redundancy.min_size();
         !is_usable(&osds[&id], pool) || Tree::of_pool(pool, &without).domain_count() >= min_size as usize
     };
     !hosts.is_empty() && holding.len() * 100 >= share_min && view.map.pools.values().all(pool_is_served)

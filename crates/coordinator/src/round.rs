@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use atoll_base::PgId;
 use atoll_base::coordination::{AutoOutRecord, CoordinatorNotesRecord};
-use atoll_base::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT, Redundancy};
+use atoll_base::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT};
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
 use atoll_placement::balance;
 
@@ -116,7 +116,7 @@ impl Rounds {
         let present = entries.iter().map(|(pg, (record, _))| (*pg, record.clone())).collect();
         let (pools, osds) = (map.pools.clone(), map.osds.clone());
         let copies = pools.values().map(|pool| {
-            let Redundancy::Replicated { size, .. } = pool.redundancy;
+            let size = pool.redundancy.size();
             (size * pool.pg_num) as usize
         });
         let moves_max = (copies.sum::<usize>() * MOVES_PERCENT_MAX / 100).max(1);

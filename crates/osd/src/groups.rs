@@ -4,7 +4,7 @@ use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::{ClusterFlag, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_base::{Condition, ObjectName, OsdId, PgId};
 use atoll_cluster::MapChange;
-use atoll_pg::{Pg, PoolPolicy};
+use atoll_pg::{CodeShape, Pg, PoolPolicy};
 use atoll_store::Wish;
 
 use crate::control::SplitOff;
@@ -66,9 +66,15 @@ impl Osd {
     }
 
     fn policy(&self, pool: &PoolRecord) -> PoolPolicy {
-        let Redundancy::Replicated { size, min_size } = pool.redundancy;
+        let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
+        let shape = match pool.redundancy {
+            Redundancy::Replicated { .. } => None,
+            Redundancy::Erasure { data, parity, chunk_bytes, .. } => {
+                Some(CodeShape { data: data as u8, parity: parity as u8, chunk_bytes })
+            }
+        };
         let may_backfill = !self.map.flags.flags.contains_key(&ClusterFlag::NoBackfill);
-        PoolPolicy { pg_num: pool.pg_num, pg_num_first: pool.pg_num_first(), size, min_size, may_backfill }
+        PoolPolicy { pg_num: pool.pg_num, pg_num_first: pool.pg_num_first(), size, min_size, may_backfill, shape }
     }
 
     /// Makes a group once its record and its pool are known, if this OSD has a part in it.

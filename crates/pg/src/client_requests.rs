@@ -404,7 +404,8 @@ impl Pg {
         let version = Version { epoch: self.record.epoch, sequence: self.last_sequence + 1 };
         let touched = Touched::by(&write.mutations);
         let request = asker.map(|(_, request)| request);
-        let entry = LogEntry { version, request, object: write.object.clone(), touched: touched.clone() };
+        let entry =
+            LogEntry { version, request, object: write.object.clone(), touched: touched.clone(), undo: None };
         let transaction = Transaction {
             pg: self.id,
             object: write.object.clone(),
@@ -414,7 +415,11 @@ impl Pg {
             log: vec![entry],
         };
         for member in self.others() {
-            let message = Message::Replicate { epoch: self.record.epoch, transaction: transaction.clone() };
+            let message = Message::Replicate {
+                epoch: self.record.epoch,
+                transaction: transaction.clone(),
+                committed: self.newest_committed(),
+            };
             self.send(member, message);
         }
         self.replicate_to_learners(&transaction);
@@ -425,6 +430,12 @@ impl Pg {
         let missing = self.record.members.iter().copied().collect();
         self.in_flight.push_back(InFlight { version, object: write.object, touched, creates, asker, missing });
         self.submit(Submission::Write { version }, transaction);
+    }
+
+    /// The newest write that all members have.
+    pub(crate) fn newest_committed(&self) -> Version {
+        let sequence = self.in_flight.front().map_or(self.last_sequence, |write| write.version.sequence - 1);
+        Version { epoch: self.record.epoch, sequence }
     }
 
     /// A member has everything up to `version` durable.

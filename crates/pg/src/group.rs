@@ -51,6 +51,19 @@ pub struct PoolPolicy {
     pub min_size: u32,
     /// Whether OSDs that are not members yet are filled.
     pub may_backfill: bool,
+    /// How objects are cut into shards, if the pool is erasure-coded.
+    pub shape: Option<CodeShape>,
+}
+
+/// How objects of an erasure-coded pool are cut into shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeShape {
+    /// Data shards.
+    pub data: u8,
+    /// Parity shards.
+    pub parity: u8,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
 }
 
 /// A write that not all members have made durable yet.
@@ -414,7 +427,7 @@ impl Pg {
     /// A message from another OSD.
     pub fn message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
         match message {
-            Message::Replicate { epoch, transaction } => self.replicate(from, epoch, transaction),
+            Message::Replicate { epoch, transaction, .. } => self.replicate(from, epoch, transaction),
             Message::ReplicateAck { epoch, version, .. } => {
                 if epoch == self.record.epoch && self.is_primary() {
                     self.acknowledged(from, version, view);
@@ -463,6 +476,7 @@ impl Pg {
             Message::CopyReply { epoch, tag, result, payload, .. } => {
                 self.copy_reply(epoch, tag, result, payload, view);
             }
+            Message::RollBack { .. } | Message::Committed { .. } => {}
             Message::Read { .. }
             | Message::Write { .. }
             | Message::ReadReply { .. }

@@ -373,12 +373,12 @@ impl Pg {
 
     /// Every write goes to the learners too, as far as they can use it.
     pub(crate) fn replicate_to_learners(&mut self, transaction: &Transaction) {
-        let epoch = self.record.epoch;
+        let (epoch, committed) = (self.record.epoch, self.newest_committed());
         let learners = self.learners.learners.iter_mut().filter(|(_, learner)| learner.has_begun);
         let shares: Vec<(OsdId, Transaction)> =
             learners.map(|(osd, learner)| (*osd, learner.share_of(transaction))).collect();
         for (osd, transaction) in shares {
-            self.send(osd, Message::Replicate { epoch, transaction });
+            self.send(osd, Message::Replicate { epoch, transaction, committed });
         }
     }
 

@@ -23,7 +23,7 @@ mod scrub_verdict;
 mod split;
 
 pub use actions::{Action, ClientId, Lookup, ObjectParts, ObjectView, ReadFailure, Token};
-pub use group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, PoolPolicy};
+pub use group::{CodeShape, EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, PoolPolicy};
 pub use leases::{LEASE_RENEWAL_MS, Leases};
 pub use scrub::ScrubReport;
 pub use split::SPLIT_KEY;

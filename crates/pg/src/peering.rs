@@ -56,6 +56,7 @@ impl Pg {
             active_epoch: self.record.activated_epoch,
             active_members: self.record.last_active_members.clone(),
             wants_log,
+            shard: self.record.shard_of(osd),
         };
         self.send(osd, query);
     }

@@ -176,7 +176,7 @@ impl Pg {
         let log = if wants_log { newest_of(view.log(self.id)) } else { Vec::new() };
         let (epoch, head) = (self.promises.epoch, view.head(self.id));
         let is_complete = !self.promises.is_incomplete;
-        self.send(primary, Message::PeerInfo { pg: self.id, epoch, head, is_complete, log });
+        self.send(primary, Message::PeerInfo { pg: self.id, epoch, head, is_complete, log, shard: None });
     }
 
     /// Another member has promised a higher epoch to another primary.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_base::mix;
-use atoll_base::records::{OsdRecord, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT};
+use atoll_base::records::{OsdRecord, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_base::{Epoch, OsdId, PgId};
 
 use crate::straw2::straw;
@@ -21,8 +21,12 @@ pub fn target(
     Tree::of_pool(pool, osds).target(pg, wanted)
 }
 
-/// The first record of a new placement group; none if there is no OSD for it.
-pub fn first_record(members: Vec<OsdId>) -> Option<PgRecord> {
+/// The first record of a new placement group of a pool; none if there is no OSD for it.
+pub fn first_record(members: Vec<OsdId>, pool: &PoolRecord) -> Option<PgRecord> {
+    let shards = match pool.redundancy {
+        Redundancy::Replicated { .. } => Vec::new(),
+        Redundancy::Erasure { .. } => (0..members.len() as u8).collect(),
+    };
     Some(PgRecord {
         format: RECORD_FORMAT,
         epoch: Epoch(1),
@@ -30,6 +34,8 @@ pub fn first_record(members: Vec<OsdId>) -> Option<PgRecord> {
         activated_epoch: Epoch(0),
         last_active_members: Vec::new(),
         pg_num: 0,
+        shards,
+        last_active_shards: Vec::new(),
         members,
     })
 }

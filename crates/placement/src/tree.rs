@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_base::OsdId;
-use atoll_base::records::{FailureDomain, OsdRecord, PoolRecord, Redundancy};
+use atoll_base::records::{FailureDomain, OsdRecord, PoolRecord};
 
 /// The rack and the zone of whom nobody has said where they are.
 pub const DEFAULT_PLACE: &str = "default";
@@ -75,7 +75,7 @@ impl<K: Ord> Numbers<K> {
 impl Tree {
     /// The OSDs that may hold data of a pool: of its device class, with weight, and not out.
     pub fn of_pool(pool: &PoolRecord, osds: &BTreeMap<OsdId, OsdRecord>) -> Tree {
-        let Redundancy::Replicated { size, .. } = pool.redundancy;
+        let size = pool.redundancy.size();
         let mut domains = Numbers(BTreeMap::new());
         let mut hosts = Numbers(BTreeMap::new());
         let mut tree = Tree { leaves: Vec::new(), domain_weights: Vec::new(), size: size as usize };

@@ -23,6 +23,8 @@ impl ClusterState {
             primary: members[0],
             last_active_members: Vec::new(),
             pg_num: 0,
+            shards: Vec::new(),
+            last_active_shards: Vec::new(),
             members: members.clone(),
             activated_epoch: Epoch(0),
         };

@@ -28,6 +28,8 @@ pub fn name(text: &str) -> ObjectName {
 pub struct Object {
     pub blocks: BTreeMap<u32, Bytes>,
     pub size: u64,
+    /// Size of the whole object, if this is a shard of it.
+    pub whole_size: Option<u64>,
     pub omap: BTreeMap<Bytes, Bytes>,
     pub version: Version,
 }
@@ -179,6 +181,10 @@ impl Object {
             | Mutation::CloneFrom { .. }
             | Mutation::ResetLog { .. }
             | Mutation::Split { .. } => {}
+            Mutation::SetShardSize { object_bytes, shard_bytes } => {
+                self.whole_size = Some(*object_bytes);
+                self.size = *shard_bytes;
+            }
             Mutation::OmapSet { key, value } => drop(self.omap.insert(key.clone(), value.clone())),
             Mutation::OmapRemove { key } => drop(self.omap.remove(key)),
             Mutation::OmapReplace { key, value, displaced_to } => {

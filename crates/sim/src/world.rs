@@ -188,6 +188,7 @@ impl World {
                 size: SIZE as u32,
                 min_size: options.min_size,
                 may_backfill: true,
+                shape: None,
             },
             clients: Clients::new(options.sessions, options.objects),
             random,

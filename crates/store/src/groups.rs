@@ -28,6 +28,8 @@ pub(crate) struct PgState {
     /// First and last sequence of the segments.
     segments: VecDeque<(u64, u64)>,
     is_changed: bool,
+    /// Entries up to here say no more how they are undone.
+    undo_forgotten: Version,
     /// Entries that segments hold were forgotten, so that all segments must be written anew.
     was_reset: bool,
 }
@@ -52,6 +54,17 @@ impl PgState {
         }
     }
 
+    /// Nobody will take back what is no newer.
+    pub fn forget_undo(&mut self, through: Version) {
+        let entries = self.log.iter_mut().rev().skip_while(|entry| entry.version > through);
+        for entry in entries.take_while(|entry| entry.version > self.undo_forgotten) {
+            if entry.undo.is_some() {
+                *entry = Arc::new(LogEntry { undo: None, ..LogEntry::clone(entry) });
+            }
+        }
+        self.undo_forgotten = self.undo_forgotten.max(through);
+    }
+
     fn reset(&mut self, head: Version) {
         while self.log.back().is_some_and(|entry| entry.version > head) {
             self.log.pop_back();
@@ -72,6 +85,7 @@ impl PgState {
             log,
             segments: before.segments,
             is_changed: true,
+            undo_forgotten: self.undo_forgotten,
             was_reset: true,
         }
     }

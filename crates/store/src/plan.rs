@@ -150,6 +150,16 @@ pub(crate) fn validate(
             }
             Mutation::CloneFrom { .. } => {}
             Mutation::Remove => (size_bytes, seal_shape) = (0, None),
+            Mutation::SetShardSize { object_bytes, shard_bytes } => {
+                let fits =
+                    *object_bytes <= OBJECT_BYTES_MAX && (size_bytes..=OBJECT_BYTES_MAX).contains(shard_bytes);
+                if !fits || !shard_bytes.is_multiple_of(BLOCK) {
+                    return Err(invalid(format!(
+                        "a shard of {shard_bytes} bytes of an object of {object_bytes}; it has {size_bytes}"
+                    )));
+                }
+                size_bytes = *shard_bytes;
+            }
             Mutation::Create
             | Mutation::SetVersion { .. }
             | Mutation::ResetLog { .. }
@@ -401,6 +411,10 @@ fn change(
                 changes.set_info(object, &ObjectInfo { size_bytes: *size_bytes, ..info })?;
             }
             Mutation::Create | Mutation::ResetLog { .. } => {}
+            Mutation::SetShardSize { object_bytes, shard_bytes } => {
+                let whole_bytes = Some(*object_bytes);
+                changes.set_info(object, &ObjectInfo { size_bytes: *shard_bytes, whole_bytes, ..info })?;
+            }
             Mutation::SetVersion { version } => {
                 changes.set_info(object, &ObjectInfo { version: *version, ..info })?;
             }
@@ -511,7 +525,10 @@ pub(crate) fn look_at(
                 let split = changes.metadata().parts.split(pg, *pg_num_before, *pg_num, *is_whole)?;
                 split_own_object(&mut changes, &split, object, *is_whole)?;
             }
-            Mutation::Create | Mutation::SetVersion { .. } | Mutation::ResetLog { .. } => {}
+            Mutation::Create
+            | Mutation::SetVersion { .. }
+            | Mutation::SetShardSize { .. }
+            | Mutation::ResetLog { .. } => {}
             Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
                 changes.omap_value(object, key)?;
                 set_omap(&mut changes, object, key, None)?;

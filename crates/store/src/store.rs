@@ -216,6 +216,13 @@ impl Store {
         self.pgs.get(&pg).into_iter().flat_map(|state| &state.log).map(|entry| &**entry)
     }
 
+    /// Forgets how writes of a placement group are undone, up to one that nobody will take back.
+    pub fn forget_undo(&mut self, pg: PgId, through: Version) {
+        if let Some(state) = self.pgs.get_mut(&pg) {
+            state.forget_undo(through);
+        }
+    }
+
     /// Figures about the store.
     pub fn usage(&self) -> StoreUsage {
         let (total, free) = (self.allocator.block_count(), self.allocator.free_count());

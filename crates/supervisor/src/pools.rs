@@ -60,7 +60,7 @@ fn first_pool(id: PoolId, name: &str, wanted: FirstPools) -> PoolRecord {
 async fn make_pool(state: &ClusterClient, pool: &PoolRecord, tree: &Tree) -> Result<(), SupervisorError> {
     for index in 0..pool.pg_num {
         let pg = PgId { pool: pool.id, index };
-        if let Some(record) = first_record(tree.target(pg, None)) {
+        if let Some(record) = first_record(tree.target(pg, None), pool) {
             ensure(state, &keys::pg(pg), &record).await?;
         }
     }

@@ -60,6 +60,8 @@ pub enum Message {
         epoch: Epoch,
         /// The write; its one log entry follows the member's head.
         transaction: Transaction,
+        /// All members have everything up to here, so nobody will take that back.
+        committed: Version,
     },
     /// Member to primary: the group's history up to `version` is durable here.
     ReplicateAck {
@@ -86,6 +88,8 @@ pub enum Message {
         active_members: Vec<OsdId>,
         /// The primary also wants the newest entries of the receiver's log.
         wants_log: bool,
+        /// In an erasure-coded group, the shard that the receiver holds as a member.
+        shard: Option<u8>,
     },
     /// Answer to [`Message::PeerQuery`]: the promise is durable, no other primary may serve reads
     /// any more on this member's word, and this is what I have. A member that could not take a
@@ -101,6 +105,28 @@ pub enum Message {
         is_complete: bool,
         /// The newest entries of the log, oldest first, if they were wanted.
         log: Vec<LogEntry>,
+        /// In an erasure-coded group, the shard that the objects here are of.
+        shard: Option<u8>,
+    },
+    /// Primary of an erasure-coded group to a member, while it peers: take back everything newer. The
+    /// answer is [`Message::PeerInfo`].
+    RollBack {
+        /// The group.
+        pg: PgId,
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// The newest write that stays.
+        head: Version,
+    },
+    /// Primary of an erasure-coded group to a member: all members have everything up to here, so what
+    /// it would take to undo it can go.
+    Committed {
+        /// The group.
+        pg: PgId,
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// The newest write that all have.
+        version: Version,
     },
     /// Member to a former primary: I have promised a higher epoch to another primary, so what
     /// leases of mine you hold are void for this group.
@@ -258,6 +284,8 @@ impl Message {
             Message::ReplicateAck { pg, .. }
             | Message::PeerQuery { pg, .. }
             | Message::PeerInfo { pg, .. }
+            | Message::RollBack { pg, .. }
+            | Message::Committed { pg, .. }
             | Message::PeerSynced { pg, .. }
             | Message::Fenced { pg, .. }
             | Message::FencedAck { pg, .. }

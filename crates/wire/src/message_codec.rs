@@ -36,6 +36,13 @@ fn decode_result<T>(
     }
 }
 
+/// In place of a shard's number: none.
+const NO_SHARD: u8 = u8::MAX;
+
+fn decode_shard(reader: &mut Reader) -> Result<Option<u8>, CodecError> {
+    Ok(Some(reader.u8("shard")?).filter(|shard| *shard != NO_SHARD))
+}
+
 impl Message {
     /// The message's payload and whether the client sealed it.
     pub fn payload(&self) -> (Bytes, bool) {
@@ -87,29 +94,40 @@ impl Message {
                 writer.u64(*sequence);
                 encode_result(result, writer, |(), _| {});
             }
-            Message::Replicate { epoch, transaction } => {
+            Message::Replicate { epoch, transaction, committed } => {
                 writer.u8(5);
                 writer.u64(epoch.0);
                 transaction.encode(writer);
+                committed.encode(writer);
             }
             Message::ReplicateAck { pg, epoch, version, is_full } => {
                 encode_head(6, pg, *epoch, writer);
                 version.encode(writer);
                 writer.u8(u8::from(*is_full));
             }
-            Message::PeerQuery { pg, epoch, active_epoch, active_members, wants_log } => {
+            Message::PeerQuery { pg, epoch, active_epoch, active_members, wants_log, shard } => {
                 encode_head(7, pg, *epoch, writer);
                 writer.u64(active_epoch.0);
                 writer.u32(active_members.len() as u32);
                 active_members.iter().for_each(|osd| writer.u32(osd.0));
                 writer.u8(u8::from(*wants_log));
+                writer.u8(shard.unwrap_or(NO_SHARD));
             }
-            Message::PeerInfo { pg, epoch, head, is_complete, log } => {
+            Message::RollBack { pg, epoch, head } => {
+                encode_head(24, pg, *epoch, writer);
+                head.encode(writer);
+            }
+            Message::Committed { pg, epoch, version } => {
+                encode_head(25, pg, *epoch, writer);
+                version.encode(writer);
+            }
+            Message::PeerInfo { pg, epoch, head, is_complete, log, shard } => {
                 encode_head(8, pg, *epoch, writer);
                 head.encode(writer);
                 writer.u8(u8::from(*is_complete));
                 writer.u32(log.len() as u32);
                 log.iter().for_each(|entry| entry.encode(writer));
+                writer.u8(shard.unwrap_or(NO_SHARD));
             }
             Message::PeerSync { epoch, tag, transaction } => {
                 writer.u8(10);
@@ -230,6 +248,7 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
         5 => Message::Replicate {
             epoch: Epoch(reader.u64("epoch")?),
             transaction: Transaction::decode(reader, payload)?,
+            committed: Version::decode(reader)?,
         },
         6 => {
             let (pg, epoch) = decode_head(reader)?;
@@ -243,7 +262,8 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
             let member = |_| Ok(OsdId(reader.u32("active member")?));
             let active_members = (0..count).map(member).collect::<Result<_, CodecError>>()?;
             let wants_log = reader.u8("wants log")? != 0;
-            Message::PeerQuery { pg, epoch, active_epoch, active_members, wants_log }
+            let shard = decode_shard(reader)?;
+            Message::PeerQuery { pg, epoch, active_epoch, active_members, wants_log, shard }
         }
         8 => {
             let (pg, epoch) = decode_head(reader)?;
@@ -251,7 +271,7 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
             let is_complete = reader.u8("is complete")? != 0;
             let count = reader.count(limits::PG_LOG_ENTRIES, "log entries")?;
             let log = (0..count).map(|_| LogEntry::decode(reader)).collect::<Result<_, _>>()?;
-            Message::PeerInfo { pg, epoch, head, is_complete, log }
+            Message::PeerInfo { pg, epoch, head, is_complete, log, shard: decode_shard(reader)? }
         }
         10 => Message::PeerSync {
             epoch: Epoch(reader.u64("epoch")?),
@@ -321,6 +341,14 @@ fn decode_kind(reader: &mut Reader, payload: Bytes, payload_sealed: bool) -> Res
             tag: reader.u64("tag")?,
             transaction: Transaction::decode(reader, payload)?,
         },
+        24 => {
+            let (pg, epoch) = decode_head(reader)?;
+            Message::RollBack { pg, epoch, head: Version::decode(reader)? }
+        }
+        25 => {
+            let (pg, epoch) = decode_head(reader)?;
+            Message::Committed { pg, epoch, version: Version::decode(reader)? }
+        }
         value => return Err(CodecError::Invalid { what: "message kind", value: u64::from(value) }),
     })
 }
@@ -347,7 +375,7 @@ fn decode_write_request(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_base::{Mutation, PoolId, Seals, Touched};
+    use atoll_base::{Mutation, PoolId, Seals, Touched, Undo};
     use proptest::prelude::*;
 
     fn every_kind() -> Vec<Message> {
@@ -369,6 +397,7 @@ mod tests {
             Mutation::SetVersion { version },
             Mutation::ResetLog { head: version },
             Mutation::Split { pg_num_before: 16, pg_num: 64, is_whole: true },
+            Mutation::SetShardSize { object_bytes: 5, shard_bytes: 4096 },
         ];
         let conditions = vec![
             Condition::ObjectExists,
@@ -384,6 +413,7 @@ mod tests {
             request: Some(id),
             object: object.clone(),
             touched: Touched { whole: true, block_ranges: vec![(1, 2)], omap_keys: vec![key.clone()] },
+            undo: Some(Undo { mutations: vec![Mutation::Remove], payload: Bytes::from_static(b"old") }),
         };
         let payload = Bytes::from_static(b"12345");
         let transaction = Transaction {
@@ -421,10 +451,26 @@ mod tests {
             Message::ReadReply { sequence: 6, result: Ok(page), payload: Bytes::new() },
             Message::ReadReply { sequence: 6, result: Ok(data.clone()), payload: payload.clone() },
             Message::WriteReply { sequence: 6, result: Ok(()) },
-            Message::Replicate { epoch, transaction: transaction.clone() },
+            Message::Replicate { epoch, transaction: transaction.clone(), committed: version },
             Message::ReplicateAck { pg, epoch, version, is_full: true },
-            Message::PeerQuery { pg, epoch, active_epoch: epoch, active_members: vec![OsdId(4)], wants_log: true },
-            Message::PeerInfo { pg, epoch, head: version, is_complete: true, log: transaction.log.clone() },
+            Message::PeerQuery {
+                pg,
+                epoch,
+                active_epoch: epoch,
+                active_members: vec![OsdId(4)],
+                wants_log: true,
+                shard: Some(3),
+            },
+            Message::PeerInfo {
+                pg,
+                epoch,
+                head: version,
+                is_complete: true,
+                log: transaction.log.clone(),
+                shard: None,
+            },
+            Message::RollBack { pg, epoch, head: version },
+            Message::Committed { pg, epoch, version },
             Message::Fenced { pg, epoch },
             Message::FencedAck { pg, epoch },
             Message::ObjectsQuery { pg, epoch, tag: 2, after: Some(object.clone()) },

@@ -1,7 +1,7 @@
 //! Byte encodings of operations, as docs/formats.md describes them. The same bytes travel in
 //! control segments and rest in WAL records.
 
-use super::{Condition, LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction};
+use super::{Condition, LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction, Undo};
 use crate::codec::{CodecError, Reader, Writer};
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
 use crate::limits;
@@ -163,6 +163,11 @@ impl Mutation {
                 writer.u32(*pg_num);
                 writer.u8(u8::from(*is_whole));
             }
+            Mutation::SetShardSize { object_bytes, shard_bytes } => {
+                writer.u8(13);
+                writer.u64(*object_bytes);
+                writer.u64(*shard_bytes);
+            }
         }
     }
 
@@ -196,6 +201,10 @@ impl Mutation {
                     1 => true,
                     value => return Err(CodecError::Invalid { what: "whether it is whole", value: value.into() }),
                 },
+            },
+            13 => Mutation::SetShardSize {
+                object_bytes: reader.u64("object size")?,
+                shard_bytes: reader.u64("shard size")?,
             },
             value => return Err(CodecError::Invalid { what: "mutation", value: u64::from(value) }),
         })
@@ -397,11 +406,14 @@ fn encode_detail(detail: &str, writer: &mut Writer) {
     writer.bytes(&detail.as_bytes()[..end]);
 }
 
+/// Flag of a log entry beside "request present" (1).
+const HAS_UNDO: u8 = 2;
+
 impl LogEntry {
     /// Appends the entry.
     pub fn encode(&self, writer: &mut Writer) {
         self.version.encode(writer);
-        writer.u8(u8::from(self.request.is_some()));
+        writer.u8(u8::from(self.request.is_some()) | if self.undo.is_some() { HAS_UNDO } else { 0 });
         if let Some(request) = &self.request {
             request.encode(writer);
         }
@@ -416,15 +428,17 @@ impl LogEntry {
         for key in &self.touched.omap_keys {
             writer.bytes(key);
         }
+        if let Some(undo) = &self.undo {
+            encode_mutations(&undo.mutations, writer);
+            writer.bytes(&undo.payload);
+        }
     }
 
     /// Reads an entry.
     pub fn decode(reader: &mut Reader) -> Result<Self, CodecError> {
         let version = Version::decode(reader)?;
-        let request = match reader.u8("request present")? {
-            0 => None,
-            _ => Some(RequestId::decode(reader)?),
-        };
+        let flags = reader.u8("request present")?;
+        let request = if flags & 1 != 0 { Some(RequestId::decode(reader)?) } else { None };
         let object = ObjectName::decode(reader)?;
         let mut touched = Touched { whole: reader.u8("touched")? != 0, ..Touched::default() };
         for _ in 0..reader.count(limits::OPERATIONS_MAX, "touched ranges")? {
@@ -433,7 +447,14 @@ impl LogEntry {
         for _ in 0..reader.count(2 * limits::OPERATIONS_MAX, "touched keys")? {
             touched.omap_keys.push(omap_key(reader)?);
         }
-        Ok(LogEntry { version, request, object, touched })
+        let undo = match flags & HAS_UNDO {
+            0 => None,
+            _ => Some(Undo {
+                mutations: decode_mutations(reader)?,
+                payload: reader.bytes(limits::CONTROL_BYTES_MAX, "undo data")?,
+            }),
+        };
+        Ok(LogEntry { version, request, object, touched, undo })
     }
 }
 

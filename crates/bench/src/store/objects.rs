@@ -93,6 +93,7 @@ impl Objects {
             request: Some(RequestId { session: 1, sequence: self.writes }),
             object: name.clone(),
             touched: Touched::by(&mutations),
+            undo: None,
         };
         let transaction = Transaction {
             pg,

@@ -2,9 +2,7 @@
 
 use atoll_base::OsdId;
 use atoll_base::coordination::NextOsdRecord;
-use atoll_base::records::{
-    AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT, Redundancy,
-};
+use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT};
 use atoll_base::size::format_size;
 use atoll_cluster::{ClusterClient, Transaction, keys};
 
@@ -81,7 +79,7 @@ pub fn check_drain(view: &View, id: OsdId, more_bytes: u64) -> Result<(), AdminE
     drained.osds.insert(id, OsdRecord { is_out: true, ..osd.clone() });
     let copies = |group: &GroupStatus| {
         let pool = &drained.pools[&group.pg.pool];
-        let Redundancy::Replicated { size, .. } = pool.redundancy;
+        let size = pool.redundancy.size();
         size as usize
     };
     let groups = statuses(&drained);

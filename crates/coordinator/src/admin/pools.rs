@@ -54,7 +54,7 @@ fn default_min_size(size: u32) -> u32 {
 
 fn check(pool: &PoolRecord) -> Result<(), AdminError> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-    let Redundancy::Replicated { size, min_size } = pool.redundancy;
+    let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
     if !(1..=64).contains(&pool.name.len()) || !pool.name.chars().all(is_plain) {
         return AdminError::refused(format!(
             "'{}' cannot name a pool: use 1 to 64 letters, digits, '-', '_' and '.'",
@@ -140,10 +140,21 @@ pub async fn change(client: &ClusterClient, name: &str, change: &PoolChange) -> 
         let (key, pool, revision) = find(&pools, name)?;
         let mut pool = pool.clone();
         let mut transaction = Transaction::new().check(key, *revision);
-        let Redundancy::Replicated { size, min_size } = &mut pool.redundancy;
         match change {
-            PoolChange::Size(copies) => *size = *copies,
-            PoolChange::MinSize(copies) => *min_size = *copies,
+            PoolChange::Size(copies) => match &mut pool.redundancy {
+                Redundancy::Replicated { size, .. } => *size = *copies,
+                Redundancy::Erasure { .. } => {
+                    return AdminError::refused(format!(
+                        "the pool '{name}' is erasure-coded: what it was made with stays; make another pool ('atoll \
+                         pool create --ec') and copy the data there"
+                    ));
+                }
+            },
+            PoolChange::MinSize(copies) => {
+                let (Redundancy::Replicated { min_size, .. } | Redundancy::Erasure { min_size, .. }) =
+                    &mut pool.redundancy;
+                *min_size = *copies;
+            }
             PoolChange::FailureDomain(domain) => pool.failure_domain = *domain,
             PoolChange::DeviceClass(class) => pool.device_class = class.clone(),
             PoolChange::PgNum(pg_num) if *pg_num < pool.pg_num => {

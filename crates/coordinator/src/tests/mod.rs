@@ -94,5 +94,5 @@ fn pg(index: u32) -> PgId {
 
 fn record(members: &[u32]) -> PgRecord {
     let members = members.iter().map(|id| OsdId(*id)).collect();
-    PgRecord { activated_epoch: Epoch(1), ..first_record(members).unwrap() }
+    PgRecord { activated_epoch: Epoch(1), ..first_record(members, &pool(1, 3, 2)).unwrap() }
 }

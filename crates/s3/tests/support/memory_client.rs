@@ -216,7 +216,10 @@ fn apply(object: &mut MemoryObject, mutation: &Mutation, payload: &mut Bytes) ->
         Mutation::Zero { .. } | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => {
             return Err(invalid("the gateway zeroes, cuts and clones nothing"));
         }
-        Mutation::SetVersion { .. } | Mutation::ResetLog { .. } | Mutation::Split { .. } => {
+        Mutation::SetVersion { .. }
+        | Mutation::ResetLog { .. }
+        | Mutation::SetShardSize { .. }
+        | Mutation::Split { .. } => {
             return Err(invalid("only members send this to each other"));
         }
         Mutation::Create | Mutation::Remove => {}

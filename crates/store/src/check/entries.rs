@@ -212,6 +212,7 @@ impl Entries {
 /// Stands for a header that is missing or makes no sense; it says that everything is in order.
 const ANY_INFO: ObjectInfo = ObjectInfo {
     size_bytes: u64::MAX,
+    whole_bytes: None,
     version: Version { epoch: atoll_base::Epoch(0), sequence: 0 },
     seal_unit_bytes: 0,
     seal_bytes: 0,

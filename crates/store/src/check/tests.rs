@@ -104,8 +104,13 @@ impl Fixture {
         self.sequence += 1;
         let object = key(object).name;
         let version = Version { epoch: Epoch(1), sequence: self.sequence };
-        let log =
-            vec![LogEntry { version, request: None, object: object.clone(), touched: Touched::by(&mutations) }];
+        let log = vec![LogEntry {
+            version,
+            request: None,
+            object: object.clone(),
+            touched: Touched::by(&mutations),
+            undo: None,
+        }];
         let payload = vec![self.sequence as u8; payload_bytes].into();
         let transaction = Transaction { pg: PG, object, mutations, payload, payload_sealed: true, log };
         self.store.submit(&transaction).unwrap();

@@ -26,6 +26,8 @@ pub(crate) const HOLE: BlockMeta = BlockMeta { device_block: 0, crc: 0 };
 pub struct ObjectInfo {
     /// Size in bytes.
     pub size_bytes: u64,
+    /// Size of the whole object, if this one is a shard of it.
+    pub whole_bytes: Option<u64>,
     /// Version of the last change.
     pub version: Version,
     /// Bytes of data per seal; 0 while the object has no seals.
@@ -36,6 +38,10 @@ pub struct ObjectInfo {
 }
 
 const HEADER_BYTES: usize = 31;
+/// Bits of a header's flags.
+const MAY_SHARE: u8 = 1;
+/// The size of a whole object follows.
+const IS_SHARD: u8 = 2;
 
 impl ObjectInfo {
     /// Bytes of data per seal and bytes per seal, if the object has seals.
@@ -44,33 +50,40 @@ impl ObjectInfo {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + 8);
         bytes.extend(self.size_bytes.to_le_bytes());
         bytes.extend(self.version.epoch.0.to_le_bytes());
         bytes.extend(self.version.sequence.to_le_bytes());
         bytes.extend(self.seal_unit_bytes.to_le_bytes());
         bytes.extend(self.seal_bytes.to_le_bytes());
-        bytes.push(u8::from(self.may_share));
+        let is_shard = if self.whole_bytes.is_some() { IS_SHARD } else { 0 };
+        bytes.push(if self.may_share { MAY_SHARE } else { 0 } | is_shard);
+        bytes.extend(self.whole_bytes.iter().flat_map(|whole_bytes| whole_bytes.to_le_bytes()));
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
-        let bytes: &[u8; HEADER_BYTES] =
-            bytes.try_into().map_err(|_| CodecError::Truncated { what: "object header" })?;
+        let truncated = CodecError::Truncated { what: "object header" };
+        let Some((bytes, behind)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Err(truncated) };
         let (numbers, rest) = bytes.as_chunks::<8>();
         let [size_bytes, epoch, sequence] = [0, 1, 2].map(|index| u64::from_le_bytes(numbers[index]));
         let &[u0, u1, u2, u3, s0, s1, flags] = rest else { unreachable!("a header has 31 bytes") };
         let (seal_unit_bytes, seal_bytes) = (u32::from_le_bytes([u0, u1, u2, u3]), u16::from_le_bytes([s0, s1]));
         let version = Version { epoch: Epoch(epoch), sequence };
-        let may_share = flags != 0;
+        let may_share = flags & MAY_SHARE != 0;
+        let whole_bytes = match (flags & IS_SHARD != 0, behind) {
+            (false, []) => None,
+            (true, behind) => Some(u64::from_le_bytes(behind.try_into().map_err(|_| truncated)?)),
+            (false, _) => return Err(CodecError::Invalid { what: "object header", value: u64::from(flags) }),
+        };
         let is_valid_seal = seal_unit_bytes == 0
             || seal_unit_bytes >= BLOCK_BYTES as u32
                 && CHUNK_BYTES.is_multiple_of(u64::from(seal_unit_bytes))
                 && usize::from(seal_bytes) <= SEAL_BYTES_MAX;
-        if !is_valid_seal || size_bytes > OBJECT_BYTES_MAX {
+        if !is_valid_seal || size_bytes.max(whole_bytes.unwrap_or(0)) > OBJECT_BYTES_MAX {
             return Err(CodecError::Invalid { what: "object header", value: size_bytes });
         }
-        Ok(ObjectInfo { size_bytes, version, seal_unit_bytes, seal_bytes, may_share })
+        Ok(ObjectInfo { size_bytes, whole_bytes, version, seal_unit_bytes, seal_bytes, may_share })
     }
 }
 
@@ -158,9 +171,14 @@ mod tests {
         }
 
         #[test]
-        fn headers_round_trip(size in 0u64..OBJECT_BYTES_MAX, epoch: u64, sequence: u64, may_share: bool) {
+        fn headers_round_trip(
+            size in 0u64..OBJECT_BYTES_MAX, whole in proptest::option::of(0u64..OBJECT_BYTES_MAX), epoch: u64, sequence: u64,
+            may_share: bool,
+        ) {
             let version = Version { epoch: Epoch(epoch), sequence };
-            let info = ObjectInfo { size_bytes: size, version, seal_unit_bytes: 4096, seal_bytes: 28, may_share };
+            let (seal_unit_bytes, seal_bytes) = (4096, 28);
+            let info =
+                ObjectInfo { size_bytes: size, whole_bytes: whole, version, seal_unit_bytes, seal_bytes, may_share };
             prop_assert_eq!(ObjectInfo::decode(&info.encode()).unwrap(), info);
         }
 

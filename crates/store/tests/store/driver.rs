@@ -52,8 +52,13 @@ impl Driver {
         }
         let object = key(object).name;
         let version = Version { epoch: Epoch(1), sequence: self.store.head(PG).sequence + 1 };
-        let log =
-            vec![LogEntry { version, request: None, object: object.clone(), touched: Touched::by(&mutations) }];
+        let log = vec![LogEntry {
+            version,
+            request: None,
+            object: object.clone(),
+            touched: Touched::by(&mutations),
+            undo: None,
+        }];
         let payload = payload.into();
         let transaction = Transaction { pg: PG, object, mutations, payload, payload_sealed: true, log };
         match self.store.submit(&transaction) {

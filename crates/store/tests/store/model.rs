@@ -189,7 +189,7 @@ impl Builder {
         }
         let version = Version { epoch: Epoch(1), sequence };
         let touched = Touched::by(&self.mutations);
-        let log = vec![LogEntry { version, request: None, object: self.object.clone(), touched }];
+        let log = vec![LogEntry { version, request: None, object: self.object.clone(), touched, undo: None }];
         let transaction = Transaction {
             pg: pg_id(self.pg),
             object: self.object,

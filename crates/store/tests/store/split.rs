@@ -95,8 +95,13 @@ impl Test {
     fn submit(&mut self, index: u32, object: ObjectName, mutations: Vec<Mutation>, payload: Vec<u8>) {
         let sequence = self.store.head(pg(index)).sequence + 1;
         let version = Version { epoch: Epoch(1), sequence };
-        let log =
-            vec![LogEntry { version, request: None, object: object.clone(), touched: Touched::by(&mutations) }];
+        let log = vec![LogEntry {
+            version,
+            request: None,
+            object: object.clone(),
+            touched: Touched::by(&mutations),
+            undo: None,
+        }];
         let payload = payload.into();
         let transaction = Transaction { pg: pg(index), object, mutations, payload, payload_sealed: true, log };
         if !self.store.has_log_room() {
