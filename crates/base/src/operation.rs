@@ -114,13 +114,17 @@ pub enum Mutation {
         /// Otherwise nothing is known of them.
         is_whole: bool,
     },
-    /// Sets the size of a whole object of which this one is a shard, and makes the shard as long as it
-    /// must be then; what is added reads as zeros. Only between members.
-    SetShardSize {
+    /// Says what whole object this one is a shard of, and makes the shard as long as it must be then;
+    /// what is added reads as zeros. Only between members.
+    SetShardOf {
         /// Size of the whole object, in bytes.
         object_bytes: u64,
         /// Size of the shard, in bytes, a multiple of the block size and no less than it was.
         shard_bytes: u64,
+        /// Bytes of data that one seal covers; 0 if the object has no seals.
+        seal_unit_bytes: u32,
+        /// Length of a seal.
+        seal_bytes: u16,
     },
 }
 
@@ -315,7 +319,7 @@ impl Mutation {
             | Mutation::Remove
             | Mutation::SetVersion { .. }
             | Mutation::ResetLog { .. }
-            | Mutation::SetShardSize { .. }
+            | Mutation::SetShardOf { .. }
             | Mutation::Split { .. } => 0,
             Mutation::CloneFrom { source } => source.as_str().len(),
             Mutation::OmapSet { key, value } => 2 * key.len() + value.len(),
@@ -335,7 +339,7 @@ impl Mutation {
             self,
             Mutation::SetVersion { .. }
                 | Mutation::ResetLog { .. }
-                | Mutation::SetShardSize { .. }
+                | Mutation::SetShardOf { .. }
                 | Mutation::Split { .. }
         )
     }
@@ -400,7 +404,7 @@ impl Touched {
                 Mutation::Create
                 | Mutation::SetVersion { .. }
                 | Mutation::ResetLog { .. }
-                | Mutation::SetShardSize { .. }
+                | Mutation::SetShardOf { .. }
                 | Mutation::Split { .. } => {}
                 Mutation::Remove | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => touched.whole = true,
                 Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {

@@ -181,7 +181,7 @@ impl Object {
             | Mutation::CloneFrom { .. }
             | Mutation::ResetLog { .. }
             | Mutation::Split { .. } => {}
-            Mutation::SetShardSize { object_bytes, shard_bytes } => {
+            Mutation::SetShardOf { object_bytes, shard_bytes, .. } => {
                 self.whole_size = Some(*object_bytes);
                 self.size = *shard_bytes;
             }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use atoll_base::limits::OBJECT_BYTES_MAX;
+use atoll_base::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{
     BLOCK_BYTES, BlockBuffer, CodecError, Mutation, ObjectName, PgId, Reader, Transaction, Writer, crc32c,
@@ -150,7 +150,14 @@ pub(crate) fn validate(
             }
             Mutation::CloneFrom { .. } => {}
             Mutation::Remove => (size_bytes, seal_shape) = (0, None),
-            Mutation::SetShardSize { object_bytes, shard_bytes } => {
+            Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes } => {
+                let has_seals = *seal_unit_bytes != 0;
+                let is_unit = seal_unit_bytes.is_multiple_of(BLOCK as u32)
+                    && CHUNK_BYTES.is_multiple_of(u64::from((*seal_unit_bytes).max(1)));
+                if has_seals && !(is_unit && (1..=SEAL_BYTES_MAX).contains(&usize::from(*seal_bytes))) {
+                    return Err(invalid(format!("seals of {seal_bytes} bytes for {seal_unit_bytes} of data")));
+                }
+                seal_shape = has_seals.then_some((*seal_unit_bytes, *seal_bytes));
                 let fits =
                     *object_bytes <= OBJECT_BYTES_MAX && (size_bytes..=OBJECT_BYTES_MAX).contains(shard_bytes);
                 if !fits || !shard_bytes.is_multiple_of(BLOCK) {
@@ -411,9 +418,11 @@ fn change(
                 changes.set_info(object, &ObjectInfo { size_bytes: *size_bytes, ..info })?;
             }
             Mutation::Create | Mutation::ResetLog { .. } => {}
-            Mutation::SetShardSize { object_bytes, shard_bytes } => {
-                let whole_bytes = Some(*object_bytes);
-                changes.set_info(object, &ObjectInfo { size_bytes: *shard_bytes, whole_bytes, ..info })?;
+            Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes } => {
+                let (seal_unit_bytes, seal_bytes) = (*seal_unit_bytes, *seal_bytes);
+                let (size_bytes, whole_bytes) = (*shard_bytes, Some(*object_bytes));
+                let info = ObjectInfo { size_bytes, whole_bytes, seal_unit_bytes, seal_bytes, ..info };
+                changes.set_info(object, &info)?;
             }
             Mutation::SetVersion { version } => {
                 changes.set_info(object, &ObjectInfo { version: *version, ..info })?;
@@ -527,7 +536,7 @@ pub(crate) fn look_at(
             }
             Mutation::Create
             | Mutation::SetVersion { .. }
-            | Mutation::SetShardSize { .. }
+            | Mutation::SetShardOf { .. }
             | Mutation::ResetLog { .. } => {}
             Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
                 changes.omap_value(object, key)?;

@@ -163,10 +163,12 @@ impl Mutation {
                 writer.u32(*pg_num);
                 writer.u8(u8::from(*is_whole));
             }
-            Mutation::SetShardSize { object_bytes, shard_bytes } => {
+            Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes } => {
                 writer.u8(13);
                 writer.u64(*object_bytes);
                 writer.u64(*shard_bytes);
+                writer.u32(*seal_unit_bytes);
+                writer.u16(*seal_bytes);
             }
         }
     }
@@ -202,9 +204,11 @@ impl Mutation {
                     value => return Err(CodecError::Invalid { what: "whether it is whole", value: value.into() }),
                 },
             },
-            13 => Mutation::SetShardSize {
+            13 => Mutation::SetShardOf {
                 object_bytes: reader.u64("object size")?,
                 shard_bytes: reader.u64("shard size")?,
+                seal_unit_bytes: reader.u32("seal unit")?,
+                seal_bytes: reader.u16("seal length")?,
             },
             value => return Err(CodecError::Invalid { what: "mutation", value: u64::from(value) }),
         })

@@ -218,7 +218,7 @@ fn apply(object: &mut MemoryObject, mutation: &Mutation, payload: &mut Bytes) ->
         }
         Mutation::SetVersion { .. }
         | Mutation::ResetLog { .. }
-        | Mutation::SetShardSize { .. }
+        | Mutation::SetShardOf { .. }
         | Mutation::Split { .. } => {
             return Err(invalid("only members send this to each other"));
         }
