@@ -1,0 +1,151 @@
+//! The code: which parity belongs to which data.
+
+use std::sync::Arc;
+
+use crate::field::inverse;
+use crate::matrix::{Matrix, unit_row};
+use crate::portable as kernel;
+
+/// With one data shard, a copy is the better code.
+pub const MIN_DATA_SHARDS: usize = 2;
+/// More data shards than this make small writes and repairs dear, and save little space.
+pub const MAX_DATA_SHARDS: usize = 16;
+/// What a code may lose at most.
+pub const MAX_PARITY_SHARDS: usize = 4;
+
+/// Why a code cannot do what it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CodeError {
+    /// No code has so few or so many data shards.
+    #[error("a code has {MIN_DATA_SHARDS} to {MAX_DATA_SHARDS} data shards, not {0}")]
+    DataShards(usize),
+    /// No code has so few or so many parity shards.
+    #[error("a code has 1 to {MAX_PARITY_SHARDS} parity shards, not {0}")]
+    ParityShards(usize),
+    /// A shard was named that the code does not have.
+    #[error("there is no shard {index} among {shards}")]
+    NoSuchShard {
+        /// The shard that was named.
+        index: usize,
+        /// How many the code has.
+        shards: usize,
+    },
+    /// Too much is lost.
+    #[error("{needed} shards are needed to compute the others, and only {available} are there")]
+    TooFewShards {
+        /// How many different shards are there.
+        available: usize,
+        /// How many must be.
+        needed: usize,
+    },
+}
+
+/// A systematic Reed-Solomon code over GF(2^8) with the polynomial 0x11d: shards 0 to k-1 are the
+/// data, and parity j, shard k+j, is the sum of all data shards, each times a coefficient. That of
+/// data shard i is the inverse of `(k + j) ^ i` (the Cauchy matrix of ISA-L's `gf_gen_cauchy1_matrix`),
+/// so every square part of the matrix has an inverse, and any k shards give all the others. With a
+/// single parity shard all coefficients are 1, so that it is the plain XOR of the data.
+#[derive(Debug, Clone)]
+pub struct Code {
+    /// The coefficients: one row for each parity shard, one column for each data shard.
+    parity: Arc<Matrix>,
+}
+
+impl Code {
+    /// The code of `data_shards` (2 to 16) and `parity_shards` (1 to 4).
+    pub fn new(data_shards: usize, parity_shards: usize) -> Result<Code, CodeError> {
+        if !(MIN_DATA_SHARDS..=MAX_DATA_SHARDS).contains(&data_shards) {
+            return Err(CodeError::DataShards(data_shards));
+        }
+        if !(1..=MAX_PARITY_SHARDS).contains(&parity_shards) {
+            return Err(CodeError::ParityShards(parity_shards));
+        }
+        let coefficient = |parity: usize, data: usize| match parity_shards {
+            1 => 1,
+            _ => inverse(u8::try_from((data_shards + parity) ^ data).expect("shards are few")),
+        };
+        let rows =
+            (0..parity_shards).map(|parity| (0..data_shards).map(|data| coefficient(parity, data)).collect());
+        Ok(Code { parity: Arc::new(Matrix::from_rows(data_shards, rows)) })
+    }
+
+    /// How many shards are data (k).
+    pub fn data_shards(&self) -> usize {
+        self.parity.columns()
+    }
+
+    /// How many shards are parity, and how many may be lost (m).
+    pub fn parity_shards(&self) -> usize {
+        self.parity.rows()
+    }
+
+    /// How many shards there are in all (k + m).
+    pub fn shards(&self) -> usize {
+        self.data_shards() + self.parity_shards()
+    }
+
+    /// Overwrites the parity shards with those of `data`. All shards have one length.
+    pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
+        assert_eq!(data.len(), self.data_shards(), "all data shards are needed");
+        assert_eq!(parity.len(), self.parity_shards(), "all parity shards are made");
+        assert_one_length(data, parity);
+        kernel::combine(&self.parity, data, parity);
+    }
+
+    /// Brings one parity shard (0 to m-1) up to date with a data shard that changed: `delta` is the
+    /// XOR of its old and new content, of any part of it for the same part of the parity.
+    pub fn update(&self, data_index: usize, delta: &[u8], parity_index: usize, parity: &mut [u8]) {
+        assert_eq!(delta.len(), parity.len(), "shards of one length");
+        kernel::accumulate(self.parity.row(parity_index)[data_index], delta, parity);
+    }
+
+    /// Overwrites `output` with the shards `wanted` (0 to k+m-1), computed from any k of those that
+    /// are `available`. All shards have one length.
+    pub fn reconstruct(
+        &self,
+        available: &[(usize, &[u8])],
+        wanted: &[usize],
+        output: &mut [&mut [u8]],
+    ) -> Result<(), CodeError> {
+        assert_eq!(wanted.len(), output.len(), "one output for each shard that is wanted");
+        let named = available.iter().map(|(index, _)| *index).chain(wanted.iter().copied());
+        if let Some(index) = named.into_iter().find(|index| *index >= self.shards()) {
+            return Err(CodeError::NoSuchShard { index, shards: self.shards() });
+        }
+        let sources = self.choose(available)?;
+        let bytes: Vec<&[u8]> = sources.iter().map(|(_, bytes)| *bytes).collect();
+        assert_one_length(&bytes, output);
+
+        let encoding = Matrix::from_rows(self.data_shards(), sources.iter().map(|(index, _)| self.row(*index)));
+        let decoding = encoding.inverse().expect("any k rows of a Cauchy code are independent");
+        let wanted = wanted.iter().map(|index| decoding.times_row(&self.row(*index)));
+        kernel::combine(&Matrix::from_rows(self.data_shards(), wanted), &bytes, output);
+        Ok(())
+    }
+
+    /// The k shards to compute from: data before parity, since it costs less to decode.
+    fn choose<'a>(&self, available: &[(usize, &'a [u8])]) -> Result<Vec<(usize, &'a [u8])>, CodeError> {
+        let mut sources = available.to_vec();
+        sources.sort_by_key(|(index, _)| *index);
+        sources.dedup_by_key(|(index, _)| *index);
+        if sources.len() < self.data_shards() {
+            return Err(CodeError::TooFewShards { available: sources.len(), needed: self.data_shards() });
+        }
+        sources.truncate(self.data_shards());
+        Ok(sources)
+    }
+
+    /// How a shard is made of the data.
+    fn row(&self, index: usize) -> Vec<u8> {
+        match index.checked_sub(self.data_shards()) {
+            Some(parity) => self.parity.row(parity).to_vec(),
+            None => unit_row(self.data_shards(), index),
+        }
+    }
+}
+
+fn assert_one_length(sources: &[&[u8]], outputs: &[&mut [u8]]) {
+    let length = sources[0].len();
+    assert!(sources.iter().all(|source| source.len() == length), "shards of one length");
+    assert!(outputs.iter().all(|output| output.len() == length), "shards of one length");
+}

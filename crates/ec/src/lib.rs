@@ -1,0 +1,29 @@
+//! Erasure coding: m parity shards for k data shards, any k of which give back the others. Pure
+//! functions on byte slices. This room knows a code by its two numbers and a shard by its index; it
+//! does no I/O, and may not know what is in a shard, how an object is cut into shards, who keeps
+//! them, or which of their versions belong together: whoever calls brings shards of one version and
+//! one length.
+//!
+//! What it computes is a format: parity is stored, and must be understood by every later version.
+//! The field and the coefficients are therefore fixed ([`Code`]), the same whichever kernel does the
+//! work, and pinned by known answers in `tests/format.rs`.
+
+mod code;
+mod field;
+mod matrix;
+mod portable;
+
+pub use code::{Code, CodeError, MAX_DATA_SHARDS, MAX_PARITY_SHARDS, MIN_DATA_SHARDS};
+
+/// The name of the kernel that does the work on this processor.
+pub fn backend() -> &'static str {
+    "portable"
+}
+
+/// target ^= source. Both have one length.
+pub fn xor_into(target: &mut [u8], source: &[u8]) {
+    assert_eq!(target.len(), source.len(), "shards of one length");
+    for (target, source) in target.iter_mut().zip(source) {
+        *target ^= source;
+    }
+}
