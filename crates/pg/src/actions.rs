@@ -147,6 +147,17 @@ pub enum Action {
     },
 }
 
+/// What a shard says of the object that it is one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WholeObject {
+    /// Size of the whole object, in bytes.
+    pub object_bytes: u64,
+    /// Version of its last change.
+    pub version: Version,
+    /// Bytes of data per seal and length of a seal, if the object has seals.
+    pub seal_shape: Option<(u32, u16)>,
+}
+
 /// Why a read from the store failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadFailure {

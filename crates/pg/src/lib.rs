@@ -8,6 +8,7 @@
 
 mod actions;
 mod client_requests;
+mod coded;
 mod conflicts;
 mod copies;
 mod group;
@@ -22,7 +23,7 @@ mod scrub;
 mod scrub_verdict;
 mod split;
 
-pub use actions::{Action, ClientId, Lookup, ObjectParts, ObjectView, ReadFailure, Token};
+pub use actions::{Action, ClientId, Lookup, ObjectParts, ObjectView, ReadFailure, Token, WholeObject};
 pub use group::{CodeShape, EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, PoolPolicy};
 pub use leases::{LEASE_RENEWAL_MS, Leases};
 pub use scrub::ScrubReport;
