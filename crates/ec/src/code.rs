@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::field::inverse;
+use crate::kernel::Work;
 use crate::matrix::{Matrix, unit_row};
-use crate::portable as kernel;
 
 /// With one data shard, a copy is the better code.
 pub const MIN_DATA_SHARDS: usize = 2;
@@ -88,15 +88,14 @@ impl Code {
     pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
         assert_eq!(data.len(), self.data_shards(), "all data shards are needed");
         assert_eq!(parity.len(), self.parity_shards(), "all parity shards are made");
-        assert_one_length(data, parity);
-        kernel::combine(&self.parity, data, parity);
+        Work { coefficients: self.parity.cells(), sources: data, outputs: parity, add: false }.run();
     }
 
     /// Brings one parity shard (0 to m-1) up to date with a data shard that changed: `delta` is the
     /// XOR of its old and new content, of any part of it for the same part of the parity.
     pub fn update(&self, data_index: usize, delta: &[u8], parity_index: usize, parity: &mut [u8]) {
-        assert_eq!(delta.len(), parity.len(), "shards of one length");
-        kernel::accumulate(self.parity.row(parity_index)[data_index], delta, parity);
+        let coefficient = self.parity.row(parity_index)[data_index];
+        Work { coefficients: &[coefficient], sources: &[delta], outputs: &mut [parity], add: true }.run();
     }
 
     /// Overwrites `output` with the shards `wanted` (0 to k+m-1), computed from any k of those that
@@ -114,12 +113,11 @@ impl Code {
         }
         let sources = self.choose(available)?;
         let bytes: Vec<&[u8]> = sources.iter().map(|(_, bytes)| *bytes).collect();
-        assert_one_length(&bytes, output);
-
         let encoding = Matrix::from_rows(self.data_shards(), sources.iter().map(|(index, _)| self.row(*index)));
         let decoding = encoding.inverse().expect("any k rows of a Cauchy code are independent");
         let wanted = wanted.iter().map(|index| decoding.times_row(&self.row(*index)));
-        kernel::combine(&Matrix::from_rows(self.data_shards(), wanted), &bytes, output);
+        let wanted = Matrix::from_rows(self.data_shards(), wanted);
+        Work { coefficients: wanted.cells(), sources: &bytes, outputs: output, add: false }.run();
         Ok(())
     }
 
@@ -142,10 +140,4 @@ impl Code {
             None => unit_row(self.data_shards(), index),
         }
     }
-}
-
-fn assert_one_length(sources: &[&[u8]], outputs: &[&mut [u8]]) {
-    let length = sources[0].len();
-    assert!(sources.iter().all(|source| source.len() == length), "shards of one length");
-    assert!(outputs.iter().all(|output| output.len() == length), "shards of one length");
 }

@@ -10,14 +10,17 @@
 
 mod code;
 mod field;
+mod kernel;
 mod matrix;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod shuffle;
 
 pub use code::{Code, CodeError, MAX_DATA_SHARDS, MAX_PARITY_SHARDS, MIN_DATA_SHARDS};
 
 /// The name of the kernel that does the work on this processor.
 pub fn backend() -> &'static str {
-    "portable"
+    kernel::best().name()
 }
 
 /// target ^= source. Both have one length.

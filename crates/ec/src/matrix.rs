@@ -31,6 +31,11 @@ impl Matrix {
         self.columns
     }
 
+    /// Row by row.
+    pub(crate) fn cells(&self) -> &[u8] {
+        &self.cells
+    }
+
     pub(crate) fn row(&self, row: usize) -> &[u8] {
         &self.cells[row * self.columns..][..self.columns]
     }

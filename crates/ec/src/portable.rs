@@ -1,4 +1,4 @@
-//! The kernel in plain Rust, for every processor: the reference that other kernels must equal.
+//! The kernel in plain Rust, for every processor: the reference that the others must equal.
 //!
 //! A sum of products is taken bit by bit of the coefficients, highest first (Horner): double what
 //! there is, then add the sources whose coefficient has the bit. Doubling and adding are a few
@@ -6,39 +6,26 @@
 //! seven doublings are shared by all sources.
 
 use crate::field::REDUCTION;
-use crate::matrix::Matrix;
+use crate::kernel::Work;
 
 /// As much as stays in the vector registers of the smallest processor that matters (8 of SSE2's 16).
 const BLOCK_BYTES: usize = 128;
 
 type Block = [u8; BLOCK_BYTES];
 
-/// outputs = matrix * sources: one row for each output, one column for each source, all of one length.
-pub(crate) fn combine(matrix: &Matrix, sources: &[&[u8]], outputs: &mut [&mut [u8]]) {
-    let length = sources.first().map_or(0, |source| source.len());
-    for at in (0..length).step_by(BLOCK_BYTES) {
-        for (row, output) in outputs.iter_mut().enumerate() {
-            let coefficients = matrix.row(row);
-            match output[at..].first_chunk_mut() {
-                Some(block) => *block = sum_of_products(coefficients, |source| whole(sources[source], at)),
-                None => {
-                    let block = sum_of_products(coefficients, |source| padded(sources[source], at));
-                    output[at..].copy_from_slice(&block[..length - at]);
-                }
-            }
-        }
-    }
-}
-
-/// target ^= coefficient * source.
-pub(crate) fn accumulate(coefficient: u8, source: &[u8], target: &mut [u8]) {
-    let length = source.len();
-    for at in (0..length).step_by(BLOCK_BYTES) {
-        match target[at..].first_chunk_mut() {
-            Some(block) => add(block, &sum_of_products(&[coefficient], |_| whole(source, at))),
-            None => {
-                let product = sum_of_products(&[coefficient], |_| padded(source, at));
-                target[at..].iter_mut().zip(product).for_each(|(target, product)| *target ^= product);
+/// Does `work`, but for the first `start` bytes of every shard.
+pub(crate) fn run(work: &mut Work<'_, '_>, start: usize) {
+    let Work { coefficients, sources, outputs, add } = work;
+    let length = sources[0].len();
+    for at in (start..length).step_by(BLOCK_BYTES) {
+        for (coefficients, output) in coefficients.chunks_exact(sources.len()).zip(outputs.iter_mut()) {
+            let output = &mut output[at..];
+            if let Some(block) = output.first_chunk_mut::<BLOCK_BYTES>() {
+                let sum = sum_of_products(coefficients, |source| whole(sources[source], at));
+                put(block, &sum, *add);
+            } else {
+                let sum = sum_of_products(coefficients, |source| padded(sources[source], at));
+                put(output, &sum[..length - at], *add);
             }
         }
     }
@@ -53,7 +40,7 @@ fn sum_of_products(coefficients: &[u8], source: impl Fn(usize) -> Block) -> Bloc
         double(&mut sum);
         for (index, coefficient) in coefficients.iter().enumerate() {
             if coefficient >> bit & 1 == 1 {
-                add(&mut sum, &source(index));
+                put(&mut sum, &source(index), true);
             }
         }
     }
@@ -70,9 +57,11 @@ fn double(block: &mut Block) {
 }
 
 #[inline(always)]
-fn add(target: &mut Block, source: &Block) {
-    for (target, source) in target.iter_mut().zip(source) {
-        *target ^= source;
+fn put(target: &mut [u8], source: &[u8], add: bool) {
+    if add {
+        target.iter_mut().zip(source).for_each(|(target, source)| *target ^= source);
+    } else {
+        target.copy_from_slice(source);
     }
 }
 
