@@ -46,7 +46,7 @@ fn every_code() -> impl Iterator<Item = Code> {
 #[test]
 fn every_loss_that_a_code_allows_is_made_good() {
     for code in every_code() {
-        let shards = all_shards(&code, &some_data(code.data_shards(), 37));
+        let shards = all_shards(&code, &some_data(code.data_shards(), 133));
         for lost in 0..1_u32 << code.shards() {
             if lost.count_ones() as usize <= code.parity_shards() {
                 assert_reconstructs(&code, &shards, |index| lost >> index & 1 == 1);
