@@ -51,12 +51,12 @@ pub(crate) enum Kernel {
 impl Kernel {
     /// The kernels that run on this processor, the fastest last.
     fn all() -> Vec<Kernel> {
-        let mut kernels = vec![Kernel::Portable];
+        let kernels = vec![Kernel::Portable];
         #[cfg(target_arch = "x86_64")]
-        {
-            kernels.extend(V3::try_new().map(Kernel::Avx2));
-            kernels.extend(V4::try_new().map(Kernel::Avx512));
-        }
+        let kernels = {
+            let vectors = [V3::try_new().map(Kernel::Avx2), V4::try_new().map(Kernel::Avx512)];
+            kernels.into_iter().chain(vectors.into_iter().flatten()).collect()
+        };
         kernels
     }
 
