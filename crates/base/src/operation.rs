@@ -12,6 +12,8 @@ use crate::ids::{ObjectName, PgId, RequestId, Version};
 /// The name of a placement group's own object. It holds what must survive with the group as omap
 /// entries: the promised epoch and the image fences. Clients may only set fences in it.
 pub const PG_META_OBJECT: &str = "@pg";
+/// Prefix of the names under which an OSD keeps shards as they were before a write.
+pub const KEPT_OBJECT_PREFIX: &str = "@kept/";
 /// Prefix of fence keys in the group's own object; the rest of the key is the fence's name.
 pub const FENCE_KEY_PREFIX: &[u8] = b"fence/";
 

@@ -100,7 +100,8 @@ impl Osd {
         // A new group looks at what its own object says.
         let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
         let has_key = |key: &[u8]| Condition::OmapExists { key: bytes::Bytes::copy_from_slice(key) };
-        let conditions = vec![has_key(atoll_pg::EPOCH_KEY), has_key(atoll_pg::INCOMPLETE_KEY)];
+        let conditions =
+            vec![has_key(atoll_pg::EPOCH_KEY), has_key(atoll_pg::INCOMPLETE_KEY), has_key(atoll_pg::SHARD_KEY)];
         if !self.store.is_write_loaded(pg, &own, &conditions, &[]) {
             let wish = Wish::Write { pg, object: own, conditions, mutations: Vec::new() };
             let load = self.store.load(wish);

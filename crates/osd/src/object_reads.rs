@@ -24,17 +24,11 @@ impl Osd {
             Ok(Some(outcome)) => Ok((outcome, Bytes::new())),
             Err(error) => Err(ReadFailure::Refused(Refusal::Corrupt { detail: error.to_string() })),
         };
-        if let Some(group) = self.pgs.get_mut(&pg) {
-            group.read_done(token, answer);
-            self.dirty.insert(pg);
-        }
+        self.with_group(pg, |group, view| group.read_done(token, answer, view));
     }
 
     pub(crate) fn object_read_done(&mut self, pg: PgId, token: Token, result: Result<ReadData, ReadError>) {
-        if let Some(group) = self.pgs.get_mut(&pg) {
-            group.read_done(token, answer(result));
-            self.dirty.insert(pg);
-        }
+        self.with_group(pg, |group, view| group.read_done(token, answer(result), view));
     }
 
     /// What can be said from metadata alone, which the group has asked to have loaded.
@@ -42,7 +36,10 @@ impl Osd {
         let Some(info) = self.store.object(key)? else { return Ok(None) };
         Ok(Some(match request {
             ReadRequest::Data { .. } => unreachable!("data is read through the store"),
-            ReadRequest::Stat => ReadOutcome::Stat { object_bytes: info.size_bytes, version: info.version },
+            ReadRequest::Stat => ReadOutcome::Stat {
+                object_bytes: info.whole_bytes.unwrap_or(info.size_bytes),
+                version: info.version,
+            },
             ReadRequest::OmapGet { key: omap_key } => {
                 ReadOutcome::OmapValue(self.store.omap_value(key, omap_key)?)
             }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use atoll_base::limits::OBJECTS_LISTED_MAX;
-use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{ObjectName, PgId, Transaction, Version};
 use atoll_pg::{Action, ClientId, Lookup, Pg, Token};
 use atoll_store::{LoadId, ObjectKey, StoreError, StoreEvent, Wish};
@@ -156,6 +155,7 @@ impl Osd {
                     let _ = self.control.requests.send(request);
                 }
             }
+            Action::ForgetUndo { through } => self.store.forget_undo(pg, through),
             Action::Warn { text } => tracing::warn!("{text}"),
         }
     }
@@ -239,7 +239,7 @@ impl Osd {
             }
         };
         let last = list.objects.last().map(|(name, _)| name.clone());
-        list.objects.retain(|(name, _)| name.as_str() != PG_META_OBJECT);
+        list.objects.retain(|(name, _)| !atoll_pg::is_hidden(name));
         if more && list.objects.is_empty() {
             // Only the group's own object was among them.
             list.after = last;

@@ -11,7 +11,7 @@ use atoll_base::records::{ClusterFlag, PgScrubRecord, RECORD_FORMAT};
 use atoll_base::{ObjectName, PgId, PoolId, crc32c};
 use atoll_pg::{PgState, ScrubReport, Token};
 use atoll_store::{ObjectKey, ScrubError, ScrubResult};
-use atoll_wire::ScrubFinding;
+use atoll_wire::{ScrubFinding, ShardOf};
 
 use crate::control::ControlRequest;
 use crate::daemon::Osd;
@@ -176,6 +176,10 @@ impl Osd {
                 size_bytes: found.size_bytes,
                 digest: found.digest,
                 bad_block_count: found.bad_blocks.len() as u32,
+                shard_of: found.whole_bytes.map(|object_bytes| {
+                    let (seal_unit_bytes, seal_bytes) = found.seal_shape.unwrap_or_default();
+                    ShardOf { object_bytes, seal_unit_bytes, seal_bytes }
+                }),
             },
             Err(ScrubError::NoSuchObject) => ScrubFinding::Absent,
             Err(ScrubError::DamagedMetadata { detail }) => {

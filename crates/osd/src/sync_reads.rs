@@ -3,7 +3,7 @@
 
 use atoll_base::limits::{OBJECT_BYTES_MAX, OPERATIONS_MAX};
 use atoll_base::{BLOCK_BYTES, Mutation, Seals, Touched, Transaction};
-use atoll_pg::{ObjectParts, Pg};
+use atoll_pg::ObjectParts;
 use atoll_store::{ObjectKey, ReadData, ReadError, Store, StoreError, Wish};
 use bytes::Bytes;
 
@@ -33,8 +33,8 @@ impl Osd {
             match step {
                 RecoveryStep::Read(wanted) => self.start_sync_read(wanted),
                 RecoveryStep::Next(pg) => {
-                    let has_begun = self.pgs.get_mut(&pg).is_some_and(Pg::copy_next);
-                    self.dirty.insert(pg);
+                    let mut has_begun = false;
+                    self.with_group(pg, |group, view| has_begun = group.copy_next(view));
                     if !has_begun {
                         self.recovery.declined();
                     }

@@ -6,7 +6,7 @@ use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{
     Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Transaction, Version,
 };
-use atoll_pg::{Leases, ObjectView, Token};
+use atoll_pg::{Leases, ObjectView, Token, WholeObject};
 use atoll_store::{ObjectKey, Store, StoreError};
 use bytes::Bytes;
 
@@ -32,6 +32,12 @@ fn key(pg: PgId, object: &ObjectName) -> ObjectKey {
 impl ObjectView for StoreView<'_> {
     fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool {
         self.store.object(&key(pg, object)).expect(LOADED).is_some()
+    }
+
+    fn whole_object(&self, pg: PgId, object: &ObjectName) -> Option<WholeObject> {
+        let info = self.store.object(&key(pg, object)).expect(LOADED)?;
+        let object_bytes = info.whole_bytes.unwrap_or(info.size_bytes);
+        Some(WholeObject { object_bytes, version: info.version, seal_shape: info.seal_shape() })
     }
 
     fn omap_value(&self, pg: PgId, object: &ObjectName, omap_key: &[u8]) -> Option<Bytes> {

@@ -140,6 +140,11 @@ pub enum Action {
         /// A group that comes into being with it, and its first record: both or neither.
         split_off: Option<(PgId, PgRecord)>,
     },
+    /// Nobody will take back what is no newer: the log need not say any more how.
+    ForgetUndo {
+        /// The newest such write.
+        through: Version,
+    },
     /// Tell the operator.
     Warn {
         /// What is wrong and what follows from it.
@@ -197,6 +202,9 @@ pub trait ObjectView {
 
     /// Whether the object exists.
     fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool;
+
+    /// In an erasure-coded group, the whole object that an object is a shard of, if it exists.
+    fn whole_object(&self, pg: PgId, object: &ObjectName) -> Option<WholeObject>;
 
     /// Value of an omap entry.
     fn omap_value(&self, pg: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes>;

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 
 use atoll_base::limits::{PAYLOAD_BYTES_MAX, PG_IN_FLIGHT_MAX};
-use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
+use atoll_base::operation::{FENCE_KEY_PREFIX, KEPT_OBJECT_PREFIX, PG_META_OBJECT};
 use atoll_base::{
     BLOCK_BYTES, Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal,
-    RequestId, Touched, Transaction, Version, WriteRequest,
+    RequestId, Touched, Transaction, Undo, Version, WriteRequest,
 };
 use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, Lookup, ObjectView, ReadAnswer, ReadFailure, Token};
+use crate::coded::ClientRead;
 use crate::copies::CopyRead;
 use crate::group::{InFlight, Pg, PgState, ReadPurpose, Submission, meta_object};
 use crate::retries::Known;
@@ -53,7 +54,7 @@ impl WaitingRequest {
 }
 
 /// What became of an attempt to start a request.
-enum Attempt {
+pub(crate) enum Attempt {
     Done,
     MustWait(Box<WaitingRequest>),
 }
@@ -129,6 +130,9 @@ impl Pg {
             waiting.client = client;
             return true;
         }
+        if self.take_over_operation(client, id) {
+            return true;
+        }
         self.state == PgState::Active && self.answer_known(client, id)
     }
 
@@ -154,6 +158,11 @@ impl Pg {
     }
 
     fn check_place(&self, object: &ObjectName) -> Result<(), Refusal> {
+        if object.as_str().starts_with(KEPT_OBJECT_PREFIX) {
+            return Err(Refusal::Invalid {
+                detail: format!("names that begin with '{KEPT_OBJECT_PREFIX}' are the OSDs' own"),
+            });
+        }
         if self.has_place_for(object, self.pg_num()) {
             return Ok(());
         }
@@ -279,8 +288,13 @@ impl Pg {
         }
         match request.what {
             Waiting::Read(ref read) => {
-                let mut in_flight = self.in_flight.iter();
-                if in_flight.any(|write| write.shows_in(&request.object, read)) || !self.holds_leases(view) {
+                let must_wait = match *read {
+                    ReadRequest::Data { offset, length } if self.is_coded(&request.object) => {
+                        self.is_read_locked(&request.object, offset, length)
+                    }
+                    _ => self.in_flight.iter().any(|write| write.shows_in(&request.object, read)),
+                };
+                if must_wait || !self.holds_leases(view) {
                     return Attempt::MustWait(Box::new(request));
                 }
                 if self.is_mending(&request.object) {
@@ -290,10 +304,15 @@ impl Pg {
                     let lookup = Lookup::Read { object: request.object.clone(), request: read.clone() };
                     return self.load(request, lookup);
                 }
-                let token = self.token();
                 let WaitingRequest { client, sequence, object, what: Waiting::Read(read), .. } = request else {
                     unreachable!("matched above");
                 };
+                if let (true, ReadRequest::Data { offset, length }) = (self.is_coded(&object), &read) {
+                    let (offset, length) = (*offset, *length);
+                    self.start_coded_read(object, ClientRead { client, sequence, offset, length }, view);
+                    return Attempt::Done;
+                }
+                let token = self.token();
                 let purpose =
                     ReadPurpose::Client { client, sequence, object: object.clone(), request: read.clone() };
                 self.reads.insert(token, purpose);
@@ -322,17 +341,22 @@ impl Pg {
         }
     }
 
-    fn start_write(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
-        let is_held_up = self.in_flight.len() >= PG_IN_FLIGHT_MAX
+    /// Whether no write of an object can get its place in the history now.
+    pub(crate) fn is_write_held_up(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
+        self.state != PgState::Active
+            || self.in_flight.len() >= PG_IN_FLIGHT_MAX
             || !self.view_is_current()
             || self.history_broken.is_some()
             || !view.has_room(self.id)
             || self.is_splitting
             // A fence would not be in the group that was split off.
-            || request.object.as_str() == PG_META_OBJECT && self.pg_num_here(view) > self.pg_num()
-            || self.learners.are_copying(&request.object)
-            || self.scrub_holds_write(&request.object, view);
-        if is_held_up {
+            || object.as_str() == PG_META_OBJECT && self.pg_num_here(view) > self.pg_num()
+            || self.learners.are_copying(object)
+            || self.scrub_holds_write(object, view)
+    }
+
+    fn start_write(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+        if self.is_write_held_up(&request.object, view) {
             return Attempt::MustWait(Box::new(request));
         }
         let Waiting::Write(_, write) = &request.what else { unreachable!("only writes come here") };
@@ -342,32 +366,65 @@ impl Pg {
         if clones {
             return Attempt::MustWait(Box::new(request));
         }
-        if !view.is_write_loaded(self.id, &request.object, &write.conditions, &write.mutations) {
+        let looks_at = self.mutations_looked_at(write);
+        if !view.is_write_loaded(self.id, &request.object, &write.conditions, looks_at) {
             let lookup = Lookup::Write {
                 object: request.object.clone(),
                 conditions: write.conditions.clone(),
-                mutations: write.mutations.clone(),
+                mutations: looks_at.to_vec(),
             };
             return self.load(request, lookup);
         }
-        let WaitingRequest { client, sequence, object, what: Waiting::Write(id, write), .. } = request else {
+        let WaitingRequest { client, object, what: Waiting::Write(id, write), .. } = request else {
             unreachable!("looked at above");
         };
+        if self.is_coded(&object) {
+            return match self.failed_condition(&write, view) {
+                Some(refusal) => self.refuse_write((client, id), write, refusal, view),
+                None => self.start_coded_write((client, id), write, view),
+            };
+        }
         let refusal = self.failed_condition(&write, view).or_else(|| {
             let (members, payload_bytes) = (&self.record.members, write.payload.len());
             view.check_write(self.id, members, &object, &write.mutations, payload_bytes).err()
         });
         if let Some(refusal) = refusal {
-            let sources = write.mutations.iter().filter_map(Mutation::clone_source).cloned().collect();
-            let refuse = Waiting::Refuse(id, refusal, sources);
-            return self.start(WaitingRequest::new(client, sequence, object, refuse), view);
+            return self.refuse_write((client, id), write, refusal, view);
         }
         let creates = !view.object_exists(self.id, &object);
-        self.order(Some((client, id)), write, creates);
+        let undo = self.undo_of_own_change(&write, view);
+        self.order(Some((client, id)), write, creates, undo);
         Attempt::Done
     }
 
-    fn failed_condition(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<Refusal> {
+    /// Refuses a write that has not begun, when all that the refusal rests on is committed.
+    pub(crate) fn refuse_write(
+        &mut self,
+        (client, id): (ClientId, RequestId),
+        write: WriteRequest,
+        refusal: Refusal,
+        view: &impl ObjectView,
+    ) -> Attempt {
+        let sources = write.mutations.iter().filter_map(Mutation::clone_source).cloned().collect();
+        let refuse = Waiting::Refuse(id, refusal, sources);
+        self.start(WaitingRequest::new(client, id.sequence, write.object, refuse), view)
+    }
+
+    /// Of a write's mutations, those that look at more than the object as a whole. What is written to
+    /// shards is elsewhere in them than in the object; the store loads it when it takes the write.
+    fn mutations_looked_at<'a>(&self, write: &'a WriteRequest) -> &'a [Mutation] {
+        match &write.mutations[..] {
+            [Mutation::CloneFrom { .. }] => &write.mutations,
+            _ if self.is_coded(&write.object) => &[],
+            _ => &write.mutations,
+        }
+    }
+
+    pub(crate) fn is_coded_write_loaded(&self, write: &WriteRequest, view: &impl ObjectView) -> bool {
+        view.is_write_loaded(self.id, &write.object, &write.conditions, self.mutations_looked_at(write))
+    }
+
+    pub(crate) fn failed_condition(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<Refusal> {
         let exists = || view.object_exists(self.id, &write.object);
         let value = |key: &Bytes| view.omap_value(self.id, &write.object, key);
         for (index, condition) in write.conditions.iter().enumerate() {
@@ -400,12 +457,17 @@ impl Pg {
     }
 
     /// Gives a write its place in the history and has every member make it durable.
-    pub(crate) fn order(&mut self, asker: Option<(ClientId, RequestId)>, write: WriteRequest, creates: bool) {
+    pub(crate) fn order(
+        &mut self,
+        asker: Option<(ClientId, RequestId)>,
+        write: WriteRequest,
+        creates: bool,
+        undo: Option<Undo>,
+    ) {
         let version = Version { epoch: self.record.epoch, sequence: self.last_sequence + 1 };
         let touched = Touched::by(&write.mutations);
         let request = asker.map(|(_, request)| request);
-        let entry =
-            LogEntry { version, request, object: write.object.clone(), touched: touched.clone(), undo: None };
+        let entry = LogEntry { version, request, object: write.object.clone(), touched: touched.clone(), undo };
         let transaction = Transaction {
             pg: self.id,
             object: write.object.clone(),
@@ -422,13 +484,21 @@ impl Pg {
             };
             self.send(member, message);
         }
-        self.replicate_to_learners(&transaction);
+        self.replicate_to_learners(|_| transaction.clone());
         self.scrub_sees_write(&write.object);
         if let Some(request) = request {
             self.retries.record(request, Ok(()), version);
         }
         let missing = self.record.members.iter().copied().collect();
-        self.in_flight.push_back(InFlight { version, object: write.object, touched, creates, asker, missing });
+        self.in_flight.push_back(InFlight {
+            version,
+            object: write.object,
+            touched,
+            creates,
+            asker,
+            missing,
+            span: None,
+        });
         self.submit(Submission::Write { version }, transaction);
     }
 
@@ -454,6 +524,8 @@ impl Pg {
             any_done = true;
         }
         if any_done {
+            let committed = self.newest_committed();
+            self.forget_undo(committed);
             self.start_waiting(view);
         }
         if self.is_splitting && self.in_flight.is_empty() {
@@ -497,8 +569,15 @@ impl Pg {
     }
 
     /// The store has answered a read.
-    pub fn read_done(&mut self, token: Token, answer: ReadAnswer) {
+    pub fn read_done(&mut self, token: Token, answer: ReadAnswer, view: &impl ObjectView) {
         match self.reads.remove(&token).expect("answers belong to reads") {
+            ReadPurpose::Shard { tag } => {
+                let answer = answer.map_err(|failure| match failure {
+                    ReadFailure::Refused(refusal) => refusal,
+                    ReadFailure::Corrupt { blocks } => Refusal::Corrupt { detail: format!("blocks {blocks:?}") },
+                });
+                self.shard_read(tag, answer, view);
+            }
             ReadPurpose::Client { client, sequence, object, request } => match (answer, request) {
                 (Ok((outcome, payload)), _) => self.reply_read(client, sequence, Ok(outcome), payload),
                 (Err(ReadFailure::Refused(refusal)), _) => {

@@ -84,6 +84,11 @@ impl Pg {
         payload: Bytes,
         view: &impl ObjectView,
     ) {
+        if epoch == self.record.epoch
+            && self.shard_read(tag, result.clone().map(|outcome| (outcome, payload.clone())), view)
+        {
+            return;
+        }
         // Tags start anew with the process; an epoch does not come back.
         if self.copy_reads.get(&tag).is_none_or(|read| read.epoch != epoch) {
             return;

@@ -12,9 +12,10 @@ use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, ObjectView, Token};
 use crate::client_requests::WaitingRequest;
+use crate::coded::{Coded, Span};
 use crate::conflicts::read_sees;
 use crate::copies::CopyRead;
-use crate::learners::Learners;
+use crate::learners::{Answer, Learners};
 use crate::membership::Membership;
 use crate::peering::Peering;
 use crate::promises::Promises;
@@ -77,6 +78,8 @@ pub(crate) struct InFlight {
     pub asker: Option<(ClientId, RequestId)>,
     /// Members, this one included, that have not acknowledged yet.
     pub missing: BTreeSet<OsdId>,
+    /// In an erasure-coded group, where in the shards it writes.
+    pub span: Option<Span>,
 }
 
 impl InFlight {
@@ -102,6 +105,12 @@ pub(crate) enum Submission {
     Mend { tag: u64, is_last: bool },
     /// An object removed from a copy that nobody needs.
     Purge,
+    /// A clone made before a write, or removed when nobody will take the write back.
+    Keep,
+    /// A write taken back.
+    RollBack,
+    /// All of them: the history ends before them.
+    RolledBack,
 }
 
 /// Why something was read from the store.
@@ -111,6 +120,10 @@ pub(crate) enum ReadPurpose {
         sequence: u64,
         object: ObjectName,
         request: ReadRequest,
+    },
+    /// For something under way at this primary.
+    Shard {
+        tag: u64,
     },
     /// For a primary whose own copy is damaged.
     Copy {
@@ -148,6 +161,8 @@ pub struct Pg {
     pub(crate) scrubs_for_primary: BTreeMap<Token, (OsdId, Epoch, u64)>,
     pub(crate) wanted_by: BTreeMap<Token, (OsdId, Epoch, u64)>,
     pub(crate) scrub: Option<Scrub>,
+    /// What only an erasure-coded group has.
+    pub(crate) coded: Option<Coded>,
     /// The epoch since which no other OSD has led the group, as long as this one does.
     pub(crate) led_since: Epoch,
     /// The group is to be split, so that no write begins.
@@ -210,6 +225,7 @@ impl Pg {
             scrubs_for_primary: BTreeMap::new(),
             wanted_by: BTreeMap::new(),
             scrub: None,
+            coded: policy.shape.map(|shape| Coded::new(shape, kept_clones(id, view))),
             led_since: Epoch::default(),
             is_splitting: false,
             last_sequence: view.head(id).sequence,
@@ -272,7 +288,9 @@ impl Pg {
     /// Starts what waited for earlier submissions to show in the view.
     pub fn proceed(&mut self, view: &impl ObjectView) {
         assert!(self.actions.is_empty(), "the shell takes all actions first");
+        self.go_on_with_roll_back(view);
         self.start_learning(view);
+        self.order_ready(view);
         self.start_waiting(view);
         self.go_on_with_scrub(view);
     }
@@ -311,10 +329,12 @@ impl Pg {
 
     pub(crate) fn submit(&mut self, purpose: Submission, transaction: Transaction) {
         let token = self.token();
-        for mutation in &transaction.mutations {
-            if let Mutation::ResetLog { head } = mutation {
-                self.last_sequence = head.sequence;
-            }
+        let reset = transaction.mutations.iter().find_map(|mutation| match mutation {
+            Mutation::ResetLog { head } => Some(*head),
+            _ => None,
+        });
+        if let Some(head) = reset {
+            self.last_sequence = head.sequence;
         }
         if let Some(entry) = transaction.log.last() {
             self.last_sequence = entry.version.sequence;
@@ -322,6 +342,9 @@ impl Pg {
         self.submissions.insert(token, purpose);
         self.submissions_not_taken += 1;
         self.actions.push_back(Action::Submit { token, transaction });
+        if let Some(head) = reset {
+            self.forget_kept_after(head);
+        }
     }
 
     /// A change of the group's own object.
@@ -408,6 +431,7 @@ impl Pg {
             None => {}
         }
         self.answer_when_released(view);
+        self.tell_committed();
         self.go_on_with_learners(view);
         self.advance(view);
         self.refuse_after_long_waiting(view);
@@ -427,17 +451,26 @@ impl Pg {
     /// A message from another OSD.
     pub fn message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
         match message {
-            Message::Replicate { epoch, transaction, .. } => self.replicate(from, epoch, transaction),
+            Message::Replicate { epoch, transaction, committed } => {
+                self.replicate(from, epoch, transaction, committed);
+            }
             Message::ReplicateAck { epoch, version, .. } => {
                 if epoch == self.record.epoch && self.is_primary() {
                     self.acknowledged(from, version, view);
                 }
             }
-            Message::PeerQuery { epoch, active_epoch, active_members, wants_log, .. } => {
+            Message::RollBack { epoch, head, .. } => self.asked_to_roll_back(epoch, head, view),
+            Message::Committed { epoch, version, .. } => {
+                if epoch == self.promises.epoch {
+                    self.forget_undo(version);
+                }
+            }
+            Message::PeerQuery { epoch, active_epoch, active_members, wants_log, shard, .. } => {
+                self.promises.wants_shard = shard;
                 self.asked(from, epoch, (active_epoch, &active_members), wants_log, view);
             }
-            Message::PeerInfo { epoch, head, is_complete, log, .. } => {
-                self.peer_info(from, epoch, head, is_complete, log, view);
+            Message::PeerInfo { epoch, head, is_complete, log, shard, .. } => {
+                self.peer_info(from, epoch, Answer { head, is_complete, log, shard }, view);
             }
             Message::Fenced { epoch, .. } => self.fenced(from, epoch),
             Message::FencedAck { epoch, .. } => self.released(from, epoch, view),
@@ -466,7 +499,7 @@ impl Pg {
                 }
             }
             Message::ObjectsReply { epoch, tag, objects, more, .. } => {
-                self.learner_listed(from, epoch, tag, objects, more);
+                self.learner_listed(from, epoch, tag, objects, more, view);
             }
             Message::CopyRead { epoch, tag, object, offset, length, .. } => {
                 // Under any epoch: the primary checks what it gets, and every read has an answer.
@@ -476,7 +509,6 @@ impl Pg {
             Message::CopyReply { epoch, tag, result, payload, .. } => {
                 self.copy_reply(epoch, tag, result, payload, view);
             }
-            Message::RollBack { .. } | Message::Committed { .. } => {}
             Message::Read { .. }
             | Message::Write { .. }
             | Message::ReadReply { .. }
@@ -486,13 +518,14 @@ impl Pg {
         }
     }
 
-    fn replicate(&mut self, from: OsdId, epoch: Epoch, transaction: Transaction) {
+    fn replicate(&mut self, from: OsdId, epoch: Epoch, transaction: Transaction, committed: Version) {
         let [entry] = &transaction.log[..] else { return };
         let version = entry.version;
         // A gap means that messages were lost with a connection; the next peering closes it.
         let follows = version.sequence == self.last_sequence + 1 && self.history_broken.is_none();
         if epoch == self.promises.epoch && follows {
-            self.submit(Submission::Replica { primary: from, epoch, version }, transaction);
+            self.submit_undoable(Submission::Replica { primary: from, epoch, version }, transaction);
+            self.forget_undo(committed);
         }
     }
 
@@ -512,7 +545,8 @@ impl Pg {
                 }
             }
             Submission::Mend { tag, is_last: true } => self.mended(tag, view),
-            Submission::Repair | Submission::Mend { .. } => {}
+            Submission::Repair | Submission::Mend { .. } | Submission::Keep | Submission::RollBack => {}
+            Submission::RolledBack => self.rolled_back(view),
             Submission::Purge => self.removed(view),
         }
     }
@@ -527,6 +561,14 @@ impl Pg {
             Submission::Repair => {
                 let text = format!("{} could not repair a damaged block: {cause}", self.me);
                 return self.warn(text);
+            }
+            Submission::Keep => {
+                let text = format!("{} could not keep what a write replaces: {cause}", self.me);
+                return self.warn(text);
+            }
+            Submission::RollBack | Submission::RolledBack => {
+                self.warn(format!("{} could not take a write back ({cause}); it must be filled", self.me));
+                return self.note_incomplete_here(view);
             }
             Submission::Mend { .. } => return self.mend_failed(cause, view),
             Submission::Purge => return self.removed(view),
@@ -579,6 +621,7 @@ impl Pg {
         self.learners.clear();
         self.scrub = None;
         self.is_splitting = false;
+        self.abandon_operations();
     }
 
     /// Has the group compare histories anew under a new epoch.
@@ -586,4 +629,10 @@ impl Pg {
         self.stop_serving();
         self.membership.proposed = None;
     }
+}
+
+/// The clones that are kept for writes which may have to be taken back.
+fn kept_clones(id: PgId, view: &impl ObjectView) -> VecDeque<(Version, ObjectName)> {
+    let log = view.log(id).into_iter();
+    log.filter_map(|entry| Some((entry.version, entry.undo?.kept_object()?.clone()))).collect()
 }

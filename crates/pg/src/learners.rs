@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::actions::{Action, ObjectView, Token};
 use crate::group::{EPOCH_KEY, Pg, meta_object};
-use crate::promises::incomplete;
+use crate::promises::{incomplete, set_shard};
 use crate::split::{is_split, split_whole};
 
 /// Bytes of log entries per message. One entry more may begin below this, and the largest entry
@@ -62,6 +62,10 @@ struct Learner {
     tag: u64,
     /// Of how many groups this is one, for the learner.
     pg_num: u32,
+    /// The shard that it is filled with, in an erasure-coded group.
+    shard: Option<u8>,
+    /// Its objects are of another shard, whatever their versions.
+    is_of_other_shard: bool,
     listing: Listing,
     /// Objects to be copied, with the parts that differ.
     missing: BTreeMap<ObjectName, Touched>,
@@ -87,10 +91,12 @@ struct Copying {
 }
 
 /// What a learner says it has.
-struct Answer {
-    head: Version,
-    is_complete: bool,
-    log: Vec<LogEntry>,
+pub(crate) struct Answer {
+    pub head: Version,
+    pub is_complete: bool,
+    pub log: Vec<LogEntry>,
+    /// Of which shard its objects are, in an erasure-coded group.
+    pub shard: Option<u8>,
 }
 
 /// The learners of a group, at its primary.
@@ -116,6 +122,17 @@ impl Learners {
 
     pub fn contains(&self, osd: OsdId) -> bool {
         self.learners.contains_key(&osd)
+    }
+
+    /// The shard that a learner is filled with.
+    pub fn shard_of(&self, osd: OsdId) -> Option<u8> {
+        self.learners.get(&osd).and_then(|learner| learner.shard)
+    }
+
+    /// The shards that all others are filled with.
+    pub fn shards_but_of(&self, osd: OsdId) -> impl Iterator<Item = u8> {
+        let others = self.learners.iter().filter(move |(other, _)| **other != osd);
+        others.filter_map(|(_, learner)| learner.shard)
     }
 
     pub fn ready(&self) -> impl Iterator<Item = OsdId> {
@@ -149,6 +166,8 @@ impl Learner {
             has_begun: false,
             tag,
             pg_num: 1,
+            shard: None,
+            is_of_other_shard: false,
             listing: Listing::NotNeeded,
             missing: BTreeMap::new(),
             written: BTreeSet::new(),
@@ -195,16 +214,21 @@ impl Learner {
         if !self.is_listed() {
             self.written.insert(object.clone());
         } else {
-            let touched = if clones_missing { whole() } else { Touched::by(&transaction.mutations) };
+            let touched = match &transaction.log[..] {
+                [entry] if !clones_missing => entry.touched.clone(),
+                _ => whole(),
+            };
             let wanted = if self.failed.contains_key(object) { &mut self.failed } else { &mut self.missing };
             wanted.entry(object.clone()).or_default().merge(&touched);
         }
+        let log = transaction.log.iter().map(|entry| LogEntry { undo: None, ..entry.clone() });
         Transaction {
+            pg: transaction.pg,
             object: meta_object(),
             mutations: Vec::new(),
             payload: Bytes::new(),
             payload_sealed: false,
-            ..transaction.clone()
+            log: log.collect(),
         }
     }
 }
@@ -249,7 +273,7 @@ impl Pg {
             if now_ms >= learner.retry_failed_at_ms {
                 learner.missing.append(&mut learner.failed);
             }
-            self.copy_more(osd);
+            self.copy_more(osd, view);
         }
     }
 
@@ -257,20 +281,14 @@ impl Pg {
     pub(crate) fn level(&mut self, osd: OsdId, head: Version, view: &impl ObjectView) {
         let Token(tag) = self.token();
         let mut learner = Learner::new(tag, view.now_ms());
-        learner.answer = Some(Answer { head, is_complete: true, log: Vec::new() });
+        let shard = self.record.shard_of(osd);
+        learner.answer = Some(Answer { head, is_complete: true, log: Vec::new(), shard });
         self.learners.learners.insert(osd, learner);
         self.start_learning(view);
     }
 
     /// A learner has promised, and says what it has; or it could not take what it was sent.
-    pub(crate) fn learner_answered(
-        &mut self,
-        from: OsdId,
-        head: Version,
-        is_complete: bool,
-        log: Vec<LogEntry>,
-        view: &impl ObjectView,
-    ) {
+    pub(crate) fn learner_answered(&mut self, from: OsdId, answer: Answer, view: &impl ObjectView) {
         if !self.fills_learners() {
             return;
         }
@@ -280,7 +298,7 @@ impl Pg {
             self.learners.retry_at_ms.insert(from, view.now_ms() + RETRY_PAUSE_MS);
             return;
         }
-        learner.answer = Some(Answer { head, is_complete, log });
+        learner.answer = Some(answer);
         self.start_learning(view);
     }
 
@@ -302,13 +320,30 @@ impl Pg {
     }
 
     fn begin(&mut self, osd: OsdId, view: &impl ObjectView) {
-        let own_log = view.log(self.id);
+        let mut own_log = view.log(self.id);
+        own_log.iter_mut().for_each(|entry| entry.undo = None);
+        let shard = match (&self.coded, self.record.members.contains(&osd)) {
+            (None, _) => None,
+            (Some(_), true) => self.record.shard_of(osd),
+            (Some(_), false) => {
+                let has = self.learners.learners[&osd].answer.as_ref().and_then(|answer| answer.shard);
+                let Some(shard) = self.shard_to_fill(osd, has) else {
+                    // All shards are taken, until one of those that hold them has gone.
+                    self.learners.remove(osd);
+                    self.learners.retry_at_ms.insert(osd, view.now_ms() + RETRY_PAUSE_MS);
+                    return;
+                };
+                Some(shard)
+            }
+        };
         let (pg_num, pg_num_here, splits) = (self.pg_num(), self.pg_num_here(view), self.tell_of_splits(view));
         let learner = self.learners.learners.get_mut(&osd).expect("it has just answered");
         let answer = learner.answer.take().expect("it has just answered");
         learner.has_begun = true;
         learner.pg_num = pg_num_here;
-        let common = common_point(&own_log, &answer);
+        learner.shard = shard;
+        learner.is_of_other_shard = answer.shard.is_some() && answer.shard != shard;
+        let common = common_point(&own_log, &answer).filter(|_| !learner.is_of_other_shard);
         if common.is_none() && self.record.members.contains(&osd) {
             // It cannot have been a member of the active configuration with this history.
             let head = answer.head;
@@ -325,7 +360,7 @@ impl Pg {
         // Otherwise it may have what is not the group's any more, of which the log says nothing.
         let has_seen_splits = lacks_split_only || !behind.iter().any(|entry| is_split(entry));
         let common = common.filter(|_| has_seen_splits);
-        let start = match common {
+        let mut start = match common {
             _ if lacks_split_only => split_whole(pg_num_here),
             Some(common) => {
                 learner.missing = differences(&own_log, &answer.log, common);
@@ -339,6 +374,10 @@ impl Pg {
                 vec![Mutation::Remove, promise, incomplete(), nothing, splits]
             }
         };
+        if let (Some(shard), false) = (shard, lacks_split_only) {
+            let behind_other_changes = start.len() - 1;
+            start.insert(behind_other_changes, set_shard(shard));
+        }
         let common_or_nothing = common.unwrap_or_default();
         let mut log: VecDeque<LogEntry> =
             own_log.into_iter().filter(|entry| entry.version > common_or_nothing).collect();
@@ -360,7 +399,7 @@ impl Pg {
             learner.listing = Listing::Own { token, listed: Vec::new() };
             self.actions.push_back(Action::ListObjects { token, after: None });
         }
-        self.copy_more(osd);
+        self.copy_more(osd, view);
     }
 
     fn send_to_learner(&mut self, osd: OsdId, transaction: Transaction, sent: Sent) {
@@ -372,11 +411,11 @@ impl Pg {
     }
 
     /// Every write goes to the learners too, as far as they can use it.
-    pub(crate) fn replicate_to_learners(&mut self, transaction: &Transaction) {
+    pub(crate) fn replicate_to_learners(&mut self, transaction: impl Fn(Option<u8>) -> Transaction) {
         let (epoch, committed) = (self.record.epoch, self.newest_committed());
         let learners = self.learners.learners.iter_mut().filter(|(_, learner)| learner.has_begun);
         let shares: Vec<(OsdId, Transaction)> =
-            learners.map(|(osd, learner)| (*osd, learner.share_of(transaction))).collect();
+            learners.map(|(osd, learner)| (*osd, learner.share_of(&transaction(learner.shard)))).collect();
         for (osd, transaction) in shares {
             self.send(osd, Message::Replicate { epoch, transaction, committed });
         }
@@ -422,6 +461,7 @@ impl Pg {
         tag: u64,
         objects: Vec<(ObjectName, Version)>,
         more: bool,
+        view: &impl ObjectView,
     ) {
         if !self.is_primary() || epoch != self.record.epoch || self.scrub_listed(from, tag, &objects, more) {
             return;
@@ -432,7 +472,7 @@ impl Pg {
         let Listing::Theirs { own } = &mut learner.listing else { return };
         let last = objects.last().map(|(name, _)| name.clone());
         for (name, version) in objects {
-            if own.remove(&name) != Some(version) {
+            if own.remove(&name) != Some(version) || learner.is_of_other_shard {
                 learner.missing.insert(name, whole());
             }
         }
@@ -445,7 +485,7 @@ impl Pg {
         let written = std::mem::take(&mut learner.written);
         let missing = own.into_keys().chain(written).chain([meta_object()]);
         learner.missing.extend(missing.map(|name| (name, whole())));
-        self.copy_more(from);
+        self.copy_more(from, view);
     }
 }
 

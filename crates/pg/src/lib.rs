@@ -24,6 +24,7 @@ mod scrub_verdict;
 mod split;
 
 pub use actions::{Action, ClientId, Lookup, ObjectParts, ObjectView, ReadFailure, Token, WholeObject};
+pub use coded::{SHARD_KEY, is_hidden};
 pub use group::{CodeShape, EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, PoolPolicy};
 pub use leases::{LEASE_RENEWAL_MS, Leases};
 pub use scrub::ScrubReport;

@@ -172,7 +172,7 @@ impl Pg {
 
     /// Whether there are members enough to serve.
     pub(crate) fn may_serve(&self) -> bool {
-        self.record.members.len() >= self.policy.min_size as usize
+        self.copies_on(&self.record.members) >= self.policy.min_size as usize
     }
 
     /// Whether this primary fills others now.
@@ -197,9 +197,10 @@ impl Pg {
         known.extend(self.electors().iter().filter(|elector| !self.record.members.contains(elector)));
         let (usable, lost): (Vec<OsdId>, Vec<OsdId>) = known.iter().partition(|osd| self.is_usable(**osd));
         // Too few to serve can still fill others. What was acknowledged stays with all electors.
-        let are_enough = usable.len() >= self.policy.min_size as usize;
+        let are_enough = self.copies_on(&usable) >= self.policy.min_size as usize;
         let must_wait = |osd: &OsdId| view.now_ms() < self.membership.given_up_at_ms(*osd, are_enough);
-        let has_source = usable.iter().any(|osd| self.electors().contains(osd));
+        let sources = usable.iter().filter(|osd| self.electors().contains(osd));
+        let has_source = self.copies_on(sources) >= self.copies_needed();
         if !has_source || lost.iter().any(must_wait) {
             return;
         }
@@ -237,7 +238,8 @@ impl Pg {
         if primary == self.me {
             self.membership.proposed = Some(epoch);
         }
-        let record = PgRecord { epoch, members, primary, ..self.record.clone() };
+        let shards = self.shards_of(&members);
+        let record = PgRecord { epoch, members, primary, shards, ..self.record.clone() };
         self.actions.push_back(Action::Propose { expected: self.record.clone(), record, split_off: None });
     }
 
@@ -249,6 +251,7 @@ impl Pg {
         let record = PgRecord {
             activated_epoch: self.record.epoch,
             last_active_members: self.record.members.clone(),
+            last_active_shards: self.record.shards.clone(),
             ..self.record.clone()
         };
         self.actions.push_back(Action::Propose { expected: self.record.clone(), record, split_off: None });
@@ -270,10 +273,18 @@ impl Pg {
         if !is_full {
             return;
         }
+        if let Some(surplus) = self.surplus_member() {
+            let rest = members.iter().copied().filter(|member| *member != surplus).collect();
+            return self.propose(rest, self.me, view);
+        }
         // Where the tree has no place for all copies, those that exist stay where they are.
         let mut wanted = self.target.clone();
-        wanted.extend(members.iter().filter(|member| !self.target.contains(member)));
-        wanted.truncate(self.policy.size.max(self.target.len() as u32) as usize);
+        for member in members.iter().filter(|member| !self.target.contains(member)) {
+            let adds = self.copies_on(wanted.iter().chain([member])) > self.copies_on(&wanted);
+            if adds && wanted.len() < self.policy.size as usize {
+                wanted.push(*member);
+            }
+        }
         if wanted != *members || self.record.primary != wanted[0] {
             self.propose(wanted.clone(), wanted[0], view);
         }

@@ -3,13 +3,14 @@
 //! active configuration, each of those that were has every acknowledged write, and their histories
 //! are prefixes of one another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::{Epoch, LogEntry, OsdId, Version};
+use atoll_base::{Epoch, OsdId, Version};
 use atoll_wire::Message;
 
 use crate::actions::ObjectView;
 use crate::group::{Pg, PgState};
+use crate::learners::Answer;
 
 /// A member that has not answered is asked again after so long.
 const ANSWER_PATIENCE_MS: u64 = 500;
@@ -22,6 +23,8 @@ pub(crate) struct Peering {
     pub asked: Option<Epoch>,
     asked_at_ms: u64,
     pub heads: BTreeMap<OsdId, Version>,
+    /// Those that have been told to take back what not all have.
+    pub rolling_back: BTreeSet<OsdId>,
 }
 
 impl Pg {
@@ -61,15 +64,11 @@ impl Pg {
         self.send(osd, query);
     }
 
-    pub(crate) fn peer_info(
-        &mut self,
-        from: OsdId,
-        epoch: Epoch,
-        head: Version,
-        is_complete: bool,
-        log: Vec<LogEntry>,
-        view: &impl ObjectView,
-    ) {
+    pub(crate) fn peer_info(&mut self, from: OsdId, epoch: Epoch, answer: Answer, view: &impl ObjectView) {
+        let is_of_other_shard = self.coded.is_some()
+            && self.record.members.contains(&from)
+            && answer.shard != self.record.shard_of(from);
+        let is_complete = answer.is_complete && !(is_of_other_shard && epoch == self.record.epoch);
         if !is_complete && (!self.is_primary() || self.record.members.contains(&from)) {
             // It cannot be a member, and not a primary, before it is filled.
             self.membership.note_incomplete(from);
@@ -79,13 +78,13 @@ impl Pg {
             return;
         }
         if !self.record.members.contains(&from) {
-            return self.learner_answered(from, head, is_complete, log, view);
+            return self.learner_answered(from, answer, view);
         }
         // A member that says what it has without being asked could not take what it was sent.
         if self.fills_learners() || self.learners.contains(from) {
             self.restart_peering();
         } else if self.state == PgState::Peering && self.peering.asked == Some(epoch) {
-            self.peering.heads.insert(from, head);
+            self.peering.heads.insert(from, answer.head);
         }
         self.advance(view);
     }
@@ -94,6 +93,9 @@ impl Pg {
     /// after the other, so that all but one are whole at any time and a second failure costs
     /// nothing that was acknowledged.
     fn level_members(&mut self, view: &impl ObjectView) {
+        if self.coded.is_some() {
+            return self.level_shards(view);
+        }
         let own_head = view.head(self.id);
         // What goes beyond all electors was never acknowledged; whoever has it cannot lead, for with
         // the last elector half levelled nobody could tell that it has everything.
@@ -117,6 +119,9 @@ impl Pg {
     /// This copy cannot be read where it is needed; another one may be.
     pub(crate) fn let_another_level(&mut self, view: &impl ObjectView) {
         let own_head = view.head(self.id);
+        if self.coded.is_some() {
+            return;
+        }
         let other = self.peering.heads.iter().find(|(_, head)| **head == own_head).map(|(osd, _)| *osd);
         if self.state == PgState::Peering
             && let Some(osd) = other
@@ -132,7 +137,7 @@ impl Pg {
     }
 
     /// All members have the same history: say so in cluster state, then serve.
-    fn activate(&mut self, view: &impl ObjectView) {
+    pub(crate) fn activate(&mut self, view: &impl ObjectView) {
         if !self.may_serve() {
             self.state = PgState::Recovering;
             return self.advance(view);
@@ -151,6 +156,8 @@ impl Pg {
             assert!(done.version <= view.head(self.id), "the primary's head covers what it ordered");
             self.reply_write(&done, Ok(()));
         }
+        let head = view.head(self.id);
+        self.forget_undo(Version { epoch: self.record.epoch, ..head });
         self.start_waiting(view);
         self.advance(view);
     }

@@ -8,6 +8,7 @@ use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::ObjectView;
+use crate::coded::SHARD_KEY;
 use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, Submission, meta_object};
 
 /// Bytes of log entries in one answer: well below the control segment's limit.
@@ -22,6 +23,10 @@ pub(crate) struct Promises {
     /// Who asked for the promise last, perhaps this OSD itself, and whether it wants the log.
     pub asked_by: Option<OsdId>,
     wants_log: bool,
+    /// The shard that this OSD's objects are of, in an erasure-coded group, if it has any.
+    pub shard: Option<u8>,
+    /// The shard that whoever asked last takes it to hold as a member.
+    pub wants_shard: Option<u8>,
     /// An answer is owed to whoever asked, or this OSD itself waits for it.
     is_owed: bool,
     /// The primary that was answered last: it may serve reads on this OSD's word. Before the first
@@ -46,6 +51,8 @@ impl Promises {
             durable: epoch,
             is_incomplete: view.omap_value(pg, &meta_object(), INCOMPLETE_KEY).is_some() || is_left_over,
             asked_by: None,
+            shard: view.omap_value(pg, &meta_object(), SHARD_KEY).and_then(|value| value.first().copied()),
+            wants_shard: None,
             wants_log: false,
             is_owed: false,
             answered: None,
@@ -133,6 +140,12 @@ impl Pg {
         }
         let value = Bytes::copy_from_slice(&epoch.0.to_be_bytes());
         let mut mutations = vec![Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value }];
+        let wanted = if primary == self.me { self.record.shard_of(self.me) } else { self.promises.wants_shard };
+        if let (Some(shard), None) = (wanted, self.promises.shard) {
+            // Nothing is here yet, or it would say of which shard it is.
+            self.promises.shard = Some(shard);
+            mutations.push(set_shard(shard));
+        }
         if self.promises.is_incomplete {
             mutations.push(incomplete());
         }
@@ -173,10 +186,12 @@ impl Pg {
     }
 
     pub(crate) fn tell_what_is_here(&mut self, primary: OsdId, wants_log: bool, view: &impl ObjectView) {
-        let log = if wants_log { newest_of(view.log(self.id)) } else { Vec::new() };
+        let mut log = if wants_log { newest_of(view.log(self.id)) } else { Vec::new() };
+        log.iter_mut().for_each(|entry| entry.undo = None);
+        let shard = self.promises.shard;
         let (epoch, head) = (self.promises.epoch, view.head(self.id));
         let is_complete = !self.promises.is_incomplete;
-        self.send(primary, Message::PeerInfo { pg: self.id, epoch, head, is_complete, log, shard: None });
+        self.send(primary, Message::PeerInfo { pg: self.id, epoch, head, is_complete, log, shard });
     }
 
     /// Another member has promised a higher epoch to another primary.
@@ -204,10 +219,18 @@ impl Pg {
             match mutation {
                 Mutation::OmapSet { key, .. } if key[..] == *INCOMPLETE_KEY => self.promises.is_incomplete = true,
                 Mutation::OmapRemove { key } if key[..] == *INCOMPLETE_KEY => self.promises.is_incomplete = false,
+                Mutation::OmapSet { key, value } if key[..] == *SHARD_KEY => {
+                    self.promises.shard = value.first().copied();
+                }
                 _ => {}
             }
         }
     }
+}
+
+/// Says durably which shard the objects are of.
+pub(crate) fn set_shard(shard: u8) -> Mutation {
+    Mutation::OmapSet { key: Bytes::from_static(SHARD_KEY), value: Bytes::copy_from_slice(&[shard]) }
 }
 
 /// Says durably that the data is behind the history.

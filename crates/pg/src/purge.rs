@@ -112,6 +112,7 @@ impl Pg {
         let nothing = Mutation::ResetLog { head: Version::default() };
         let last = self.own_change(vec![Mutation::Remove, promise, Mutation::OmapRemove { key }, nothing]);
         self.promises.is_incomplete = false;
+        self.promises.shard = None;
         self.purge = Purge { unneeded_since_ms: Some(view.now_ms()), ..Purge::default() };
         self.submit_removal(last);
     }

@@ -26,7 +26,7 @@ const HOLD_MAX_MS: u64 = 500;
 const PAUSE_PATIENCE_MS: u64 = 2_000;
 /// How often an object is examined, repairs included, before it is left as it is.
 const EXAMINATIONS_MAX: u32 = 8;
-const REPAIRS_MAX: u32 = 3;
+pub(crate) const REPAIRS_MAX: u32 = 3;
 
 /// What a scrub of a whole group found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,14 +60,14 @@ struct Listing {
 }
 
 /// An object on its way through the scrub.
-struct Round {
+pub(crate) struct Round {
     step: Step,
     examinations: u32,
-    repairs: u32,
-    has_error: bool,
+    pub repairs: u32,
+    pub has_error: bool,
 }
 
-enum Step {
+pub(crate) enum Step {
     /// For writes in flight to end.
     Waiting { since_ms: u64 },
     /// All members look at their copies.
@@ -78,6 +78,8 @@ enum Step {
     Sending { tag: u64, parts_left: BTreeMap<OsdId, usize> },
     /// A good copy comes to the primary.
     Fetching { tag: u64, from: OsdId, parts: Vec<Transaction> },
+    /// Shards of it are read, to rebuild one or to see whether parity fits.
+    Computing { tag: u64 },
     /// The primary's store writes it.
     Mending { tag: u64 },
 }
@@ -94,6 +96,14 @@ impl Scrub {
         }
     }
 
+    pub fn is_deep(&self) -> bool {
+        self.report.is_deep
+    }
+
+    pub fn round(&mut self, object: &ObjectName) -> Option<&mut Round> {
+        self.rounds.get_mut(object)
+    }
+
     fn round_by_tag(&mut self, tag: u64) -> Option<(&ObjectName, &mut Round)> {
         self.rounds.iter_mut().find(|(_, round)| round.step.tag() == Some(tag))
     }
@@ -107,6 +117,7 @@ impl Step {
             Step::Examining { tag, .. }
             | Step::Sending { tag, .. }
             | Step::Fetching { tag, .. }
+            | Step::Computing { tag }
             | Step::Mending { tag } => Some(*tag),
         }
     }
@@ -121,7 +132,7 @@ impl Round {
         match &self.step {
             Step::Waiting { since_ms } => now_ms >= since_ms + PAUSE_PATIENCE_MS,
             Step::Examining { since_ms, .. } => now_ms < since_ms + HOLD_MAX_MS,
-            Step::Reading { .. } | Step::Fetching { .. } | Step::Mending { .. } => true,
+            Step::Reading { .. } | Step::Fetching { .. } | Step::Computing { .. } | Step::Mending { .. } => true,
             // What follows on the connection is applied after it.
             Step::Sending { .. } => false,
         }
@@ -208,7 +219,8 @@ impl Pg {
         let waiting: Vec<ObjectName> = waiting.map(|(object, _)| object.clone()).collect();
         let is_idle = scrub.rounds.is_empty() && scrub.listing.is_none();
         for object in waiting {
-            if !self.in_flight.iter().any(|write| write.object == object) {
+            let is_written = self.in_flight.iter().any(|write| write.object == object);
+            if !is_written && !self.is_about_to_change(&object) {
                 self.examine(object, view);
             }
         }
@@ -335,7 +347,7 @@ impl Pg {
     }
 
     /// Looks at an object anew, or gives up.
-    fn examine_again(&mut self, object: ObjectName, view: &impl ObjectView) {
+    pub(crate) fn examine_again(&mut self, object: ObjectName, view: &impl ObjectView) {
         let Some(round) = self.scrub.as_mut().and_then(|scrub| scrub.rounds.get_mut(&object)) else { return };
         round.step = Step::Waiting { since_ms: view.now_ms() };
         if round.examinations == EXAMINATIONS_MAX {
@@ -345,7 +357,35 @@ impl Pg {
         self.start_waiting(view);
     }
 
-    fn end_round(&mut self, object: &ObjectName, is_good: bool, view: &impl ObjectView) {
+    /// An object has been found good, perhaps after repairs.
+    pub(crate) fn end_good_round(&mut self, object: &ObjectName, view: &impl ObjectView) {
+        let has_error =
+            self.scrub.as_mut().and_then(|scrub| scrub.round(object)).is_some_and(|round| round.has_error);
+        if has_error {
+            self.warn(format!("all copies of '{object}' are good again"));
+        }
+        self.end_round(object, true, view);
+    }
+
+    pub(crate) fn set_step(&mut self, object: &ObjectName, step: Step) {
+        if let Some(round) = self.scrub.as_mut().and_then(|scrub| scrub.round(object)) {
+            round.step = step;
+        }
+    }
+
+    pub(crate) fn set_error(&mut self, object: &ObjectName) {
+        if let Some(round) = self.scrub.as_mut().and_then(|scrub| scrub.round(object)) {
+            round.has_error = true;
+        }
+    }
+
+    /// Whether an object's shards are being read under this tag.
+    pub(crate) fn is_computing(&mut self, object: &ObjectName, tag: u64) -> bool {
+        let round = self.scrub.as_mut().and_then(|scrub| scrub.round(object));
+        round.is_some_and(|round| matches!(round.step, Step::Computing { tag: of } if of == tag))
+    }
+
+    pub(crate) fn end_round(&mut self, object: &ObjectName, is_good: bool, view: &impl ObjectView) {
         let Some(scrub) = &mut self.scrub else { return };
         let Some(round) = scrub.rounds.remove(object) else { return };
         scrub.report.objects += 1;
@@ -355,15 +395,15 @@ impl Pg {
     }
 
     fn compare(&mut self, object: ObjectName, findings: &BTreeMap<OsdId, ScrubFinding>, view: &impl ObjectView) {
+        if self.coded.is_some() {
+            return self.compare_shards(object, findings, view);
+        }
         let token = self.token();
         let me = self.me;
         let Verdict { good, bad } = judge(findings, me);
         let Some(round) = self.scrub.as_mut().and_then(|scrub| scrub.rounds.get_mut(&object)) else { return };
         if bad.is_empty() {
-            if round.has_error {
-                self.warn(format!("all copies of '{object}' are good again"));
-            }
-            return self.end_round(&object, true, view);
+            return self.end_good_round(&object, view);
         }
         round.has_error = true;
         // What the device cannot read it cannot replace either.
@@ -551,12 +591,12 @@ fn merge(pages: BTreeMap<OsdId, (Vec<ObjectName>, bool)>) -> (BTreeSet<ObjectNam
     (listed.collect(), end)
 }
 
-fn describe(findings: &BTreeMap<OsdId, ScrubFinding>) -> String {
+pub(crate) fn describe(findings: &BTreeMap<OsdId, ScrubFinding>) -> String {
     let describe = |(osd, finding): (&OsdId, &ScrubFinding)| match finding {
         ScrubFinding::Absent => format!("{osd} has none"),
         ScrubFinding::Unreadable => format!("{osd} cannot read what it is"),
         ScrubFinding::Busy => format!("{osd} is busy"),
-        ScrubFinding::Present { version, size_bytes, digest, bad_block_count } => {
+        ScrubFinding::Present { version, size_bytes, digest, bad_block_count, .. } => {
             let damage = match bad_block_count {
                 0 => String::new(),
                 count => format!(", {count} damaged blocks"),

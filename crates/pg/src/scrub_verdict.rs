@@ -66,7 +66,7 @@ mod tests {
 
     fn copy(sequence: u64, bad_block_count: u32) -> ScrubFinding {
         let version = Version { epoch: Epoch(1), sequence };
-        ScrubFinding::Present { version, size_bytes: 4096, digest: sequence, bad_block_count }
+        ScrubFinding::Present { version, size_bytes: 4096, digest: sequence, bad_block_count, shard_of: None }
     }
 
     /// The good copies, if the first member is the primary.

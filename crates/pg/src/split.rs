@@ -63,7 +63,8 @@ impl Pg {
             let mutations = split_whole(self.pg_num() * 2);
             let (object, payload) = (meta_object(), Bytes::new());
             let split = WriteRequest { object, conditions: Vec::new(), mutations, payload, payload_sealed: false };
-            self.order(None, split, false);
+            let undo = self.undo_of_own_change(&split, view);
+            self.order(None, split, false, undo);
         }
         true
     }
@@ -84,6 +85,7 @@ impl Pg {
             // Whoever has split its copy had promised the epoch of that, at least.
             activated_epoch: head.epoch,
             last_active_members: self.record.members.clone(),
+            last_active_shards: self.record.shards.clone(),
             ..record.clone()
         };
         let expected = self.record.clone();

@@ -13,6 +13,8 @@ pub struct Campaign {
     pub first: u64,
     pub seeds: u64,
     pub jobs: usize,
+    /// The pool is erasure-coded.
+    pub is_coded: bool,
     /// Runs each seed twice: both must go the same way.
     pub twice: bool,
     /// More failures than this teach nothing new.
@@ -70,9 +72,9 @@ impl Campaign {
     }
 
     fn run_seed(&self, seed: u64) -> Statistics {
-        let outcome = simulate(seed, false);
+        let outcome = simulate(seed, self.is_coded, false);
         if self.twice {
-            let again = simulate(seed, false);
+            let again = simulate(seed, self.is_coded, false);
             assert_eq!(outcome.trace, again.trace, "the same seed gives the same trace");
         }
         outcome.statistics

@@ -2,10 +2,14 @@
 //! the model in that order they must explain every answer. A group that was split off has the history
 //! of the group that it came from up to the split.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
-use atoll_base::{Condition, LogEntry, ObjectName, PgId, Refusal, RequestId, Touched, Transaction};
+use atoll_base::{BLOCK_BYTES, Condition, LogEntry, ObjectName, PgId, Refusal, RequestId, Touched, Transaction};
+
+use atoll_ec::Code;
+use atoll_pg::is_hidden;
+use bytes::Bytes;
 
 use crate::clients::{Answer, Kind, Op};
 use crate::state::{Object, PG, SPLIT_PG, State, failed_condition, name, pg_of, read};
@@ -65,6 +69,8 @@ impl Group<'_> {
     /// the other one was never acknowledged.
     fn merged_history(&self) -> Vec<LogEntry> {
         let head = self.world.members[self.primary()].store.durable.of(self.pg).head;
+        // How a member takes a write back is its own.
+        let plain = |entry: &LogEntry| LogEntry { undo: None, ..entry.clone() };
         let mut merged: BTreeMap<u64, LogEntry> = BTreeMap::new();
         if self.pg == SPLIT_PG {
             // Who was not there at the split may be the only one that knows what is long past.
@@ -75,9 +81,9 @@ impl Group<'_> {
         for member in &self.world.members {
             let Some(history) = member.store.history.get(&self.pg) else { continue };
             for (sequence, entry) in history.range(..=head.sequence) {
-                let known = merged.entry(*sequence).or_insert_with(|| entry.clone());
+                let known = merged.entry(*sequence).or_insert_with(|| plain(entry));
                 if entry.version > known.version {
-                    *known = entry.clone();
+                    *known = plain(entry);
                 }
             }
         }
@@ -99,8 +105,10 @@ impl Group<'_> {
                 "head of {at}"
             );
             for entry in &visible.log {
+                assert_eq!(entry.undo, None, "all members have it, and member {at} does not know");
                 assert_eq!(*entry, history[entry.version.sequence as usize - 1], "log of member {at}");
             }
+            assert!(visible.objects.keys().all(|object| object.as_str() == PG_META_OBJECT || !is_hidden(object)));
             for (object, contents) in &first.objects {
                 let other = visible.objects.get(object).unwrap_or_else(|| panic!("member {at} lacks {object}"));
                 assert_eq!(contents.size, other.size, "size of {object} on member {at}");
@@ -111,10 +119,55 @@ impl Group<'_> {
                 assert!(self.holds(object), "{object} is not of group {}", self.pg);
                 assert_eq!(contents.version, other.version, "version of {object} on member {at}");
                 assert_eq!(contents.omap, other.omap, "omap of {object} on member {at}");
+                if self.world.options.shape.is_some() {
+                    assert_eq!(contents.whole_size, other.whole_size, "size of the whole {object} on member {at}");
+                    continue;
+                }
                 assert!(same_data(contents, other), "data of {object} on member {at}");
             }
             assert_eq!(first.objects.len(), visible.objects.len(), "objects of member {at}");
         }
+    }
+
+    /// The objects of the group, put together from their shards if it is erasure-coded; then all shards
+    /// must be those of one object.
+    fn objects(&self) -> BTreeMap<ObjectName, Object> {
+        let own = self.state_at(self.primary()).objects.clone();
+        let Some(shape) = self.world.options.shape else { return own };
+        let (data_count, shard_count) = (usize::from(shape.data), usize::from(shape.shards()));
+        let code = Code::new(data_count, usize::from(shape.parity)).unwrap();
+        let record = &self.world.cluster.of(self.pg).expect("the group exists").record;
+        assert_eq!(record.shards.iter().collect::<BTreeSet<_>>().len(), shard_count, "every shard is held");
+        let holder = |shard: u8| record.members[record.shards.iter().position(|held| *held == shard).unwrap()];
+        let whole = |(object, own): (ObjectName, Object)| {
+            if object.as_str() == PG_META_OBJECT {
+                return (object, own);
+            }
+            let shard = |number: u8| {
+                let found = &self.state_at(holder(number).0 as usize - 1).objects[&object];
+                found.data(0, found.size)
+            };
+            let shards: Vec<Bytes> = (0..shape.shards()).map(shard).collect();
+            let there: Vec<(usize, &[u8])> = (0..data_count).map(|number| (number, &shards[number][..])).collect();
+            let wanted: Vec<usize> = (data_count..shard_count).collect();
+            let mut parity = vec![vec![0; own.size as usize]; wanted.len()];
+            let mut slices: Vec<&mut [u8]> = parity.iter_mut().map(|bytes| &mut bytes[..]).collect();
+            code.reconstruct(&there, &wanted, &mut slices).unwrap();
+            for (number, parity) in wanted.iter().zip(parity) {
+                assert!(parity == shards[*number], "parity shard {number} of {object} fits the data");
+            }
+            let size = own.whole_size.expect("a shard says what it is one of");
+            let mut plain = Object { size, version: own.version, ..Object::default() };
+            let (chunk, block_bytes) = (u64::from(shape.chunk_bytes), BLOCK_BYTES as u64);
+            for block in 0..size.div_ceil(block_bytes) {
+                let number = block * block_bytes / chunk;
+                let start = number / data_count as u64 * chunk + block * block_bytes % chunk;
+                let shard = &shards[(number % data_count as u64) as usize];
+                plain.blocks.insert(block as u32, shard.slice(start as usize..start as usize + BLOCK_BYTES));
+            }
+            (object, plain)
+        };
+        own.into_iter().map(whole).collect()
     }
 
     /// Where each request is in the history: at most once, and only if its client knows of it.
@@ -174,7 +227,7 @@ impl Group<'_> {
         }
         assert_eq!(pg_num, self.pg_num(), "the split is in the history");
         // The group's own object holds the promise too, which has no place in the history.
-        let mut objects = self.state_at(self.primary()).objects.clone();
+        let mut objects = self.objects();
         if let Some(meta) = objects.remove(&name(PG_META_OBJECT)) {
             let model = state.objects.remove(&name(PG_META_OBJECT)).unwrap_or_default();
             assert_eq!(fences(&meta), model.omap, "fences");

@@ -72,10 +72,12 @@ pub struct Clients {
     pub last_generation: u64,
     /// How many objects there are.
     pub objects: u64,
+    /// The pool is erasure-coded: there is data only.
+    pub is_coded: bool,
 }
 
 impl Clients {
-    pub fn new(sessions: u64, objects: u64) -> Self {
+    pub fn new(sessions: u64, objects: u64, is_coded: bool) -> Self {
         let link = Link { conn: ClientId(0), to: 0, incarnation: 0, last_request: 0, last_answer: 0 };
         let session = |index| Session { id: 100 + index, next_sequence: 1, links: [link; 2], generation: 0 };
         Clients {
@@ -86,6 +88,7 @@ impl Clients {
             last_value: 0,
             last_generation: 0,
             objects,
+            is_coded,
         }
     }
 

@@ -16,14 +16,14 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
-    pub fn new(members: Vec<OsdId>) -> Self {
+    pub fn new(members: Vec<OsdId>, is_coded: bool) -> Self {
         let record = PgRecord {
             format: RECORD_FORMAT,
             epoch: Epoch(1),
             primary: members[0],
             last_active_members: Vec::new(),
             pg_num: 0,
-            shards: Vec::new(),
+            shards: if is_coded { (0..members.len() as u8).collect() } else { Vec::new() },
             last_active_shards: Vec::new(),
             members: members.clone(),
             activated_epoch: Epoch(0),

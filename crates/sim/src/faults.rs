@@ -216,7 +216,9 @@ impl World {
             let record = &self.cluster.of(*pg).expect("it is listed").record;
             let is_active = record.activated_epoch == record.epoch;
             let is_over = self.wiped.is_none_or(|wiped| !record.members.contains(&wiped));
-            is_active && is_over && record.members.len() > 1
+            // As few as there must be cannot lose one.
+            let needed = self.options.shape.map_or(1, |shape| usize::from(shape.data));
+            is_active && is_over && record.members.len() > needed
         };
         // A split that is under way may be known to one device only.
         let is_splitting = self.cluster.groups().len() < self.policy.pg_num as usize;
@@ -250,7 +252,8 @@ impl World {
         let at = self.interesting_osd();
         let is_whole = |pg: &PgId| {
             let record = &self.cluster.of(*pg).expect("it is listed").record;
-            record.activated_epoch == record.epoch && record.members.len() > 1
+            let least = self.options.shape.map_or(2, |shape| usize::from(shape.shards()));
+            record.activated_epoch == record.epoch && record.members.len() >= least
         };
         if !self.cluster.groups().iter().all(is_whole) {
             return;

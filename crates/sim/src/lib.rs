@@ -41,9 +41,9 @@ pub struct Outcome {
     pub statistics: Statistics,
 }
 
-/// Runs one seed to its end. Panics if anything that must hold does not.
-pub fn simulate(seed: u64, verbose: bool) -> Outcome {
-    let mut world = world::World::new(seed, verbose);
+/// Runs one seed to its end, of a replicated or of an erasure-coded pool. Panics if anything that must hold does not.
+pub fn simulate(seed: u64, is_coded: bool, verbose: bool) -> Outcome {
+    let mut world = world::World::new(seed, is_coded, verbose);
     world.run();
     check::check(&world);
     world.statistics.requests = world.clients.ops.len() as u64;

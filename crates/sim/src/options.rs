@@ -1,7 +1,9 @@
 //! What differs between runs: drawn from the seed, or given by a script. Seeds differ in what they
 //! leave out too (swarm testing): a fault that ends every long history hides what needs one.
 
+use atoll_base::BLOCK_BYTES;
 use atoll_base::limits::PG_LOG_ENTRIES;
+use atoll_pg::CodeShape;
 
 use crate::random::Random;
 
@@ -49,6 +51,8 @@ const FAULTS: [(Fault, u64); 15] = [
 pub struct Options {
     /// How fast each OSD's clock goes, in millionths; there are as many OSDs.
     pub clock_rates: Vec<u64>,
+    /// How objects are cut into shards, in an erasure-coded pool.
+    pub shape: Option<CodeShape>,
     /// Copies without which nothing is served.
     pub min_size: u32,
     /// A short ring makes learners start from a log that does not reach back.
@@ -70,18 +74,31 @@ pub struct Options {
 }
 
 impl Options {
-    /// The shape of a seed's run.
-    pub fn draw(random: &mut Random) -> Self {
+    /// Copies, or shards, that the group should have.
+    pub fn size(&self) -> usize {
+        self.shape.map_or(3, |shape| shape.shards().into())
+    }
+
+    /// The shape of a seed's run, in a replicated or in an erasure-coded pool.
+    pub fn draw(is_coded: bool, random: &mut Random) -> Self {
         let ring_entries = if random.chance(40) { 64 } else { PG_LOG_ENTRIES };
         let fault_pace = random.one_of([200_000, 600_000, 2_000_000]);
         let eviction_percent = random.one_of([0, 5, 50]);
-        let osds = random.between(3, 6);
-        let min_size = if random.chance(30) { 1 } else { 2 };
+        let shape = is_coded.then(|| {
+            let (data, parity) = random.one_of([(2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]);
+            CodeShape { data, parity, chunk_bytes: BLOCK_BYTES as u32 * random.one_of([1, 1, 2]) }
+        });
+        let (osds, needed) = match shape {
+            None => (random.between(3, 6), 1),
+            Some(shape) => (u64::from(shape.shards()) + random.below(3), u32::from(shape.data)),
+        };
+        let min_size = if random.chance(30) { needed } else { needed + 1 };
         let drift = random.one_of([0, 20_000, 40_000]);
         let are_all = random.chance(40);
         let mut faults = FAULTS.to_vec();
         faults.retain(|_| are_all || random.chance(60));
         Options {
+            shape,
             clock_rates: (0..osds).map(|_| 1_000_000 - drift + random.below(2 * drift + 1)).collect(),
             min_size,
             ring_entries,
@@ -96,9 +113,16 @@ impl Options {
         }
     }
 
+    /// An erasure-coded world in which nothing happens but what a script says.
+    pub fn scripted_coded(osds: usize, data: u8, parity: u8) -> Self {
+        let shape = Some(CodeShape { data, parity, chunk_bytes: BLOCK_BYTES as u32 });
+        Options { shape, min_size: u32::from(data) + 1, ..Options::scripted(osds) }
+    }
+
     /// A world in which nothing happens but what a script says.
     pub fn scripted(osds: usize) -> Self {
         Options {
+            shape: None,
             clock_rates: vec![1_000_000; osds],
             min_size: 2,
             ring_entries: PG_LOG_ENTRIES,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{BLOCK_BYTES, Epoch, ObjectName, PgId, Version};
 use atoll_pg::{Pg, PgState, ScrubReport};
-use atoll_wire::ScrubFinding;
+use atoll_wire::{ScrubFinding, ShardOf};
 use bytes::Bytes;
 
 use crate::state::{Object, State, name, pg_of};
@@ -93,7 +93,16 @@ impl World {
         let pg = pg_of(&object, self.policy.pg_num);
         let members = &self.cluster.of(pg).expect("all groups are clean").record.members;
         let chosen = members[self.random.below(members.len() as u64) as usize];
-        let kind = self.random.below(6);
+        let mut kind = self.random.below(6);
+        if let Some(shape) = self.options.shape {
+            // Shards have no omap. Wrong data that the store does not notice shows by parity, and which
+            // shard it is in by a second one.
+            kind = match kind {
+                1 if shape.parity > 1 => 6,
+                1 | 5 => 2,
+                kind => kind,
+            };
+        }
         // Blocks that rotted during the run may be bad on one member already. Were another copy to
         // rot, too, there might be no good one left.
         let is_damaged = |member: &atoll_base::OsdId| {
@@ -128,6 +137,10 @@ fn rot(state: &mut State, object: &ObjectName, kind: u64) -> bool {
         2 => found.version = Version { epoch: Epoch(1), sequence: 1 << 40 },
         3 => found.size += BLOCK_BYTES as u64,
         4 => drop(state.objects.remove(object)),
+        6 => match found.blocks.values_mut().next() {
+            Some(block) => *block = vec![0xbd; BLOCK_BYTES].into(),
+            None => found.version = Version::default(),
+        },
         _ => match found.omap.pop_first() {
             Some(_) => {}
             None => found.version = Version::default(),
@@ -146,6 +159,11 @@ impl Store {
             size_bytes: found.size,
             digest: found.digest(),
             bad_block_count: bad.count() as u32,
+            shard_of: found.whole_size.map(|object_bytes| ShardOf {
+                object_bytes,
+                seal_unit_bytes: 0,
+                seal_bytes: 0,
+            }),
         }
     }
 

@@ -237,6 +237,10 @@ impl World {
                     self.at(reached_at + delay, Event::Swap { at, pg, expected, record, split_off });
                 }
             }
+            Action::ForgetUndo { through } => {
+                // A crash may bring back what was forgotten, as it may in a log that was saved before.
+                self.members[at].store.visible.of_mut(pg).forget_undo(through);
+            }
             Action::Warn { text } => {
                 if self.verbose {
                     println!("{:>8} {text}", self.now);

@@ -145,8 +145,16 @@ impl State {
                 object.version = entry.version;
             }
         }
+        self.trim_log(ring_entries);
+    }
+
+    fn trim_log(&mut self, ring_entries: usize) {
         let excess = self.log.len().saturating_sub(ring_entries);
         self.log.drain(..excess);
+    }
+
+    pub fn forget_undo(&mut self, through: Version) {
+        self.log.iter_mut().filter(|entry| entry.version <= through).for_each(|entry| entry.undo = None);
     }
 
     pub fn omap_value(&self, object: &ObjectName, key: &[u8]) -> Option<Bytes> {
@@ -219,7 +227,9 @@ pub fn read(object: Option<&Object>, request: &ReadRequest) -> Result<(ReadOutco
             let data = object.data(*offset, u64::from(*length));
             return Ok((ReadOutcome::Data { object_bytes: object.size, seals: None }, data));
         }
-        ReadRequest::Stat => ReadOutcome::Stat { object_bytes: object.size, version: object.version },
+        ReadRequest::Stat => {
+            ReadOutcome::Stat { object_bytes: object.whole_size.unwrap_or(object.size), version: object.version }
+        }
         ReadRequest::OmapGet { key } => ReadOutcome::OmapValue(object.omap.get(key).cloned()),
         ReadRequest::OmapList { prefix, from, limit } => {
             let found = object.omap.range(from.clone()..).filter(|(key, _)| key.starts_with(prefix));

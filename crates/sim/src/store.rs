@@ -8,7 +8,7 @@ use atoll_base::{
     BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, PgId, ReadOutcome, ReadRequest, RequestId, Touched,
     Transaction, Version,
 };
-use atoll_pg::{Lookup, ObjectParts, ReadFailure, Token};
+use atoll_pg::{Lookup, ObjectParts, ReadFailure, Token, is_hidden};
 use bytes::{Bytes, BytesMut};
 
 use crate::state::{Groups, SPLIT_PG, name, read};
@@ -154,7 +154,7 @@ impl Store {
             .of(pg)
             .objects
             .iter()
-            .filter(|(name, _)| name.as_str() != PG_META_OBJECT && after.is_none_or(|after| *name > after));
+            .filter(|(name, _)| !is_hidden(name) && after.is_none_or(|after| *name > after));
         let mut listed: Vec<_> = wanted.map(|(name, object)| (name.clone(), object.version)).collect();
         let more = listed.len() > limit;
         listed.truncate(limit);

@@ -3,7 +3,7 @@
 use atoll_base::{
     BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version,
 };
-use atoll_pg::{Leases, ObjectView};
+use atoll_pg::{Leases, ObjectView, WholeObject};
 use bytes::Bytes;
 
 use crate::store::{Store, clone_source, looked_at};
@@ -33,6 +33,13 @@ impl ObjectView for View<'_> {
     fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool {
         self.store.assert_loaded(pg, object);
         self.store.visible.of(pg).objects.contains_key(object)
+    }
+
+    fn whole_object(&self, pg: PgId, object: &ObjectName) -> Option<WholeObject> {
+        self.store.assert_loaded(pg, object);
+        let found = self.store.visible.of(pg).objects.get(object)?;
+        let object_bytes = found.whole_size.unwrap_or(found.size);
+        Some(WholeObject { object_bytes, version: found.version, seal_shape: None })
     }
 
     fn omap_value(&self, pg: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes> {

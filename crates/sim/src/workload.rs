@@ -46,7 +46,11 @@ impl Clients {
         }
         let omap_key = key(random.below(KEYS));
         let value = self.value();
-        match random.below(100) {
+        let mut what = random.below(100);
+        if self.is_coded && (52..75).contains(&what) {
+            what = 0;
+        }
+        match what {
             0..45 => self.draw_data(object, session, random),
             45..52 => {
                 let offset = random.below(BLOCKS) * BLOCK;
@@ -69,6 +73,13 @@ impl Clients {
             87..91 => {
                 let source = object_name(random.below(self.objects));
                 write(object, vec![], vec![Mutation::CloneFrom { source }], vec![])
+            }
+            91..93 if self.is_coded => {
+                let Kind::Write(mut request) = self.draw_data(object, session, random) else {
+                    unreachable!("it writes")
+                };
+                request.mutations.insert(0, Mutation::Remove);
+                Kind::Write(request)
             }
             91..93 => {
                 let mutations = vec![Mutation::Remove, Mutation::OmapSet { key: omap_key, value }];
@@ -100,7 +111,7 @@ impl Clients {
         }
         let (offset, length) = (first * BLOCK, (count * BLOCK) as u32);
         let mut mutations = vec![Mutation::Write { offset, length, seals: None }];
-        if random.chance(30) {
+        if random.chance(30) && !self.is_coded {
             mutations.push(Mutation::OmapSet { key: key(random.below(KEYS)), value: self.value() });
         }
         let mut conditions = Vec::new();
@@ -115,6 +126,7 @@ impl Clients {
         let first = random.below(BLOCKS);
         let length = ((1 + random.below(BLOCKS)) * BLOCK) as u32;
         let request = match random.below(10) {
+            7.. if self.is_coded => ReadRequest::Data { offset: first * BLOCK, length },
             0..6 => ReadRequest::Data { offset: first * BLOCK, length },
             6 => ReadRequest::Stat,
             7 => ReadRequest::OmapList { prefix: Bytes::from_static(b"k"), from: Bytes::new(), limit: 2 },

@@ -19,8 +19,6 @@ use crate::state::{PG, SPLIT_PG};
 use crate::statistics::Statistics;
 use crate::store::Store;
 
-/// Copies that the group should have.
-const SIZE: usize = 3;
 pub const TICK: u64 = 100_000;
 /// An OSD that hears nothing on a connection for so long gives it up.
 pub const SILENCE: u64 = 3_000_000;
@@ -147,9 +145,9 @@ pub fn osd(index: usize) -> OsdId {
 }
 
 impl World {
-    pub fn new(seed: u64, verbose: bool) -> Self {
+    pub fn new(seed: u64, is_coded: bool, verbose: bool) -> Self {
         let mut random = Random::new(seed);
-        let options = Options::draw(&mut random);
+        let options = Options::draw(is_coded, &mut random);
         Self::with_options(options, random, verbose)
     }
 
@@ -181,16 +179,16 @@ impl World {
             next_event: 0,
             members,
             network: Network::new(count),
-            cluster: ClusterState::new((0..SIZE).map(osd).collect()),
+            cluster: ClusterState::new((0..options.size()).map(osd).collect(), options.shape.is_some()),
             policy: PoolPolicy {
                 pg_num: 1,
                 pg_num_first: 1,
-                size: SIZE as u32,
+                size: options.size() as u32,
                 min_size: options.min_size,
                 may_backfill: true,
-                shape: None,
+                shape: options.shape,
             },
-            clients: Clients::new(options.sessions, options.objects),
+            clients: Clients::new(options.sessions, options.objects, options.shape.is_some()),
             random,
             trace: 0xcbf2_9ce4_8422_2325,
             statistics: Statistics::default(),
@@ -379,7 +377,7 @@ impl World {
             Event::ReadDone { at, incarnation, pg, token, answer } => {
                 if self.is_current(at, incarnation) {
                     self.note("read", &[at as u64, token.0]);
-                    self.with_pg(at, pg, |pg, _| pg.read_done(token, answer));
+                    self.with_pg(at, pg, |pg, view| pg.read_done(token, answer, view));
                 }
             }
             Event::Scrubbed { at, incarnation, pg, token, finding } => {
@@ -391,7 +389,7 @@ impl World {
             Event::MayCopy { at, incarnation, pg } => {
                 if self.is_current(at, incarnation) {
                     self.members[at].may_copy_soon.remove(&pg);
-                    self.with_pg(at, pg, |pg, _| _ = pg.copy_next());
+                    self.with_pg(at, pg, |pg, view| _ = pg.copy_next(view));
                 }
             }
             Event::SyncRead { at, incarnation, pg, token, result } => {

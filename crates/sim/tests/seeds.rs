@@ -10,21 +10,34 @@ fn setting(variable: &str, default: u64) -> u64 {
 
 #[test]
 fn histories_are_linearizable_and_replicas_converge() {
+    run(false);
+}
+
+#[test]
+fn erasure_coded_histories_are_linearizable_and_shards_fit() {
+    run(true);
+}
+
+fn run(is_coded: bool) {
     let campaign = Campaign {
         first: setting("ATOLL_SIM_SEED", 1),
         seeds: setting("ATOLL_SIM_RUNS", 400),
         jobs: 1,
+        is_coded,
         twice: setting("ATOLL_SIM_ONCE", 0) == 0,
         failures_max: setting("ATOLL_SIM_FAILURES", 10) as usize,
     };
     if campaign.seeds == 1 {
-        simulate(campaign.first, true);
+        simulate(campaign.first, is_coded, true);
     }
     let report = campaign.run(&|_, _| {});
     for failure in &report.failures {
         eprintln!(
-            "seed {}: {}\nreplay it with\n  atoll sim --seed {} --trace",
-            failure.seed, failure.cause, failure.seed
+            "seed {}: {}\nreplay it with\n  atoll sim{} --seed {} --trace",
+            failure.seed,
+            failure.cause,
+            if is_coded { " --ec" } else { "" },
+            failure.seed
         );
     }
     let counted = report.statistics.all().into_iter().map(|(_, text, count)| format!("{count} {text}"));

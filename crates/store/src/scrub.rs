@@ -21,6 +21,10 @@ use crate::store::{Purpose, Store, StoreEvent};
 pub struct ScrubResult {
     /// Size of the object in bytes.
     pub size_bytes: u64,
+    /// Size of the whole object, if it is a shard of one.
+    pub whole_bytes: Option<u64>,
+    /// Bytes of data per seal and length of a seal, if it has seals.
+    pub seal_shape: Option<(u32, u16)>,
     /// Version of its last change.
     pub version: Version,
     /// CRC-64 of its size, the checksums of its blocks, its seals and its omap: the same on all
@@ -186,7 +190,15 @@ impl Store {
         let still_bad = bad.iter().filter(|(index, meta)| now.get(*index) == Some(meta));
         let bad_blocks: Vec<u32> = still_bad.map(|(index, _)| *index as u32).collect();
         self.usage.corrupt_block_count += bad_blocks.len() as u64;
-        Ok(ScrubResult { size_bytes: info.size_bytes, version: info.version, digest, bad_blocks })
+        let (whole_bytes, seal_shape) = (info.whole_bytes, info.seal_shape());
+        Ok(ScrubResult {
+            size_bytes: info.size_bytes,
+            whole_bytes,
+            seal_shape,
+            version: info.version,
+            digest,
+            bad_blocks,
+        })
     }
 
     fn all_blocks(&self, object: &[u8], info: &ObjectInfo) -> Result<Vec<BlockMeta>, Unready> {

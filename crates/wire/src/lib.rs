@@ -17,4 +17,4 @@ pub use handshake::{
 };
 pub use link::{Link, LinkError, LinkInput};
 pub use message::Message;
-pub use scrub_finding::ScrubFinding;
+pub use scrub_finding::{ScrubFinding, ShardOf};

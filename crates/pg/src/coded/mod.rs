@@ -1,4 +1,142 @@
-//! Erasure-coded groups: every member holds a shard of each object (DESIGN section 6, "EC").
+//! Erasure-coded groups: every member holds a shard of each object (DESIGN section 6, "EC"). What is
+//! different from replicated groups is in here: which member holds which shard, how reads and writes
+//! are put together from shards, how writes are taken back, and how shards are rebuilt.
+//!
+//! All members have the whole history and the same objects, with the same versions; only the bytes
+//! differ. So peering, filling and scrubs work as in replicated groups, but that a write which not
+//! all have is taken back (the shards of fewer than `data` members cannot give it to the others), and
+//! that what a member lacks is computed from what others have.
 
+mod fetch;
+mod filling;
+mod peering;
+mod requests;
+mod scrub;
 mod shape;
+mod undo;
 mod update;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use atoll_base::{ObjectName, OsdId, Version};
+use atoll_ec::Code;
+
+pub(crate) use fetch::{Asked, Operation};
+pub(crate) use requests::ClientRead;
+pub(crate) use shape::Span;
+pub use undo::is_hidden;
+
+use crate::group::{CodeShape, Pg, PgState};
+
+/// The key in a group's own object under which an OSD keeps which shard its objects are of.
+pub const SHARD_KEY: &[u8] = b"shard";
+
+/// What only an erasure-coded group has.
+pub(crate) struct Coded {
+    pub shape: CodeShape,
+    pub code: Code,
+    /// Reads of shards under way, and for what.
+    pub operations: BTreeMap<u64, Operation>,
+    pub asked: BTreeMap<u64, Asked>,
+    /// Writes whose old bytes are there, which wait until they can get their place in the history.
+    pub ready: VecDeque<u64>,
+    /// Clones that are kept until their writes are known to be everywhere.
+    pub kept: VecDeque<(Version, ObjectName)>,
+    /// Up to here it is forgotten how writes are undone.
+    pub forgotten: Version,
+    /// Up to here the members have been told so.
+    pub told: Version,
+    /// A roll back that waits until the view shows everything submitted.
+    pub roll_back_to: Option<Version>,
+}
+
+impl Coded {
+    pub fn new(shape: CodeShape, kept: VecDeque<(Version, ObjectName)>) -> Self {
+        let code =
+            Code::new(shape.data.into(), shape.parity.into()).expect("a pool's code was checked when it was made");
+        Coded {
+            shape,
+            code,
+            operations: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            ready: VecDeque::new(),
+            kept,
+            forgotten: Version::default(),
+            told: Version::default(),
+            roll_back_to: None,
+        }
+    }
+}
+
+impl Pg {
+    /// Of how many members, or shards, there must be one each for nothing to be lost.
+    pub(crate) fn copies_needed(&self) -> usize {
+        self.coded.as_ref().map_or(1, |coded| coded.shape.data.into())
+    }
+
+    /// How many copies some OSDs have: different shards, in an erasure-coded group.
+    pub(crate) fn copies_on<'a>(&self, osds: impl IntoIterator<Item = &'a OsdId>) -> usize {
+        let osds = osds.into_iter();
+        match self.coded {
+            None => osds.count(),
+            Some(_) => osds.filter_map(|osd| self.shard_of(*osd)).collect::<BTreeSet<u8>>().len(),
+        }
+    }
+
+    /// The shard that an OSD holds, or will when it has been filled.
+    pub(crate) fn shard_of(&self, osd: OsdId) -> Option<u8> {
+        self.record.shard_of(osd).or_else(|| self.learners.shard_of(osd))
+    }
+
+    /// The shards of members, for a record; none in a replicated group.
+    pub(crate) fn shards_of(&self, members: &[OsdId]) -> Vec<u8> {
+        match self.coded {
+            None => Vec::new(),
+            Some(_) => members.iter().map(|osd| self.shard_of(*osd).expect("members hold shards")).collect(),
+        }
+    }
+
+    /// The member to ask for a shard: this OSD if it holds it. While the group peers, only members
+    /// with this one's history count.
+    pub(crate) fn holder(&self, shard: u8, excluded: &BTreeSet<OsdId>) -> Option<OsdId> {
+        let is_level = |osd: OsdId| {
+            self.state != PgState::Peering
+                || osd == self.me
+                || self.peering.heads.get(&osd).is_some_and(|head| head.sequence == self.last_sequence)
+        };
+        let members = self.record.members.iter().zip(&self.record.shards);
+        let holders = members.filter(|(osd, held)| **held == shard && !excluded.contains(osd) && is_level(**osd));
+        let holders: Vec<OsdId> = holders.map(|(osd, _)| *osd).collect();
+        holders.iter().find(|osd| **osd == self.me).or(holders.first()).copied()
+    }
+
+    /// The shard that an OSD shall be filled with, which may have objects of one already: one that
+    /// nobody has, or else that of a member that is to go.
+    pub(crate) fn shard_to_fill(&self, osd: OsdId, has: Option<u8>) -> Option<u8> {
+        let coded = self.coded.as_ref()?;
+        let stays = |member: &OsdId| self.target.contains(member);
+        let members = || self.record.members.iter().zip(&self.record.shards);
+        let staying = members().filter(|(member, _)| stays(member)).map(|(_, shard)| *shard);
+        let taken: BTreeSet<u8> = staying.chain(self.learners.shards_but_of(osd)).collect();
+        let free: Vec<u8> = (0..coded.shape.shards()).filter(|shard| !taken.contains(shard)).collect();
+        let is_missing = |shard: &u8| members().all(|(_, held)| held != shard);
+        let had = has.filter(|shard| free.contains(shard));
+        // What is missing is more urgent than what is only to move.
+        let missing: Vec<u8> = free.iter().copied().filter(is_missing).collect();
+        let had = had.filter(|shard| missing.is_empty() || missing.contains(shard));
+        had.or(missing.first().copied()).or(free.first().copied())
+    }
+
+    /// A member whose shard another one that stays has, too, while some shard is with nobody.
+    pub(crate) fn surplus_member(&self) -> Option<OsdId> {
+        let coded = self.coded.as_ref()?;
+        let shards = &self.record.shards;
+        if (0..coded.shape.shards()).all(|shard| shards.contains(&shard)) {
+            return None;
+        }
+        let members = || self.record.members.iter().zip(shards);
+        let is_double = |osd: &OsdId, shard: &u8| members().any(|(other, held)| other != osd && held == shard);
+        let surplus = members().find(|(osd, shard)| **osd != self.record.primary && is_double(osd, shard));
+        surplus.map(|(osd, _)| *osd)
+    }
+}

@@ -312,9 +312,11 @@ impl Update {
 
     // ---- what it needs ----------------------------------------------------------------------
 
-    /// The object that the write makes a copy of.
-    pub fn clone_source(&self) -> Option<&ObjectName> {
-        self.clone_source.as_ref()
+    /// Nothing else has changed since the write was planned.
+    pub fn set_old_version(&mut self, version: atoll_base::Version) {
+        if let Some(old) = &mut self.old {
+            old.version = version;
+        }
     }
 
     /// What other writes and reads of the object must keep off.

@@ -10,9 +10,9 @@ use crate::group::{INCOMPLETE_KEY, Pg, PgState, meta_object};
 
 impl Pg {
     /// Goes on with a learner, and says when it has everything.
-    pub(super) fn copy_more(&mut self, osd: OsdId) {
+    pub(super) fn copy_more(&mut self, osd: OsdId, view: &impl ObjectView) {
         // While the group peers nobody writes, so nobody waits for an object that has not begun.
-        while self.state == PgState::Peering && self.copy_one(osd) {}
+        while self.state == PgState::Peering && self.copy_one(osd, view) {}
         let Some(learner) = self.learners.learners.get_mut(&osd) else { return };
         if learner.has_begun && learner.is_listed() && !learner.is_finishing && !learner.lacks_any() {
             learner.is_finishing = true;
@@ -25,24 +25,30 @@ impl Pg {
     /// Whether there is an object to copy to a learner now. The shell says when, by
     /// [`Pg::copy_next`]: until then clients may write it.
     pub fn wants_to_copy(&self) -> bool {
-        let is_free = |learner: &Learner| learner.missing.keys().any(|object| !self.is_in_scrub(object));
+        let is_free = |learner: &Learner| learner.missing.keys().any(|object| self.may_be_copied(object));
         let mut learners = self.learners.learners.values();
         self.fills_learners() && learners.any(|learner| learner.may_copy() && is_free(learner))
     }
 
     /// Begins to read the next object. False if there is none.
-    pub fn copy_next(&mut self) -> bool {
+    pub fn copy_next(&mut self, view: &impl ObjectView) -> bool {
         let learners: Vec<OsdId> = self.learners.learners.keys().copied().collect();
-        self.fills_learners() && learners.into_iter().any(|osd| self.copy_one(osd))
+        self.fills_learners() && learners.into_iter().any(|osd| self.copy_one(osd, view))
     }
 
-    fn copy_one(&mut self, osd: OsdId) -> bool {
+    /// What a scrub is at may be replaced between two parts. Shards are read from several members, so no
+    /// write must be on its way to them.
+    fn may_be_copied(&self, object: &ObjectName) -> bool {
+        !self.is_in_scrub(object) && !self.is_about_to_change(object)
+    }
+
+    fn copy_one(&mut self, osd: OsdId, view: &impl ObjectView) -> bool {
         loop {
             let token = self.token();
             let learner = self.learners.learners.get(&osd).filter(|learner| learner.may_copy());
             let Some(learner) = learner else { return false };
-            // What a scrub is at may be replaced between two parts.
-            let next = learner.missing.keys().find(|object| !self.is_in_scrub(object)).cloned();
+            let shard = learner.shard;
+            let next = learner.missing.keys().find(|object| self.may_be_copied(object)).cloned();
             let is_held = |object: &ObjectName| self.has_place_for(object, learner.pg_num);
             let Some((object, is_held)) = next.map(|object| (object.clone(), is_held(&object))) else {
                 return false;
@@ -53,7 +59,7 @@ impl Pg {
             let copying = Copying { touched: touched.clone(), reading, has_begun: !is_held };
             learner.copying.insert(object.clone(), copying);
             if is_held {
-                self.read_part(token, object, touched, 0);
+                self.read_part((token, shard), object, touched, 0, view);
                 return true;
             }
             // The copy was made before the group was split.
@@ -63,7 +69,17 @@ impl Pg {
         }
     }
 
-    fn read_part(&mut self, token: Token, object: ObjectName, touched: Touched, from: u64) {
+    fn read_part(
+        &mut self,
+        (token, shard): (Token, Option<u8>),
+        object: ObjectName,
+        touched: Touched,
+        from: u64,
+        view: &impl ObjectView,
+    ) {
+        if let (true, Some(shard)) = (self.is_coded(&object), shard) {
+            return self.read_shard_part((token, shard), object, touched, from, view);
+        }
         let is_urgent = self.state == PgState::Peering;
         self.actions.push_back(Action::ReadForSync { token, object, touched, from: Some(from), is_urgent });
     }
@@ -107,7 +123,8 @@ impl Pg {
         let copying = learner.copying.get_mut(&object).expect("its parts are not all there");
         copying.reading = Some(token);
         let touched = copying.touched.clone();
-        self.read_part(token, object, touched, next);
+        let shard = learner.shard;
+        self.read_part((token, shard), object, touched, next, view);
     }
 
     /// What was sent of an object has no version, so it is sent from the start.
@@ -118,7 +135,7 @@ impl Pg {
             learner.failed.insert(object, copying.touched);
             learner.retry_failed_at_ms = view.now_ms() + RETRY_PAUSE_MS;
         }
-        self.copy_more(osd);
+        self.copy_more(osd, view);
         self.start_waiting(view);
     }
 
@@ -157,7 +174,7 @@ impl Pg {
             Some(Sent::ButLast(object, last)) => self.send_to_learner(from, *last, Sent::Object(object)),
             Some(Sent::Object(object)) => {
                 learner.copying.remove(&object);
-                self.copy_more(from);
+                self.copy_more(from, view);
                 self.start_waiting(view);
             }
             Some(Sent::Done) => {

@@ -1,0 +1,158 @@
+//! What a learner of an erasure-coded group lacks of an object, computed from the shards of others.
+
+use std::collections::BTreeMap;
+
+use atoll_base::{BLOCK_BYTES, Mutation, ObjectName, Seals, Touched, Transaction};
+use bytes::Bytes;
+
+use super::fetch::{Fetch, Operation, Parts, Purpose};
+use super::shape::Span;
+use super::update::{Part, is_all_zero, shard_of};
+use crate::actions::{ObjectParts, ObjectView, Token, WholeObject};
+use crate::group::{CodeShape, Pg};
+
+/// Bytes of a shard in one part, a multiple of all seal units: clients' requests wait behind it.
+const PART_BYTES: u64 = 512 << 10;
+
+/// A copy of an object that waits for a part of its shard.
+pub(crate) struct Fill {
+    token: Token,
+    shard: u8,
+    touched: Touched,
+    /// Where this part begins in the shard.
+    from: u64,
+    /// The ranges that are to be sent, in order.
+    spans: Vec<Span>,
+    next: Option<u64>,
+}
+
+impl Pg {
+    /// Reads what gives a part of a shard; the answer comes as [`Pg::sync_ready`] from itself.
+    pub(crate) fn read_shard_part(
+        &mut self,
+        (token, shard): (Token, u8),
+        object: ObjectName,
+        touched: Touched,
+        from: u64,
+        view: &impl ObjectView,
+    ) {
+        let Some(whole) = view.whole_object(self.id, &object) else {
+            let gone = Transaction { object, ..self.own_change(vec![Mutation::Remove]) };
+            return self.sync_ready(token, Ok(ObjectParts { transactions: vec![gone], next: None }), view);
+        };
+        let shape = self.coded.as_ref().expect("it is coded").shape;
+        let ranges = touched_spans(shape, &whole, &touched);
+        let left = || ranges.iter().filter(|span| span.end > from);
+        let limit = left().next().map_or(from, |span| span.start.max(from) + PART_BYTES);
+        let part = left().filter(|span| span.start < limit);
+        let spans: Vec<Span> =
+            part.map(|span| Span { start: span.start.max(from), end: span.end.min(limit) }).collect();
+        let next = left().find(|span| span.end > limit).map(|span| span.start.max(limit));
+        let hull = spans.iter().copied().reduce(|one, other| one.hull(&other));
+        let wanted: BTreeMap<u8, Span> = hull.into_iter().map(|hull| (shard, hull)).collect();
+        let fill = Fill { token, shard, touched, from, spans, next };
+        // Writes keep off by themselves: the object is being copied.
+        let lock = Span { start: 0, end: 0 };
+        let fetch = Fetch::new(whole, wanted);
+        self.begin_operation(
+            Operation { object, lock, is_write: false, fetch, purpose: Purpose::Fill(fill) },
+            view,
+        );
+    }
+
+    pub(super) fn shard_is_there(
+        &mut self,
+        fill: Fill,
+        object: ObjectName,
+        whole: WholeObject,
+        result: Result<Parts, String>,
+        view: &impl ObjectView,
+    ) {
+        let shape = self.coded.as_ref().expect("it is coded").shape;
+        let answer = result.map(|parts| {
+            let mut mutations = Vec::new();
+            if fill.touched.whole && fill.from == 0 {
+                mutations.push(Mutation::Remove);
+            }
+            if fill.from == 0 {
+                mutations.push(shard_of(shape, whole.object_bytes, whole.seal_shape));
+            }
+            let mut payload = Vec::new();
+            for span in &fill.spans {
+                let part = super::fetch::cut(&parts[&fill.shard], *span, whole.seal_shape);
+                add_part(*span, &part, whole.seal_shape, fill.touched.whole, &mut mutations, &mut payload);
+            }
+            if fill.next.is_none() {
+                mutations.push(Mutation::SetVersion { version: whole.version });
+            }
+            let part = Transaction {
+                object,
+                payload: payload.into(),
+                payload_sealed: whole.seal_shape.is_some(),
+                ..self.own_change(mutations)
+            };
+            ObjectParts { transactions: vec![part], next: fill.next }
+        });
+        self.sync_ready(fill.token, answer, view);
+    }
+}
+
+/// The spans of shards that what was touched is in, in order and disjoint.
+fn touched_spans(shape: CodeShape, whole: &WholeObject, touched: &Touched) -> Vec<Span> {
+    let there = Span { start: 0, end: shape.shard_bytes(whole.object_bytes) };
+    if touched.whole {
+        return if there.end > 0 { vec![there] } else { Vec::new() };
+    }
+    let unit = whole.seal_shape.map_or(BLOCK_BYTES as u64, |(unit, _)| u64::from(unit));
+    let block = BLOCK_BYTES as u64;
+    let ranges = touched.block_ranges.iter();
+    let spans =
+        ranges.filter_map(|(first, count)| shape.span(u64::from(*first) * block, u64::from(*count) * block));
+    let mut spans: Vec<Span> = spans.filter_map(|span| span.widened(unit).intersection(&there)).collect();
+    spans.sort_unstable();
+    let mut merged: Vec<Span> = Vec::new();
+    for span in spans {
+        match merged.last_mut() {
+            Some(last) if span.start <= last.end => last.end = last.end.max(span.end),
+            _ => merged.push(span),
+        }
+    }
+    merged
+}
+
+/// What makes a span of a shard what it should be; what is all zeros takes no space.
+pub(super) fn add_part(
+    span: Span,
+    part: &Part,
+    seal_shape: Option<(u32, u16)>,
+    is_fresh: bool,
+    mutations: &mut Vec<Mutation>,
+    payload: &mut Vec<u8>,
+) {
+    let unit = seal_shape.map_or(BLOCK_BYTES, |(unit, _)| unit as usize);
+    let width = seal_shape.map_or(0, |(_, width)| usize::from(width));
+    let count = span.length().div_ceil(unit);
+    let is_hole = |number: usize| {
+        let data = &part.data[number * unit..((number + 1) * unit).min(part.data.len())];
+        is_all_zero(data) && is_all_zero(&part.seals[number * width..(number + 1) * width])
+    };
+    let holes: Vec<bool> = (0..count).map(is_hole).collect();
+    let mut first = 0;
+    while first < count {
+        let end = (first..count).find(|number| holes[*number] != holes[first]).unwrap_or(count);
+        let bytes = first * unit..(end * unit).min(part.data.len());
+        let offset = span.start + bytes.start as u64;
+        if !holes[first] {
+            let seals = seal_shape.map(|(unit_bytes, seal_bytes)| Seals {
+                unit_bytes,
+                seal_bytes,
+                bytes: Bytes::copy_from_slice(&part.seals[first * width..end * width]),
+            });
+            mutations.push(Mutation::Write { offset, length: bytes.len() as u32, seals });
+            payload.extend_from_slice(&part.data[bytes]);
+        } else if !is_fresh {
+            mutations.push(Mutation::Zero { offset, length: bytes.len() as u64 });
+        }
+        first = end;
+    }
+}

@@ -1,0 +1,138 @@
+//! Taking writes back. Every member keeps how it undoes a write until all members are known to have
+//! it: then nobody will ever want it back.
+
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::{Mutation, ObjectName, Transaction, Version};
+
+use crate::actions::{Action, ObjectView};
+use crate::group::{Pg, PgState, Submission};
+use crate::promises::incomplete;
+
+impl Pg {
+    /// Submits a write of the history. If its log entry cannot hold what it replaces, a clone of the
+    /// object is kept first: it is durable no later.
+    pub(crate) fn submit_undoable(&mut self, purpose: Submission, transaction: Transaction) {
+        let kept = transaction.log.first().and_then(|entry| entry.undo.as_ref()?.kept_object().cloned());
+        if let (Some(name), Some(coded)) = (kept, &mut self.coded) {
+            coded.kept.push_back((transaction.log[0].version, name.clone()));
+            let source = transaction.object.clone();
+            let clone = self.change_of(name, vec![Mutation::CloneFrom { source }]);
+            self.submit(Submission::Keep, clone);
+        }
+        self.submit(purpose, transaction);
+    }
+
+    fn change_of(&self, object: ObjectName, mutations: Vec<Mutation>) -> Transaction {
+        Transaction { object, ..self.own_change(mutations) }
+    }
+
+    /// All members have everything up to a write: nobody will take that back.
+    pub(crate) fn forget_undo(&mut self, through: Version) {
+        let Some(coded) = &mut self.coded else { return };
+        if through <= coded.forgotten {
+            return;
+        }
+        coded.forgotten = through;
+        let mut gone = Vec::new();
+        while coded.kept.front().is_some_and(|(version, _)| *version <= through) {
+            gone.extend(coded.kept.pop_front().map(|(_, name)| name));
+        }
+        self.actions.push_back(Action::ForgetUndo { through });
+        self.remove_kept(gone);
+    }
+
+    fn remove_kept(&mut self, names: Vec<ObjectName>) {
+        for name in names {
+            let removal = self.change_of(name, vec![Mutation::Remove]);
+            self.submit(Submission::Keep, removal);
+        }
+    }
+
+    /// The history ends at `head` now: what was kept for later writes is of no use.
+    pub(crate) fn forget_kept_after(&mut self, head: Version) {
+        let Some(coded) = &mut self.coded else { return };
+        let first = coded.kept.iter().position(|(version, _)| *version > head).unwrap_or(coded.kept.len());
+        let gone = coded.kept.split_off(first).into_iter().map(|(_, name)| name).collect();
+        self.remove_kept(gone);
+    }
+
+    /// At the primary, when nothing is in flight: members that have not heard so from later writes
+    /// are told that all have everything.
+    pub(crate) fn tell_committed(&mut self) {
+        let version = self.newest_committed();
+        let is_at_rest = self.state == PgState::Active && self.in_flight.is_empty();
+        let Some(coded) = self.coded.as_mut().filter(|coded| is_at_rest && coded.told < version) else { return };
+        coded.told = version;
+        for member in self.others() {
+            self.send(member, atoll_wire::Message::Committed { pg: self.id, epoch: self.record.epoch, version });
+        }
+        self.forget_undo(version);
+    }
+
+    /// Takes back everything newer, when the view shows all that was submitted.
+    pub(crate) fn roll_back(&mut self, head: Version, view: &impl ObjectView) {
+        if let Some(coded) = &mut self.coded {
+            coded.roll_back_to = Some(head);
+        }
+        self.go_on_with_roll_back(view);
+    }
+
+    pub(crate) fn go_on_with_roll_back(&mut self, view: &impl ObjectView) {
+        let is_current = self.view_is_current();
+        let Some(head) = self.coded.as_mut().filter(|_| is_current).and_then(|coded| coded.roll_back_to.take())
+        else {
+            return;
+        };
+        if view.head(self.id) <= head {
+            return self.rolled_back(view);
+        }
+        let log = view.log(self.id);
+        let newer = || log.iter().rev().take_while(|entry| entry.version > head);
+        let is_known = head == Version::default() || log.iter().any(|entry| entry.version == head);
+        if !is_known || newer().any(|entry| entry.undo.is_none()) {
+            self.warn(format!("{} cannot go back to {head}; it must be filled", self.me));
+            return self.note_incomplete_here(view);
+        }
+        let text =
+            format!("{} takes back {} writes behind {head}, which not all members had", self.me, newer().count());
+        self.warn(text);
+        for entry in newer() {
+            let undo = entry.undo.clone().expect("looked at above");
+            let mut back = self.change_of(entry.object.clone(), undo.mutations);
+            back.payload = undo.payload;
+            self.submit(Submission::RollBack, back);
+        }
+        let first = newer().last().expect("the head is newer").version;
+        self.abandon(first);
+        let last = self.own_change(vec![Mutation::ResetLog { head }]);
+        self.submit(Submission::RolledBack, last);
+    }
+
+    /// This OSD's objects are not what its history says.
+    pub(crate) fn note_incomplete_here(&mut self, view: &impl ObjectView) {
+        self.promises.is_incomplete = true;
+        let note = self.own_change(vec![incomplete()]);
+        self.submit(Submission::Repair, note);
+        if self.is_primary() {
+            self.restart_peering();
+        } else if let Some(leader) = self.promises.asked_by {
+            self.tell_what_is_here(leader, false, view);
+        }
+        self.advance(view);
+    }
+
+    /// What was to be taken back is gone, durably.
+    pub(crate) fn rolled_back(&mut self, view: &impl ObjectView) {
+        match self.promises.asked_by {
+            Some(leader) if leader != self.me && self.promises.is_durable() => {
+                self.tell_what_is_here(leader, false, view);
+            }
+            _ => self.advance(view),
+        }
+    }
+}
+
+/// Whether an object is one that only its OSD knows of, so that it is not listed.
+pub fn is_hidden(object: &ObjectName) -> bool {
+    object.as_str() == PG_META_OBJECT || object.as_str().starts_with(atoll_base::operation::KEPT_OBJECT_PREFIX)
+}
