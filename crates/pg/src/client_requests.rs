@@ -245,6 +245,10 @@ impl Pg {
     /// What a request waited for is in memory, or was a moment ago: what has been evicted again is
     /// asked for again.
     pub fn loaded(&mut self, token: Token, view: &impl ObjectView) {
+        let fill = self.coded.as_mut().and_then(|coded| coded.fills_loading.remove(&token));
+        if let Some(order) = fill {
+            return self.read_shard_part(order, view);
+        }
         if let Some((purpose, object, request)) = self.copies_loading.remove(&token) {
             return self.read_when_loaded(purpose, object, request, view);
         }
@@ -300,8 +304,10 @@ impl Pg {
                 if self.is_mending(&request.object) {
                     return Attempt::MustWait(Box::new(request));
                 }
-                if !view.is_read_loaded(self.id, &request.object, read) {
-                    let lookup = Lookup::Read { object: request.object.clone(), request: read.clone() };
+                // What is read of shards is loaded where it is read.
+                let looks_at = if self.is_coded(&request.object) { &ReadRequest::Stat } else { read };
+                if !view.is_read_loaded(self.id, &request.object, looks_at) {
+                    let lookup = Lookup::Read { object: request.object.clone(), request: looks_at.clone() };
                     return self.load(request, lookup);
                 }
                 let WaitingRequest { client, sequence, object, what: Waiting::Read(read), .. } = request else {
@@ -392,7 +398,7 @@ impl Pg {
             return self.refuse_write((client, id), write, refusal, view);
         }
         let creates = !view.object_exists(self.id, &object);
-        let undo = self.undo_of_own_change(&write, view);
+        let undo = self.undo_of_fence(&write, view);
         self.order(Some((client, id)), write, creates, undo);
         Attempt::Done
     }

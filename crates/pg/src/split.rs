@@ -15,7 +15,7 @@
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::PgRecord;
-use atoll_base::{LogEntry, Mutation, ObjectName, Version, WriteRequest};
+use atoll_base::{LogEntry, Mutation, ObjectName, Undo, Version, WriteRequest};
 use bytes::Bytes;
 
 use crate::actions::{Action, ObjectView};
@@ -60,13 +60,29 @@ impl Pg {
         let is_at_rest = self.in_flight.is_empty() && self.view_is_current() && self.scrub.is_none();
         let may_order = self.history_broken.is_none() && view.has_room(self.id);
         if is_at_rest && may_order && !self.membership.is_proposing(view.now_ms()) {
+            // Objects go where shards of them are being read no more; that begins anew.
+            self.abandon_operations();
             let mutations = split_whole(self.pg_num() * 2);
             let (object, payload) = (meta_object(), Bytes::new());
             let split = WriteRequest { object, conditions: Vec::new(), mutations, payload, payload_sealed: false };
-            let undo = self.undo_of_own_change(&split, view);
+            let undo = self.coded.as_ref().map(|_| self.undo_of_split());
             self.order(None, split, false, undo);
         }
         true
+    }
+
+    /// How an erasure-coded group takes back a split that not all members have.
+    fn undo_of_split(&self) -> Undo {
+        let (pg_num_before, pg_num) = (self.policy.pg_num_first, self.pg_num());
+        let key = Bytes::from_static(SPLIT_KEY);
+        let note = match pg_num > self.id.first_pg_num(pg_num_before) {
+            true => Mutation::OmapSet { key, value: Bytes::copy_from_slice(&pg_num.to_be_bytes()) },
+            false => Mutation::OmapRemove { key },
+        };
+        Undo {
+            mutations: vec![note, Mutation::Split { pg_num_before, pg_num, is_whole: false }],
+            payload: Bytes::new(),
+        }
     }
 
     /// All members have split their copies: says so in cluster state.

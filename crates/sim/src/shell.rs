@@ -3,7 +3,7 @@
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::PgRecord;
 use atoll_base::{Mutation, ObjectName, OsdId, PgId, Refusal, RequestId, Transaction};
-use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, Token};
+use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, ReadFailure, Token};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -191,6 +191,14 @@ impl World {
             }
             Action::Read { token, object, request } => {
                 let answer = self.members[at].store.read(pg, &object, &request);
+                if let (Some(shape), Err(ReadFailure::Corrupt { blocks })) = (self.options.shape, &answer)
+                    && self.cluster.of(pg).expect("the group exists").record.members.len() < shape.shards().into()
+                    && self.random.chance(50)
+                {
+                    // Stands for an operator: with others away as well it may be one too many.
+                    let bad = &mut self.members[at].store.bad;
+                    blocks.iter().for_each(|block| drop(bad.remove(&(object.clone(), *block))));
+                }
                 self.after(150, Event::ReadDone { at, incarnation, pg, token, answer });
             }
             Action::ListObjects { token, after } => {

@@ -69,6 +69,10 @@ impl Groups {
         self.0.values().find_map(|state| state.objects.get(object))
     }
 
+    pub fn all(&self) -> impl Iterator<Item = &State> {
+        self.0.values()
+    }
+
     pub fn objects(&self) -> impl Iterator<Item = (&ObjectName, &Object)> {
         self.0.values().flat_map(|state| &state.objects)
     }

@@ -99,6 +99,12 @@ impl Store {
         (pg, token)
     }
 
+    /// Whether it is known that nobody will take anything back.
+    pub fn has_forgotten_undo(&self) -> bool {
+        self.visible.all().all(|state| state.log.iter().all(|entry| entry.undo.is_none()))
+            && self.visible.objects().all(|(object, _)| object.as_str() == PG_META_OBJECT || !is_hidden(object))
+    }
+
     pub fn crash(&mut self) {
         self.visible = self.durable.clone();
         self.pending.clear();

@@ -302,6 +302,7 @@ impl World {
             && self.members.iter().all(|member| {
                 member.is_up
                     && member.store.pending.is_empty()
+                    && member.store.has_forgotten_undo()
                     && member.store.backlog.is_empty()
                     && member.owed_reads.is_empty()
                     && member.owed_writes.is_empty()

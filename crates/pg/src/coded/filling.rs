@@ -2,25 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{BLOCK_BYTES, Mutation, ObjectName, Seals, Touched, Transaction};
+use atoll_base::{BLOCK_BYTES, Mutation, ObjectName, ReadRequest, Seals, Touched, Transaction};
 use bytes::Bytes;
 
 use super::fetch::{Fetch, Operation, Parts, Purpose};
 use super::shape::Span;
 use super::update::{Part, is_all_zero, shard_of};
-use crate::actions::{ObjectParts, ObjectView, Token, WholeObject};
+use crate::actions::{Action, Lookup, ObjectParts, ObjectView, Token, WholeObject};
 use crate::group::{CodeShape, Pg};
 
 /// Bytes of a shard in one part, a multiple of all seal units: clients' requests wait behind it.
 const PART_BYTES: u64 = 512 << 10;
 
+/// A part of a shard that a learner lacks.
+pub(crate) struct FillOrder {
+    /// The read that the copy waits for.
+    pub token: Token,
+    pub shard: u8,
+    pub object: ObjectName,
+    pub touched: Touched,
+    /// Where the part begins in the shard.
+    pub from: u64,
+}
+
 /// A copy of an object that waits for a part of its shard.
 pub(crate) struct Fill {
-    token: Token,
-    shard: u8,
-    touched: Touched,
-    /// Where this part begins in the shard.
-    from: u64,
+    order: FillOrder,
     /// The ranges that are to be sent, in order.
     spans: Vec<Span>,
     next: Option<u64>,
@@ -28,20 +35,20 @@ pub(crate) struct Fill {
 
 impl Pg {
     /// Reads what gives a part of a shard; the answer comes as [`Pg::sync_ready`] from itself.
-    pub(crate) fn read_shard_part(
-        &mut self,
-        (token, shard): (Token, u8),
-        object: ObjectName,
-        touched: Touched,
-        from: u64,
-        view: &impl ObjectView,
-    ) {
+    pub(crate) fn read_shard_part(&mut self, order: FillOrder, view: &impl ObjectView) {
+        let (token, object, from) = (order.token, order.object.clone(), order.from);
+        if !view.is_read_loaded(self.id, &object, &ReadRequest::Stat) {
+            let load = self.token();
+            self.coded.as_mut().expect("it is coded").fills_loading.insert(load, order);
+            let lookup = Lookup::Read { object, request: ReadRequest::Stat };
+            return self.actions.push_back(Action::Load { token: load, lookup });
+        }
         let Some(whole) = view.whole_object(self.id, &object) else {
             let gone = Transaction { object, ..self.own_change(vec![Mutation::Remove]) };
             return self.sync_ready(token, Ok(ObjectParts { transactions: vec![gone], next: None }), view);
         };
         let shape = self.coded.as_ref().expect("it is coded").shape;
-        let ranges = touched_spans(shape, &whole, &touched);
+        let ranges = touched_spans(shape, &whole, &order.touched);
         let left = || ranges.iter().filter(|span| span.end > from);
         let limit = left().next().map_or(from, |span| span.start.max(from) + PART_BYTES);
         let part = left().filter(|span| span.start < limit);
@@ -49,8 +56,8 @@ impl Pg {
             part.map(|span| Span { start: span.start.max(from), end: span.end.min(limit) }).collect();
         let next = left().find(|span| span.end > limit).map(|span| span.start.max(limit));
         let hull = spans.iter().copied().reduce(|one, other| one.hull(&other));
-        let wanted: BTreeMap<u8, Span> = hull.into_iter().map(|hull| (shard, hull)).collect();
-        let fill = Fill { token, shard, touched, from, spans, next };
+        let wanted: BTreeMap<u8, Span> = hull.into_iter().map(|hull| (order.shard, hull)).collect();
+        let fill = Fill { order, spans, next };
         // Writes keep off by themselves: the object is being copied.
         let lock = Span { start: 0, end: 0 };
         let fetch = Fetch::new(whole, wanted);
@@ -71,16 +78,16 @@ impl Pg {
         let shape = self.coded.as_ref().expect("it is coded").shape;
         let answer = result.map(|parts| {
             let mut mutations = Vec::new();
-            if fill.touched.whole && fill.from == 0 {
+            if fill.order.touched.whole && fill.order.from == 0 {
                 mutations.push(Mutation::Remove);
             }
-            if fill.from == 0 {
+            if fill.order.from == 0 {
                 mutations.push(shard_of(shape, whole.object_bytes, whole.seal_shape));
             }
             let mut payload = Vec::new();
             for span in &fill.spans {
-                let part = super::fetch::cut(&parts[&fill.shard], *span, whole.seal_shape);
-                add_part(*span, &part, whole.seal_shape, fill.touched.whole, &mut mutations, &mut payload);
+                let part = super::fetch::cut(&parts[&fill.order.shard], *span, whole.seal_shape);
+                add_part(*span, &part, whole.seal_shape, fill.order.touched.whole, &mut mutations, &mut payload);
             }
             if fill.next.is_none() {
                 mutations.push(Mutation::SetVersion { version: whole.version });
@@ -93,7 +100,7 @@ impl Pg {
             };
             ObjectParts { transactions: vec![part], next: fill.next }
         });
-        self.sync_ready(fill.token, answer, view);
+        self.sync_ready(fill.order.token, answer, view);
     }
 }
 

@@ -22,10 +22,12 @@ use atoll_base::{ObjectName, OsdId, Version};
 use atoll_ec::Code;
 
 pub(crate) use fetch::{Asked, Operation};
+pub(crate) use filling::FillOrder;
 pub(crate) use requests::ClientRead;
 pub(crate) use shape::Span;
 pub use undo::is_hidden;
 
+use crate::actions::Token;
 use crate::group::{CodeShape, Pg, PgState};
 
 /// The key in a group's own object under which an OSD keeps which shard its objects are of.
@@ -40,6 +42,8 @@ pub(crate) struct Coded {
     pub asked: BTreeMap<u64, Asked>,
     /// Writes whose old bytes are there, which wait until they can get their place in the history.
     pub ready: VecDeque<u64>,
+    /// Parts of shards for others that wait until it is known what object they are of.
+    pub fills_loading: BTreeMap<Token, FillOrder>,
     /// Clones that are kept until their writes are known to be everywhere.
     pub kept: VecDeque<(Version, ObjectName)>,
     /// Up to here it is forgotten how writes are undone.
@@ -60,6 +64,7 @@ impl Coded {
             operations: BTreeMap::new(),
             asked: BTreeMap::new(),
             ready: VecDeque::new(),
+            fills_loading: BTreeMap::new(),
             kept,
             forgotten: Version::default(),
             told: Version::default(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_base::operation::{KEPT_OBJECT_PREFIX, PG_META_OBJECT};
 use atoll_base::{
-    LogEntry, ObjectName, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction, Version,
+    LogEntry, Mutation, ObjectName, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction, Version,
 };
 use atoll_base::{Undo, WriteRequest};
 use atoll_wire::Message;
@@ -15,7 +15,7 @@ use super::shape::Span;
 use super::update::{Part, ShardChange, Update, assemble};
 use crate::actions::{ClientId, ObjectView, WholeObject};
 use crate::client_requests::{Attempt, Waiting, WaitingRequest};
-use crate::group::{InFlight, Pg, Submission};
+use crate::group::{InFlight, Pg, PgState, Submission};
 
 /// A read of data that waits for shards.
 pub(crate) struct ClientRead {
@@ -195,6 +195,8 @@ impl Pg {
         let version = Version { epoch: self.record.epoch, sequence: self.last_sequence + 1 };
         let span = update.locked_span();
         let coded = self.coded.as_ref().expect("it is coded");
+        self.warn_dbg(&write.object, span);
+        eprintln!("DBG order {version} {} {:?} {:?}", write.object, write.mutations, span);
         let changes = update.finish(&coded.code, old, kept_name(self.id, version));
         let own = &changes[usize::from(self.record.shard_of(self.me).expect("a primary holds a shard"))];
         let (members, payload_bytes) = (&self.record.members, own.payload.len());
@@ -231,6 +233,14 @@ impl Pg {
         self.in_flight.push_back(InFlight { version, object, touched, creates, asker, missing, span: Some(span) });
         self.submit_undoable(Submission::Write { version }, own);
         Attempt::Done
+    }
+
+    fn warn_dbg(&self, object: &ObjectName, span: Span) {
+        let coded = self.coded.as_ref().expect("it is coded");
+        for op in coded.operations.values().filter(|op| op.object == *object) {
+            let kind = match &op.purpose { Purpose::Read(_) => "read", Purpose::Write(_) => "write", Purpose::Fill(_) => "fill", Purpose::Examine(_) => "examine" };
+            eprintln!("DBG ordering {object} {span:?} while {kind} {:?}", op.lock);
+        }
     }
 
     /// Operations end with the configuration. What clients asked for begins anew under the next one.
@@ -272,22 +282,21 @@ impl Pg {
     pub(crate) fn is_about_to_change(&self, object: &ObjectName) -> bool {
         self.is_coded(object) && {
             let mut operations = self.coded.iter().flat_map(|coded| coded.operations.values());
-            self.in_flight.iter().any(|write| write.object == *object)
+            // Otherwise all members have what is in flight: they are level.
+            let is_written = || self.in_flight.iter().any(|write| write.object == *object);
+            self.state == PgState::Active && is_written()
                 || operations.any(|operation| operation.is_write && operation.object == *object)
         }
     }
 
-    /// How a change of the group's own object is taken back.
-    pub(crate) fn undo_of_own_change(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<Undo> {
-        use atoll_base::Mutation::{OmapRemove, OmapSet, Split};
+    /// How a fence, which clients set in the group's own object, is taken back.
+    pub(crate) fn undo_of_fence(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<Undo> {
         self.coded.as_ref()?;
-        let (pg_num_before, pg_num) = (self.policy.pg_num_first, self.pg_num());
-        let back = |mutation: &atoll_base::Mutation| match mutation {
-            OmapSet { key, .. } => Some(match view.omap_value(self.id, &write.object, key) {
-                Some(value) => OmapSet { key: key.clone(), value },
-                None => OmapRemove { key: key.clone() },
+        let back = |mutation: &Mutation| match mutation {
+            Mutation::OmapSet { key, .. } => Some(match view.omap_value(self.id, &write.object, key) {
+                Some(value) => Mutation::OmapSet { key: key.clone(), value },
+                None => Mutation::OmapRemove { key: key.clone() },
             }),
-            Split { .. } => Some(Split { pg_num_before, pg_num, is_whole: false }),
             _ => None,
         };
         Some(Undo { mutations: write.mutations.iter().filter_map(back).collect(), payload: Bytes::new() })

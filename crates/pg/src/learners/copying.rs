@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::{Copying, Learner, RETRY_PAUSE_MS, Sent};
 use crate::actions::{Action, ObjectParts, ObjectView, Token};
+use crate::coded::FillOrder;
 use crate::group::{INCOMPLETE_KEY, Pg, PgState, meta_object};
 
 impl Pg {
@@ -78,7 +79,7 @@ impl Pg {
         view: &impl ObjectView,
     ) {
         if let (true, Some(shard)) = (self.is_coded(&object), shard) {
-            return self.read_shard_part((token, shard), object, touched, from, view);
+            return self.read_shard_part(FillOrder { token, shard, object, touched, from }, view);
         }
         let is_urgent = self.state == PgState::Peering;
         self.actions.push_back(Action::ReadForSync { token, object, touched, from: Some(from), is_urgent });
