@@ -224,6 +224,16 @@ impl Pg {
         }
     }
 
+    /// What refusals rested on may have been taken back: clients ask again.
+    pub(crate) fn withdraw_refusals(&mut self) {
+        let is_refusal = |request: &WaitingRequest| matches!(request.what, Waiting::Refuse(..));
+        let waiting = std::mem::take(&mut self.waiting);
+        let (withdrawn, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_refusal);
+        self.waiting = waiting.into();
+        let refusal = self.inactive();
+        withdrawn.into_iter().for_each(|request| self.refuse(request, refusal.clone()));
+    }
+
     /// Starts whatever can be started, in order per object.
     pub(crate) fn start_waiting(&mut self, view: &impl ObjectView) {
         if self.waiting.is_empty() || self.state != PgState::Active {

@@ -15,6 +15,7 @@ use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ObjectView, Token};
+use crate::coded::MIXED_SHARDS;
 use crate::group::{EPOCH_KEY, Pg, meta_object};
 use crate::promises::{incomplete, set_shard};
 use crate::split::{is_split, split_whole};
@@ -376,7 +377,9 @@ impl Pg {
         };
         if let (Some(shard), false) = (shard, lacks_split_only) {
             let behind_other_changes = start.len() - 1;
-            start.insert(behind_other_changes, set_shard(shard));
+            // Until all is done, objects of the other shard are among them, and versions do not tell.
+            let now = if learner.is_of_other_shard { MIXED_SHARDS } else { shard };
+            start.insert(behind_other_changes, set_shard(now));
         }
         let common_or_nothing = common.unwrap_or_default();
         let mut log: VecDeque<LogEntry> =

@@ -280,8 +280,8 @@ impl Pg {
         // Where the tree has no place for all copies, those that exist stay where they are.
         let mut wanted = self.target.clone();
         for member in members.iter().filter(|member| !self.target.contains(member)) {
-            let adds = self.copies_on(wanted.iter().chain([member])) > self.copies_on(&wanted);
-            if adds && wanted.len() < self.policy.size as usize {
+            let has_room = self.coded.is_some() || wanted.len() < self.policy.size as usize;
+            if has_room && self.copies_on(wanted.iter().chain([member])) > self.copies_on(&wanted) {
                 wanted.push(*member);
             }
         }

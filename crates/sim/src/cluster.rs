@@ -31,6 +31,11 @@ impl ClusterState {
         ClusterState { previous: record.clone(), record, target: members, split_off: None }
     }
 
+    /// How many different shards members hold.
+    pub fn shards(&self) -> usize {
+        self.record.shards.iter().collect::<std::collections::BTreeSet<_>>().len()
+    }
+
     pub fn of(&self, pg: PgId) -> Option<&ClusterState> {
         if pg == PG { Some(self) } else { self.split_off.as_deref() }
     }

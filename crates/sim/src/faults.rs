@@ -213,12 +213,14 @@ impl World {
     /// Now and then an OSD loses its device; never the last that has everything.
     fn replace_device(&mut self) {
         let may_lose_one = |pg: &PgId| {
-            let record = &self.cluster.of(*pg).expect("it is listed").record;
+            let group = self.cluster.of(*pg).expect("it is listed");
+            let record = &group.record;
             let is_active = record.activated_epoch == record.epoch;
             let is_over = self.wiped.is_none_or(|wiped| !record.members.contains(&wiped));
             // As few as there must be cannot lose one.
             let needed = self.options.shape.map_or(1, |shape| usize::from(shape.data));
-            is_active && is_over && record.members.len() > needed
+            let copies = if needed > 1 { group.shards() } else { record.members.len() };
+            is_active && is_over && copies > needed
         };
         // A split that is under way may be known to one device only.
         let is_splitting = self.cluster.groups().len() < self.policy.pg_num as usize;
@@ -251,9 +253,11 @@ impl World {
         // Only the primary reads for clients.
         let at = self.interesting_osd();
         let is_whole = |pg: &PgId| {
-            let record = &self.cluster.of(*pg).expect("it is listed").record;
+            let group = self.cluster.of(*pg).expect("it is listed");
+            let record = &group.record;
             let least = self.options.shape.map_or(2, |shape| usize::from(shape.shards()));
-            record.activated_epoch == record.epoch && record.members.len() >= least
+            let copies = if self.options.shape.is_some() { group.shards() } else { record.members.len() };
+            record.activated_epoch == record.epoch && copies >= least
         };
         if !self.cluster.groups().iter().all(is_whole) {
             return;

@@ -192,7 +192,7 @@ impl World {
             Action::Read { token, object, request } => {
                 let answer = self.members[at].store.read(pg, &object, &request);
                 if let (Some(shape), Err(ReadFailure::Corrupt { blocks })) = (self.options.shape, &answer)
-                    && self.cluster.of(pg).expect("the group exists").record.members.len() < shape.shards().into()
+                    && self.cluster.of(pg).expect("the group exists").shards() < shape.shards().into()
                     && self.random.chance(50)
                 {
                     // Stands for an operator: with others away as well it may be one too many.

@@ -33,6 +33,9 @@ use crate::group::{CodeShape, Pg, PgState};
 /// The key in a group's own object under which an OSD keeps which shard its objects are of.
 pub const SHARD_KEY: &[u8] = b"shard";
 
+/// In place of a shard's number under that key: objects of several shards, while they are replaced.
+pub(crate) const MIXED_SHARDS: u8 = 254;
+
 /// What only an erasure-coded group has.
 pub(crate) struct Coded {
     pub shape: CodeShape,
@@ -132,16 +135,14 @@ impl Pg {
         had.or(missing.first().copied()).or(free.first().copied())
     }
 
-    /// A member whose shard another one that stays has, too, while some shard is with nobody.
+    /// A member that should stay and whose shard another one that should stay has, too: it must take
+    /// another one, as a learner.
     pub(crate) fn surplus_member(&self) -> Option<OsdId> {
-        let coded = self.coded.as_ref()?;
-        let shards = &self.record.shards;
-        if (0..coded.shape.shards()).all(|shard| shards.contains(&shard)) {
-            return None;
-        }
-        let members = || self.record.members.iter().zip(shards);
-        let is_double = |osd: &OsdId, shard: &u8| members().any(|(other, held)| other != osd && held == shard);
-        let surplus = members().find(|(osd, shard)| **osd != self.record.primary && is_double(osd, shard));
+        self.coded.as_ref()?;
+        let members = || self.record.members.iter().zip(&self.record.shards);
+        let staying = || members().filter(|(osd, _)| self.target.contains(osd));
+        let is_double = |osd: &OsdId, shard: &u8| staying().any(|(other, held)| other != osd && held == shard);
+        let surplus = staying().find(|(osd, shard)| **osd != self.record.primary && is_double(osd, shard));
         surplus.map(|(osd, _)| *osd)
     }
 }

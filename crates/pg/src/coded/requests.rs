@@ -238,7 +238,12 @@ impl Pg {
     fn warn_dbg(&self, object: &ObjectName, span: Span) {
         let coded = self.coded.as_ref().expect("it is coded");
         for op in coded.operations.values().filter(|op| op.object == *object) {
-            let kind = match &op.purpose { Purpose::Read(_) => "read", Purpose::Write(_) => "write", Purpose::Fill(_) => "fill", Purpose::Examine(_) => "examine" };
+            let kind = match &op.purpose {
+                Purpose::Read(_) => "read",
+                Purpose::Write(_) => "write",
+                Purpose::Fill(_) => "fill",
+                Purpose::Examine(_) => "examine",
+            };
             eprintln!("DBG ordering {object} {span:?} while {kind} {:?}", op.lock);
         }
     }

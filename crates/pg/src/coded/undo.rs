@@ -104,6 +104,7 @@ impl Pg {
         }
         let first = newer().last().expect("the head is newer").version;
         self.abandon(first);
+        self.withdraw_refusals();
         let last = self.own_change(vec![Mutation::ResetLog { head }]);
         self.submit(Submission::RolledBack, last);
     }

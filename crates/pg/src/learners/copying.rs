@@ -8,6 +8,7 @@ use super::{Copying, Learner, RETRY_PAUSE_MS, Sent};
 use crate::actions::{Action, ObjectParts, ObjectView, Token};
 use crate::coded::FillOrder;
 use crate::group::{INCOMPLETE_KEY, Pg, PgState, meta_object};
+use crate::promises::set_shard;
 
 impl Pg {
     /// Goes on with a learner, and says when it has everything.
@@ -18,7 +19,9 @@ impl Pg {
         if learner.has_begun && learner.is_listed() && !learner.is_finishing && !learner.lacks_any() {
             learner.is_finishing = true;
             let key = Bytes::from_static(INCOMPLETE_KEY);
-            let done = self.own_change(vec![Mutation::OmapRemove { key }]);
+            let shard = learner.shard.filter(|_| learner.is_of_other_shard).map(set_shard);
+            let done = [Some(Mutation::OmapRemove { key }), shard].into_iter().flatten().collect();
+            let done = self.own_change(done);
             self.send_to_learner(osd, done, Sent::Done);
         }
     }
