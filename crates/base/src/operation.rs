@@ -128,6 +128,17 @@ pub enum Mutation {
         /// Length of a seal.
         seal_bytes: u16,
     },
+    /// Makes another object of the group a copy of this one as it is so far, which shares its space; it
+    /// has none if this one does not exist. Only between members.
+    KeepAs {
+        /// The copy.
+        copy: ObjectName,
+    },
+    /// Removes another object of the group. Only between members.
+    RemoveOther {
+        /// The object to remove.
+        object: ObjectName,
+    },
 }
 
 /// What must hold for a write to be done at all; otherwise it is refused and nothing changes.
@@ -323,7 +334,9 @@ impl Mutation {
             | Mutation::ResetLog { .. }
             | Mutation::SetShardOf { .. }
             | Mutation::Split { .. } => 0,
-            Mutation::CloneFrom { source } => source.as_str().len(),
+            Mutation::CloneFrom { source: other }
+            | Mutation::KeepAs { copy: other }
+            | Mutation::RemoveOther { object: other } => other.as_str().len(),
             Mutation::OmapSet { key, value } => 2 * key.len() + value.len(),
             Mutation::OmapRemove { key } => 2 * key.len(),
             Mutation::OmapReplace { key, value, displaced_to } => {
@@ -342,6 +355,8 @@ impl Mutation {
             Mutation::SetVersion { .. }
                 | Mutation::ResetLog { .. }
                 | Mutation::SetShardOf { .. }
+                | Mutation::KeepAs { .. }
+                | Mutation::RemoveOther { .. }
                 | Mutation::Split { .. }
         )
     }
@@ -407,6 +422,8 @@ impl Touched {
                 | Mutation::SetVersion { .. }
                 | Mutation::ResetLog { .. }
                 | Mutation::SetShardOf { .. }
+                | Mutation::KeepAs { .. }
+                | Mutation::RemoveOther { .. }
                 | Mutation::Split { .. } => {}
                 Mutation::Remove | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => touched.whole = true,
                 Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {

@@ -105,8 +105,8 @@ pub(crate) enum Submission {
     Mend { tag: u64, is_last: bool },
     /// An object removed from a copy that nobody needs.
     Purge,
-    /// A clone made before a write, or removed when nobody will take the write back.
-    Keep,
+    /// Clones removed that were kept for writes which nobody will take back.
+    Forget { through: Version },
     /// A write taken back.
     RollBack,
     /// All of them: the history ends before them.
@@ -333,18 +333,19 @@ impl Pg {
             Mutation::ResetLog { head } => Some(*head),
             _ => None,
         });
-        if let Some(head) = reset {
-            self.last_sequence = head.sequence;
-        }
+        let transaction = match reset {
+            Some(head) => {
+                self.last_sequence = head.sequence;
+                self.with_kept_removed(head, transaction)
+            }
+            None => transaction,
+        };
         if let Some(entry) = transaction.log.last() {
             self.last_sequence = entry.version.sequence;
         }
         self.submissions.insert(token, purpose);
         self.submissions_not_taken += 1;
         self.actions.push_back(Action::Submit { token, transaction });
-        if let Some(head) = reset {
-            self.forget_kept_after(head);
-        }
     }
 
     /// A change of the group's own object.
@@ -545,7 +546,8 @@ impl Pg {
                 }
             }
             Submission::Mend { tag, is_last: true } => self.mended(tag, view),
-            Submission::Repair | Submission::Mend { .. } | Submission::Keep | Submission::RollBack => {}
+            Submission::Repair | Submission::Mend { .. } | Submission::RollBack => {}
+            Submission::Forget { through } => self.actions.push_back(Action::ForgetUndo { through }),
             Submission::RolledBack => self.rolled_back(view),
             Submission::Purge => self.removed(view),
         }
@@ -562,8 +564,8 @@ impl Pg {
                 let text = format!("{} could not repair a damaged block: {cause}", self.me);
                 return self.warn(text);
             }
-            Submission::Keep => {
-                let text = format!("{} could not keep what a write replaces: {cause}", self.me);
+            Submission::Forget { .. } => {
+                let text = format!("{} could not remove what it kept of old writes: {cause}", self.me);
                 return self.warn(text);
             }
             Submission::RollBack | Submission::RolledBack => {

@@ -8,7 +8,7 @@ use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::ObjectView;
-use crate::coded::SHARD_KEY;
+use crate::coded::{MIXED_SHARDS, SHARD_KEY};
 use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, Submission, meta_object};
 
 /// Bytes of log entries in one answer: well below the control segment's limit.
@@ -46,12 +46,13 @@ impl Promises {
         let is_left_over = promised.is_none() && view.pg_num(pg).is_some();
         let promised = promised.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?)));
         let epoch = Epoch(promised.unwrap_or(0));
+        let shard = view.omap_value(pg, &meta_object(), SHARD_KEY).and_then(|value| value.first().copied());
         Promises {
             epoch,
             durable: epoch,
             is_incomplete: view.omap_value(pg, &meta_object(), INCOMPLETE_KEY).is_some() || is_left_over,
             asked_by: None,
-            shard: view.omap_value(pg, &meta_object(), SHARD_KEY).and_then(|value| value.first().copied()),
+            shard: shard.or(is_left_over.then_some(MIXED_SHARDS)),
             wants_shard: None,
             wants_log: false,
             is_owed: false,

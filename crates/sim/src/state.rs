@@ -131,6 +131,17 @@ impl State {
                     self.head = *head;
                 }
                 Mutation::Split { .. } => continue,
+                Mutation::KeepAs { copy } => {
+                    match self.objects.get(&transaction.object).cloned() {
+                        Some(object) => drop(self.objects.insert(copy.clone(), object)),
+                        None => drop(self.objects.remove(copy)),
+                    }
+                    continue;
+                }
+                Mutation::RemoveOther { object } => {
+                    self.objects.remove(object);
+                    continue;
+                }
                 Mutation::CloneFrom { source } => {
                     let source = self.objects.get(source).cloned().unwrap_or_default();
                     self.objects.insert(transaction.object.clone(), source);
@@ -191,6 +202,8 @@ impl Object {
             Mutation::Create
             | Mutation::Remove
             | Mutation::CloneFrom { .. }
+            | Mutation::KeepAs { .. }
+            | Mutation::RemoveOther { .. }
             | Mutation::ResetLog { .. }
             | Mutation::Split { .. } => {}
             Mutation::SetShardOf { object_bytes, shard_bytes, .. } => {

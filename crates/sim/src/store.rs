@@ -44,8 +44,8 @@ impl Store {
     /// Whether the store takes a transaction now; one that refuses data takes the rest.
     pub fn takes(&self, transaction: &Transaction, refuses_data: bool) -> bool {
         let adds = |mutation: &Mutation| {
-            use Mutation::{CloneFrom, Create, OmapReplace, OmapSet};
-            matches!(mutation, OmapSet { .. } | OmapReplace { .. } | Create | CloneFrom { .. })
+            use Mutation::{CloneFrom, Create, KeepAs, OmapReplace, OmapSet};
+            matches!(mutation, OmapSet { .. } | OmapReplace { .. } | Create | CloneFrom { .. } | KeepAs { .. })
         };
         let adds_data = !transaction.payload.is_empty() || transaction.mutations.iter().any(adds);
         let is_own = transaction.object.as_str() == PG_META_OBJECT;
@@ -61,6 +61,14 @@ impl Store {
     pub fn submit(&mut self, token: Token, transaction: Transaction) {
         assert!(!self.out_of_room);
         for mutation in &transaction.mutations {
+            if let Mutation::RemoveOther { object: other } | Mutation::KeepAs { copy: other } = mutation {
+                self.bad.retain(|(object, _)| object != other);
+            }
+            if let Mutation::KeepAs { copy } = mutation {
+                let of_this = self.bad.iter().filter(|(object, _)| *object == transaction.object);
+                let shared: Vec<_> = of_this.map(|(_, block)| (copy.clone(), *block)).collect();
+                self.bad.extend(shared);
+            }
             if matches!(mutation, Mutation::Remove | Mutation::CloneFrom { .. }) {
                 self.bad.retain(|(object, _)| *object != transaction.object);
             }

@@ -317,7 +317,8 @@ impl World {
                 (pg.id(), pg.state().clone(), pg.learners().collect::<Vec<_>>(), head)
             });
             let owed = (&member.owed_reads, &member.owed_writes);
-            format!("{:?} owes {owed:?}", states.collect::<Vec<_>>())
+            let undo = if member.store.has_forgotten_undo() { "" } else { ", has not forgotten how to undo" };
+            format!("{:?} owes {owed:?}{undo}", states.collect::<Vec<_>>())
         });
         let groups = self.cluster.groups();
         let groups =

@@ -145,10 +145,12 @@ pub(crate) fn validate(
                 }
                 size_bytes = *new_bytes;
             }
-            Mutation::CloneFrom { .. } if mutations.len() > 1 => {
+            Mutation::CloneFrom { .. }
+                if mutations.iter().filter(|mutation| !is_of_other(mutation)).count() > 1 =>
+            {
                 return Err(invalid("a clone together with other changes"));
             }
-            Mutation::CloneFrom { .. } => {}
+            Mutation::CloneFrom { .. } | Mutation::KeepAs { .. } | Mutation::RemoveOther { .. } => {}
             Mutation::Remove => (size_bytes, seal_shape) = (0, None),
             Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes } => {
                 let has_seals = *seal_unit_bytes != 0;
@@ -183,6 +185,11 @@ pub(crate) fn validate(
         return Err(invalid(format!("writes of {written_bytes} bytes with a payload of {payload_bytes}")));
     }
     Ok(block_count)
+}
+
+/// Whether a mutation is of another object than its transaction.
+fn is_of_other(mutation: &Mutation) -> bool {
+    matches!(mutation, Mutation::KeepAs { .. } | Mutation::RemoveOther { .. })
 }
 
 /// Bytes of payload that the mutations take.
@@ -241,9 +248,10 @@ pub(crate) fn plan(
     let info = changes.info(&object)?;
     let block_count = validate(&transaction.mutations, transaction.payload.len(), info.as_ref())?;
     let is_inline = block_count as usize * BLOCK_BYTES <= INLINE_BYTES_MAX;
-    // What the transaction itself frees must not be written in place.
+    // What the transaction itself frees, or gives to another object as well, must not be written in place.
     let frees = |mutation: &Mutation| {
-        matches!(mutation, Mutation::Remove | Mutation::Zero { .. } | Mutation::Truncate { .. })
+        use Mutation::{KeepAs, Remove, Truncate, Zero};
+        matches!(mutation, Remove | Zero { .. } | Truncate { .. } | KeepAs { .. })
     };
     let may_reuse = is_inline && info.is_some() && !transaction.mutations.iter().any(frees);
     let may_share = info.is_some_and(|info| info.may_share);
@@ -275,6 +283,10 @@ pub(crate) fn plan(
             Err(unready.into())
         }
     }
+}
+
+fn keys_of(pg: PgId, name: &ObjectName, metadata: &Metadata) -> Vec<u8> {
+    metadata.parts.object(&ObjectKey { pg, name: name.clone() })
 }
 
 fn object_of(transaction: &Transaction, metadata: &Metadata) -> Vec<u8> {
@@ -392,6 +404,16 @@ fn change(
                 clone(&mut changes, &source, object)?;
                 continue;
             }
+            Mutation::KeepAs { copy } => {
+                let copy = keys_of(transaction.pg, copy, metadata);
+                changes.remove_object(&copy)?;
+                changes.clone_object(object, &copy)?;
+                continue;
+            }
+            Mutation::RemoveOther { object: other } => {
+                changes.remove_object(&keys_of(transaction.pg, other, metadata))?;
+                continue;
+            }
             Mutation::Split { pg_num_before, pg_num, is_whole } => {
                 let split = metadata.parts.split(transaction.pg, *pg_num_before, *pg_num, *is_whole)?;
                 split_own_object(&mut changes, &split, object, *is_whole)?;
@@ -427,9 +449,11 @@ fn change(
             Mutation::SetVersion { version } => {
                 changes.set_info(object, &ObjectInfo { version: *version, ..info })?;
             }
-            Mutation::Remove | Mutation::CloneFrom { .. } | Mutation::Split { .. } => {
-                unreachable!("handled above")
-            }
+            Mutation::Remove
+            | Mutation::CloneFrom { .. }
+            | Mutation::KeepAs { .. }
+            | Mutation::RemoveOther { .. }
+            | Mutation::Split { .. } => unreachable!("handled above"),
             Mutation::OmapSet { key, value } => set_omap(&mut changes, object, key, Some(value))?,
             Mutation::OmapRemove { key } => set_omap(&mut changes, object, key, None)?,
             Mutation::OmapReplace { key, value, displaced_to } => {
@@ -529,6 +553,13 @@ pub(crate) fn look_at(
             Mutation::CloneFrom { source } => {
                 let source = changes.metadata().parts.object(&ObjectKey { pg, name: source.clone() });
                 clone(&mut changes, &source, object)?;
+            }
+            Mutation::KeepAs { copy: other } | Mutation::RemoveOther { object: other } => {
+                let other = keys_of(pg, other, changes.metadata());
+                changes.remove_object(&other)?;
+                if matches!(mutation, Mutation::KeepAs { .. }) {
+                    changes.clone_object(object, &other)?;
+                }
             }
             Mutation::Split { pg_num_before, pg_num, is_whole } => {
                 let split = changes.metadata().parts.split(pg, *pg_num_before, *pg_num, *is_whole)?;

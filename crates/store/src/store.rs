@@ -285,6 +285,7 @@ impl Store {
                     | Mutation::OmapReplace { value: Some(_), .. }
                     | Mutation::Create
                     | Mutation::CloneFrom { .. }
+                    | Mutation::KeepAs { .. }
             )
         })
     }

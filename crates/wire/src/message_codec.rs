@@ -397,6 +397,8 @@ mod tests {
             Mutation::SetVersion { version },
             Mutation::ResetLog { head: version },
             Mutation::Split { pg_num_before: 16, pg_num: 64, is_whole: true },
+            Mutation::KeepAs { copy: object.clone() },
+            Mutation::RemoveOther { object: object.clone() },
             Mutation::SetShardOf { object_bytes: 5, shard_bytes: 4096, seal_unit_bytes: 4096, seal_bytes: 28 },
         ];
         let conditions = vec![

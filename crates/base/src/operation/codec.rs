@@ -170,6 +170,14 @@ impl Mutation {
                 writer.u32(*seal_unit_bytes);
                 writer.u16(*seal_bytes);
             }
+            Mutation::KeepAs { copy } => {
+                writer.u8(14);
+                copy.encode(writer);
+            }
+            Mutation::RemoveOther { object } => {
+                writer.u8(15);
+                object.encode(writer);
+            }
         }
     }
 
@@ -210,6 +218,8 @@ impl Mutation {
                 seal_unit_bytes: reader.u32("seal unit")?,
                 seal_bytes: reader.u16("seal length")?,
             },
+            14 => Mutation::KeepAs { copy: ObjectName::decode(reader)? },
+            15 => Mutation::RemoveOther { object: ObjectName::decode(reader)? },
             value => return Err(CodecError::Invalid { what: "mutation", value: u64::from(value) }),
         })
     }

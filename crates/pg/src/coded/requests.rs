@@ -200,7 +200,9 @@ impl Pg {
         let changes = update.finish(&coded.code, old, kept_name(self.id, version));
         let own = &changes[usize::from(self.record.shard_of(self.me).expect("a primary holds a shard"))];
         let (members, payload_bytes) = (&self.record.members, own.payload.len());
-        if let Err(refusal) = view.check_write(self.id, members, &write.object, &own.mutations, payload_bytes) {
+        let is_own = |mutation: &&Mutation| !matches!(mutation, Mutation::KeepAs { .. });
+        let checked: Vec<Mutation> = own.mutations.iter().filter(is_own).cloned().collect();
+        if let Err(refusal) = view.check_write(self.id, members, &write.object, &checked, payload_bytes) {
             return self.refuse_write((client, id), write, refusal, view);
         }
         let touched = Touched::by(&write.mutations);

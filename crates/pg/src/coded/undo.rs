@@ -9,15 +9,12 @@ use crate::group::{Pg, PgState, Submission};
 use crate::promises::incomplete;
 
 impl Pg {
-    /// Submits a write of the history. If its log entry cannot hold what it replaces, a clone of the
-    /// object is kept first: it is durable no later.
+    /// Submits a write of the history. What its log entry cannot hold of what it replaces, a clone of
+    /// the object does.
     pub(crate) fn submit_undoable(&mut self, purpose: Submission, transaction: Transaction) {
         let kept = transaction.log.first().and_then(|entry| entry.undo.as_ref()?.kept_object().cloned());
         if let (Some(name), Some(coded)) = (kept, &mut self.coded) {
-            coded.kept.push_back((transaction.log[0].version, name.clone()));
-            let source = transaction.object.clone();
-            let clone = self.change_of(name, vec![Mutation::CloneFrom { source }]);
-            self.submit(Submission::Keep, clone);
+            coded.kept.push_back((transaction.log[0].version, name));
         }
         self.submit(purpose, transaction);
     }
@@ -35,25 +32,23 @@ impl Pg {
         coded.forgotten = through;
         let mut gone = Vec::new();
         while coded.kept.front().is_some_and(|(version, _)| *version <= through) {
-            gone.extend(coded.kept.pop_front().map(|(_, name)| name));
+            gone.extend(coded.kept.pop_front().map(|(_, name)| Mutation::RemoveOther { object: name }));
         }
-        self.actions.push_back(Action::ForgetUndo { through });
-        self.remove_kept(gone);
+        if gone.is_empty() {
+            return self.actions.push_back(Action::ForgetUndo { through });
+        }
+        // The log names the clones until they are gone, durably.
+        let removal = self.own_change(gone);
+        self.submit(Submission::Forget { through }, removal);
     }
 
-    fn remove_kept(&mut self, names: Vec<ObjectName>) {
-        for name in names {
-            let removal = self.change_of(name, vec![Mutation::Remove]);
-            self.submit(Submission::Keep, removal);
-        }
-    }
-
-    /// The history ends at `head` now: what was kept for later writes is of no use.
-    pub(crate) fn forget_kept_after(&mut self, head: Version) {
-        let Some(coded) = &mut self.coded else { return };
+    /// A change after which the history ends earlier also removes what was kept for later writes.
+    pub(crate) fn with_kept_removed(&mut self, head: Version, mut transaction: Transaction) -> Transaction {
+        let Some(coded) = &mut self.coded else { return transaction };
         let first = coded.kept.iter().position(|(version, _)| *version > head).unwrap_or(coded.kept.len());
-        let gone = coded.kept.split_off(first).into_iter().map(|(_, name)| name).collect();
-        self.remove_kept(gone);
+        let gone = coded.kept.split_off(first).into_iter().map(|(_, object)| Mutation::RemoveOther { object });
+        transaction.mutations.splice(0..0, gone);
+        transaction
     }
 
     /// At the primary, when nothing is in flight: members that have not heard so from later writes

@@ -186,6 +186,8 @@ impl Update {
             Mutation::SetVersion { .. }
             | Mutation::ResetLog { .. }
             | Mutation::Split { .. }
+            | Mutation::KeepAs { .. }
+            | Mutation::RemoveOther { .. }
             | Mutation::SetShardOf { .. } => unreachable!("clients' mutations were looked at before"),
         }
         Ok(())
@@ -321,8 +323,9 @@ impl Update {
 
     /// What other writes and reads of the object must keep off.
     pub fn locked_span(&self) -> Span {
-        let cuts = self.old.is_some_and(|old| old.object_bytes > self.object_bytes);
-        if self.starts_anew || self.clone_source.is_some() || cuts { Span::WHOLE } else { self.span }
+        // A member's answer counts only if its shard is as long as it should be.
+        let changes_length = self.shape.shard_bytes(self.object_bytes) != self.old_shard_bytes();
+        if self.starts_anew || self.clone_source.is_some() || changes_length { Span::WHOLE } else { self.span }
     }
 
     fn old_shard_bytes(&self) -> u64 {
@@ -378,7 +381,11 @@ impl Update {
         runs.extend(parity.into_iter().map(|(data, seals)| self.parity_runs(data, &seals)));
         runs.resize_with(usize::from(self.shape.shards()), Runs::default);
         let change = |(runs, undo): (Runs, Undo)| {
-            let mut mutations = self.frame();
+            let mut mutations = Vec::new();
+            if self.keeps_clone() {
+                mutations.push(Mutation::KeepAs { copy: kept.clone() });
+            }
+            mutations.extend(self.frame());
             mutations.extend(runs.mutations);
             ShardChange { mutations, payload: runs.payload, undo }
         };

@@ -30,6 +30,11 @@ fn apply(member: &mut Member, object: &ObjectName, mutations: &[Mutation], paylo
                 member.remove(object);
                 continue;
             }
+            Mutation::KeepAs { copy } => {
+                let shard = member[object].clone();
+                member.insert(copy.clone(), shard);
+                continue;
+            }
             Mutation::CloneFrom { source } => {
                 let copy = member[source].clone();
                 member.insert(object.clone(), copy);
@@ -232,10 +237,6 @@ impl World {
         self.version += 1;
         for (member, change) in self.members.iter_mut().zip(&changes) {
             let before = member.clone();
-            if let Some(kept) = change.undo.kept_object() {
-                let copy = member[&object].clone();
-                member.insert(kept.clone(), copy);
-            }
             apply(member, &object, &change.mutations, &change.payload);
             if let Some(shard) = member.get_mut(&object) {
                 shard.version = self.version;

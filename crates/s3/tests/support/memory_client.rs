@@ -219,6 +219,8 @@ fn apply(object: &mut MemoryObject, mutation: &Mutation, payload: &mut Bytes) ->
         Mutation::SetVersion { .. }
         | Mutation::ResetLog { .. }
         | Mutation::SetShardOf { .. }
+        | Mutation::KeepAs { .. }
+        | Mutation::RemoveOther { .. }
         | Mutation::Split { .. } => {
             return Err(invalid("only members send this to each other"));
         }
