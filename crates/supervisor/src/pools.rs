@@ -67,16 +67,22 @@ fn first_pools(wanted: FirstPools) -> Vec<PoolRecord> {
 /// Refuses a code that is chosen for a cluster that was made without it.
 pub(crate) async fn refuse_other_code(state: &ClusterClient, wanted: Redundancy) -> Result<(), SupervisorError> {
     let pools = state.list::<PoolRecord>(keys::POOLS).await?.entries;
+    let there = pools.iter().find(|(_, pool, _)| pool.name == POOL_DATA).map(|(_, pool, _)| pool.redundancy);
     let shape = |redundancy: &Redundancy| (redundancy.copies_needed(), redundancy.size());
-    if pools.iter().any(|(_, pool, _)| pool.name == POOL_DATA && shape(&pool.redundancy) == shape(&wanted)) {
-        return Ok(());
-    }
     let (data, size) = shape(&wanted);
-    Err(SupervisorError::Invalid(format!(
-        "--ec {data}+{parity} is for the first start, and this cluster was made without it; leave the option out, or make a \
-         pool with 'atoll pool create {POOL_DATA} --ec {data}+{parity}': the gateway takes it for the data of new buckets",
-        parity = size - data
-    )))
+    let code = format!("{data}+{}", size - data);
+    let why = match there {
+        Some(there) if shape(&there) == shape(&wanted) => return Ok(()),
+        Some(there) => format!(
+            "this cluster has a pool '{POOL_DATA}' with another redundancy ({there}); leave the option out, or make a pool of \
+             another name ('atoll pool create NAME --ec {code}') for 'atoll gateway run --data-pool'"
+        ),
+        None => format!(
+            "this cluster was made without it; leave the option out, or make a pool with 'atoll pool create {POOL_DATA} \
+             --ec {code}': the gateway takes it for the data of new buckets"
+        ),
+    };
+    Err(SupervisorError::Invalid(format!("--ec {code} is for the first start, and {why}")))
 }
 
 async fn make_pool(state: &ClusterClient, pool: &PoolRecord, tree: &Tree) -> Result<(), SupervisorError> {

@@ -64,7 +64,7 @@ async fn pools_are_made_together_when_all_have_room() {
 
     assert!(refuse_other_code(&state.client, code).await.is_ok());
     let other = refuse_other_code(&state.client, Redundancy::erasure(2, 1, None, None)).await.unwrap_err();
-    assert!(other.to_string().contains("'atoll pool create data --ec 2+1'"), "{other}");
+    assert!(other.to_string().contains("another redundancy (erasure code 4+2"), "{other}");
 }
 
 #[tokio::test]
@@ -73,4 +73,7 @@ async fn without_a_code_there_are_two_pools() {
     state.add_osds(0..3).await;
     assert_eq!(make_pools(&state.client, wanted(None)).await.unwrap(), None);
     assert_eq!(state.pools().await.len(), 2);
+    let text =
+        refuse_other_code(&state.client, Redundancy::erasure(2, 1, None, None)).await.unwrap_err().to_string();
+    assert!(text.contains("--ec 2+1") && text.contains("'atoll pool create data --ec 2+1'"), "{text}");
 }
