@@ -105,7 +105,7 @@ pub enum Command {
     State(DaemonCommand),
     /// Run the S3 gateway (started by 'atoll up')
     #[command(subcommand)]
-    Gateway(DaemonCommand),
+    Gateway(GatewayCommand),
     /// Run the NBD server (started by 'atoll up')
     #[command(subcommand)]
     Nbd(DaemonCommand),
@@ -121,6 +121,7 @@ pub enum Command {
 #[command(after_help = "\
 Examples:
   atoll up --data ./atoll-data
+  atoll up --data ./atoll-data --ec 2+1           S3 data in 2 data and 1 parity shards
   atoll up --data ./atoll-data --s3-listen 127.0.0.1:9000 --nbd-listen 127.0.0.1:10809 --detach
   atoll up --data /srv/atoll --etcd https://10.0.0.1:2379 --etcd-ca ca.pem --listen 10.0.0.1 --failure-domain host
   atoll up --data /srv/atoll --join TOKEN --osds 2 --listen 10.0.0.2 --key-service ./kms.json")]
@@ -144,13 +145,18 @@ pub struct UpArguments {
     pub etcd: EtcdArguments,
     #[command(flatten)]
     pub host: HostArguments,
-    /// What no two copies share [default: osd; fixed at the first start]. With host, rack or zone the first
+    /// What no two copies or shards share [default: osd; fixed at the first start]. With host, rack or zone the first
     /// pools are made as soon as OSDs of enough of them have joined
     #[arg(long, value_name = "KIND")]
     pub failure_domain: Option<FailureDomainArgument>,
     /// Copies of each object [default: 3, or as many as there are OSDs; fixed at the first start]
     #[arg(long, value_name = "N")]
     pub copies: Option<u32>,
+    /// Keep the data of S3 objects erasure-coded, in K data and M parity shards on different OSDs (or hosts: see
+    /// --failure-domain), of which M may be lost, in a pool 'data' of its own [fixed at the first start]. Without
+    /// --osds there are as many OSDs as it takes
+    #[arg(long, value_name = "K+M", value_parser = parse_erasure_code, conflicts_with = "join")]
+    pub ec: Option<ErasureCode>,
     /// Come into a cluster that runs on other hosts, with a token of 'atoll cluster token create'. At later
     /// starts the same token is ignored
     #[arg(long, value_name = "TOKEN", env = "ATOLL_JOIN_TOKEN", hide_env_values = true)]
@@ -346,6 +352,27 @@ pub struct DaemonArguments {
 pub enum DaemonCommand {
     /// Run in the foreground
     Run(DaemonArguments),
+}
+
+#[derive(Subcommand)]
+pub enum GatewayCommand {
+    /// Run in the foreground
+    #[command(after_help = "\
+Examples:
+  atoll gateway run --data ./atoll-data
+  atoll gateway run --data ./atoll-data --data-pool cold
+  ATOLL_S3_DATA_POOL=cold atoll up --data ./atoll-data
+
+A client may choose another pool for a bucket: aws s3api create-bucket --bucket B
+--create-bucket-configuration LocationConstraint=pool:cold")]
+    Run {
+        #[command(flatten)]
+        daemon: DaemonArguments,
+        /// The pool for the data of new buckets; their indexes are in the pool 'objects' [default: the pool 'data'
+        /// if there is one, or else 'objects']
+        #[arg(long, value_name = "NAME", env = "ATOLL_S3_DATA_POOL")]
+        data_pool: Option<String>,
+    },
 }
 
 #[derive(Subcommand)]

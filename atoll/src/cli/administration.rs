@@ -166,26 +166,62 @@ impl From<FailureDomainArgument> for FailureDomain {
     }
 }
 
+/// `4+2`: data and parity shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErasureCode {
+    pub data: u32,
+    pub parity: u32,
+}
+
+/// Whether there may be so many is for the cluster to say.
+pub fn parse_erasure_code(text: &str) -> Result<ErasureCode, String> {
+    let numbers = text.split_once('+').and_then(|(data, parity)| Some((data.parse().ok()?, parity.parse().ok()?)));
+    let (data, parity) = numbers.ok_or_else(|| {
+        "a code is K+M, such as 4+2: K data shards (2 to 16) and M parity shards (1 to 4), of which M may be lost"
+            .to_owned()
+    })?;
+    Ok(ErasureCode { data, parity })
+}
+
+fn parse_chunk_bytes(text: &str) -> Result<u32, String> {
+    let bytes = parse_size_bytes(text)?;
+    bytes.try_into().map_err(|_| "a chunk is a power of two from 4K to 1M, such as 64K".into())
+}
+
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   atoll pool create archive --size 3 --failure-domain rack --device-class hdd
-  atoll pool create scratch --pg-num 128 --size 2 --min-size 1 --failure-domain osd")]
+  atoll pool create scratch --pg-num 128 --size 2 --min-size 1 --failure-domain osd
+  atoll pool create cold --ec 4+2                     6 shards on 6 hosts; 2 may be lost; takes 1.5 times the space
+  atoll pool create disks --ec 2+1 --chunk 16K --failure-domain osd
+
+An erasure-coded pool holds data: of images ('atoll image create --pool'), and of S3 objects if the gateway uses
+it for new buckets ('atoll gateway run --help'). Bucket indexes stay in a replicated pool.")]
 pub struct PoolCreateArguments {
     #[command(flatten)]
     pub output: OutputArguments,
     /// Letters, digits, '-', '_' and '.'
     pub name: String,
-    /// Number of placement groups, a power of two: about 100 copies for each OSD in all pools together
+    /// Number of placement groups, a power of two: about 100 copies or shards for each OSD in all pools
+    /// together
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub pg_num: u32,
-    /// Copies
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub size: u32,
-    /// Copies without which I/O stops [default: half of the copies, rounded up]
+    /// Copies [default: 3]
+    #[arg(long, value_name = "N")]
+    pub size: Option<u32>,
+    /// Erasure code instead of copies: K data shards (2 to 16) and M parity shards (1 to 4), fixed for good. It
+    /// takes K+M failure domains
+    #[arg(long, value_name = "K+M", value_parser = parse_erasure_code, conflicts_with = "size")]
+    pub ec: Option<ErasureCode>,
+    /// How much of an object is on one shard before the next has its turn: a power of two from 4K to 1M, fixed
+    /// for good; S3 data needs 64K or more [default: 64K]
+    #[arg(long, value_name = "SIZE", value_parser = parse_chunk_bytes, requires = "ec")]
+    pub chunk: Option<u32>,
+    /// Copies or shards without which I/O stops [default: half of the copies, rounded up; K+1 shards]
     #[arg(long, value_name = "N")]
     pub min_size: Option<u32>,
-    /// What the copies are spread over
+    /// What the copies or shards are spread over
     #[arg(long, value_name = "LEVEL", default_value = "host")]
     pub failure_domain: FailureDomainArgument,
     /// Only OSDs of this class [default: all]
@@ -198,9 +234,9 @@ pub struct PoolCreateArguments {
 pub enum PoolKeyArgument {
     /// Its name
     Name,
-    /// Copies
+    /// Copies, if the pool is not erasure-coded
     Size,
-    /// Copies without which I/O stops
+    /// Copies or shards without which I/O stops
     MinSize,
     /// osd, host, rack or zone
     FailureDomain,
@@ -287,7 +323,7 @@ Examples:
         #[arg(long, value_name = "NAME")]
         pool: String,
     },
-    /// Compare all copies of the objects of placement groups, and repair bad ones
+    /// Compare all copies or shards of the objects of placement groups, and repair bad ones
     Scrub(PgScrubArguments),
 }
 
@@ -402,4 +438,40 @@ pub enum SettingsCommand {
         /// The new value
         value: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn codes() {
+        assert_eq!(parse_erasure_code("4+2"), Ok(ErasureCode { data: 4, parity: 2 }));
+        for wrong in ["", "4", "4+", "+2", "4+2+1", "4-2", "-4+2", "4 + 2", "a+b", "99999999999+1"] {
+            assert!(parse_erasure_code(wrong).unwrap_err().contains("such as 4+2"), "{wrong}");
+        }
+        assert_eq!(parse_chunk_bytes("16K"), Ok(16 << 10));
+        assert!(parse_chunk_bytes("4G").unwrap_err().contains("64K"));
+    }
+
+    #[test]
+    fn a_pool_has_copies_or_a_code() {
+        let parse = |text: &str| {
+            let words = format!("atoll pool create p {text}");
+            crate::cli::Arguments::try_parse_from(words.split_whitespace()).map_err(|error| error.to_string())
+        };
+        for right in ["", "--size 2", "--ec 4+2", "--ec 4+2 --chunk 4K --min-size 4"] {
+            assert!(parse(right).is_ok(), "{right}");
+        }
+        for (wrong, word) in [
+            ("--ec 4+2 --size 3", "cannot be used with"),
+            ("--chunk 4K", "--ec"),
+            ("--ec 4", "K data shards"),
+            ("--ec 4+2 --chunk lots", "not a size"),
+        ] {
+            assert!(parse(wrong).err().is_some_and(|text| text.contains(word)), "{wrong}");
+        }
+    }
 }

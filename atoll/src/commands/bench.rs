@@ -3,8 +3,12 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use anyhow::Context;
+use atoll_base::PoolId;
+use atoll_base::records::{BucketRecord, PoolRecord, Redundancy};
 use atoll_base::size::format_size;
 use atoll_bench::{AccessPattern, BenchReport, BlockBench, ObjectBench, ObjectOperation, run_block, run_object};
+use atoll_cluster::{ClusterClient, keys};
 use atoll_image::AttachedImage;
 use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile};
 
@@ -25,6 +29,10 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
                 PatternArgument::Read => AccessPattern::Read,
             };
             let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
+            let redundancy = access.block_on_tokio(async {
+                let pool = access.admin.get(&image).await?.0.pool;
+                redundancy_of(&access.open.connect().await?, pool).await
+            })?;
             let bench = BlockBench {
                 pattern,
                 block_bytes: bs,
@@ -32,18 +40,19 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
                 duration: Duration::from_secs(seconds),
                 working_set_bytes: working_set,
                 servers: servers(&access.open.directory)?,
-                protections: protections(&access.open.cluster, "images sealed per 4 KiB block"),
+                protections: protections(&redundancy, &access.open.cluster, "images sealed per 4 KiB block"),
             };
             print_report(&output, &block(&access, &image, bench)?)
         }
         BenchCommand::Object { output, op, size, concurrency, seconds, objects, bucket } => {
             let open = OpenCluster::open(&output.data)?;
             let credentials = open.directory.credentials()?;
+            let runtime = tokio_runtime()?;
             let bench = ObjectBench {
                 endpoint: credentials.endpoint,
                 access_key: credentials.access_key,
                 secret_key: credentials.secret_key,
-                bucket,
+                bucket: bucket.clone(),
                 operation: match op {
                     ObjectOperationArgument::Put => ObjectOperation::Put,
                     ObjectOperationArgument::Get => ObjectOperation::Get,
@@ -53,9 +62,19 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
                 duration: Duration::from_secs(seconds),
                 object_count: objects,
                 servers: servers(&open.directory)?,
-                protections: protections(&open.cluster, "objects sealed per 64 KiB segment, plain HTTP"),
+                protections: String::new(),
             };
-            print_report(&output, &tokio_runtime()?.block_on(run_object(bench))?)
+            let report = runtime.block_on(async {
+                let report = run_object(bench).await?;
+                // Only now it is certain that there is a bucket, and in which pool its data is.
+                let state = open.connect().await?;
+                let bucket =
+                    state.get::<BucketRecord>(&keys::bucket(&bucket)).await?.context("the bucket is gone")?.0;
+                let redundancy = redundancy_of(&state, bucket.data_pool()).await?;
+                let sealed = "objects sealed per 64 KiB segment, plain HTTP";
+                anyhow::Ok(BenchReport { protections: protections(&redundancy, &open.cluster, sealed), ..report })
+            })?;
+            print_report(&output, &report)
         }
         BenchCommand::Store(arguments) => super::bench_store::run(arguments),
         BenchCommand::Recovery(arguments) => super::bench_recovery::run(&arguments),
@@ -84,10 +103,14 @@ pub(super) fn servers(directory: &DataDir) -> anyhow::Result<Vec<u32>> {
     Ok(file.children.iter().filter_map(|child| child.pid).chain([file.supervisor]).collect())
 }
 
-pub(super) fn protections(cluster: &ClusterFile, sealed: &str) -> String {
+async fn redundancy_of(state: &ClusterClient, pool: PoolId) -> anyhow::Result<Redundancy> {
+    let found = state.get::<PoolRecord>(&keys::pool(pool)).await?;
+    Ok(found.with_context(|| format!("there is no pool {pool}"))?.0.redundancy)
+}
+
+pub(super) fn protections(redundancy: &Redundancy, cluster: &ClusterFile, sealed: &str) -> String {
     format!(
-        "{} copies, every ack durable (RWF_DSYNC) on all, CRC-32C per 4 KiB, {:?} frames, {sealed}",
-        cluster.osd_ids.len().min(3),
+        "{redundancy}, every ack durable (RWF_DSYNC) on all, CRC-32C per 4 KiB, {:?} frames, {sealed}",
         cluster.frame_mode
     )
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use atoll_base::OsdId;
 use atoll_base::size::format_size;
 use atoll_bench::{
@@ -13,6 +13,7 @@ use atoll_bench::{
 use atoll_cluster::ClusterClient;
 use atoll_coordinator::{View, admin, statuses};
 use atoll_image::{AttachedImage, Bridge};
+use atoll_supervisor::POOL_IMAGES;
 
 use super::bench::{protections, servers};
 use super::image::{self, ImageAccess, progress_bar};
@@ -34,21 +35,23 @@ pub fn run(arguments: &RecoveryBenchArguments) -> anyhow::Result<()> {
         rate_per_second: arguments.rate,
         read_percent: arguments.reads,
     };
+    let pool = match &arguments.image {
+        Some(name) => {
+            let id = access.block_on_tokio(access.admin.get(name))?.0.pool;
+            view.map.pools.get(&id)
+        }
+        None => view.map.pools.values().find(|pool| pool.name == POOL_IMAGES),
+    };
+    let redundancy = pool.context("the image's pool is gone")?.redundancy;
     let bench = RecoveryBench {
         size_bytes: arguments.size,
         load: (!arguments.idle).then_some(load),
         duration: Duration::from_secs(arguments.seconds),
         servers: servers(&access.open.directory)?,
-        protections: protections(&access.open.cluster, "images sealed per 4 KiB block"),
+        protections: protections(&redundancy, &access.open.cluster, "images sealed per 4 KiB block"),
     };
     if arguments.image.is_none() {
-        access.block_on_tokio(image::make(
-            &state,
-            &access.admin,
-            OWN_IMAGE,
-            arguments.size,
-            atoll_supervisor::POOL_IMAGES,
-        ))?;
+        access.block_on_tokio(image::make(&state, &access.admin, OWN_IMAGE, arguments.size, POOL_IMAGES))?;
     }
     let name = arguments.image.as_deref().unwrap_or(OWN_IMAGE);
     let cluster = Cluster { state, bridge: access.bridge.clone(), osd: arguments.osd };

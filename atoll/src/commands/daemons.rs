@@ -11,8 +11,8 @@ use atoll_image::nbd::NbdServer;
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_osd::{Osd, OsdConfig};
 use atoll_reactor::{ListenAddress, LocalRuntime};
-use atoll_s3::{EtcdDirectory, Gateway, GatewayConfig};
-use atoll_supervisor::POOL_OBJECTS;
+use atoll_s3::{EtcdDirectory, Gateway, GatewayConfig, check_data_pool};
+use atoll_supervisor::{POOL_DATA, POOL_OBJECTS};
 use tracing_subscriber::EnvFilter;
 
 use super::osd::unlock_with;
@@ -108,19 +108,33 @@ pub fn osd(
 }
 
 /// Runs the S3 gateway.
-pub fn gateway(arguments: &DaemonArguments) -> anyhow::Result<()> {
+pub fn gateway(arguments: &DaemonArguments, data_pool: Option<String>) -> anyhow::Result<()> {
     let open = prepare(arguments)?;
     let client = RemoteClient::start(open.client_config(GATEWAY_TIMEOUT_MS)?)?;
     tokio_runtime()?.block_on(async {
         let state = open.connect().await?;
         let pools = state.list::<atoll_base::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
-        let pool = pools.entries.iter().find(|(_, pool, _)| pool.name == POOL_OBJECTS);
-        let pool = pool.with_context(|| format!("there is no pool '{POOL_OBJECTS}'"))?.1.id;
+        let find = |name: &str| pools.entries.iter().map(|(_, pool, _)| pool).find(|pool| pool.name == name);
+        let pool = find(POOL_OBJECTS).with_context(|| format!("there is no pool '{POOL_OBJECTS}'"))?.id;
+        if let Some(name) = &data_pool {
+            let found =
+                find(name).with_context(|| format!("there is no pool '{name}'; 'atoll pool ls' names all"))?;
+            check_data_pool(found).map_err(anyhow::Error::msg)?;
+        } else if let Some(Err(why)) = find(POOL_DATA).map(check_data_pool) {
+            // What is stored already is served all the same.
+            tracing::error!("no buckets can be made: {why}, or choose another with --data-pool");
+        }
+        let data_pool = Some(data_pool.unwrap_or(POOL_DATA.into()));
         let listen = &open.cluster.s3_listen;
         let listener =
             tokio::net::TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
         let directory = Arc::new(EtcdDirectory::start(state).await?);
-        let gateway = Gateway::new(GatewayConfig::new(pool), Arc::new(client), directory, open.keys()?)?;
+        let gateway = Gateway::new(
+            GatewayConfig { data_pool, ..GatewayConfig::new(pool) },
+            Arc::new(client),
+            directory,
+            open.keys()?,
+        )?;
         tracing::info!("S3 is served on {listen}");
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         gateway

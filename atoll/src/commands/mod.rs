@@ -30,7 +30,7 @@ use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile, SupervisorError, che
 use clap::CommandFactory;
 use serde::Serialize;
 
-use crate::cli::{Arguments, ClusterCommand, Command, DaemonCommand, DataArgument, OsdCommand};
+use crate::cli::{Arguments, ClusterCommand, Command, DaemonCommand, DataArgument, GatewayCommand, OsdCommand};
 
 /// Runs the command that was asked for.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -60,7 +60,7 @@ fn run_plain(command: Command) -> anyhow::Result<()> {
         Command::Bench(command) => bench::run(command),
         Command::Sim(arguments) => sim::run(&arguments),
         Command::State(DaemonCommand::Run(daemon)) => daemons::state(&daemon),
-        Command::Gateway(DaemonCommand::Run(daemon)) => daemons::gateway(&daemon),
+        Command::Gateway(GatewayCommand::Run { daemon, data_pool }) => daemons::gateway(&daemon, data_pool),
         Command::Nbd(DaemonCommand::Run(daemon)) => daemons::nbd(&daemon),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "atoll", &mut std::io::stdout());

@@ -82,7 +82,7 @@ fn numbers(osds: &[OsdId]) -> String {
 fn as_json(group: &GroupStatus) -> Value {
     json!({
         "pg": group.pg.to_string(), "state": state_name(group), "members": group.members,
-        "members_down": group.members_down, "target": group.target, "primary": group.primary,
+        "shards": group.shards, "members_down": group.members_down, "target": group.target, "primary": group.primary,
         "epoch": group.epoch, "activated_epoch": group.activated_epoch, "is_undersized": group.is_undersized,
         "is_degraded": group.is_degraded, "is_misplaced": group.is_misplaced,
     })
@@ -97,6 +97,7 @@ fn query(output: &OutputArguments, pg: PgId) -> anyhow::Result<()> {
     if output.json {
         let mut value = as_json(&group);
         value["last_active_members"] = json!(record.last_active_members);
+        value["last_active_shards"] = json!(record.last_active_shards);
         value["pool"] = json!(map.pools.get(&pg.pool).map(|pool| &pool.name));
         value["balancer_members"] = json!(wish.map(|wish| &wish.members));
         return print_json(&value);
@@ -111,6 +112,10 @@ fn query(output: &OutputArguments, pg: PgId) -> anyhow::Result<()> {
     };
     let list = |osds: &[OsdId]| osds.iter().map(described).collect::<Vec<_>>().join(", ");
     println!("members      {}", list(&group.members));
+    if !group.shards.is_empty() {
+        let shards: Vec<String> = group.shards.iter().map(u8::to_string).collect();
+        println!("shards       {}   in the order of the members", shards.join(", "));
+    }
     println!("primary      {}", group.primary);
     let by = if wish.is_some() { "   by the balancer's wish" } else { "" };
     println!("target       {}{by}", list(&group.target));

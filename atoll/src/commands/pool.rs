@@ -3,16 +3,17 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use atoll_base::records::{FailureDomain, PgRecord, PoolRecord};
+use atoll_base::records::{FailureDomain, PgRecord, PoolRecord, Redundancy};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_coordinator::admin::pools::{self, NewPool, PoolChange};
 use atoll_supervisor::{POOL_IMAGES, POOL_OBJECTS};
 use clap::ValueEnum;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{OpenCluster, print_json, print_table, tokio_runtime};
 use crate::cli::{FailureDomainArgument, OutputArguments, PoolCommand, PoolCreateArguments, PoolKeyArgument};
 
+const DEFAULT_COPIES: u32 = 3;
 /// How long to wait for a pool's new groups, made by the coordinator or split off.
 const GROUPS_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -40,36 +41,51 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
         Ok((state.list::<PoolRecord>(keys::POOLS).await?.entries, groups))
     })?;
     if output.json {
-        return print_json(&pools.iter().map(|(_, pool, _)| pool).collect::<Vec<_>>());
+        return print_json(&pools.iter().map(|(_, pool, _)| as_json(pool)).collect::<Result<Vec<_>, _>>()?);
     }
     let row = |pool: &PoolRecord| {
-        let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
         let made = groups.iter().filter_map(|(key, _, _)| keys::parse_pg(key));
         let made = made.filter(|pg| pg.pool == pool.id).count();
         vec![
             pool.id.to_string(),
             pool.name.clone(),
-            format!("{size} copies, at least {min_size}"),
+            format!("{}, at least {}", pool.redundancy, pool.redundancy.min_size()),
+            space(pool),
             if made == pool.pg_num as usize { made.to_string() } else { format!("{made} of {}", pool.pg_num) },
             format!("{:?}", pool.failure_domain).to_lowercase(),
             pool.device_class.clone().unwrap_or_else(|| "any".into()),
         ]
     };
     let rows: Vec<_> = pools.iter().map(|(_, pool, _)| row(pool)).collect();
-    print_table(&["ID", "NAME", "REDUNDANCY", "PGS", "FAILURE DOMAIN", "CLASS"], &rows);
+    print_table(&["ID", "NAME", "REDUNDANCY", "SPACE", "PGS", "FAILURE DOMAIN", "CLASS"], &rows);
     Ok(())
+}
+
+/// The record, and what follows from it.
+fn as_json(pool: &PoolRecord) -> anyhow::Result<Value> {
+    let mut value = serde_json::to_value(pool)?;
+    value["space_factor"] = json!(pool.redundancy.space_factor());
+    Ok(value)
+}
+
+/// What a byte takes on all devices together.
+fn space(pool: &PoolRecord) -> String {
+    let text = format!("{:.2}", pool.redundancy.space_factor());
+    format!("x{}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 fn print_pool(output: &OutputArguments, pool: &PoolRecord, what: &str) -> anyhow::Result<()> {
     if output.json {
-        return print_json(pool);
+        return print_json(&as_json(pool)?);
     }
-    let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
     println!(
-        "{what} pool '{}' ({}): {size} copies on different {}s, at least {min_size} for I/O, {} placement groups{}",
+        "{what} pool '{}' ({}): {} on different {}s, at least {} for I/O, space {}, {} placement groups{}",
         pool.name,
         pool.id,
+        pool.redundancy,
         format!("{:?}", pool.failure_domain).to_lowercase(),
+        pool.redundancy.min_size(),
+        space(pool),
         pool.pg_num,
         pool.device_class.as_ref().map_or_else(String::new, |class| format!(", on {class} only"))
     );
@@ -77,11 +93,14 @@ fn print_pool(output: &OutputArguments, pool: &PoolRecord, what: &str) -> anyhow
 }
 
 fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
+    let redundancy = match arguments.ec {
+        Some(code) => Redundancy::erasure(code.data, code.parity, arguments.chunk, arguments.min_size),
+        None => Redundancy::replicated(arguments.size.unwrap_or(DEFAULT_COPIES), arguments.min_size),
+    };
     let new = NewPool {
         name: arguments.name.clone(),
         pg_num: arguments.pg_num,
-        size: arguments.size,
-        min_size: arguments.min_size,
+        redundancy,
         failure_domain: arguments.failure_domain.into(),
         device_class: arguments.device_class.clone(),
     };

@@ -98,11 +98,11 @@ fn print_status(status: &Status) -> anyhow::Result<()> {
     let states = status.placement_groups_by_state.iter().map(|(state, count)| format!("{count} {state}"));
     println!("pgs      {}: {}", status.placement_groups, states.collect::<Vec<_>>().join(", "));
     println!(
-        "space    {} of {} used (all copies)",
+        "space    {} of {} used (all copies and shards)",
         format_size(status.used_bytes),
         format_size(status.total_bytes)
     );
-    println!("objects  {} (all copies)", status.object_count);
+    println!("objects  {} (all copies and shards)", status.object_count);
     println!("frames   {}", status.frame_mode);
     println!("S3       {}", status.s3_endpoint);
     println!("NBD      {}", status.nbd_listen.join(", "));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use atoll_base::records::{FrameMode, OsdUsageRecord};
+use atoll_base::records::{FrameMode, OsdUsageRecord, Redundancy};
 use atoll_base::size::format_size;
 use atoll_cluster::{ClusterClient, keys};
 use atoll_supervisor::{Choices, ClusterFile, DataDir, ProcessesFile, Progress, stop, supervise};
@@ -26,6 +26,7 @@ fn choices(arguments: &UpArguments) -> Choices {
         nbd_listen: arguments.nbd_listen.iter().map(ToString::to_string).collect(),
         failure_domain: arguments.failure_domain.map(Into::into),
         copies: arguments.copies,
+        ec: arguments.ec.map(|code| Redundancy::erasure(code.data, code.parity, None, None)),
         join: arguments.join.clone(),
         frame_mode: arguments.frame_mode.map(|mode| match mode {
             FrameModeArgument::Secure => FrameMode::Secure,

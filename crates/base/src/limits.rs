@@ -1,5 +1,7 @@
 //! A limit on everything (DESIGN section 10, rule 1). Back-pressure follows from these numbers.
 
+use std::ops::RangeInclusive;
+
 /// Longest object name, in bytes.
 pub const OBJECT_NAME_BYTES_MAX: usize = 255;
 /// Largest object, in bytes; also the piece into which images and S3 data are cut.
@@ -36,6 +38,17 @@ pub const CONNECTION_REQUESTS_MAX: usize = 1_024;
 pub const CONNECTIONS_MAX: usize = 4_096;
 /// Placement groups in one pool.
 pub const PG_NUM_MAX: u32 = 65_536;
+/// Copies of an object in a replicated pool.
+pub const COPIES: RangeInclusive<u32> = 1..=8;
+/// Data shards of an erasure code.
+pub const EC_DATA_SHARDS: RangeInclusive<u32> = 2..=16;
+/// Parity shards of an erasure code.
+pub const EC_PARITY_SHARDS: RangeInclusive<u32> = 1..=4;
+/// Bytes of a chunk of an erasure-coded object, a power of two.
+pub const EC_CHUNK_BYTES: RangeInclusive<u32> = 4 << 10..=1 << 20;
+/// What it is if nobody says: the unit in which S3 data is sealed, so that a small read touches one
+/// shard.
+pub const EC_CHUNK_BYTES_DEFAULT: u32 = 64 << 10;
 /// Largest image, in bytes (64 TiB).
 pub const IMAGE_BYTES_MAX: u64 = 64 << 40;
 /// Attachments recorded in one image header: every writing attach adds one.

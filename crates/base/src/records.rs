@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
+use crate::limits::EC_CHUNK_BYTES_DEFAULT;
 use crate::split::pg_of_object;
 
 /// The format version that this release writes into every record.
@@ -128,6 +129,30 @@ pub enum Redundancy {
 }
 
 impl Redundancy {
+    /// So many copies. If nobody says how many I/O needs, half of them, as in Ceph.
+    pub fn replicated(size: u32, min_size: Option<u32>) -> Redundancy {
+        Redundancy::Replicated { size, min_size: min_size.unwrap_or(size - size / 2) }
+    }
+
+    /// An erasure code. If nobody says how many shards I/O needs, one more than the data: then what
+    /// was acknowledged survives the loss of one more.
+    pub fn erasure(data: u32, parity: u32, chunk_bytes: Option<u32>, min_size: Option<u32>) -> Redundancy {
+        Redundancy::Erasure {
+            data,
+            parity,
+            chunk_bytes: chunk_bytes.unwrap_or(EC_CHUNK_BYTES_DEFAULT),
+            min_size: min_size.unwrap_or(data.saturating_add(1)),
+        }
+    }
+
+    /// What one OSD of a placement group holds of its data.
+    pub fn part_name(&self) -> &'static str {
+        match self {
+            Redundancy::Replicated { .. } => "copies",
+            Redundancy::Erasure { .. } => "shards",
+        }
+    }
+
     /// OSDs that each placement group should have.
     pub fn size(&self) -> u32 {
         match self {
@@ -396,14 +421,24 @@ pub struct BucketRecord {
     pub name: String,
     /// Access key of the user who made it.
     pub owner: String,
-    /// The pool of its data and index.
+    /// The pool of its index.
     pub pool: PoolId,
+    /// The pool of its data, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_pool: Option<PoolId>,
     /// Number of index objects over which its keys are spread.
     pub index_shards: u32,
     /// The bucket key, wrapped by the key-management service.
     pub wrapped_key: String,
     /// Unix time of creation, in milliseconds.
     pub created_unix_ms: u64,
+}
+
+impl BucketRecord {
+    /// The pool of its data.
+    pub fn data_pool(&self) -> PoolId {
+        self.data_pool.unwrap_or(self.pool)
+    }
 }
 
 /// An S3 user.

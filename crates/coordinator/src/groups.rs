@@ -1,8 +1,8 @@
 //! The placement groups as their records and the presence of OSDs show them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::records::{PgRecord, PoolRecord};
+use atoll_base::records::{PgRecord, PoolRecord, Redundancy};
 use atoll_base::{Epoch, OsdId, PgId, PoolId};
 use atoll_cluster::ClusterMap;
 use atoll_placement::{Tree, first_record};
@@ -16,7 +16,8 @@ pub enum GroupState {
     Active,
     /// Its members agree on their history after a change.
     Peering,
-    /// It cannot serve: its primary is down, or fewer members are up than the pool's `min_size`.
+    /// It cannot serve: its primary is down, or fewer copies or shards are up than the pool's
+    /// `min_size`.
     Inactive,
 }
 
@@ -29,6 +30,8 @@ pub struct GroupStatus {
     pub state: GroupState,
     /// The members in force.
     pub members: Vec<OsdId>,
+    /// In an erasure-coded pool the shard that each of them holds.
+    pub shards: Vec<u8>,
     /// Members that are not running.
     pub members_down: Vec<OsdId>,
     /// The members that it should have.
@@ -39,10 +42,13 @@ pub struct GroupStatus {
     pub epoch: Epoch,
     /// The last one that was active.
     pub activated_epoch: Epoch,
-    /// It has fewer members than the pool wants.
+    /// It has fewer copies or shards than the pool wants.
     pub is_undersized: bool,
-    /// Some copies are missing: a member is down, or there are too few members.
+    /// Some copies or shards are missing: a member is down, or there are too few members.
     pub is_degraded: bool,
+    /// No copy or shard that is up can be spared: with one less, data could not be read. Pools that
+    /// have none to spare by plan do not count.
+    pub has_none_to_spare: bool,
     /// It has other members than it should have, and is to move.
     pub is_misplaced: bool,
 }
@@ -66,30 +72,45 @@ pub fn statuses(map: &ClusterMap) -> Vec<GroupStatus> {
 }
 
 fn status(map: &ClusterMap, pg: PgId, record: &PgRecord, pool: &PoolRecord, target: Vec<OsdId>) -> GroupStatus {
-    let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
+    let (size, min_size) = (pool.redundancy.size() as usize, pool.redundancy.min_size() as usize);
+    let needed = pool.redundancy.copies_needed() as usize;
     let is_up = |osd: &OsdId| map.up.contains_key(osd);
     let members_down: Vec<OsdId> = record.members.iter().filter(|osd| !is_up(osd)).copied().collect();
-    let members_up = record.members.len() - members_down.len();
-    let state = if !is_up(&record.primary) || members_up < min_size as usize {
+    let parts_up = part_count(record, pool, is_up);
+    let state = if !is_up(&record.primary) || parts_up < min_size {
         GroupState::Inactive
     } else if record.activated_epoch < record.epoch {
         GroupState::Peering
     } else {
         GroupState::Active
     };
-    let is_undersized = record.members.len() < size as usize;
+    let is_undersized = part_count(record, pool, |_| true) < size;
     GroupStatus {
         pg,
         state,
         is_undersized,
         is_degraded: is_undersized || !members_down.is_empty(),
+        has_none_to_spare: parts_up <= needed && needed < size,
         is_misplaced: sorted(&record.members) != sorted(&target),
         members: record.members.clone(),
+        shards: record.shards.clone(),
         members_down,
         target,
         primary: record.primary,
         epoch: record.epoch,
         activated_epoch: record.activated_epoch,
+    }
+}
+
+/// How many copies some of the members have, or how many different shards: while one moves, two
+/// members hold it.
+fn part_count(record: &PgRecord, pool: &PoolRecord, is_counted: impl Fn(&OsdId) -> bool) -> usize {
+    let counted = record.members.iter().filter(|osd| is_counted(osd));
+    match pool.redundancy {
+        Redundancy::Replicated { .. } => counted.count(),
+        Redundancy::Erasure { .. } => {
+            counted.filter_map(|osd| record.shard_of(*osd)).collect::<BTreeSet<_>>().len()
+        }
     }
 }
 
@@ -106,7 +127,8 @@ pub fn is_settled(map: &ClusterMap) -> bool {
     are_all_there && statuses(map).iter().all(GroupStatus::is_clean)
 }
 
-/// First records of the groups that have none; groups that no OSD could hold are left out.
+/// First records of the groups that have none; groups that could not serve are left out, until
+/// there are OSDs for them: those of an erasure-coded pool need `min_size` shards, others a copy.
 pub fn missing_groups(map: &ClusterMap) -> Vec<(PgId, PgRecord)> {
     let of_pool = |pool: &PoolRecord| {
         // The others come into being when groups are split.
@@ -115,7 +137,17 @@ pub fn missing_groups(map: &ClusterMap) -> Vec<(PgId, PgRecord)> {
             return Vec::new();
         }
         let tree = Tree::of_pool(pool, &map.osds);
-        let record = |pg| Some((pg, first_record(tree.target(pg, map.pg_targets.get(&pg)), pool)?));
+        let members_least = match pool.redundancy {
+            Redundancy::Replicated { .. } => 1,
+            Redundancy::Erasure { min_size, .. } => min_size as usize,
+        };
+        let record = |pg| {
+            let members = tree.target(pg, map.pg_targets.get(&pg));
+            if members.len() < members_least {
+                return None;
+            }
+            Some((pg, first_record(members, pool)?))
+        };
         missing.into_iter().filter_map(record).collect()
     };
     map.pools.values().flat_map(of_pool).collect()

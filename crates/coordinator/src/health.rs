@@ -191,7 +191,7 @@ fn osds(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
         Severity::Warning,
         members(view).filter_map(damaged).collect(),
         |number| format!("{} met damaged blocks since {} start", count(number, "OSD"), its(number)),
-        "they were read from other copies and written anew; look at the device ('smartctl -a'), and replace it if \
+        "what they held came from other OSDs and was written anew; look at the device ('smartctl -a'), and replace it if \
          the number grows",
     );
 }
@@ -218,9 +218,7 @@ fn space(view: &View, problems: &mut Vec<Problem>) {
         "OSD_FULL",
         Severity::Error,
         members(view).filter(|(_, usage)| usage.is_full).map(described).collect(),
-        |number| {
-            format!("{} {} full: groups with copies there take no new data", count(number, "OSD"), are(number))
-        },
+        |number| format!("{} {} full: groups with data there take no new data", count(number, "OSD"), are(number)),
         "delete data, add OSDs ('atoll osd create', 'atoll osd add'), or lower its weight ('atoll osd reweight')",
     );
     let limit_percent = view.settings.near_full_percent;
@@ -252,7 +250,7 @@ fn placement_groups(view: &View, groups: &[GroupStatus], problems: &mut Vec<Prob
         "PG_INACTIVE",
         Severity::Error,
         of(&|group| group.state == GroupState::Inactive),
-        |number| format!("{} cannot serve: too few of their members are up", pgs(number)),
+        |number| format!("{} cannot serve: too few of their copies or shards are up", pgs(number)),
         "start the OSDs that are down ('atoll pg ls' names the members); reads and writes wait until then",
     );
     add(
@@ -270,9 +268,23 @@ fn placement_groups(view: &View, groups: &[GroupStatus], problems: &mut Vec<Prob
         "PG_UNDERSIZED",
         Severity::Warning,
         of(&|group| is_short(group) && group.is_undersized),
-        |number| format!("{} {} fewer copies than the pool wants", pgs(number), has(number)),
-        "copies are made by themselves where there is a failure domain for them; if it stays, add OSDs or hosts, or \
+        |number| format!("{} {} fewer copies or shards than the pool wants", pgs(number), has(number)),
+        "they are made by themselves where there is a failure domain for them; if it stays, add OSDs or hosts, or \
          choose a smaller size or failure domain ('atoll pool set')",
+    );
+    add(
+        problems,
+        "PG_NONE_TO_SPARE",
+        Severity::Warning,
+        of(&|group| is_short(group) && group.has_none_to_spare),
+        |number| {
+            format!(
+                "{} {} no copy or shard to spare: with one OSD less, data is out of reach",
+                pgs(number),
+                has(number)
+            )
+        },
+        "start the OSDs that are down ('atoll osd ls'), or add others, before anything else",
     );
     add(
         problems,
@@ -288,7 +300,7 @@ fn placement_groups(view: &View, groups: &[GroupStatus], problems: &mut Vec<Prob
         Severity::Note,
         of(&|group| group.is_misplaced && !group.is_degraded),
         |number| format!("{} {} to move to other OSDs", pgs(number), are(number)),
-        "nothing: data moves by itself, with all copies in place meanwhile",
+        "nothing: data moves by itself, with nothing missing meanwhile",
     );
     let is_damaged = |(pg, scrub): (&PgId, &PgScrubRecord)| {
         (scrub.unrepaired > 0).then(|| format!("{pg} ({} of {} objects)", scrub.unrepaired, scrub.objects))
@@ -298,8 +310,8 @@ fn placement_groups(view: &View, groups: &[GroupStatus], problems: &mut Vec<Prob
         "PG_DAMAGED",
         Severity::Error,
         view.map.pg_scrubs.iter().filter_map(is_damaged).collect(),
-        |number| format!("{} {} bad copies that a scrub could not repair", pgs(number), has(number)),
-        "the log of the primary names the objects and what each copy has ('atoll pg query' names the OSDs); replace \
+        |number| format!("{} {} bad copies or shards that a scrub could not repair", pgs(number), has(number)),
+        "the log of the primary names the objects and what each member has ('atoll pg query' names the OSDs); replace \
          the device with the damage, or restore the object, then 'atoll pg scrub --deep' again",
     );
     missing(view, problems);
@@ -368,7 +380,8 @@ fn missing(view: &View, problems: &mut Vec<Problem>) {
         Severity::Error,
         subjects,
         |number| format!("{} {} placement groups that were not made yet", count(number, "pool"), has(number)),
-        "the coordinator makes them within seconds; if it stays, no OSD is in, with weight and of the pool's class",
+        "the coordinator makes them within seconds; if it stays, there are no OSDs for them, in, with weight and of the \
+         pool's class (an erasure-coded pool needs as many failure domains as its min_size: 'atoll pool ls')",
     );
 }
 
@@ -400,18 +413,21 @@ fn cluster(view: &View, problems: &mut Vec<Problem>) {
         problem.since_unix_ms = since;
     }
     let hopeless = view.map.pools.values().filter_map(|pool| {
-        let size = pool.redundancy.size();
+        let (size, parts) = (pool.redundancy.size(), pool.redundancy.part_name());
         let domains = atoll_placement::Tree::of_pool(pool, &view.map.osds).domain_count();
         let domain = format!("{:?}s", pool.failure_domain).to_lowercase();
-        (domains < size as usize).then(|| format!("pool '{}' ({size} copies, {domains} {domain})", pool.name))
+        (domains < size as usize).then(|| format!("pool '{}' ({size} {parts}, {domains} {domain})", pool.name))
     });
     add(
         problems,
         "POOL_TOO_FEW_DOMAINS",
         Severity::Warning,
         hopeless.collect(),
-        |number| format!("{} {} more copies than there are places for", count(number, "pool"), wants(number)),
-        "add OSDs in other failure domains, or choose a smaller size or failure domain ('atoll pool set')",
+        |number| {
+            format!("{} {} more copies or shards than there are places for", count(number, "pool"), wants(number))
+        },
+        "add OSDs in other failure domains, or choose a smaller failure domain, or a smaller size of a replicated pool \
+         ('atoll pool set')",
     );
 }
 

@@ -53,7 +53,8 @@ pub fn membership_changes(view: &View, now_unix_ms: u64) -> Vec<MembershipChange
 }
 
 /// Whether the others can serve without this OSD: they are on some host, they are not too few, and
-/// no pool that the OSD could hold data of is left with fewer failure domains than it needs copies.
+/// no pool that the OSD could hold data of is left with fewer failure domains than it needs copies
+/// or shards.
 fn can_do_without(view: &View, osds: &BTreeMap<OsdId, OsdRecord>, id: OsdId) -> bool {
     let mut without = osds.clone();
     without.entry(id).and_modify(|osd| osd.is_out = true);

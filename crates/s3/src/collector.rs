@@ -71,7 +71,7 @@ async fn collect_shard(
                     continue;
                 }
             };
-            remove_pieces(&index.store, index.bucket.record.pool, &pieces).await?;
+            remove_pieces(&index.store, index.bucket.record.data_pool(), &pieces).await?;
             report.records += 1;
             report.bytes += pieces.iter().map(|piece| piece.bytes).sum::<u64>();
             done.push(Mutation::OmapRemove { key });

@@ -1,7 +1,7 @@
-//! Where buckets and users are written down: small records in cluster state.
+//! Where buckets, users and pools are written down: small records in cluster state.
 
 use async_trait::async_trait;
-use atoll_base::records::{BucketRecord, UserRecord};
+use atoll_base::records::{BucketRecord, PoolRecord, UserRecord};
 
 /// Why a call to the directory failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum DirectoryError {
     },
 }
 
-/// The records of buckets and users. Every call goes to cluster state; the gateway does its own
+/// The records of buckets and users, and of pools as far as new buckets need them. Every call goes to cluster state; the gateway does its own
 /// caching on the data path.
 #[async_trait]
 pub trait BucketDirectory: Send + Sync + 'static {
@@ -34,6 +34,9 @@ pub trait BucketDirectory: Send + Sync + 'static {
 
     /// Removes the record if it is still exactly this one; whether it was.
     async fn delete_bucket(&self, record: &BucketRecord) -> Result<bool, DirectoryError>;
+
+    /// The pool of this name.
+    async fn pool(&self, name: &str) -> Result<Option<PoolRecord>, DirectoryError>;
 
     /// The user with this access key.
     async fn user(&self, access_key: &str) -> Result<Option<UserRecord>, DirectoryError>;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_base::record_json::read_record;
-use atoll_base::records::{BucketRecord, UserRecord};
+use atoll_base::records::{BucketRecord, PoolRecord, UserRecord};
 use atoll_cluster::{ClusterClient, ClusterError, PrefixWatch, WatchEvent, keys};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
@@ -175,6 +175,12 @@ impl BucketDirectory for EtcdDirectory {
             Err(ClusterError::Conflict { .. }) => Ok(false),
             Err(other) => Err(error(other)),
         }
+    }
+
+    async fn pool(&self, name: &str) -> Result<Option<PoolRecord>, DirectoryError> {
+        // Only who makes a bucket asks, and that takes cluster state anyway: there is no copy.
+        let listing = self.cluster.list::<PoolRecord>(keys::POOLS).await.map_err(error)?;
+        Ok(listing.entries.into_iter().map(|(_, pool, _)| pool).find(|pool| pool.name == name))
     }
 
     async fn user(&self, access_key: &str) -> Result<Option<UserRecord>, DirectoryError> {

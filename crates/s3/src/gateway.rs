@@ -26,8 +26,11 @@ const XML_BYTES_MAX: usize = 4 << 20;
 /// Settings of a gateway.
 #[derive(Clone)]
 pub struct GatewayConfig {
-    /// The pool in which new buckets are made.
+    /// The pool in which new buckets are made, with their indexes: a replicated one.
     pub pool: PoolId,
+    /// Name of the pool for the data of new buckets; if there is none of this name, or none is named,
+    /// data is kept with the index.
+    pub data_pool: Option<String>,
     /// Index objects of a new bucket.
     pub index_shards: u32,
     /// The region that is told to clients.
@@ -59,6 +62,7 @@ impl GatewayConfig {
     pub fn new(pool: PoolId) -> Self {
         GatewayConfig {
             pool,
+            data_pool: None,
             index_shards: 8,
             region: "us-east-1".into(),
             domain: None,
@@ -108,6 +112,7 @@ impl Gateway {
             keys: keys.clone(),
             buckets: Buckets::new(directory.clone(), keys.clone()),
             pool: config.pool,
+            data_pool: config.data_pool.clone(),
             index_shards: config.index_shards.max(1),
             region: config.region.clone(),
             budget: Budget::new(config.memory_max),

@@ -28,6 +28,7 @@ pub use directory::{BucketDirectory, DirectoryError};
 pub use error::GatewayError;
 pub use etcd_directory::EtcdDirectory;
 pub use gateway::{CollectorReport, Gateway, GatewayConfig};
+pub use ops::check_data_pool;
 pub use shell::{TlsError, tls_server_config};
 pub use store::DataStore;
 pub use users::{new_user, user_key_context};

@@ -16,6 +16,7 @@ mod put;
 mod s3_trait;
 
 pub(crate) use bucket_removal::tend_deletion;
+pub use buckets::check_data_pool;
 
 use std::sync::Arc;
 
@@ -36,7 +37,10 @@ pub(crate) struct Service {
     pub directory: Arc<dyn BucketDirectory>,
     pub keys: Arc<dyn KeyService>,
     pub buckets: Buckets,
+    /// Of the indexes of new buckets.
     pub pool: PoolId,
+    /// Name of the pool for their data, see [`crate::GatewayConfig::data_pool`].
+    pub data_pool: Option<String>,
     pub index_shards: u32,
     pub region: String,
     pub budget: Budget,

@@ -2,12 +2,12 @@
 
 mod support;
 
-use support::{python, require_boto3, start};
+use support::{python, require_boto3, start, start_with_data_pool};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance() {
     require_boto3().await;
-    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let gateway = start_with_data_pool(|config| config.garbage_grace = std::time::Duration::ZERO).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_conformance.py");
     let said = python(&gateway, &[script]).await;
     assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use atoll_base::OsdId;
 use atoll_base::join::HostRole;
 use atoll_base::records::{
-    AuthorizedKeyRecord, ClusterRecord, FailureDomain, FrameMode, PeerRole, RECORD_FORMAT, UserRecord,
+    AuthorizedKeyRecord, ClusterRecord, FailureDomain, FrameMode, PeerRole, RECORD_FORMAT, Redundancy, UserRecord,
 };
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
+use atoll_coordinator::admin::pools::check_redundancy;
 use atoll_crypto::{KeyService, LocalKeyFile, random_bytes};
 use serde::Serialize;
 
@@ -22,6 +23,8 @@ use crate::state_access::{EtcdChoices, check_identity, expose_embedded, free_add
 pub const POOL_IMAGES: &str = "images";
 /// The pool of S3 objects and bucket indexes.
 pub const POOL_OBJECTS: &str = "objects";
+/// The pool for the data of new buckets, in clusters that have one.
+pub const POOL_DATA: &str = "data";
 /// Size of an OSD's device file if none is chosen. The file is sparse.
 pub const DEFAULT_OSD_BYTES: u64 = 32 << 30;
 /// Most OSDs of one machine.
@@ -51,10 +54,12 @@ pub struct Choices {
     pub listen: Option<IpAddr>,
     /// What they announce, if it is another address.
     pub advertise: Option<IpAddr>,
-    /// What no two copies share, for the first start.
+    /// What no two copies or shards share, for the first start.
     pub failure_domain: Option<FailureDomain>,
     /// Copies of each object, for the first start.
     pub copies: Option<u32>,
+    /// The erasure code of S3 data, for the first start.
+    pub ec: Option<Redundancy>,
     /// The text of a join token, to come into a cluster that is there.
     pub join: Option<String>,
     /// The key service's file of the cluster that is joined.
@@ -70,6 +75,9 @@ pub(crate) const DEFAULT_S3_LISTEN: &str = "127.0.0.1:9000";
 
 /// Makes or updates `cluster.json` from the user's choices, and the keys beside it.
 pub(crate) fn prepare(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, SupervisorError> {
+    if let Some(ec) = &choices.ec {
+        check_redundancy(ec)?;
+    }
     let mut cluster = if directory.has_cluster() {
         let mut cluster = directory.cluster()?;
         refuse_changed_choices(&cluster, choices)?;
@@ -157,6 +165,7 @@ fn refuse_changed_choices(cluster: &ClusterFile, choices: &Choices) -> Result<()
                 fixed("--failure-domain")
             }
             Some(pools) if choices.copies.is_some_and(|copies| copies != pools.copies) => fixed("--copies"),
+            Some(pools) if choices.ec.is_some_and(|ec| Some(ec) != pools.ec) => fixed("--ec"),
             _ => Ok(()),
         },
     }
@@ -222,7 +231,23 @@ fn first_pools(choices: &Choices, osd_count: u32) -> Result<FirstPools, Supervis
              host"
         )));
     }
-    Ok(FirstPools { copies, failure_domain })
+    if let Some(ec) = choices.ec {
+        let (data, parity, wanted) = (ec.copies_needed(), ec.size() - ec.copies_needed(), ec.size());
+        if failure_domain == FailureDomain::Osd && wanted > osd_count {
+            return Err(SupervisorError::Invalid(format!(
+                "--ec {data}+{parity}: that takes {wanted} OSDs, and there are {osd_count}; give --osds {wanted}, or spread \
+                 shards over hosts with --failure-domain host"
+            )));
+        }
+    }
+    Ok(FirstPools { copies, failure_domain, ec: choices.ec })
+}
+
+/// Enough for the code, if each shard needs an OSD of its own here.
+fn default_osds(choices: &Choices) -> u32 {
+    let is_on_osds = choices.failure_domain.unwrap_or(FailureDomain::Osd) == FailureDomain::Osd;
+    let shards = choices.ec.filter(|_| is_on_osds).map_or(0, |ec| ec.size());
+    DEFAULT_OSDS.max(shards)
 }
 
 /// The OSDs of a new cluster: those that `atoll osd create` has made, or so many new ones.
@@ -238,7 +263,7 @@ fn choose_osds(directory: &DataDir, choices: &Choices) -> Result<Vec<OsdId>, Sup
     if choices.osd_count.is_none() && !prepared.is_empty() {
         return Ok(prepared);
     }
-    let count = choices.osd_count.unwrap_or(DEFAULT_OSDS);
+    let count = choices.osd_count.unwrap_or_else(|| default_osds(choices));
     if !(1..=OSDS_MAX).contains(&count) {
         return Err(SupervisorError::Invalid(format!(
             "--osds {count}: choose 1 to {OSDS_MAX} OSDs for one machine"
@@ -318,3 +343,6 @@ pub(crate) fn unix_ms() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |elapsed| elapsed.as_millis() as u64)
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use atoll_base::OsdId;
 use atoll_base::join::HostRole;
 use atoll_base::record_json::read_record;
-use atoll_base::records::{FailureDomain, FrameMode};
+use atoll_base::records::{FailureDomain, FrameMode, Redundancy};
 use atoll_cluster::{ConnectOptions, TlsFiles};
 use atoll_crypto::random_bytes;
 use atoll_wire::KeyPair;
@@ -93,8 +93,11 @@ fn yes() -> bool {
 pub struct FirstPools {
     /// Copies of each object.
     pub copies: u32,
-    /// What no two copies share.
+    /// What no two copies or shards share.
     pub failure_domain: FailureDomain,
+    /// The erasure code of the pool for S3 data; absent if there is none beside the pool of objects.
+    #[serde(default)]
+    pub ec: Option<Redundancy>,
 }
 
 /// `credentials.json`: for S3 clients.

@@ -8,7 +8,7 @@ use atoll_client::{ClientConfig, LocalClient};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_reactor::{ListenAddress, LocalRuntime};
 
-use crate::bootstrap::{POOL_IMAGES, POOL_OBJECTS};
+use crate::bootstrap::{POOL_DATA, POOL_IMAGES, POOL_OBJECTS};
 use crate::data_dir::{ClusterFile, DataDir};
 
 /// Waits until every placement group serves and the gateway and the NBD server accept
@@ -25,6 +25,10 @@ pub fn wait_until_healthy(directory: &DataDir, cluster: &ClusterFile, limit: Dur
     let check = async {
         for name in [POOL_IMAGES, POOL_OBJECTS] {
             let pool = client.pool_by_name(name).await?;
+            client.wait_until_active(pool.id).await.map_err(|error| error.to_string())?;
+        }
+        // Not every cluster has one.
+        if let Ok(pool) = client.pool_by_name(POOL_DATA).await {
             client.wait_until_active(pool.id).await.map_err(|error| error.to_string())?;
         }
         wait_for_listeners(&runtime, cluster, limit).await

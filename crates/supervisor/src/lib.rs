@@ -19,7 +19,7 @@ mod state_access;
 mod supervise;
 
 pub use at_rest::UnlockWith;
-pub use bootstrap::{Choices, DEFAULT_OSD_BYTES, POOL_IMAGES, POOL_OBJECTS};
+pub use bootstrap::{Choices, DEFAULT_OSD_BYTES, POOL_DATA, POOL_IMAGES, POOL_OBJECTS};
 pub use data_dir::{ClusterFile, Credentials, DataDir, FirstPools};
 pub use devices::{CreatedOsd, OsdChoices};
 pub use error::SupervisorError;

@@ -16,7 +16,7 @@ use crate::error::SupervisorError;
 use crate::health::{wait_for_osds, wait_until_healthy};
 use crate::join::{JoinToken, join};
 use crate::members::{register_osds, reserve_osds};
-use crate::pools::{has_pools, make_pools};
+use crate::pools::{has_pools, make_pools, refuse_other_code};
 use crate::processes::{ChildStatus, ProcessesFile};
 use crate::state_access::check_identity;
 
@@ -157,6 +157,9 @@ impl Supervisor<'_> {
         let state = self.connect_state(cluster).await?;
         show(Progress::Step("preparing devices and records"));
         self.prepare_osds(cluster, choices, &state).await?;
+        if let Some(ec) = choices.ec.filter(|_| cluster.first_pools.is_none()) {
+            refuse_other_code(&state, ec).await?;
+        }
         if let Ok(mut credentials) = self.directory.credentials() {
             credentials.endpoint = format!("http://{}", cluster.s3_listen);
             self.directory.write_credentials(&credentials)?;

@@ -77,29 +77,26 @@ pub fn check_drain(view: &View, id: OsdId, more_bytes: u64) -> Result<(), AdminE
     }
     let mut drained = view.map.clone();
     drained.osds.insert(id, OsdRecord { is_out: true, ..osd.clone() });
-    let copies = |group: &GroupStatus| {
-        let pool = &drained.pools[&group.pg.pool];
-        let size = pool.redundancy.size();
-        size as usize
-    };
+    let redundancy = |group: &GroupStatus| drained.pools[&group.pg.pool].redundancy;
     let groups = statuses(&drained);
-    if let Some(group) = groups.iter().find(|group| group.target.len() < copies(group)) {
+    let is_short = |group: &&GroupStatus| group.target.len() < redundancy(group).size() as usize;
+    if let Some(group) = groups.iter().find(is_short) {
+        let (size, parts) = (redundancy(group).size(), redundancy(group).part_name());
         return AdminError::refused(format!(
-            "without {id} there is no place for {} copies of {}: it takes one more OSD, or host, or rack ('atoll osd \
-             tree'), than there are copies ('atoll pool ls')",
-            copies(group),
+            "without {id} there is no place for {size} {parts} of {}: it takes one more OSD, or host, or rack ('atoll \
+             osd tree'), than there are {parts} ('atoll pool ls')",
             group.pg
         ));
     }
     let all_used: u64 = view.usage.values().map(|usage| usage.used_bytes).sum();
-    let copies_max = groups.iter().map(copies).max().unwrap_or(0) as u64;
+    let factor_max = groups.iter().map(|group| redundancy(group).space_factor()).fold(0.0, f64::max);
     let others = view.usage.iter().filter(|(other, _)| **other != id);
     let others_bytes: u64 = others.map(|(_, usage)| usage.total_bytes).sum();
-    let wanted_bytes = all_used.saturating_add(more_bytes.saturating_mul(copies_max));
+    let wanted_bytes = all_used.saturating_add((more_bytes as f64 * factor_max) as u64);
     let limit_bytes = others_bytes / 100 * u64::from(view.settings.near_full_percent);
     if wanted_bytes > limit_bytes {
         return AdminError::refused(format!(
-            "without {id} there is no room: all copies would take {}, and the other OSDs are near full with {}",
+            "without {id} there is no room: everything would take {}, and the other OSDs are near full with {}",
             format_size(wanted_bytes),
             format_size(limit_bytes)
         ));

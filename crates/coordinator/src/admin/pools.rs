@@ -1,15 +1,14 @@
 //! Pools.
 
 use atoll_base::coordination::NextPoolRecord;
-use atoll_base::limits::PG_NUM_MAX;
+use atoll_base::limits::{COPIES, EC_CHUNK_BYTES, EC_DATA_SHARDS, EC_PARITY_SHARDS, PG_NUM_MAX};
 use atoll_base::records::{BucketRecord, FailureDomain, ImageRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_base::size::format_size;
 use atoll_base::{PgId, PoolId};
 use atoll_cluster::{ClusterClient, Transaction, keys};
 
 use super::{AdminError, retried};
 
-/// Most copies of an object.
-pub const SIZE_MAX: u32 = 8;
 /// Deletions in one transaction; etcd takes 128 by default.
 const BATCH: usize = 64;
 
@@ -20,10 +19,8 @@ pub struct NewPool {
     pub name: String,
     /// Number of placement groups.
     pub pg_num: u32,
-    /// Copies.
-    pub size: u32,
-    /// Copies without which I/O stops; by default half of them.
-    pub min_size: Option<u32>,
+    /// How it protects objects.
+    pub redundancy: Redundancy,
     /// Where members may sit.
     pub failure_domain: FailureDomain,
     /// Only OSDs of this class, or all.
@@ -37,7 +34,7 @@ pub enum PoolChange {
     Name(String),
     /// So many copies.
     Size(u32),
-    /// Copies without which I/O stops.
+    /// Copies, or shards, without which I/O stops.
     MinSize(u32),
     /// Where members may sit.
     FailureDomain(FailureDomain),
@@ -47,28 +44,60 @@ pub enum PoolChange {
     PgNum(u32),
 }
 
-/// How many copies must be there if nobody says: half of them, as in Ceph.
-fn default_min_size(size: u32) -> u32 {
-    size - size / 2
+/// Refuses what a pool cannot have.
+pub fn check_redundancy(redundancy: &Redundancy) -> Result<(), AdminError> {
+    let (what, min_size_least) = match redundancy {
+        Redundancy::Replicated { size, .. } if !COPIES.contains(size) => {
+            return AdminError::refused(format!("a pool has 1 to {} copies, and not {size}", COPIES.end()));
+        }
+        Redundancy::Replicated { size, .. } => (format!("{size} copies"), 1),
+        Redundancy::Erasure { data, .. } if !EC_DATA_SHARDS.contains(data) => {
+            return AdminError::refused(format!(
+                "an erasure code has {} to {} data shards, and not {data}; for copies make a pool with --size",
+                EC_DATA_SHARDS.start(),
+                EC_DATA_SHARDS.end()
+            ));
+        }
+        Redundancy::Erasure { parity, .. } if !EC_PARITY_SHARDS.contains(parity) => {
+            return AdminError::refused(format!(
+                "an erasure code has {} to {} parity shards, and not {parity}: so many may be lost",
+                EC_PARITY_SHARDS.start(),
+                EC_PARITY_SHARDS.end()
+            ));
+        }
+        Redundancy::Erasure { chunk_bytes, .. }
+            if !chunk_bytes.is_power_of_two() || !EC_CHUNK_BYTES.contains(chunk_bytes) =>
+        {
+            return AdminError::refused(format!(
+                "a chunk is a power of two from {} to {}, and not {chunk_bytes} bytes",
+                format_size(u64::from(*EC_CHUNK_BYTES.start())),
+                format_size(u64::from(*EC_CHUNK_BYTES.end()))
+            ));
+        }
+        Redundancy::Erasure { data, parity, .. } => (format!("{data} data and {parity} parity shards"), *data),
+    };
+    let (size, min_size) = (redundancy.size(), redundancy.min_size());
+    if !(min_size_least..=size).contains(&min_size) {
+        let advice = match redundancy {
+            Redundancy::Replicated { .. } => "when lowering both, lower min_size first",
+            Redundancy::Erasure { .. } => "with fewer than the data shards nothing can be read",
+        };
+        return AdminError::refused(format!(
+            "min_size {min_size} does not fit {what}: choose {min_size_least} to {size}; {advice}"
+        ));
+    }
+    Ok(())
 }
 
 fn check(pool: &PoolRecord) -> Result<(), AdminError> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-    let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
     if !(1..=64).contains(&pool.name.len()) || !pool.name.chars().all(is_plain) {
         return AdminError::refused(format!(
             "'{}' cannot name a pool: use 1 to 64 letters, digits, '-', '_' and '.'",
             pool.name
         ));
     }
-    if !(1..=SIZE_MAX).contains(&size) {
-        return AdminError::refused(format!("a pool has 1 to {SIZE_MAX} copies, and not {size}"));
-    }
-    if !(1..=size).contains(&min_size) {
-        return AdminError::refused(format!(
-            "min_size {min_size} does not fit {size} copies: choose 1 to {size}; when lowering both, lower min_size first"
-        ));
-    }
+    check_redundancy(&pool.redundancy)?;
     if !pool.pg_num.is_power_of_two() || pool.pg_num > PG_NUM_MAX {
         return AdminError::refused(format!(
             "the number of placement groups is a power of two up to {PG_NUM_MAX}, and not {}",
@@ -108,12 +137,11 @@ pub async fn create(client: &ClusterClient, new: &NewPool) -> Result<PoolRecord,
         refuse_taken_name(&pools, &new.name, None)?;
         let used = pools.iter().map(|(_, pool, _)| pool.id.0 + 1).max().unwrap_or(1);
         let id = PoolId(next.as_ref().map_or(used, |(record, _)| record.next.0.max(used)));
-        let min_size = new.min_size.unwrap_or_else(|| default_min_size(new.size));
         let pool = PoolRecord {
             format: RECORD_FORMAT,
             id,
             name: new.name.clone(),
-            redundancy: Redundancy::Replicated { size: new.size, min_size },
+            redundancy: new.redundancy,
             pg_num: new.pg_num,
             pg_num_first: 0,
             failure_domain: new.failure_domain,
@@ -150,10 +178,10 @@ pub async fn change(client: &ClusterClient, name: &str, change: &PoolChange) -> 
                     ));
                 }
             },
-            PoolChange::MinSize(copies) => {
+            PoolChange::MinSize(members) => {
                 let (Redundancy::Replicated { min_size, .. } | Redundancy::Erasure { min_size, .. }) =
                     &mut pool.redundancy;
-                *min_size = *copies;
+                *min_size = *members;
             }
             PoolChange::FailureDomain(domain) => pool.failure_domain = *domain,
             PoolChange::DeviceClass(class) => pool.device_class = class.clone(),
@@ -212,7 +240,8 @@ async fn refuse_used(client: &ClusterClient, pool: &PoolRecord) -> Result<(), Ad
     let images = client.list::<ImageRecord>(keys::IMAGES).await?;
     let image = images.entries.iter().find(|(_, image, _)| image.pool == pool.id);
     let buckets = client.list::<BucketRecord>(keys::BUCKETS).await?;
-    let bucket = buckets.entries.iter().find(|(_, bucket, _)| bucket.pool == pool.id);
+    let bucket =
+        buckets.entries.iter().find(|(_, bucket, _)| [bucket.pool, bucket.data_pool()].contains(&pool.id));
     let holds = match (image, bucket) {
         (Some((_, image, _)), _) => format!("the image '{}' (remove it: 'atoll image rm {0}')", image.name),
         (None, Some((_, bucket, _))) => format!("the bucket '{}' (remove it through S3)", bucket.name),

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use atoll_base::coordination::{AutoOutRecord, CoordinatorRecord, NextPoolRecord};
 use atoll_base::records::{
-    AuthorizedKeyRecord, ClusterFlag, FailureDomain, ImageRecord, OsdRecord, PgRecord, PgTargetRecord, PoolRecord,
+    AuthorizedKeyRecord, BucketRecord, ClusterFlag, FailureDomain, ImageRecord, OsdRecord, PgRecord,
+    PgTargetRecord, PoolRecord, Redundancy,
 };
 use atoll_base::{Epoch, OsdId, PoolId};
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, MapWatch, keys};
@@ -66,11 +67,14 @@ fn new_pool(name: &str) -> NewPool {
     NewPool {
         name: name.into(),
         pg_num: 64,
-        size: 3,
-        min_size: None,
+        redundancy: Redundancy::replicated(3, None),
         failure_domain: FailureDomain::Host,
         device_class: None,
     }
+}
+
+fn with(redundancy: Redundancy) -> NewPool {
+    NewPool { redundancy, ..new_pool("x") }
 }
 
 fn refusal<T: std::fmt::Debug>(result: Result<T, AdminError>) -> String {
@@ -244,9 +248,9 @@ async fn pools_are_made_changed_and_removed() {
     assert!(refusal(pools::create(client, &new_pool("one")).await).contains("already"));
     for (wrong, word) in [
         (NewPool { pg_num: 48, ..new_pool("x") }, "power of two"),
-        (NewPool { size: 0, ..new_pool("x") }, "0"),
-        (NewPool { size: 9, ..new_pool("x") }, "9"),
-        (NewPool { min_size: Some(4), ..new_pool("x") }, "min_size 4"),
+        (with(Redundancy::replicated(0, None)), "0"),
+        (with(Redundancy::replicated(9, None)), "9"),
+        (with(Redundancy::replicated(3, Some(4))), "min_size 4"),
         (NewPool { device_class: Some(String::new()), ..new_pool("x") }, "class"),
         (new_pool("a/b"), "a/b"),
         (new_pool(""), "name"),
@@ -290,6 +294,67 @@ async fn pools_are_made_changed_and_removed() {
     assert_eq!(client.list_raw(keys::PG_TARGETS).await.unwrap().entries.len(), 1);
     let again = pools::create(client, &new_pool("one")).await.unwrap();
     assert_eq!(again.id, PoolId(4), "numbers are not given twice");
+}
+
+#[tokio::test]
+async fn erasure_coded_pools_keep_what_they_were_made_with() {
+    let state = State::with_osds(6).await;
+    let client = &state.client;
+    let code = |data, parity| with(Redundancy::erasure(data, parity, None, None));
+    let sized = |chunk_bytes, min_size| with(Redundancy::erasure(4, 2, chunk_bytes, min_size));
+    for (wrong, word) in [
+        (code(1, 1), "data shards, and not 1"),
+        (code(17, 1), "not 17"),
+        (code(u32::MAX, u32::MAX), "data shards"),
+        (code(2, 0), "parity shards, and not 0"),
+        (code(2, 5), "not 5"),
+        (sized(Some(2048), None), "2048"),
+        (sized(Some(96 << 10), None), "power of two"),
+        (sized(Some(2 << 20), None), "1.0 MiB"),
+        (sized(None, Some(3)), "choose 4 to 6"),
+        (sized(None, Some(7)), "4 data and 2 parity shards"),
+    ] {
+        let text = refusal(pools::create(client, &wrong).await);
+        assert!(text.contains(word), "{text}");
+    }
+    for fits in [code(16, 4), sized(Some(4096), Some(4)), sized(Some(1 << 20), Some(6))] {
+        pools::create(client, &fits).await.unwrap();
+        pools::remove(client, &fits.name).await.unwrap();
+    }
+    let made = pools::create(client, &code(4, 2)).await.unwrap();
+    let redundancy = Redundancy::Erasure { data: 4, parity: 2, chunk_bytes: 64 << 10, min_size: 5 };
+    assert_eq!(made.redundancy, redundancy);
+    assert!(refusal(pools::change(client, "x", &PoolChange::Size(5)).await).contains("--ec"));
+    assert!(refusal(pools::change(client, "x", &PoolChange::MinSize(3)).await).contains("nothing can be read"));
+    let changed = pools::change(client, "x", &PoolChange::MinSize(4)).await.unwrap();
+    assert_eq!((changed.redundancy.min_size(), changed.redundancy.size()), (4, 6));
+    state.round(&mut Rounds::new(client.clone())).await;
+    let groups = client.list::<PgRecord>(&keys::pgs_of_pool(made.id)).await.unwrap().entries;
+    assert_eq!(groups.len(), 64);
+    assert!(groups.iter().all(|(_, group, _)| group.members.len() == 6 && group.shards == [0, 1, 2, 3, 4, 5]));
+}
+
+#[tokio::test]
+async fn a_pool_with_the_data_of_a_bucket_stays() {
+    let state = State::start().await;
+    for name in ["index", "data"] {
+        pools::create(&state.client, &new_pool(name)).await.unwrap();
+    }
+    let bucket = BucketRecord {
+        format: 1,
+        id: "1".into(),
+        name: "photos".into(),
+        owner: String::new(),
+        pool: PoolId(1),
+        data_pool: Some(PoolId(2)),
+        index_shards: 1,
+        wrapped_key: String::new(),
+        created_unix_ms: 0,
+    };
+    state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
+    for name in ["index", "data"] {
+        assert!(refusal(pools::remove(&state.client, name).await).contains("'photos'"));
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! How groups stand, by their records.
 
-use atoll_base::records::PgTargetRecord;
+use atoll_base::records::{PgRecord, PgTargetRecord, PoolRecord, Redundancy};
 use atoll_base::{Epoch, OsdId, PoolId};
 
 use super::{healthy, pg, record, stop};
@@ -65,6 +65,49 @@ fn groups_without_record_are_made_where_there_are_osds() {
 }
 
 #[test]
+fn what_counts_in_an_erasure_coded_group_is_shards() {
+    let mut view = healthy(7);
+    view.map.pools.insert(PoolId(1), super::coded_pool(1, 4, 2));
+    let status = |view: &View| statuses(&view.map)[0].clone();
+    let coded = |members: &[u32], shards: &[u8]| PgRecord { shards: shards.to_vec(), ..record(members) };
+    view.map.pgs.insert(pg(0), (coded(&[0, 1, 2, 3, 4, 5], &[0, 1, 2, 3, 4, 5]), 1));
+    assert!(status(&view).state == GroupState::Active && !status(&view).is_degraded);
+    assert_eq!(status(&view).shards, [0, 1, 2, 3, 4, 5]);
+    stop(&mut view, &[5]);
+    assert!(status(&view).state == GroupState::Active && status(&view).is_degraded);
+    assert!(!status(&view).has_none_to_spare, "five of six, four are needed");
+    // Shard 4 moves, so two members have it: they are one shard, whoever of them is down.
+    view.map.pgs.insert(pg(0), (coded(&[0, 1, 2, 3, 4, 6], &[0, 1, 2, 3, 4, 4]), 1));
+    assert!(status(&view).is_undersized && status(&view).state == GroupState::Active);
+    stop(&mut view, &[4]);
+    assert_eq!(status(&view).state, GroupState::Active, "osd.6 has shard 4, too");
+    stop(&mut view, &[3]);
+    assert_eq!(status(&view).state, GroupState::Inactive, "four shards are up, five are wanted");
+    assert!(status(&view).has_none_to_spare);
+    view.map.pools.insert(PoolId(1), {
+        let redundancy = Redundancy::erasure(4, 2, None, Some(4));
+        PoolRecord { redundancy, ..super::coded_pool(1, 4, 2) }
+    });
+    assert!(status(&view).state == GroupState::Active && status(&view).has_none_to_spare);
+    stop(&mut view, &[2]);
+    assert_eq!(status(&view).state, GroupState::Inactive, "three shards give nothing back");
+}
+
+#[test]
+fn erasure_coded_groups_are_made_when_they_could_serve() {
+    let mut view = healthy(4);
+    view.map.pools = [(PoolId(2), super::coded_pool(2, 4, 2))].into();
+    assert!(missing_groups(&view.map).is_empty(), "four shards hold data, but five are wanted");
+    view.map.osds.insert(OsdId(4), super::osd(4));
+    let missing = missing_groups(&view.map);
+    assert_eq!(missing.len(), 8);
+    assert!(missing.iter().all(|(_, record)| record.shards == [0, 1, 2, 3, 4]));
+    // Two OSDs of one host are one failure domain.
+    view.map.osds.get_mut(&OsdId(4)).unwrap().host = "h0".into();
+    assert!(missing_groups(&view.map).is_empty());
+}
+
+#[test]
 fn an_osd_is_drained_only_where_all_copies_have_a_place() {
     let why =
         |view: &View, id: u32, more_bytes: u64| check_drain(view, OsdId(id), more_bytes).unwrap_err().to_string();
@@ -73,6 +116,13 @@ fn an_osd_is_drained_only_where_all_copies_have_a_place() {
     assert!(why(&view, 3, 900).contains("no room"));
     assert!(why(&view, 7, 0).contains("osd.7"));
     assert!(why(&healthy(3), 0, 0).contains("no place for 3 copies"));
+    // With one parity shard for two of data, every byte takes one and a half.
+    let mut coded = healthy(4);
+    coded.map.pools.insert(PoolId(1), super::coded_pool(1, 2, 1));
+    assert!(check_drain(&coded, OsdId(3), 1600).is_ok());
+    assert!(why(&coded, 3, 1700).contains("no room"));
+    coded.map.pools.insert(PoolId(1), super::coded_pool(1, 2, 2));
+    assert!(why(&coded, 3, 0).contains("no place for 4 shards"));
     stop(&mut view, &[3]);
     assert!(why(&view, 3, 0).contains("not up and in"));
 }

@@ -49,6 +49,25 @@ fn an_osd_that_is_down_is_a_warning_and_a_group_without_enough_an_error() {
 }
 
 #[test]
+fn a_group_with_nothing_to_spare_is_a_warning_of_its_own() {
+    let mut view = healthy(3);
+    view.map.pools.insert(PoolId(1), super::pool(1, 2, 1));
+    view.map.pgs.clear();
+    view.map.pgs.insert(pg(0), (record(&[0, 1]), 1));
+    view.map.pgs.insert(pg(1), (record(&[1, 2]), 1));
+    let spare = |view: &View| {
+        let health = evaluate(view, 1);
+        let found = health.problems.into_iter().find(|problem| problem.code == "PG_NONE_TO_SPARE");
+        found.map(|problem| problem.subjects)
+    };
+    assert_eq!(spare(&view), None);
+    stop(&mut view, &[2]);
+    assert_eq!(spare(&view), Some(vec!["1.1".to_owned()]));
+    view.map.pools.insert(PoolId(1), super::pool(1, 1, 1));
+    assert_eq!(spare(&view), None, "a pool of one copy has none to spare by plan");
+}
+
+#[test]
 fn out_by_wish_is_a_note_and_out_by_itself_a_warning() {
     let mut view = healthy(5);
     view.map.osds.get_mut(&OsdId(4)).unwrap().is_out = true;
@@ -138,6 +157,9 @@ fn pools_without_groups_or_places() {
     let health = evaluate(&view, 1);
     assert_eq!(problem(&health, "PG_MISSING").subjects, ["pool 'pool2' (8 of 8)"]);
     assert_eq!(problem(&health, "POOL_TOO_FEW_DOMAINS").subjects, ["pool 'pool2' (4 copies, 3 hosts)"]);
+    view.map.pools.insert(PoolId(2), super::coded_pool(2, 4, 2));
+    let health = evaluate(&view, 1);
+    assert_eq!(problem(&health, "POOL_TOO_FEW_DOMAINS").subjects, ["pool 'pool2' (6 shards, 3 hosts)"]);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::OsdId;
 use atoll_base::coordination::AutoOutRecord;
 use atoll_base::records::ClusterFlag;
+use atoll_base::{OsdId, PoolId};
 
 use super::{MINUTE_MS, healthy, stop};
 use crate::{MembershipChange, View, membership_changes, track_down};
@@ -85,6 +85,13 @@ fn pools_keep_as_many_failure_domains_as_they_need() {
     view.map.osds.get_mut(&OsdId(3)).unwrap().host = "h2".into();
     view.settings.osds_in_percent_min = 0;
     assert_eq!(membership_changes(&view, 20 * MINUTE_MS), [out(2), out(3)]);
+}
+
+#[test]
+fn an_erasure_coded_pool_keeps_as_many_failure_domains_as_its_min_size() {
+    let mut view = down(6, &[4, 5]);
+    view.map.pools.insert(PoolId(1), super::coded_pool(1, 4, 2));
+    assert_eq!(membership_changes(&view, 20 * MINUTE_MS), [out(4)], "five are wanted");
 }
 
 #[test]

@@ -41,12 +41,17 @@ fn pool(id: u32, size: u32, min_size: u32) -> PoolRecord {
         format: 1,
         id: PoolId(id),
         name: format!("pool{id}"),
-        redundancy: Redundancy::Replicated { size, min_size },
+        redundancy: Redundancy::replicated(size, Some(min_size)),
         pg_num: 8,
         pg_num_first: 0,
         failure_domain: FailureDomain::Host,
         device_class: None,
     }
+}
+
+/// An erasure-coded pool, with I/O while all data shards and one more are up.
+fn coded_pool(id: u32, data: u32, parity: u32) -> PoolRecord {
+    PoolRecord { redundancy: Redundancy::erasure(data, parity, None, None), ..pool(id, 1, 1) }
 }
 
 /// So many OSDs on hosts of their own, all up, and a pool of three copies whose groups are active

@@ -95,7 +95,7 @@ impl DataReader {
         let pieces = pieces[first..end].iter().map(open).collect::<Result<_, GatewayError>>()?;
         let reads =
             reads.into_iter().map(|read| ChunkRead { piece: read.piece - first, range: read.range }).collect();
-        Ok((DataReader { store, budget, pool: bucket.record.pool, pieces }, reads))
+        Ok((DataReader { store, budget, pool: bucket.record.data_pool(), pieces }, reads))
     }
 
     /// The plaintext of `reads`, in order, a few reads ahead.

@@ -88,7 +88,7 @@ impl DataWriter {
             total: 0,
             unfinished: Unfinished {
                 store,
-                pool: bucket.record.pool,
+                pool: bucket.record.data_pool(),
                 data_id,
                 chunks: 0,
                 in_flight: FuturesUnordered::new(),

@@ -13,6 +13,7 @@ fn bucket(name: &str) -> BucketRecord {
         name: name.into(),
         owner: "u".into(),
         pool: PoolId(2),
+        data_pool: None,
         index_shards: 1,
         wrapped_key: String::new(),
         created_unix_ms: 1,

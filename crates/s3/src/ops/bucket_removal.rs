@@ -198,7 +198,7 @@ async fn remove_leftovers(index: &Index, shard: u32) -> Result<(), GatewayError>
             other => other?,
         };
         for (_, value) in records {
-            remove_pieces(&index.store, index.bucket.record.pool, &decode_pieces(&value)?).await?;
+            remove_pieces(&index.store, index.bucket.record.data_pool(), &decode_pieces(&value)?).await?;
         }
     }
     Ok(())

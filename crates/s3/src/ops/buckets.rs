@@ -1,8 +1,8 @@
 //! Making, finding and listing buckets.
 
-use atoll_base::records::{BucketRecord, RECORD_FORMAT};
-use atoll_base::{Condition, Mutation};
-use atoll_crypto::{SecretKey, random_bytes};
+use atoll_base::records::{BucketRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_base::{Condition, Mutation, PoolId};
+use atoll_crypto::{SEGMENT_BYTES, SecretKey, random_bytes};
 use s3s::dto::{
     Bucket as BucketAnswer, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
     GetBucketLocationInput, GetBucketLocationOutput, GetBucketVersioningInput, GetBucketVersioningOutput,
@@ -16,6 +16,24 @@ use crate::bucket::bucket_key_context;
 use crate::clock::unix_ms;
 use crate::error::GatewayError;
 use crate::names::index_object;
+
+/// A location constraint that begins so names the pool for the bucket's data.
+const POOL_CONSTRAINT: &str = "pool:";
+
+/// Whether a pool can hold S3 data; if not, why and what to do. A sealed segment must lie in one
+/// chunk, or every shard that has a part of it would need its seal.
+pub fn check_data_pool(pool: &PoolRecord) -> Result<(), String> {
+    match pool.redundancy {
+        Redundancy::Erasure { chunk_bytes, .. } if (chunk_bytes as usize) < SEGMENT_BYTES => Err(format!(
+            "the pool '{}' cannot hold S3 data: its chunks have {} KiB, and S3 data is sealed in segments of {} KiB; make \
+             one with 'atoll pool create --ec K+M --chunk {2}K'",
+            pool.name,
+            chunk_bytes >> 10,
+            SEGMENT_BYTES >> 10
+        )),
+        Redundancy::Erasure { .. } | Redundancy::Replicated { .. } => Ok(()),
+    }
+}
 
 /// The access key of the user who signed a request.
 pub(super) fn signer<T>(request: &S3Request<T>) -> S3Result<String> {
@@ -45,6 +63,10 @@ impl Service {
             return Err(taken(&existing));
         }
 
+        let configuration = request.input.create_bucket_configuration;
+        let constraint = configuration.and_then(|configuration| configuration.location_constraint);
+        let data_pool = self.data_pool_of(constraint.as_ref()).await?.filter(|pool| *pool != self.pool);
+
         let id = hex::encode(random_bytes::<8>());
         let wrapped_key =
             self.keys.wrap(&bucket_key_context(&id), &SecretKey::random()).await.map_err(GatewayError::from)?;
@@ -54,6 +76,7 @@ impl Service {
             name: name.clone(),
             owner: owner.clone(),
             pool: self.pool,
+            data_pool,
             index_shards: self.index_shards,
             wrapped_key,
             created_unix_ms: unix_ms(),
@@ -75,6 +98,23 @@ impl Service {
         };
         self.remove_fresh_index(&record).await;
         Err(error)
+    }
+
+    /// The pool for a new bucket's data: one that the request names, or the gateway's own.
+    async fn data_pool_of(&self, constraint: Option<&BucketLocationConstraint>) -> S3Result<Option<PoolId>> {
+        let named = constraint.and_then(|constraint| constraint.as_str().strip_prefix(POOL_CONSTRAINT));
+        let Some(name) = named.or(self.data_pool.as_deref()) else { return Ok(None) };
+        let pool = self.directory.pool(name).await.map_err(GatewayError::from)?;
+        match pool {
+            Some(pool) => match check_data_pool(&pool) {
+                Ok(()) => Ok(Some(pool.id)),
+                Err(why) => Err(s3_error!(InvalidLocationConstraint, "{why}")),
+            },
+            None if named.is_some() => {
+                Err(s3_error!(InvalidLocationConstraint, "There is no pool '{name}' in this cluster"))
+            }
+            None => Ok(None),
+        }
     }
 
     async fn make_index(&self, record: &BucketRecord) -> Result<(), GatewayError> {

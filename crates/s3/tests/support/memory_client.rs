@@ -1,7 +1,7 @@
 //! An object client whose cluster is a map: the semantics of atoll_base::operation, with the
 //! checks that OSDs do, and faults on demand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,7 +43,9 @@ pub enum Fault {
 
 #[derive(Default)]
 struct Cluster {
-    objects: BTreeMap<ObjectName, MemoryObject>,
+    objects: BTreeMap<(PoolId, ObjectName), MemoryObject>,
+    /// Erasure-coded: there is no omap.
+    data_only: BTreeSet<PoolId>,
     faults: Vec<(String, Fault)>,
     slow_begun: usize,
 }
@@ -64,19 +66,32 @@ impl MemoryClient {
     /// Names of all objects with a prefix.
     pub fn names(&self, prefix: &str) -> Vec<String> {
         let cluster = self.0.lock().unwrap();
-        cluster.objects.keys().map(ToString::to_string).filter(|name| name.starts_with(prefix)).collect()
+        let names = cluster.objects.keys().map(|(_, name)| name.to_string());
+        names.filter(|name| name.starts_with(prefix)).collect()
+    }
+
+    /// Pools with objects with a prefix.
+    pub fn pools(&self, prefix: &str) -> BTreeSet<PoolId> {
+        let cluster = self.0.lock().unwrap();
+        let found = cluster.objects.keys().filter(|(_, name)| name.as_str().starts_with(prefix));
+        found.map(|(pool, _)| *pool).collect()
+    }
+
+    /// From now on refuses all omap in a pool, as in an erasure-coded one.
+    pub fn refuse_omap(&self, pool: PoolId) {
+        self.0.lock().unwrap().data_only.insert(pool);
     }
 
     /// Calls `visit` with every object.
     pub fn each(&self, mut visit: impl FnMut(&str, &mut MemoryObject)) {
-        for (name, object) in &mut self.0.lock().unwrap().objects {
+        for ((_, name), object) in &mut self.0.lock().unwrap().objects {
             visit(name.as_str(), object);
         }
     }
 
     /// Removes objects with a prefix behind the gateway's back.
     pub fn lose(&self, prefix: &str) {
-        self.0.lock().unwrap().objects.retain(|name, _| !name.as_str().starts_with(prefix));
+        self.0.lock().unwrap().objects.retain(|(_, name), _| !name.as_str().starts_with(prefix));
     }
 
     /// Requests that met [`Fault::Slow`] so far.
@@ -90,10 +105,14 @@ impl MemoryClient {
         found.map(|(_, fault)| fault.clone())
     }
 
-    fn write(&self, request: &WriteRequest) -> Result<(), Refusal> {
+    fn write(&self, pool: PoolId, request: &WriteRequest) -> Result<(), Refusal> {
         let mut cluster = self.0.lock().unwrap();
         check_sizes(request)?;
-        let found = cluster.objects.get(&request.object);
+        if cluster.data_only.contains(&pool) && has_omap(request) {
+            return Err(invalid("there is no omap in this pool"));
+        }
+        let at = (pool, request.object.clone());
+        let found = cluster.objects.get(&at);
         for (index, condition) in request.conditions.iter().enumerate() {
             let value = |key| found.and_then(|object| object.omap.get(key));
             let holds = match condition {
@@ -124,16 +143,25 @@ impl MemoryClient {
         match changed {
             Some(mut object) => {
                 object.version += 1;
-                cluster.objects.insert(request.object.clone(), object);
+                cluster.objects.insert(at, object);
             }
-            None => drop(cluster.objects.remove(&request.object)),
+            None => drop(cluster.objects.remove(&at)),
         }
         Ok(())
     }
 
-    fn read(&self, name: &ObjectName, request: &ReadRequest) -> Result<(ReadOutcome, Bytes), Refusal> {
+    fn read(
+        &self,
+        pool: PoolId,
+        name: &ObjectName,
+        request: &ReadRequest,
+    ) -> Result<(ReadOutcome, Bytes), Refusal> {
         let cluster = self.0.lock().unwrap();
-        let object = cluster.objects.get(name).ok_or(Refusal::NoSuchObject)?;
+        let asks_omap = matches!(request, ReadRequest::OmapGet { .. } | ReadRequest::OmapList { .. });
+        if cluster.data_only.contains(&pool) && asks_omap {
+            return Err(invalid("there is no omap in this pool"));
+        }
+        let object = cluster.objects.get(&(pool, name.clone())).ok_or(Refusal::NoSuchObject)?;
         let none = Bytes::new();
         match request {
             ReadRequest::Data { offset, length } => read_data(object, *offset, u64::from(*length)),
@@ -158,6 +186,19 @@ impl MemoryClient {
 
 fn invalid(detail: &str) -> Refusal {
     Refusal::Invalid { detail: detail.into() }
+}
+
+fn has_omap(request: &WriteRequest) -> bool {
+    let is_asked = |condition: &Condition| {
+        matches!(
+            condition,
+            Condition::OmapExists { .. } | Condition::OmapAbsent { .. } | Condition::OmapEquals { .. }
+        )
+    };
+    let is_changed = |mutation: &Mutation| {
+        matches!(mutation, Mutation::OmapSet { .. } | Mutation::OmapRemove { .. } | Mutation::OmapReplace { .. })
+    };
+    request.conditions.iter().any(is_asked) || request.mutations.iter().any(is_changed)
 }
 
 /// The limits of a frame, roughly: what is refused here would be refused by the wire.
@@ -285,7 +326,7 @@ impl ObjectClient for MemoryClient {
             self.0.lock().unwrap().slow_begun += 1;
             tokio::time::sleep(pause).await;
         }
-        self.read(&object, &request).map_err(|refusal| ClientError::Refused { pool, object, refusal })
+        self.read(pool, &object, &request).map_err(|refusal| ClientError::Refused { pool, object, refusal })
     }
 
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
@@ -301,12 +342,12 @@ impl ObjectClient for MemoryClient {
             }
             Some(Fault::WriteTimesOut { happens }) => {
                 if happens {
-                    let _ = self.write(&request);
+                    let _ = self.write(pool, &request);
                 }
                 return Err(ClientError::TimedOut { pool, object, timeout_ms: 1, detail: "a test".into() });
             }
             None => {}
         }
-        self.write(&request).map_err(|refusal| ClientError::Refused { pool, object, refusal })
+        self.write(pool, &request).map_err(|refusal| ClientError::Refused { pool, object, refusal })
     }
 }

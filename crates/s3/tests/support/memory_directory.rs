@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use atoll_base::records::{BucketRecord, UserRecord};
+use atoll_base::records::{BucketRecord, PoolRecord, UserRecord};
 use atoll_s3::{BucketDirectory, DirectoryError};
 
 #[derive(Default)]
 pub struct MemoryDirectory {
     buckets: Mutex<BTreeMap<String, BucketRecord>>,
     users: Mutex<BTreeMap<String, UserRecord>>,
+    pools: Mutex<Vec<PoolRecord>>,
 }
 
 impl MemoryDirectory {
     pub fn add_user(&self, record: UserRecord) {
         self.users.lock().unwrap().insert(record.access_key.clone(), record);
+    }
+
+    pub fn add_pool(&self, record: PoolRecord) {
+        self.pools.lock().unwrap().push(record);
     }
 }
 
@@ -45,6 +50,10 @@ impl BucketDirectory for MemoryDirectory {
             buckets.remove(&record.name);
         }
         Ok(is_same)
+    }
+
+    async fn pool(&self, name: &str) -> Result<Option<PoolRecord>, DirectoryError> {
+        Ok(self.pools.lock().unwrap().iter().find(|pool| pool.name == name).cloned())
     }
 
     async fn user(&self, access_key: &str) -> Result<Option<UserRecord>, DirectoryError> {

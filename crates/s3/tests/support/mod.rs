@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use atoll_base::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use atoll_client::{ClientError, ObjectClient};
 use atoll_crypto::LocalKeyFile;
@@ -54,6 +55,36 @@ pub struct TestGateway {
 }
 
 pub const POOL: PoolId = PoolId(1);
+/// Of [`start_with_data_pool`].
+pub const DATA_POOL: PoolId = PoolId(2);
+
+impl TestGateway {
+    /// Makes an erasure-coded pool: it has a record, and refuses omap.
+    pub fn add_coded_pool(&self, id: PoolId, name: &str, chunk_bytes: u32) {
+        self.client.refuse_omap(id);
+        self.directory.add_pool(PoolRecord {
+            format: RECORD_FORMAT,
+            id,
+            name: name.into(),
+            redundancy: Redundancy::erasure(2, 1, Some(chunk_bytes), None),
+            pg_num: 32,
+            pg_num_first: 0,
+            failure_domain: FailureDomain::Osd,
+            device_class: None,
+        });
+    }
+}
+
+/// A gateway that keeps data in an erasure-coded pool.
+pub async fn start_with_data_pool(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
+    let gateway = start(|config| {
+        config.data_pool = Some("data".into());
+        change(config);
+    })
+    .await;
+    gateway.add_coded_pool(DATA_POOL, "data", 64 << 10);
+    gateway
+}
 
 pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
     let keys_directory = tempfile::tempdir().unwrap();
