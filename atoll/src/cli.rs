@@ -446,6 +446,9 @@ pub struct SimArguments {
     /// How many to run at once [default: the number of processors]
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
     pub jobs: Option<u16>,
+    /// Simulate an erasure-coded pool in place of a replicated one
+    #[arg(long)]
+    pub ec: bool,
     /// Run this seed only
     #[arg(long, conflicts_with_all = ["seeds", "first", "jobs"])]
     pub seed: Option<u64>,

@@ -22,13 +22,13 @@ pub fn run(arguments: &SimArguments) -> anyhow::Result<()> {
     // A seed that fails panics; what it says is reported in its place.
     std::panic::set_hook(Box::new(|_| {}));
     let report = match arguments.seed {
-        Some(seed) => run_one(seed, arguments.trace),
+        Some(seed) => run_one(seed, arguments),
         None => run_many(arguments),
     };
     if arguments.json {
-        print_json(&to_json(&report))?;
+        print_json(&to_json(&report, arguments.ec))?;
     } else {
-        print_report(&report);
+        print_report(&report, arguments.ec);
     }
     match report.failures.len() {
         0 => Ok(()),
@@ -37,9 +37,9 @@ pub fn run(arguments: &SimArguments) -> anyhow::Result<()> {
     }
 }
 
-fn run_one(seed: u64, is_traced: bool) -> Report {
+fn run_one(seed: u64, arguments: &SimArguments) -> Report {
     let mut report = Report { seeds: 1, ..Report::default() };
-    match catch_unwind(AssertUnwindSafe(|| simulate(seed, is_traced))) {
+    match catch_unwind(AssertUnwindSafe(|| simulate(seed, arguments.ec, arguments.trace))) {
         Ok(outcome) => report.statistics = outcome.statistics,
         Err(panic) => report.failures.push(Failure { seed, cause: text_of(&*panic) }),
     }
@@ -52,6 +52,7 @@ fn run_many(arguments: &SimArguments) -> Report {
         first: arguments.first,
         seeds: arguments.seeds,
         jobs: arguments.jobs.map_or(processors, usize::from),
+        is_coded: arguments.ec,
         twice: false,
         failures_max: FAILURES_MAX,
     };
@@ -63,25 +64,27 @@ fn run_many(arguments: &SimArguments) -> Report {
     })
 }
 
-fn to_json(report: &Report) -> Value {
+fn to_json(report: &Report, is_coded: bool) -> Value {
     let counted: Map<String, Value> =
         report.statistics.all().into_iter().map(|(name, _, count)| (name.to_owned(), count.into())).collect();
     let failures: Vec<Value> = report
         .failures
         .iter()
-        .map(|failure| json!({ "seed": failure.seed, "cause": failure.cause, "replay": replay(failure) }))
+        .map(
+            |failure| json!({ "seed": failure.seed, "cause": failure.cause, "replay": replay(failure, is_coded) }),
+        )
         .collect();
     json!({ "seeds": report.seeds, "statistics": counted, "failures": failures })
 }
 
-fn replay(failure: &Failure) -> String {
-    format!("atoll sim --seed {} --trace", failure.seed)
+fn replay(failure: &Failure, is_coded: bool) -> String {
+    format!("atoll sim{} --seed {} --trace", if is_coded { " --ec" } else { "" }, failure.seed)
 }
 
-fn print_report(report: &Report) {
+fn print_report(report: &Report, is_coded: bool) {
     for failure in &report.failures {
         let cause: String = failure.cause.chars().take(CAUSE_CHARACTERS_MAX).collect();
-        println!("seed {} failed: {cause}\n  {}", failure.seed, replay(failure));
+        println!("seed {} failed: {cause}\n  {}", failure.seed, replay(failure, is_coded));
     }
     let count = |seeds: u64| if seeds == 1 { "1 seed".to_owned() } else { format!("{seeds} seeds") };
     println!("{}, {} failed", count(report.seeds), report.failures.len());

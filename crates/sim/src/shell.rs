@@ -197,7 +197,7 @@ impl World {
                 {
                     // Stands for an operator: with others away as well it may be one too many.
                     let bad = &mut self.members[at].store.bad;
-                    blocks.iter().for_each(|block| drop(bad.remove(&(object.clone(), *block))));
+                    bad.retain(|(other, block)| *other != object || !blocks.contains(block));
                 }
                 self.after(150, Event::ReadDone { at, incarnation, pg, token, answer });
             }

@@ -487,7 +487,13 @@ mod tests {
             Message::Ping { tag: 9 },
             Message::Pong { tag: 9, is_full: true },
         ];
-        let found = ScrubFinding::Present { version, size_bytes: 5, digest: 6, bad_block_count: 7 };
+        let found = ScrubFinding::Present {
+            version,
+            size_bytes: 5,
+            digest: 6,
+            bad_block_count: 7,
+            shard_of: Some(crate::ShardOf { object_bytes: 5, seal_unit_bytes: 4096, seal_bytes: 28 }),
+        };
         let findings = [ScrubFinding::Absent, found, ScrubFinding::Unreadable, ScrubFinding::Busy];
         all.extend(findings.map(|finding| Message::ScrubReply { pg, epoch, tag: 1, finding }));
         all.extend(refusals.map(|refusal| Message::WriteReply { sequence: 1, result: Err(refusal) }));
