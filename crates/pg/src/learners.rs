@@ -65,8 +65,10 @@ struct Learner {
     pg_num: u32,
     /// The shard that it is filled with, in an erasure-coded group.
     shard: Option<u8>,
-    /// Its objects are of another shard, whatever their versions.
+    /// Its objects are of another shard, or of some that nobody knows, whatever their versions.
     is_of_other_shard: bool,
+    /// It had objects when they were listed.
+    has_objects: bool,
     listing: Listing,
     /// Objects to be copied, with the parts that differ.
     missing: BTreeMap<ObjectName, Touched>,
@@ -169,6 +171,7 @@ impl Learner {
             pg_num: 1,
             shard: None,
             is_of_other_shard: false,
+            has_objects: false,
             listing: Listing::NotNeeded,
             missing: BTreeMap::new(),
             written: BTreeSet::new(),
@@ -343,7 +346,7 @@ impl Pg {
         learner.has_begun = true;
         learner.pg_num = pg_num_here;
         learner.shard = shard;
-        learner.is_of_other_shard = answer.shard.is_some() && answer.shard != shard;
+        learner.is_of_other_shard = answer.shard != shard;
         let common = common_point(&own_log, &answer).filter(|_| !learner.is_of_other_shard);
         if common.is_none() && self.record.members.contains(&osd) {
             // It cannot have been a member of the active configuration with this history.
@@ -474,6 +477,7 @@ impl Pg {
         };
         let Listing::Theirs { own } = &mut learner.listing else { return };
         let last = objects.last().map(|(name, _)| name.clone());
+        learner.has_objects |= last.is_some();
         for (name, version) in objects {
             if own.remove(&name) != Some(version) || learner.is_of_other_shard {
                 learner.missing.insert(name, whole());
@@ -488,6 +492,12 @@ impl Pg {
         let written = std::mem::take(&mut learner.written);
         let missing = own.into_keys().chain(written).chain([meta_object()]);
         learner.missing.extend(missing.map(|name| (name, whole())));
+        if let (Some(shard), true, false) = (learner.shard, learner.is_of_other_shard, learner.has_objects) {
+            // Whatever is there from now on is of this one, should the filling have to begin anew.
+            learner.is_of_other_shard = false;
+            let note = self.own_change(vec![set_shard(shard)]);
+            self.send_to_learner(from, note, Sent::Other);
+        }
         self.copy_more(from, view);
     }
 }

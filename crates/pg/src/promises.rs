@@ -8,7 +8,7 @@ use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::ObjectView;
-use crate::coded::{MIXED_SHARDS, SHARD_KEY};
+use crate::coded::SHARD_KEY;
 use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, Submission, meta_object};
 
 /// Bytes of log entries in one answer: well below the control segment's limit.
@@ -52,7 +52,7 @@ impl Promises {
             durable: epoch,
             is_incomplete: view.omap_value(pg, &meta_object(), INCOMPLETE_KEY).is_some() || is_left_over,
             asked_by: None,
-            shard: shard.or(is_left_over.then_some(MIXED_SHARDS)),
+            shard,
             wants_shard: None,
             wants_log: false,
             is_owed: false,
