@@ -304,7 +304,8 @@ impl Pg {
             Waiting::Read(ref read) => {
                 let must_wait = match *read {
                     ReadRequest::Data { offset, length } if self.is_coded(&request.object) => {
-                        self.is_read_locked(&request.object, offset, length)
+                        // A write that this OSD's store refused is with others, until they have taken it back.
+                        self.history_broken.is_some() || self.is_read_locked(&request.object, offset, length)
                     }
                     _ => self.in_flight.iter().any(|write| write.shows_in(&request.object, read)),
                 };

@@ -236,11 +236,7 @@ impl Group<'_> {
             let model = &state.objects[object];
             assert_eq!(contents.omap, model.omap, "omap of {object}");
             assert_eq!(contents.size, model.size, "size of {object}");
-            let block = |contents: &Object, block: u64| {
-                contents.data(block * 4096, 4096).first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
-            };
-            let blocks = |contents: &Object| (0..8).map(|number| block(contents, number)).collect::<Vec<_>>();
-            assert!(same_data(contents, model), "data of {object} {:?} {:?}", blocks(contents), blocks(model));
+            assert!(same_data(contents, model), "data of {object}");
         }
         assert_eq!(objects.len(), state.objects.len(), "objects");
         versions
@@ -294,17 +290,6 @@ impl Group<'_> {
             let mut candidates = candidates.filter(|place| *place <= highest);
             let point = candidates.find(|place| answer_fits(&op.kind, answer, state_at(*place)));
             let Some(point) = point else {
-                if let Answer::Found(_, data) = answer {
-                    let show = |data: &[u8]| {
-                        data.chunks(4096)
-                            .map(|block| u64::from_be_bytes(block[..8].try_into().unwrap()))
-                            .collect::<Vec<_>>()
-                    };
-                    eprintln!("found {:?}", show(data));
-                    for (place, state) in states {
-                        eprintln!("{place}: {:?}", state.as_ref().map(|state| show(&state.data(0, state.size))));
-                    }
-                }
                 panic!(
                     "{:?} {:?} on {object} invoked {} answered {answered} fits no point in {lowest}..={highest}: {answer:?}",
                     op.id,

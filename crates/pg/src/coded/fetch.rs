@@ -172,16 +172,6 @@ impl Pg {
                 }
             }
             Err(cause) => {
-                let kind = match &operation.purpose {
-                    Purpose::Read(_) => "read",
-                    Purpose::Write(_) => "write",
-                    Purpose::Fill(_) => "fill",
-                    Purpose::Examine(_) => "examine",
-                };
-                eprintln!(
-                    "DBG failed {kind} of {} {:?} lock {:?} wanted {:?}",
-                    operation.object, fetch.whole, operation.lock, fetch.wanted
-                );
                 fetch.excluded.insert(osd);
                 fetch.has_found_damage = true;
                 let text = format!("shard {shard} of '{}' on {osd}: {cause}; using the others", operation.object);

@@ -195,8 +195,6 @@ impl Pg {
         let version = Version { epoch: self.record.epoch, sequence: self.last_sequence + 1 };
         let span = update.locked_span();
         let coded = self.coded.as_ref().expect("it is coded");
-        self.warn_dbg(&write.object, span);
-        eprintln!("DBG order {version} {} {:?} {:?}", write.object, write.mutations, span);
         let changes = update.finish(&coded.code, old, kept_name(self.id, version));
         let own = &changes[usize::from(self.record.shard_of(self.me).expect("a primary holds a shard"))];
         let (members, payload_bytes) = (&self.record.members, own.payload.len());
@@ -235,19 +233,6 @@ impl Pg {
         self.in_flight.push_back(InFlight { version, object, touched, creates, asker, missing, span: Some(span) });
         self.submit_undoable(Submission::Write { version }, own);
         Attempt::Done
-    }
-
-    fn warn_dbg(&self, object: &ObjectName, span: Span) {
-        let coded = self.coded.as_ref().expect("it is coded");
-        for op in coded.operations.values().filter(|op| op.object == *object) {
-            let kind = match &op.purpose {
-                Purpose::Read(_) => "read",
-                Purpose::Write(_) => "write",
-                Purpose::Fill(_) => "fill",
-                Purpose::Examine(_) => "examine",
-            };
-            eprintln!("DBG ordering {object} {span:?} while {kind} {:?}", op.lock);
-        }
     }
 
     /// Operations end with the configuration. What clients asked for begins anew under the next one.
