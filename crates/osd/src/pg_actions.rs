@@ -149,7 +149,7 @@ impl Osd {
                         pg,
                         expected_revision: *expected_revision,
                         record: Box::new(record),
-                        split_off: split_off.map(|(new, record)| Box::new(self.split_off(pg, new, record))),
+                        split_off: split_off.map(|off| Box::new(self.split_off(pg, off.0, off.1))),
                     };
                     // The control thread ends only with the process.
                     let _ = self.control.requests.send(request);

@@ -138,7 +138,7 @@ pub enum Action {
         /// The new record.
         record: PgRecord,
         /// A group that comes into being with it, and its first record: both or neither.
-        split_off: Option<(PgId, PgRecord)>,
+        split_off: Option<Box<(PgId, PgRecord)>>,
     },
     /// Nobody will take back what is no newer: the log need not say any more how.
     ForgetUndo {

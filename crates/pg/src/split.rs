@@ -105,7 +105,7 @@ impl Pg {
             ..record.clone()
         };
         let expected = self.record.clone();
-        self.actions.push_back(Action::Propose { expected, record, split_off: Some((new, split_off)) });
+        self.actions.push_back(Action::Propose { expected, record, split_off: Some(Box::new((new, split_off))) });
     }
 
     /// What a copy that is to be filled is told about splits. It may have been undone.

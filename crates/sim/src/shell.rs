@@ -237,7 +237,7 @@ impl World {
             }
             Action::Reply { client, message } => self.reply(at, pg, client, message),
             Action::Propose { expected, record, split_off } => {
-                let split_off = split_off.map(|(_, record)| record);
+                let split_off = split_off.map(|off| off.1);
                 self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
                 if self.is_quiet() || !self.mishap(15) {
                     let reached_at = self.now.max(self.members[at].state_blocked_until);
