@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::state::name;
 use crate::store::clone_source;
 use crate::view::View;
-use crate::world::{Event, Member, SILENCE, TICK, World, osd};
+use crate::world::{Event, Member, SILENCE, Swap, TICK, World, osd};
 
 /// More actions in a row than any event gives cause for.
 const ACTIONS_MAX: usize = 10_000;
@@ -242,7 +242,8 @@ impl World {
                 if self.is_quiet() || !self.mishap(15) {
                     let reached_at = self.now.max(self.members[at].state_blocked_until);
                     let delay = self.random.delay(1_000);
-                    self.at(reached_at + delay, Event::Swap { at, pg, expected, record, split_off });
+                    let swap = Box::new(Swap { expected, record, split_off });
+                    self.at(reached_at + delay, Event::Swap { at, pg, swap });
                 }
             }
             Action::ForgetUndo { through } => {

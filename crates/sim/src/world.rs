@@ -27,6 +27,13 @@ const PATIENCE: u64 = 120_000_000;
 
 pub type ReadResult = Result<(ReadOutcome, Bytes), ReadFailure>;
 
+/// A change of a group's record by compare-and-swap.
+pub struct Swap {
+    pub expected: PgRecord,
+    pub record: PgRecord,
+    pub split_off: Option<PgRecord>,
+}
+
 pub enum Event {
     PeerMessage { from: usize, to: usize, generation: u64, message: Message },
     PeerUp { at: usize, other: usize, generation: u64 },
@@ -42,7 +49,7 @@ pub enum Event {
     MayCopy { at: usize, incarnation: u64, pg: PgId },
     Record { at: usize, incarnation: u64, pg: PgId, record: PgRecord },
     Target { at: usize, incarnation: u64 },
-    Swap { at: usize, pg: PgId, expected: PgRecord, record: PgRecord, split_off: Option<PgRecord> },
+    Swap { at: usize, pg: PgId, swap: Box<Swap> },
     Tick { at: usize, incarnation: u64 },
     Run { at: usize },
     Restart { at: usize },
@@ -410,7 +417,7 @@ impl World {
                     }
                 }
             }
-            Event::Swap { at, pg, expected, record, split_off } => self.swap(at, pg, expected, record, split_off),
+            Event::Swap { at, pg, swap } => self.swap(at, pg, *swap),
             Event::Tick { at, incarnation } => {
                 if self.is_current(at, incarnation) {
                     self.tick(at);
@@ -448,7 +455,8 @@ impl World {
         self.with_pg(at, pg, |pg, view| pg.set_record(record, view));
     }
 
-    fn swap(&mut self, at: usize, pg: PgId, expected: PgRecord, record: PgRecord, split_off: Option<PgRecord>) {
+    fn swap(&mut self, at: usize, pg: PgId, swap: Swap) {
+        let Swap { expected, record, split_off } = swap;
         let group = self.cluster.of_mut(pg).expect("the group exists");
         let was_done = group.compare_and_swap(&expected, record, split_off.clone());
         let record = group.record.clone();
