@@ -60,9 +60,8 @@ fn apply(member: &mut Member, object: &ObjectName, mutations: &[Mutation], paylo
             Mutation::Zero { offset, length } => {
                 assert!(unit == 0 || offset.is_multiple_of(unit) && length.is_multiple_of(unit));
                 shard.data[*offset as usize..(offset + length) as usize].fill(0);
-                if unit > 0 {
-                    shard.seals.retain(|number, _| !(offset / unit..(offset + length) / unit).contains(number));
-                }
+                let units = offset / unit.max(1)..(offset + length) / unit.max(1);
+                shard.seals.retain(|number, _| unit == 0 || !units.contains(number));
             }
             Mutation::Truncate { size_bytes } => {
                 assert!(*size_bytes as usize <= shard.data.len());
