@@ -87,10 +87,9 @@ fn part(shard: &Shard, span: Span) -> Part {
     let data = Bytes::copy_from_slice(&shard.data[span.start as usize..span.end as usize]);
     let (unit, width) = (u64::from(shard.whole.1), usize::from(shard.whole.2));
     let mut seals = Vec::new();
-    if unit > 0 {
-        for number in span.start / unit..span.end.div_ceil(unit) {
-            seals.extend(shard.seals.get(&number).cloned().unwrap_or_else(|| vec![0; width]));
-        }
+    let first = span.start.checked_div(unit).unwrap_or(0);
+    for number in first..if unit == 0 { 0 } else { span.end.div_ceil(unit) } {
+        seals.extend(shard.seals.get(&number).cloned().unwrap_or_else(|| vec![0; width]));
     }
     Part { data, seals: seals.into() }
 }
