@@ -2,6 +2,8 @@
 //! occurred, and what clients saw is checked against one history at the end. OSD n holds shard n at
 //! first; `ATOLL_SIM_TRACE` prints what happens.
 
+#![allow(clippy::unwrap_used)] // a test through and through
+
 use atoll_base::{BLOCK_BYTES, ObjectName};
 use atoll_pg::PgState;
 use atoll_sim::{Answer, Kind, Options, PG, Script, World, block, data_of, read_block, remove, write_block};
