@@ -155,6 +155,7 @@ impl Osd {
                     let _ = self.control.requests.send(request);
                 }
             }
+            Action::ReadToFill { begins, bytes } => self.recovery.read(begins, bytes),
             Action::ForgetUndo { through } => self.store.forget_undo(pg, through),
             Action::Warn { text } => tracing::warn!("{text}"),
         }

@@ -149,7 +149,12 @@ impl RecoveryScheduler {
 
     /// Something has been read.
     pub fn done(&mut self, read: &RecoveryRead, bytes: u64) {
-        if !read.goes_on() {
+        self.read(!read.goes_on(), bytes);
+    }
+
+    /// Something has been read, the first part of an object if it `begins`.
+    pub fn read(&mut self, begins: bool, bytes: u64) {
+        if begins {
             self.reading = self.reading.checked_sub(1).expect("what ends has begun");
         }
         self.credit_bytes = self.credit_bytes.saturating_sub_unsigned(bytes);

@@ -140,6 +140,14 @@ pub enum Action {
         /// A group that comes into being with it, and its first record: both or neither.
         split_off: Option<Box<(PgId, PgRecord)>>,
     },
+    /// A part of an object has been read from members to fill an OSD of an erasure-coded group, or will
+    /// not be.
+    ReadToFill {
+        /// The object was begun by [`crate::Pg::copy_next`], and this is its first part.
+        begins: bool,
+        /// Bytes that members have read.
+        bytes: u64,
+    },
     /// Nobody will take back what is no newer: the log need not say any more how.
     ForgetUndo {
         /// The newest such write.

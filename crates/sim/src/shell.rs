@@ -246,6 +246,7 @@ impl World {
                     self.at(reached_at + delay, Event::Swap { at, pg, swap });
                 }
             }
+            Action::ReadToFill { begins, bytes } => self.note("read to fill", &[begins.into(), bytes]),
             Action::ForgetUndo { through } => {
                 // A crash may bring back what was forgotten, as it may in a log that was saved before.
                 self.members[at].store.visible.of_mut(pg).forget_undo(through);

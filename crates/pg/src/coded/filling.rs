@@ -23,11 +23,13 @@ pub(crate) struct FillOrder {
     pub touched: Touched,
     /// Where the part begins in the shard.
     pub from: u64,
+    /// It is the first part of an object that the shell has asked for.
+    pub begins: bool,
 }
 
 /// A copy of an object that waits for a part of its shard.
 pub(crate) struct Fill {
-    order: FillOrder,
+    pub order: FillOrder,
     /// The ranges that are to be sent, in order.
     spans: Vec<Span>,
     next: Option<u64>,
@@ -44,6 +46,7 @@ impl Pg {
             return self.actions.push_back(Action::Load { token: load, lookup });
         }
         let Some(whole) = view.whole_object(self.id, &object) else {
+            self.actions.push_back(Action::ReadToFill { begins: order.begins, bytes: 0 });
             let gone = Transaction { object, ..self.own_change(vec![Mutation::Remove]) };
             return self.sync_ready(token, Ok(ObjectParts { transactions: vec![gone], next: None }), view);
         };
@@ -76,6 +79,9 @@ impl Pg {
         view: &impl ObjectView,
     ) {
         let shape = self.coded.as_ref().expect("it is coded").shape;
+        let parts = result.iter().flat_map(|parts| parts.values());
+        let bytes = parts.map(|(_, part)| part.data.len() as u64).sum();
+        self.actions.push_back(Action::ReadToFill { begins: fill.order.begins, bytes });
         let answer = result.map(|parts| {
             let mut mutations = Vec::new();
             if fill.order.touched.whole && fill.order.from == 0 {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::fetch::{Fetch, Operation, Parts, Purpose, cut};
 use super::shape::Span;
 use super::update::{Part, ShardChange, Update, assemble};
-use crate::actions::{ClientId, ObjectView, WholeObject};
+use crate::actions::{Action, ClientId, ObjectView, WholeObject};
 use crate::client_requests::{Attempt, Waiting, WaitingRequest};
 use crate::group::{InFlight, Pg, PgState, Submission};
 
@@ -250,7 +250,11 @@ impl Pg {
                     let ClientWrite { client, id, write, .. } = *write;
                     WaitingRequest::new(client, id.sequence, operation.object, Waiting::Write(id, write))
                 }
-                Purpose::Fill(_) | Purpose::Examine(_) => continue,
+                Purpose::Fill(fill) => {
+                    self.actions.push_back(Action::ReadToFill { begins: fill.order.begins, bytes: 0 });
+                    continue;
+                }
+                Purpose::Examine(_) => continue,
             };
             self.waiting.push_front(request);
         }

@@ -82,7 +82,8 @@ impl Pg {
         view: &impl ObjectView,
     ) {
         if let (true, Some(shard)) = (self.is_coded(&object), shard) {
-            return self.read_shard_part(FillOrder { token, shard, object, touched, from }, view);
+            let begins = from == 0 && self.state != PgState::Peering;
+            return self.read_shard_part(FillOrder { token, shard, object, touched, from, begins }, view);
         }
         let is_urgent = self.state == PgState::Peering;
         self.actions.push_back(Action::ReadForSync { token, object, touched, from: Some(from), is_urgent });
