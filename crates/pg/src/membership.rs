@@ -167,7 +167,10 @@ impl Pg {
 
     /// Whether somebody who has everything is there and not a member.
     fn has_more_electors(&self) -> bool {
-        self.electors().iter().any(|elector| !self.record.members.contains(elector) && self.is_usable(*elector))
+        let members = &self.record.members;
+        let adds = |elector: &OsdId| self.copies_on(members.iter().chain([elector])) > self.copies_on(members);
+        let mut others = self.electors().iter().filter(|elector| !members.contains(elector));
+        others.any(|elector| self.is_usable(*elector) && adds(elector))
     }
 
     /// Whether there are members enough to serve.

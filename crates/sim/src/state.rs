@@ -8,6 +8,7 @@ use atoll_base::{
     BLOCK_BYTES, Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest,
     Refusal, Transaction, Version, pg_of_object,
 };
+use atoll_pg::is_hidden;
 use bytes::{Bytes, BytesMut};
 
 /// The group that a run begins with, the only one of its pool.
@@ -69,10 +70,6 @@ impl Groups {
         self.0.values().find_map(|state| state.objects.get(object))
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &State> {
-        self.0.values()
-    }
-
     pub fn objects(&self) -> impl Iterator<Item = (&ObjectName, &Object)> {
         self.0.values().flat_map(|state| &state.objects)
     }
@@ -97,7 +94,7 @@ impl Groups {
         self.of_mut(pg).pg_num = Some(pg_num);
         if pg_num > before {
             assert_eq!((pg, pg_num), (PG, 2), "there is one split");
-            let moves = |object: &ObjectName| object.as_str() != PG_META_OBJECT && pg_of(object, 2) == SPLIT_PG;
+            let moves = |object: &ObjectName| !is_hidden(object) && pg_of(object, 2) == SPLIT_PG;
             let parent = self.of_mut(PG);
             let objects = parent.objects.extract_if(.., |object, _| moves(object)).collect();
             let mut new = State { objects, pg_num: Some(2), ..State::default() };

@@ -49,10 +49,13 @@ impl Store {
         };
         let adds_data = !transaction.payload.is_empty() || transaction.mutations.iter().any(adds);
         let is_own = transaction.object.as_str() == PG_META_OBJECT;
+        let reset = transaction.mutations.iter().rev().find_map(|mutation| match mutation {
+            Mutation::ResetLog { head } => Some(*head),
+            _ => None,
+        });
+        let head = reset.unwrap_or_else(|| self.visible.of(transaction.pg).head);
         let follows = match &transaction.log[..] {
-            [entry] if entry.object == transaction.object => {
-                entry.version.sequence == self.visible.of(transaction.pg).head.sequence + 1
-            }
+            [entry] if entry.object == transaction.object => entry.version.sequence == head.sequence + 1,
             _ => true,
         };
         follows && !(refuses_data && adds_data && !is_own)
@@ -107,10 +110,13 @@ impl Store {
         (pg, token)
     }
 
-    /// Whether it is known that nobody will take anything back.
-    pub fn has_forgotten_undo(&self) -> bool {
-        self.visible.all().all(|state| state.log.iter().all(|entry| entry.undo.is_none()))
-            && self.visible.objects().all(|(object, _)| object.as_str() == PG_META_OBJECT || !is_hidden(object))
+    /// Whether it is known of groups that nobody will take anything back.
+    pub fn has_forgotten_undo<'a>(&self, mut groups: impl Iterator<Item = &'a PgId>) -> bool {
+        groups.all(|pg| {
+            let state = self.visible.of(*pg);
+            state.log.iter().all(|entry| entry.undo.is_none())
+                && state.objects.keys().all(|object| object.as_str() == PG_META_OBJECT || !is_hidden(object))
+        })
     }
 
     pub fn crash(&mut self) {

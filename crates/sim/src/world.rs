@@ -309,7 +309,7 @@ impl World {
             && self.members.iter().all(|member| {
                 member.is_up
                     && member.store.pending.is_empty()
-                    && member.store.has_forgotten_undo()
+                    && member.store.has_forgotten_undo(member.pgs.keys())
                     && member.store.backlog.is_empty()
                     && member.owed_reads.is_empty()
                     && member.owed_writes.is_empty()
@@ -324,7 +324,11 @@ impl World {
                 (pg.id(), pg.state().clone(), pg.learners().collect::<Vec<_>>(), head)
             });
             let owed = (&member.owed_reads, &member.owed_writes);
-            let undo = if member.store.has_forgotten_undo() { "" } else { ", has not forgotten how to undo" };
+            let undo = if member.store.has_forgotten_undo(member.pgs.keys()) {
+                ""
+            } else {
+                ", has not forgotten how to undo"
+            };
             format!("{:?} owes {owed:?}{undo}", states.collect::<Vec<_>>())
         });
         let groups = self.cluster.groups();

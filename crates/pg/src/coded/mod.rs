@@ -87,13 +87,14 @@ impl Pg {
         let osds = osds.into_iter();
         match self.coded {
             None => osds.count(),
-            Some(_) => osds.filter_map(|osd| self.shard_of(*osd)).collect::<BTreeSet<u8>>().len(),
+            Some(_) => osds.filter_map(|osd| self.record.shard_of(*osd)).collect::<BTreeSet<u8>>().len(),
         }
     }
 
-    /// The shard that an OSD holds, or will when it has been filled.
-    pub(crate) fn shard_of(&self, osd: OsdId) -> Option<u8> {
-        self.record.shard_of(osd).or_else(|| self.learners.shard_of(osd))
+    /// The shard that an OSD holds, or will when it has been filled: then it may be another one than it
+    /// had when the group was last active.
+    fn shard_of(&self, osd: OsdId) -> Option<u8> {
+        self.learners.shard_of(osd).or_else(|| self.record.shard_of(osd))
     }
 
     /// The shards of members, for a record; none in a replicated group.
