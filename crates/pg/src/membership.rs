@@ -180,7 +180,9 @@ impl Pg {
 
     /// Whether this primary fills others now.
     pub(crate) fn fills_learners(&self) -> bool {
-        matches!(self.state, PgState::Active | PgState::Recovering)
+        // What this OSD's store refused is with others, until they have taken it back: shards do not fit.
+        let is_torn = self.coded.is_some() && self.history_broken.is_some();
+        !is_torn && matches!(self.state, PgState::Active | PgState::Recovering)
     }
 
     fn tell_electors(&mut self, view: &impl ObjectView) {
@@ -263,7 +265,7 @@ impl Pg {
     /// While active: fills whoever should be a member, takes in who is full, lets go who should
     /// not be one.
     fn improve(&mut self, view: &impl ObjectView) {
-        if self.state == PgState::Active && self.split(view) {
+        if self.state == PgState::Active && self.split(view) || !self.fills_learners() {
             return;
         }
         self.look_after_learners(view);
