@@ -433,6 +433,7 @@ impl Pg {
         }
         self.answer_when_released(view);
         self.tell_committed();
+        self.remove_kept(1);
         self.go_on_with_learners(view);
         self.advance(view);
         self.refuse_after_long_waiting(view);

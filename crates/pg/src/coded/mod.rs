@@ -49,6 +49,8 @@ pub(crate) struct Coded {
     pub fills_loading: BTreeMap<Token, FillOrder>,
     /// Clones that are kept until their writes are known to be everywhere.
     pub kept: VecDeque<(Version, ObjectName)>,
+    /// Up to here nobody will take anything back.
+    pub committed: Version,
     /// Up to here it is forgotten how writes are undone.
     pub forgotten: Version,
     /// Up to here the members have been told so.
@@ -69,6 +71,7 @@ impl Coded {
             ready: VecDeque::new(),
             fills_loading: BTreeMap::new(),
             kept,
+            committed: Version::default(),
             forgotten: Version::default(),
             told: Version::default(),
             roll_back_to: None,

@@ -8,6 +8,9 @@ use crate::actions::{Action, ObjectView};
 use crate::group::{Pg, PgState, Submission};
 use crate::promises::incomplete;
 
+/// Clones that are removed by one change, if no tick comes before.
+const KEPT_TOGETHER: usize = 32;
+
 impl Pg {
     /// Submits a write of the history. What its log entry cannot hold of what it replaces, a clone of
     /// the object does.
@@ -26,14 +29,24 @@ impl Pg {
     /// All members have everything up to a write: nobody will take that back.
     pub(crate) fn forget_undo(&mut self, through: Version) {
         let Some(coded) = &mut self.coded else { return };
-        if through <= coded.forgotten {
+        if through <= coded.committed {
+            return;
+        }
+        coded.committed = through;
+        self.remove_kept(KEPT_TOGETHER);
+    }
+
+    /// Removes the clones of writes that nobody will take back, if there are so many.
+    pub(crate) fn remove_kept(&mut self, least: usize) {
+        let Some(coded) = &mut self.coded else { return };
+        let through = coded.committed;
+        let count = coded.kept.iter().take_while(|(version, _)| *version <= through).count();
+        if through == coded.forgotten || count > 0 && count < least {
             return;
         }
         coded.forgotten = through;
-        let mut gone = Vec::new();
-        while coded.kept.front().is_some_and(|(version, _)| *version <= through) {
-            gone.extend(coded.kept.pop_front().map(|(_, name)| Mutation::RemoveOther { object: name }));
-        }
+        let gone = coded.kept.drain(..count).map(|(_, object)| Mutation::RemoveOther { object });
+        let gone: Vec<Mutation> = gone.collect();
         if gone.is_empty() {
             return self.actions.push_back(Action::ForgetUndo { through });
         }

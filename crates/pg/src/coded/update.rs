@@ -633,6 +633,19 @@ pub(crate) fn is_all_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
+/// Pieces one after the other, in memory that is used again: fresh pages cost more than copying.
+fn joined(pieces: &[Bytes]) -> Bytes {
+    let length: usize = pieces.iter().map(Bytes::len).sum();
+    let mut buffer = BlockBuffer::for_overwriting(length.div_ceil(BLOCK_BYTES));
+    let mut rest = buffer.as_mut_slice();
+    for piece in pieces {
+        let (own, behind) = rest.split_at_mut(piece.len());
+        own.copy_from_slice(piece);
+        rest = behind;
+    }
+    Bytes::from_owner(buffer).slice(..length)
+}
+
 /// The data and seals of a range of an object, from the parts of its shards.
 pub(crate) fn assemble(
     shape: CodeShape,
@@ -648,7 +661,7 @@ pub(crate) fn assemble(
         part.data.slice(start..start + piece.length as usize)
     };
     let mut pieces: Vec<Bytes> = shape.pieces(offset, length).map(|piece| slice(&piece)).collect();
-    let data = if pieces.len() == 1 { pieces.remove(0) } else { Bytes::from(pieces.concat()) };
+    let data = if pieces.len() == 1 { pieces.remove(0) } else { joined(&pieces) };
     let seals = whole.seal_shape.map(|(unit_bytes, seal_bytes)| {
         let (unit, width) = (u64::from(unit_bytes), usize::from(seal_bytes));
         let units = if length == 0 { 0..0 } else { offset / unit..end.div_ceil(unit) };
