@@ -7,6 +7,7 @@
 //! no sockets, no clocks, no threads and no randomness.
 
 mod actions;
+mod client_answers;
 mod client_requests;
 mod coded;
 mod conflicts;

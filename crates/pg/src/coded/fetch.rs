@@ -8,10 +8,10 @@ use atoll_base::{ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal};
 use atoll_wire::Message;
 use bytes::Bytes;
 
+use super::parts::Part;
 use super::requests::{ClientRead, ClientWrite};
 use super::scrub::Examination;
 use super::shape::Span;
-use super::update::Part;
 use crate::actions::{ObjectView, Token, WholeObject};
 use crate::group::{Pg, ReadPurpose};
 
@@ -279,20 +279,4 @@ fn rebuild(code: &atoll_ec::Code, wanted: &BTreeMap<u8, Span>, parts: &mut Parts
     for ((shard, data), seals) in lost.into_iter().zip(data).zip(seals) {
         parts.insert(shard, (span, Part { data, seals }));
     }
-}
-
-/// A part of a part. Both spans begin at whole sealed units.
-pub(crate) fn cut((span, part): &(Span, Part), wanted: Span, seal_shape: Option<(u32, u16)>) -> Part {
-    let from = (wanted.start - span.start) as usize;
-    let data = part.data.slice(from..from + wanted.length());
-    let seals = match seal_shape {
-        None => Bytes::new(),
-        Some((unit, width)) => {
-            let (unit, width) = (u64::from(unit), usize::from(width));
-            let first = (wanted.start / unit - span.start / unit) as usize;
-            let count = (wanted.end.div_ceil(unit) - wanted.start / unit) as usize;
-            part.seals.slice(first * width..(first + count) * width)
-        }
-    };
-    Part { data, seals }
 }

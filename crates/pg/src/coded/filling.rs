@@ -6,8 +6,9 @@ use atoll_base::{BLOCK_BYTES, Mutation, ObjectName, ReadRequest, Seals, Touched,
 use bytes::Bytes;
 
 use super::fetch::{Fetch, Operation, Parts, Purpose};
+use super::parts::{Part, cut, is_all_zero};
 use super::shape::Span;
-use super::update::{Part, is_all_zero, shard_of};
+use super::update::shard_of;
 use crate::actions::{Action, Lookup, ObjectParts, ObjectView, Token, WholeObject};
 use crate::group::{CodeShape, Pg};
 
@@ -92,7 +93,7 @@ impl Pg {
             }
             let mut payload = Vec::new();
             for span in &fill.spans {
-                let part = super::fetch::cut(&parts[&fill.order.shard], *span, whole.seal_shape);
+                let part = cut(&parts[&fill.order.shard], *span, whole.seal_shape);
                 add_part(*span, &part, whole.seal_shape, fill.order.touched.whole, &mut mutations, &mut payload);
             }
             if fill.next.is_none() {

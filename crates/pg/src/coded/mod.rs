@@ -9,6 +9,7 @@
 
 mod fetch;
 mod filling;
+mod parts;
 mod peering;
 mod requests;
 mod scrub;

@@ -10,9 +10,10 @@ use atoll_base::{Undo, WriteRequest};
 use atoll_wire::Message;
 use bytes::Bytes;
 
-use super::fetch::{Fetch, Operation, Parts, Purpose, cut};
+use super::fetch::{Fetch, Operation, Parts, Purpose};
+use super::parts::{Part, assemble, cut};
 use super::shape::Span;
-use super::update::{Part, ShardChange, Update, assemble};
+use super::update::{ShardChange, Update};
 use crate::actions::{Action, ClientId, ObjectView, WholeObject};
 use crate::client_requests::{Attempt, Waiting, WaitingRequest};
 use crate::group::{InFlight, Pg, PgState, Submission};

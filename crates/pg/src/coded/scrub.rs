@@ -9,8 +9,9 @@ use atoll_wire::{Message, ScrubFinding, ShardOf};
 
 use super::fetch::{Fetch, Operation, Parts, Purpose};
 use super::filling::add_part;
+use super::parts::Part;
 use super::shape::Span;
-use super::update::{Part, shard_of};
+use super::update::shard_of;
 use crate::actions::{ObjectView, Token, WholeObject};
 use crate::group::{Pg, Submission};
 use crate::scrub::{REPAIRS_MAX, Step, describe};

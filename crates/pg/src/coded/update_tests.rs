@@ -2,7 +2,9 @@
 //! lost, parity always fits, and every write can be taken back, also twice.
 
 use super::*;
+use crate::coded::parts::{Part, assemble, is_all_zero};
 use atoll_base::{Epoch, Version};
+use atoll_ec::Code;
 use proptest::prelude::*;
 
 const SEAL_BYTES: u16 = 7;
