@@ -94,6 +94,9 @@ pub struct ObjectRecord {
     pub object: String,
     /// Its size.
     pub size_bytes: u64,
+    /// Size of the whole object, if it is a shard of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub whole_bytes: Option<u64>,
     /// Version of its last change.
     pub version: String,
     /// Bytes of data per seal; 0 if it has none.
@@ -312,7 +315,7 @@ impl Visitor for Objects<'_> {
 impl ObjectRecord {
     fn add_header(&mut self, value: &[u8]) {
         let Ok(info) = ObjectInfo::decode(value) else { return };
-        self.size_bytes = info.size_bytes;
+        (self.size_bytes, self.whole_bytes) = (info.size_bytes, info.whole_bytes);
         self.version = info.version.to_string();
         (self.seal_unit_bytes, self.seal_bytes) = (info.seal_unit_bytes, info.seal_bytes);
         self.may_share = info.may_share;

@@ -405,13 +405,11 @@ fn change(
                 continue;
             }
             Mutation::KeepAs { copy } => {
-                let copy = keys_of(transaction.pg, copy, metadata);
-                changes.remove_object(&copy)?;
-                changes.clone_object(object, &copy)?;
+                keep(&mut changes, object, &keys_of(transaction.pg, copy, metadata))?;
                 continue;
             }
             Mutation::RemoveOther { object: other } => {
-                changes.remove_object(&keys_of(transaction.pg, other, metadata))?;
+                remove_other(&mut changes, object, &keys_of(transaction.pg, other, metadata))?;
                 continue;
             }
             Mutation::Split { pg_num_before, pg_num, is_whole } => {
@@ -443,8 +441,11 @@ fn change(
             Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes } => {
                 let (seal_unit_bytes, seal_bytes) = (*seal_unit_bytes, *seal_bytes);
                 let (size_bytes, whole_bytes) = (*shard_bytes, Some(*object_bytes));
-                let info = ObjectInfo { size_bytes, whole_bytes, seal_unit_bytes, seal_bytes, ..info };
-                changes.set_info(object, &info)?;
+                let changed = ObjectInfo { size_bytes, whole_bytes, seal_unit_bytes, seal_bytes, ..info };
+                if changed.seal_shape() != info.seal_shape() {
+                    clear_seals(&mut changes, object)?;
+                }
+                changes.set_info(object, &changed)?;
             }
             Mutation::SetVersion { version } => {
                 changes.set_info(object, &ObjectInfo { version: *version, ..info })?;
@@ -505,6 +506,28 @@ fn clone(changes: &mut Changes, source: &[u8], object: &[u8]) -> Result<(), Unre
     Err(Unready::Invalid("the object to clone does not exist".into()))
 }
 
+fn keep(changes: &mut Changes, object: &[u8], copy: &[u8]) -> Result<(), Unready> {
+    remove_other(changes, object, copy)?;
+    changes.clone_object(object, copy).map(drop)
+}
+
+fn remove_other(changes: &mut Changes, object: &[u8], other: &[u8]) -> Result<(), Unready> {
+    if other == object {
+        return Err(Unready::Invalid("an object cannot be another one than itself".into()));
+    }
+    changes.remove_object(other)
+}
+
+/// Seals of one shape mean nothing to an object that has another.
+fn clear_seals(changes: &mut Changes, object: &[u8]) -> Result<(), Unready> {
+    for index in changes.chunks_between(object, 0, OBJECT_BLOCKS_MAX / CHUNK_BLOCKS)? {
+        let mut chunk = changes.chunk(object, index)?;
+        chunk.seals.clear();
+        changes.set_chunk(object, index, &chunk)?;
+    }
+    Ok(())
+}
+
 /// What is split off begins with a copy of the group's own object, as far as anything is known of
 /// it; what is undone loses its own.
 fn split_own_object(changes: &mut Changes, split: &Split, object: &[u8], is_whole: bool) -> Result<(), Unready> {
@@ -554,21 +577,25 @@ pub(crate) fn look_at(
                 let source = changes.metadata().parts.object(&ObjectKey { pg, name: source.clone() });
                 clone(&mut changes, &source, object)?;
             }
-            Mutation::KeepAs { copy: other } | Mutation::RemoveOther { object: other } => {
+            Mutation::KeepAs { copy } => {
+                let copy = keys_of(pg, copy, changes.metadata());
+                keep(&mut changes, object, &copy)?;
+            }
+            Mutation::RemoveOther { object: other } => {
                 let other = keys_of(pg, other, changes.metadata());
-                changes.remove_object(&other)?;
-                if matches!(mutation, Mutation::KeepAs { .. }) {
-                    changes.clone_object(object, &other)?;
+                remove_other(&mut changes, object, &other)?;
+            }
+            Mutation::SetShardOf { seal_unit_bytes, seal_bytes, .. } => {
+                let shape = (*seal_unit_bytes != 0).then_some((*seal_unit_bytes, *seal_bytes));
+                if changes.info(object)?.unwrap_or_default().seal_shape() != shape {
+                    clear_seals(&mut changes, object)?;
                 }
             }
             Mutation::Split { pg_num_before, pg_num, is_whole } => {
                 let split = changes.metadata().parts.split(pg, *pg_num_before, *pg_num, *is_whole)?;
                 split_own_object(&mut changes, &split, object, *is_whole)?;
             }
-            Mutation::Create
-            | Mutation::SetVersion { .. }
-            | Mutation::SetShardOf { .. }
-            | Mutation::ResetLog { .. } => {}
+            Mutation::Create | Mutation::SetVersion { .. } | Mutation::ResetLog { .. } => {}
             Mutation::OmapSet { key, .. } | Mutation::OmapRemove { key } => {
                 changes.omap_value(object, key)?;
                 set_omap(&mut changes, object, key, None)?;

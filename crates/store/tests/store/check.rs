@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use atoll_base::Mutation;
 use atoll_store::{CheckOptions, DumpOptions, DumpRecord, check, dump};
 
 use crate::driver::{Driver, PG, key};
@@ -50,6 +51,9 @@ fn a_dump_tells_what_there_is() {
     driver.write("one", 30, 20, 8);
     driver.set_omap("one", "a", vec![1; 3000]);
     driver.set_omap("two", "b", vec![2]);
+    let (object_bytes, shard_bytes) = (100_000, 50 * 4096);
+    let shard_of = Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes: 4096, seal_bytes: 4 };
+    driver.submit("one", vec![shard_of], Vec::new());
     driver.run();
     let mut tell = |options: &DumpOptions| {
         let mut records = Vec::new();
@@ -72,11 +76,12 @@ fn a_dump_tells_what_there_is() {
     assert!(
         all.iter().any(|record| matches!(record, DumpRecord::Layout(layout) if layout.log_records_replayed > 0))
     );
-    assert!(all.iter().any(|record| matches!(record, DumpRecord::Group { head, .. } if head == "e1.4")));
+    assert!(all.iter().any(|record| matches!(record, DumpRecord::Group { head, .. } if head == "e1.5")));
     let found = objects(&all);
     assert_eq!(found.iter().map(|object| &object.object[..]).collect::<Vec<_>>(), ["one", "two"]);
     assert_eq!((found[0].blocks, found[0].seals, found[0].omap_entries, found[0].omap_bytes), (23, 23, 1, 3000));
     assert_eq!((found[0].size_bytes, found[0].extents.len()), (50 * 4096, 0));
+    assert_eq!(found.iter().map(|object| object.whole_bytes).collect::<Vec<_>>(), [Some(100_000), None]);
 
     let one = tell(&DumpOptions { pg: Some(PG), object: Some(key("one").name) });
     let found = objects(&one);

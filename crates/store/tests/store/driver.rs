@@ -2,7 +2,7 @@
 //! what must be in it.
 
 use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Seals, Touched, Transaction, Version,
+    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Seals, Touched, Transaction, Undo, Version,
 };
 use atoll_store::{
     Cold, DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, ObjectKey, Store, StoreError, StoreEvent, Wish,
@@ -25,6 +25,8 @@ pub struct Driver {
     pub store: Store,
     /// Requests that the disk has not done yet.
     pub pending: Vec<DiskRequest>,
+    /// Of every transaction from now on.
+    pub undo: Option<Undo>,
     incarnation: u64,
 }
 
@@ -34,7 +36,7 @@ impl Driver {
         let options = FormatOptions { store_id: [1; 16], wal_bytes: 0, wal_is_apart: false };
         Store::format(&mut disk, options).unwrap();
         let store = Store::open(&mut disk, 1).unwrap();
-        Driver { random: Random::new(seed), disk, store, pending: Vec::new(), incarnation: 1 }
+        Driver { random: Random::new(seed), disk, store, pending: Vec::new(), undo: None, incarnation: 1 }
     }
 
     /// Submits one transaction, loading what it needs.
@@ -57,7 +59,7 @@ impl Driver {
             request: None,
             object: object.clone(),
             touched: Touched::by(&mutations),
-            undo: None,
+            undo: self.undo.clone(),
         }];
         let payload = payload.into();
         let transaction = Transaction { pg: PG, object, mutations, payload, payload_sealed: true, log };
@@ -85,7 +87,25 @@ impl Driver {
         let object = format!("object{}", self.random.below(30));
         let fill = self.random.next() as u8 | 1;
         let first = self.random.below(40);
-        match self.random.below(12) {
+        match self.random.below(15) {
+            12 => {
+                let copy = key(&format!("@kept/{}", self.random.below(5))).name;
+                let write = Mutation::Write { offset: first * BLOCK, length: BLOCK as u32, seals: None };
+                self.submit(&object, vec![Mutation::KeepAs { copy }, write], vec![fill; BLOCK as usize]);
+            }
+            13 => {
+                let object = key(&format!("@kept/{}", self.random.below(5))).name;
+                self.submit("@pg", vec![Mutation::RemoveOther { object }], Vec::new());
+            }
+            14 => {
+                let (seal_unit_bytes, seal_bytes) = if self.random.chance(80) { (4096, 4) } else { (0, 0) };
+                let (object_bytes, shard_bytes) = (first * 10_000, 60 * BLOCK);
+                let shard_of = Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes };
+                let payload = Bytes::from(vec![fill; 100 * first as usize]);
+                self.undo = Some(Undo { mutations: vec![shard_of.clone()], payload });
+                self.submit(&object, vec![shard_of], Vec::new());
+                self.undo = None;
+            }
             0 => self.submit(&object, vec![Mutation::Remove], Vec::new()),
             1 => {
                 let source = key(&format!("object{}", self.random.below(30))).name;

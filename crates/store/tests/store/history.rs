@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{ObjectName, Transaction};
+use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, Transaction, Version};
 use atoll_store::{
     Device, Disk, DiskOperation, DiskRequest, LoadId, ObjectKey, OpenError, ReadError, Store, StoreError,
     StoreEvent, Wish,
@@ -13,7 +13,7 @@ use crate::model::{ModelObject, ModelPg, pg_id};
 use crate::random::Random;
 use crate::simulated_disk::SimulatedDisk;
 use crate::small::is_record;
-use crate::verify::{Damage, verify_group};
+use crate::verify::{Damage, verify_group, verify_log};
 use crate::workload::Profile;
 
 /// Reads that a history has under way at once.
@@ -36,7 +36,15 @@ impl GroupHistory {
     }
 
     pub fn submitted(&mut self, next: ModelPg) {
-        self.states.push_back(next);
+        // What waited for metadata has not heard of what was forgotten meanwhile.
+        let undo_forgotten = self.newest().undo_forgotten;
+        self.states.push_back(ModelPg { undo_forgotten, ..next });
+    }
+
+    /// Whichever state is found, it may have forgotten these.
+    fn undo_forgotten(&mut self, through: u64) {
+        let forgotten = self.newest().undo_forgotten.max(through);
+        self.states.iter_mut().for_each(|state| state.undo_forgotten = forgotten);
     }
 
     pub fn all_acknowledged(&mut self) {
@@ -54,6 +62,7 @@ impl GroupHistory {
         self.states.truncate((head - self.first) as usize + 1);
         self.acknowledged = head;
         self.forget_below(head);
+        self.states.iter_mut().for_each(|state| state.undo_forgotten = state.undo_forgotten.min(head));
     }
 
     fn forget_below(&mut self, sequence: u64) {
@@ -179,6 +188,7 @@ impl History {
             0..7 if self.store.has_log_room() => self.submit(),
             7 if self.random.chance(10) => self.store.start_checkpoint(),
             7 if self.random.chance(5) => self.change_budgets(),
+            7 if self.random.chance(20) => self.forget_undo(),
             // A device that does requests in any order would never come to the end of more of them.
             8 if !self.only_writes && self.reads.len() < READS_MAX => self.start_read(),
             9..12 => self.store.flush(),
@@ -196,7 +206,7 @@ impl History {
     }
 
     fn submitted_count(&self) -> u64 {
-        self.groups.iter().map(|group| group.newest().log.len() as u64).sum()
+        self.groups.iter().map(|group| group.newest().head).sum()
     }
 
     /// Lets everything that was begun end.
@@ -238,6 +248,7 @@ impl History {
         self.store.set_memory_budget(1 << 30, 1 << 30);
         self.profile = Profile {
             omap_percent: 100,
+            undo_percent: 0,
             omap_keys: 2,
             omap_key_bytes: 8,
             omap_value_bytes: 8,
@@ -322,8 +333,9 @@ impl History {
         match self.store.submit(&transaction) {
             Ok(id) => {
                 let group = &mut self.groups[pg];
-                self.owners.insert(id.0, (pg, next.log.len() as u64));
-                group.states.push_back(next);
+                self.owners.insert(id.0, (pg, next.head));
+                group.submitted(next);
+                self.read_what_is_kept(pg, &transaction);
             }
             Err(StoreError::Cold(cold)) => {
                 self.loads.insert(self.store.load(Wish::Pages(cold)), pg);
@@ -336,6 +348,30 @@ impl History {
         }
     }
 
+    /// Of any group, up to any entry.
+    fn forget_undo(&mut self) {
+        let pg = self.random.below(self.groups.len() as u64) as usize;
+        let group = &mut self.groups[pg];
+        let sequence = self.random.below(group.newest().head + 1);
+        self.store.forget_undo(pg_id(pg), Version { epoch: Epoch(1), sequence });
+        group.undo_forgotten(sequence);
+        verify_log(&self.store, pg, group.newest());
+        let is_there = |entry: &&LogEntry| entry.version.sequence <= sequence && entry.undo.is_some();
+        assert_eq!(self.store.log(pg_id(pg)).find(is_there), None, "it was forgotten up to {sequence}");
+    }
+
+    /// An object and the copy of what it was must not be mixed up at any time.
+    fn read_what_is_kept(&mut self, pg: usize, transaction: &Transaction) {
+        for mutation in &transaction.mutations {
+            let Mutation::KeepAs { copy } = mutation else { continue };
+            for name in [copy, &transaction.object] {
+                if !self.only_writes && self.reads.len() < READS_MAX {
+                    self.start_read_of(pg, name.clone());
+                }
+            }
+        }
+    }
+
     fn start_read(&mut self) {
         let pg = self.random.below(self.groups.len() as u64) as usize;
         let group = &self.groups[pg];
@@ -345,6 +381,11 @@ impl History {
         }
         let index = self.random.below(state.objects.len() as u64) as usize;
         let name = state.objects.keys().nth(index).unwrap().clone();
+        self.start_read_of(pg, name);
+    }
+
+    fn start_read_of(&mut self, pg: usize, name: ObjectName) {
+        let group = &self.groups[pg];
         let since = group.first + group.states.len() as u64 - 1;
         let id = self.store.read(ObjectKey { pg: pg_id(pg), name: name.clone() }, 0, 4 << 20);
         self.reads.insert(id, WatchedRead { pg, name, since });

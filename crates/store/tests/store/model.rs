@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use atoll_base::limits::PG_LOG_ENTRIES;
 use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Seals, Touched, Transaction, Version,
+    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Seals, Touched, Transaction, Undo, Version,
 };
 use bytes::Bytes;
 
@@ -35,6 +36,8 @@ pub struct ModelBlock {
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct ModelObject {
     pub size_bytes: u64,
+    /// Size of the whole object, if this is a shard.
+    pub whole_bytes: Option<u64>,
     /// Sequence of the last change.
     pub version: u64,
     pub blocks: Vec<ModelBlock>,
@@ -55,12 +58,24 @@ impl ModelObject {
     }
 }
 
+/// An entry of a group's log.
+#[derive(Clone)]
+pub struct ModelEntry {
+    pub sequence: u64,
+    pub object: ObjectName,
+    pub undo: Option<Undo>,
+}
+
 /// One state of a placement group.
 #[derive(Clone, Default)]
 pub struct ModelPg {
     pub objects: imbl::OrdMap<ObjectName, Arc<ModelObject>>,
-    /// The objects that the log names, oldest first.
-    pub log: imbl::Vector<ObjectName>,
+    /// Number of transactions.
+    pub head: u64,
+    /// What the store remembers of them, oldest first.
+    pub log: imbl::Vector<ModelEntry>,
+    /// Entries up to here need not say any more how they are undone.
+    pub undo_forgotten: u64,
 }
 
 pub fn pg_id(index: usize) -> PgId {
@@ -74,17 +89,28 @@ pub struct Builder {
     state: ModelPg,
     mutations: Vec<Mutation>,
     payload: Vec<u8>,
+    undo: Option<Undo>,
 }
 
 impl Builder {
     pub fn new(pg: usize, object: &ObjectName, state: &ModelPg) -> Self {
         let object = object.clone();
-        Builder { pg, object, state: state.clone(), mutations: Vec::new(), payload: Vec::new() }
+        Builder { pg, object, state: state.clone(), mutations: Vec::new(), payload: Vec::new(), undo: None }
+    }
+
+    /// The state after the mutations so far.
+    pub fn state(&self) -> &ModelPg {
+        &self.state
     }
 
     /// The object as it is after the mutations so far.
     pub fn object(&self) -> Option<&ModelObject> {
         self.state.objects.get(&self.object).map(|object| &**object)
+    }
+
+    /// Whether nothing but copies was made so far.
+    pub fn is_kept_only(&self) -> bool {
+        self.mutations.iter().all(|mutation| matches!(mutation, Mutation::KeepAs { .. }))
     }
 
     fn change(&mut self) -> &mut ModelObject {
@@ -159,6 +185,54 @@ impl Builder {
         self.mutations.push(Mutation::CloneFrom { source: source.clone() });
     }
 
+    /// At least the blocks that the object has; a seal covers one of them, if there are seals.
+    pub fn shard_of(&mut self, blocks: usize, whole_bytes: u64, is_sealed: bool) {
+        let object = self.change();
+        let blocks = blocks.max(object.blocks.len());
+        object.size_bytes = blocks as u64 * BLOCK;
+        object.whole_bytes = Some(whole_bytes);
+        object.blocks.resize(blocks, ModelBlock::default());
+        object.seals.resize(blocks, 0);
+        // Seals of another shape mean nothing any more.
+        if object.is_sealed != is_sealed {
+            object.seals.fill(0);
+        }
+        object.is_sealed = is_sealed;
+        let (seal_unit_bytes, seal_bytes) = if is_sealed { (BLOCK as u32, SEAL_BYTES as u16) } else { (0, 0) };
+        let (object_bytes, shard_bytes) = (whole_bytes, blocks as u64 * BLOCK);
+        self.mutations.push(Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes });
+    }
+
+    /// The copy has another name than the object.
+    pub fn keep_as(&mut self, copy: &ObjectName) {
+        match self.state.objects.get(&self.object).cloned() {
+            Some(object) => drop(self.state.objects.insert(copy.clone(), object)),
+            None => drop(self.state.objects.remove(copy)),
+        }
+        self.mutations.push(Mutation::KeepAs { copy: copy.clone() });
+    }
+
+    /// The other object has another name.
+    pub fn remove_other(&mut self, object: &ObjectName) {
+        self.state.objects.remove(object);
+        self.mutations.push(Mutation::RemoveOther { object: object.clone() });
+    }
+
+    /// Forgets entries newer than `head`. The transaction's own entry follows nevertheless as if they
+    /// were there: states are found by their number.
+    pub fn reset_log(&mut self, head: u64) {
+        self.change();
+        while self.state.log.back().is_some_and(|entry| entry.sequence > head) {
+            self.state.log.pop_back();
+        }
+        self.mutations.push(Mutation::ResetLog { head: Version { epoch: Epoch(1), sequence: head } });
+    }
+
+    /// Sets how the transaction is undone; the store does not look at it.
+    pub fn undo(&mut self, mutations: Vec<Mutation>, payload: Bytes) {
+        self.undo = Some(Undo { mutations, payload });
+    }
+
     pub fn omap_set(&mut self, key: Bytes, value: Bytes) {
         self.change().omap.insert(key.clone(), value.clone());
         self.mutations.push(Mutation::OmapSet { key, value });
@@ -182,14 +256,19 @@ impl Builder {
     }
 
     pub fn finish(mut self) -> (Transaction, ModelPg) {
-        self.state.log.push_back(self.object.clone());
-        let sequence = self.state.log.len() as u64;
+        self.state.head += 1;
+        let sequence = self.state.head;
+        let entry = ModelEntry { sequence, object: self.object.clone(), undo: self.undo.clone() };
+        self.state.log.push_back(entry);
+        if self.state.log.len() > PG_LOG_ENTRIES {
+            self.state.log.pop_front();
+        }
         if let Some(object) = self.state.objects.get_mut(&self.object) {
             Arc::make_mut(object).version = sequence;
         }
         let version = Version { epoch: Epoch(1), sequence };
         let touched = Touched::by(&self.mutations);
-        let log = vec![LogEntry { version, request: None, object: self.object.clone(), touched, undo: None }];
+        let log = vec![LogEntry { version, request: None, object: self.object.clone(), touched, undo: self.undo }];
         let transaction = Transaction {
             pg: pg_id(self.pg),
             object: self.object,

@@ -58,7 +58,7 @@ impl Small {
     }
 
     fn is_settled(&mut self) -> bool {
-        let wanted = self.state.log.len();
+        let wanted = self.state.head;
         while let Some(event) = self.store.next_event() {
             assert!(!matches!(event, StoreEvent::Poisoned { .. }), "{event:?}");
         }
@@ -69,7 +69,7 @@ impl Small {
             self.store.complete(request.id, result);
             requests += 1;
         }
-        requests == 0 && self.store.head(pg_id(0)).sequence == wanted as u64
+        requests == 0 && self.store.head(pg_id(0)).sequence == wanted
     }
 
     pub fn checkpoint(&mut self) {

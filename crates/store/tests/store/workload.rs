@@ -1,6 +1,8 @@
 //! Random transactions, and the settings under which a history runs.
 
-use atoll_base::{ObjectName, Transaction};
+use atoll_base::limits::OBJECT_BYTES_MAX;
+use atoll_base::operation::{KEPT_OBJECT_PREFIX, PG_META_OBJECT};
+use atoll_base::{Mutation, ObjectName, Transaction};
 use atoll_store::{DEVICE_BYTES_MIN, FormatOptions, Store, WAL_BYTES_MIN};
 use bytes::Bytes;
 
@@ -28,6 +30,10 @@ pub struct Profile {
     pub log_is_slow: bool,
     /// Transactions before the first power cut.
     pub prologue: u64,
+    /// Share of transactions that say how they are undone.
+    pub undo_percent: u64,
+    /// Most data that it takes to undo one.
+    pub undo_bytes: u64,
 }
 
 impl Profile {
@@ -44,6 +50,8 @@ impl Profile {
             large_blocks: random.pick(&[20, 40, 80]),
             log_is_slow: random.chance(30),
             prologue: random.pick(&[0, 50, 400, 1500]),
+            undo_percent: random.pick(&[0, 30, 90]),
+            undo_bytes: random.pick(&[100, 8 << 10, 64 << 10]),
         };
         match random.below(4) {
             // Many objects: a tree of several levels.
@@ -74,18 +82,110 @@ impl Profile {
 
     /// A random change of a random object, and the state after it.
     pub fn transaction(&self, pg: usize, state: &ModelPg, random: &mut Random) -> (Transaction, ModelPg) {
-        let name = self.name(random);
+        let is_own = random.chance(2) && self.omap_percent < 100;
+        let name = if is_own { ObjectName::new(PG_META_OBJECT).unwrap() } else { self.name(random) };
         let mut builder = Builder::new(pg, &name, state);
+        if is_own {
+            self.change_own(&mut builder, random);
+            return builder.finish();
+        }
         let sources: Option<ObjectName> = {
-            let source = self.name(random);
+            let source = if random.chance(30) { self.kept_name(random) } else { self.name(random) };
             (source != name && state.objects.contains_key(&source)).then_some(source)
         };
         match (random.below(100), sources) {
             (choice, _) if choice < self.omap_percent => self.change_omap(&mut builder, random),
             (_, Some(source)) if random.chance(12) => builder.clone_from(&source),
+            (_, source) if random.chance(20) => self.keep_and_change(&mut builder, &name, source, random),
             _ => self.change_data(&mut builder, random),
         }
+        if random.chance(self.undo_percent) {
+            self.undo(&mut builder, random);
+        }
         builder.finish()
+    }
+
+    /// What a member of an erasure-coded group does: keeps the object as it is, or not, and changes it.
+    fn keep_and_change(
+        &self,
+        builder: &mut Builder,
+        name: &ObjectName,
+        source: Option<ObjectName>,
+        random: &mut Random,
+    ) {
+        let copy = self.other_name(name, random);
+        if random.chance(10) {
+            self.write(builder, false, random);
+            builder.keep_as(&copy);
+        } else if random.chance(80) {
+            builder.keep_as(&copy);
+        }
+        // The copy may have been the source.
+        let source = source.filter(|source| builder.state().objects.contains_key(source));
+        let is_first_only = builder.is_kept_only();
+        match (random.below(8), source) {
+            (0 | 1, Some(source)) if is_first_only => return builder.clone_from(&source),
+            (0, _) => builder.remove(),
+            (1, _) => builder.zero(random.below(40) as usize, 1 + random.below(40) as usize),
+            (2 | 3, _) => {
+                let size = builder.object().map_or(0, |object| object.blocks.len());
+                builder.truncate(random.below(size as u64 + 1) as usize);
+            }
+            _ => {}
+        }
+        if random.chance(50) {
+            self.shard_of(builder, random);
+        }
+        if random.chance(80) {
+            let is_large = random.chance(15);
+            self.write(builder, is_large, random);
+        }
+        if random.chance(15) {
+            let other = self.other_name(name, random);
+            builder.remove_other(&other);
+        }
+    }
+
+    fn shard_of(&self, builder: &mut Builder, random: &mut Random) {
+        let was_sealed = builder.object().is_some_and(|object| object.is_sealed);
+        let is_sealed = if random.chance(90) { was_sealed } else { !was_sealed };
+        let (blocks, whole_bytes) = (random.below(60) as usize, random.below(OBJECT_BYTES_MAX + 1));
+        builder.shard_of(blocks, whole_bytes, is_sealed);
+    }
+
+    /// Removes what was kept, and perhaps newer entries of the log.
+    fn change_own(&self, builder: &mut Builder, random: &mut Random) {
+        for _ in 0..1 + random.below(4) {
+            let other = self.kept_name(random);
+            builder.remove_other(&other);
+        }
+        if random.chance(50) {
+            let head = builder.state().head;
+            builder.reset_log(head - random.below(40.min(head + 1)));
+        }
+    }
+
+    /// The store does not look at how something is undone.
+    fn undo(&self, builder: &mut Builder, random: &mut Random) {
+        let length = if random.chance(10) { self.undo_bytes } else { self.undo_bytes.min(200) };
+        let payload = vec![random.next() as u8; random.below(length + 1) as usize];
+        let write = Mutation::Write { offset: 0, length: payload.len() as u32, seals: None };
+        let mutations = match random.below(3) {
+            0 => vec![Mutation::CloneFrom { source: self.kept_name(random) }],
+            1 => vec![Mutation::Truncate { size_bytes: random.below(1 << 20) }, write],
+            _ => Vec::new(),
+        };
+        builder.undo(mutations, payload.into());
+    }
+
+    fn kept_name(&self, random: &mut Random) -> ObjectName {
+        ObjectName::new(&format!("{KEPT_OBJECT_PREFIX}{}", random.below(4))).unwrap()
+    }
+
+    /// Of something kept, or of any object but this one.
+    fn other_name(&self, name: &ObjectName, random: &mut Random) -> ObjectName {
+        let other = if random.chance(20) { self.name(random) } else { self.kept_name(random) };
+        if other == *name { self.kept_name(random) } else { other }
     }
 
     fn name(&self, random: &mut Random) -> ObjectName {

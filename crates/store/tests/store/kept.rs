@@ -1,0 +1,267 @@
+//! Copies of objects as they were, and what the log says of how writes are undone: each rule with the
+//! smallest history that needs it.
+
+use atoll_base::limits::CONTROL_BYTES_MAX;
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::{BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, Touched, Transaction, Undo, Version};
+use atoll_store::{CheckOptions, ObjectKey, Store, StoreError, check};
+use bytes::Bytes;
+
+use crate::model::{Builder, pg_id};
+use crate::small::Small;
+use crate::verify::{look, look_and_submit, run, verify_group, verify_log};
+
+fn name(text: &str) -> ObjectName {
+    ObjectName::new(text).unwrap()
+}
+
+/// All that the store shows is what the model has, and what is on the device is sound.
+fn verify(small: &mut Small) {
+    verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
+    let report = check(&mut small.disk, CheckOptions { data: true }, &mut |_, _, _| {}).unwrap();
+    assert_eq!(report.problems, []);
+}
+
+#[test]
+fn small_writes_leave_what_was_kept_alone() {
+    let mut small = Small::new();
+    let kept = name("@kept/1");
+    small.submit("object", |builder| builder.write(0, 4, 0, 1, true));
+    small.checkpoint();
+    small.submit("object", |builder| {
+        builder.keep_as(&kept);
+        builder.write(1, 1, 0, 101, true);
+    });
+    verify(&mut small);
+    // The first one is in place of what the object has for itself, the second one of what it shares.
+    for block in [1, 2] {
+        small.submit("object", |builder| builder.write(block, 1, 0, 200 + block as u64 * 2 + 1, true));
+        verify(&mut small);
+        small.settle();
+        small.reopen();
+        verify(&mut small);
+        small.checkpoint();
+        verify(&mut small);
+    }
+    assert!(small.state.objects[&kept].blocks != small.state.objects[&name("object")].blocks);
+}
+
+#[test]
+fn what_is_kept_of_nothing_is_nothing() {
+    let mut small = Small::new();
+    let kept = name("@kept/1");
+    small.submit("object", |builder| {
+        builder.keep_as(&kept);
+        builder.write(0, 1, 0, 1, true);
+    });
+    verify(&mut small);
+    // Now there is an older copy of that name, of something else.
+    small.submit("object", |builder| builder.keep_as(&kept));
+    assert!(small.state.objects.contains_key(&kept));
+    small.submit("another", |builder| {
+        builder.keep_as(&kept);
+        builder.write(0, 1, 0, 3, true);
+    });
+    assert!(!small.state.objects.contains_key(&kept));
+    verify(&mut small);
+    small.settle();
+    small.reopen();
+    verify(&mut small);
+}
+
+#[test]
+fn removing_what_is_not_there_changes_nothing() {
+    let mut small = Small::new();
+    small.submit("object", |builder| builder.write(0, 3, 0, 1, true));
+    small.submit(PG_META_OBJECT, |builder| builder.remove_other(&name("@kept/1")));
+    verify(&mut small);
+    assert_eq!(small.store.usage().object_count, 1);
+    small.settle();
+    small.reopen();
+    verify(&mut small);
+}
+
+#[test]
+fn copies_that_are_removed_leave_no_blocks_behind() {
+    let mut small = Small::new();
+    small.submit("object", |builder| builder.write(0, 20, 0, 1, true));
+    small.checkpoint();
+    let blocks_of_data = |small: &Small| {
+        let usage = small.store.usage();
+        usage.used_bytes / BLOCK_BYTES as u64 - u64::from(usage.metadata_page_count)
+    };
+    let before = blocks_of_data(&small);
+    for turn in 0..5 {
+        small.submit("object", |builder| {
+            builder.keep_as(&name(&format!("@kept/{turn}")));
+            builder.truncate(10);
+            builder.write(0, 20, 0, 101 + turn * 100, true);
+        });
+    }
+    small.settle();
+    assert_eq!(blocks_of_data(&small), before + 5 * 20);
+    small.submit(PG_META_OBJECT, |builder| {
+        (0..5).for_each(|turn| builder.remove_other(&name(&format!("@kept/{turn}"))));
+        builder.reset_log(3);
+    });
+    small.checkpoint();
+    verify(&mut small);
+    assert_eq!(blocks_of_data(&small), before);
+}
+
+/// The object would be gone, or would free the blocks that the same transaction writes in place.
+#[test]
+fn an_object_is_not_another_one_than_itself() {
+    let mut small = Small::new();
+    small.submit("object", |builder| builder.write(0, 1, 0, 1, true));
+    let object = name("object");
+    let write = Mutation::Write { offset: 0, length: BLOCK_BYTES as u32, seals: None };
+    for of_itself in [Mutation::KeepAs { copy: object.clone() }, Mutation::RemoveOther { object: object.clone() }]
+    {
+        let transaction = Transaction {
+            pg: pg_id(0),
+            object: object.clone(),
+            mutations: vec![of_itself, write.clone()],
+            payload: vec![7; BLOCK_BYTES].into(),
+            payload_sealed: true,
+            log: Vec::new(),
+        };
+        assert!(matches!(small.store.submit(&transaction), Err(StoreError::Invalid { .. })));
+    }
+    verify(&mut small);
+}
+
+/// The first sealed write of an object is undone, and a later one leaves the rest of the object as it
+/// is: seals of the first one must not show.
+#[test]
+fn seals_of_another_shape_are_gone() {
+    let mut small = Small::new();
+    small.submit("object", |builder| {
+        builder.shard_of(40, 100_000, false);
+        builder.write(0, 40, 0, 1, false);
+    });
+    small.submit("object", |builder| builder.write(3, 30, 0, 101, true));
+    small.submit("object", |builder| builder.shard_of(40, 100_000, false));
+    verify(&mut small);
+    small.checkpoint();
+    verify(&mut small);
+    small.submit("object", |builder| builder.write(9, 1, 0, 201, true));
+    verify(&mut small);
+    small.settle();
+    small.reopen();
+}
+
+#[test]
+fn long_undos_fit_the_log_and_its_segments() {
+    for undo_bytes in [0, 1, 64 << 10, CONTROL_BYTES_MAX - BLOCK_BYTES] {
+        let mut small = Small::new();
+        // More than a segment of the log, unless they are very long.
+        for sequence in 1..=if undo_bytes < 1 << 20 { 40 } else { 4 } {
+            small.submit("object", |builder| {
+                builder.write(0, 16, 0, 2 * sequence + 1, true);
+                if sequence % 3 > 0 {
+                    let payload = Bytes::from(vec![sequence as u8; undo_bytes]);
+                    builder.undo(vec![Mutation::Truncate { size_bytes: sequence }], payload);
+                }
+            });
+            if sequence == 3 {
+                small.settle();
+                small.reopen();
+            }
+        }
+        small.settle();
+        verify(&mut small);
+        small.reopen();
+        small.checkpoint();
+        verify(&mut small);
+        small.reopen();
+    }
+}
+
+#[test]
+fn forgetting_is_not_remembered_but_nothing_else_is_forgotten() {
+    let mut small = Small::new();
+    let undo = |builder: &mut Builder| builder.undo(vec![Mutation::Remove], Bytes::from_static(b"data"));
+    let forget = |small: &mut Small, sequence| {
+        small.store.forget_undo(pg_id(0), Version { epoch: Epoch(1), sequence });
+        small.state.undo_forgotten = sequence;
+        verify_log(&small.store, 0, &small.state);
+    };
+    for sequence in 1..=50 {
+        small.submit("object", |builder| {
+            builder.create();
+            undo(builder);
+        });
+        if sequence % 7 == 0 {
+            forget(&mut small, sequence - 3);
+        }
+        if sequence % 20 == 0 {
+            small.checkpoint();
+        }
+    }
+    let with_undo = |small: &Small| small.store.log(pg_id(0)).filter(|entry| entry.undo.is_some()).count();
+    assert_eq!(with_undo(&small), 4);
+    small.settle();
+    small.reopen();
+    assert!(with_undo(&small) > 4, "segments are written once");
+    forget(&mut small, 46);
+    assert_eq!(with_undo(&small), 4);
+}
+
+/// A group whose log says how to undo it is split: both have the history, and so what undoes it.
+#[test]
+fn what_is_split_off_knows_how_to_undo_its_history() {
+    let mut small = Small::new();
+    for sequence in 1..=40 {
+        small.submit(&format!("object{sequence}"), |builder| {
+            builder.write(0, 1, 0, sequence * 2 + 1, true);
+            builder.undo(vec![Mutation::Remove], vec![sequence as u8; 5000].into());
+        });
+    }
+    let split = Mutation::Split { pg_num_before: 1, pg_num: 2, is_whole: true };
+    let undo = Undo {
+        mutations: vec![Mutation::Split { pg_num_before: 1, pg_num: 1, is_whole: false }],
+        payload: Bytes::new(),
+    };
+    let version = Version { epoch: Epoch(1), sequence: 41 };
+    let (own, mutations) = (name(PG_META_OBJECT), vec![split]);
+    let touched = Touched::by(&mutations);
+    let entry = LogEntry { version, request: None, object: own.clone(), touched, undo: Some(undo.clone()) };
+    let log = vec![entry];
+    let payload = Bytes::new();
+    let transaction = Transaction { pg: pg_id(0), object: own, mutations, payload, payload_sealed: true, log };
+    let whole: Vec<LogEntry> = small.store.log(pg_id(0)).cloned().chain(transaction.log.clone()).collect();
+    look_and_submit(&mut small.store, &mut small.disk, &transaction);
+    let has_all = |store: &Store, pg: PgId| store.log(pg).eq(&whole);
+    assert!(has_all(&small.store, pg_id(0)) && has_all(&small.store, pg_id(1)));
+    // What one of them forgets the other one keeps.
+    small.store.forget_undo(pg_id(1), version);
+    assert!(has_all(&small.store, pg_id(0)) && !has_all(&small.store, pg_id(1)));
+    (0..8).for_each(|_| {
+        small.store.flush();
+        run(&mut small.store, &mut small.disk);
+    });
+    for incarnation in 2..5 {
+        let mut store = Store::open(&mut small.disk, incarnation).unwrap();
+        assert!(has_all(&store, pg_id(0)));
+        let others: Vec<_> = store.log(pg_id(1)).map(|entry| entry.version.sequence).collect();
+        assert_eq!(others, (1..=41).collect::<Vec<_>>());
+        // An object that went to the other group can be removed there by what the first one's log says.
+        let other = name("object7");
+        let group = (0..2).find(|index| pg_id(*index).holds(&other, 2)).unwrap();
+        let key = ObjectKey { pg: pg_id(group), name: other };
+        assert!(look(&mut store, &mut small.disk, |store| store.object(&key)).unwrap().is_some());
+    }
+    let mut store = Store::open(&mut small.disk, 9).unwrap();
+    let back = Transaction { mutations: undo.mutations, log: Vec::new(), ..transaction };
+    look_and_submit(&mut store, &mut small.disk, &back);
+    let head = Version { epoch: Epoch(1), sequence: 40 };
+    let last = Transaction { mutations: vec![Mutation::ResetLog { head }], ..back };
+    look_and_submit(&mut store, &mut small.disk, &last);
+    store.close(&mut small.disk).unwrap();
+    let mut store = Store::open(&mut small.disk, 10).unwrap();
+    assert!(store.log(pg_id(0)).eq(&whole[..40]));
+    assert_eq!((store.head(pg_id(1)), store.log(pg_id(1)).count()), (Version::default(), 0));
+    let names = look(&mut store, &mut small.disk, |store| store.names_after(pg_id(0), None, 100)).unwrap();
+    assert_eq!(names.iter().filter(|name| name.as_str() != PG_META_OBJECT).count(), 40);
+}
