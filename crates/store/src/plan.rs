@@ -116,6 +116,9 @@ pub(crate) fn validate(
     let mut size_bytes = info.map_or(0, |info| info.size_bytes);
     let mut seal_shape = info.and_then(ObjectInfo::seal_shape);
     let (mut written_bytes, mut block_count) = (0, 0);
+    // Taking back a history again may find less of an object than was there to be truncated the first
+    // time.
+    let is_for_clients = mutations.iter().all(Mutation::is_for_clients);
     for mutation in mutations {
         match mutation {
             Mutation::Write { offset, length, seals } => {
@@ -138,12 +141,13 @@ pub(crate) fn validate(
             }
             Mutation::Truncate { size_bytes: new_bytes } => {
                 let unit = seal_shape.map_or(BLOCK, |(unit, _)| u64::from(unit));
-                if *new_bytes > size_bytes || !new_bytes.is_multiple_of(unit) && *new_bytes != size_bytes {
+                let new_bytes = if is_for_clients { *new_bytes } else { size_bytes.min(*new_bytes) };
+                if new_bytes > size_bytes || !new_bytes.is_multiple_of(unit) && new_bytes != size_bytes {
                     return Err(invalid(format!(
                         "truncating {size_bytes} bytes to {new_bytes}: it must be less and a multiple of {unit}"
                     )));
                 }
-                size_bytes = *new_bytes;
+                size_bytes = new_bytes;
             }
             Mutation::CloneFrom { .. }
                 if mutations.iter().filter(|mutation| !is_of_other(mutation)).count() > 1 =>
@@ -433,9 +437,10 @@ fn change(
             }
             Mutation::Zero { offset, length } => zero(&mut changes, object, &info, *offset, *length)?,
             Mutation::Truncate { size_bytes } => {
+                let size_bytes = info.size_bytes.min(*size_bytes);
                 let end = size_bytes.next_multiple_of(BLOCK).min(OBJECT_BYTES_MAX);
                 zero(&mut changes, object, &info, end, OBJECT_BYTES_MAX - end)?;
-                changes.set_info(object, &ObjectInfo { size_bytes: *size_bytes, ..info })?;
+                changes.set_info(object, &ObjectInfo { size_bytes, ..info })?;
             }
             Mutation::Create | Mutation::ResetLog { .. } => {}
             Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes } => {

@@ -131,6 +131,46 @@ fn an_object_is_not_another_one_than_itself() {
     verify(&mut small);
 }
 
+/// Power is lost while a history is taken back: what undoes its newest writes is done again, on what
+/// the undoing of older ones has left.
+#[test]
+fn undoing_again_may_find_less_than_there_was() {
+    let mut small = Small::new();
+    let block = BLOCK_BYTES as u64;
+    let undo = |small: &mut Small, object: &str, mutations: Vec<Mutation>| {
+        let (object, payload, log) = (name(object), Bytes::new(), Vec::new());
+        let transaction = Transaction { pg: pg_id(0), object, mutations, payload, payload_sealed: true, log };
+        small.store.submit(&transaction)
+    };
+    small.submit("object", |builder| builder.write(0, 2, 0, 1, false));
+    let truncate = Mutation::Truncate { size_bytes: 3 * block };
+    let (object_bytes, shard_bytes) = (30_000, 5 * block);
+    let shard_of = Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes: 0, seal_bytes: 0 };
+    for object in ["object", "nothing"] {
+        let refusal = undo(&mut small, object, vec![truncate.clone()]);
+        assert!(matches!(refusal, Err(StoreError::Invalid { .. })), "clients must know what there is");
+        undo(&mut small, object, vec![truncate.clone(), shard_of.clone()]).unwrap();
+    }
+    let version = Version { epoch: Epoch(1), sequence: 1 };
+    undo(
+        &mut small,
+        "object",
+        vec![Mutation::Truncate { size_bytes: 9 * block }, Mutation::SetVersion { version }],
+    )
+    .unwrap();
+    // The same as if nothing had been cut.
+    let mut builder = Builder::new(0, &name("object"), &small.state);
+    builder.shard_of(5, 30_000, false);
+    let mut state = builder.state().clone();
+    let mut builder = Builder::new(0, &name("nothing"), &state);
+    builder.shard_of(5, 30_000, false);
+    state = builder.state().clone();
+    small.state = state;
+    verify(&mut small);
+    small.checkpoint();
+    small.reopen();
+}
+
 /// The first sealed write of an object is undone, and a later one leaves the rest of the object as it
 /// is: seals of the first one must not show.
 #[test]

@@ -15,6 +15,7 @@ mod little_memory;
 mod model;
 mod random;
 mod regressions;
+mod rollback;
 mod scrub;
 mod simulated_disk;
 mod small;
