@@ -230,7 +230,10 @@ impl Member {
                 mutations.push(Mutation::KeepAs { copy: kept.clone() });
                 Undo { mutations: vec![Mutation::CloneFrom { source: kept }], payload: Bytes::new() }
             }
-            Some(old) => undo_of_overwrite(old, first, count, self.shard_of_old(old)),
+            Some(old) => {
+                let is_same = first + count <= old_blocks && old.seals.is_some() == is_sealed;
+                undo_of_overwrite(old, first, count, (!is_same).then(|| self.shard_of_old(old)))
+            }
         };
         let mut payload = Bytes::new();
         if is_removal {
@@ -240,8 +243,7 @@ impl Member {
             if is_cut && blocks < old_blocks {
                 mutations.push(Mutation::Truncate { size_bytes: blocks * BLOCK });
             }
-            let whole_bytes = self.random.below(blocks * BLOCK * 2);
-            mutations.push(self.shard_of(blocks, whole_bytes, is_sealed));
+            mutations.push(self.shard_of(blocks, 2 * blocks * BLOCK - 1, is_sealed));
             let fill = self.random.next() as u8;
             let bytes = vec![fill; count as usize * usize::from(SEAL_BYTES)].into();
             let seals = is_sealed.then(|| Seals { unit_bytes: BLOCK as u32, seal_bytes: SEAL_BYTES, bytes });
@@ -353,10 +355,13 @@ impl Member {
 }
 
 /// As a shard undoes what changes little of it.
-fn undo_of_overwrite(old: &Content, first: u64, count: u64, shard_of: Mutation) -> Undo {
+fn undo_of_overwrite(old: &Content, first: u64, count: u64, shard_of: Option<Mutation>) -> Undo {
     let old_blocks = old.size_bytes / BLOCK;
     let end = (first + count).min(old_blocks);
-    let mut mutations = vec![Mutation::Truncate { size_bytes: old.size_bytes }, shard_of];
+    let mut mutations = Vec::new();
+    if let Some(shard_of) = shard_of {
+        mutations.extend([Mutation::Truncate { size_bytes: old.size_bytes }, shard_of]);
+    }
     let mut payload = Bytes::new();
     if first < end {
         payload = old.data.slice((first * BLOCK) as usize..(end * BLOCK) as usize);
