@@ -90,12 +90,22 @@ pub struct Builder {
     mutations: Vec<Mutation>,
     payload: Vec<u8>,
     undo: Option<Undo>,
+    /// The object that the log entry names.
+    logged: ObjectName,
 }
 
 impl Builder {
     pub fn new(pg: usize, object: &ObjectName, state: &ModelPg) -> Self {
-        let object = object.clone();
-        Builder { pg, object, state: state.clone(), mutations: Vec::new(), payload: Vec::new(), undo: None }
+        let (object, logged) = (object.clone(), object.clone());
+        Builder {
+            logged,
+            pg,
+            object,
+            state: state.clone(),
+            mutations: Vec::new(),
+            payload: Vec::new(),
+            undo: None,
+        }
     }
 
     /// The state after the mutations so far.
@@ -219,12 +229,14 @@ impl Builder {
     }
 
     /// Forgets entries newer than `head`. The transaction's own entry follows nevertheless as if they
-    /// were there: states are found by their number.
+    /// were there: states are found by their number. It names another object, as the entries that bring a
+    /// lagging member level do; those need not follow.
     pub fn reset_log(&mut self, head: u64) {
         self.change();
         while self.state.log.back().is_some_and(|entry| entry.sequence > head) {
             self.state.log.pop_back();
         }
+        self.logged = ObjectName::new("elsewhere").expect("the name is short");
         self.mutations.push(Mutation::ResetLog { head: Version { epoch: Epoch(1), sequence: head } });
     }
 
@@ -258,17 +270,17 @@ impl Builder {
     pub fn finish(mut self) -> (Transaction, ModelPg) {
         self.state.head += 1;
         let sequence = self.state.head;
-        let entry = ModelEntry { sequence, object: self.object.clone(), undo: self.undo.clone() };
+        let entry = ModelEntry { sequence, object: self.logged.clone(), undo: self.undo.clone() };
         self.state.log.push_back(entry);
         if self.state.log.len() > PG_LOG_ENTRIES {
             self.state.log.pop_front();
         }
-        if let Some(object) = self.state.objects.get_mut(&self.object) {
+        if let Some(object) = self.state.objects.get_mut(&self.logged).filter(|_| self.logged == self.object) {
             Arc::make_mut(object).version = sequence;
         }
         let version = Version { epoch: Epoch(1), sequence };
         let touched = Touched::by(&self.mutations);
-        let log = vec![LogEntry { version, request: None, object: self.object.clone(), touched, undo: self.undo }];
+        let log = vec![LogEntry { version, request: None, object: self.logged, touched, undo: self.undo }];
         let transaction = Transaction {
             pg: pg_id(self.pg),
             object: self.object,
