@@ -139,12 +139,11 @@ impl Update {
         if self.keeps_clone() {
             return Undo { mutations: vec![Mutation::CloneFrom { source: kept.clone() }], payload: Bytes::new() };
         }
-        let mut mutations = Vec::new();
-        if (was.object_bytes, was.seal_shape) != (self.object_bytes, self.seal_shape) {
-            let least = self.old_shard_bytes().min(self.shape.shard_bytes(self.object_bytes));
-            mutations.push(Mutation::Truncate { size_bytes: least });
-            mutations.push(shard_of(self.shape, was.object_bytes, was.seal_shape));
-        }
+        // Always, though the size may not change: what is taken back twice may meet another object of this
+        // name in between, which later writes made.
+        let least = self.old_shard_bytes().min(self.shape.shard_bytes(self.object_bytes));
+        let shard_of = shard_of(self.shape, was.object_bytes, was.seal_shape);
+        let mut mutations = vec![Mutation::Truncate { size_bytes: least }, shard_of];
         let mut payload = Bytes::new();
         let is_touched = self.columns.get(usize::from(shard)).is_none_or(Option::is_some);
         if let (true, Some(span), Some(part)) = (is_touched, self.old_span(), old.get(&shard)) {
