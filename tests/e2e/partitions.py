@@ -220,12 +220,12 @@ class Fio:
 
 
 class Load:
-    def __init__(self, test, world, seed):
+    def __init__(self, test, world, seed, *image_options):
         self.world = world
         h1, _, h3 = world.hosts
         within(h1.namespace, lambda: h1.s3().create_bucket(Bucket="load"))
         for image in ("registers", "fio"):
-            h1.create_image(image, "16M")
+            h1.create_image(image, "16M", *image_options)
         self.registers = Registers(world.hosts, "load", "registers", seed).start()
         self.fio = Fio(test, h3, "fio")
         noise, rng = os.urandom(2 * MIB), random.Random(seed)
@@ -311,6 +311,11 @@ def with_faults(test, world):
         rng = random.Random(f"{seed}/{number}") if number else None
         for fault in faults(world, rng):
             go_through(test, world, load, fault)
+    nothing_is_lost(test, world, load)
+
+
+def nothing_is_lost(test, world, load):
+    """Ends the load, and looks at all that it saw and wrote."""
     with test.step("the load ends, and no client hangs") as note:
         for uploader in load.uploaders:
             uploader.stopping = True
@@ -336,7 +341,7 @@ def with_faults(test, world):
         expect(not bad, f"{bad}")
         note(f"{sum(group['scrub']['objects'] for group in groups)} objects")
     with test.step("no process has panicked"):
-        panics = [line for host in world.hosts for line in host.log_text().splitlines() if "panicked" in line]
+        panics = [line for host in test.clusters for line in host.log_text().splitlines() if "panicked" in line]
         expect(not panics, "\n".join(panics[:5]))
 
 
