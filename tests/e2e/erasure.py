@@ -48,6 +48,8 @@ class World:
             token = self.json("cluster", "token", "create", *([] if server else ["--role", "osd"]))["token"]
             keys = ["--key-service", h1.data / "keys" / "kms.json"] if server else []
             host.start_up("--join", token, *self.etcd.client(host.name), "--osds", "1", "--osd-size", "4G", *keys)
+        # The first host makes the first pools, now that there are hosts enough.
+        wait_for("there are the first pools", lambda: {"images", "objects", "data"} <= self.pools().keys(), 60)
         self.cli("pool", "create", POOL, "--ec", f"{DATA}+{PARITY}", "--pg-num", GROUPS, "--failure-domain", "host")
         self.becomes_clean()
 
