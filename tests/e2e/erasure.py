@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 """Erasure-coded pools, 4+2 on six hosts and an etcd in network namespaces: two hosts killed and their devices wiped
-under checked load, reads and writes with two others away, groups that split, and bytes flipped on a device."""
+under checked load, reads and writes with two others away, groups that split, and bytes flipped on a device.
+
+    ATOLL_E2E_ROUNDS=N   times that two hosts are wiped; from the second time on, at random and with random min_size
+    ATOLL_E2E_SEED=N     what is random (1)
+"""
 import contextlib, hashlib, json, os, random, signal, time
 
 from harness import MIB, expect, main, wait_for
@@ -141,8 +145,7 @@ def no_wrong_bytes(load):
     expect(not wrong, "\n".join(wrong[:5]))
 
 
-def wiped(test, world, load, still):
-    lost = world.all_hosts[3:5]
+def wiped(test, world, load, still, lost):
     with test.step(f"{lost[0].name} and {lost[1].name} killed -9, their devices wiped, and started anew: they are filled", fatal=True) as note:
         began = time.monotonic()
         for host in lost:
@@ -218,12 +221,15 @@ def two_away(test, world, load, still):
         no_wrong_bytes(load)
 
 
-def data_blocks(test, device, pool_ids, objects_max=80):
-    """Where on a device are data blocks of objects in these pools: lists of offsets, by (group, object)."""
+def data_blocks(test, device, pool_ids, first, objects_max=40):
+    """Where on a device are data blocks of objects in these pools, of those with a certain beginning of their names and of
+    some others: lists of offsets, by (group, object)."""
     held = [record for record in dump(test, device)
-            if record["record"] == "object" and record["blocks"] and int(str(record["pg"]).split(".")[0]) in pool_ids]
+            if record["record"] == "object" and record["blocks"] and int(record["pg"].split(".")[0]) in pool_ids]
+    random.Random(6).shuffle(held)
+    held.sort(key=lambda record: not record["object"].startswith(first))
     found = {}
-    for of in random.Random(6).sample(held, min(objects_max, len(held))):
+    for of in held[:objects_max]:
         offsets = [(extent["device_block"] + index) * 4096 for record in dump(test, device, "--pg", of["pg"], "--object", of["object"])
                    for extent in record.get("extents", ()) for index in range(len(extent["crcs"]))]
         if offsets:
@@ -242,7 +248,9 @@ def damage(test, world, still):
         damaged.down()
         device, rng = world.device(damaged), random.Random(7)
         pools = {pool["id"] for pool in world.pools().values() if pool["redundancy"]["kind"] == "erasure"}
-        blocks = data_blocks(test, device, pools)
+        image = f"img.{world.json('image', 'info', 'still')['id']}."
+        blocks = data_blocks(test, device, pools, image)
+        expect(any(name.startswith(image) for _, name in blocks), f"nothing of {image} is there")
         expect(len(blocks) > 20, f"only {len(blocks)} shards with data were found")
         with open(device, "r+b") as file:
             for offsets in blocks.values():
@@ -256,7 +264,10 @@ def damage(test, world, still):
         note(f"{len(blocks)} shards")
     with test.step("everything is read as it was written") as note:
         wait_for("the host is healthy", damaged.healthy, 30)
-        note(still.read_back(damaged))
+        said = still.read_back(damaged)
+        rebuilt = [line for host in world.all_hosts for line in host.log_text().splitlines() if "; using the others" in line]
+        expect(rebuilt, "no shard that was read was a damaged one")
+        note(f"{said}, {len(rebuilt)} shards computed from others")
     with test.step("a deep scrub repairs what nobody has read, and the next one finds nothing") as note:
         first, second = scrubbed(world), scrubbed(world)
         note(f"{first['errors']} errors, {first['repaired']} repaired; then {second['errors']}")
@@ -299,7 +310,13 @@ def on_six_hosts(test, world):
         load = Load(test, world, seed, "--pool", POOL)
         wait_for("all clients are answered", lambda: all(len(client.outcomes) > 20 for client in load.registers.clients) and load.acked() > 20)
         note(f"seed {seed}")
-    wiped(test, world, load, still)
+    wiped(test, world, load, still, world.all_hosts[3:5])
+    for number in range(1, int(os.environ.get("ATOLL_E2E_ROUNDS", test.scale))):
+        rng = random.Random(f"{seed}/{number}")
+        world.cli("pool", "set", POOL, "min_size", rng.choice((DATA, DATA + 1)))
+        # fio is on the third host and does not connect twice.
+        wiped(test, world, load, still, rng.sample([host for host in world.all_hosts if host is not world.hosts[2]], 2))
+    world.cli("pool", "set", POOL, "min_size", DATA + 1)
     split(test, world, load, still)
     two_away(test, world, load, still)
     nothing_is_lost(test, world, load)
