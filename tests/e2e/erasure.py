@@ -5,7 +5,7 @@ under checked load, reads and writes with two others away, groups that split, an
     ATOLL_E2E_ROUNDS=N   times that two hosts are wiped; from the second time on, at random and with random min_size
     ATOLL_E2E_SEED=N     what is random (1)
 """
-import contextlib, hashlib, json, os, random, signal, time
+import contextlib, hashlib, json, os, random, signal, threading, time
 
 from harness import MIB, expect, main, wait_for
 from hostile import dump
@@ -153,8 +153,12 @@ def wiped(test, world, load, still, lost):
             world.device(host).unlink()
         time.sleep(2)
         started = time.monotonic()
-        for host in lost:
-            host.start_up()
+        # A host with servers waits until they serve, for which it takes the other one.
+        starts = [threading.Thread(target=host.start_up) for host in lost]
+        for start in starts:
+            start.start()
+        for start, host in zip(starts, lost):
+            start.join()
             expect(world.device(host).exists(), "there is no new device")
         world.becomes_clean()
         filled = time.monotonic() - started
