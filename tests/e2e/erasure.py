@@ -47,6 +47,9 @@ class World:
         h1 = self.hosts[0]
         h1.start_up("--etcd", self.etcd.url, "--etcd-ca", self.etcd.directory / "ca.pem", *self.etcd.client("h1"),
                     "--failure-domain", "host", "--ec", f"{DATA}+{PARITY}", "--osds", "1", "--osd-size", "4G")
+        create = ["pool", "create", POOL, "--ec", f"{DATA}+{PARITY}", "--pg-num", GROUPS, "--failure-domain", "host"]
+        early = self.cli(*create, ok=(1,))
+        expect("'images' is made first" in early.stderr, early.stderr)
         for host in self.all_hosts[1:]:
             server = host in self.hosts
             token = self.json("cluster", "token", "create", *([] if server else ["--role", "osd"]))["token"]
@@ -54,7 +57,7 @@ class World:
             host.start_up("--join", token, *self.etcd.client(host.name), "--osds", "1", "--osd-size", "4G", *keys)
         # The first host makes the first pools, now that there are hosts enough.
         wait_for("there are the first pools", lambda: {"images", "objects", "data"} <= self.pools().keys(), 60)
-        self.cli("pool", "create", POOL, "--ec", f"{DATA}+{PARITY}", "--pg-num", GROUPS, "--failure-domain", "host")
+        self.cli(*create)
         self.becomes_clean()
 
     def pools(self):
