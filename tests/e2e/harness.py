@@ -359,8 +359,8 @@ class Cluster:
     def json(self, *arguments, timeout=60):
         return json.loads(self.cli(*arguments, "--json", timeout=timeout).stdout)
 
-    def create_image(self, name, size):
-        self.cli("image", "create", name, "--size", size)
+    def create_image(self, name, size, *more):
+        self.cli("image", "create", name, "--size", size, *more)
 
     def credentials(self):
         if not self._credentials:

@@ -116,7 +116,7 @@ class Host(Cluster):
 class Etcd:
     """A real etcd that wants client certificates."""
 
-    def __init__(self, test, namespace):
+    def __init__(self, test, namespace, hosts=("h1", "h2", "h3")):
         self.test, self.namespace, self.process = test, namespace, None
         self.directory = test.directory / "etcd"
         self.directory.mkdir()
@@ -125,7 +125,7 @@ class Etcd:
             self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
                          "-subj", f"/CN={authority}", "-keyout", f"{authority}.key", "-out", f"{authority}.pem")
         (self.directory / "san").write_text(f"subjectAltName=IP:{ETCD_IP},IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
-        for name in ("server", "h1", "h2", "h3"):
+        for name in ("server", *hosts):
             self.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
                          "-keyout", f"{name}.key", "-out", f"{name}.csr")
             self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",

@@ -8,6 +8,7 @@ fault the cluster must become clean by itself. Prints how long the clients stood
                          random hosts and for random times. Without it, once, and without those of LONG_ONLY
     ATOLL_E2E_SEED=N     what is random (1)
     ATOLL_E2E_FAULTS=A,B only faults with one of these words in their names
+    ATOLL_E2E_EC=2+1     images and data of S3 are in erasure-coded pools, which serve with one host away
 """
 import contextlib, json, os, random, signal, threading, time
 
@@ -24,6 +25,8 @@ SERVED_SECONDS_MAX = 15
 STALL_SECONDS_MAX = 15
 # Faults that are much like others, and are left out of the run that `make test` makes.
 LONG_ONLY = ("cannot hear the other", "apart;", "cut off from all", "paused, short", "all processes of h1 paused", "packets lost")
+EC = os.environ.get("ATOLL_E2E_EC")
+EC_POOL = "coded"
 # Clients are watched for this long after a cluster is clean again.
 CALM_SECONDS = 1
 
@@ -49,12 +52,17 @@ class World:
         h1, h2, h3 = self.hosts
         self.etcd.start()
         h1.start_up("--etcd", self.etcd.url, "--etcd-ca", self.etcd.directory / "ca.pem", *self.etcd.client("h1"),
-                    "--failure-domain", "host", "--osds", "1", "--osd-size", "4G")
+                    "--failure-domain", "host", "--osds", "1", "--osd-size", "4G", *(["--ec", EC] if EC else []))
         for host, osds in ((h2, 2), (h3, 1)):
             token = json.loads(h1.cli("cluster", "token", "create", "--json").stdout)["token"]
             host.start_up("--join", token, *self.etcd.client(host.name), "--osds", osds, "--osd-size", "4G",
                           "--key-service", h1.data / "keys" / "kms.json")
         self.becomes_clean()
+        if EC:
+            h1.cli("pool", "create", EC_POOL, "--ec", EC, "--pg-num", "32", "--failure-domain", "host")
+            for pool in (EC_POOL, "data"):
+                h1.cli("pool", "set", pool, "min_size", EC.split("+")[0])
+            self.becomes_clean()
 
     def becomes_clean(self, seconds=CLEAN_SECONDS_MAX):
         """Waits until all is well, twice."""
@@ -220,12 +228,12 @@ class Fio:
 
 
 class Load:
-    def __init__(self, test, world, seed):
+    def __init__(self, test, world, seed, *image_options):
         self.world = world
         h1, _, h3 = world.hosts
         within(h1.namespace, lambda: h1.s3().create_bucket(Bucket="load"))
         for image in ("registers", "fio"):
-            h1.create_image(image, "16M")
+            h1.create_image(image, "16M", *image_options)
         self.registers = Registers(world.hosts, "load", "registers", seed).start()
         self.fio = Fio(test, h3, "fio")
         noise, rng = os.urandom(2 * MIB), random.Random(seed)
@@ -304,13 +312,18 @@ def with_faults(test, world):
     with test.step("three hosts and an etcd with TLS", fatal=True):
         world.start()
     with test.step("clients on all hosts", fatal=True) as note:
-        load = Load(test, world, seed)
+        load = Load(test, world, seed, *(["--pool", EC_POOL] if EC else []))
         wait_for("all clients are answered", lambda: all(len(client.outcomes) > 20 for client in load.registers.clients) and load.acked() > 20)
         note(f"seed {seed}")
     for number in range(max(1, rounds)):
         rng = random.Random(f"{seed}/{number}") if number else None
         for fault in faults(world, rng):
             go_through(test, world, load, fault)
+    nothing_is_lost(test, world, load)
+
+
+def nothing_is_lost(test, world, load):
+    """Ends the load, and looks at all that it saw and wrote."""
     with test.step("the load ends, and no client hangs") as note:
         for uploader in load.uploaders:
             uploader.stopping = True
@@ -336,7 +349,7 @@ def with_faults(test, world):
         expect(not bad, f"{bad}")
         note(f"{sum(group['scrub']['objects'] for group in groups)} objects")
     with test.step("no process has panicked"):
-        panics = [line for host in world.hosts for line in host.log_text().splitlines() if "panicked" in line]
+        panics = [line for host in test.clusters for line in host.log_text().splitlines() if "panicked" in line]
         expect(not panics, "\n".join(panics[:5]))
 
 

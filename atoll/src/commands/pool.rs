@@ -105,6 +105,7 @@ fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
         device_class: arguments.device_class.clone(),
     };
     let (pool, made) = connected(&arguments.output, async |state| {
+        refuse_before_first_pools(&state).await?;
         let pool = pools::create(&state, &new).await?;
         let made = wait_for_groups(&state, &pool).await?;
         Ok((pool, made))
@@ -115,6 +116,18 @@ fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
             "atoll: {made} of {} placement groups were made so far; the coordinator makes the others when there are \
              OSDs for them ('atoll health' says what is missing)",
             pool.pg_num
+        );
+    }
+    Ok(())
+}
+
+/// The first pools have numbers of their own, which another one would take.
+async fn refuse_before_first_pools(state: &ClusterClient) -> anyhow::Result<()> {
+    let there = state.list::<PoolRecord>(keys::POOLS).await?.entries;
+    let is_there = |name: &str| there.iter().any(|(_, pool, _)| pool.name == name);
+    if let Some(missing) = [POOL_IMAGES, POOL_OBJECTS].into_iter().find(|name| !is_there(name)) {
+        bail!(
+            "the pool '{missing}' is made first, as soon as OSDs of enough hosts have joined ('atoll up' says what it waits for)"
         );
     }
     Ok(())

@@ -151,7 +151,10 @@ impl Pg {
         let all_usable = self.record.members.iter().all(|member| self.is_usable(*member));
         match self.state {
             PgState::Active if all_usable => return self.improve(view),
-            PgState::Recovering if all_usable && !self.has_more_electors() => return self.improve(view),
+            // Once the pool's min_size is less, there are enough.
+            PgState::Recovering if all_usable && !self.has_more_electors() && !self.may_serve() => {
+                return self.improve(view);
+            }
             PgState::Recovering => self.restart_peering(),
             PgState::Active | PgState::Peering if !all_usable => self.restart_peering(),
             PgState::Member => self.state = PgState::Inactive,

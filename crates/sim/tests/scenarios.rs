@@ -306,6 +306,21 @@ fn too_few_copies_serve_nothing_until_they_are_filled() {
 }
 
 #[test]
+fn a_lower_min_size_lets_those_serve_that_were_too_few() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.kill(1);
+    script.kill(2);
+    let op = script.start(0, write_block(0, 0, 2));
+    script.run_while("it does not wait", |world| world.state_of(0) != Some(PgState::Recovering));
+    assert_eq!(script.answer_of(op), None, "min_size is two");
+    script.policy.min_size = 1;
+    script.plan(&[0, 1, 2]);
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    script.finish();
+}
+
+#[test]
 fn a_primary_that_leads_again_unawares_disowns_what_was_in_flight() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
