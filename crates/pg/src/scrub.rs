@@ -219,8 +219,7 @@ impl Pg {
         let waiting: Vec<ObjectName> = waiting.map(|(object, _)| object.clone()).collect();
         let is_idle = scrub.rounds.is_empty() && scrub.listing.is_none();
         for object in waiting {
-            let is_written = self.in_flight.iter().any(|write| write.object == object);
-            if !is_written && !self.is_about_to_change(&object) {
+            if !self.in_flight.iter().any(|write| write.object == object) {
                 self.examine(object, view);
             }
         }

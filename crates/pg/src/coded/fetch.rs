@@ -60,6 +60,13 @@ pub(crate) struct Asked {
     span: Span,
 }
 
+impl Asked {
+    /// For which operation.
+    pub fn operation(&self) -> u64 {
+        self.operation
+    }
+}
+
 impl Fetch {
     pub fn new(whole: WholeObject, wanted: BTreeMap<u8, Span>) -> Self {
         Fetch {

@@ -236,29 +236,45 @@ impl Pg {
         Attempt::Done
     }
 
+    /// A shard of an object is put right: writes that have read what was there read it again.
+    pub(super) fn restart_writes(&mut self, object: &ObjectName) {
+        let Some(coded) = &mut self.coded else { return };
+        let of_object = |_: &u64, operation: &mut Operation| operation.is_write && operation.object == *object;
+        let restarted: BTreeMap<u64, Operation> = coded.operations.extract_if(.., of_object).collect();
+        coded.asked.retain(|_, asked| !restarted.contains_key(&asked.operation()));
+        coded.ready.retain(|id| !restarted.contains_key(id));
+        for operation in restarted.into_values() {
+            self.begin_anew(operation);
+        }
+    }
+
     /// Operations end with the configuration. What clients asked for begins anew under the next one.
     pub(crate) fn abandon_operations(&mut self) {
         let Some(coded) = &mut self.coded else { return };
         coded.asked.clear();
         coded.ready.clear();
-        for (_, operation) in std::mem::take(&mut coded.operations) {
-            let request = match operation.purpose {
-                Purpose::Read(ClientRead { client, sequence, offset, length }) => {
-                    let waiting = Waiting::Read(ReadRequest::Data { offset, length });
-                    WaitingRequest::new(client, sequence, operation.object, waiting)
-                }
-                Purpose::Write(write) => {
-                    let ClientWrite { client, id, write, .. } = *write;
-                    WaitingRequest::new(client, id.sequence, operation.object, Waiting::Write(id, write))
-                }
-                Purpose::Fill(fill) => {
-                    self.actions.push_back(Action::ReadToFill { begins: fill.order.begins, bytes: 0 });
-                    continue;
-                }
-                Purpose::Examine(_) => continue,
-            };
-            self.waiting.push_front(request);
+        for operation in std::mem::take(&mut coded.operations).into_values() {
+            self.begin_anew(operation);
         }
+    }
+
+    /// What a client asked for waits again; the rest is told that nothing comes of it.
+    fn begin_anew(&mut self, operation: Operation) {
+        let request = match operation.purpose {
+            Purpose::Read(ClientRead { client, sequence, offset, length }) => {
+                let waiting = Waiting::Read(ReadRequest::Data { offset, length });
+                WaitingRequest::new(client, sequence, operation.object, waiting)
+            }
+            Purpose::Write(write) => {
+                let ClientWrite { client, id, write, .. } = *write;
+                WaitingRequest::new(client, id.sequence, operation.object, Waiting::Write(id, write))
+            }
+            Purpose::Fill(fill) => {
+                return self.actions.push_back(Action::ReadToFill { begins: fill.order.begins, bytes: 0 });
+            }
+            Purpose::Examine(_) => return,
+        };
+        self.waiting.push_front(request);
     }
 
     /// A client has sent a request again that waits for what it replaces: the answer goes there.

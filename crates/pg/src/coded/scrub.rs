@@ -220,6 +220,7 @@ impl Pg {
         view: &impl ObjectView,
     ) {
         let Token(tag) = self.token();
+        self.restart_writes(&object);
         let transaction = Transaction {
             object: object.clone(),
             payload: payload.into(),
