@@ -66,7 +66,7 @@ def seeds(name, cluster):
              preface + frame(4, 0, 0, b"") + b"".join(frame(1, 4, 2 * i + 1, b"\x82") + frame(3, 0, 2 * i + 1, bytes(4)) for i in range(1000)),
              preface + frame(4, 0, 0, struct.pack(">HI", 4, 0xFFFFFFFF)) + frame(8, 0, 0, b"\x7f\xff\xff\xff") * 3]
     atoll = [noise.GREETING, noise.GREETING + b"\xff\xff" + bytes(600), noise.GREETING + b"\x00\x61" + os.urandom(97), noise.GREETING + b"\x00\x00" * 4,
-             b"ATOLL\0\0\x02" + bytes(200), noise.GREETING + b"\x02\x00" + os.urandom(512), noise.GREETING[:3]]
+             b"ATOLL\0\0\x01" + bytes(200), noise.GREETING + b"\x02\x00" + os.urandom(512), noise.GREETING[:3]]
     every = [b"\0", b"\n", bytes(100_000), b"\xff" * 70_000]
     if name.startswith("osd"):
         return every + atoll
@@ -335,7 +335,7 @@ def wrong_noise_keys(test, cluster):
             answer, closed = knock(port, noise.Initiator(public[name], client).first_message(), 1.5)
             expect(answer and not closed, f"{name} refuses the right key: {answer!r}")
             wrong_mode = noise.Initiator(public[name], client).first_message(b"\2")
-            wrong_prologue = noise.Initiator(public[name], client, prologue=b"ATOLL\0\0\x02").first_message()
+            wrong_prologue = noise.Initiator(public[name], client, prologue=b"ATOLL\0\0\x01").first_message()
             for what, first in (("an unknown key", noise.Initiator(public[name]).first_message()), ("a wrong responder key", noise.Initiator(os.urandom(32), client).first_message()),
                                 ("a key of zeros", noise.Initiator(public[name], bytes(32)).first_message()), ("another frame mode", wrong_mode), ("another prologue", wrong_prologue)):
                 answer, closed = knock(port, first + os.urandom(300), 10)
