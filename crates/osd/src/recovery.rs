@@ -106,6 +106,12 @@ impl RecoveryScheduler {
         }
     }
 
+    /// A group is gone, with objects that it has begun to read from members.
+    pub fn forget_group(&mut self, pg: PgId, reading: usize) {
+        self.note_group(pg, 0, false);
+        self.reading = self.reading.checked_sub(reading).expect("they were told to begin");
+    }
+
     /// What to do now, if anything. Whoever is told "next" and has nothing says so by
     /// [`RecoveryScheduler::declined`].
     pub fn next(&mut self, now_ms: u64) -> Option<RecoveryStep> {

@@ -35,7 +35,9 @@ impl RemovedPools {
 impl Osd {
     /// A pool was removed, now or while this OSD was away.
     pub(crate) fn pool_removed(&mut self, pool: PoolId) {
-        self.pgs.retain(|pg, _| pg.pool != pool);
+        for (pg, group) in self.pgs.extract_if(.., |pg, _| pg.pool == pool) {
+            self.recovery.forget_group(pg, group.reads_to_fill());
+        }
         self.dirty.retain(|pg| pg.pool != pool);
         self.backlog.retain(|pg, _| pg.pool != pool);
         self.loading_for_submit.retain(|pg| pg.pool != pool);

@@ -37,6 +37,18 @@ pub(crate) struct Fill {
 }
 
 impl Pg {
+    /// Objects begun by [`Pg::copy_next`] of which [`Action::ReadToFill`] has not told yet.
+    pub fn reads_to_fill(&self) -> usize {
+        let Some(coded) = &self.coded else { return 0 };
+        let fills = coded.operations.values().filter_map(|operation| match &operation.purpose {
+            Purpose::Fill(fill) => Some(fill.order.begins),
+            _ => None,
+        });
+        let loading = coded.fills_loading.values().map(|order| order.begins);
+        let told = self.actions.iter().map(|action| matches!(action, Action::ReadToFill { begins: true, .. }));
+        fills.chain(loading).chain(told).filter(|begins| *begins).count()
+    }
+
     /// Reads what gives a part of a shard; the answer comes as [`Pg::sync_ready`] from itself.
     pub(crate) fn read_shard_part(&mut self, order: FillOrder, view: &impl ObjectView) {
         let (token, object, from) = (order.token, order.object.clone(), order.from);
