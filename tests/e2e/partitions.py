@@ -23,8 +23,9 @@ CLEAN_SECONDS_MAX = 60
 SERVED_SECONDS_MAX = 15
 # An operation of a client that is not cut off may take this long.
 STALL_SECONDS_MAX = 15
-# Faults that are much like others, and are left out of the run that `make test` makes.
-LONG_ONLY = ("cannot hear the other", "apart;", "cut off from all", "paused, short", "all processes of h1 paused", "packets lost")
+# Faults that are much like others, or that other scenarios have (`osd_killed`, `erasure`): left out of the run
+# that `make test` makes.
+LONG_ONLY = ("cannot hear the other", "apart;", "cut off from all", "paused, short", "all processes of h1 paused", "packets lost", "killed -9 with all", "lost and replaced")
 EC = os.environ.get("ATOLL_E2E_EC")
 EC_POOL = "coded"
 # Clients are watched for this long after a cluster is clean again.
