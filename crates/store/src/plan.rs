@@ -294,7 +294,7 @@ fn keys_of(pg: PgId, name: &ObjectName, metadata: &Metadata) -> Vec<u8> {
 }
 
 fn object_of(transaction: &Transaction, metadata: &Metadata) -> Vec<u8> {
-    metadata.parts.object(&ObjectKey { pg: transaction.pg, name: transaction.object.clone() })
+    keys_of(transaction.pg, &transaction.object, metadata)
 }
 
 /// Small overwrites keep their place, unless another object has it too.
@@ -403,8 +403,7 @@ fn change(
                 continue;
             }
             Mutation::CloneFrom { source } => {
-                let source =
-                    changes.metadata().parts.object(&ObjectKey { pg: transaction.pg, name: source.clone() });
+                let source = keys_of(transaction.pg, source, changes.metadata());
                 clone(&mut changes, &source, object)?;
                 continue;
             }
@@ -579,7 +578,7 @@ pub(crate) fn look_at(
             }
             Mutation::Remove => changes.remove_object(object)?,
             Mutation::CloneFrom { source } => {
-                let source = changes.metadata().parts.object(&ObjectKey { pg, name: source.clone() });
+                let source = keys_of(pg, source, changes.metadata());
                 clone(&mut changes, &source, object)?;
             }
             Mutation::KeepAs { copy } => {

@@ -32,7 +32,7 @@ pub(crate) struct Operation {
 pub(crate) enum Purpose {
     Read(ClientRead),
     Write(Box<ClientWrite>),
-    /// To fill an OSD: the token under which its copy waits for them, and the shard.
+    /// To fill a shard that an OSD lacks.
     Fill(super::filling::Fill),
     /// To rebuild a bad shard, or to see whether parity fits.
     Examine(Examination),
@@ -49,7 +49,7 @@ pub(crate) struct Fetch {
     is_rebuilding: bool,
     missing: usize,
     /// A member gave something else than it should have.
-    has_found_damage: bool,
+    pub has_found_damage: bool,
 }
 
 /// A span of a shard that a member, perhaps this one, was asked for.
@@ -79,11 +79,6 @@ impl Fetch {
             has_found_damage: false,
         }
     }
-
-    /// Whatever has been gone through was found to be good.
-    pub fn has_found_damage(&self) -> bool {
-        self.has_found_damage
-    }
 }
 
 impl Pg {
@@ -98,12 +93,11 @@ impl Pg {
     }
 
     /// Begins to read shards. The operation goes on when they are there.
-    pub(crate) fn begin_operation(&mut self, operation: Operation, view: &impl ObjectView) -> u64 {
+    pub(crate) fn begin_operation(&mut self, operation: Operation, view: &impl ObjectView) {
         let Token(id) = self.token();
         let coded = self.coded.as_mut().expect("only coded groups have operations");
         coded.operations.insert(id, operation);
         self.fetch(id, view);
-        id
     }
 
     /// Asks for everything that is wanted or, if some of it cannot be had, for what gives it.
@@ -213,7 +207,7 @@ impl Pg {
     fn go_on_with_operation(&mut self, id: u64, result: Result<Parts, String>, view: &impl ObjectView) {
         let coded = self.coded.as_mut().expect("only coded groups have operations");
         let operation = coded.operations.get(&id).expect("the operation is under way");
-        let (object, is_damaged) = (operation.object.clone(), operation.fetch.has_found_damage());
+        let (object, is_damaged) = (operation.object.clone(), operation.fetch.has_found_damage);
         if matches!(operation.purpose, Purpose::Write(_)) {
             self.old_bytes_are_there(id, result, view);
         } else {

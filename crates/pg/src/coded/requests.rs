@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use atoll_base::operation::{KEPT_OBJECT_PREFIX, PG_META_OBJECT};
 use atoll_base::{
-    LogEntry, Mutation, ObjectName, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction, Version,
+    LogEntry, Mutation, ObjectName, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction, Undo,
+    Version, WriteRequest,
 };
-use atoll_base::{Undo, WriteRequest};
 use atoll_wire::Message;
 use bytes::Bytes;
 

@@ -173,7 +173,7 @@ impl Pg {
                 mutations.push(Mutation::SetVersion { version: whole.version });
                 self.put_shard(object, bad, mutations, payload, whole.seal_shape.is_some(), view);
             }
-            Examination::Verify { .. } if fetch.has_found_damage() => self.examine_again(object, view),
+            Examination::Verify { .. } if fetch.has_found_damage => self.examine_again(object, view),
             Examination::Verify { .. } => self.verified(object, &fetch, &parts, view),
         }
     }
