@@ -3,7 +3,7 @@
 A scenario is a script with a function that takes a `Test`; `main` gives it one. Every scenario keeps
 to a directory of its own, to free ports of the loopback interface, and to processes that it started.
 """
-import argparse, contextlib, glob, json, os, pathlib, re, resource, secrets, shutil, signal
+import argparse, contextlib, glob, itertools, json, os, pathlib, re, resource, secrets, shutil, signal
 import socket, ssl, subprocess, sys, time, traceback, urllib.request
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -186,10 +186,18 @@ def check_direct_io(directory):
     path.unlink(missing_ok=True)
 
 
+PORTS = itertools.count(20_000)
+
+
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that nobody has, below those that the kernel gives to sockets of its choice."""
+    for port in PORTS:
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def wait_for(what, condition, seconds=60, pause=0.1):

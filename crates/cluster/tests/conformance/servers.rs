@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, Protection};
@@ -143,6 +144,15 @@ pub async fn start(directory: &Path) -> EmbeddedServer {
     EmbeddedServer::start(listener, directory, None).await.unwrap()
 }
 
+/// A port that nobody has and that this process gives out once. It is below those that the kernel gives
+/// to sockets of its choice, so none of them can take it before the server that it is meant for.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(port < 32_000, "no port is free");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
