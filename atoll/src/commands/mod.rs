@@ -25,7 +25,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use atoll_client::ClientConfig;
 use atoll_cluster::ClusterClient;
-use atoll_crypto::{KeyService, LocalKeyFile};
+use atoll_crypto::{KeyRing, KeyService};
 use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile, SupervisorError, check_identity};
 use clap::CommandFactory;
 use serde::Serialize;
@@ -111,7 +111,7 @@ impl OpenCluster {
     }
 
     fn keys(&self) -> anyhow::Result<Arc<dyn KeyService>> {
-        Ok(Arc::new(LocalKeyFile::open(&self.directory.key_service_file())?))
+        Ok(Arc::new(KeyRing::open(&self.directory.key_service_file())?))
     }
 
     async fn connect(&self) -> anyhow::Result<ClusterClient> {

@@ -432,6 +432,16 @@ pub struct BucketRecord {
     pub wrapped_key: String,
     /// Unix time of creation, in milliseconds.
     pub created_unix_ms: u64,
+    /// Of each key of the key service that objects were written for: the key that wraps their data keys,
+    /// wrapped by it.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub named_keys: std::collections::BTreeMap<String, String>,
+    /// Raised to make gateways forget the keys that they have unwrapped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub key_generation: u64,
+    /// How objects are encrypted when the request does not say; `None` for by the bucket's own key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_encryption: Option<BucketEncryption>,
 }
 
 impl BucketRecord {
@@ -439,6 +449,22 @@ impl BucketRecord {
     pub fn data_pool(&self) -> PoolId {
         self.data_pool.unwrap_or(self.pool)
     }
+}
+
+/// What a bucket's owner chose for objects whose request does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketEncryption {
+    /// The key of the key service; `None` for its own choice.
+    pub key_name: Option<String>,
+    /// Whether this is SSE-KMS to clients, or SSE-S3.
+    pub is_kms: bool,
+    /// Whether S3 Bucket Keys were asked for. Atoll's keys always are such.
+    #[serde(default)]
+    pub bucket_key_enabled: bool,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// An S3 user.

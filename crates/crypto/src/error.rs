@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// An error of this crate.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum CryptoError {
     /// An authentication tag does not fit: the data, its place or the key is not what it was.
     #[error("{what} does not authenticate: it was changed, moved, or sealed with another key")]
@@ -20,7 +20,9 @@ pub enum CryptoError {
         detail: String,
     },
     /// The key-management service does not have the key that a wrapped key names.
-    #[error("the key-management service has no key '{key_id}'; is this the right key file for this cluster?")]
+    #[error(
+        "the key-management service has no key '{key_id}': it was destroyed, or this is not the key file of this cluster"
+    )]
     NoSuchKey {
         /// The key asked for.
         key_id: String,
@@ -34,6 +36,34 @@ pub enum CryptoError {
         /// The file.
         path: PathBuf,
         /// The operating system's reason.
-        source: std::io::Error,
+        source: std::sync::Arc<std::io::Error>,
     },
+    /// This cannot name a key.
+    #[error("'{name}' cannot name a key: use 1 to 64 letters, digits, '-', '_' and '.', not beginning with '.'")]
+    BadKeyName {
+        /// The name.
+        name: String,
+    },
+    /// The key-management service did not answer, or cannot now.
+    #[error("the key service at {service} does not answer: {detail}")]
+    ServiceUnavailable {
+        /// Its address.
+        service: String,
+        /// What was tried and came of it.
+        detail: String,
+    },
+    /// The key-management service refused.
+    #[error("the key service at {service} refused: {detail}; look at the token or role, and its policy")]
+    ServiceRefused {
+        /// Its address.
+        service: String,
+        /// What it said.
+        detail: String,
+    },
+}
+
+impl CryptoError {
+    pub(crate) fn key_file(path: &std::path::Path, source: std::io::Error) -> Self {
+        CryptoError::KeyFile { path: path.into(), source: std::sync::Arc::new(source) }
+    }
 }

@@ -15,5 +15,8 @@ mod segment_seal;
 pub use error::CryptoError;
 pub use image_seal::{AttachId, BLOCK_SEAL_BYTES, BlockOpener, BlockSealer, SEALED_BLOCK_BYTES};
 pub use key::{SecretKey, WRAPPED_KEY_BYTES, fill_random, random_bytes, random_u64, sha256, unwrap_key, wrap_key};
-pub use key_service::{KeyService, LocalKeyFile};
+pub use key_service::{
+    DEFAULT_KEY, KeyDescription, KeyFile, KeyRing, KeyService, KeyVersion, LocalKeys, Transit, TransitLogin,
+    TransitSettings, WrappedBy, is_key_name,
+};
 pub use segment_seal::{SEGMENT_BYTES, SEGMENT_SEAL_BYTES, SegmentCipher};

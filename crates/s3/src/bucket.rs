@@ -1,14 +1,15 @@
-//! Buckets as the data path sees them: the record with its key unwrapped, cached for a short time.
+//! Buckets as the data path sees them: their records, cached for a short time, and their keys.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_base::records::BucketRecord;
-use atoll_crypto::{KeyService, SecretKey};
+use atoll_crypto::{CryptoError, KeyService, SecretKey};
 
 use crate::directory::BucketDirectory;
 use crate::error::GatewayError;
+use crate::key_cache::KeyCache;
 
 /// How long a bucket or user record may be out of date on the data path: a user removed from the
 /// directory can still sign requests, and a bucket made anew by another gateway can still look
@@ -21,10 +22,9 @@ pub fn bucket_key_context(bucket_id: &str) -> String {
     format!("bucket {bucket_id}")
 }
 
-/// A bucket and its key.
+/// A bucket.
 pub(crate) struct Bucket {
     pub record: BucketRecord,
-    pub key: SecretKey,
 }
 
 /// A bounded map whose entries expire.
@@ -66,23 +66,30 @@ impl<V: Clone> ShortCache<V> {
     }
 }
 
-/// Looks buckets up, with a cache in front of the directory and of the key-management service.
+/// Looks buckets and their keys up, with a cache in front of the directory.
 pub(crate) struct Buckets {
     directory: Arc<dyn BucketDirectory>,
-    keys: Arc<dyn KeyService>,
+    service: Arc<dyn KeyService>,
+    keys: Arc<KeyCache>,
     records: ShortCache<Arc<Bucket>>,
-    // By bucket id, which is never reused: unlike records these do not go out of date.
-    bucket_keys: ShortCache<(String, SecretKey)>,
+}
+
+/// How often a change of a bucket's record is tried against others who change it.
+const CHANGES_MAX: u32 = 10;
+
+/// What the key-management service binds the key to under which a bucket's data keys are wrapped when
+/// a key of this name is asked for.
+pub fn named_key_context(bucket_id: &str, key_name: &str) -> String {
+    format!("bucket {bucket_id} key {key_name}")
 }
 
 impl Buckets {
-    pub(crate) fn new(directory: Arc<dyn BucketDirectory>, keys: Arc<dyn KeyService>) -> Self {
-        Buckets {
-            directory,
-            keys,
-            records: ShortCache::new(RECORD_TTL),
-            bucket_keys: ShortCache::new(Duration::from_secs(3_600)),
-        }
+    pub(crate) fn new(
+        directory: Arc<dyn BucketDirectory>,
+        service: Arc<dyn KeyService>,
+        keys: Arc<KeyCache>,
+    ) -> Self {
+        Buckets { directory, service, keys, records: ShortCache::new(RECORD_TTL) }
     }
 
     /// The bucket of this name, perhaps [`RECORD_TTL`] out of date.
@@ -92,22 +99,76 @@ impl Buckets {
         }
         let record = self.directory.bucket(name).await?;
         let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))?;
-        let bucket = self.open(record).await?;
+        let bucket = Arc::new(Bucket { record });
         self.records.insert(name, bucket.clone());
         Ok(bucket)
     }
 
-    /// Unwraps the bucket key of a record.
-    pub(crate) async fn open(&self, record: BucketRecord) -> Result<Arc<Bucket>, GatewayError> {
-        let key = match self.bucket_keys.get(&record.id) {
-            Some((wrapped, key)) if wrapped == record.wrapped_key => key,
-            _ => {
-                let key = self.keys.unwrap(&bucket_key_context(&record.id), &record.wrapped_key).await?;
-                self.bucket_keys.insert(&record.id, (record.wrapped_key.clone(), key.clone()));
-                key
-            }
+    /// The key that wraps the data keys of what names no other key.
+    pub(crate) async fn own_key(&self, record: &BucketRecord) -> Result<SecretKey, GatewayError> {
+        if record.wrapped_key.is_empty() {
+            return Err(GatewayError::KeyDestroyed(record.name.clone()));
+        }
+        let context = bucket_key_context(&record.id);
+        Ok(self.keys.unwrap(&context, &record.wrapped_key, record.key_generation).await?)
+    }
+
+    /// The key that wraps data keys on behalf of the named key of the key service.
+    pub(crate) async fn named_key(
+        &self,
+        record: &BucketRecord,
+        key_name: &str,
+    ) -> Result<SecretKey, GatewayError> {
+        let wrapped = match record.named_keys.get(key_name) {
+            Some(wrapped) => wrapped.clone(),
+            // The record may be older than the key.
+            None => self
+                .fresh(&record.name)
+                .await?
+                .named_keys
+                .get(key_name)
+                .cloned()
+                .ok_or_else(|| CryptoError::NoSuchKey { key_id: key_name.into() })?,
         };
-        Ok(Arc::new(Bucket { record, key }))
+        let context = named_key_context(&record.id, key_name);
+        Ok(self.keys.unwrap(&context, &wrapped, record.key_generation).await?)
+    }
+
+    /// Like [`Buckets::named_key`], for writing: the first write for a named key makes it.
+    pub(crate) async fn named_key_to_write(
+        &self,
+        record: &BucketRecord,
+        key_name: &str,
+    ) -> Result<SecretKey, GatewayError> {
+        if !record.named_keys.contains_key(key_name) {
+            let context = named_key_context(&record.id, key_name);
+            let wrapped = self.service.wrap_with(Some(key_name), &context, &SecretKey::random()).await?;
+            self.change(&record.name, |record| {
+                record.named_keys.entry(key_name.to_owned()).or_insert_with(|| wrapped.clone());
+            })
+            .await?;
+        }
+        self.named_key(record, key_name).await
+    }
+
+    async fn fresh(&self, name: &str) -> Result<BucketRecord, GatewayError> {
+        self.forget(name);
+        let record = self.directory.bucket(name).await?;
+        record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))
+    }
+
+    /// Changes a bucket's record.
+    pub(crate) async fn change(&self, name: &str, change: impl Fn(&mut BucketRecord)) -> Result<(), GatewayError> {
+        for _ in 0..CHANGES_MAX {
+            let old = self.fresh(name).await?;
+            let mut new = old.clone();
+            change(&mut new);
+            if new == old || self.directory.update_bucket(&old, &new).await? {
+                self.forget(name);
+                return Ok(());
+            }
+        }
+        Err(GatewayError::BucketBusy(name.into()))
     }
 
     /// Forgets what was cached about a bucket.

@@ -25,7 +25,7 @@ pub(crate) async fn collect(service: &Service, grace: Duration) -> Result<Collec
     for record in service.directory.buckets().await? {
         let name = record.name.clone();
         let result = async {
-            let index = service.index_of(record).await?;
+            let index = service.index_of(record);
             for shard in 0..index.shards() {
                 collect_shard(&index, shard, grace, &mut report).await?;
             }

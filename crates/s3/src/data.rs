@@ -19,8 +19,3 @@ pub(crate) const CHUNK_BYTES: u64 = atoll_base::limits::OBJECT_BYTES_MAX;
 const SEGMENTS_PER_CHUNK: u64 = CHUNK_BYTES / SEGMENT_BYTES as u64;
 const SEAL_UNIT_BYTES: u32 = SEGMENT_BYTES as u32;
 const SEAL_BYTES: u16 = SEGMENT_SEAL_BYTES as u16;
-
-/// What a data key is wrapped for: it opens only this data of this bucket.
-fn data_key_context(bucket_id: &str, data_id: &[u8; 16]) -> String {
-    format!("bucket {bucket_id} data {}", hex::encode(data_id))
-}

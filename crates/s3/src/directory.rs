@@ -32,6 +32,9 @@ pub trait BucketDirectory: Send + Sync + 'static {
     /// Writes the record if no bucket has its name; otherwise returns the one that has.
     async fn create_bucket(&self, record: &BucketRecord) -> Result<Option<BucketRecord>, DirectoryError>;
 
+    /// Puts `new` in the place of `old`, of the same name, if that is still the record; whether it was.
+    async fn update_bucket(&self, old: &BucketRecord, new: &BucketRecord) -> Result<bool, DirectoryError>;
+
     /// Removes the record if it is still exactly this one; whether it was.
     async fn delete_bucket(&self, record: &BucketRecord) -> Result<bool, DirectoryError>;
 

@@ -17,6 +17,9 @@ pub enum GatewayError {
     /// A key or a sealed segment does not open.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
+    /// The bucket's key was destroyed on purpose.
+    #[error("the key of bucket '{0}' was destroyed; what is in it cannot be read any more")]
+    KeyDestroyed(String),
     /// Cluster state did not answer.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
@@ -90,6 +93,17 @@ impl From<GatewayError> for S3Error {
             GatewayError::ConditionFailed(_) => {
                 s3_error!(PreconditionFailed, "At least one of the preconditions you specified did not hold")
             }
+            // Clients try again; the log says which service it is and why.
+            GatewayError::Crypto(CryptoError::ServiceUnavailable { .. }) => {
+                s3_error!(ServiceUnavailable, "The key service does not answer; retry later")
+            }
+            GatewayError::Crypto(CryptoError::ServiceRefused { .. }) => {
+                s3_error!(ServiceUnavailable, "The key service refuses the gateway; its operator must look")
+            }
+            GatewayError::Crypto(CryptoError::NoSuchKey { .. }) => {
+                custom_error("KMS.DisabledException", StatusCode::BAD_REQUEST, error.to_string())
+            }
+            GatewayError::KeyDestroyed(_) => s3_error!(AccessDenied, "{error}"),
             GatewayError::Crypto(_)
             | GatewayError::Directory(_)
             | GatewayError::Malformed { .. }

@@ -166,6 +166,18 @@ impl BucketDirectory for EtcdDirectory {
         }
     }
 
+    async fn update_bucket(&self, old: &BucketRecord, new: &BucketRecord) -> Result<bool, DirectoryError> {
+        let key = keys::bucket(&old.name);
+        let found = self.cluster.get::<BucketRecord>(&key).await.map_err(error)?;
+        let Some((_, revision)) = found.filter(|(found, _)| found == old) else { return Ok(false) };
+        match self.cluster.compare_and_swap(&key, revision, new).await {
+            Ok(_) => Ok(true),
+            // Whoever asks looks at the record again, and finds what he wanted or tries anew.
+            Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => Ok(false),
+            Err(other) => Err(error(other)),
+        }
+    }
+
     async fn delete_bucket(&self, record: &BucketRecord) -> Result<bool, DirectoryError> {
         let key = keys::bucket(&record.name);
         let found = self.cluster.get::<BucketRecord>(&key).await.map_err(error)?;

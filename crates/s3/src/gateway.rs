@@ -16,12 +16,16 @@ use crate::bucket::Buckets;
 use crate::collector::collect;
 use crate::data::Budget;
 use crate::error::GatewayError;
+use crate::key_cache::KeyCache;
 use crate::ops::{Operations, Service};
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore, shell};
 
 /// Largest XML document that a request may carry: a completion of 10,000 parts with checksums.
 const XML_BYTES_MAX: usize = 4 << 20;
+
+/// How often access to the key service is looked after.
+const KEY_MAINTENANCE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Settings of a gateway.
 #[derive(Clone)]
@@ -53,6 +57,8 @@ pub struct GatewayConfig {
     pub shutdown_timeout: Duration,
     /// How long replaced or deleted data is kept for the GETs that are reading it.
     pub garbage_grace: Duration,
+    /// How long a key that the key service has unwrapped is used without asking again.
+    pub key_lifetime: Duration,
     /// Pause between two walks of the garbage collector; `None` for no collector.
     pub collect_interval: Option<Duration>,
 }
@@ -74,6 +80,7 @@ impl GatewayConfig {
             stall_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(30),
             garbage_grace: Duration::from_secs(60),
+            key_lifetime: Duration::from_secs(3_600),
             collect_interval: Some(Duration::from_secs(30)),
         }
     }
@@ -106,11 +113,12 @@ impl Gateway {
         directory: Arc<dyn BucketDirectory>,
         keys: Arc<dyn KeyService>,
     ) -> Result<Self, GatewayError> {
+        let key_cache = KeyCache::new(keys.clone(), config.key_lifetime);
         let service = Arc::new(Service {
             store,
             directory: directory.clone(),
             keys: keys.clone(),
-            buckets: Buckets::new(directory.clone(), keys.clone()),
+            buckets: Buckets::new(directory.clone(), keys, key_cache.clone()),
             pool: config.pool,
             data_pool: config.data_pool.clone(),
             index_shards: config.index_shards.max(1),
@@ -118,7 +126,7 @@ impl Gateway {
             budget: Budget::new(config.memory_max),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
-        builder.set_auth(Users::new(directory, keys));
+        builder.set_auth(Users::new(directory, key_cache));
         let mut limits = S3Config::default();
         limits.xml_max_body_size = XML_BYTES_MAX;
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
@@ -138,7 +146,17 @@ impl Gateway {
             let gateway = self.clone();
             tokio::spawn(async move { gateway.collect_forever(interval).await })
         });
+        let keys = self.service.keys.clone();
+        let maintenance = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(KEY_MAINTENANCE_INTERVAL).await;
+                if let Err(error) = keys.maintain().await {
+                    tracing::warn!("access to the key service: {error}");
+                }
+            }
+        });
         shell::serve(self, listener, shutdown).await;
+        maintenance.abort();
         if let Some(collector) = collector {
             collector.abort();
         }

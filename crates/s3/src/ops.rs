@@ -2,11 +2,13 @@
 
 mod answers;
 mod body;
+mod bucket_encryption;
 mod bucket_removal;
 mod buckets;
 mod conditions;
 mod copy;
 mod delete;
+mod encryption;
 mod get;
 mod list;
 mod multipart;
@@ -25,7 +27,7 @@ use atoll_base::records::BucketRecord;
 use atoll_crypto::KeyService;
 use s3s::S3Result;
 
-use crate::bucket::Buckets;
+use crate::bucket::{Bucket, Buckets};
 use crate::data::Budget;
 use crate::error::GatewayError;
 use crate::index::Index;
@@ -57,8 +59,8 @@ impl Service {
     }
 
     /// The index of a bucket by record.
-    pub(crate) async fn index_of(&self, record: BucketRecord) -> Result<Index, GatewayError> {
-        Ok(Index::new(self.store.clone(), self.buckets.open(record).await?))
+    pub(crate) fn index_of(&self, record: BucketRecord) -> Index {
+        Index::new(self.store.clone(), Arc::new(Bucket { record }))
     }
 
     /// Passes a result on, but forgets a bucket whose index turned out to be gone.

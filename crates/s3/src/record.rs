@@ -9,6 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::GatewayError;
+use crate::encryption::Encryption;
 
 const FORMAT: u8 = 1;
 const PREAMBLE_BYTES: usize = 5;
@@ -63,6 +64,8 @@ pub(crate) struct EntryHead {
     /// Whether the checksums are checksums of the parts' checksums.
     #[serde(default)]
     pub checksum_is_composite: bool,
+    #[serde(default, skip_serializing_if = "Encryption::is_usual")]
+    pub encryption: Encryption,
     /// The multipart upload that made the object, by which a repeated completion is recognised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<String>,
@@ -81,6 +84,8 @@ pub(crate) struct UploadHead {
     pub checksum_algorithm: Option<String>,
     #[serde(default)]
     pub checksum_is_composite: bool,
+    #[serde(default, skip_serializing_if = "Encryption::is_usual")]
+    pub encryption: Encryption,
     /// Set while a completion or an abort is at work: no part may come or go then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closing: Option<Closing>,

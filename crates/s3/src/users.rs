@@ -1,7 +1,6 @@
 //! Who may sign requests. All users may use all buckets for now: there are no policies yet.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_base::records::{RECORD_FORMAT, UserRecord};
@@ -13,6 +12,7 @@ use crate::bucket::{RECORD_TTL, ShortCache};
 use crate::clock::unix_ms;
 use crate::directory::BucketDirectory;
 use crate::error::GatewayError;
+use crate::key_cache::KeyCache;
 
 const ACCESS_KEY_BYTES_MAX: usize = 128;
 
@@ -42,15 +42,13 @@ pub async fn new_user(
 /// Finds the secrets with which signatures are verified.
 pub(crate) struct Users {
     directory: Arc<dyn BucketDirectory>,
-    keys: Arc<dyn KeyService>,
+    keys: Arc<KeyCache>,
     records: ShortCache<UserRecord>,
-    secrets: ShortCache<(String, SecretKey)>,
 }
 
 impl Users {
-    pub(crate) fn new(directory: Arc<dyn BucketDirectory>, keys: Arc<dyn KeyService>) -> Self {
-        let secrets = ShortCache::new(Duration::from_secs(3_600));
-        Users { directory, keys, records: ShortCache::new(RECORD_TTL), secrets }
+    pub(crate) fn new(directory: Arc<dyn BucketDirectory>, keys: Arc<KeyCache>) -> Self {
+        Users { directory, keys, records: ShortCache::new(RECORD_TTL) }
     }
 
     async fn secret(&self, access_key: &str) -> Result<Option<SecretKey>, GatewayError> {
@@ -62,13 +60,8 @@ impl Users {
                 record
             }
         };
-        if let Some((wrapped, secret)) = self.secrets.get(access_key)
-            && wrapped == record.wrapped_secret_key
-        {
-            return Ok(Some(secret));
-        }
-        let secret = self.keys.unwrap(&user_key_context(access_key), &record.wrapped_secret_key).await?;
-        self.secrets.insert(access_key, (record.wrapped_secret_key, secret.clone()));
+        let context = user_key_context(access_key);
+        let secret = self.keys.unwrap(&context, &record.wrapped_secret_key, 0).await?;
         Ok(Some(secret))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use atoll_base::OsdId;
 use atoll_base::records::RECORD_FORMAT;
-use atoll_crypto::LocalKeyFile;
+use atoll_crypto::{KeyRing, LocalKeys};
 use atoll_osd::DeviceKey;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -54,7 +54,7 @@ impl UnlockWith {
     pub fn device_key(&self, directory: &DataDir) -> Result<DeviceKey, SupervisorError> {
         let (path, mut bytes) = match self {
             UnlockWith::Kms => {
-                let service = LocalKeyFile::open(&directory.key_service_file())?;
+                let service = KeyRing::open(&directory.key_service_file())?;
                 return Ok(DeviceKey::KeyService(Arc::new(service)));
             }
             UnlockWith::KeyFile(path) => (path, read_secret(path)?),
@@ -123,7 +123,7 @@ impl DataDir {
     pub(crate) fn ensure_key_service(&self) -> Result<(), SupervisorError> {
         let path = self.key_service_file();
         if !path.exists() {
-            LocalKeyFile::create(&path)?;
+            LocalKeys::create(&path)?;
         }
         Ok(())
     }

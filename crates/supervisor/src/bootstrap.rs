@@ -11,7 +11,7 @@ use atoll_base::records::{
 };
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
 use atoll_coordinator::admin::pools::check_redundancy;
-use atoll_crypto::{KeyService, LocalKeyFile, random_bytes};
+use atoll_crypto::{KeyRing, KeyService, random_bytes};
 use serde::Serialize;
 
 use crate::data_dir::{ClusterFile, Credentials, DataDir, FirstPools};
@@ -330,7 +330,7 @@ async fn write_user(
     cluster: &ClusterFile,
     state: &ClusterClient,
 ) -> Result<(), SupervisorError> {
-    let keys_service: &dyn KeyService = &LocalKeyFile::open(&directory.key_service_file())?;
+    let keys_service: &dyn KeyService = &KeyRing::open(&directory.key_service_file())?;
     let access_key = format!("ATOLL{}", hex::encode_upper(random_bytes::<8>()));
     let (record, secret_key): (UserRecord, String) =
         atoll_s3::new_user(keys_service, &access_key, "admin").await?;

@@ -13,7 +13,7 @@ use atoll_base::records::{
     AuthorizedKeyRecord, FrameMode, OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT, UserRecord,
 };
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
-use atoll_crypto::{KeyService, LocalKeyFile, random_bytes, sha256};
+use atoll_crypto::{KeyRing, KeyService, random_bytes, sha256};
 use atoll_s3::user_key_context;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -266,7 +266,7 @@ async fn adopt_key_service(
     cluster: &ClusterFile,
     path: &Path,
 ) -> Result<(), SupervisorError> {
-    let service = LocalKeyFile::open(path)?;
+    let service = KeyRing::open(path)?;
     let users = state.list::<UserRecord>(keys::USERS).await?;
     if let Some((_, user, _)) = users.entries.first() {
         let context = user_key_context(&user.access_key);

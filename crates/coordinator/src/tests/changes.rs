@@ -350,6 +350,9 @@ async fn a_pool_with_the_data_of_a_bucket_stays() {
         index_shards: 1,
         wrapped_key: String::new(),
         created_unix_ms: 0,
+        named_keys: Default::default(),
+        key_generation: 0,
+        default_encryption: None,
     };
     state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
     for name in ["index", "data"] {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use atoll_base::{PoolId, Refusal};
 use atoll_client::{ClientError, Extent};
-use atoll_crypto::{SEGMENT_BYTES, SegmentCipher, unwrap_key};
+use atoll_crypto::{SEGMENT_BYTES, SegmentCipher};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 
 use super::budget::{Budget, Share};
-use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES, data_key_context};
+use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES};
 use crate::DataStore;
 use crate::bucket::Bucket;
+use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
 use crate::names::chunk_object;
 use crate::record::Piece;
@@ -82,15 +83,15 @@ impl DataReader {
         store: Arc<dyn DataStore>,
         budget: Option<Budget>,
         bucket: &Bucket,
+        key: &WrappingKey,
         pieces: &[Piece],
         reads: Vec<ChunkRead>,
     ) -> Result<(Self, Vec<ChunkRead>), GatewayError> {
         let first = reads.first().map_or(0, |read| read.piece);
         let end = reads.last().map_or(0, |read| read.piece + 1);
         let open = |piece: &Piece| {
-            let context = data_key_context(&bucket.record.id, &piece.data_id);
-            let key = unwrap_key(&bucket.key, &context, &piece.wrapped_key)?;
-            Ok(OpenPiece { piece: piece.clone(), cipher: SegmentCipher::new(&key, &piece.data_id) })
+            let data_key = key.unwrap(&piece.data_id, &piece.wrapped_key)?;
+            Ok(OpenPiece { piece: piece.clone(), cipher: SegmentCipher::new(&data_key, &piece.data_id) })
         };
         let pieces = pieces[first..end].iter().map(open).collect::<Result<_, GatewayError>>()?;
         let reads =

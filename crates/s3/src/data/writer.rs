@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use atoll_base::{Mutation, PoolId, Seals, WriteRequest};
 use atoll_client::ClientError;
-use atoll_crypto::{SEGMENT_BYTES, SecretKey, SegmentCipher, random_bytes, wrap_key};
+use atoll_crypto::{SEGMENT_BYTES, SecretKey, SegmentCipher, random_bytes};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 
 use super::budget::{Budget, Share};
-use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES, SEGMENTS_PER_CHUNK, data_key_context};
+use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES, SEGMENTS_PER_CHUNK};
 use crate::DataStore;
 use crate::bucket::Bucket;
 use crate::data::removal::remove_chunks;
+use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
 use crate::names::chunk_object;
 use crate::record::Piece;
@@ -75,12 +76,17 @@ pub(crate) struct DataWriter {
 
 impl DataWriter {
     /// No more than `bytes_max` may be pushed.
-    pub(crate) fn new(store: Arc<dyn DataStore>, budget: Budget, bucket: &Bucket, bytes_max: u64) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn DataStore>,
+        budget: Budget,
+        bucket: &Bucket,
+        key: &WrappingKey,
+        bytes_max: u64,
+    ) -> Self {
         let (data_id, data_key) = (random_bytes::<16>(), SecretKey::random());
-        let context = data_key_context(&bucket.record.id, &data_id);
         DataWriter {
             cipher: SegmentCipher::new(&data_key, &data_id),
-            wrapped_key: wrap_key(&bucket.key, &context, &data_key),
+            wrapped_key: key.wrap(&data_id, &data_key),
             buffer: Vec::new(),
             buffer_bytes: bytes_max.min(CHUNK_BYTES),
             budget,

@@ -17,6 +17,9 @@ fn bucket(name: &str) -> BucketRecord {
         index_shards: 1,
         wrapped_key: String::new(),
         created_unix_ms: 1,
+        named_keys: Default::default(),
+        key_generation: 0,
+        default_encryption: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use s3s::dto::{ChecksumType, ETag, Metadata, Owner, ServerSideEncryption, Timestamp};
+use s3s::dto::{ChecksumType, ETag, Metadata, Owner, Timestamp};
 use s3s::{S3Result, s3_error};
 
 use crate::clock::system_time;
@@ -22,11 +22,6 @@ pub(super) fn etag(value: &str) -> ETag {
 
 pub(super) fn owner(access_key: &str) -> Owner {
     Owner { display_name: Some(access_key.to_owned()), id: Some(access_key.to_owned()) }
-}
-
-/// What Atoll does with every object.
-pub(super) fn always_encrypted() -> Option<ServerSideEncryption> {
-    Some(ServerSideEncryption::from_static(ServerSideEncryption::AES256))
 }
 
 pub(super) fn size(bytes: u64) -> i64 {

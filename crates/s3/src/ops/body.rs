@@ -1,5 +1,6 @@
 //! Taking in a request's body: counted, hashed, sealed and written in one pass.
 
+use atoll_crypto::random_bytes;
 use futures::StreamExt;
 use http::{HeaderMap, StatusCode};
 use s3s::dto::StreamingBlob;
@@ -9,6 +10,7 @@ use super::Service;
 use crate::bucket::Bucket;
 use crate::data::{DataWriter, Unfinished};
 use crate::digest::{Digests, Expected};
+use crate::encryption::{Encryption, WrappingKey};
 use crate::error::custom_error;
 use crate::record::Piece;
 use crate::shell::is_aws_chunked;
@@ -23,6 +25,13 @@ pub(super) struct StoredBody {
     pub data: Unfinished,
     pub digests: Digests,
     pub bytes: u64,
+}
+
+impl StoredBody {
+    /// The entity tag of an object that is this body.
+    pub(super) fn etag(&self, encryption: &Encryption) -> String {
+        if encryption.has_md5_etag() { self.digests.etag() } else { hex::encode(random_bytes::<16>()) }
+    }
 }
 
 /// A body and what its sender said about it.
@@ -46,7 +55,12 @@ pub(super) fn body_length(headers: &HeaderMap, content_length: Option<i64>) -> O
 
 impl Service {
     /// Stores a body and verifies its length, digests and checksums. On an error nothing remains.
-    pub(super) async fn store_body(&self, bucket: &Bucket, upload: Upload) -> S3Result<StoredBody> {
+    pub(super) async fn store_body(
+        &self,
+        bucket: &Bucket,
+        key: &WrappingKey,
+        upload: Upload,
+    ) -> S3Result<StoredBody> {
         let Some(length) = upload.length else {
             return Err(s3_error!(MissingContentLength, "You must provide the Content-Length HTTP header"));
         };
@@ -57,7 +71,7 @@ impl Service {
             ));
         }
         let mut digest = upload.expected.hashers();
-        let mut writer = DataWriter::new(self.store.clone(), self.budget.clone(), bucket, length);
+        let mut writer = DataWriter::new(self.store.clone(), self.budget.clone(), bucket, key, length);
         let mut bytes = 0;
         if let Some(mut body) = upload.body {
             while let Some(piece) = body.next().await {

@@ -73,7 +73,7 @@ impl Service {
         let name = request.input.bucket;
         let record = self.directory.bucket(&name).await.map_err(GatewayError::from)?;
         let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.clone()))?;
-        let index = self.index_of(record).await?;
+        let index = self.index_of(record);
 
         let token = hex::encode(atoll_crypto::random_bytes::<8>());
         let mark = Mark { format: 1, since_ms: unix_ms(), token, is_final: false };

@@ -80,6 +80,9 @@ impl Service {
             index_shards: self.index_shards,
             wrapped_key,
             created_unix_ms: unix_ms(),
+            named_keys: Default::default(),
+            key_generation: 0,
+            default_encryption: None,
         };
         // The index comes before the record: whoever finds the record finds a working bucket.
         let made = async {

@@ -8,12 +8,14 @@ use s3s::dto::{CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, 
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{
-    always_encrypted, checked_metadata, content_headers, entry_checksum_type, etag, set_checksums, timestamp,
-};
+use super::answers::{checked_metadata, content_headers, entry_checksum_type, etag, set_checksums, timestamp};
 use super::body::{BODY_BYTES_MAX, StoredBody};
 use super::conditions::ReadConditions;
-use super::put::{check_encryption, check_key};
+use super::encryption::{
+    CustomerKey, Sealing, check_customer_key, context_answer, set_encryption, source_customer_headers,
+    wanted_headers,
+};
+use super::put::check_key;
 use crate::clock::unix_ms;
 use crate::data::DataWriter;
 use crate::digest::{Algorithm, Expected};
@@ -30,11 +32,18 @@ pub(super) struct Source {
     pub key: String,
     pub head: EntryHead,
     pub pieces: Vec<Piece>,
+    /// The client's own key, if the source has one.
+    pub customer: Option<CustomerKey>,
 }
 
 impl Service {
     /// Finds the source of a copy and checks its conditions.
-    pub(super) async fn copy_source(&self, source: &CopySource, conditions: &ReadConditions) -> S3Result<Source> {
+    pub(super) async fn copy_source(
+        &self,
+        source: &CopySource,
+        customer: Option<CustomerKey>,
+        conditions: &ReadConditions,
+    ) -> S3Result<Source> {
         let CopySource::Bucket { bucket, key, version_id } = source else {
             return Err(s3_error!(NotImplemented, "Copying from access points is not supported"));
         };
@@ -43,8 +52,9 @@ impl Service {
         }
         let index = self.note(bucket, self.index(bucket).await)?;
         let (head, pieces) = self.entry(&index, key).await?;
+        check_customer_key(&index.bucket, &head.encryption, customer.as_ref())?;
         conditions.check_copy_source(&head)?;
-        Ok(Source { index, key: key.to_string(), head, pieces })
+        Ok(Source { index, key: key.to_string(), head, pieces, customer })
     }
 
     /// Copies a range of the source's data into data of the target bucket.
@@ -53,6 +63,7 @@ impl Service {
         source: &mut Source,
         range: Option<Range<u64>>,
         target: &Index,
+        sealing: &Sealing,
         expected: &Expected,
     ) -> S3Result<StoredBody> {
         for attempt in 1.. {
@@ -63,7 +74,9 @@ impl Service {
                     "A copy source may have {BODY_BYTES_MAX} bytes; copy larger objects in parts"
                 ));
             }
-            match self.copy_range(source, range, target, expected).await {
+            let opening =
+                self.sealing_of(&source.index.bucket, &source.head.encryption, source.customer.clone()).await?;
+            match self.copy_range(source, &opening, range, target, sealing, expected).await {
                 Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => {
                     let (head, pieces) = self.entry(&source.index, &source.key).await?;
                     if head.etag != source.head.etag {
@@ -80,15 +93,19 @@ impl Service {
     async fn copy_range(
         &self,
         source: &Source,
+        opening: &Sealing,
         range: Range<u64>,
         target: &Index,
+        sealing: &Sealing,
         expected: &Expected,
     ) -> Result<StoredBody, GatewayError> {
         let bytes = range.end - range.start;
         let _reading = self.budget.for_copy(bytes).await?;
         let mut digest = expected.hashers();
-        let mut writer = DataWriter::new(self.store.clone(), self.budget.clone(), &target.bucket, bytes);
-        let mut data = std::pin::pin!(self.open_data(&source.index, &source.pieces, range, None).await?);
+        let (store, budget) = (self.store.clone(), self.budget.clone());
+        let mut writer = DataWriter::new(store, budget, &target.bucket, &sealing.key, bytes);
+        let data = self.open_data(&source.index, &opening.key, &source.pieces, range, None).await?;
+        let mut data = std::pin::pin!(data);
         while let Some(piece) = data.next().await {
             let piece = piece?;
             digest.update(&piece);
@@ -106,7 +123,8 @@ impl Service {
         let mut input = request.input;
         let key = input.key;
         check_key(&key)?;
-        check_encryption(input.server_side_encryption.as_ref(), input.sse_customer_algorithm.as_ref())?;
+        let wanted = wanted_headers!(input);
+        let source_key = source_customer_headers!(input).key(&request.extensions)?;
         let replaces = match input.metadata_directive.as_ref().map(MetadataDirective::as_str) {
             None | Some(MetadataDirective::COPY) => false,
             Some(MetadataDirective::REPLACE) => true,
@@ -118,13 +136,14 @@ impl Service {
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let mut source = self.copy_source(&input.copy_source, &conditions).await?;
+        let mut source = self.copy_source(&input.copy_source, source_key, &conditions).await?;
         let target = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let is_same = source.key == key && source.index.bucket.record.id == target.bucket.record.id;
-        if is_same && !replaces {
+        let sealing = self.sealing_to_write(&target.bucket, wanted, &request.extensions).await?;
+        if is_same && !replaces && sealing.encryption == source.head.encryption {
             return Err(s3_error!(
                 InvalidRequest,
-                "This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata"
+                "This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata or encryption"
             ));
         }
         let (headers, metadata) = if replaces {
@@ -142,14 +161,15 @@ impl Service {
                 }
             }
         }
-        let stored = self.copy_data(&mut source, None, &target, &expected).await?;
+        let stored = self.copy_data(&mut source, None, &target, &sealing, &expected).await?;
         let head = EntryHead {
             size: stored.bytes,
-            etag: stored.digests.etag(),
+            etag: stored.etag(&sealing.encryption),
             modified_ms: unix_ms(),
             headers,
             metadata,
             checksums: stored.digests.checksums,
+            encryption: sealing.encryption.clone(),
             ..Default::default()
         };
         let change = Mutation::OmapReplace {
@@ -166,10 +186,12 @@ impl Service {
             ..Default::default()
         };
         set_checksums!(result, head.checksums);
-        Ok(S3Response::new(CopyObjectOutput {
+        let mut output = CopyObjectOutput {
             copy_object_result: Some(result),
-            server_side_encryption: always_encrypted(),
+            ssekms_encryption_context: context_answer(&sealing.encryption),
             ..Default::default()
-        }))
+        };
+        set_encryption!(output, sealing.answer());
+        Ok(S3Response::new(output))
     }
 }

@@ -11,11 +11,12 @@ use s3s::dto::{GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutpu
 use s3s::{Body, S3Error, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{always_encrypted, entry_checksum_type, etag, metadata, set_checksums, size, timestamp};
+use super::answers::{entry_checksum_type, etag, metadata, set_checksums, size, timestamp};
 use super::conditions::ReadConditions;
-use super::put::check_encryption;
+use super::encryption::{check_customer_key, customer_headers, encryption_answer, set_encryption};
 use crate::data::{Budget, DataReader, plan_reads};
 use crate::digest::Algorithm;
+use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::record::{EntryHead, Piece, decode_head, decode_pieces};
@@ -64,12 +65,13 @@ impl Service {
     pub(super) async fn open_data(
         &self,
         index: &Index,
+        key: &WrappingKey,
         pieces: &[Piece],
         range: Range<u64>,
         budget: Option<Budget>,
     ) -> Result<impl futures::Stream<Item = Result<Bytes, GatewayError>> + Send + 'static, GatewayError> {
         let reads = plan_reads(pieces, range);
-        let (reader, reads) = DataReader::new(self.store.clone(), budget, &index.bucket, pieces, reads)?;
+        let (reader, reads) = DataReader::new(self.store.clone(), budget, &index.bucket, key, pieces, reads)?;
         let mut stream = Box::pin(reader.stream(reads));
         let first = stream.next().await.transpose()?;
         Ok(futures::stream::iter(first.map(Ok)).chain(stream))
@@ -79,9 +81,9 @@ impl Service {
         &self,
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
-        let input = request.input;
+        let mut input = request.input;
         refuse_versions_and_parts(input.version_id.as_ref(), input.part_number)?;
-        check_encryption(None, input.sse_customer_algorithm.as_ref())?;
+        let customer = customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
             if_match: input.if_match,
             if_none_match: input.if_none_match,
@@ -94,7 +96,9 @@ impl Service {
             conditions.check(&head)?;
             let range = resolve_range(input.range, head.size)?;
             let bytes = range.clone().unwrap_or(0..head.size);
-            let stream = match self.open_data(&index, &pieces, bytes.clone(), Some(self.budget.clone())).await {
+            let sealing = self.sealing_of(&index.bucket, &head.encryption, customer.clone()).await?;
+            let budget = Some(self.budget.clone());
+            let stream = match self.open_data(&index, &sealing.key, &pieces, bytes.clone(), budget).await {
                 Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => continue,
                 other => other?,
             };
@@ -109,6 +113,7 @@ impl Service {
             let mut output = object_output(&head, wants_checksums);
             output.content_length = Some(size(bytes.end - bytes.start));
             output.body = Some(body);
+            set_encryption!(output, sealing.answer());
             let mut response = S3Response::new(output);
             if range.is_some() {
                 response.output.content_range =
@@ -124,8 +129,9 @@ impl Service {
         &self,
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
-        let input = request.input;
+        let mut input = request.input;
         refuse_versions_and_parts(input.version_id.as_ref(), input.part_number)?;
+        let customer = customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
             if_match: input.if_match,
             if_none_match: input.if_none_match,
@@ -134,6 +140,7 @@ impl Service {
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let (head, _) = self.entry(&index, &input.key).await?;
+        let customer_md5 = check_customer_key(&index.bucket, &head.encryption, customer.as_ref())?;
         conditions.check(&head)?;
         let range = resolve_range(input.range, head.size)?;
         let found = object_output(&head, input.checksum_mode.is_some() && range.is_none());
@@ -155,9 +162,9 @@ impl Service {
             expires: input.response_expires.or(found.expires),
             last_modified: found.last_modified,
             metadata: found.metadata,
-            server_side_encryption: found.server_side_encryption,
             ..Default::default()
         });
+        set_encryption!(response.output, encryption_answer(&head.encryption, customer_md5));
         if let Some(range) = range {
             response.output.content_length = Some(size(range.end - range.start));
             response.output.content_range = Some(format!("bytes {}-{}/{}", range.start, range.end - 1, head.size));
@@ -182,7 +189,6 @@ fn object_output(head: &EntryHead, with_checksums: bool) -> GetObjectOutput {
         e_tag: Some(etag(&head.etag)),
         last_modified: Some(timestamp(head.modified_ms)),
         metadata: metadata(&head.metadata),
-        server_side_encryption: always_encrypted(),
         ..Default::default()
     };
     if with_checksums {

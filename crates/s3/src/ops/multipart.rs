@@ -16,13 +16,14 @@ use s3s::dto::{
 use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{
-    always_encrypted, checked_metadata, checksum_type, content_headers, etag, set_checksums, timestamp,
-};
+use super::answers::{checked_metadata, checksum_type, content_headers, etag, set_checksums, timestamp};
 use super::body::{StoredBody, Upload, body_length};
 use super::buckets::signer;
 use super::conditions::ReadConditions;
-use super::put::{check_encryption, check_key};
+use super::encryption::{
+    context_answer, customer_headers, set_encryption, source_customer_headers, wanted_headers,
+};
+use super::put::check_key;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::error::GatewayError;
@@ -63,7 +64,7 @@ impl Service {
         let mut input = request.input;
         let key = input.key;
         check_key(&key)?;
-        check_encryption(input.server_side_encryption.as_ref(), input.sse_customer_algorithm.as_ref())?;
+        let wanted = wanted_headers!(input);
         if input.tagging.is_some() || input.object_lock_mode.is_some() {
             return Err(s3_error!(NotImplemented, "Tags and object locks are not supported"));
         }
@@ -80,6 +81,8 @@ impl Service {
             }
             (Some(_), Some(name)) => name == ChecksumType::COMPOSITE,
         };
+        let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
         let head = UploadHead {
             initiated_ms: unix_ms(),
             owner,
@@ -87,21 +90,23 @@ impl Service {
             metadata,
             checksum_algorithm: algorithm.map(|algorithm| algorithm.name().to_owned()),
             checksum_is_composite: is_composite,
+            encryption: sealing.encryption.clone(),
             closing: None,
         };
-        let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let upload_id = new_upload_id();
         let change = Mutation::OmapSet { key: upload_key(&key, &upload_id), value: encode(&head, &[]) };
         self.note(&input.bucket, index.change(&key, Vec::new(), vec![change]).await)?;
-        Ok(S3Response::new(CreateMultipartUploadOutput {
+        let mut output = CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             checksum_algorithm: head.checksum_algorithm.clone().map(ChecksumAlgorithm::from),
             checksum_type: head.checksum_algorithm.is_some().then(|| checksum_type(is_composite)),
             key: Some(key),
             upload_id: Some(upload_id),
-            server_side_encryption: always_encrypted(),
+            ssekms_encryption_context: context_answer(&sealing.encryption),
             ..Default::default()
-        }))
+        };
+        set_encryption!(output, sealing.answer());
+        Ok(S3Response::new(output))
     }
 
     /// The upload of this id for this key, in whatever state.
@@ -168,7 +173,7 @@ impl Service {
     ) -> S3Result<PartHead> {
         let head = PartHead {
             size: stored.bytes,
-            etag: stored.digests.etag(),
+            etag: stored.etag(&upload.head.encryption),
             modified_ms: unix_ms(),
             checksums: stored.digests.checksums,
         };
@@ -191,22 +196,20 @@ impl Service {
         &self,
         request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
-        let input = request.input;
+        let mut input = request.input;
         let number = checked_part_number(input.part_number)?;
-        check_encryption(None, input.sse_customer_algorithm.as_ref())?;
+        let customer = customer_headers!(input).key(&request.extensions)?;
         let mut expected = Expected::from_headers(&request.headers)?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let upload = self.open_upload(&index, &input.key, &input.upload_id).await?;
         add_upload_algorithm(&mut expected, &upload)?;
         let length = body_length(&request.headers, input.content_length);
         let received = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
-        let stored = self.store_body(&index.bucket, received).await?;
+        let sealing = self.sealing_of(&index.bucket, &upload.head.encryption, customer).await?;
+        let stored = self.store_body(&index.bucket, &sealing.key, received).await?;
         let head = self.add_part(&index, &input.key, &input.upload_id, number, &upload, stored).await?;
-        let mut output = UploadPartOutput {
-            e_tag: Some(etag(&head.etag)),
-            server_side_encryption: always_encrypted(),
-            ..Default::default()
-        };
+        let mut output = UploadPartOutput { e_tag: Some(etag(&head.etag)), ..Default::default() };
+        set_encryption!(output, sealing.answer());
         set_checksums!(output, head.checksums);
         Ok(S3Response::new(output))
     }
@@ -215,21 +218,24 @@ impl Service {
         &self,
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
-        let input = request.input;
+        let mut input = request.input;
         let number = checked_part_number(input.part_number)?;
+        let customer = customer_headers!(input).key(&request.extensions)?;
+        let source_key = source_customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
             if_match: input.copy_source_if_match,
             if_none_match: input.copy_source_if_none_match,
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let mut source = self.copy_source(&input.copy_source, &conditions).await?;
+        let mut source = self.copy_source(&input.copy_source, source_key, &conditions).await?;
         let range = input.copy_source_range.map(|text| copy_range(&text, source.head.size)).transpose()?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let upload = self.open_upload(&index, &input.key, &input.upload_id).await?;
         let mut expected = Expected::default();
         add_upload_algorithm(&mut expected, &upload)?;
-        let stored = self.copy_data(&mut source, range, &index, &expected).await?;
+        let sealing = self.sealing_of(&index.bucket, &upload.head.encryption, customer).await?;
+        let stored = self.copy_data(&mut source, range, &index, &sealing, &expected).await?;
         let head = self.add_part(&index, &input.key, &input.upload_id, number, &upload, stored).await?;
         let mut result = CopyPartResult {
             e_tag: Some(etag(&head.etag)),
@@ -237,11 +243,9 @@ impl Service {
             ..Default::default()
         };
         set_checksums!(result, head.checksums);
-        Ok(S3Response::new(UploadPartCopyOutput {
-            copy_part_result: Some(result),
-            server_side_encryption: always_encrypted(),
-            ..Default::default()
-        }))
+        let mut output = UploadPartCopyOutput { copy_part_result: Some(result), ..Default::default() };
+        set_encryption!(output, sealing.answer());
+        Ok(S3Response::new(output))
     }
 
     pub(super) async fn abort_multipart_upload(

@@ -7,8 +7,9 @@ use s3s::dto::{CompleteMultipartUploadInput, CompleteMultipartUploadOutput, Comp
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{always_encrypted, entry_checksum_type, etag, set_checksums};
+use super::answers::{entry_checksum_type, etag, set_checksums};
 use super::conditions::{WriteConditions, precondition_failed};
+use super::encryption::encryption_answer;
 use super::multipart::{OpenUpload, PARTS_MAX, unchanged};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, multipart_etag};
@@ -55,9 +56,13 @@ impl Service {
             key: Some(input.key),
             e_tag: Some(etag(&head.etag)),
             checksum_type: entry_checksum_type(&head),
-            server_side_encryption: always_encrypted(),
             ..Default::default()
         };
+        // This answer has no headers of a client's own key.
+        let said = encryption_answer(&head.encryption, None);
+        output.server_side_encryption = said.algorithm;
+        output.ssekms_key_id = said.key_id;
+        output.bucket_key_enabled = said.bucket_key_enabled;
         set_checksums!(output, head.checksums);
         Ok(S3Response::new(output))
     }
@@ -173,6 +178,7 @@ fn assemble(
         metadata: upload.head.metadata.clone(),
         checksums: whole_checksums(upload, &parts)?,
         checksum_is_composite: upload.head.checksum_is_composite,
+        encryption: upload.head.encryption.clone(),
         upload_id: Some(upload_id.to_owned()),
     };
     Ok(Assembly {

@@ -1,15 +1,14 @@
 //! PutObject.
 
 use atoll_base::Mutation;
-use s3s::dto::{PutObjectInput, PutObjectOutput, ServerSideEncryption};
+use s3s::dto::{PutObjectInput, PutObjectOutput};
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{
-    always_encrypted, checked_metadata, content_headers, entry_checksum_type, etag, set_checksums,
-};
+use super::answers::{checked_metadata, content_headers, entry_checksum_type, etag, set_checksums};
 use super::body::{Upload, body_length};
 use super::conditions::WriteConditions;
+use super::encryption::{context_answer, set_encryption, wanted_headers};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::names::{KEY_BYTES_MAX, entry_key, garbage_key};
@@ -24,20 +23,6 @@ pub(super) fn check_key(key: &str) -> S3Result<()> {
     }
 }
 
-/// Atoll encrypts everything by itself; other kinds of encryption would be a promise not kept.
-pub(super) fn check_encryption(
-    wanted: Option<&ServerSideEncryption>,
-    customer_key: Option<&String>,
-) -> S3Result<()> {
-    if customer_key.is_some() {
-        return Err(s3_error!(NotImplemented, "Encryption with a key of the customer's is not supported"));
-    }
-    match wanted.map(ServerSideEncryption::as_str) {
-        None | Some(ServerSideEncryption::AES256) => Ok(()),
-        Some(other) => Err(s3_error!(NotImplemented, "Server-side encryption '{other}' is not supported")),
-    }
-}
-
 impl Service {
     pub(super) async fn put_object(
         &self,
@@ -46,7 +31,6 @@ impl Service {
         let mut input = request.input;
         let key = input.key;
         check_key(&key)?;
-        check_encryption(input.server_side_encryption.as_ref(), input.sse_customer_algorithm.as_ref())?;
         if input.tagging.is_some() || input.write_offset_bytes.is_some() || input.object_lock_mode.is_some() {
             return Err(s3_error!(NotImplemented, "Tags, appends and object locks are not supported"));
         }
@@ -57,20 +41,23 @@ impl Service {
             expected.add_algorithm(Algorithm::parse(algorithm.as_str())?);
         }
 
+        let wanted = wanted_headers!(input);
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let conditions = WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match };
         let guards = conditions.resolve(&index, &key).await?;
 
+        let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
         let length = body_length(&request.headers, input.content_length);
         let upload = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
-        let stored = self.store_body(&index.bucket, upload).await?;
+        let stored = self.store_body(&index.bucket, &sealing.key, upload).await?;
         let head = EntryHead {
             size: stored.bytes,
-            etag: stored.digests.etag(),
+            etag: stored.etag(&sealing.encryption),
             modified_ms: unix_ms(),
             headers,
             metadata,
             checksums: stored.digests.checksums,
+            encryption: sealing.encryption.clone(),
             ..Default::default()
         };
         let change = Mutation::OmapReplace {
@@ -83,9 +70,10 @@ impl Service {
         let mut output = PutObjectOutput {
             e_tag: Some(etag(&head.etag)),
             checksum_type: entry_checksum_type(&head),
-            server_side_encryption: always_encrypted(),
+            ssekms_encryption_context: context_answer(&sealing.encryption),
             ..Default::default()
         };
+        set_encryption!(output, sealing.answer());
         set_checksums!(output, head.checksums);
         Ok(S3Response::new(output))
     }

@@ -43,6 +43,15 @@ impl BucketDirectory for MemoryDirectory {
         Ok(None)
     }
 
+    async fn update_bucket(&self, old: &BucketRecord, new: &BucketRecord) -> Result<bool, DirectoryError> {
+        let mut buckets = self.buckets.lock().unwrap();
+        let is_same = buckets.get(&old.name) == Some(old);
+        if is_same {
+            buckets.insert(new.name.clone(), new.clone());
+        }
+        Ok(is_same)
+    }
+
     async fn delete_bucket(&self, record: &BucketRecord) -> Result<bool, DirectoryError> {
         let mut buckets = self.buckets.lock().unwrap();
         let is_same = buckets.get(&record.name) == Some(record);

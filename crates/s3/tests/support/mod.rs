@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use atoll_base::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use atoll_client::{ClientError, ObjectClient};
-use atoll_crypto::LocalKeyFile;
+use atoll_crypto::LocalKeys;
 use atoll_s3::{DataStore, Gateway, GatewayConfig};
 use bytes::Bytes;
 use memory_client::MemoryClient;
@@ -43,7 +43,7 @@ pub struct TestGateway {
     pub gateway: Gateway,
     pub client: MemoryClient,
     pub directory: Arc<MemoryDirectory>,
-    pub keys: Arc<LocalKeyFile>,
+    pub keys: Arc<LocalKeys>,
     pub address: SocketAddr,
     /// Access key and secret.
     pub users: Vec<(String, String)>,
@@ -88,7 +88,7 @@ pub async fn start_with_data_pool(change: impl FnOnce(&mut GatewayConfig)) -> Te
 
 pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
     let keys_directory = tempfile::tempdir().unwrap();
-    let keys = Arc::new(LocalKeyFile::create(&keys_directory.path().join("kms.json")).unwrap());
+    let keys = Arc::new(LocalKeys::create(&keys_directory.path().join("kms.json")).unwrap());
     let directory = Arc::new(MemoryDirectory::default());
     let mut users = Vec::new();
     for name in ["ALICE", "BOB"] {

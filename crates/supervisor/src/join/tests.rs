@@ -177,11 +177,11 @@ async fn a_token_of_a_host_that_nobody_reaches_is_refused() {
 async fn the_key_file_must_be_the_clusters() {
     let founded = Founded::new().await;
     let path = founded.temporary.path().join("kms.json");
-    let service = LocalKeyFile::create(&path).unwrap();
+    let service = LocalKeys::create(&path).unwrap();
     let (user, secret) = atoll_s3::new_user(&service, "ATOLLX", "admin").await.unwrap();
     founded.state.create(&keys::user("ATOLLX"), &user).await.unwrap();
     let other = founded.temporary.path().join("other.json");
-    LocalKeyFile::create(&other).unwrap();
+    LocalKeys::create(&other).unwrap();
     let token = founded.token(HostRole::Client, 60).await;
     let directory = founded.directory("a");
     let choices = |path: PathBuf| Choices { key_service: Some(path), ..Choices::default() };
@@ -189,5 +189,5 @@ async fn the_key_file_must_be_the_clusters() {
     assert!(error.contains("is not the key file of this cluster"), "{error}");
     join(&directory, &token, &choices(path)).await.unwrap();
     assert_eq!(directory.credentials().unwrap().secret_key, secret);
-    LocalKeyFile::open(&directory.key_service_file()).unwrap();
+    LocalKeys::open(&directory.key_service_file()).unwrap();
 }

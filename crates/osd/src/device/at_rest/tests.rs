@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use atoll_crypto::LocalKeyFile;
+use atoll_crypto::LocalKeys;
 use atoll_store::{DEVICE_BYTES_MIN, OpenError, Store};
 
 use super::*;
@@ -46,7 +46,7 @@ impl Files {
     }
 
     fn key_service(&self, name: &str) -> DeviceKey {
-        DeviceKey::KeyService(Arc::new(LocalKeyFile::create(&self.directory.path().join(name)).unwrap()))
+        DeviceKey::KeyService(Arc::new(LocalKeys::create(&self.directory.path().join(name)).unwrap()))
     }
 }
 

@@ -1,0 +1,216 @@
+//! The keys of a file that only its owner may read. Old versions stay in it, so that what they have
+//! wrapped still opens.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+
+use super::key_file::{KeyFile, LocalVersion};
+use super::{DEFAULT_KEY, KeyDescription, KeyService, KeyVersion, is_key_name, malformed};
+use crate::CryptoError;
+use crate::key::{SecretKey, unwrap_key, wrap_key};
+
+const SERVICE: &str = "local";
+
+/// A key-management service in a file.
+pub struct LocalKeys {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    file: KeyFile,
+    read_at: Option<Stamp>,
+}
+
+/// Tells whether a file is still the one that was read.
+#[derive(PartialEq, Eq)]
+struct Stamp(SystemTime, u64);
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = fs::metadata(path).ok()?;
+    Some(Stamp(metadata.modified().ok()?, metadata.len()))
+}
+
+impl LocalKeys {
+    /// Makes a key file with one fresh key. An existing file is an error, never overwritten.
+    pub fn create(path: &Path) -> Result<Self, CryptoError> {
+        KeyFile::local().create(path)?;
+        Self::open(path)
+    }
+
+    /// Reads a key file.
+    pub fn open(path: &Path) -> Result<Self, CryptoError> {
+        let read_at = stamp(path);
+        let state = State { file: KeyFile::read(path)?, read_at };
+        Ok(LocalKeys { path: path.into(), state: Mutex::new(state) })
+    }
+
+    /// The keys as the file has them now: a version that was added or destroyed by another process is
+    /// noticed at once. If the file cannot be read any more, those last read go on.
+    fn current(&self) -> MutexGuard<'_, State> {
+        // The state is replaced whole, so a panic elsewhere does not spoil it.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = stamp(&self.path);
+        if now.is_some() && now != state.read_at {
+            match KeyFile::read(&self.path) {
+                Ok(file) => *state = State { file, read_at: now },
+                Err(error) => tracing::warn!("the key file was changed and cannot be used: {error}"),
+            }
+        }
+        state
+    }
+
+    /// Changes the file.
+    fn change<T>(&self, change: impl FnOnce(&mut KeyFile) -> Result<T, CryptoError>) -> Result<T, CryptoError> {
+        let mut state = self.current();
+        let mut file = state.file.clone();
+        let result = change(&mut file)?;
+        file.replace(&self.path)?;
+        *state = State { file, read_at: stamp(&self.path) };
+        Ok(result)
+    }
+}
+
+fn no_such_key(key_name: &str) -> CryptoError {
+    CryptoError::NoSuchKey { key_id: key_name.into() }
+}
+
+fn versions<'a>(file: &'a KeyFile, key_name: &str) -> Result<&'a Vec<LocalVersion>, CryptoError> {
+    file.keys.get(key_name).ok_or_else(|| no_such_key(key_name))
+}
+
+fn newest(versions: &[LocalVersion]) -> &LocalVersion {
+    versions.last().expect("a key has a version: the file is refused otherwise")
+}
+
+fn describe(name: &str, versions: &[LocalVersion]) -> KeyDescription {
+    let version =
+        |version: &LocalVersion| KeyVersion { id: version.id.clone(), created_unix_ms: version.created_unix_ms };
+    KeyDescription { service: SERVICE, name: name.into(), versions: versions.iter().map(version).collect() }
+}
+
+fn wrapped_text(version: &LocalVersion, context: &str, secret: &SecretKey) -> String {
+    format!("{SERVICE}:{}:{}", version.id, hex::encode(wrap_key(&version.key, context, secret)))
+}
+
+#[async_trait]
+impl KeyService for LocalKeys {
+    async fn wrap_with(
+        &self,
+        key_name: Option<&str>,
+        context: &str,
+        secret: &SecretKey,
+    ) -> Result<String, CryptoError> {
+        let state = self.current();
+        let versions = versions(&state.file, key_name.unwrap_or(DEFAULT_KEY))?;
+        Ok(wrapped_text(newest(versions), context, secret))
+    }
+
+    async fn unwrap(&self, context: &str, wrapped: &str) -> Result<SecretKey, CryptoError> {
+        let rest =
+            wrapped.strip_prefix("local:").ok_or_else(|| malformed(context, "it does not begin with 'local:'"))?;
+        let (id, text) = rest.split_once(':').ok_or_else(|| malformed(context, "it names no key"))?;
+        let bytes = hex::decode(text).map_err(|_| malformed(context, "it is not hexadecimal"))?;
+        let state = self.current();
+        let mut all = state.file.keys.values().flatten();
+        let version = all.find(|version| version.id == id).ok_or_else(|| no_such_key(id))?;
+        unwrap_key(&version.key, context, &bytes)
+    }
+
+    async fn rewrap(&self, context: &str, wrapped: &str) -> Result<Option<String>, CryptoError> {
+        let secret = self.unwrap(context, wrapped).await?;
+        let state = self.current();
+        let id = wrapped.split(':').nth(1).unwrap_or_default();
+        let of_same_key = state.file.keys.values().find(|versions| versions.iter().any(|one| one.id == id));
+        let newest = newest(of_same_key.ok_or_else(|| no_such_key(id))?);
+        Ok((newest.id != id).then(|| wrapped_text(newest, context, &secret)))
+    }
+
+    async fn list(&self) -> Result<Vec<KeyDescription>, CryptoError> {
+        Ok(self.current().file.keys.iter().map(|(name, versions)| describe(name, versions)).collect())
+    }
+
+    async fn create(&self, key_name: &str) -> Result<(), CryptoError> {
+        if !is_key_name(key_name) {
+            return Err(CryptoError::BadKeyName { name: key_name.into() });
+        }
+        if self.current().file.keys.contains_key(key_name) {
+            return Ok(());
+        }
+        self.change(|file| {
+            file.keys.insert(key_name.into(), vec![LocalVersion::random()]);
+            Ok(())
+        })
+    }
+
+    async fn rotate(&self, key_name: &str) -> Result<KeyDescription, CryptoError> {
+        self.change(|file| {
+            let versions = file.keys.get_mut(key_name).ok_or_else(|| no_such_key(key_name))?;
+            versions.push(LocalVersion::random());
+            Ok(describe(key_name, versions))
+        })
+    }
+
+    async fn destroy(&self, key_name: &str) -> Result<(), CryptoError> {
+        self.change(|file| file.keys.remove(key_name).map(drop).ok_or_else(|| no_such_key(key_name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    fn ready<T>(future: impl Future<Output = T>) -> T {
+        match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => value,
+            Poll::Pending => panic!("local keys never wait"),
+        }
+    }
+
+    #[test]
+    fn a_key_file_reopens_and_keeps_its_secrets() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kms.json");
+        let secret = SecretKey::random();
+        let wrapped = ready(LocalKeys::create(&path).unwrap().wrap("image 1", &secret)).unwrap();
+        assert!(LocalKeys::create(&path).is_err(), "an existing key file must not be overwritten");
+
+        let reopened = LocalKeys::open(&path).unwrap();
+        assert_eq!(ready(reopened.unwrap("image 1", &wrapped)).unwrap(), secret);
+        assert!(ready(reopened.unwrap("image 2", &wrapped)).is_err());
+        assert!(ready(reopened.unwrap("image 1", "vault:x:y")).is_err());
+
+        let other = LocalKeys::create(&directory.path().join("other.json")).unwrap();
+        assert!(matches!(ready(other.unwrap("image 1", &wrapped)), Err(CryptoError::NoSuchKey { .. })));
+    }
+
+    #[test]
+    fn rotation_keeps_what_was_wrapped_and_destruction_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kms.json");
+        let (one, other) = (LocalKeys::create(&path).unwrap(), LocalKeys::open(&path).unwrap());
+        let secret = SecretKey::random();
+        ready(one.create("project")).unwrap();
+        let old = ready(one.wrap_with(Some("project"), "bucket 1", &secret)).unwrap();
+        assert_eq!(ready(one.rewrap("bucket 1", &old)).unwrap(), None);
+        assert_eq!(ready(one.rotate("project")).unwrap().versions.len(), 2);
+
+        // The other process sees what was changed.
+        let new = ready(other.rewrap("bucket 1", &old)).unwrap().expect("an older version wrapped it");
+        for wrapped in [&old, &new] {
+            assert_eq!(ready(other.unwrap("bucket 1", wrapped)).unwrap(), secret);
+        }
+        ready(one.destroy("project")).unwrap();
+        for wrapped in [&old, &new] {
+            assert!(matches!(ready(other.unwrap("bucket 1", wrapped)), Err(CryptoError::NoSuchKey { .. })));
+        }
+        assert!(ready(one.create("no/slash")).is_err());
+        assert_eq!(ready(other.list()).unwrap().len(), 1);
+    }
+}

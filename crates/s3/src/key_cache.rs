@@ -1,0 +1,117 @@
+//! Unwrapped keys, kept for a limited time: no request waits for the key service as long as it was
+//! reached once, and when it is away the keys in use go on until their time is over.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_crypto::{CryptoError, KeyService, SecretKey};
+
+/// Keys kept at once; each is one bucket's, one user's, or a bucket's for one named key.
+const ENTRIES_MAX: usize = 65_536;
+/// After the service failed, whoever else asks for the same key within this time fails at once.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+/// Keys that are asked for at once, in different of these.
+const LANES: usize = 64;
+
+/// A cache in front of a key service.
+pub(crate) struct KeyCache {
+    service: Arc<dyn KeyService>,
+    lifetime: Duration,
+    entries: Mutex<HashMap<String, Entry>>,
+    /// Held while the service is asked, so that of many requests for one key only the first asks.
+    lanes: [tokio::sync::Mutex<()>; LANES],
+}
+
+#[derive(Clone)]
+struct Entry {
+    wrapped: String,
+    generation: u64,
+    since: Instant,
+    /// When the service is asked again while the key still serves.
+    refresh_at: Instant,
+    outcome: Result<SecretKey, CryptoError>,
+}
+
+impl KeyCache {
+    pub(crate) fn new(service: Arc<dyn KeyService>, lifetime: Duration) -> Arc<Self> {
+        let lanes = std::array::from_fn(|_| tokio::sync::Mutex::new(()));
+        Arc::new(KeyCache { service, lifetime, entries: Mutex::default(), lanes })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+        // A map is whole between any two changes, so a panic elsewhere does not spoil it.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of a key, unless it was wrapped anew or revoked since (`generation` is raised).
+    fn known(&self, context: &str, wrapped: &str, generation: u64) -> Option<Entry> {
+        let entries = self.lock();
+        let entry = entries.get(context)?;
+        let lifetime = if entry.outcome.is_ok() { self.lifetime } else { FAILURE_PAUSE };
+        let is_good =
+            entry.wrapped == wrapped && entry.generation == generation && entry.since.elapsed() < lifetime;
+        is_good.then(|| entry.clone())
+    }
+
+    /// Opens a wrapped key, or gives it out of the cache.
+    pub(crate) async fn unwrap(
+        self: &Arc<Self>,
+        context: &str,
+        wrapped: &str,
+        generation: u64,
+    ) -> Result<SecretKey, CryptoError> {
+        if let Some(entry) = self.known(context, wrapped, generation) {
+            if entry.outcome.is_ok() && entry.refresh_at <= Instant::now() {
+                self.refresh(context, wrapped, generation);
+            }
+            return entry.outcome;
+        }
+        let lane = atoll_base::crc32c(context.as_bytes()) as usize % LANES;
+        let _asking = self.lanes[lane].lock().await;
+        if let Some(entry) = self.known(context, wrapped, generation) {
+            return entry.outcome;
+        }
+        let outcome = self.service.unwrap(context, wrapped).await;
+        if let Err(error) = &outcome {
+            tracing::warn!("cannot open the key of {context}: {error}");
+        }
+        self.keep(context, wrapped, generation, outcome.clone());
+        outcome
+    }
+
+    fn keep(&self, context: &str, wrapped: &str, generation: u64, outcome: Result<SecretKey, CryptoError>) {
+        let now = Instant::now();
+        let mut entries = self.lock();
+        if entries.len() >= ENTRIES_MAX {
+            let lifetime = self.lifetime;
+            entries.retain(|_, entry| entry.since.elapsed() < lifetime);
+            if entries.len() >= ENTRIES_MAX {
+                entries.clear();
+            }
+        }
+        let refresh_at = now + self.lifetime / 2;
+        let entry = Entry { wrapped: wrapped.into(), generation, since: now, refresh_at, outcome };
+        entries.insert(context.into(), entry);
+    }
+
+    /// Asks again beside the requests, so that the lifetime begins anew before it is over.
+    fn refresh(self: &Arc<Self>, context: &str, wrapped: &str, generation: u64) {
+        if let Some(entry) = self.lock().get_mut(context) {
+            entry.refresh_at = Instant::now() + self.lifetime / 8;
+        }
+        let (cache, context, wrapped) = (self.clone(), context.to_owned(), wrapped.to_owned());
+        tokio::spawn(async move {
+            match cache.service.unwrap(&context, &wrapped).await {
+                // The key in the cache goes on until its time is over.
+                Err(error @ CryptoError::ServiceUnavailable { .. }) => {
+                    tracing::warn!("the key of {context} stays in use for now: {error}");
+                }
+                outcome => cache.keep(&context, &wrapped, generation, outcome),
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;
