@@ -3,6 +3,7 @@
 mod administration;
 mod bench;
 mod hosts;
+mod keys;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ pub use bench::{
     BenchCommand, ObjectOperationArgument, PatternArgument, RecoveryBenchArguments, StoreBenchArguments,
 };
 pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, TokenCommand};
+pub use keys::{DestroyArguments, KeyCommand, TransitArguments};
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
 #[derive(Parser)]
@@ -92,6 +94,9 @@ pub enum Command {
     /// Show and change settings of the whole cluster
     #[command(subcommand)]
     Settings(SettingsCommand),
+    /// List, make, rotate and destroy the keys that protect everything else
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Make, list, resize and remove block images
     #[command(subcommand)]
     Image(ImageCommand),
@@ -164,6 +169,8 @@ pub struct UpArguments {
     /// Protection of frames between Atoll's processes [default: secure, fixed at the first start]
     #[arg(long, value_name = "MODE")]
     pub frame_mode: Option<FrameModeArgument>,
+    #[command(flatten)]
+    pub transit: TransitArguments,
     /// Make the OSDs' device files LUKS2 volumes that the key service unlocks [fixed at the first start]
     #[arg(long)]
     pub encrypt_at_rest: bool,

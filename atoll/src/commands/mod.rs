@@ -7,6 +7,7 @@ mod daemons;
 mod health;
 mod hosts;
 mod image;
+mod key;
 mod osd;
 mod osd_members;
 mod pg;
@@ -57,6 +58,7 @@ fn run_plain(command: Command) -> anyhow::Result<()> {
         Command::Flag(command) => whole::flag(&command),
         Command::Settings(command) => whole::settings(&command),
         Command::Image(command) => image::run(command),
+        Command::Key(command) => key::run(&command),
         Command::Bench(command) => bench::run(command),
         Command::Sim(arguments) => sim::run(&arguments),
         Command::State(DaemonCommand::Run(daemon)) => daemons::state(&daemon),

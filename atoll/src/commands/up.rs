@@ -13,13 +13,14 @@ use atoll_cluster::{ClusterClient, keys};
 use atoll_supervisor::{Choices, ClusterFile, DataDir, ProcessesFile, Progress, stop, supervise};
 
 use super::hosts::host_choices;
+use super::key::transit_settings;
 use super::tokio_runtime;
 use crate::cli::{DataArgument, FrameModeArgument, UpArguments};
 
 const DETACH_LIMIT: Duration = Duration::from_secs(180);
 
-fn choices(arguments: &UpArguments) -> Choices {
-    Choices {
+fn choices(arguments: &UpArguments) -> anyhow::Result<Choices> {
+    Ok(Choices {
         osd_count: arguments.osds,
         osd_bytes: arguments.osd_size,
         s3_listen: arguments.s3_listen.map(|address| address.to_string()),
@@ -33,8 +34,9 @@ fn choices(arguments: &UpArguments) -> Choices {
             FrameModeArgument::Crc => FrameMode::Crc,
         }),
         encrypt_at_rest: arguments.encrypt_at_rest,
+        transit: transit_settings(&arguments.transit)?,
         ..host_choices(&arguments.etcd, &arguments.host)
-    }
+    })
 }
 
 /// `atoll up`.
@@ -44,10 +46,11 @@ pub fn up(arguments: &UpArguments) -> anyhow::Result<()> {
         return detach(arguments, &directory);
     }
     let executable = std::env::current_exe().context("cannot find this program's own file")?;
+    let choices = choices(arguments)?;
     let live = LiveStatus::default();
     let show = |progress: Progress<'_>| live.show(&directory, progress);
     let runtime = tokio_runtime()?;
-    let outcome = runtime.block_on(supervise(&directory, &executable, &choices(arguments), &show));
+    let outcome = runtime.block_on(supervise(&directory, &executable, &choices, &show));
     // A health check may still be waiting on a thread; there is no need to wait for it.
     runtime.shutdown_background();
     outcome?;

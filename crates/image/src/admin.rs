@@ -29,7 +29,8 @@ pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as u64)
 }
 
-pub(crate) fn key_context(image_id: &str) -> String {
+/// What the key-management service binds an image's key to.
+pub fn image_key_context(image_id: &str) -> String {
     format!("atoll image {image_id}")
 }
 
@@ -70,7 +71,7 @@ impl ImageAdmin {
         check_name(name)?;
         check_size(size_bytes)?;
         let id = format!("{:016x}", random_u64());
-        let wrapped_key = self.keys.wrap(&key_context(&id), &SecretKey::random()).await?;
+        let wrapped_key = self.keys.wrap(&image_key_context(&id), &SecretKey::random()).await?;
         let record = ImageRecord {
             format: RECORD_FORMAT,
             id,
@@ -147,6 +148,16 @@ impl ImageAdmin {
         let lease = take_lock(self, &record, "removing").await?;
         self.discard(client, &record, 0, progress).await?;
         self.cluster.delete_if(&keys::image(name), revision).await?;
+        lease.revoke().await?;
+        Ok(())
+    }
+
+    /// Forgets the key of an image: what is in it can never be read again. The image stays, to be removed.
+    pub async fn destroy_key(&self, name: &str) -> Result<(), ImageError> {
+        let (record, revision) = self.get(name).await?;
+        let lease = take_lock(self, &record, "destroying its key").await?;
+        let record = ImageRecord { wrapped_key: String::new(), ..record };
+        self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
         lease.revoke().await?;
         Ok(())
     }

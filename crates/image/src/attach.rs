@@ -11,7 +11,7 @@ use atoll_cluster::{ClusterError, Lease, keys};
 use atoll_crypto::{AttachId, BlockOpener, BlockSealer, CryptoError, SecretKey, random_bytes};
 use bytes::Bytes;
 
-use crate::admin::{ImageAdmin, in_use, key_context, unix_ms};
+use crate::admin::{ImageAdmin, image_key_context, in_use, unix_ms};
 use crate::held_lock::HeldLock;
 use crate::range_locks::RangeLocks;
 use crate::{Bridge, ImageError};
@@ -167,6 +167,9 @@ pub(crate) async fn take_lock(
 /// Takes the lock and adds an attachment to the header.
 async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachment, ImageError> {
     let (record, _) = admin.get(name).await?;
+    if record.wrapped_key.is_empty() {
+        return Err(ImageError::KeyDestroyed(name.into()));
+    }
     let lease = take_lock(admin, &record, purpose).await?;
     // Read again under the lock: nobody else changes the list of attachments now.
     let (mut record, revision) = admin.get(name).await?;
@@ -178,7 +181,7 @@ async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachmen
     record.attach_ids.push(hex::encode(random_bytes::<16>()));
     record.writer_generation += 1;
     admin.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
-    let key = admin.keys.unwrap(&key_context(&record.id), &record.wrapped_key).await?;
+    let key = admin.keys.unwrap(&image_key_context(&record.id), &record.wrapped_key).await?;
     let lock = HeldLock::keep(admin.clone(), record.clone(), purpose.to_owned(), lease);
     Ok(Attachment { record, key, lock })
 }

@@ -31,6 +31,11 @@ pub enum ImageError {
     /// This writer has lost the image: its lease ran out, or another writer has taken over.
     #[error("this writer has lost image '{0}': its lease ran out or another writer took over; attach again")]
     Lost(String),
+    /// Its key was destroyed on purpose.
+    #[error(
+        "the key of image '{0}' was destroyed; what is in it cannot be read any more. 'atoll image rm' removes it"
+    )]
+    KeyDestroyed(String),
     /// An object could not be read or written.
     #[error(transparent)]
     Client(#[from] ClientError),

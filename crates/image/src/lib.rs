@@ -13,7 +13,7 @@ mod io;
 pub mod nbd;
 mod range_locks;
 
-pub use admin::ImageAdmin;
+pub use admin::{ImageAdmin, image_key_context};
 pub use attach::AttachedImage;
 pub use bridge::Bridge;
 pub use error::ImageError;

@@ -130,6 +130,9 @@ impl Buckets {
                 .cloned()
                 .ok_or_else(|| CryptoError::NoSuchKey { key_id: key_name.into() })?,
         };
+        if wrapped.is_empty() {
+            return Err(GatewayError::KeyDestroyed(record.name.clone()));
+        }
         let context = named_key_context(&record.id, key_name);
         Ok(self.keys.unwrap(&context, &wrapped, record.key_generation).await?)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use atoll_base::OsdId;
 use atoll_base::records::RECORD_FORMAT;
-use atoll_crypto::{KeyRing, LocalKeys};
+use atoll_crypto::{KeyFile, KeyRing, TransitSettings};
 use atoll_osd::DeviceKey;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -119,11 +119,22 @@ impl DataDir {
         }
     }
 
-    /// Makes the key service's file unless it is there.
-    pub(crate) fn ensure_key_service(&self) -> Result<(), SupervisorError> {
+    /// Makes the key service's file unless it is there: of a Transit service, or with a local key.
+    pub(crate) fn ensure_key_service(&self, transit: Option<&TransitSettings>) -> Result<(), SupervisorError> {
         let path = self.key_service_file();
-        if !path.exists() {
-            LocalKeys::create(&path)?;
+        match transit {
+            Some(wanted) if path.exists() => {
+                if KeyFile::read(&path)?.transit.as_ref() != Some(wanted) {
+                    return Err(SupervisorError::Invalid(format!(
+                        "{} says otherwise where keys are; leave the --kms options out, or change it with 'atoll key \
+                         use-transit'",
+                        path.display()
+                    )));
+                }
+            }
+            Some(wanted) => KeyFile::transit(wanted.clone()).create(&path)?,
+            None if !path.exists() => KeyFile::local().create(&path)?,
+            None => {}
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use atoll_base::records::{
 };
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
 use atoll_coordinator::admin::pools::check_redundancy;
-use atoll_crypto::{KeyRing, KeyService, random_bytes};
+use atoll_crypto::{KeyRing, TransitSettings, random_bytes};
 use serde::Serialize;
 
 use crate::data_dir::{ClusterFile, Credentials, DataDir, FirstPools};
@@ -68,6 +68,8 @@ pub struct Choices {
     pub frame_mode: Option<FrameMode>,
     /// Whether device files are LUKS2 volumes that the key service unlocks, for the first start.
     pub encrypt_at_rest: bool,
+    /// The Transit service that holds the root of the keys, for the first start.
+    pub transit: Option<TransitSettings>,
 }
 
 const DEFAULT_OSDS: u32 = 3;
@@ -104,7 +106,7 @@ pub(crate) fn prepare(directory: &DataDir, choices: &Choices) -> Result<ClusterF
     directory.create()?;
     expose_embedded(directory, &mut cluster)?;
     if cluster.joined_by.is_none() {
-        directory.ensure_key_service()?;
+        directory.ensure_key_service(choices.transit.as_ref())?;
     } else {
         cluster.osd_bytes = choices.osd_bytes.unwrap_or(cluster.osd_bytes);
         check_joined(directory, &cluster, choices)?;
@@ -330,10 +332,10 @@ async fn write_user(
     cluster: &ClusterFile,
     state: &ClusterClient,
 ) -> Result<(), SupervisorError> {
-    let keys_service: &dyn KeyService = &KeyRing::open(&directory.key_service_file())?;
+    let service = KeyRing::open(&directory.key_service_file())?;
+    service.make_default_key().await?;
     let access_key = format!("ATOLL{}", hex::encode_upper(random_bytes::<8>()));
-    let (record, secret_key): (UserRecord, String) =
-        atoll_s3::new_user(keys_service, &access_key, "admin").await?;
+    let (record, secret_key): (UserRecord, String) = atoll_s3::new_user(&service, &access_key, "admin").await?;
     ensure(state, &keys::user(&access_key), &record).await?;
     let endpoint = format!("http://{}", cluster.s3_listen);
     directory.write_credentials(&Credentials { access_key, secret_key, endpoint, ca_file: None })

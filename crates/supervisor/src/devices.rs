@@ -173,7 +173,7 @@ fn ensure_own_key_service(directory: &DataDir) -> Result<(), SupervisorError> {
             directory.key_service_file().display()
         )));
     }
-    directory.ensure_key_service()
+    directory.ensure_key_service(None)
 }
 
 /// The number of an OSD to be made: before there is a cluster any, afterwards that of one that has

@@ -17,6 +17,7 @@ mod pools;
 mod processes;
 mod state_access;
 mod supervise;
+mod wrapped_secrets;
 
 pub use at_rest::UnlockWith;
 pub use bootstrap::{Choices, DEFAULT_OSD_BYTES, POOL_DATA, POOL_IMAGES, POOL_OBJECTS};
@@ -29,3 +30,4 @@ pub use members::{OsdPlace, add_osd, keep_own_osd, osd_record, place_osd};
 pub use processes::{ChildStatus, ProcessesFile};
 pub use state_access::{EtcdChoices, check_identity};
 pub use supervise::{Progress, stop, supervise};
+pub use wrapped_secrets::{KeyUses, RewrapReport, UsesByVersion, forget_bucket_keys, rewrap_all};

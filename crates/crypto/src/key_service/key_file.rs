@@ -146,6 +146,11 @@ impl KeyFile {
         KeyFile { keys: BTreeMap::new(), transit: Some(settings) }
     }
 
+    /// The same with a Transit service, which wraps from now on.
+    pub fn with_transit(self, settings: TransitSettings) -> Self {
+        KeyFile { transit: Some(settings), ..self }
+    }
+
     /// Whether there are local keys in it.
     pub fn has_local_keys(&self) -> bool {
         !self.keys.is_empty()

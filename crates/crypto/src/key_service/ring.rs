@@ -22,6 +22,15 @@ impl KeyRing {
         Ok(KeyRing { local, transit: file.transit.map(Transit::new).transpose()? })
     }
 
+    /// Makes the key that wraps what names no other, where the service does not make it by itself. One
+    /// that is there stays.
+    pub async fn make_default_key(&self) -> Result<(), CryptoError> {
+        match &self.transit {
+            Some(transit) => transit.make_default_key().await,
+            None => Ok(()),
+        }
+    }
+
     /// What wraps.
     fn current(&self) -> &dyn KeyService {
         match (&self.transit, &self.local) {

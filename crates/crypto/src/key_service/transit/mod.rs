@@ -32,6 +32,11 @@ impl Transit {
         Ok(Transit { connection: Connection::new(&settings)?, settings })
     }
 
+    /// Makes the key that wraps what names no other, unless it is there.
+    pub async fn make_default_key(&self) -> Result<(), CryptoError> {
+        self.create(&self.settings.key).await
+    }
+
     async fn post(&self, path: &str, body: Value) -> Result<Value, Failure> {
         self.connection.call(reqwest::Method::POST, &format!("{}/{path}", self.settings.mount), Some(body)).await
     }
