@@ -206,21 +206,36 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_LIST = handle_request
 
     def read_body(self):
-        if "Transfer-Encoding" in self.headers:
-            self.close_connection = True
-            raise Refused("this test server needs a Content-Length", status=411)
+        """The whole body, read even if it is refused, since closing before that resets the connection."""
+        body = bytearray()
         try:
-            length = int(self.headers.get("Content-Length") or 0)
+            for part in self.body_parts():
+                if len(body) <= MAX_BODY_BYTES:
+                    body += part
         except ValueError:
             self.close_connection = True
-            raise Refused("the Content-Length is not a number")
-        if length > MAX_BODY_BYTES:
+            raise Refused("the body is not what its headers say")
+        if len(body) > MAX_BODY_BYTES:
             self.close_connection = True
-            left = length
-            while left > 0 and (part := self.rfile.read(min(left, 1 << 20))):
-                left -= len(part)
             raise Refused("http: request body too large", status=413)
-        return self.rfile.read(length)
+        return bytes(body)
+
+    def body_parts(self):
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            yield from self.parts_of(int(self.headers.get("Content-Length") or 0))
+            return
+        while (length := int(self.rfile.readline(100).partition(b";")[0], 16)) > 0:
+            yield from self.parts_of(length)
+            self.rfile.readline(100)
+        self.rfile.readline(100)
+
+    def parts_of(self, length):
+        while length > 0:
+            part = self.rfile.read(min(length, 1 << 20))
+            if not part:
+                raise ValueError
+            length -= len(part)
+            yield part
 
     def serve(self, path, query, body):
         """A request of the API, with whatever failure is in force."""
