@@ -27,8 +27,8 @@ lint:
 
 unit: test-packages
 	cargo test --release --workspace -q
-	python3 tests/test_transit_server.py
-	python3 tests/test_transit_failures.py
+	python3 tests/transit/test_transit_server.py
+	python3 tests/transit/test_transit_failures.py
 
 e2e: test-packages
 	cargo build --release --workspace

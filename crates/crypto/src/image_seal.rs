@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
 use aws_lc_rs::hkdf;
 
+use crate::gcm::GcmKey;
 use crate::{CryptoError, SecretKey};
 
 /// Plaintext and ciphertext length of one sealed image block.
@@ -20,20 +20,20 @@ pub type AttachId = [u8; 16];
 
 const FORMAT: u8 = 1;
 
-fn attach_cipher(image_key: &SecretKey, attach_id: &AttachId) -> LessSafeKey {
+fn attach_cipher(image_key: &SecretKey, attach_id: &AttachId) -> GcmKey {
     let pseudo_random_key = hkdf::Salt::new(hkdf::HKDF_SHA256, attach_id).extract(image_key.expose());
     let mut key = [0; 32];
     pseudo_random_key
         .expand(&[b"atoll image attach key, format 1"], hkdf::HKDF_SHA256)
         .and_then(|output| output.fill(&mut key))
         .expect("HKDF-SHA256 gives 32 bytes");
-    SecretKey::from_bytes(key).aes_256_gcm()
+    GcmKey::new(&SecretKey::from_bytes(key))
 }
 
-fn nonce(counter: u64) -> Nonce {
+fn nonce(counter: u64) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&counter.to_be_bytes());
-    Nonce::assume_unique_for_key(bytes)
+    bytes
 }
 
 /// What a block's tag also covers: format (1 byte), image id (8 bytes), block number (8 bytes).
@@ -46,7 +46,7 @@ fn associated_data(image_id: u64, block_number: u64) -> [u8; 17] {
 
 /// Seals the blocks of one writing attachment.
 pub struct BlockSealer {
-    cipher: LessSafeKey,
+    cipher: GcmKey,
     image_id: u64,
     attach_index: u32,
     counter: u64,
@@ -68,10 +68,7 @@ impl BlockSealer {
         // The counter starts at 1, so that a seal is never all zeros, which means "never written".
         self.counter = self.counter.checked_add(1).ok_or(CryptoError::NoncesExhausted)?;
         let aad = associated_data(self.image_id, block_number);
-        let tag = self
-            .cipher
-            .seal_in_place_separate_tag(nonce(self.counter), Aad::from(aad), block)
-            .expect("AES-GCM seals 4096 bytes");
+        let tag = self.cipher.seal(nonce(self.counter), &aad, block);
         let mut seal = [0; BLOCK_SEAL_BYTES];
         seal[..4].copy_from_slice(&self.attach_index.to_le_bytes());
         seal[4..12].copy_from_slice(&self.counter.to_le_bytes());
@@ -85,7 +82,7 @@ pub struct BlockOpener {
     image_key: SecretKey,
     image_id: u64,
     attach_ids: Vec<AttachId>,
-    ciphers: HashMap<u32, LessSafeKey>,
+    ciphers: HashMap<u32, GcmKey>,
 }
 
 impl BlockOpener {
@@ -131,9 +128,10 @@ impl BlockOpener {
         };
         let counter = u64::from_le_bytes(seal[4..12].try_into().expect("a counter has 8 bytes"));
         let aad = associated_data(self.image_id, block_number);
-        cipher
-            .open_separate_gather(nonce(counter), Aad::from(aad), ciphertext, &seal[12..], plaintext)
-            .map_err(|_| CryptoError::NotAuthentic { what: format!("image block {block_number}") })
+        if !cipher.open(nonce(counter), &aad, ciphertext, &seal[12..], plaintext) {
+            return Err(CryptoError::NotAuthentic { what: format!("image block {block_number}") });
+        }
+        Ok(())
     }
 }
 

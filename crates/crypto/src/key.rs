@@ -1,9 +1,10 @@
 //! Secret keys, randomness, and wrapping one key with another.
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::aead::NONCE_LEN;
 use zeroize::Zeroize;
 
 use crate::CryptoError;
+use crate::gcm::GcmKey;
 
 /// A 256-bit secret. It is wiped from memory when dropped and never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -23,11 +24,6 @@ impl SecretKey {
     /// The key bytes.
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
-    }
-
-    pub(crate) fn aes_256_gcm(&self) -> LessSafeKey {
-        let key = UnboundKey::new(&AES_256_GCM, &self.0).expect("32 bytes are an AES-256 key");
-        LessSafeKey::new(key)
     }
 }
 
@@ -74,14 +70,7 @@ pub const WRAPPED_KEY_BYTES: usize = NONCE_LEN + 32 + 16;
 pub fn wrap_key(wrapping_key: &SecretKey, context: &str, secret: &SecretKey) -> [u8; WRAPPED_KEY_BYTES] {
     let nonce: [u8; NONCE_LEN] = random_bytes();
     let mut ciphertext = *secret.expose();
-    let tag = wrapping_key
-        .aes_256_gcm()
-        .seal_in_place_separate_tag(
-            Nonce::assume_unique_for_key(nonce),
-            Aad::from(context.as_bytes()),
-            &mut ciphertext,
-        )
-        .expect("AES-GCM seals 32 bytes");
+    let tag = GcmKey::new(wrapping_key).seal(nonce, context.as_bytes(), &mut ciphertext);
     let mut wrapped = [0; WRAPPED_KEY_BYTES];
     wrapped[..NONCE_LEN].copy_from_slice(&nonce);
     wrapped[NONCE_LEN..NONCE_LEN + 32].copy_from_slice(&ciphertext);
@@ -95,13 +84,12 @@ pub fn unwrap_key(wrapping_key: &SecretKey, context: &str, wrapped: &[u8]) -> Re
         what: format!("the wrapped key of {context}"),
         detail: format!("it has {} bytes instead of {WRAPPED_KEY_BYTES}", wrapped.len()),
     })?;
-    let (nonce, sealed) = wrapped.split_at(NONCE_LEN);
-    let nonce = Nonce::try_assume_unique_for_key(nonce).expect("the nonce has its length");
+    let (nonce, sealed) = wrapped.split_first_chunk().expect("a wrapped key begins with its nonce");
+    let (ciphertext, tag) = sealed.split_at(32);
     let mut secret = [0; 32];
-    wrapping_key
-        .aes_256_gcm()
-        .open_separate_gather(nonce, Aad::from(context.as_bytes()), &sealed[..32], &sealed[32..], &mut secret)
-        .map_err(|_| CryptoError::NotAuthentic { what: format!("the wrapped key of {context}") })?;
+    if !GcmKey::new(wrapping_key).open(*nonce, context.as_bytes(), ciphertext, tag, &mut secret) {
+        return Err(CryptoError::NotAuthentic { what: format!("the wrapped key of {context}") });
+    }
     Ok(SecretKey(secret))
 }
 

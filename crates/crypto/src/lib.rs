@@ -6,6 +6,7 @@
 //! [`KeyService`] to unlock it.
 
 mod error;
+mod gcm;
 mod image_seal;
 mod key;
 mod key_service;
@@ -13,6 +14,7 @@ pub mod luks2;
 mod segment_seal;
 
 pub use error::CryptoError;
+pub use gcm::{watch_nonces, watched_nonces};
 pub use image_seal::{AttachId, BLOCK_SEAL_BYTES, BlockOpener, BlockSealer, SEALED_BLOCK_BYTES};
 pub use key::{SecretKey, WRAPPED_KEY_BYTES, fill_random, random_bytes, random_u64, sha256, unwrap_key, wrap_key};
 pub use key_service::{

@@ -4,8 +4,7 @@
 //! cannot be reordered and an object cannot be cut short (the STREAM construction, Hoang,
 //! Reyhanitabar, Rogaway, Vizár 2015).
 
-use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
-
+use crate::gcm::GcmKey;
 use crate::{CryptoError, SecretKey};
 
 /// Plaintext length of every segment but the last, which has 1 to this many bytes.
@@ -18,7 +17,7 @@ const FORMAT: u8 = 1;
 
 /// Seals and opens the segments of one data object.
 pub struct SegmentCipher {
-    cipher: LessSafeKey,
+    cipher: GcmKey,
     associated_data: [u8; 17],
 }
 
@@ -27,7 +26,7 @@ impl SegmentCipher {
     pub fn new(data_key: &SecretKey, data_id: &[u8; 16]) -> Self {
         let mut associated_data = [FORMAT; 17];
         associated_data[1..].copy_from_slice(data_id);
-        SegmentCipher { cipher: data_key.aes_256_gcm(), associated_data }
+        SegmentCipher { cipher: GcmKey::new(data_key), associated_data }
     }
 
     fn nonce(number: u64, is_last: bool) -> [u8; 12] {
@@ -42,14 +41,7 @@ impl SegmentCipher {
         assert!(!segment.is_empty() && segment.len() <= SEGMENT_BYTES, "a segment has 1 to 65536 bytes");
         assert!(is_last || segment.len() == SEGMENT_BYTES, "only the last segment may be short");
         let nonce = Self::nonce(number, is_last);
-        let tag = self
-            .cipher
-            .seal_in_place_separate_tag(
-                Nonce::assume_unique_for_key(nonce),
-                Aad::from(self.associated_data),
-                segment,
-            )
-            .expect("AES-GCM seals 65536 bytes");
+        let tag = self.cipher.seal(nonce, &self.associated_data, segment);
         let mut seal = [0; SEGMENT_SEAL_BYTES];
         seal[..12].copy_from_slice(&nonce);
         seal[12..].copy_from_slice(tag.as_ref());
@@ -71,11 +63,10 @@ impl SegmentCipher {
         if seal.len() != SEGMENT_SEAL_BYTES || seal[..12] != nonce || plaintext.len() != ciphertext.len() {
             return Err(not_authentic());
         }
-        let aad = Aad::from(self.associated_data);
-        let nonce = Nonce::assume_unique_for_key(nonce);
-        self.cipher
-            .open_separate_gather(nonce, aad, ciphertext, &seal[12..], plaintext)
-            .map_err(|_| not_authentic())
+        if !self.cipher.open(nonce, &self.associated_data, ciphertext, &seal[12..], plaintext) {
+            return Err(not_authentic());
+        }
+        Ok(())
     }
 }
 

@@ -87,6 +87,8 @@ pub async fn start_with_data_pool(change: impl FnOnce(&mut GatewayConfig)) -> Te
 }
 
 pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
+    // Whatever the tests do, no key may meet a nonce twice.
+    atoll_crypto::watch_nonces();
     let keys_directory = tempfile::tempdir().unwrap();
     let keys = Arc::new(LocalKeys::create(&keys_directory.path().join("kms.json")).unwrap());
     let directory = Arc::new(MemoryDirectory::default());

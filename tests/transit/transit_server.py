@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A small Transit server for tests, faithful to what OpenBao answers (and HashiCorp Vault, of which
-OpenBao is a fork): `tests/test_transit_server.py` holds it against the real one.
+OpenBao is a fork): `tests/transit/test_transit_server.py` holds it against the real one.
 
 It keeps nothing secret and is for tests alone. Ciphertexts are not made by AES-GCM but by an HMAC in
 counter mode (`transit_keys.py`); they cannot be told apart, but neither server opens the other's.
