@@ -27,8 +27,10 @@ const GATEWAY_TIMEOUT_MS: u64 = 30_000;
 const NBD_TIMEOUT_MS: u64 = 600_000;
 
 fn prepare(arguments: &DaemonArguments) -> anyhow::Result<OpenCluster> {
-    // s3s logs every answer that is an error, missing keys included.
-    let filter = EnvFilter::try_from_env("ATOLL_LOG").unwrap_or_else(|_| EnvFilter::new("info,s3s=off"));
+    // s3s logs every answer that is an error, missing keys included, and rustls every client that names a
+    // server by its address.
+    let filter =
+        EnvFilter::try_from_env("ATOLL_LOG").unwrap_or_else(|_| EnvFilter::new("info,s3s=off,rustls=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     // A daemon with a dead thread would neither serve nor be restarted.
     let print = std::panic::take_hook();

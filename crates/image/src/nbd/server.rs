@@ -75,10 +75,11 @@ impl NbdServer {
     async fn follow_certificates(self: Rc<Self>, mut identity: TlsIdentity) {
         loop {
             self.runtime.sleep(CERTIFICATE_POLL).await;
-            let refreshed = self.bridge.run(tokio::task::spawn_blocking(move || {
+            let refresh = move || {
                 identity.refresh();
                 identity
-            }));
+            };
+            let refreshed = self.bridge.run(async { tokio::task::spawn_blocking(refresh).await });
             identity = refreshed.await.expect("reading certificates returns errors");
             self.tls_config.replace(identity.config());
         }
