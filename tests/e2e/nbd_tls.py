@@ -295,14 +295,15 @@ def required(test, cluster, own, other):
     foreign = own.client_directory("foreign", signer=other)
     for tcp in (True, False):
         with test.step(f"plain clients are refused on {'TCP' if tcp else 'the Unix socket'} with a clear error") as note:
-            said = refused(test, "nbdinfo", cluster.nbd_uri("first", tcp))
-            expect("TLS" in said, said)
+            said = refused(test, "nbdcopy", cluster.nbd_uri("first", tcp), "null:")
+            expect("requires TLS" in said or "requires encryption" in said, said)
+            refused(test, "qemu-img", "info", cluster.nbd_uri("first", tcp))
             try:
                 cluster.nbd("first", tcp).close()
                 raise Failed("it was served")
             except NbdError as error:
                 expect(error.number == ERROR_TLS_REQUIRED and "requires TLS" in str(error), str(error))
-            note(next(line for line in said.splitlines() if "TLS" in line)[:120])
+            note(said.splitlines()[-1][:120])
     with test.step("without TLS no names are told, and EXPORT_NAME is cut off"):
         with greeted(cluster) as raw:
             raw.sendall(option(OPTION_LIST))

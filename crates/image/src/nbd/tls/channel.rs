@@ -35,6 +35,8 @@ impl TlsChannel {
     /// Takes all bytes out of `records`. After an error there is still an alert to send, and nothing
     /// else may be done.
     pub fn receive(&mut self, records: &mut BytesMut) -> Result<(), TlsError> {
+        // What is in records is shorter than they are, so this grows once and not record by record.
+        self.opened.reserve(records.len());
         while !records.is_empty() && !self.has_peer_closed {
             self.connection.read_tls(&mut (&mut *records).reader()).map_err(TlsError::Records)?;
             self.connection.process_new_packets()?;

@@ -146,7 +146,8 @@ fn a_client_with_another_authority_refuses_the_server() {
     for version in VERSIONS {
         let mut pair = Pair::new(&files.identity(false), &authority(), version, None);
         let error = pair.exchange().unwrap_err();
-        let expected = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        let is_refused = matches!(error, Failure::AtClient(rustls::Error::InvalidCertificate(_)));
+        assert!(is_refused, "{error:?}");
     }
 }
 
