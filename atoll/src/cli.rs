@@ -113,7 +113,7 @@ pub enum Command {
     Gateway(GatewayCommand),
     /// Run the NBD server (started by 'atoll up')
     #[command(subcommand)]
-    Nbd(DaemonCommand),
+    Nbd(NbdCommand),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  atoll completion bash > /etc/bash_completion.d/atoll")]
     Completion {
@@ -143,7 +143,8 @@ pub struct UpArguments {
     #[arg(long, value_name = "IP:PORT")]
     pub s3_listen: Option<SocketAddr>,
     /// Where the NBD server listens; may be given several times [default: unix:DIR/nbd.sock].
-    /// NBD has no authentication yet: use TCP on trusted networks only
+    /// Whoever reaches a TCP address may read and write every image, unless client certificates are
+    /// required: see 'atoll nbd run --help'
     #[arg(long, value_name = "unix:PATH|IP:PORT")]
     pub nbd_listen: Vec<ListenAddress>,
     #[command(flatten)]
@@ -380,6 +381,52 @@ A client may choose another pool for a bucket: aws s3api create-bucket --bucket 
         #[arg(long, value_name = "NAME", env = "ATOLL_S3_DATA_POOL")]
         data_pool: Option<String>,
     },
+}
+
+#[derive(Subcommand)]
+pub enum NbdCommand {
+    /// Run in the foreground
+    #[command(after_help = "\
+Examples:
+  atoll nbd run --data ./atoll-data
+  atoll nbd run --data ./atoll-data --tls required --tls-client-ca /etc/atoll/nbd-clients.pem
+  ATOLL_NBD_TLS_CLIENT_CA=/etc/atoll/nbd-clients.pem atoll up --data ./atoll-data --nbd-listen 10.0.0.1:10809
+
+Clients: nbdinfo 'nbds://HOST/IMAGE?tls-certificates=DIR', where DIR has ca-cert.pem (a copy of the data
+directory's tls/ca.crt) and, where clients need certificates, client-cert.pem and client-key.pem.")]
+    Run {
+        #[command(flatten)]
+        daemon: DaemonArguments,
+        #[command(flatten)]
+        tls: NbdTlsArguments,
+    },
+}
+
+#[derive(Args)]
+pub struct NbdTlsArguments {
+    /// Whether clients may or must use TLS
+    #[arg(long, value_name = "MODE", env = "ATOLL_NBD_TLS", default_value = "on")]
+    pub tls: NbdTlsMode,
+    /// The server's certificate and what is between it and its authority, as PEM [default: DIR/tls/server.crt]
+    #[arg(long, value_name = "FILE", env = "ATOLL_NBD_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, as PEM [default: DIR/tls/server.key]
+    #[arg(long, value_name = "FILE", env = "ATOLL_NBD_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Authorities, as PEM: clients need a certificate that one of them has signed. TCP is then served with TLS
+    /// only
+    #[arg(long, value_name = "FILE", env = "ATOLL_NBD_TLS_CLIENT_CA")]
+    pub tls_client_ca: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NbdTlsMode {
+    /// None
+    Off,
+    /// For clients that ask for it, if there is a certificate
+    On,
+    /// For all, also on Unix sockets
+    Required,
 }
 
 #[derive(Subcommand)]

@@ -12,13 +12,13 @@ def sha256_of(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def fio(test, uri, name, timeout=240, **options):
+def fio(test, uri, name, timeout=240, program=("fio",), **options):
     """Runs one fio job; returns its part of the JSON output."""
     output = test.directory / f"fio-{name}.json"
     output.unlink(missing_ok=True)
     arguments = [f"--{key}={value}" if value is not None else f"--{key}"
                  for key, value in options.items()]
-    done = test.run("fio", f"--name={name}", "--ioengine=nbd", f"--uri={uri}", "--output-format=json", f"--output={output}",
+    done = test.run(*program, f"--name={name}", "--ioengine=nbd", f"--uri={uri}", "--output-format=json", f"--output={output}",
                     *arguments, timeout=timeout, ok=None)
     if done.returncode != 0 or not output.exists():
         raise Failed(f"fio {name}: exit code {done.returncode}\n{done.stdout[-1500:]}{done.stderr[-1500:]}")

@@ -7,7 +7,8 @@ import os, random, socket, struct, threading, time
 READ, WRITE, DISCONNECT, FLUSH, TRIM, WRITE_ZEROES = 0, 1, 2, 3, 4, 6
 FLAG_FUA = 1
 OPTION_MAGIC, REPLY_MAGIC, REQUEST_MAGIC = 0x49484156454F5054, 0x67446698, 0x25609513
-OPTION_GO, INFO_EXPORT = 7, 0
+OPTION_STARTTLS, OPTION_GO, INFO_EXPORT = 5, 7, 0
+ERROR_TLS_REQUIRED = 205
 ENOSPC = 28
 
 
@@ -20,13 +21,17 @@ class NbdError(Exception):
 
 
 class Nbd:
-    def __init__(self, address, export, timeout=60):
+    def __init__(self, address, export, timeout=60, tls=None):
+        """`tls` is an ssl.SSLContext, if TLS is to be used."""
         self.socket = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
         self.socket.settimeout(timeout)
         self.cookie = 0
         try:
             self.socket.connect(address)
-            self._negotiate(export)
+            self._greet()
+            if tls:
+                self.start_tls(tls)
+            self._choose(export)
         except BaseException:
             self.socket.close()
             raise
@@ -47,20 +52,32 @@ class Nbd:
             length -= len(part)
         return b"".join(parts)
 
-    def _negotiate(self, export):
+    def _greet(self):
         magic, option_magic, flags = struct.unpack(">8sQH", self._take(18))
         if magic != b"NBDMAGIC" or option_magic != OPTION_MAGIC or flags & 1 == 0:
             raise ConnectionError(f"not a fixed newstyle server: {magic} {flags}")
-        name = export.encode()
-        data = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
-        self.socket.sendall(struct.pack(">I", 3) + struct.pack(">QII", OPTION_MAGIC, OPTION_GO, len(data)) + data)
+        self.socket.sendall(struct.pack(">I", 3))
+
+    def _option_replies(self, option, data, what):
+        """The replies to an option up to the ACK, which is not among them."""
+        self.socket.sendall(struct.pack(">QII", OPTION_MAGIC, option, len(data)) + data)
         while True:
             _magic, _option, kind, length = struct.unpack(">QIII", self._take(20))
             body = self._take(length)
             if kind & (1 << 31):
-                raise NbdError(200 + (kind & 0xFF), f"export '{export}' refused: {body.decode(errors='replace')}")
+                raise NbdError(200 + (kind & 0xFF), f"{what} refused: {body.decode(errors='replace')}")
             if kind == 1:
                 return
+            yield kind, body
+
+    def start_tls(self, context):
+        list(self._option_replies(OPTION_STARTTLS, b"", "TLS"))
+        self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
+
+    def _choose(self, export):
+        name = export.encode()
+        data = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
+        for kind, body in self._option_replies(OPTION_GO, data, f"export '{export}'"):
             if kind == 3 and struct.unpack(">H", body[:2])[0] == INFO_EXPORT:
                 self.size, self.flags = struct.unpack(">QH", body[2:12])
 

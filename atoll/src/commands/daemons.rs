@@ -1,13 +1,15 @@
 //! The daemons' entry points.
 
 use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
 use atoll_base::OsdId;
 use atoll_client::{LocalClient, RemoteClient};
 use atoll_cluster::{EmbeddedServer, Protection};
-use atoll_image::nbd::NbdServer;
+use atoll_image::nbd::protocol::TlsPolicy;
+use atoll_image::nbd::{NbdServer, TlsChoice, TlsFiles, TlsMode};
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_osd::{Osd, OsdConfig};
 use atoll_reactor::{ListenAddress, LocalRuntime};
@@ -17,7 +19,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::osd::unlock_with;
 use super::{OpenCluster, tokio_runtime};
-use crate::cli::{DaemonArguments, UnlockArguments};
+use crate::cli::{DaemonArguments, NbdTlsArguments, NbdTlsMode, UnlockArguments};
 
 /// Reads of a gateway's client end after this long, so that its own clients get an answer.
 const GATEWAY_TIMEOUT_MS: u64 = 30_000;
@@ -25,8 +27,10 @@ const GATEWAY_TIMEOUT_MS: u64 = 30_000;
 const NBD_TIMEOUT_MS: u64 = 600_000;
 
 fn prepare(arguments: &DaemonArguments) -> anyhow::Result<OpenCluster> {
-    // s3s logs every answer that is an error, missing keys included.
-    let filter = EnvFilter::try_from_env("ATOLL_LOG").unwrap_or_else(|_| EnvFilter::new("info,s3s=off"));
+    // s3s logs every answer that is an error, missing keys included, and rustls every client that names a
+    // server by its address.
+    let filter =
+        EnvFilter::try_from_env("ATOLL_LOG").unwrap_or_else(|_| EnvFilter::new("info,s3s=off,rustls=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     // A daemon with a dead thread would neither serve nor be restarted.
     let print = std::panic::take_hook();
@@ -147,22 +151,46 @@ pub fn gateway(arguments: &DaemonArguments, data_pool: Option<String>) -> anyhow
 }
 
 /// Runs the NBD server.
-pub fn nbd(arguments: &DaemonArguments) -> anyhow::Result<()> {
+pub fn nbd(arguments: &DaemonArguments, tls: NbdTlsArguments) -> anyhow::Result<()> {
     let open = prepare(arguments)?;
+    let tls = nbd_tls(tls, open.directory.root())?;
     let tokio = tokio_runtime()?;
     let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);
     let runtime = LocalRuntime::new()?;
     let client = LocalClient::start(&runtime, open.client_config(NBD_TIMEOUT_MS)?)?;
     let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
-    let server = NbdServer::new(&client, bridge, admin);
+    let server = NbdServer::new(&client, bridge, admin, tls).context("TLS for NBD")?;
     for text in &open.cluster.nbd_listen {
         let address: ListenAddress = text.parse().map_err(anyhow::Error::msg)?;
         remove_stale_socket(&address)?;
         server.listen(&address).with_context(|| format!("cannot listen on {address}"))?;
-        tracing::info!("NBD is served on {address}");
+        let how = match server.tls_policy(&address) {
+            TlsPolicy::Unavailable => "without TLS",
+            TlsPolicy::Offered => "with and without TLS",
+            TlsPolicy::Required => "with TLS only",
+        };
+        tracing::info!("NBD is served on {address}, {how}");
     }
     runtime.block_on(std::future::pending::<()>())?;
     Ok(())
+}
+
+fn nbd_tls(arguments: NbdTlsArguments, data: &Path) -> anyhow::Result<TlsChoice> {
+    let mode = match arguments.tls {
+        NbdTlsMode::Off => TlsMode::Off,
+        NbdTlsMode::On => TlsMode::On,
+        NbdTlsMode::Required => TlsMode::Required,
+    };
+    anyhow::ensure!(
+        mode != TlsMode::Off || arguments.tls_client_ca.is_none(),
+        "--tls-client-ca (ATOLL_NBD_TLS_CLIENT_CA) needs TLS; leave it out, or leave out --tls off"
+    );
+    let files = TlsFiles {
+        certificate: arguments.tls_cert.unwrap_or_else(|| data.join("tls/server.crt")),
+        key: arguments.tls_key.unwrap_or_else(|| data.join("tls/server.key")),
+        client_authorities: arguments.tls_client_ca,
+    };
+    Ok(TlsChoice { mode, files })
 }
 
 /// A Unix socket of an earlier run is in the way; one that somebody listens on stays.

@@ -31,7 +31,9 @@ use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile, SupervisorError, che
 use clap::CommandFactory;
 use serde::Serialize;
 
-use crate::cli::{Arguments, ClusterCommand, Command, DaemonCommand, DataArgument, GatewayCommand, OsdCommand};
+use crate::cli::{
+    Arguments, ClusterCommand, Command, DaemonCommand, DataArgument, GatewayCommand, NbdCommand, OsdCommand,
+};
 
 /// Runs the command that was asked for.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -63,7 +65,7 @@ fn run_plain(command: Command) -> anyhow::Result<()> {
         Command::Sim(arguments) => sim::run(&arguments),
         Command::State(DaemonCommand::Run(daemon)) => daemons::state(&daemon),
         Command::Gateway(GatewayCommand::Run { daemon, data_pool }) => daemons::gateway(&daemon, data_pool),
-        Command::Nbd(DaemonCommand::Run(daemon)) => daemons::nbd(&daemon),
+        Command::Nbd(NbdCommand::Run { daemon, tls }) => daemons::nbd(&daemon, tls),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "atoll", &mut std::io::stdout());
             Ok(())

@@ -2,7 +2,11 @@
 //! server that drives it.
 
 mod byte_budget;
+mod connection;
 pub mod protocol;
 mod server;
+mod tls;
+mod transport;
 
 pub use server::NbdServer;
+pub use tls::{TlsChoice, TlsError, TlsFiles, TlsIdentity, TlsMode};

@@ -103,6 +103,8 @@ pub mod option_reply {
     pub const ERR_POLICY: u32 = (1 << 31) + 2;
     /// The option is malformed or out of place.
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
+    /// The option needs TLS.
+    pub const ERR_TLS_REQD: u32 = (1 << 31) + 5;
     /// There is no such export.
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     /// The server is going down.

@@ -13,7 +13,7 @@ use super::options::{ClientOption, ExportQuery, MetaQuery, Rejected, Replies, pa
 use super::transmission::{Transmission, transmission_flags};
 use super::{
     Action, CloseReason, ExportInfo, OpenError, OpenErrorKind, OpenPurpose, Progress, ProtocolError,
-    SessionConfig, array_at,
+    SessionConfig, TlsPolicy, array_at,
 };
 
 /// What the session knows before transmission.
@@ -24,6 +24,8 @@ pub(super) struct Handshake {
     /// The export for which `base:allocation` was chosen.
     allocation_for: Option<String>,
     options_seen: u32,
+    /// TLS has begun.
+    is_secured: bool,
     awaiting: Option<Awaiting>,
 }
 
@@ -51,6 +53,7 @@ impl Handshake {
             structured_replies: false,
             allocation_for: None,
             options_seen: 0,
+            is_secured: false,
             awaiting: None,
         }
     }
@@ -92,9 +95,72 @@ impl Handshake {
         if self.options_seen > config.options_max {
             return Err(ProtocolError::TooManyOptions(config.options_max).into());
         }
-        let parsed = parse(option, &message[OPTION_HEADER_BYTES..]);
-        self.option(config, option, parsed, actions)?;
+        if let Some(refusal) = self.demand_tls(config, option)? {
+            actions.push_back(Action::Send(refusal));
+            return Ok(Progress::Consumed);
+        }
+        let data = &message[OPTION_HEADER_BYTES..];
+        match option {
+            option::STARTTLS => self.start_tls(config, data, buffer.len(), actions)?,
+            _ => self.option(config, option, parse(option, data), actions)?,
+        }
         Ok(Progress::Consumed)
+    }
+
+    /// The answer to everything but STARTTLS and ABORT where TLS is required and has not begun (section
+    /// "FORCEDTLS mode"). What the option's data says is not even looked at.
+    fn demand_tls(&self, config: &SessionConfig, option: u32) -> Result<Option<Bytes>, CloseReason> {
+        if config.tls != TlsPolicy::Required || self.is_secured {
+            return Ok(None);
+        }
+        match option {
+            option::STARTTLS | option::ABORT => Ok(None),
+            option::EXPORT_NAME => Err(ProtocolError::TlsRequired.into()),
+            _ => Ok(Some(Replies::to(option).failed(
+                option_reply::ERR_TLS_REQD,
+                "this server requires TLS; connect with it (such as by nbds:// or nbds+unix://)",
+            ))),
+        }
+    }
+
+    /// Answers STARTTLS. `unread_bytes` came with it: they were not encrypted, so they end the session
+    /// rather than being answered as if they had been.
+    fn start_tls(
+        &mut self,
+        config: &SessionConfig,
+        data: &[u8],
+        unread_bytes: usize,
+        actions: &mut VecDeque<Action>,
+    ) -> Result<(), CloseReason> {
+        let replies = Replies::to(option::STARTTLS);
+        let is_fixed = self.client_flags.is_some_and(|flags| flags & client_flag::FIXED_NEWSTYLE != 0);
+        let refusal = if !data.is_empty() {
+            Some((option_reply::ERR_INVALID, "STARTTLS takes no data"))
+        } else if self.is_secured {
+            Some((option_reply::ERR_INVALID, "TLS has begun already"))
+        } else if config.tls == TlsPolicy::Unavailable {
+            Some((option_reply::ERR_POLICY, "TLS is not set up on this server"))
+        } else if !is_fixed {
+            Some((option_reply::ERR_POLICY, "TLS needs a client that speaks fixed newstyle"))
+        } else {
+            None
+        };
+        if let Some((reply, message)) = refusal {
+            actions.push_back(Action::Send(replies.failed(reply, message)));
+            return Ok(());
+        }
+        if unread_bytes > 0 {
+            return Err(ProtocolError::BytesBeforeTls(unread_bytes).into());
+        }
+        // Whatever was agreed on before could have been somebody else's wish (section "Option types").
+        *self = Handshake {
+            client_flags: self.client_flags,
+            options_seen: self.options_seen,
+            is_secured: true,
+            ..Handshake::new()
+        };
+        actions.extend([Action::Send(replies.acknowledged()), Action::StartTls]);
+        Ok(())
     }
 
     /// Section "Client flags". A client that does not claim fixed newstyle is served all the same: the

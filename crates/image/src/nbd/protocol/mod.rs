@@ -2,7 +2,8 @@
 //!
 //! The source is the document `doc/proto.md` of the NetworkBlockDevice/nbd project; doc comments name
 //! its sections. What is spoken: fixed newstyle negotiation, structured replies, the metadata context
-//! `base:allocation`. TLS and extended headers are refused.
+//! `base:allocation`, STARTTLS. Extended headers are refused.
+//! TLS itself is the shell's: see [`Action::StartTls`].
 //!
 //! A shell owns the socket and the image and drives one [`NbdSession`] per connection:
 //!
@@ -32,7 +33,7 @@ mod tests;
 pub use session::NbdSession;
 pub use types::{
     Action, CloseReason, ConfigError, ErrorCode, ExportInfo, OpenError, OpenErrorKind, OpenPurpose, Outcome,
-    ProtocolError, Request, RequestId, RequestKind, SessionConfig, StatusExtent,
+    ProtocolError, Request, RequestId, RequestKind, SessionConfig, StatusExtent, TlsPolicy,
 };
 
 use bytes::BytesMut;

@@ -44,7 +44,7 @@ const fn invalid(message: &'static str) -> Rejected {
     Rejected { reply: option_reply::ERR_INVALID, message }
 }
 
-/// Parses the data of an option.
+/// Parses the data of an option; STARTTLS is answered before it comes to that.
 pub(super) fn parse(option: u32, data: &[u8]) -> Result<ClientOption, Rejected> {
     match option {
         option::EXPORT_NAME => Ok(ClientOption::ExportName(export_name(data)?)),
@@ -58,9 +58,6 @@ pub(super) fn parse(option: u32, data: &[u8]) -> Result<ClientOption, Rejected> 
         option::STRUCTURED_REPLY => Ok(ClientOption::StructuredReply),
         option::LIST_META_CONTEXT => Ok(ClientOption::ListMetaContext(meta_query(data, true)?)),
         option::SET_META_CONTEXT => Ok(ClientOption::SetMetaContext(meta_query(data, false)?)),
-        option::STARTTLS => {
-            Err(Rejected { reply: option_reply::ERR_UNSUP, message: "this server does not support TLS" })
-        }
         option::EXTENDED_HEADERS => Err(Rejected {
             reply: option_reply::ERR_UNSUP,
             message: "this server does not support extended headers",

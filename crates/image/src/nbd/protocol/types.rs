@@ -23,6 +23,19 @@ pub struct SessionConfig {
     pub payload_in_flight_bytes_max: u64,
     /// Most options before transmission, so that no peer haggles forever.
     pub options_max: u32,
+    /// Whether the client may or must change to TLS.
+    pub tls: TlsPolicy,
+}
+
+/// What a session makes of STARTTLS (section "TLS support").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsPolicy {
+    /// It is refused (`NOTLS`).
+    Unavailable,
+    /// The client may choose (`SELECTIVETLS` without any TLS-only export).
+    Offered,
+    /// Without it nothing is answered (`FORCEDTLS`).
+    Required,
 }
 
 impl Default for SessionConfig {
@@ -35,6 +48,7 @@ impl Default for SessionConfig {
             requests_in_flight_max: 1024,
             payload_in_flight_bytes_max: 64 << 20,
             options_max: 64,
+            tls: TlsPolicy::Unavailable,
         }
     }
 }
@@ -252,6 +266,9 @@ pub enum ErrorCode {
 pub enum Action {
     /// Send these bytes.
     Send(Bytes),
+    /// After what was sent so far everything goes over TLS, in both directions: begin the handshake as
+    /// its server, and call [`super::NbdSession::receive`] with what TLS has opened from now on.
+    StartTls,
     /// Carry out a request and report its outcome by [`super::NbdSession::reply`].
     Request(Request),
     /// Open an export and report by [`super::NbdSession::export_opened`]. The empty name asks for the default.
@@ -317,6 +334,12 @@ pub enum ProtocolError {
         "the export needs requests aligned to {0} bytes; use a client that negotiates block sizes (NBD_OPT_GO)"
     )]
     BlockSizeRequired(u32),
+    /// EXPORT_NAME without the TLS that is required; this option cannot report an error.
+    #[error("the client chose an export without TLS, which this server requires")]
+    TlsRequired,
+    /// More bytes came with STARTTLS. What was not encrypted must never be taken for what was.
+    #[error("{0} bytes came after STARTTLS before TLS had begun")]
+    BytesBeforeTls(usize),
     /// A request does not begin as requests do.
     #[error("a request begins with {0:#x} instead of the request magic")]
     RequestMagic(u32),

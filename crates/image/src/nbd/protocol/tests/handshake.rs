@@ -155,7 +155,7 @@ fn structured_replies_change_the_flags() {
 #[test]
 fn unsupported_options_are_refused() {
     let mut session = session();
-    for (number, data) in [(5, &b""[..]), (11, b""), (4, b""), (99, b"data"), (0, b""), (u32::MAX, b"")] {
+    for (number, data) in [(11, &b""[..]), (4, b""), (99, b"data"), (0, b""), (u32::MAX, b"")] {
         assert_eq!(error_reply(feed(&mut session, &option(number, data)), number), UNSUP);
     }
 }
@@ -221,9 +221,9 @@ fn malformed_options_are_invalid() {
 fn haggling_is_bounded() {
     let mut session = session();
     for _ in 0..64 {
-        feed(&mut session, &option(5, &[]));
+        feed(&mut session, &option(99, &[]));
     }
-    assert_eq!(feed(&mut session, &option(5, &[])), closed(ProtocolError::TooManyOptions(64)));
+    assert_eq!(feed(&mut session, &option(99, &[])), closed(ProtocolError::TooManyOptions(64)));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod handshake;
 mod properties;
+mod starttls;
 mod transmission;
 
 use bytes::{BufMut, BytesMut};

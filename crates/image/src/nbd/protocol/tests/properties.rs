@@ -67,6 +67,7 @@ impl Shell {
                     self.session.export_opened(if name == "disk" { Ok(DISK) } else { Err(unknown) });
                 }
                 Action::ListExports => self.session.exports_listed(vec!["disk".into()]),
+                Action::StartTls => unreachable!("TLS is not offered"),
                 Action::Close { reason } => self.closed = Some(reason.to_string()),
             }
         }

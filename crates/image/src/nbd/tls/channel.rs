@@ -1,0 +1,126 @@
+//! One connection's TLS: records in and out on one side, what is in them on the other.
+
+use std::io::{BufRead, ErrorKind, IoSlice, Write};
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use rustls::{ServerConfig, ServerConnection};
+
+use super::TlsError;
+
+/// What a record adds to at most 16 KiB of content, generously: header, tag, explicit nonce or type.
+const RECORD_CONTENT_BYTES: usize = 16 << 10;
+const RECORD_OVERHEAD_BYTES: usize = 32;
+
+/// The server's end of one TLS connection. What it holds is bounded by what it is given at once, and
+/// by what its user leaves in [`TlsChannel::opened`].
+pub(crate) struct TlsChannel {
+    connection: ServerConnection,
+    opened: BytesMut,
+    to_seal: Vec<Bytes>,
+    has_peer_closed: bool,
+}
+
+impl TlsChannel {
+    /// A channel on which the client is about to begin the handshake.
+    pub fn new(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
+        Ok(TlsChannel {
+            connection: ServerConnection::new(config)?,
+            opened: BytesMut::new(),
+            to_seal: Vec::new(),
+            has_peer_closed: false,
+        })
+    }
+
+    /// Takes all bytes out of `records`. After an error there is still an alert to send, and nothing
+    /// else may be done.
+    pub fn receive(&mut self, records: &mut BytesMut) -> Result<(), TlsError> {
+        // What is in records is shorter than they are, so this grows once and not record by record.
+        self.opened.reserve(records.len());
+        while !records.is_empty() && !self.has_peer_closed {
+            self.connection.read_tls(&mut (&mut *records).reader()).map_err(TlsError::Records)?;
+            self.connection.process_new_packets()?;
+            self.take_opened()?;
+        }
+        // What follows an orderly end belongs to nobody.
+        records.clear();
+        Ok(())
+    }
+
+    fn take_opened(&mut self) -> Result<(), TlsError> {
+        let mut reader = self.connection.reader();
+        loop {
+            match reader.fill_buf() {
+                Ok([]) => {
+                    self.has_peer_closed = true;
+                    return Ok(());
+                }
+                Ok(content) => {
+                    self.opened.extend_from_slice(content);
+                    let length = content.len();
+                    reader.consume(length);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(TlsError::Records(error)),
+            }
+        }
+    }
+
+    /// What the client has sent, verified and not taken yet.
+    pub fn opened(&mut self) -> &mut BytesMut {
+        &mut self.opened
+    }
+
+    /// Whether the client has ended the connection in an orderly way.
+    pub fn has_peer_closed(&self) -> bool {
+        self.has_peer_closed
+    }
+
+    /// Whether the handshake has not ended.
+    pub fn is_handshaking(&self) -> bool {
+        self.connection.is_handshaking()
+    }
+
+    /// Queues bytes for the client. Those of one batch share records.
+    pub fn send(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.to_seal.push(bytes);
+        }
+    }
+
+    /// Tells the client that nothing follows what was queued.
+    pub fn close(&mut self) -> Result<Bytes, TlsError> {
+        let mut records = BytesMut::from(self.take_records()?);
+        self.connection.send_close_notify();
+        self.take_sealed(&mut records);
+        Ok(records.freeze())
+    }
+
+    /// Seals what was queued; returns all records that have to be sent, also those of the handshake.
+    pub fn take_records(&mut self) -> Result<Bytes, TlsError> {
+        let queued = std::mem::take(&mut self.to_seal);
+        let length: usize = queued.iter().map(Bytes::len).sum();
+        let record_count = length.div_ceil(RECORD_CONTENT_BYTES) + 1;
+        let mut records =
+            BytesMut::with_capacity(if length > 0 { length + record_count * RECORD_OVERHEAD_BYTES } else { 0 });
+        self.take_sealed(&mut records);
+        let mut slices: Vec<IoSlice<'_>> = queued.iter().map(|bytes| IoSlice::new(bytes)).collect();
+        let mut rest = &mut slices[..];
+        while !rest.is_empty() {
+            // The library takes some records' worth at a time, so they are copied out of the cache.
+            let taken = self.connection.writer().write_vectored(rest).map_err(TlsError::Records)?;
+            if taken == 0 {
+                return Err(TlsError::Records(ErrorKind::WriteZero.into()));
+            }
+            IoSlice::advance_slices(&mut rest, taken);
+            self.take_sealed(&mut records);
+        }
+        Ok(records.freeze())
+    }
+
+    fn take_sealed(&mut self, records: &mut BytesMut) {
+        while self.connection.wants_write() {
+            self.connection.write_tls(&mut records.writer()).expect("a buffer in memory takes everything");
+        }
+    }
+}
