@@ -1,16 +1,20 @@
 //! The HTTP shell around s3s: connections, limits, time-outs, health, orderly shutdown.
 
+mod arrival;
 mod guarded_body;
 mod guarded_socket;
 mod request;
 mod tls;
 
+#[allow(unused_imports)]
+pub(crate) use arrival::Arrival;
 pub(crate) use guarded_body::{BODY_STALLED, CHUNK_TOO_LARGE};
 pub(crate) use request::is_aws_chunked;
 pub use tls::{TlsError, tls_server_config};
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,10 +53,10 @@ pub(crate) async fn serve(gateway: &Gateway, listener: TcpListener, shutdown: im
             accepted = accepted => accepted,
         };
         match accepted {
-            Ok((socket, _)) => {
+            Ok((socket, peer)) => {
                 let (gateway, stopped) = (gateway.clone(), stopped.clone());
                 tokio::spawn(async move {
-                    serve_socket(gateway, socket, stopped).await;
+                    serve_socket(gateway, socket, peer, stopped).await;
                     drop(slot);
                 });
             }
@@ -71,30 +75,31 @@ pub(crate) async fn serve(gateway: &Gateway, listener: TcpListener, shutdown: im
     }
 }
 
-async fn serve_socket(gateway: Gateway, socket: TcpStream, stopped: watch::Receiver<bool>) {
+async fn serve_socket(gateway: Gateway, socket: TcpStream, peer: SocketAddr, stopped: watch::Receiver<bool>) {
+    let arrival = Arrival { is_encrypted: gateway.config.tls.is_some(), client: Some(peer) };
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY cannot be set");
     }
     let socket = GuardedSocket::new(socket, gateway.config.stall_timeout);
     let Some(tls) = gateway.config.tls.clone() else {
-        return serve_connection(gateway, socket, stopped).await;
+        return serve_connection(gateway, socket, arrival, stopped).await;
     };
     let handshake = TlsAcceptor::from(tls).accept(socket);
     match tokio::time::timeout(gateway.config.header_timeout, handshake).await {
-        Ok(Ok(socket)) => serve_connection(gateway, socket, stopped).await,
+        Ok(Ok(socket)) => serve_connection(gateway, socket, arrival, stopped).await,
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake did not end in time"),
     }
 }
 
-async fn serve_connection<S>(gateway: Gateway, socket: S, mut stopped: watch::Receiver<bool>)
+async fn serve_connection<S>(gateway: Gateway, socket: S, arrival: Arrival, mut stopped: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let header_timeout = gateway.config.header_timeout;
     let service = service_fn(move |request| {
         let gateway = gateway.clone();
-        async move { Ok::<_, Infallible>(request::answer(&gateway, request).await) }
+        async move { Ok::<_, Infallible>(request::answer(&gateway, arrival, request).await) }
     });
     // hyper counts the time until a next request begins as header time, too: this also bounds how
     // long a kept-alive connection may be idle.

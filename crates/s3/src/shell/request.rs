@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use hyper::body::{Body as _, Incoming};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
 
+use super::Arrival;
 use super::guarded_body::GuardedBody;
 use crate::gateway::Gateway;
 use crate::names::index_object;
@@ -21,7 +22,8 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 const HEADER_LINES_MAX: usize = 128;
 
 /// Answers one request.
-pub(super) async fn answer(gateway: &Gateway, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn answer(gateway: &Gateway, arrival: Arrival, mut request: Request<Incoming>) -> Response<Body> {
+    request.extensions_mut().insert(arrival);
     let refusal = refuse(gateway, &request);
     let (parts, body) = request.into_parts();
     let is_chunked = is_aws_chunked(&parts.headers);
