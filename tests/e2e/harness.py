@@ -233,7 +233,7 @@ class Cluster:
     def __init__(self, test, data, osds=3, osd_size="4G"):
         self.test, self.data, self.osds, self.osd_size = test, data, osds, osd_size
         self.mark = secrets.token_hex(16)
-        self.s3_port, self.nbd_port = free_port(), free_port()
+        self.s3_port, self.s3_tls_port, self.nbd_port = free_port(), free_port(), free_port()
         self.nbd_socket = data / "nbd.sock"
         self.foreground = None
         self._credentials = None
@@ -242,7 +242,7 @@ class Cluster:
 
     def up_command(self, *more):
         return [self.test.atoll, "up", "--data", self.data, "--osds", self.osds, "--osd-size", self.osd_size,
-                "--s3-listen", f"127.0.0.1:{self.s3_port}", "--nbd-listen", f"unix:{self.nbd_socket}",
+                "--s3-listen", f"127.0.0.1:{self.s3_port}", "--s3-tls-listen", f"127.0.0.1:{self.s3_tls_port}", "--nbd-listen", f"unix:{self.nbd_socket}",
                 "--nbd-listen", f"127.0.0.1:{self.nbd_port}", *more]
 
     def environment(self):

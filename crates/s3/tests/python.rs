@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{python, require_boto3, start, start_with_data_pool};
+use support::{python, require_boto3, start, start_with_data_pool, start_with_tls, tls_settings, write_pair};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance() {
@@ -22,22 +22,8 @@ async fn boto3_conformance() {
 async fn boto3_conformance_over_tls() {
     require_boto3().await;
     let directory = tempfile::tempdir().unwrap();
-    let (certificate, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
-    let made = tokio::process::Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=atoll-test", "-addext", "subjectAltName=IP:127.0.0.1"])
-        .args(["-addext", "basicConstraints=critical,CA:TRUE", "-keyout"])
-        .arg(&key)
-        .arg("-out")
-        .arg(&certificate)
-        .output()
-        .await
-        .expect("this test needs the openssl command");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let tls =
-        atoll_s3::tls_server_config(&std::fs::read(&certificate).unwrap(), &std::fs::read(&key).unwrap()).unwrap();
-    let mut gateway = start(|config| config.tls = Some(tls)).await;
-    gateway.certificate = Some(certificate);
+    write_pair(directory.path(), "server", &["127.0.0.1"]);
+    let gateway = start_with_tls(tls_settings(directory.path()), |_| {}).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_conformance.py");
     let said = python(&gateway, &[script]).await;
     assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");

@@ -17,10 +17,11 @@ mod pools;
 mod processes;
 mod state_access;
 mod supervise;
+mod tls_identity;
 
 pub use at_rest::UnlockWith;
 pub use bootstrap::{Choices, DEFAULT_OSD_BYTES, POOL_DATA, POOL_IMAGES, POOL_OBJECTS};
-pub use data_dir::{ClusterFile, Credentials, DataDir, FirstPools};
+pub use data_dir::{ClusterFile, Credentials, DataDir, FirstPools, LISTEN_OFF};
 pub use devices::{CreatedOsd, OsdChoices};
 pub use error::SupervisorError;
 pub use health::wait_until_healthy;
@@ -29,3 +30,4 @@ pub use members::{OsdPlace, add_osd, keep_own_osd, osd_record, place_osd};
 pub use processes::{ChildStatus, ProcessesFile};
 pub use state_access::{EtcdChoices, check_identity};
 pub use supervise::{Progress, stop, supervise};
+pub use tls_identity::{authority_file, is_dns_name};
