@@ -10,6 +10,7 @@ mod request;
 mod streams;
 mod tls;
 
+// For operations that must not be asked for in clear.
 #[allow(unused_imports)]
 pub(crate) use arrival::Arrival;
 pub(crate) use arrival::TrustedProxies;

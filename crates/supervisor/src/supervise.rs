@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ClusterError};
+use atoll_s3::{Tls, TlsSettings};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -99,6 +100,9 @@ pub async fn supervise(
     if cluster.role.has_clients() {
         refuse_taken_addresses(&cluster).await?;
         keep_identity(directory, &cluster, show)?;
+        if cluster.s3_tls_endpoint().is_some() {
+            try_identity(directory)?;
+        }
     }
     let mut supervisor = Supervisor {
         directory,
@@ -128,6 +132,13 @@ fn keep_identity(
         show(Progress::Step(&trouble));
     }
     Ok(())
+}
+
+/// What an operator has put there may be broken: better said now than in the gateway's log.
+fn try_identity(directory: &DataDir) -> Result<(), SupervisorError> {
+    let settings = TlsSettings { certificates: directory.tls(), client_authority: None, only_version_13: false };
+    let loaded = Tls::load(settings);
+    loaded.map(drop).map_err(|error| SupervisorError::Invalid(format!("S3 cannot be served over TLS: {error}")))
 }
 
 /// An address that another program listens on would look as if the cluster served there.
