@@ -79,9 +79,10 @@ class Proxy:
         return f"https://localhost:{self.port}"
 
 
-def client(cluster, proxy, attempts=5):
+def client(cluster, proxy):
+    """With boto3's own idea of trying again: three attempts in all."""
     credentials = cluster.credentials()
-    config = Config(s3={"addressing_style": "path"}, retries={"mode": "standard", "total_max_attempts": attempts}, signature_version="s3v4",
+    config = Config(s3={"addressing_style": "path"}, retries={"mode": "standard"}, signature_version="s3v4",
                     connect_timeout=5, read_timeout=60, max_pool_connections=32)
     return boto3.client("s3", endpoint_url=proxy.url(), region_name="us-east-1", config=config, verify=credentials["ca_file"],
                         aws_access_key_id=credentials["access_key"], aws_secret_access_key=credentials["secret_key"])
@@ -217,6 +218,8 @@ def ingress(test):
         proxy.process.terminate()
     with test.step("both gateways and the cluster are still well"):
         expect(is_alive(second.process.pid), "the second gateway has ended")
+        second.process.terminate()
+        expect(second.process.wait(30) == 0, f"it ended with exit code {second.process.returncode}")
         cluster.down()
 
 
