@@ -1,6 +1,8 @@
 //! TLS and HTTP/2 of the gateway as clients see them: certificates, changes of them, and clients that
 //! do not do their part.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::net::SocketAddr;
