@@ -2,10 +2,10 @@
 
 mod administration;
 mod bench;
+mod gateway;
 mod hosts;
 mod keys;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use atoll_base::size::parse_size_bytes;
@@ -18,6 +18,7 @@ pub use administration::*;
 pub use bench::{
     BenchCommand, ObjectOperationArgument, PatternArgument, RecoveryBenchArguments, StoreBenchArguments,
 };
+pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};
 pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, TokenCommand};
 pub use keys::{DestroyArguments, KeyCommand, TransitArguments};
 
@@ -128,6 +129,7 @@ Examples:
   atoll up --data ./atoll-data
   atoll up --data ./atoll-data --ec 2+1           S3 data in 2 data and 1 parity shards
   atoll up --data ./atoll-data --s3-listen 127.0.0.1:9000 --nbd-listen 127.0.0.1:10809 --detach
+  atoll up --data ./atoll-data --s3-listen off --s3-tls-listen 0.0.0.0:9443 --tls-name s3.example.org
   atoll up --data /srv/atoll --etcd https://10.0.0.1:2379 --etcd-ca ca.pem --listen 10.0.0.1 --failure-domain host
   atoll up --data /srv/atoll --join TOKEN --osds 2 --listen 10.0.0.2 --key-service ./kms.json")]
 pub struct UpArguments {
@@ -139,9 +141,8 @@ pub struct UpArguments {
     /// Size of each OSD's device file, which is sparse [default: 32G, fixed at the first start]
     #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
     pub osd_size: Option<u64>,
-    /// Where the S3 gateway listens [default: 127.0.0.1:9000]
-    #[arg(long, value_name = "IP:PORT")]
-    pub s3_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    pub s3: S3ListenArguments,
     /// Where the NBD server listens; may be given several times [default: unix:DIR/nbd.sock].
     /// Whoever reaches a TCP address may read and write every image, unless client certificates are
     /// required: see 'atoll nbd run --help'
@@ -370,6 +371,8 @@ Examples:
   atoll gateway run --data ./atoll-data
   atoll gateway run --data ./atoll-data --data-pool cold
   ATOLL_S3_DATA_POOL=cold atoll up --data ./atoll-data
+  ATOLL_TRUSTED_PROXIES=10.0.0.4,10.0.0.5 atoll up --data ./atoll-data
+  atoll gateway run --data ./atoll-data --s3-listen off --s3-tls-listen 10.0.0.1:9444 --tls-min 1.3
 
 A client may choose another pool for a bucket: aws s3api create-bucket --bucket B
 --create-bucket-configuration LocationConstraint=pool:cold")]
@@ -380,6 +383,8 @@ A client may choose another pool for a bucket: aws s3api create-bucket --bucket 
         /// if there is one, or else 'objects']
         #[arg(long, value_name = "NAME", env = "ATOLL_S3_DATA_POOL")]
         data_pool: Option<String>,
+        #[command(flatten)]
+        serving: GatewayArguments,
     },
 }
 

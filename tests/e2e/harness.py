@@ -186,7 +186,8 @@ def check_direct_io(directory):
     path.unlink(missing_ok=True)
 
 
-PORTS = itertools.count(20_000)
+# Another run beside this one begins elsewhere: what a killed process leaves free must stay free for it.
+PORTS = itertools.count(20_000 + os.getpid() % 1_000 * 10)
 
 
 def free_port():
@@ -233,8 +234,10 @@ class Cluster:
     def __init__(self, test, data, osds=3, osd_size="4G"):
         self.test, self.data, self.osds, self.osd_size = test, data, osds, osd_size
         self.mark = secrets.token_hex(16)
-        self.s3_port, self.nbd_port = free_port(), free_port()
+        self.s3_port, self.s3_tls_port, self.nbd_port = free_port(), free_port(), free_port()
         self.nbd_socket = data / "nbd.sock"
+        # More options of 'atoll up', and more of the environment of all processes.
+        self.options, self.variables = [], {}
         self.foreground = None
         self._credentials = None
 
@@ -242,12 +245,12 @@ class Cluster:
 
     def up_command(self, *more):
         return [self.test.atoll, "up", "--data", self.data, "--osds", self.osds, "--osd-size", self.osd_size,
-                "--s3-listen", f"127.0.0.1:{self.s3_port}", "--nbd-listen", f"unix:{self.nbd_socket}",
-                "--nbd-listen", f"127.0.0.1:{self.nbd_port}", *more]
+                "--s3-listen", f"127.0.0.1:{self.s3_port}", "--s3-tls-listen", f"127.0.0.1:{self.s3_tls_port}", "--nbd-listen", f"unix:{self.nbd_socket}",
+                "--nbd-listen", f"127.0.0.1:{self.nbd_port}", *self.options, *more]
 
     def environment(self):
         # A process that seals with a nonce that its key has met panics, and the scenario fails.
-        return dict(self.test.environment, ATOLL_WATCH_NONCES="1", **{MARK: self.mark})
+        return dict(self.test.environment, ATOLL_WATCH_NONCES="1", **self.variables, **{MARK: self.mark})
 
     def up(self, timeout=90):
         """Starts it in the background; returns the seconds that took."""
@@ -405,6 +408,12 @@ class Cluster:
         if credentials["ca_file"]:
             environment |= {"AWS_CA_BUNDLE": credentials["ca_file"], "RCLONE_CA_CERT": credentials["ca_file"]}
         return environment
+
+    def s3_tls_environment(self):
+        """The same, for the endpoint with TLS."""
+        endpoint, ca_file = f"https://127.0.0.1:{self.s3_tls_port}", str(self.data / "tls" / "ca.crt")
+        return self.s3_environment() | {"AWS_ENDPOINT_URL": endpoint, "RCLONE_CONFIG_ATOLL_ENDPOINT": endpoint, "S3_ENDPOINT": endpoint,
+                                        "AWS_CA_BUNDLE": ca_file, "RCLONE_CA_CERT": ca_file}
 
     def nbd(self, image, tcp=False, **options):
         from nbdclient import Nbd

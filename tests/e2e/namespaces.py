@@ -88,7 +88,7 @@ class Host(Cluster):
     def start_up(self, *more, timeout=120):
         """'atoll up --detach', and what it printed."""
         arguments = ["up", "--detach", "--host", self.name, "--listen", self.address, "--s3-listen", f"{self.address}:9000",
-                     "--nbd-listen", f"{self.address}:10809", *more]
+                     "--s3-tls-listen", f"{self.address}:9443", "--nbd-listen", f"{self.address}:10809", *more]
         path = self.test.directory / f"{self.data.name}.up.log"
         with open(path, "w") as log:
             code = subprocess.run([str(part) for part in self.command(*arguments, "--data", self.data)], env=self.environment(),

@@ -78,6 +78,9 @@ Example:
         /// The bucket; it is made if it does not exist
         #[arg(long, default_value = "atoll-bench")]
         bucket: String,
+        /// Go over TLS
+        #[arg(long)]
+        tls: bool,
     },
     /// The object store alone, on a file or block device, and fio beside it
     #[command(after_help = STORE_HELP)]

@@ -44,12 +44,19 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
             };
             print_report(&output, &block(&access, &image, bench)?)
         }
-        BenchCommand::Object { output, op, size, concurrency, seconds, objects, bucket } => {
+        BenchCommand::Object { output, op, size, concurrency, seconds, objects, bucket, tls } => {
             let open = OpenCluster::open(&output.data)?;
             let credentials = open.directory.credentials()?;
+            let encrypted = credentials.tls_endpoint.filter(|_| tls);
+            if tls && encrypted.is_none() {
+                anyhow::bail!("the gateway does not listen with TLS; see 'atoll up --s3-tls-listen'");
+            }
+            let endpoint = encrypted.unwrap_or(credentials.endpoint);
+            let has_tls = endpoint.starts_with("https:");
             let runtime = tokio_runtime()?;
             let bench = ObjectBench {
-                endpoint: credentials.endpoint,
+                endpoint,
+                ca_file: credentials.ca_file,
                 access_key: credentials.access_key,
                 secret_key: credentials.secret_key,
                 bucket: bucket.clone(),
@@ -71,8 +78,9 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
                 let bucket =
                     state.get::<BucketRecord>(&keys::bucket(&bucket)).await?.context("the bucket is gone")?.0;
                 let redundancy = redundancy_of(&state, bucket.data_pool()).await?;
-                let sealed = "objects sealed per 64 KiB segment, plain HTTP";
-                anyhow::Ok(BenchReport { protections: protections(&redundancy, &open.cluster, sealed), ..report })
+                let http = if has_tls { "HTTP over TLS" } else { "plain HTTP" };
+                let sealed = format!("objects sealed per 64 KiB segment, {http}");
+                anyhow::Ok(BenchReport { protections: protections(&redundancy, &open.cluster, &sealed), ..report })
             })?;
             print_report(&output, &report)
         }

@@ -17,9 +17,10 @@ use atoll_s3::{EtcdDirectory, Gateway, GatewayConfig, check_data_pool};
 use atoll_supervisor::{POOL_DATA, POOL_OBJECTS};
 use tracing_subscriber::EnvFilter;
 
+use super::gateway_listeners::listeners;
 use super::osd::unlock_with;
 use super::{OpenCluster, tokio_runtime};
-use crate::cli::{DaemonArguments, NbdTlsArguments, NbdTlsMode, UnlockArguments};
+use crate::cli::{DaemonArguments, GatewayArguments, NbdTlsArguments, NbdTlsMode, UnlockArguments};
 
 /// Reads of a gateway's client end after this long, so that its own clients get an answer.
 const GATEWAY_TIMEOUT_MS: u64 = 30_000;
@@ -112,7 +113,11 @@ pub fn osd(
 }
 
 /// Runs the S3 gateway.
-pub fn gateway(arguments: &DaemonArguments, data_pool: Option<String>) -> anyhow::Result<()> {
+pub fn gateway(
+    arguments: &DaemonArguments,
+    data_pool: Option<String>,
+    serving: &GatewayArguments,
+) -> anyhow::Result<()> {
     let open = prepare(arguments)?;
     let client = RemoteClient::start(open.client_config(GATEWAY_TIMEOUT_MS)?)?;
     tokio_runtime()?.block_on(async {
@@ -129,20 +134,22 @@ pub fn gateway(arguments: &DaemonArguments, data_pool: Option<String>) -> anyhow
             tracing::error!("no buckets can be made: {why}, or choose another with --data-pool");
         }
         let data_pool = Some(data_pool.unwrap_or(POOL_DATA.into()));
-        let listen = &open.cluster.s3_listen;
-        let listener =
-            tokio::net::TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
         let directory = Arc::new(EtcdDirectory::start(state).await?);
         let gateway = Gateway::new(
-            GatewayConfig { data_pool, ..GatewayConfig::new(pool) },
+            GatewayConfig {
+                data_pool,
+                trusted_proxies: serving.trusted_proxies.clone(),
+                key_lifetime: std::time::Duration::from_secs(serving.key_lifetime_seconds.max(1)),
+                ..GatewayConfig::new(pool)
+            },
             Arc::new(client),
             directory,
             open.keys()?,
         )?;
-        tracing::info!("S3 is served on {listen}");
+        let listeners = listeners(&open, serving)?;
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         gateway
-            .serve(listener, async move {
+            .serve(listeners, async move {
                 terminate.recv().await;
             })
             .await;

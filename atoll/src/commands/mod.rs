@@ -4,6 +4,7 @@ mod bench;
 mod bench_recovery;
 mod bench_store;
 mod daemons;
+mod gateway_listeners;
 mod health;
 mod hosts;
 mod image;
@@ -64,7 +65,9 @@ fn run_plain(command: Command) -> anyhow::Result<()> {
         Command::Bench(command) => bench::run(command),
         Command::Sim(arguments) => sim::run(&arguments),
         Command::State(DaemonCommand::Run(daemon)) => daemons::state(&daemon),
-        Command::Gateway(GatewayCommand::Run { daemon, data_pool }) => daemons::gateway(&daemon, data_pool),
+        Command::Gateway(GatewayCommand::Run { daemon, data_pool, serving }) => {
+            daemons::gateway(&daemon, data_pool, &serving)
+        }
         Command::Nbd(NbdCommand::Run { daemon, tls }) => daemons::nbd(&daemon, tls),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "atoll", &mut std::io::stdout());

@@ -1,12 +1,14 @@
 //! Commands that look at the cluster.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use atoll_base::OsdId;
 use atoll_base::records::OsdUsageRecord;
 use atoll_base::size::format_size;
 use atoll_coordinator::health::{Severity, evaluate};
 use atoll_coordinator::{View, unix_ms};
+use atoll_supervisor::authority_file;
 use serde::Serialize;
 use serde_json::json;
 
@@ -44,6 +46,8 @@ struct Status {
     object_count: u64,
     corrupt_block_count: u64,
     s3_endpoint: String,
+    s3_tls_endpoint: Option<String>,
+    ca_file: Option<PathBuf>,
     nbd_listen: Vec<String>,
 }
 
@@ -78,7 +82,9 @@ pub fn status(output: &OutputArguments) -> anyhow::Result<()> {
         used_bytes: sum(|usage| usage.used_bytes),
         object_count: sum(|usage| usage.object_count),
         corrupt_block_count: sum(|usage| usage.corrupt_block_count),
-        s3_endpoint: format!("http://{}", seen.open.cluster.s3_listen),
+        s3_endpoint: seen.open.cluster.s3_endpoint(),
+        s3_tls_endpoint: seen.open.cluster.s3_tls_endpoint(),
+        ca_file: authority_file(&seen.open.directory),
         nbd_listen: seen.open.cluster.nbd_listen.clone(),
     };
     if output.json { print_json(&status) } else { print_status(&status) }
@@ -105,6 +111,12 @@ fn print_status(status: &Status) -> anyhow::Result<()> {
     println!("objects  {} (all copies and shards)", status.object_count);
     println!("frames   {}", status.frame_mode);
     println!("S3       {}", status.s3_endpoint);
+    if let Some(endpoint) = status.s3_tls_endpoint.as_ref().filter(|endpoint| **endpoint != status.s3_endpoint) {
+        println!("S3, TLS  {endpoint}");
+    }
+    if let Some(file) = &status.ca_file {
+        println!("CA       {}", file.display());
+    }
     println!("NBD      {}", status.nbd_listen.join(", "));
     Ok(())
 }
@@ -143,6 +155,12 @@ pub fn credentials(output: &OutputArguments) -> anyhow::Result<()> {
         return print_json(&credentials);
     }
     println!("endpoint    {}", credentials.endpoint);
+    if let Some(endpoint) = credentials.tls_endpoint.as_ref().filter(|tls| **tls != credentials.endpoint) {
+        println!("with TLS    {endpoint}");
+    }
+    if let Some(file) = &credentials.ca_file {
+        println!("trust it    export AWS_CA_BUNDLE={}", file.display());
+    }
     println!("access key  {}", credentials.access_key);
     println!("secret key  {}", credentials.secret_key);
     Ok(())

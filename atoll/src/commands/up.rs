@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use atoll_base::records::{FrameMode, OsdUsageRecord, Redundancy};
 use atoll_base::size::format_size;
 use atoll_cluster::{ClusterClient, keys};
-use atoll_supervisor::{Choices, ClusterFile, DataDir, ProcessesFile, Progress, stop, supervise};
+use atoll_supervisor::{Choices, ClusterFile, Credentials, DataDir, ProcessesFile, Progress, stop, supervise};
 
 use super::hosts::host_choices;
 use super::key::transit_settings;
@@ -23,7 +23,9 @@ fn choices(arguments: &UpArguments) -> anyhow::Result<Choices> {
     Ok(Choices {
         osd_count: arguments.osds,
         osd_bytes: arguments.osd_size,
-        s3_listen: arguments.s3_listen.map(|address| address.to_string()),
+        s3_listen: arguments.s3.s3_listen.clone(),
+        s3_tls_listen: arguments.s3.s3_tls_listen.clone(),
+        tls_names: arguments.s3.tls_name.clone(),
         nbd_listen: arguments.nbd_listen.iter().map(ToString::to_string).collect(),
         failure_domain: arguments.failure_domain.map(Into::into),
         copies: arguments.copies,
@@ -144,11 +146,11 @@ frames {mode:?}, images and objects sealed before they leave the client.
 S3      {endpoint}
         access key {access_key}
         secret key {secret_key}
-
+{tls}
     export AWS_ACCESS_KEY_ID={access_key} AWS_SECRET_ACCESS_KEY='{secret_key}' AWS_DEFAULT_REGION=us-east-1
     aws --endpoint-url {endpoint} s3 mb s3://first
     aws --endpoint-url {endpoint} s3 cp /etc/hostname s3://first/
-    curl --aws-sigv4 aws:amz:us-east-1:s3 --user $AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY \\
+    curl{trust} --aws-sigv4 aws:amz:us-east-1:s3 --user $AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY \\
         -H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' {endpoint}/first
 
 Block   {nbd}
@@ -164,7 +166,23 @@ Stop    Ctrl-C here, or atoll down --data {data}
         mode = cluster.frame_mode,
         endpoint = credentials.endpoint,
         access_key = credentials.access_key,
+        tls = tls_text(&credentials),
+        trust = credentials
+            .ca_file
+            .as_ref()
+            .filter(|_| credentials.endpoint.starts_with("https:"))
+            .map_or_else(String::new, |file| format!(" --cacert {}", file.display())),
     );
+}
+
+/// The lines about the TLS endpoint, each with its line feed.
+fn tls_text(credentials: &Credentials) -> String {
+    let Some(endpoint) = &credentials.tls_endpoint else { return String::new() };
+    let over_tls = format!("        with TLS   {endpoint}\n");
+    match &credentials.ca_file {
+        Some(file) => format!("{over_tls}        trust it   export AWS_CA_BUNDLE={}\n", file.display()),
+        None => over_tls,
+    }
 }
 
 /// Starts this program again in the background and waits until the cluster serves.

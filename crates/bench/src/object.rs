@@ -1,5 +1,6 @@
 //! Objects through an S3 endpoint, with signed requests over kept-alive connections.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,10 +8,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
+use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::cpu::ProcessTimes;
 use crate::random::Random;
@@ -28,8 +34,10 @@ pub enum ObjectOperation {
 /// A run against an endpoint.
 #[derive(Clone, Debug)]
 pub struct ObjectBench {
-    /// `http://HOST:PORT`.
+    /// `http://HOST:PORT` or `https://HOST:PORT`.
     pub endpoint: String,
+    /// PEM file of the authority that an https endpoint's certificate is of.
+    pub ca_file: Option<PathBuf>,
     /// Credentials.
     pub access_key: String,
     /// See `access_key`.
@@ -56,7 +64,7 @@ const URL_LIFETIME: Duration = Duration::from_secs(3600);
 const PAYLOADS: usize = 8;
 
 struct Endpoint {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     bucket: Bucket,
     credentials: Credentials,
 }
@@ -69,6 +77,12 @@ impl Endpoint {
             .map_err(|error| BenchError::S3(error.to_string()))?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
+        connector.enforce_http(false);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(client_config(bench)?)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
         let client = Client::builder(TokioExecutor::new()).build(connector);
         let credentials = Credentials::new(bench.access_key.clone(), bench.secret_key.clone());
         Ok(Endpoint { client, bucket, credentials })
@@ -109,6 +123,19 @@ impl Endpoint {
         }
         Ok(())
     }
+}
+
+fn client_config(bench: &ObjectBench) -> Result<ClientConfig, BenchError> {
+    let wrong = |detail: String| BenchError::S3(format!("cannot use TLS: {detail}"));
+    let mut roots = RootCertStore::empty();
+    if let Some(path) = &bench.ca_file {
+        let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let certificates = certificates.map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+        roots.add_parsable_certificates(certificates);
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().map_err(|error| wrong(error.to_string()))?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 fn unexpected(what: &str, status: StatusCode, body: &Bytes) -> BenchError {

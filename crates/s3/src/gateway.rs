@@ -9,8 +9,6 @@ use atoll_crypto::KeyService;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::host::SingleDomain;
 use s3s::service::{S3Service, S3ServiceBuilder};
-use tokio::net::TcpListener;
-use tokio_rustls::rustls::ServerConfig;
 
 use crate::bucket::Buckets;
 use crate::collector::collect;
@@ -18,8 +16,9 @@ use crate::data::Budget;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
 use crate::ops::{Operations, Service};
+use crate::shell::{self, Listener, TrustedProxies, TrustedProxy};
 use crate::users::Users;
-use crate::{BucketDirectory, DataStore, shell};
+use crate::{BucketDirectory, DataStore};
 
 /// Largest XML document that a request may carry: a completion of 10,000 parts with checksums.
 const XML_BYTES_MAX: usize = 4 << 20;
@@ -41,8 +40,8 @@ pub struct GatewayConfig {
     pub region: String,
     /// With a domain `d`, buckets can also be addressed as `bucket.d`.
     pub domain: Option<String>,
-    /// With a TLS configuration, the listener speaks HTTPS only.
-    pub tls: Option<Arc<ServerConfig>>,
+    /// Proxies that are believed for whom they speak, and whether that came to them over TLS.
+    pub trusted_proxies: Vec<TrustedProxy>,
     /// Connections served at once; more wait to be accepted.
     pub connections_max: usize,
     /// Bytes of object data that all requests together may have in memory; more wait.
@@ -72,7 +71,7 @@ impl GatewayConfig {
             index_shards: 8,
             region: "us-east-1".into(),
             domain: None,
-            tls: None,
+            trusted_proxies: Vec::new(),
             connections_max: 4_096,
             memory_max: 1 << 30,
             header_bytes_max: 16 << 10,
@@ -103,6 +102,7 @@ pub struct Gateway {
     pub(crate) config: Arc<GatewayConfig>,
     pub(crate) service: Arc<Service>,
     pub(crate) s3: S3Service,
+    pub(crate) trusted_proxies: TrustedProxies,
 }
 
 impl Gateway {
@@ -137,11 +137,12 @@ impl Gateway {
             })?;
             builder.set_host(host);
         }
-        Ok(Gateway { config: Arc::new(config), service, s3: builder.build() })
+        let trusted_proxies = TrustedProxies::new(&config.trusted_proxies);
+        Ok(Gateway { config: Arc::new(config), service, s3: builder.build(), trusted_proxies })
     }
 
-    /// Serves the listener, and collects garbage, until `shutdown` resolves; then lets requests end.
-    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+    /// Serves the listeners, and collects garbage, until `shutdown` resolves; then lets requests end.
+    pub async fn serve(&self, listeners: Vec<Listener>, shutdown: impl Future<Output = ()>) {
         let collector = self.config.collect_interval.map(|interval| {
             let gateway = self.clone();
             tokio::spawn(async move { gateway.collect_forever(interval).await })
@@ -155,7 +156,7 @@ impl Gateway {
                 }
             }
         });
-        shell::serve(self, listener, shutdown).await;
+        shell::serve(self, listeners, shutdown).await;
         maintenance.abort();
         if let Some(collector) = collector {
             collector.abort();

@@ -31,6 +31,6 @@ pub use error::GatewayError;
 pub use etcd_directory::EtcdDirectory;
 pub use gateway::{CollectorReport, Gateway, GatewayConfig};
 pub use ops::check_data_pool;
-pub use shell::{TlsError, tls_server_config};
+pub use shell::{ClientAuthority, Listener, Tls, TlsError, TlsSettings, TrustedProxy};
 pub use store::DataStore;
 pub use users::{new_user, user_key_context};

@@ -3,7 +3,7 @@
 mod support;
 
 use atoll_crypto::KeyService;
-use support::{TestGateway, python, require_boto3, start, start_with_data_pool};
+use support::{python, require_boto3, start, start_with_data_pool, start_with_tls, tls_settings, write_pair};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance() {
@@ -18,33 +18,13 @@ async fn boto3_conformance() {
     assert!(left.is_empty(), "objects stay behind: {left:?}");
 }
 
-/// A gateway that speaks HTTPS with a certificate of its own.
-async fn start_with_tls() -> TestGateway {
-    let directory = tempfile::tempdir().unwrap().keep();
-    let (certificate, key) = (directory.join("cert.pem"), directory.join("key.pem"));
-    let made = tokio::process::Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=atoll-test", "-addext", "subjectAltName=IP:127.0.0.1"])
-        .args(["-addext", "basicConstraints=critical,CA:TRUE", "-keyout"])
-        .arg(&key)
-        .arg("-out")
-        .arg(&certificate)
-        .output()
-        .await
-        .expect("this test needs the openssl command");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let tls =
-        atoll_s3::tls_server_config(&std::fs::read(&certificate).unwrap(), &std::fs::read(&key).unwrap()).unwrap();
-    let mut gateway = start(|config| config.tls = Some(tls)).await;
-    gateway.certificate = Some(certificate);
-    gateway
-}
-
 /// Over TLS boto3 sends checksums as trailers of an unsigned aws-chunked body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance_over_tls() {
     require_boto3().await;
-    let gateway = start_with_tls().await;
+    let directory = tempfile::tempdir().unwrap();
+    write_pair(directory.path(), "server", &["127.0.0.1"]);
+    let gateway = start_with_tls(tls_settings(directory.path()), |_| {}).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_conformance.py");
     let said = python(&gateway, &[script]).await;
     assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
@@ -54,7 +34,9 @@ async fn boto3_conformance_over_tls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_kinds_of_encryption() {
     require_boto3().await;
-    let gateway = start_with_tls().await;
+    let directory = tempfile::tempdir().unwrap();
+    write_pair(directory.path(), "server", &["127.0.0.1"]);
+    let gateway = start_with_tls(tls_settings(directory.path()), |_| {}).await;
     for name in ["project", "second"] {
         gateway.keys.create(name).await.unwrap();
     }

@@ -14,10 +14,11 @@ use atoll_coordinator::admin::pools::check_redundancy;
 use atoll_crypto::{KeyRing, TransitSettings, random_bytes};
 use serde::Serialize;
 
-use crate::data_dir::{ClusterFile, Credentials, DataDir, FirstPools};
+use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, FirstPools};
 use crate::error::SupervisorError;
 use crate::members::{check_may_have_osds, register_osds};
 use crate::state_access::{EtcdChoices, check_identity, expose_embedded, free_address};
+use crate::tls_identity::authority_file;
 
 /// The pool of images.
 pub const POOL_IMAGES: &str = "images";
@@ -38,8 +39,12 @@ pub struct Choices {
     pub osd_count: Option<u32>,
     /// Size of each OSD's device in bytes, for the first start.
     pub osd_bytes: Option<u64>,
-    /// Where the S3 gateway listens.
+    /// Where the S3 gateway listens for HTTP, or `off`.
     pub s3_listen: Option<String>,
+    /// Where it listens for HTTPS, or `off`.
+    pub s3_tls_listen: Option<String>,
+    /// Further names for the certificate that is made for this host.
+    pub tls_names: Vec<String>,
     /// Where the NBD server listens.
     pub nbd_listen: Vec<String>,
     /// A real etcd instead of the embedded server.
@@ -90,6 +95,17 @@ pub(crate) fn prepare(directory: &DataDir, choices: &Choices) -> Result<ClusterF
     };
     if let Some(listen) = &choices.s3_listen {
         cluster.s3_listen = listen.clone();
+    }
+    if let Some(listen) = &choices.s3_tls_listen {
+        cluster.s3_tls_listen = listen.clone();
+    }
+    if cluster.s3_listeners().next().is_none() {
+        return Err(SupervisorError::Invalid(
+            "--s3-listen off and --s3-tls-listen off leave no address for the S3 gateway; give one of them".into(),
+        ));
+    }
+    if !choices.tls_names.is_empty() {
+        cluster.tls_names = choices.tls_names.clone();
     }
     if !choices.nbd_listen.is_empty() {
         cluster.nbd_listen = choices.nbd_listen.clone();
@@ -210,6 +226,8 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, Su
         osd_bytes,
         encrypt_at_rest: choices.encrypt_at_rest,
         s3_listen: DEFAULT_S3_LISTEN.into(),
+        s3_tls_listen: DEFAULT_S3_TLS_LISTEN.into(),
+        tls_names: Vec::new(),
         nbd_listen: vec![nbd_socket(directory)?],
     };
     cluster.host = cluster.host_name();
@@ -337,8 +355,13 @@ async fn write_user(
     let access_key = format!("ATOLL{}", hex::encode_upper(random_bytes::<8>()));
     let (record, secret_key): (UserRecord, String) = atoll_s3::new_user(&service, &access_key, "admin").await?;
     ensure(state, &keys::user(&access_key), &record).await?;
-    let endpoint = format!("http://{}", cluster.s3_listen);
-    directory.write_credentials(&Credentials { access_key, secret_key, endpoint, ca_file: None })
+    directory.write_credentials(&Credentials {
+        access_key,
+        secret_key,
+        endpoint: cluster.s3_endpoint(),
+        tls_endpoint: cluster.s3_tls_endpoint(),
+        ca_file: authority_file(directory),
+    })
 }
 
 pub(crate) fn unix_ms() -> u64 {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -78,14 +78,29 @@ pub struct ClusterFile {
     /// Whether devices that `atoll up` makes are LUKS2 volumes that the key service unlocks.
     #[serde(default)]
     pub encrypt_at_rest: bool,
-    /// Where the S3 gateway listens.
+    /// Where the S3 gateway listens for HTTP, or `off`.
     pub s3_listen: String,
+    /// Where it listens for HTTPS, or `off`.
+    #[serde(default = "default_s3_tls_listen")]
+    pub s3_tls_listen: String,
+    /// Further names for the certificate that is made for this host.
+    #[serde(default)]
+    pub tls_names: Vec<String>,
     /// Where the NBD server listens: `unix:PATH` or `IP:PORT`.
     pub nbd_listen: Vec<String>,
 }
 
 fn yes() -> bool {
     true
+}
+
+/// Where the S3 gateway listens for HTTPS unless something else is chosen.
+pub(crate) const DEFAULT_S3_TLS_LISTEN: &str = "127.0.0.1:9443";
+/// In place of an address: nothing listens.
+pub const LISTEN_OFF: &str = "off";
+
+fn default_s3_tls_listen() -> String {
+    DEFAULT_S3_TLS_LISTEN.into()
 }
 
 /// The pools of a new cluster.
@@ -107,9 +122,12 @@ pub struct Credentials {
     pub access_key: String,
     /// The secret half.
     pub secret_key: String,
-    /// `http://HOST:PORT` of the gateway.
+    /// `http://HOST:PORT` of the gateway; with `https` if that is all it speaks.
     pub endpoint: String,
-    /// Certificate authority of the gateway's certificate; absent while it speaks plain HTTP.
+    /// `https://HOST:PORT` of the gateway; absent if it speaks plain HTTP only.
+    #[serde(default)]
+    pub tls_endpoint: Option<String>,
+    /// Authority of the gateway's certificate; absent if it is none that clients must be told.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -121,7 +139,7 @@ impl DataDir {
 
     /// Makes the directory, readable by its owner only.
     pub fn create(&self) -> Result<(), SupervisorError> {
-        for path in [self.root.clone(), self.keys(), self.logs(), self.state()] {
+        for path in [self.root.clone(), self.keys(), self.tls(), self.logs(), self.state()] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
             made.map_err(SupervisorError::file(path))?;
         }
@@ -141,6 +159,11 @@ impl DataDir {
     pub fn state_identity(&self) -> Option<(PathBuf, PathBuf)> {
         let (certificate, key) = (self.keys().join("state.pem"), self.keys().join("state.key"));
         key.exists().then_some((certificate, key))
+    }
+
+    /// Certificates of this host's servers and their authority.
+    pub fn tls(&self) -> PathBuf {
+        self.root.join("tls")
     }
 
     /// Logs of all processes.
@@ -292,6 +315,33 @@ impl ClusterFile {
         !self.advertise.unwrap_or(self.osd_listen()).is_loopback()
     }
 
+    /// The addresses on which the S3 gateway listens, with what they speak.
+    pub fn s3_listeners(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [("http", self.s3_listen.as_str()), ("https", self.s3_tls_listen.as_str())];
+        all.into_iter().filter(|(_, address)| *address != LISTEN_OFF)
+    }
+
+    /// The URL of the S3 gateway over plain HTTP, or over TLS if that is all there is.
+    pub fn s3_endpoint(&self) -> String {
+        let first = self.s3_listeners().next();
+        first.map(|(scheme, address)| self.url(scheme, address)).unwrap_or_default()
+    }
+
+    /// The URL of the S3 gateway over TLS.
+    pub fn s3_tls_endpoint(&self) -> Option<String> {
+        let found = self.s3_listeners().find(|(scheme, _)| *scheme == "https");
+        found.map(|(scheme, address)| self.url(scheme, address))
+    }
+
+    fn url(&self, scheme: &str, address: &str) -> String {
+        // A certificate is not for "all addresses".
+        let all =
+            address.parse::<SocketAddr>().ok().filter(|parsed| scheme == "https" && parsed.ip().is_unspecified());
+        let reached = self.advertise.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let named = all.map(|parsed| SocketAddr::new(reached, parsed.port()).to_string());
+        format!("{scheme}://{}", named.as_deref().unwrap_or(address))
+    }
+
     /// This host's name.
     pub fn host_name(&self) -> String {
         if !self.host.is_empty() {
@@ -314,10 +364,19 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Supe
 
 /// Replaces a file at once, readable by its owner only; a crash leaves the old or the new one.
 pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), SupervisorError> {
+    replace(path, bytes, 0o600)
+}
+
+/// The same for what everybody may read.
+pub(crate) fn write_public(path: &Path, bytes: &[u8]) -> Result<(), SupervisorError> {
+    replace(path, bytes, 0o644)
+}
+
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SupervisorError> {
     let temporary = path.with_extension("new");
     let write = || {
         let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;

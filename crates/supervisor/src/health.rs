@@ -63,8 +63,8 @@ pub(crate) async fn wait_for_osds(cluster: &ClusterFile, limit: Duration) -> Res
 
 async fn wait_for_listeners(runtime: &LocalRuntime, cluster: &ClusterFile, limit: Duration) -> Result<(), String> {
     let deadline_ms = runtime.now_ms() + limit.as_millis() as u64;
-    let addresses = cluster.nbd_listen.iter().chain([&cluster.s3_listen]);
-    for text in addresses {
+    let s3 = cluster.s3_listeners().map(|(_, address)| address);
+    for text in cluster.nbd_listen.iter().map(String::as_str).chain(s3) {
         let address: ListenAddress = text.parse()?;
         loop {
             let is_there = match &address {

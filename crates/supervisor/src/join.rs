@@ -20,7 +20,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::{Choices, DEFAULT_OSD_BYTES, DEFAULT_S3_LISTEN, nbd_socket, unix_ms};
-use crate::data_dir::{ClusterFile, Credentials, DataDir, write_secret};
+use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, write_secret};
 use crate::error::SupervisorError;
 use crate::state_access::check_identity;
 
@@ -200,6 +200,8 @@ fn joined_cluster(
         osd_bytes: choices.osd_bytes.unwrap_or(DEFAULT_OSD_BYTES),
         encrypt_at_rest: choices.encrypt_at_rest,
         s3_listen: choices.s3_listen.clone().unwrap_or(DEFAULT_S3_LISTEN.into()),
+        s3_tls_listen: choices.s3_tls_listen.clone().unwrap_or(DEFAULT_S3_TLS_LISTEN.into()),
+        tls_names: choices.tls_names.clone(),
         nbd_listen: vec![nbd_socket(directory)?],
     };
     cluster.host = cluster.host_name();
@@ -279,7 +281,9 @@ async fn adopt_key_service(
         directory.write_credentials(&Credentials {
             access_key: user.access_key.clone(),
             secret_key: hex::encode(secret.expose()),
-            endpoint: format!("http://{}", cluster.s3_listen),
+            endpoint: cluster.s3_endpoint(),
+            tls_endpoint: cluster.s3_tls_endpoint(),
+            // It is made by the first start.
             ca_file: None,
         })?;
     }

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ClusterError};
+use atoll_s3::{Tls, TlsSettings};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -19,6 +20,7 @@ use crate::members::{register_osds, reserve_osds};
 use crate::pools::{has_pools, make_pools, refuse_other_code};
 use crate::processes::{ChildStatus, ProcessesFile};
 use crate::state_access::check_identity;
+use crate::tls_identity::{authority_file, ensure_identity};
 
 const START_LIMIT: Duration = Duration::from_secs(120);
 const POLL_PAUSE: Duration = Duration::from_millis(100);
@@ -30,6 +32,8 @@ const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 /// How often to look for hosts that have joined.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// How often to look whether a certificate ends soon.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(3_600);
 const LOG_BYTES_MAX: u64 = 64 << 20;
 
 struct Managed {
@@ -93,7 +97,13 @@ pub async fn supervise(
         join(directory, &JoinToken::from_text(token)?, choices).await?;
     }
     let mut cluster = prepare(directory, choices)?;
-    refuse_taken_addresses(&cluster).await?;
+    if cluster.role.has_clients() {
+        refuse_taken_addresses(&cluster).await?;
+        keep_identity(directory, &cluster, show)?;
+        if cluster.s3_tls_endpoint().is_some() {
+            try_identity(directory)?;
+        }
+    }
     let mut supervisor = Supervisor {
         directory,
         executable,
@@ -112,17 +122,40 @@ pub async fn supervise(
     outcome
 }
 
+/// Makes or renews the certificate of this host's servers; the gateway notices that by itself.
+fn keep_identity(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    show: &dyn Fn(Progress<'_>),
+) -> Result<(), SupervisorError> {
+    if let Some(trouble) = ensure_identity(directory, cluster)? {
+        show(Progress::Step(&trouble));
+    }
+    Ok(())
+}
+
+/// What an operator has put there may be broken: better said now than in the gateway's log.
+fn try_identity(directory: &DataDir) -> Result<(), SupervisorError> {
+    let settings = TlsSettings { certificates: directory.tls(), client_authority: None, only_version_13: false };
+    let loaded = Tls::load(settings);
+    loaded.map(drop).map_err(|error| SupervisorError::Invalid(format!("S3 cannot be served over TLS: {error}")))
+}
+
 /// An address that another program listens on would look as if the cluster served there.
 async fn refuse_taken_addresses(cluster: &ClusterFile) -> Result<(), SupervisorError> {
-    let tcp = cluster.nbd_listen.iter().chain([&cluster.s3_listen]).filter(|text| !text.starts_with("unix:"));
-    for address in tcp {
+    let nbd = cluster.nbd_listen.iter().map(|address| (address.as_str(), "--nbd-listen IP:PORT"));
+    let s3 = cluster.s3_listeners().map(|(scheme, address)| match scheme {
+        "https" => (address, "--s3-tls-listen IP:PORT, or serve S3 without TLS with --s3-tls-listen off"),
+        _ => (address, "--s3-listen IP:PORT, or serve S3 over TLS only with --s3-listen off"),
+    });
+    for (address, option) in nbd.chain(s3).filter(|(address, _)| !address.starts_with("unix:")) {
         let deadline = Instant::now() + ADDRESS_PATIENCE;
         while let Err(error) = std::net::TcpListener::bind(address) {
             // Processes of a supervisor that was just killed may need a moment to end.
             if Instant::now() > deadline {
                 return Err(SupervisorError::Invalid(format!(
                     "cannot listen on {address} ({error}); end the program that does, or choose another address with \
-                     --s3-listen or --nbd-listen"
+                     {option}"
                 )));
             }
             tokio::time::sleep(POLL_PAUSE).await;
@@ -161,7 +194,9 @@ impl Supervisor<'_> {
             refuse_other_code(&state, ec).await?;
         }
         if let Ok(mut credentials) = self.directory.credentials() {
-            credentials.endpoint = format!("http://{}", cluster.s3_listen);
+            credentials.endpoint = cluster.s3_endpoint();
+            credentials.tls_endpoint = cluster.s3_tls_endpoint();
+            credentials.ca_file = credentials.tls_endpoint.as_ref().and_then(|_| authority_file(self.directory));
             self.directory.write_credentials(&credentials)?;
         }
         self.follow_members();
@@ -176,9 +211,15 @@ impl Supervisor<'_> {
         }
         while !self.wait_until_healthy(cluster, show).await? {}
         show(Progress::Healthy(cluster));
-        let mut last_tick = Instant::now();
+        let (mut last_tick, mut last_renewal) = (Instant::now(), Instant::now());
         loop {
             self.watch(show).await?;
+            if cluster.role.has_clients() && last_renewal.elapsed() >= RENEWAL_PAUSE {
+                last_renewal = Instant::now();
+                if let Err(error) = keep_identity(self.directory, cluster, show) {
+                    show(Progress::Step(&error.to_string()));
+                }
+            }
             if last_tick.elapsed() >= Duration::from_secs(1) {
                 last_tick = Instant::now();
                 self.follow_members();

@@ -1,6 +1,15 @@
-//! How a request came in: over an encrypted connection or not, and from whom.
+//! How a request came in: over an encrypted connection or not, and from whom. What a proxy says about
+//! that counts only if the operator trusts its address.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName};
+use ipnet::IpNet;
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Travels with each request, as one of its extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,6 +17,147 @@ pub(crate) struct Arrival {
     /// Whether nobody between the client and this host could read the request: it came over our own
     /// TLS, or a trusted proxy says that it came to it over TLS.
     pub is_encrypted: bool,
-    /// The client's address, if it is known.
+    /// The client's address, if it is known; its port is 0 if it is not.
     pub client: Option<SocketAddr>,
+}
+
+/// Addresses of proxies whose word is taken: one, or a network such as `10.0.0.0/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrustedProxy(IpNet);
+
+impl FromStr for TrustedProxy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let net = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        net.map(TrustedProxy)
+            .map_err(|_| format!("'{text}' is neither an IP address nor a network such as 10.0.0.0/8"))
+    }
+}
+
+/// All proxies whose word is taken. Clones share the list.
+#[derive(Clone, Debug)]
+pub(crate) struct TrustedProxies(Arc<[TrustedProxy]>);
+
+impl TrustedProxies {
+    pub(crate) fn new(proxies: &[TrustedProxy]) -> Self {
+        TrustedProxies(proxies.into())
+    }
+
+    pub(super) fn contain(&self, address: IpAddr) -> bool {
+        // A listener on [::] sees IPv4 peers as mapped addresses.
+        self.0.iter().any(|proxy| proxy.0.contains(&address.to_canonical()))
+    }
+}
+
+/// What is known of a connection before its requests are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    /// Whether it is our own TLS.
+    pub(super) is_tls: bool,
+    /// Who speaks HTTP to us: the peer, or the one whom a trusted peer's PROXY header names. Absent if
+    /// that header does not say.
+    pub(super) speaker: Option<SocketAddr>,
+}
+
+impl Origin {
+    /// What one of its requests says about itself is believed only if the *speaker* is trusted: behind
+    /// a proxy that passes bytes on, the headers are the client's own.
+    pub(super) fn arrival(&self, headers: &HeaderMap, trusted: &TrustedProxies) -> Arrival {
+        let own = Arrival { is_encrypted: self.is_tls, client: self.speaker };
+        let Some(speaker) = self.speaker.filter(|speaker| trusted.contain(speaker.ip())) else { return own };
+        let mut schemes = items(headers, &FORWARDED_PROTO).peekable();
+        // A proxy that took the request without TLS and passes it on over TLS says so, too.
+        let is_encrypted = match schemes.peek() {
+            Some(_) => schemes.all(|scheme| scheme.eq_ignore_ascii_case("https")),
+            None => own.is_encrypted,
+        };
+        // Each proxy appends whom it talked to, so from the end the first stranger is the client.
+        let named: Vec<&str> = items(headers, &FORWARDED_FOR).collect();
+        let addresses = named.iter().rev().map_while(|text| text.parse::<IpAddr>().ok());
+        let stranger = addresses.into_iter().find(|address| !trusted.contain(*address));
+        Arrival { is_encrypted, client: Some(stranger.map_or(speaker, |address| SocketAddr::new(address, 0))) }
+    }
+}
+
+/// The items of a header that is a list, over all its lines.
+fn items<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
+    let lines = headers.get_all(name).into_iter();
+    lines.flat_map(|line| line.to_str().unwrap_or("?").split(',').map(str::trim))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrival(
+        is_tls: bool,
+        speaker: Option<&str>,
+        lines: &[(&HeaderName, &'static str)],
+    ) -> (bool, Option<String>) {
+        let trusted = TrustedProxies::new(&["10.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()]);
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, value.parse().unwrap());
+        }
+        let speaker = speaker.map(|text| text.parse().unwrap());
+        let found = Origin { is_tls, speaker }.arrival(&headers, &trusted);
+        (found.is_encrypted, found.client.map(|address| address.to_string()))
+    }
+
+    #[test]
+    fn only_trusted_speakers_are_believed() {
+        let https = (&FORWARDED_PROTO, "https");
+        let client = (&FORWARDED_FOR, "192.0.2.7");
+        let known = |text: &str| Some(text.to_owned());
+        assert_eq!(arrival(false, Some("10.1.2.3:99"), &[https, client]), (true, known("192.0.2.7:0")));
+        assert_eq!(arrival(false, Some("[::1]:99"), &[https]), (true, known("[::1]:99")));
+        assert!(arrival(false, Some("[::ffff:10.1.2.3]:99"), &[https]).0);
+        assert_eq!(arrival(false, Some("11.1.2.3:99"), &[https, client]), (false, known("11.1.2.3:99")));
+        assert_eq!(arrival(true, Some("11.1.2.3:99"), &[client]), (true, known("11.1.2.3:99")));
+        assert_eq!(arrival(false, None, &[https, client]), (false, None));
+    }
+
+    #[test]
+    fn every_hop_must_have_been_encrypted() {
+        let proxy = Some("10.1.2.3:99");
+        for (lines, is_encrypted) in [
+            (vec![(&FORWARDED_PROTO, "HTTPS")], true),
+            (vec![(&FORWARDED_PROTO, "https, http")], false),
+            (vec![(&FORWARDED_PROTO, "https"), (&FORWARDED_PROTO, "http")], false),
+            (vec![(&FORWARDED_PROTO, "")], false),
+            (vec![], false),
+        ] {
+            assert_eq!(arrival(false, proxy, &lines).0, is_encrypted, "{lines:?}");
+        }
+        assert!(arrival(true, proxy, &[]).0, "a proxy that says nothing, over our TLS");
+        assert!(
+            !arrival(true, proxy, &[(&FORWARDED_PROTO, "http")]).0,
+            "a client without TLS, behind a proxy with it"
+        );
+    }
+
+    #[test]
+    fn a_client_cannot_invent_an_address() {
+        let proxy = Some("10.1.2.3:99");
+        for (line, client) in [
+            ("1.1.1.1, 192.0.2.7", "192.0.2.7:0"),
+            ("1.1.1.1, 192.0.2.7, 10.9.9.9", "192.0.2.7:0"),
+            ("1.1.1.1, nonsense, 10.9.9.9", "10.1.2.3:99"),
+            ("2001:db8::7", "[2001:db8::7]:0"),
+            ("", "10.1.2.3:99"),
+        ] {
+            assert_eq!(arrival(false, proxy, &[(&FORWARDED_FOR, line)]).1.as_deref(), Some(client), "{line}");
+        }
+    }
+
+    #[test]
+    fn networks_and_addresses() {
+        for right in ["127.0.0.1", "::1", "10.0.0.0/8", "2001:db8::/32"] {
+            assert!(right.parse::<TrustedProxy>().is_ok(), "{right}");
+        }
+        for wrong in ["", "localhost", "10.0.0.0/33", "10.0.0"] {
+            assert!(wrong.parse::<TrustedProxy>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
@@ -12,14 +13,16 @@ use tokio::time::{Instant, Sleep, sleep};
 /// A TCP socket whose writes fail when the peer takes no byte for a while.
 pub(super) struct GuardedSocket {
     socket: TcpStream,
+    // What came in already, before whatever comes next.
+    unread: Bytes,
     stall_timeout: Duration,
     // Armed only while a write waits.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl GuardedSocket {
-    pub(super) fn new(socket: TcpStream, stall_timeout: Duration) -> Self {
-        GuardedSocket { socket, stall_timeout, timer: None }
+    pub(super) fn new(socket: TcpStream, unread: Bytes, stall_timeout: Duration) -> Self {
+        GuardedSocket { socket, unread, stall_timeout, timer: None }
     }
 
     fn guard<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -43,6 +46,11 @@ impl AsyncRead for GuardedSocket {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let count = self.unread.len().min(buffer.remaining());
+            buffer.put_slice(&self.unread.split_to(count));
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.socket).poll_read(context, buffer)
     }
 }

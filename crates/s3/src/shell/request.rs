@@ -7,23 +7,29 @@ use std::time::Duration;
 
 use atoll_base::ObjectName;
 use atoll_crypto::random_u64;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
 
-use super::Arrival;
+use super::arrival::Origin;
 use super::guarded_body::GuardedBody;
 use crate::gateway::Gateway;
 use crate::names::index_object;
 
 const HEALTH_PATH: &str = "/-/health";
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+/// For `ATOLL_LOG=...,access=debug`: a line for each request.
+const ACCESS_LOG: &str = "access";
 /// Header lines that a request may have; clients send about twenty, and metadata.
 const HEADER_LINES_MAX: usize = 128;
 
 /// Answers one request.
-pub(super) async fn answer(gateway: &Gateway, arrival: Arrival, mut request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Request<Incoming>) -> Response<Body> {
+    let arrival = origin.arrival(request.headers(), &gateway.trusted_proxies);
     request.extensions_mut().insert(arrival);
+    let line = tracing::enabled!(target: ACCESS_LOG, tracing::Level::DEBUG)
+        .then(|| format!("{} {} {:?}", request.method(), request.uri().path(), request.version()));
+    let is_http_1 = request.version() < Version::HTTP_2;
     let refusal = refuse(gateway, &request);
     let (parts, body) = request.into_parts();
     let is_chunked = is_aws_chunked(&parts.headers);
@@ -46,7 +52,8 @@ pub(super) async fn answer(gateway: &Gateway, arrival: Arrival, mut request: Req
     };
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
     // for "100 Continue" for an empty body, too, and gets none, reads the next answer wrongly.
-    if unread.is_some_left() || expects_continue && has_no_body {
+    // HTTP/2 ends the stream alone.
+    if is_http_1 && (unread.is_some_left() || expects_continue && has_no_body) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if response.status() == StatusCode::NOT_MODIFIED {
@@ -56,6 +63,11 @@ pub(super) async fn answer(gateway: &Gateway, arrival: Arrival, mut request: Req
     }
     response.headers_mut().insert("x-amz-request-id", request_id());
     response.headers_mut().insert(header::SERVER, HeaderValue::from_static("Atoll"));
+    if let Some(line) = line {
+        let client = arrival.client.map_or_else(|| "unknown".into(), |address| address.to_string());
+        let status = response.status().as_u16();
+        tracing::debug!(target: ACCESS_LOG, %client, is_encrypted = arrival.is_encrypted, status, "{line}");
+    }
     response
 }
 

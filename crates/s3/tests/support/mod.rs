@@ -13,7 +13,7 @@ use atoll_base::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use atoll_client::{ClientError, ObjectClient};
 use atoll_crypto::LocalKeys;
-use atoll_s3::{DataStore, Gateway, GatewayConfig};
+use atoll_s3::{DataStore, Gateway, GatewayConfig, Listener, Tls, TlsSettings};
 use bytes::Bytes;
 use memory_client::MemoryClient;
 use memory_directory::MemoryDirectory;
@@ -119,12 +119,44 @@ pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
 }
 
 pub async fn serve(gateway: &Gateway) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+    serve_on(gateway, Listener::plain).await
+}
+
+pub async fn serve_on(
+    gateway: &Gateway,
+    listen: impl FnOnce(tokio::net::TcpListener) -> Listener,
+) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let gateway = gateway.clone();
-    let served = tokio::spawn(async move { gateway.serve(listener, async { drop(stopped.await) }).await });
+    let (gateway, listener) = (gateway.clone(), listen(listener));
+    let served = tokio::spawn(async move { gateway.serve(vec![listener], async { drop(stopped.await) }).await });
     (address, stop, served)
+}
+
+/// A gateway that is reached over TLS, with the certificates of a directory.
+pub async fn start_with_tls(settings: TlsSettings, change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
+    let mut gateway = start(change).await;
+    gateway.certificate = Some(settings.certificates.join("server.crt"));
+    let tls = Arc::new(Tls::load(settings).unwrap());
+    let (address, stop, served) = serve_on(&gateway.gateway, |socket| Listener::tls(socket, tls)).await;
+    (gateway.address, gateway.stop, gateway.served) = (address, Some(stop), served);
+    gateway
+}
+
+/// Settings for a directory.
+pub fn tls_settings(directory: &std::path::Path) -> TlsSettings {
+    TlsSettings { certificates: directory.to_owned(), client_authority: None, only_version_13: false }
+}
+
+/// Makes a self-signed certificate for these names and its key; returns the certificate.
+pub fn write_pair(directory: &std::path::Path, name: &str, names: &[&str]) -> Vec<u8> {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    let certificate = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+    std::fs::write(directory.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+    std::fs::write(directory.join(format!("{name}.crt")), certificate.pem()).unwrap();
+    certificate.der().to_vec()
 }
 
 /// Runs a Python program with the endpoint and the users' credentials; prints and returns what it

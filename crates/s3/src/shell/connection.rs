@@ -1,0 +1,186 @@
+//! One connection, from its first byte to its last.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use s3s::Body;
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::arrival::Origin;
+use super::guarded_socket::GuardedSocket;
+use super::proxy_header::{Source, read_header};
+use super::request;
+use super::streams::{Streams, Watched};
+use super::tls::{ALPN_HTTP_2, Tls};
+use crate::gateway::Gateway;
+
+/// hyper's buffer of one connection: bounds the headers before anything looks at them, and the
+/// pieces in which a body arrives.
+const BUFFER_BYTES_MAX: usize = 256 << 10;
+/// Headers of one request that hyper parses at all.
+const HEADERS_MAX: usize = 256;
+
+/// rustls reads 4 KiB at a time. Through this, one system call brings several records.
+const TLS_READ_BYTES: usize = 32 << 10;
+/// What rustls encrypts before it is written: so many records leave with one system call.
+const TLS_WRITE_BYTES_MAX: usize = 256 << 10;
+
+/// Requests of one HTTP/2 connection at once.
+const STREAMS_MAX: u32 = 128;
+/// What a client may send of one body, and of all, before we have taken it.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
+/// Larger frames than the usual 16 KiB cost less each byte, where clients make use of it.
+const FRAME_BYTES_MAX: u32 = 64 << 10;
+/// What is buffered of one answer beyond what the client has room for.
+const SEND_BYTES_MAX: usize = 256 << 10;
+/// HTTP/2 counts 32 bytes more for each header. What is above is refused by the library, what is
+/// between by us, in S3's own words.
+const HEADER_LIST_FACTOR: usize = 2;
+/// After we said that the connection ends: for the client to say so, too.
+const GOODBYE_TIME: Duration = Duration::from_secs(2);
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Serves a connection to its end. `stopped` turns true when the gateway shuts down.
+pub(super) async fn serve(
+    gateway: Gateway,
+    tls: Option<Arc<Tls>>,
+    mut socket: TcpStream,
+    peer: SocketAddr,
+    stopped: watch::Receiver<bool>,
+) {
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY cannot be set");
+    }
+    let header_timeout = gateway.config.header_timeout;
+    let mut unread = bytes::BytesMut::new();
+    let mut source = Source::Itself;
+    if gateway.trusted_proxies.contain(peer.ip()) {
+        match timeout(header_timeout, read_header(&mut socket)).await {
+            Ok(Ok(read)) => (source, unread) = read,
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                return tracing::warn!(%peer, %error, "a trusted proxy sends a PROXY header that is none");
+            }
+            // It looked whether the port is open.
+            Ok(Err(_)) | Err(_) => return,
+        }
+    }
+    let speaker = match source {
+        Source::Itself => Some(peer),
+        Source::Client(client) => Some(client),
+        Source::Unknown => None,
+    };
+    let origin = Origin { is_tls: tls.is_some(), speaker };
+    let socket = GuardedSocket::new(socket, unread.freeze(), gateway.config.stall_timeout);
+    let Some(tls) = tls else { return serve_http_1(gateway, socket, origin, stopped).await };
+    let acceptor = TlsAcceptor::from(tls.current());
+    let buffered = BufReader::with_capacity(TLS_READ_BYTES, socket);
+    let handshake = acceptor.accept_with(buffered, |session| session.set_buffer_limit(Some(TLS_WRITE_BYTES_MAX)));
+    match timeout(header_timeout, handshake).await {
+        Ok(Ok(socket)) if socket.get_ref().1.alpn_protocol() == Some(ALPN_HTTP_2) => {
+            serve_http_2(gateway, socket, origin, stopped).await;
+        }
+        Ok(Ok(socket)) => serve_http_1(gateway, socket, origin, stopped).await,
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "TLS handshake did not end in time"),
+    }
+}
+
+async fn serve_http_1<S>(gateway: Gateway, socket: S, origin: Origin, mut stopped: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let header_timeout = gateway.config.header_timeout;
+    let service = service_fn(move |request| {
+        let gateway = gateway.clone();
+        async move { Ok::<_, Infallible>(request::answer(&gateway, origin, request).await) }
+    });
+    // hyper counts the time until a next request begins as header time, too: this also bounds how
+    // long a kept-alive connection may be idle.
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_timeout)
+        .max_buf_size(BUFFER_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(socket), service);
+    let mut connection = std::pin::pin!(connection);
+    let stopping = async move { stopped.wait_for(|stopped| *stopped).await.is_ok() };
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        _ = stopping => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    report(result);
+}
+
+async fn serve_http_2<S>(gateway: Gateway, socket: S, origin: Origin, mut stopped: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (header_timeout, stall_timeout) = (gateway.config.header_timeout, gateway.config.stall_timeout);
+    let header_bytes_max = gateway.config.header_bytes_max.saturating_mul(HEADER_LIST_FACTOR);
+    let streams = Streams::new();
+    let service = {
+        let streams = streams.clone();
+        service_fn(move |request: Request<Incoming>| {
+            let (gateway, stream) = (gateway.clone(), streams.open());
+            async move {
+                let response: Response<Body> = request::answer(&gateway, origin, request).await;
+                Ok::<_, Infallible>(response.map(|body| Watched::new(body, stream)))
+            }
+        })
+    };
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_send_buf_size(SEND_BYTES_MAX)
+        .max_header_list_size(u32::try_from(header_bytes_max).unwrap_or(u32::MAX))
+        .serve_connection(TokioIo::new(socket), service);
+    let mut connection = std::pin::pin!(connection);
+    let mut said_goodbye: Option<Instant> = None;
+    let look_pause = (header_timeout.min(stall_timeout) / 4).min(LOOK_PAUSE_MAX);
+    loop {
+        tokio::select! {
+            result = connection.as_mut() => return report(result),
+            _ = stopped.wait_for(|stopped| *stopped), if said_goodbye.is_none() => {
+                connection.as_mut().graceful_shutdown();
+                said_goodbye = Some(Instant::now());
+            }
+            () = tokio::time::sleep(look_pause) => {
+                if streams.is_one_stalled(stall_timeout) {
+                    return tracing::debug!("an answer was not taken in time; its connection is cut");
+                }
+                match said_goodbye {
+                    None if streams.are_idle(header_timeout) => {
+                        connection.as_mut().graceful_shutdown();
+                        said_goodbye = Some(Instant::now());
+                    }
+                    Some(since) if since.elapsed() >= GOODBYE_TIME && streams.are_idle(GOODBYE_TIME) => return,
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn report(result: hyper::Result<()>) {
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended badly");
+    }
+}
