@@ -166,7 +166,8 @@ pub fn nbd(arguments: &DaemonArguments, tls: NbdTlsArguments) -> anyhow::Result<
     let runtime = LocalRuntime::new()?;
     let client = LocalClient::start(&runtime, open.client_config(NBD_TIMEOUT_MS)?)?;
     let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
-    let server = NbdServer::new(&client, bridge, admin, tls).context("TLS for NBD")?;
+    let server = NbdServer::new(&client, bridge, admin, tls)
+        .context("TLS for NBD (see --tls and its files in 'atoll nbd run --help')")?;
     for text in &open.cluster.nbd_listen {
         let address: ListenAddress = text.parse().map_err(anyhow::Error::msg)?;
         remove_stale_socket(&address)?;

@@ -177,6 +177,10 @@ impl Connection {
 
     /// Something that the session waited for is done.
     fn go_on(self: &Rc<Self>) {
+        if self.is_over.get() {
+            // Nobody is there to be answered.
+            return;
+        }
         self.pump();
         if self.transport.has_opened() && !self.session.borrow().is_saturated() {
             self.take_messages();

@@ -18,12 +18,12 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {cause}")]
     File {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A file does not hold what it should.
     #[error("{path}: {detail}")]
@@ -34,14 +34,14 @@ pub enum TlsError {
         detail: String,
     },
     /// Certificate and key do not fit, or are of a kind that is not supported.
-    #[error("the certificate {certificate} cannot be used with the key {key}: {source}")]
+    #[error("the certificate {certificate} cannot be used with the key {key}: {cause}")]
     Pair {
         /// The certificate's file.
         certificate: PathBuf,
         /// The key's file.
         key: PathBuf,
         /// Why.
-        source: rustls::Error,
+        cause: rustls::Error,
     },
     /// The peer did not keep to TLS, or is not who it should be.
     #[error(transparent)]
@@ -130,10 +130,10 @@ impl TlsFiles {
         let chain = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?)
             .map_err(|error| content(&self.key, format!("no usable private key: {error}")))?;
-        let mut config = builder.with_single_cert(chain, key).map_err(|source| TlsError::Pair {
+        let mut config = builder.with_single_cert(chain, key).map_err(|cause| TlsError::Pair {
             certificate: self.certificate.clone(),
             key: self.key.clone(),
-            source,
+            cause,
         })?;
         // Connections are few and long, so there is nothing to gain from resuming, and a client that is
         // no longer trusted cannot come back by it.
@@ -152,7 +152,7 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes))
-        .map_err(|source| TlsError::File { path: path.into(), source })?;
+        .map_err(|cause| TlsError::File { path: path.into(), cause })?;
     Ok(bytes)
 }
 
