@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use atoll_base::frames::FrameMode;
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{
     Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest,
@@ -37,6 +38,11 @@ pub(crate) enum RouterAction {
         osd: OsdId,
         address: String,
         public_key: String,
+        mode: FrameMode,
+    },
+    /// End a connection, also one that is being made; answer with [`Router::disconnected`].
+    Disconnect {
+        osd: OsdId,
     },
     Send {
         osd: OsdId,
@@ -64,6 +70,8 @@ const RETRY_PAUSE_MAX_MS: u64 = 500;
 
 pub(crate) struct Router {
     session: u64,
+    /// This client's public key in hexadecimal, by which cluster state knows what it may do.
+    own_key: String,
     next_sequence: u64,
     map: ClusterMap,
     has_map: bool,
@@ -76,10 +84,11 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// `session` must be a fresh random number.
-    pub fn new(session: u64) -> Self {
+    /// `session` must be a fresh random number, and `own_key` this client's public key.
+    pub fn new(session: u64, own_key: String) -> Self {
         Router {
             session,
+            own_key,
             next_sequence: 1,
             map: ClusterMap::default(),
             has_map: false,
@@ -183,12 +192,11 @@ impl Router {
         };
         let (primary, epoch) = (record.primary, record.epoch);
         if !self.connected.contains(&primary) {
-            self.connect(primary);
-            return self.retry_later(
-                now_ms,
-                sequence,
-                format!("{primary}, the primary of {pg}, is not reachable"),
-            );
+            let problem = match self.connect(primary) {
+                Ok(()) => format!("{primary}, the primary of {pg}, is not reachable"),
+                Err(problem) => problem,
+            };
+            return self.retry_later(now_ms, sequence, problem);
         }
         let message = self.message(sequence, pg, epoch);
         let outstanding = self.outstanding.get_mut(&sequence).expect("looked up above");
@@ -208,12 +216,35 @@ impl Router {
         }
     }
 
-    fn connect(&mut self, osd: OsdId) {
-        let (Some(address), Some(record)) = (self.addresses.get(&osd), self.map.osds.get(&osd)) else { return };
+    /// Has a connection made, or says why that is of no use.
+    fn connect(&mut self, osd: OsdId) -> Result<(), String> {
+        let (Some(address), Some(record)) = (self.addresses.get(&osd), self.map.osds.get(&osd)) else {
+            return Err(format!("{osd} was not seen running yet, or was removed"));
+        };
+        let Some(own) = self.map.authorized_keys.get(&self.own_key) else {
+            return Err(format!(
+                "the key of this process ({}) is not authorised in cluster state; it was revoked ('atoll cluster key ls')",
+                self.own_key
+            ));
+        };
+        if !self.map.is_key_of(osd, &record.public_key) {
+            return Err(format!("the key of {osd} was revoked ('atoll cluster key ls')"));
+        }
         if self.connecting.insert(osd) {
             let (address, public_key) = (address.clone(), record.public_key.clone());
-            self.actions.push_back(RouterAction::Connect { osd, address, public_key });
+            let mode = self.map.frames.modes.of(own.role);
+            self.actions.push_back(RouterAction::Connect { osd, address, public_key, mode });
         }
+        Ok(())
+    }
+
+    /// Ends connections with OSDs whose keys do not count any more.
+    fn leave_untrusted(&mut self) {
+        let map = &self.map;
+        let is_trusted =
+            |osd: &OsdId| map.osds.get(osd).is_some_and(|record| map.is_key_of(*osd, &record.public_key));
+        let left = self.connected.union(&self.connecting).filter(|osd| !is_trusted(osd)).copied();
+        self.actions.extend(left.map(|osd| RouterAction::Disconnect { osd }));
     }
 
     fn retry_later(&mut self, now_ms: u64, sequence: u64, problem: String) {
@@ -236,11 +267,16 @@ impl Router {
         self.has_map = true;
         // Whoever waits for a placement group or an OSD need not wait any longer.
         let may_go = changes.iter().any(|change| matches!(change, MapChange::Pg(..) | MapChange::Up(..)));
+        let may_end = |change: &MapChange| matches!(change, MapChange::AuthorizedKey(..) | MapChange::Osd(..));
+        let may_end = changes.iter().any(may_end);
         for change in changes {
             if let MapChange::Up(osd, Some(up)) = &change {
                 self.addresses.insert(*osd, up.address.clone());
             }
             self.map.apply(change);
+        }
+        if may_end {
+            self.leave_untrusted();
         }
         let moved: Vec<u64> = self
             .outstanding
@@ -370,14 +406,25 @@ pub(crate) fn fence_write(name: &Bytes, generation: u64, pg_num: u32) -> WriteRe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_base::records::{FailureDomain, OsdRecord, OsdUpRecord, PgRecord, PoolRecord, Redundancy};
+    use atoll_base::frames::FramesRecord;
+    use atoll_base::records::{
+        AuthorizedKeyRecord, FailureDomain, OsdRecord, OsdUpRecord, PeerRole, PgRecord, PoolRecord, Redundancy,
+    };
+
+    fn key(role: PeerRole, osd: Option<OsdId>) -> AuthorizedKeyRecord {
+        AuthorizedKeyRecord { format: 1, role, osd, name: "somebody".into() }
+    }
+
+    fn router() -> Router {
+        Router::new(7, "me".into())
+    }
 
     fn changes(primary: u32, epoch: u64) -> Vec<MapChange> {
         let osd = |id: u32| OsdRecord {
             format: 1,
             id: OsdId(id),
             host: "h".into(),
-            public_key: "aa".into(),
+            public_key: format!("key{id}"),
             weight: 1.0,
             device_class: "ssd".into(),
             device_bytes: 1,
@@ -414,6 +461,9 @@ mod tests {
             device_class: None,
         };
         vec![
+            MapChange::AuthorizedKey("me".into(), Some(key(PeerRole::Gateway, None))),
+            MapChange::AuthorizedKey("key0".into(), Some(key(PeerRole::Osd, Some(OsdId(0))))),
+            MapChange::AuthorizedKey("key1".into(), Some(key(PeerRole::Osd, Some(OsdId(1))))),
             MapChange::Osd(OsdId(0), Some(osd(0))),
             MapChange::Osd(OsdId(1), Some(osd(1))),
             MapChange::Up(OsdId(0), Some(up(0))),
@@ -427,6 +477,7 @@ mod tests {
         std::iter::from_fn(|| router.next_action())
             .map(|action| match action {
                 RouterAction::Connect { osd, .. } => format!("connect {osd}"),
+                RouterAction::Disconnect { osd } => format!("disconnect {osd}"),
                 RouterAction::Send { osd, message: Message::Write { id, .. } } => {
                     format!("send {} to {osd}", id.sequence)
                 }
@@ -448,7 +499,7 @@ mod tests {
 
     #[test]
     fn requests_wait_for_map_and_connection_and_survive_both_changing() {
-        let mut router = Router::new(7);
+        let mut router = router();
         let sequence = router.start(0, 1000, Target::ByName(PoolId(1)), write());
         assert!(drain(&mut router).is_empty());
         router.map_changed(1, changes(0, 1));
@@ -475,7 +526,7 @@ mod tests {
 
     #[test]
     fn an_osd_that_is_not_announced_any_more_is_tried_where_it_was() {
-        let mut router = Router::new(7);
+        let mut router = router();
         router.map_changed(0, changes(0, 1));
         router.map_changed(1, vec![MapChange::Up(OsdId(0), None)]);
         router.start(2, 1000, Target::ByName(PoolId(1)), write());
@@ -488,7 +539,7 @@ mod tests {
 
     #[test]
     fn time_limits_and_refusals_end_requests() {
-        let mut router = Router::new(7);
+        let mut router = router();
         router.map_changed(0, changes(0, 1));
         router.start(0, 1000, Target::ByName(PoolId(1)), write());
         router.tick(1000);
@@ -499,5 +550,49 @@ mod tests {
         assert_eq!(drain(&mut router), ["send 2 to osd.0", "complete 2 false"]);
         router.start(1002, 1000, Target::ByName(PoolId(9)), write());
         assert_eq!(drain(&mut router), ["complete 3 false"], "an unknown pool is an error at once");
+    }
+
+    #[test]
+    fn revoked_keys_end_connections_and_make_none() {
+        let mut router = router();
+        router.map_changed(0, changes(0, 1));
+        let sequence = router.start(0, 10_000, Target::ByName(PoolId(1)), write());
+        assert_eq!(drain(&mut router), ["connect osd.0"]);
+        router.connected(1, OsdId(0));
+        drain(&mut router);
+        // The OSD's key: what waits at it goes again when it is trusted again.
+        router.map_changed(2, vec![MapChange::AuthorizedKey("key0".into(), None)]);
+        assert_eq!(drain(&mut router), ["disconnect osd.0"]);
+        router.disconnected(3, OsdId(0), "aborted");
+        router.tick(1_000);
+        assert!(drain(&mut router).is_empty());
+        assert!(router.outstanding[&sequence].last_problem.contains("key of osd.0 was revoked"));
+        let trusted = MapChange::AuthorizedKey("key0".into(), Some(key(PeerRole::Osd, Some(OsdId(0)))));
+        router.map_changed(1_001, vec![trusted]);
+        router.tick(2_000);
+        assert_eq!(drain(&mut router), ["connect osd.0"]);
+        // Another OSD's key is as good as none.
+        router.map_changed(
+            2_001,
+            vec![MapChange::AuthorizedKey("key0".into(), Some(key(PeerRole::Osd, Some(OsdId(1)))))],
+        );
+        assert_eq!(drain(&mut router), ["disconnect osd.0"]);
+        router.disconnected(2_002, OsdId(0), "aborted");
+        // The client's own key.
+        router.map_changed(2_003, vec![MapChange::AuthorizedKey("me".into(), None)]);
+        router.tick(3_000);
+        assert!(drain(&mut router).is_empty());
+        assert!(router.outstanding[&sequence].last_problem.contains("key of this process (me)"));
+    }
+
+    #[test]
+    fn the_mode_is_that_of_the_keys_role() {
+        let mut router = router();
+        let mut frames = FramesRecord::default();
+        frames.modes.set(PeerRole::Gateway, FrameMode::Secure128);
+        router.map_changed(0, changes(0, 1).into_iter().chain([MapChange::Frames(frames)]).collect());
+        router.start(0, 1_000, Target::ByName(PoolId(1)), write());
+        let action = router.next_action();
+        assert!(matches!(action, Some(RouterAction::Connect { mode: FrameMode::Secure128, .. })));
     }
 }
