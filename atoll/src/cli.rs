@@ -17,7 +17,7 @@ pub use administration::*;
 pub use bench::{
     BenchCommand, ObjectOperationArgument, PatternArgument, RecoveryBenchArguments, StoreBenchArguments,
 };
-pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, TokenCommand};
+pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, KeyCommand, TokenCommand};
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
 #[derive(Parser)]
@@ -63,7 +63,7 @@ pub enum Command {
     Down(DataArgument),
     /// Come into a cluster that runs on other hosts
     Join(JoinArguments),
-    /// Let other hosts join
+    /// Let other hosts join, and take the keys of processes away
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Show what the cluster is and does
@@ -122,6 +122,7 @@ pub enum Command {
 Examples:
   atoll up --data ./atoll-data
   atoll up --data ./atoll-data --ec 2+1           S3 data in 2 data and 1 parity shards
+  atoll up --data ./atoll-data --frame-mode client=secure-128 --frame-mode gateway=secure-128
   atoll up --data ./atoll-data --s3-listen 127.0.0.1:9000 --nbd-listen 127.0.0.1:10809 --detach
   atoll up --data /srv/atoll --etcd https://10.0.0.1:2379 --etcd-ca ca.pem --listen 10.0.0.1 --failure-domain host
   atoll up --data /srv/atoll --join TOKEN --osds 2 --listen 10.0.0.2 --key-service ./kms.json")]
@@ -161,23 +162,18 @@ pub struct UpArguments {
     /// starts the same token is ignored
     #[arg(long, value_name = "TOKEN", env = "ATOLL_JOIN_TOKEN", hide_env_values = true)]
     pub join: Option<String>,
-    /// Protection of frames between Atoll's processes [default: secure, fixed at the first start]
-    #[arg(long, value_name = "MODE")]
-    pub frame_mode: Option<FrameModeArgument>,
+    /// Protection of frames between Atoll's processes: secure (AES-256-GCM), secure-128 or crc (checksums only; the
+    /// handshake still authenticates), for all or for one of the roles cluster (OSDs among themselves), client (NBD
+    /// server, benches, command line) and gateway; may be given several times [default: secure; for the first start:
+    /// 'atoll settings set frame_mode_ROLE' changes it later]
+    #[arg(long, value_name = "[ROLE=]MODE", value_parser = parse_frame_mode)]
+    pub frame_mode: Vec<FrameModeChoice>,
     /// Make the OSDs' device files LUKS2 volumes that the key service unlocks [fixed at the first start]
     #[arg(long)]
     pub encrypt_at_rest: bool,
     /// Go to the background; return when everything serves
     #[arg(long)]
     pub detach: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum FrameModeArgument {
-    /// Encrypted and authenticated
-    Secure,
-    /// Checksums only; the handshake still authenticates
-    Crc,
 }
 
 #[derive(Subcommand)]

@@ -73,12 +73,12 @@ impl FrameModes {
         }
     }
 
-    /// Changes the mode of one role.
-    pub fn set(&mut self, role: PeerRole, mode: FrameMode) {
+    /// The same but for one role.
+    pub fn with(self, role: PeerRole, mode: FrameMode) -> Self {
         match role {
-            PeerRole::Osd => self.cluster = mode,
-            PeerRole::Client => self.client = mode,
-            PeerRole::Gateway => self.gateway = mode,
+            PeerRole::Osd => FrameModes { cluster: mode, ..self },
+            PeerRole::Client => FrameModes { client: mode, ..self },
+            PeerRole::Gateway => FrameModes { gateway: mode, ..self },
         }
     }
 }
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn the_record_is_plain_json() {
-        let mut record = FramesRecord::from(FrameModes::all(FrameMode::Crc));
-        record.modes.set(PeerRole::Gateway, FrameMode::Secure128);
+        let record =
+            FramesRecord::from(FrameModes::all(FrameMode::Crc).with(PeerRole::Gateway, FrameMode::Secure128));
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(
             text,

@@ -406,7 +406,7 @@ pub(crate) fn fence_write(name: &Bytes, generation: u64, pg_num: u32) -> WriteRe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_base::frames::FramesRecord;
+    use atoll_base::frames::{FrameModes, FramesRecord};
     use atoll_base::records::{
         AuthorizedKeyRecord, FailureDomain, OsdRecord, OsdUpRecord, PeerRole, PgRecord, PoolRecord, Redundancy,
     };
@@ -588,8 +588,7 @@ mod tests {
     #[test]
     fn the_mode_is_that_of_the_keys_role() {
         let mut router = router();
-        let mut frames = FramesRecord::default();
-        frames.modes.set(PeerRole::Gateway, FrameMode::Secure128);
+        let frames = FramesRecord::from(FrameModes::default().with(PeerRole::Gateway, FrameMode::Secure128));
         router.map_changed(0, changes(0, 1).into_iter().chain([MapChange::Frames(frames)]).collect());
         router.start(0, 1_000, Target::ByName(PoolId(1)), write());
         let action = router.next_action();
