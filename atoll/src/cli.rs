@@ -11,7 +11,7 @@ use atoll_base::size::parse_size_bytes;
 use atoll_base::{ObjectName, PgId};
 use atoll_osd::MEMORY_TARGET_BYTES_MIN;
 use atoll_reactor::ListenAddress;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 pub use administration::*;
 pub use bench::{

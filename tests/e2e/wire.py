@@ -153,7 +153,7 @@ def revoked_gateway(test, cluster):
 
 
 def revoked_osd(test, cluster):
-    load = BlockLoad(lambda: cluster.nbd("flight"), threads=2, blocks_per_thread=100, first_block=4096).start()
+    load = spread_load(cluster, "left", 2)
     wait_for("writes are acked", lambda: load.acked > 20, 30)
     started = time.monotonic()
     with test.step("an OSD's key is revoked under load: the others leave it, and go on without it") as note:
@@ -168,7 +168,7 @@ def revoked_osd(test, cluster):
         cluster.cli("cluster", "key", "add", "osd.2")
         wait_for("all copies are there", lambda: set(cluster.json("status")["placement_groups_by_state"]) == {"active"}, 60, 0.5)
         expect(load.stop(60) and not load.wrong and not load.error_texts, f"{load.wrong[:3]} {load.error_texts[:3]}")
-        with cluster.nbd("flight") as connection:
+        with cluster.nbd("left") as connection:
             load.verify(connection)
         expect(not load.wrong, f"{load.wrong[:3]}")
 
@@ -178,6 +178,12 @@ def links_to(cluster, name):
     port = next(port for process, port in cluster.listening_ports() if process == name)
     lines = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(fields[3] == "01" and int(fields[1].rsplit(":", 1)[1], 16) == port for fields in lines)
+
+
+def spread_load(cluster, image, threads):
+    """Reads and writes of so many objects that every OSD leads some."""
+    cluster.create_image(image, "256M")
+    return BlockLoad(lambda: cluster.nbd(image), threads=threads, blocks_per_thread=65536 // threads, read_share=0.5).start()
 
 
 # --- somebody on the way
@@ -285,7 +291,7 @@ def on_the_way(test, cluster):
                 test.run(*etcdctl, "put", f"/atoll/osd_up/{record['id']}", json.dumps(record), env=environment)
         expect(len(relays) == cluster.osds, f"{relays}")
         restart(cluster, "nbd")
-    load = BlockLoad(lambda: cluster.nbd("flight"), threads=4, blocks_per_thread=100, first_block=8192, read_share=0.5).start()
+    load = spread_load(cluster, "relayed", 4)
     wait_for("writes are acked", lambda: load.acked > 50 and load.reads > 50, 30)
     with test.step("both sides change their keys under load, on the same connections") as note:
         made = sum(relay.connections for relay in relays.values())
@@ -311,7 +317,7 @@ def on_the_way(test, cluster):
         wait_for("writes are acked", lambda: load.acked > acked + 50, 30)
         expect(load.stop(60), "a thread hangs")
         expect(not load.wrong and not load.error_texts, f"{load.wrong[:3]} {load.error_texts[:3]}")
-        with connect_patiently(lambda: cluster.nbd("flight")) as connection:
+        with connect_patiently(lambda: cluster.nbd("relayed")) as connection:
             blocks = load.verify(connection)
         expect(not load.wrong, f"{load.wrong[:3]}")
         expect("does not fit; bytes were damaged or forged" in cluster.log_text(), "no log tells of the damaged frames")

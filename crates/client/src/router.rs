@@ -238,13 +238,15 @@ impl Router {
         Ok(())
     }
 
+    fn is_trusted(&self, osd: OsdId) -> bool {
+        self.map.osds.get(&osd).is_some_and(|record| self.map.is_key_of(osd, &record.public_key))
+    }
+
     /// Ends connections with OSDs whose keys do not count any more.
     fn leave_untrusted(&mut self) {
-        let map = &self.map;
-        let is_trusted =
-            |osd: &OsdId| map.osds.get(osd).is_some_and(|record| map.is_key_of(*osd, &record.public_key));
-        let left = self.connected.union(&self.connecting).filter(|osd| !is_trusted(osd)).copied();
-        self.actions.extend(left.map(|osd| RouterAction::Disconnect { osd }));
+        let linked = self.connected.union(&self.connecting);
+        let left: Vec<_> = linked.filter(|osd| !self.is_trusted(**osd)).copied().collect();
+        self.actions.extend(left.into_iter().map(|osd| RouterAction::Disconnect { osd }));
     }
 
     fn retry_later(&mut self, now_ms: u64, sequence: u64, problem: String) {
@@ -298,6 +300,10 @@ impl Router {
     /// A connection is ready.
     pub fn connected(&mut self, now_ms: u64, osd: OsdId) {
         self.connecting.remove(&osd);
+        if !self.is_trusted(osd) {
+            // Its key was revoked while the connection was made.
+            return self.actions.push_back(RouterAction::Disconnect { osd });
+        }
         self.connected.insert(osd);
         let waiting: Vec<u64> =
             self.outstanding.iter().filter(|(_, o)| o.sent_to.is_none()).map(|(s, _)| *s).collect();
@@ -579,6 +585,9 @@ mod tests {
         assert_eq!(drain(&mut router), ["disconnect osd.0"]);
         router.disconnected(2_002, OsdId(0), "aborted");
         // The client's own key.
+        router.connected(2_002, OsdId(0));
+        assert_eq!(drain(&mut router), ["disconnect osd.0"], "it was being made");
+        router.disconnected(2_002, OsdId(0), "aborted");
         router.map_changed(2_003, vec![MapChange::AuthorizedKey("me".into(), None)]);
         router.tick(3_000);
         assert!(drain(&mut router).is_empty());

@@ -185,6 +185,10 @@ impl ClusterMap {
         changes.extend(done.into_iter().map(|id| MapChange::ScrubRequest(id, None)));
         let revoked = gone(&self.authorized_keys, &newer.authorized_keys);
         changes.extend(revoked.into_iter().map(|key| MapChange::AuthorizedKey(key, None)));
+        // Before the OSDs that are up, to which connections are made at once.
+        changes.push(MapChange::Frames(newer.frames));
+        let keys = newer.authorized_keys.into_iter();
+        changes.extend(keys.map(|(key, record)| MapChange::AuthorizedKey(key, Some(record))));
         changes.extend(newer.osds.into_iter().map(|(id, record)| MapChange::Osd(id, Some(record))));
         changes.extend(newer.up.into_iter().map(|(id, record)| MapChange::Up(id, Some(record))));
         changes.extend(newer.pools.into_iter().map(|(id, record)| MapChange::Pool(id, Some(record))));
@@ -196,9 +200,6 @@ impl ClusterMap {
         let requests = newer.scrub_requests.into_iter();
         changes.extend(requests.map(|(id, request)| MapChange::ScrubRequest(id, Some(request))));
         changes.push(MapChange::Flags(newer.flags));
-        changes.push(MapChange::Frames(newer.frames));
-        let keys = newer.authorized_keys.into_iter();
-        changes.extend(keys.map(|(key, record)| MapChange::AuthorizedKey(key, Some(record))));
         changes
     }
 }

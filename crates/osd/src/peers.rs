@@ -430,21 +430,24 @@ impl Osd {
         }
     }
 
-    /// Cuts off whoever uses a key that was revoked, or is somebody else's now.
+    /// Cuts off whoever uses a key that was revoked, or is somebody else's now; everyone, if it is our
+    /// own.
     pub(crate) fn key_changed(&mut self, key: &str) {
         let holder = self.holder(key);
+        let is_own = holder.is_none() && key == hex::encode(self.config.key.public());
         let uses_it = |connected: &Connected| connected.key.as_deref() == Some(key) && connected.peer != holder;
-        let users = self.peers.links.iter().filter(|(_, connected)| uses_it(connected));
-        for number in users.map(|(number, _)| *number).collect::<Vec<_>>() {
-            tracing::warn!("closing a connection: its key {key} was revoked");
-            self.close_link(number);
-        }
-        if holder.is_none() && key == hex::encode(self.config.key.public()) {
+        let users = self.peers.links.iter().filter(|(_, connected)| is_own || uses_it(connected));
+        let users: Vec<u64> = users.map(|(number, _)| *number).collect();
+        if is_own {
             tracing::error!(
-                "the key of {id} itself was revoked: nobody talks with it any more; end its process, and remove it with \
-                 'atoll osd rm'",
+                "the key of {id} itself was revoked: it closes all connections, and nobody makes new ones; end its process, \
+                 and remove it with 'atoll osd rm'",
                 id = self.config.id
             );
+        }
+        for number in users {
+            tracing::warn!("closing a connection: its key {key} was revoked");
+            self.close_link(number);
         }
     }
 
