@@ -105,11 +105,14 @@ async fn read_settings(state: ClusterClient) -> anyhow::Result<AllSettings> {
 async fn change_setting(state: &ClusterClient, kind: SettingKind, value: &str) -> anyhow::Result<()> {
     let number = || value.parse::<u64>().with_context(|| format!("'{value}' is not a number from 0 on"));
     match kind {
-        SettingKind::Number(setting) => drop(whole::set(state, setting, number()?).await?),
-        SettingKind::RekeySeconds => drop(whole::set_rekey_seconds(state, number()?).await?),
+        SettingKind::Number(setting) => {
+            whole::set(state, setting, number()?).await?;
+        }
+        SettingKind::RekeySeconds => {
+            whole::set_rekey_seconds(state, number()?).await?;
+        }
         SettingKind::FrameMode(role) => {
-            let mode = value.parse().map_err(anyhow::Error::msg)?;
-            whole::set_frame_mode(state, role, mode).await?;
+            whole::set_frame_mode(state, role, value.parse().map_err(anyhow::Error::msg)?).await?;
         }
     }
     Ok(())
