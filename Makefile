@@ -11,7 +11,7 @@ packages:
 
 # What the tests use besides: the real clients and the real etcd.
 test-packages: packages
-	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount python3 python3-pip
+	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump python3 python3-pip
 	@tools/python_packages.sh boto3 awscli
 
 build: packages

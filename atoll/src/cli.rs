@@ -19,7 +19,7 @@ pub use bench::{
     BenchCommand, ObjectOperationArgument, PatternArgument, RecoveryBenchArguments, StoreBenchArguments,
 };
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};
-pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, TokenCommand};
+pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, PeerKeyCommand, TokenCommand};
 pub use keys::{DestroyArguments, KeyCommand, TransitArguments};
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
@@ -66,7 +66,7 @@ pub enum Command {
     Down(DataArgument),
     /// Come into a cluster that runs on other hosts
     Join(JoinArguments),
-    /// Let other hosts join
+    /// Let other hosts join, and take the keys of processes away
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Show what the cluster is and does
@@ -128,6 +128,7 @@ pub enum Command {
 Examples:
   atoll up --data ./atoll-data
   atoll up --data ./atoll-data --ec 2+1           S3 data in 2 data and 1 parity shards
+  atoll up --data ./atoll-data --frame-mode client=secure-128 --frame-mode gateway=secure-128
   atoll up --data ./atoll-data --s3-listen 127.0.0.1:9000 --nbd-listen 127.0.0.1:10809 --detach
   atoll up --data ./atoll-data --s3-listen off --s3-tls-listen 0.0.0.0:9443 --tls-name s3.example.org
   atoll up --data /srv/atoll --etcd https://10.0.0.1:2379 --etcd-ca ca.pem --listen 10.0.0.1 --failure-domain host
@@ -168,9 +169,12 @@ pub struct UpArguments {
     /// starts the same token is ignored
     #[arg(long, value_name = "TOKEN", env = "ATOLL_JOIN_TOKEN", hide_env_values = true)]
     pub join: Option<String>,
-    /// Protection of frames between Atoll's processes [default: secure, fixed at the first start]
-    #[arg(long, value_name = "MODE")]
-    pub frame_mode: Option<FrameModeArgument>,
+    /// Protection of frames between Atoll's processes: secure (AES-256-GCM), secure-128 or crc (checksums only; the
+    /// handshake still authenticates), for all or for one of the roles cluster (OSDs among themselves), client (NBD
+    /// server, benches, command line) and gateway; may be given several times [default: secure; for the first start:
+    /// 'atoll settings set frame_mode_ROLE' changes it later]
+    #[arg(long, value_name = "[ROLE=]MODE", value_parser = parse_frame_mode)]
+    pub frame_mode: Vec<FrameModeChoice>,
     #[command(flatten)]
     pub transit: TransitArguments,
     /// Make the OSDs' device files LUKS2 volumes that the key service unlocks [fixed at the first start]
@@ -179,14 +183,6 @@ pub struct UpArguments {
     /// Go to the background; return when everything serves
     #[arg(long)]
     pub detach: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum FrameModeArgument {
-    /// Encrypted and authenticated
-    Secure,
-    /// Checksums only; the handshake still authenticates
-    Crc,
 }
 
 #[derive(Subcommand)]

@@ -3,7 +3,7 @@ knocking at an OSD's door with the wrong key."""
 import hashlib, hmac, os
 
 PRIME = 2**255 - 19
-GREETING = b"ATOLL\0\0\x02"
+GREETING = b"ATOLL\0\0\x03"
 
 
 def x25519(scalar, point):

@@ -1,6 +1,7 @@
 //! Arguments of the commands that look at the cluster and change it.
 
-use atoll_base::records::{ClusterFlag, FailureDomain};
+use atoll_base::frames::FrameMode;
+use atoll_base::records::{ClusterFlag, FailureDomain, PeerRole};
 use atoll_base::size::parse_size_bytes;
 use atoll_base::{ObjectName, OsdId, PgId};
 use atoll_coordinator::admin::whole::Setting;
@@ -411,17 +412,55 @@ pub enum SettingArgument {
     BalanceSeconds,
     /// An OSD with more of its space in use is near full
     NearFullPercent,
+    /// Protection of frames among OSDs: secure, secure-128 or crc
+    FrameModeCluster,
+    /// The same between OSDs and NBD servers, benches and the command line
+    FrameModeClient,
+    /// The same between OSDs and gateways
+    FrameModeGateway,
+    /// A connection that is so old gets its next key
+    FrameRekeySeconds,
 }
 
-impl From<SettingArgument> for Setting {
-    fn from(argument: SettingArgument) -> Self {
-        match argument {
-            SettingArgument::OsdDownOutSeconds => Setting::OsdDownOutSeconds,
-            SettingArgument::OsdsInPercentMin => Setting::OsdsInPercentMin,
-            SettingArgument::BalanceSeconds => Setting::BalanceSeconds,
-            SettingArgument::NearFullPercent => Setting::NearFullPercent,
+/// What a setting belongs to.
+pub enum SettingKind {
+    Number(Setting),
+    FrameMode(PeerRole),
+    RekeySeconds,
+}
+
+impl SettingArgument {
+    pub fn kind(self) -> SettingKind {
+        match self {
+            SettingArgument::OsdDownOutSeconds => SettingKind::Number(Setting::OsdDownOutSeconds),
+            SettingArgument::OsdsInPercentMin => SettingKind::Number(Setting::OsdsInPercentMin),
+            SettingArgument::BalanceSeconds => SettingKind::Number(Setting::BalanceSeconds),
+            SettingArgument::NearFullPercent => SettingKind::Number(Setting::NearFullPercent),
+            SettingArgument::FrameModeCluster => SettingKind::FrameMode(PeerRole::Osd),
+            SettingArgument::FrameModeClient => SettingKind::FrameMode(PeerRole::Client),
+            SettingArgument::FrameModeGateway => SettingKind::FrameMode(PeerRole::Gateway),
+            SettingArgument::FrameRekeySeconds => SettingKind::RekeySeconds,
         }
     }
+}
+
+/// `[ROLE=]MODE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameModeChoice {
+    /// All roles if absent.
+    pub role: Option<PeerRole>,
+    pub mode: FrameMode,
+}
+
+pub fn parse_frame_mode(text: &str) -> Result<FrameModeChoice, String> {
+    let (role, mode) = match text.split_once('=') {
+        None => (None, text),
+        Some(("cluster", mode)) => (Some(PeerRole::Osd), mode),
+        Some(("client", mode)) => (Some(PeerRole::Client), mode),
+        Some(("gateway", mode)) => (Some(PeerRole::Gateway), mode),
+        Some((other, _)) => return Err(format!("'{other}' is no role: choose cluster, client or gateway")),
+    };
+    Ok(FrameModeChoice { role, mode: mode.parse()? })
 }
 
 #[derive(Subcommand)]
@@ -429,14 +468,20 @@ pub enum SettingsCommand {
     /// List settings of the whole cluster
     Ls(OutputArguments),
     /// Change a setting
-    #[command(after_help = "Example:\n  atoll settings set osd_down_out_seconds 1800")]
+    #[command(after_help = "\
+Examples:
+  atoll settings set osd_down_out_seconds 1800
+  atoll settings set frame_mode_client secure-128
+
+Frame modes and the age of keys are for new connections and new keys: 'atoll status' says how many connections are
+still in another mode. Restart gateways, NBD servers and, one after the other, OSDs to have all of them changed.")]
     Set {
         #[command(flatten)]
         output: OutputArguments,
         /// What to change
         setting: SettingArgument,
-        /// The new value
-        value: u64,
+        /// The new value: a number, or a frame mode
+        value: String,
     },
 }
 
@@ -454,6 +499,18 @@ mod tests {
         }
         assert_eq!(parse_chunk_bytes("16K"), Ok(16 << 10));
         assert!(parse_chunk_bytes("4G").unwrap_err().contains("64K"));
+    }
+
+    #[test]
+    fn frame_modes() {
+        let choice = |role, mode| Ok(FrameModeChoice { role, mode });
+        assert_eq!(parse_frame_mode("crc"), choice(None, FrameMode::Crc));
+        assert_eq!(parse_frame_mode("cluster=secure-128"), choice(Some(PeerRole::Osd), FrameMode::Secure128));
+        for (wrong, words) in
+            [("", "secure-128"), ("aes", "secure-128"), ("osd=crc", "cluster"), ("client=", "crc")]
+        {
+            assert!(parse_frame_mode(wrong).unwrap_err().contains(words), "{wrong}");
+        }
     }
 
     #[test]

@@ -83,6 +83,9 @@ pub enum ClusterCommand {
     /// Make, list and revoke the tokens with which hosts join
     #[command(subcommand)]
     Token(TokenCommand),
+    /// List and revoke the keys with which OSDs, gateways and other clients connect to OSDs
+    #[command(subcommand)]
+    Key(PeerKeyCommand),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -130,6 +133,46 @@ Examples:
         output: OutputArguments,
         /// Its id, as 'ls' shows it
         id: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum PeerKeyCommand {
+    /// List the keys that may connect, and whose they are
+    #[command(after_help = "\
+Examples:
+  atoll cluster key ls --data ./atoll-data
+  atoll cluster key ls --json | jq -r '.[] | select(.role == \"gateway\").name'")]
+    Ls(OutputArguments),
+    /// Take a key away: within seconds its holder's connections end, and it gets no new ones
+    #[command(after_help = "\
+Examples:
+  atoll cluster key revoke gateway@h2            the S3 gateway of host h2
+  atoll cluster key revoke client@h2             its NBD server, benches and command line
+  atoll cluster key revoke osd.7                 an OSD; others take over what it served
+  atoll cluster key revoke 5f3ac09be2            by the first digits of the key
+
+It stays so until 'atoll cluster key add'. A host that is not trusted any more can still reach cluster state by the
+password or certificate that it has: take that away, too.")]
+    Revoke {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// Its holder as 'ls' shows it, or the first 8 or more digits of the key
+        name: String,
+    },
+    /// Let a key connect, again or for the first time
+    #[command(after_help = "\
+Examples:
+  atoll cluster key add gateway@h2 --public-key 5f3a...     as 'revoke' has printed it
+  atoll cluster key add osd.7")]
+    Add {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// client@HOST, gateway@HOST or osd.N
+        name: String,
+        /// The key, 64 hexadecimal digits; that of an OSD is in its record
+        #[arg(long, value_name = "HEX")]
+        public_key: Option<String>,
     },
 }
 

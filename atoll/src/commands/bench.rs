@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use atoll_base::PoolId;
-use atoll_base::records::{BucketRecord, PoolRecord, Redundancy};
+use atoll_base::frames::FramesRecord;
+use atoll_base::records::{BucketRecord, PoolRecord};
 use atoll_base::size::format_size;
 use atoll_bench::{AccessPattern, BenchReport, BlockBench, ObjectBench, ObjectOperation, run_block, run_object};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_image::AttachedImage;
-use atoll_supervisor::{ClusterFile, DataDir, ProcessesFile};
+use atoll_supervisor::{DataDir, ProcessesFile};
 
 use super::image::{ImageAccess, progress_bar};
 use super::{OpenCluster, print_json, tokio_runtime};
@@ -29,9 +30,9 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
                 PatternArgument::Read => AccessPattern::Read,
             };
             let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
-            let redundancy = access.block_on_tokio(async {
+            let protections = access.block_on_tokio(async {
                 let pool = access.admin.get(&image).await?.0.pool;
-                redundancy_of(&access.open.connect().await?, pool).await
+                protections(&access.open.connect().await?, pool, "images sealed per 4 KiB block").await
             })?;
             let bench = BlockBench {
                 pattern,
@@ -40,7 +41,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
                 duration: Duration::from_secs(seconds),
                 working_set_bytes: working_set,
                 servers: servers(&access.open.directory)?,
-                protections: protections(&redundancy, &access.open.cluster, "images sealed per 4 KiB block"),
+                protections,
             };
             print_report(&output, &block(&access, &image, bench)?)
         }
@@ -77,10 +78,12 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
                 let state = open.connect().await?;
                 let bucket =
                     state.get::<BucketRecord>(&keys::bucket(&bucket)).await?.context("the bucket is gone")?.0;
-                let redundancy = redundancy_of(&state, bucket.data_pool()).await?;
                 let http = if has_tls { "HTTP over TLS" } else { "plain HTTP" };
                 let sealed = format!("objects sealed per 64 KiB segment, {http}");
-                anyhow::Ok(BenchReport { protections: protections(&redundancy, &open.cluster, &sealed), ..report })
+                anyhow::Ok(BenchReport {
+                    protections: protections(&state, bucket.data_pool(), &sealed).await?,
+                    ..report
+                })
             })?;
             print_report(&output, &report)
         }
@@ -111,16 +114,15 @@ pub(super) fn servers(directory: &DataDir) -> anyhow::Result<Vec<u32>> {
     Ok(file.children.iter().filter_map(|child| child.pid).chain([file.supervisor]).collect())
 }
 
-async fn redundancy_of(state: &ClusterClient, pool: PoolId) -> anyhow::Result<Redundancy> {
+/// What protects the data of a pool.
+pub(super) async fn protections(state: &ClusterClient, pool: PoolId, sealed: &str) -> anyhow::Result<String> {
     let found = state.get::<PoolRecord>(&keys::pool(pool)).await?;
-    Ok(found.with_context(|| format!("there is no pool {pool}"))?.0.redundancy)
-}
-
-pub(super) fn protections(redundancy: &Redundancy, cluster: &ClusterFile, sealed: &str) -> String {
-    format!(
-        "{redundancy}, every ack durable (RWF_DSYNC) on all, CRC-32C per 4 KiB, {:?} frames, {sealed}",
-        cluster.frame_mode
-    )
+    let redundancy = found.with_context(|| format!("there is no pool {pool}"))?.0.redundancy;
+    let frames = state.get::<FramesRecord>(keys::FRAMES).await?.map(|(record, _)| record).unwrap_or_default();
+    Ok(format!(
+        "{redundancy}, every ack durable (RWF_DSYNC) on all, CRC-32C per 4 KiB, frames {}, {sealed}",
+        frames.modes
+    ))
 }
 
 fn print_report(output: &OutputArguments, report: &BenchReport) -> anyhow::Result<()> {

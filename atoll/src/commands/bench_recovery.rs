@@ -42,13 +42,13 @@ pub fn run(arguments: &RecoveryBenchArguments) -> anyhow::Result<()> {
         }
         None => view.map.pools.values().find(|pool| pool.name == POOL_IMAGES),
     };
-    let redundancy = pool.context("the image's pool is gone")?.redundancy;
+    let pool = pool.context("the image's pool is gone")?.id;
     let bench = RecoveryBench {
         size_bytes: arguments.size,
         load: (!arguments.idle).then_some(load),
         duration: Duration::from_secs(arguments.seconds),
         servers: servers(&access.open.directory)?,
-        protections: protections(&redundancy, &access.open.cluster, "images sealed per 4 KiB block"),
+        protections: access.block_on_tokio(protections(&state, pool, "images sealed per 4 KiB block"))?,
     };
     if arguments.image.is_none() {
         access.block_on_tokio(image::make(&state, &access.admin, OWN_IMAGE, arguments.size, POOL_IMAGES))?;

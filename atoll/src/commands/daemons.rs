@@ -100,7 +100,6 @@ pub fn osd(
         listen: std::net::SocketAddr::new(open.cluster.osd_listen(), 0),
         advertise: open.cluster.advertise,
         key: open.directory.static_key(&id.to_string())?,
-        frame_mode: open.cluster.frame_mode,
         memory_target_bytes: memory_target,
         recovery_bytes_per_second: recovery_rate,
         cluster: open.cluster.connect_options(),
@@ -119,7 +118,8 @@ pub fn gateway(
     serving: &GatewayArguments,
 ) -> anyhow::Result<()> {
     let open = prepare(arguments)?;
-    let client = RemoteClient::start(open.client_config(GATEWAY_TIMEOUT_MS)?)?;
+    let config = open.client_config(open.cluster.gateway_key_holder(), GATEWAY_TIMEOUT_MS)?;
+    let client = RemoteClient::start(config)?;
     tokio_runtime()?.block_on(async {
         let state = open.connect().await?;
         let pools = state.list::<atoll_base::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
@@ -164,7 +164,7 @@ pub fn nbd(arguments: &DaemonArguments, tls: NbdTlsArguments) -> anyhow::Result<
     let tokio = tokio_runtime()?;
     let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);
     let runtime = LocalRuntime::new()?;
-    let client = LocalClient::start(&runtime, open.client_config(NBD_TIMEOUT_MS)?)?;
+    let client = LocalClient::start(&runtime, open.client_config("client", NBD_TIMEOUT_MS)?)?;
     let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
     let server = NbdServer::new(&client, bridge, admin, tls)
         .context("TLS for NBD (see --tls and its files in 'atoll nbd run --help')")?;

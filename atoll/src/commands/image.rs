@@ -33,7 +33,7 @@ impl ImageAccess {
         let tokio = tokio_runtime()?;
         let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);
         let runtime = LocalRuntime::new()?;
-        let client = LocalClient::start(&runtime, open.client_config(timeout_ms)?)?;
+        let client = LocalClient::start(&runtime, open.client_config("client", timeout_ms)?)?;
         let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
         Ok(ImageAccess { runtime, client, bridge, admin, open, tokio })
     }

@@ -11,6 +11,7 @@ mod image;
 mod key;
 mod osd;
 mod osd_members;
+mod peer_keys;
 mod pg;
 mod pg_scrub;
 mod pool;
@@ -51,6 +52,7 @@ fn run_plain(command: Command) -> anyhow::Result<()> {
         Command::Down(data) => up::down(&data),
         Command::Join(arguments) => hosts::run_join(&arguments),
         Command::Cluster(ClusterCommand::Token(command)) => hosts::token(&command),
+        Command::Cluster(ClusterCommand::Key(command)) => peer_keys::run(&command),
         Command::Status(output) => show::status(&output),
         Command::Df(output) => show::df(&output),
         Command::Credentials(output) => show::credentials(&output),
@@ -108,10 +110,10 @@ impl OpenCluster {
         Ok(OpenCluster { directory, cluster, is_daemon: false })
     }
 
-    fn client_config(&self, timeout_ms: u64) -> anyhow::Result<ClientConfig> {
+    /// A client of OSDs with the static key of this host's `client`, or its `gateway`.
+    fn client_config(&self, key_holder: &str, timeout_ms: u64) -> anyhow::Result<ClientConfig> {
         Ok(ClientConfig {
-            key: self.directory.static_key("client")?,
-            frame_mode: self.cluster.frame_mode,
+            key: self.directory.static_key(key_holder)?,
             cluster: self.cluster.connect_options(),
             timeout_ms,
         })

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use atoll_base::OsdId;
+use atoll_base::frames::FrameModes;
 use atoll_base::records::OsdUsageRecord;
 use atoll_base::size::format_size;
 use atoll_coordinator::health::{Severity, evaluate};
@@ -35,7 +36,9 @@ struct Status {
     cluster_id: String,
     health: &'static str,
     problems: Vec<String>,
-    frame_mode: String,
+    frame_modes: FrameModes,
+    frame_rekey_seconds: u64,
+    links_in_other_mode: u32,
     osds: usize,
     osds_up: usize,
     coordinator: Option<OsdId>,
@@ -72,7 +75,9 @@ pub fn status(output: &OutputArguments) -> anyhow::Result<()> {
         cluster_id: seen.open.cluster.cluster_id.clone(),
         health: status_name(health.status),
         problems: problems.map(|problem| format!("{}: {}", problem.code, problem.summary)).collect(),
-        frame_mode: format!("{:?}", seen.open.cluster.frame_mode).to_lowercase(),
+        frame_modes: seen.view.map.frames.modes,
+        frame_rekey_seconds: seen.view.map.frames.rekey_seconds,
+        links_in_other_mode: seen.view.usage.values().map(|usage| usage.links_in_other_mode).sum(),
         osds: seen.view.map.osds.len(),
         osds_up: seen.view.map.osds.keys().filter(|id| up(id)).count(),
         coordinator: seen.view.coordinator.as_ref().map(|record| record.osd),
@@ -109,7 +114,13 @@ fn print_status(status: &Status) -> anyhow::Result<()> {
         format_size(status.total_bytes)
     );
     println!("objects  {} (all copies and shards)", status.object_count);
-    println!("frames   {}", status.frame_mode);
+    println!("frames   {}; a new key every {} s", status.frame_modes, status.frame_rekey_seconds);
+    if status.links_in_other_mode > 0 {
+        println!(
+            "         {} connections are older than the last change of this, and in another mode until they end",
+            status.links_in_other_mode
+        );
+    }
     println!("S3       {}", status.s3_endpoint);
     if let Some(endpoint) = status.s3_tls_endpoint.as_ref().filter(|endpoint| **endpoint != status.s3_endpoint) {
         println!("S3, TLS  {endpoint}");

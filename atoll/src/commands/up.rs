@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use atoll_base::records::{FrameMode, OsdUsageRecord, Redundancy};
+use atoll_base::frames::FrameModes;
+use atoll_base::records::{OsdUsageRecord, Redundancy};
 use atoll_base::size::format_size;
 use atoll_cluster::{ClusterClient, keys};
 use atoll_supervisor::{Choices, ClusterFile, Credentials, DataDir, ProcessesFile, Progress, stop, supervise};
@@ -15,7 +16,7 @@ use atoll_supervisor::{Choices, ClusterFile, Credentials, DataDir, ProcessesFile
 use super::hosts::host_choices;
 use super::key::transit_settings;
 use super::tokio_runtime;
-use crate::cli::{DataArgument, FrameModeArgument, UpArguments};
+use crate::cli::{DataArgument, FrameModeChoice, UpArguments};
 
 const DETACH_LIMIT: Duration = Duration::from_secs(180);
 
@@ -31,14 +32,20 @@ fn choices(arguments: &UpArguments) -> anyhow::Result<Choices> {
         copies: arguments.copies,
         ec: arguments.ec.map(|code| Redundancy::erasure(code.data, code.parity, None, None)),
         join: arguments.join.clone(),
-        frame_mode: arguments.frame_mode.map(|mode| match mode {
-            FrameModeArgument::Secure => FrameMode::Secure,
-            FrameModeArgument::Crc => FrameMode::Crc,
-        }),
+        frame_modes: frame_modes(&arguments.frame_mode),
         encrypt_at_rest: arguments.encrypt_at_rest,
         transit: transit_settings(&arguments.transit)?,
         ..host_choices(&arguments.etcd, &arguments.host)
     })
+}
+
+/// Those that were said, each for all roles or for one; the last word counts.
+fn frame_modes(choices: &[FrameModeChoice]) -> Option<FrameModes> {
+    let choose = |modes: FrameModes, choice: &FrameModeChoice| match choice.role {
+        None => FrameModes::all(choice.mode),
+        Some(role) => modes.with(role, choice.mode),
+    };
+    (!choices.is_empty()).then(|| choices.iter().fold(FrameModes::default(), choose))
 }
 
 /// `atoll up`.
@@ -141,7 +148,7 @@ fn print_welcome(directory: &DataDir, cluster: &ClusterFile) {
     println!(
         "
 Atoll serves: {osds}, every write on all copies before it is acknowledged,
-frames {mode:?}, images and objects sealed before they leave the client.
+frames {frames}; images and objects are sealed before they leave the client.
 
 S3      {endpoint}
         access key {access_key}
@@ -163,7 +170,7 @@ Block   {nbd}
 See     atoll status --data {data}; atoll bench block --data {data} --image disk1 --rw randwrite
 Stop    Ctrl-C here, or atoll down --data {data}
 ",
-        mode = cluster.frame_mode,
+        frames = cluster.first_frame_modes(),
         endpoint = credentials.endpoint,
         access_key = credentials.access_key,
         tls = tls_text(&credentials),

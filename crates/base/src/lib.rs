@@ -7,6 +7,7 @@
 pub mod block;
 pub mod codec;
 pub mod coordination;
+pub mod frames;
 pub mod ids;
 pub mod join;
 pub mod limits;

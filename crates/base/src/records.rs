@@ -3,24 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::frames::FrameMode;
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
 use crate::limits::EC_CHUNK_BYTES_DEFAULT;
 use crate::split::pg_of_object;
 
 /// The format version that this release writes into every record.
 pub const RECORD_FORMAT: u32 = 1;
-
-/// How frames between Atoll processes are protected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FrameMode {
-    /// Control segments are encrypted and authenticated; payloads too, or only authenticated when
-    /// the client has sealed them.
-    #[default]
-    Secure,
-    /// Frames carry checksums against accidents only; the handshake still authenticates the peers.
-    Crc,
-}
 
 /// What the whole cluster agrees on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +18,8 @@ pub struct ClusterRecord {
     pub format: u32,
     /// 128 random bits in hexadecimal.
     pub id: String,
-    /// Protection of frames between Atoll processes.
+    /// Protection of frames between Atoll processes, as chosen when the cluster was made. What holds
+    /// now is in the [`FramesRecord`](crate::frames::FramesRecord).
     pub frame_mode: FrameMode,
     /// Unix time of creation, in milliseconds.
     pub created_unix_ms: u64,
@@ -101,6 +91,10 @@ pub struct OsdUsageRecord {
     /// What it may read so per second while clients are at work.
     #[serde(default)]
     pub recovery_bytes_per_second: u64,
+    /// Connections that it has accepted whose frames are in another mode than cluster state wants by
+    /// now.
+    #[serde(default)]
+    pub links_in_other_mode: u32,
 }
 
 /// How a pool protects its objects.
@@ -488,8 +482,20 @@ pub struct UserRecord {
 pub enum PeerRole {
     /// Sends replication messages and client requests.
     Osd,
-    /// Sends client requests.
+    /// Sends client requests: an NBD server, a bench, the command line.
     Client,
+    /// Sends client requests: an S3 gateway.
+    Gateway,
+}
+
+impl std::fmt::Display for PeerRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            PeerRole::Osd => "osd",
+            PeerRole::Client => "client",
+            PeerRole::Gateway => "gateway",
+        })
+    }
 }
 
 /// A static X25519 key that may open connections to OSDs; the key's hexadecimal is the record's
@@ -502,6 +508,6 @@ pub struct AuthorizedKeyRecord {
     pub role: PeerRole,
     /// For an OSD, its number.
     pub osd: Option<OsdId>,
-    /// For people.
+    /// Its holder, by which operators revoke it: `osd.3`, `client@HOST`, `gateway@HOST`.
     pub name: String,
 }

@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use atoll_base::records::{FrameMode, PoolRecord};
+use atoll_base::frames::FrameMode;
+use atoll_base::records::PoolRecord;
 use atoll_base::{ObjectName, OsdId, PoolId, ReadOutcome, ReadRequest, Refusal, WriteRequest};
 use atoll_cluster::ConnectOptions;
 use atoll_reactor::{LocalRuntime, Stream};
@@ -24,8 +25,6 @@ use crate::router::{Answer, Call, Router, RouterAction, Target, fence_write};
 pub struct ClientConfig {
     /// The client's static key.
     pub key: KeyPair,
-    /// Protection of frames.
-    pub frame_mode: FrameMode,
     /// Where cluster state is.
     pub cluster: ConnectOptions,
     /// Time limit of a call, retries included, in milliseconds.
@@ -36,6 +35,8 @@ struct OpenLink {
     stream: Rc<Stream>,
     link: Link,
     silent_ticks: Cell<u32>,
+    /// When what is sent got its key.
+    keyed_at_ms: u64,
 }
 
 struct Shell {
@@ -70,10 +71,11 @@ impl LocalClient {
     /// Starts a client on this thread's runtime.
     pub fn start(runtime: &LocalRuntime, config: ClientConfig) -> std::io::Result<Self> {
         let changes = map_feed::start(config.cluster.clone(), runtime.wake_handle())?;
+        let router = Router::new(u64::from_le_bytes(random()), hex::encode(config.key.public()));
         let client = LocalClient(Rc::new(Shell {
             runtime: runtime.clone(),
             config,
-            router: RefCell::new(Router::new(u64::from_le_bytes(random()))),
+            router: RefCell::new(router),
             links: RefCell::default(),
             with_output: RefCell::default(),
             callers: RefCell::default(),
@@ -178,16 +180,21 @@ impl LocalClient {
         loop {
             let Some(action) = self.0.router.borrow_mut().next_action() else { return };
             match action {
-                RouterAction::Connect { osd, address, public_key } => {
+                RouterAction::Connect { osd, address, public_key, mode } => {
                     let client = self.clone();
                     self.0.runtime.spawn(async move {
-                        let problem = client.serve_link(osd, &address, &public_key).await;
+                        let problem = client.serve_link(osd, &address, &public_key, mode).await;
                         tracing::debug!("connection with {osd} at {address}: {problem}");
                         client.0.links.borrow_mut().remove(&osd);
                         let now_ms = client.0.runtime.now_ms();
                         client.0.router.borrow_mut().disconnected(now_ms, osd, &problem);
                         client.perform();
                     });
+                }
+                RouterAction::Disconnect { osd } => {
+                    if let Some(open) = self.0.links.borrow().get(&osd) {
+                        open.stream.abort();
+                    }
                 }
                 RouterAction::Send { osd, message } => self.send(osd, message),
                 RouterAction::Complete { sequence, answer } => {
@@ -218,7 +225,7 @@ impl LocalClient {
     }
 
     /// Serves a connection from its making to its end; returns why it ended.
-    async fn serve_link(&self, osd: OsdId, address: &str, public_key: &str) -> String {
+    async fn serve_link(&self, osd: OsdId, address: &str, public_key: &str, mode: FrameMode) -> String {
         let mut remote = [0; 32];
         if hex::decode_to_slice(public_key, &mut remote).is_err() {
             return "its record has no valid public key".into();
@@ -231,8 +238,9 @@ impl LocalClient {
             Either::Left((Err(error), _)) => return format!("cannot connect to {address}: {error}"),
             Either::Right(_) => return format!("cannot connect to {address}: no answer"),
         };
-        let link = Link::initiate(&self.0.config.key, &remote, self.0.config.frame_mode, random());
-        let open = OpenLink { stream: Rc::clone(&stream), link, silent_ticks: Cell::new(0) };
+        let link = Link::initiate(&self.0.config.key, &remote, mode, random());
+        let keyed_at_ms = self.0.runtime.now_ms();
+        let open = OpenLink { stream: Rc::clone(&stream), link, silent_ticks: Cell::new(0), keyed_at_ms };
         self.0.links.borrow_mut().insert(osd, open);
         self.0.with_output.borrow_mut().insert(osd);
         loop {
@@ -263,6 +271,7 @@ impl LocalClient {
             let now_ms = self.0.runtime.now_ms();
             match input.map_err(|error| error.to_string())? {
                 Some(LinkInput::Ready { .. }) => self.0.router.borrow_mut().connected(now_ms, osd),
+                Some(LinkInput::Asked { .. }) => return Err("the OSD asks for a connection on ours".into()),
                 Some(LinkInput::Message(message)) => self.0.router.borrow_mut().reply(now_ms, osd, message),
                 None => {
                     stream.expect_bytes(missing_bytes);
@@ -278,8 +287,13 @@ impl LocalClient {
         self.0.router.borrow_mut().tick(now_ms);
         self.perform();
         let is_idle = !self.0.router.borrow().has_outstanding();
+        let rekey_ms = self.0.router.borrow().map().frames.rekey_seconds.saturating_mul(1_000);
         let mut silent = Vec::new();
-        for (osd, open) in self.0.links.borrow().iter() {
+        for (osd, open) in self.0.links.borrow_mut().iter_mut() {
+            if now_ms.saturating_sub(open.keyed_at_ms) >= rekey_ms {
+                open.keyed_at_ms = now_ms;
+                open.link.rekey();
+            }
             // Nobody waits, and no answer to a ping is due.
             if is_idle && open.silent_ticks.get() < PING_TICKS {
                 continue;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use atoll_base::frames::FrameMode;
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{
     Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest,
@@ -37,6 +38,11 @@ pub(crate) enum RouterAction {
         osd: OsdId,
         address: String,
         public_key: String,
+        mode: FrameMode,
+    },
+    /// End a connection, also one that is being made; answer with [`Router::disconnected`].
+    Disconnect {
+        osd: OsdId,
     },
     Send {
         osd: OsdId,
@@ -64,6 +70,8 @@ const RETRY_PAUSE_MAX_MS: u64 = 500;
 
 pub(crate) struct Router {
     session: u64,
+    /// This client's public key in hexadecimal, by which cluster state knows what it may do.
+    own_key: String,
     next_sequence: u64,
     map: ClusterMap,
     has_map: bool,
@@ -76,10 +84,11 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// `session` must be a fresh random number.
-    pub fn new(session: u64) -> Self {
+    /// `session` must be a fresh random number, and `own_key` this client's public key.
+    pub fn new(session: u64, own_key: String) -> Self {
         Router {
             session,
+            own_key,
             next_sequence: 1,
             map: ClusterMap::default(),
             has_map: false,
@@ -183,12 +192,11 @@ impl Router {
         };
         let (primary, epoch) = (record.primary, record.epoch);
         if !self.connected.contains(&primary) {
-            self.connect(primary);
-            return self.retry_later(
-                now_ms,
-                sequence,
-                format!("{primary}, the primary of {pg}, is not reachable"),
-            );
+            let problem = match self.connect(primary) {
+                Ok(()) => format!("{primary}, the primary of {pg}, is not reachable"),
+                Err(problem) => problem,
+            };
+            return self.retry_later(now_ms, sequence, problem);
         }
         let message = self.message(sequence, pg, epoch);
         let outstanding = self.outstanding.get_mut(&sequence).expect("looked up above");
@@ -208,12 +216,37 @@ impl Router {
         }
     }
 
-    fn connect(&mut self, osd: OsdId) {
-        let (Some(address), Some(record)) = (self.addresses.get(&osd), self.map.osds.get(&osd)) else { return };
+    /// Has a connection made, or says why that is of no use.
+    fn connect(&mut self, osd: OsdId) -> Result<(), String> {
+        let (Some(address), Some(record)) = (self.addresses.get(&osd), self.map.osds.get(&osd)) else {
+            return Err(format!("{osd} was not seen running yet, or was removed"));
+        };
+        let Some(own) = self.map.authorized_keys.get(&self.own_key) else {
+            return Err(format!(
+                "the key of this process ({}) is not authorised in cluster state; it was revoked ('atoll cluster key ls')",
+                self.own_key
+            ));
+        };
+        if !self.map.is_key_of(osd, &record.public_key) {
+            return Err(format!("the key of {osd} was revoked ('atoll cluster key ls')"));
+        }
         if self.connecting.insert(osd) {
             let (address, public_key) = (address.clone(), record.public_key.clone());
-            self.actions.push_back(RouterAction::Connect { osd, address, public_key });
+            let mode = self.map.frames.modes.of(own.role);
+            self.actions.push_back(RouterAction::Connect { osd, address, public_key, mode });
         }
+        Ok(())
+    }
+
+    fn is_trusted(&self, osd: OsdId) -> bool {
+        self.map.osds.get(&osd).is_some_and(|record| self.map.is_key_of(osd, &record.public_key))
+    }
+
+    /// Ends connections with OSDs whose keys do not count any more.
+    fn leave_untrusted(&mut self) {
+        let linked = self.connected.union(&self.connecting);
+        let left: Vec<_> = linked.filter(|osd| !self.is_trusted(**osd)).copied().collect();
+        self.actions.extend(left.into_iter().map(|osd| RouterAction::Disconnect { osd }));
     }
 
     fn retry_later(&mut self, now_ms: u64, sequence: u64, problem: String) {
@@ -236,11 +269,16 @@ impl Router {
         self.has_map = true;
         // Whoever waits for a placement group or an OSD need not wait any longer.
         let may_go = changes.iter().any(|change| matches!(change, MapChange::Pg(..) | MapChange::Up(..)));
+        let may_end = |change: &MapChange| matches!(change, MapChange::AuthorizedKey(..) | MapChange::Osd(..));
+        let may_end = changes.iter().any(may_end);
         for change in changes {
             if let MapChange::Up(osd, Some(up)) = &change {
                 self.addresses.insert(*osd, up.address.clone());
             }
             self.map.apply(change);
+        }
+        if may_end {
+            self.leave_untrusted();
         }
         let moved: Vec<u64> = self
             .outstanding
@@ -262,6 +300,10 @@ impl Router {
     /// A connection is ready.
     pub fn connected(&mut self, now_ms: u64, osd: OsdId) {
         self.connecting.remove(&osd);
+        if !self.is_trusted(osd) {
+            // Its key was revoked while the connection was made.
+            return self.actions.push_back(RouterAction::Disconnect { osd });
+        }
         self.connected.insert(osd);
         let waiting: Vec<u64> =
             self.outstanding.iter().filter(|(_, o)| o.sent_to.is_none()).map(|(s, _)| *s).collect();
@@ -368,136 +410,4 @@ pub(crate) fn fence_write(name: &Bytes, generation: u64, pg_num: u32) -> WriteRe
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use atoll_base::records::{FailureDomain, OsdRecord, OsdUpRecord, PgRecord, PoolRecord, Redundancy};
-
-    fn changes(primary: u32, epoch: u64) -> Vec<MapChange> {
-        let osd = |id: u32| OsdRecord {
-            format: 1,
-            id: OsdId(id),
-            host: "h".into(),
-            public_key: "aa".into(),
-            weight: 1.0,
-            device_class: "ssd".into(),
-            device_bytes: 1,
-            rack: String::new(),
-            zone: String::new(),
-            is_out: false,
-        };
-        let up = |id: u32| OsdUpRecord {
-            format: 1,
-            id: OsdId(id),
-            address: "127.0.0.1:1".into(),
-            process_id: 1,
-            incarnation: 1,
-        };
-        let record = PgRecord {
-            format: 1,
-            epoch: Epoch(epoch),
-            members: vec![OsdId(0), OsdId(1)],
-            primary: OsdId(primary),
-            activated_epoch: Epoch(epoch),
-            last_active_members: vec![],
-            pg_num: 0,
-            shards: vec![],
-            last_active_shards: vec![],
-        };
-        let pool = PoolRecord {
-            format: 1,
-            id: PoolId(1),
-            name: "p".into(),
-            redundancy: Redundancy::Replicated { size: 2, min_size: 2 },
-            pg_num: 1,
-            pg_num_first: 0,
-            failure_domain: FailureDomain::Osd,
-            device_class: None,
-        };
-        vec![
-            MapChange::Osd(OsdId(0), Some(osd(0))),
-            MapChange::Osd(OsdId(1), Some(osd(1))),
-            MapChange::Up(OsdId(0), Some(up(0))),
-            MapChange::Up(OsdId(1), Some(up(1))),
-            MapChange::Pool(PoolId(1), Some(pool)),
-            MapChange::Pg(PgId { pool: PoolId(1), index: 0 }, Some((record, epoch as i64))),
-        ]
-    }
-
-    fn drain(router: &mut Router) -> Vec<String> {
-        std::iter::from_fn(|| router.next_action())
-            .map(|action| match action {
-                RouterAction::Connect { osd, .. } => format!("connect {osd}"),
-                RouterAction::Send { osd, message: Message::Write { id, .. } } => {
-                    format!("send {} to {osd}", id.sequence)
-                }
-                RouterAction::Send { osd, .. } => format!("send to {osd}"),
-                RouterAction::Complete { sequence, answer } => format!("complete {sequence} {}", answer.is_ok()),
-            })
-            .collect()
-    }
-
-    fn write() -> Call {
-        Call::Write(WriteRequest {
-            object: ObjectName::new("o").unwrap(),
-            conditions: vec![],
-            mutations: vec![],
-            payload: Bytes::new(),
-            payload_sealed: false,
-        })
-    }
-
-    #[test]
-    fn requests_wait_for_map_and_connection_and_survive_both_changing() {
-        let mut router = Router::new(7);
-        let sequence = router.start(0, 1000, Target::ByName(PoolId(1)), write());
-        assert!(drain(&mut router).is_empty());
-        router.map_changed(1, changes(0, 1));
-        assert_eq!(drain(&mut router), ["connect osd.0"]);
-        router.connected(2, OsdId(0));
-        assert_eq!(drain(&mut router), ["send 1 to osd.0"]);
-        router.disconnected(3, OsdId(0), "reset");
-        router.tick(40);
-        assert_eq!(drain(&mut router), ["connect osd.0"]);
-        router.map_changed(50, changes(1, 2));
-        assert_eq!(drain(&mut router), ["connect osd.1"]);
-        router.connected(101, OsdId(1));
-        assert_eq!(drain(&mut router), ["send 1 to osd.1"]);
-        // What the former primary says does not count any more.
-        router.reply(102, OsdId(0), Message::WriteReply { sequence, result: Ok(()) });
-        assert!(drain(&mut router).is_empty());
-        router.reply(102, OsdId(1), Message::WriteReply { sequence, result: Err(Refusal::Busy) });
-        assert!(drain(&mut router).is_empty());
-        router.tick(700);
-        assert_eq!(drain(&mut router), ["send 1 to osd.1"]);
-        router.reply(703, OsdId(1), Message::WriteReply { sequence, result: Ok(()) });
-        assert_eq!(drain(&mut router), ["complete 1 true"]);
-    }
-
-    #[test]
-    fn an_osd_that_is_not_announced_any_more_is_tried_where_it_was() {
-        let mut router = Router::new(7);
-        router.map_changed(0, changes(0, 1));
-        router.map_changed(1, vec![MapChange::Up(OsdId(0), None)]);
-        router.start(2, 1000, Target::ByName(PoolId(1)), write());
-        assert_eq!(drain(&mut router), ["connect osd.0"]);
-        router.disconnected(3, OsdId(0), "reset");
-        router.map_changed(4, vec![MapChange::Osd(OsdId(0), None)]);
-        router.tick(500);
-        assert!(drain(&mut router).is_empty(), "it was removed");
-    }
-
-    #[test]
-    fn time_limits_and_refusals_end_requests() {
-        let mut router = Router::new(7);
-        router.map_changed(0, changes(0, 1));
-        router.start(0, 1000, Target::ByName(PoolId(1)), write());
-        router.tick(1000);
-        assert_eq!(drain(&mut router), ["connect osd.0", "complete 1 false"]);
-        router.connected(1001, OsdId(0));
-        router.start(1002, 1000, Target::ByName(PoolId(1)), write());
-        router.reply(1003, OsdId(0), Message::WriteReply { sequence: 2, result: Err(Refusal::NoSuchObject) });
-        assert_eq!(drain(&mut router), ["send 2 to osd.0", "complete 2 false"]);
-        router.start(1002, 1000, Target::ByName(PoolId(9)), write());
-        assert_eq!(drain(&mut router), ["complete 3 false"], "an unknown pool is an error at once");
-    }
-}
+mod tests;

@@ -29,6 +29,8 @@ pub const SCRUB_REQUESTS: &str = "/atoll/scrub_requests/";
 pub const FLAGS: &str = "/atoll/flags";
 /// What operators have set for the whole cluster.
 pub const SETTINGS: &str = "/atoll/settings";
+/// How frames are protected on new connections.
+pub const FRAMES: &str = "/atoll/frames";
 /// Who coordinates.
 pub const COORDINATOR: &str = "/atoll/coordinator/leader";
 /// What one coordinator leaves to the next.
@@ -183,6 +185,7 @@ mod tests {
             SCRUB_REQUESTS,
             FLAGS,
             SETTINGS,
+            FRAMES,
             COORDINATOR,
             COORDINATOR_NOTES,
             AUTO_OUT,

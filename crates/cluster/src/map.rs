@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_base::frames::FramesRecord;
 use atoll_base::record_json::read_record;
 use atoll_base::records::{
-    AuthorizedKeyRecord, FlagsRecord, OsdRecord, OsdUpRecord, PgRecord, PgScrubRecord, PgTargetRecord, PoolRecord,
-    ScrubRequestRecord,
+    AuthorizedKeyRecord, FlagsRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, PgScrubRecord, PgTargetRecord,
+    PoolRecord, ScrubRequestRecord,
 };
 use atoll_base::{OsdId, PgId, PoolId};
 use serde::de::DeserializeOwned;
@@ -38,6 +39,8 @@ pub struct ClusterMap {
     pub scrub_requests: BTreeMap<PgId, (ScrubRequestRecord, i64)>,
     /// What operators have told the cluster to leave alone.
     pub flags: FlagsRecord,
+    /// How frames are protected on new connections.
+    pub frames: FramesRecord,
     /// The static keys that may connect to OSDs, by their hexadecimal.
     pub authorized_keys: BTreeMap<String, AuthorizedKeyRecord>,
 }
@@ -63,6 +66,8 @@ pub enum MapChange {
     ScrubRequest(PgId, Option<(ScrubRequestRecord, i64)>),
     /// The flags.
     Flags(FlagsRecord),
+    /// How frames are protected.
+    Frames(FramesRecord),
     /// An authorised key; `None` when it was revoked.
     AuthorizedKey(String, Option<AuthorizedKeyRecord>),
 }
@@ -109,6 +114,9 @@ fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
     } else if key == keys::FLAGS {
         let flags: Option<FlagsRecord> = record(key, value)?;
         Some(MapChange::Flags(flags.unwrap_or_default()))
+    } else if key == keys::FRAMES {
+        let frames: Option<FramesRecord> = record(key, value)?;
+        Some(MapChange::Frames(frames.unwrap_or_default()))
     } else {
         let key_name = key.strip_prefix(keys::AUTHORIZED_KEYS)?;
         Some(MapChange::AuthorizedKey(key_name.to_owned(), record(key, value)?))
@@ -145,8 +153,14 @@ impl ClusterMap {
             MapChange::PgScrub(id, record) => set(&mut self.pg_scrubs, id, record),
             MapChange::ScrubRequest(id, request) => set(&mut self.scrub_requests, id, request),
             MapChange::Flags(flags) => self.flags = flags,
+            MapChange::Frames(frames) => self.frames = frames,
             MapChange::AuthorizedKey(key, record) => set(&mut self.authorized_keys, key, record),
         }
+    }
+
+    /// Whether a key, in hexadecimal, is that of this OSD and was not revoked.
+    pub fn is_key_of(&self, osd: OsdId, key: &str) -> bool {
+        self.authorized_keys.get(key).is_some_and(|record| record.role == PeerRole::Osd && record.osd == Some(osd))
     }
 
     /// The changes that lead from nothing to this map.
@@ -171,6 +185,10 @@ impl ClusterMap {
         changes.extend(done.into_iter().map(|id| MapChange::ScrubRequest(id, None)));
         let revoked = gone(&self.authorized_keys, &newer.authorized_keys);
         changes.extend(revoked.into_iter().map(|key| MapChange::AuthorizedKey(key, None)));
+        // Before the OSDs that are up, to which connections are made at once.
+        changes.push(MapChange::Frames(newer.frames));
+        let keys = newer.authorized_keys.into_iter();
+        changes.extend(keys.map(|(key, record)| MapChange::AuthorizedKey(key, Some(record))));
         changes.extend(newer.osds.into_iter().map(|(id, record)| MapChange::Osd(id, Some(record))));
         changes.extend(newer.up.into_iter().map(|(id, record)| MapChange::Up(id, Some(record))));
         changes.extend(newer.pools.into_iter().map(|(id, record)| MapChange::Pool(id, Some(record))));
@@ -182,8 +200,6 @@ impl ClusterMap {
         let requests = newer.scrub_requests.into_iter();
         changes.extend(requests.map(|(id, request)| MapChange::ScrubRequest(id, Some(request))));
         changes.push(MapChange::Flags(newer.flags));
-        let keys = newer.authorized_keys.into_iter();
-        changes.extend(keys.map(|(key, record)| MapChange::AuthorizedKey(key, Some(record))));
         changes
     }
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use atoll_base::records::{FrameMode, OsdUpRecord, OsdUsageRecord, RECORD_FORMAT};
+use atoll_base::records::{OsdUpRecord, OsdUsageRecord, RECORD_FORMAT};
 use atoll_base::{ObjectName, OsdId, PgId, Transaction, Version};
 use atoll_cluster::{ClusterMap, ConnectOptions};
 use atoll_pg::{Leases, Pg, PgState, Token};
@@ -38,8 +38,6 @@ pub struct OsdConfig {
     pub advertise: Option<IpAddr>,
     /// Its static key.
     pub key: KeyPair,
-    /// Protection of frames.
-    pub frame_mode: FrameMode,
     /// Memory that the process should take, in bytes, at least [`crate::MEMORY_TARGET_BYTES_MIN`].
     pub memory_target_bytes: u64,
     /// Bytes per second that recovery may read while clients are at work.
@@ -339,7 +337,7 @@ impl Osd {
     fn second(&mut self) {
         self.reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
         self.seconds += 1;
-        self.check_handshakes();
+        self.look_after_links();
         self.share_memory();
         self.look_after_scrubs();
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
@@ -389,6 +387,7 @@ impl Osd {
             corrupt_block_count: usage.corrupt_block_count,
             recovery_read_bytes: self.recovery.read_bytes(),
             recovery_bytes_per_second: self.config.recovery_bytes_per_second,
+            links_in_other_mode: self.links_in_other_mode(),
         }
     }
 }

@@ -20,14 +20,14 @@ impl Osd {
                     self.with_group(pg, |group, view| group.set_record(record, view));
                     self.add_group_of_own(pg);
                 }
-                MapChange::AuthorizedKey(key, None) => self.key_revoked(&key),
+                MapChange::AuthorizedKey(key, _) => self.key_changed(&key),
                 MapChange::Up(..) => self.connect_peers(),
                 MapChange::Osd(..) | MapChange::Pool(..) | MapChange::PgTarget(..) | MapChange::Flags(_) => {
                     targets_change = true;
                 }
                 MapChange::RemovedPool(pool) => self.pool_removed(pool),
                 MapChange::Pg(_, None)
-                | MapChange::AuthorizedKey(..)
+                | MapChange::Frames(_)
                 | MapChange::PgScrub(..)
                 | MapChange::ScrubRequest(..) => {}
             }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use atoll_base::frames::FrameMode;
 use atoll_base::limits::CONNECTION_REQUESTS_MAX;
 use atoll_base::records::PeerRole;
 use atoll_base::{OsdId, PgId};
@@ -17,6 +18,17 @@ use crate::daemon::{Osd, random};
 pub(crate) enum Peer {
     Osd(OsdId),
     Client,
+    Gateway,
+}
+
+impl Peer {
+    fn role(self) -> PeerRole {
+        match self {
+            Peer::Osd(_) => PeerRole::Osd,
+            Peer::Client => PeerRole::Client,
+            Peer::Gateway => PeerRole::Gateway,
+        }
+    }
 }
 
 pub(crate) struct Connected {
@@ -31,6 +43,8 @@ pub(crate) struct Connected {
     pub requests_in_flight: usize,
     is_paused: bool,
     is_confirmed: bool,
+    /// When what is sent got its key.
+    keyed_at_ms: u64,
     /// When the peer was last heard; before the handshake is over, when the connection was made.
     heard_at_ms: u64,
 }
@@ -60,7 +74,7 @@ pub(crate) struct Peers {
 
 impl Osd {
     pub(crate) fn accepted(&mut self, connection: ConnectionId) {
-        let link = Link::respond(&self.config.key, self.config.frame_mode, random());
+        let link = Link::respond(&self.config.key, random());
         self.add_link(connection, link, None);
     }
 
@@ -74,6 +88,7 @@ impl Osd {
             requests_in_flight: 0,
             is_paused: false,
             is_confirmed: false,
+            keyed_at_ms: self.now_ms,
             heard_at_ms: self.now_ms,
         };
         self.peers.with_output.insert(connection.number());
@@ -81,13 +96,18 @@ impl Osd {
     }
 
     /// Connects to the OSDs with higher numbers that are up and not connected: so each pair has
-    /// one connection, and it is clear who makes it.
+    /// one connection, and it is clear who makes it. Nobody connects whose key was revoked, or to
+    /// whom such a one belongs.
     pub(crate) fn connect_peers(&mut self) {
         let me = self.config.id;
+        if !self.map.is_key_of(me, &hex::encode(self.config.key.public())) {
+            return;
+        }
         let mut wanted: Vec<(OsdId, SocketAddr, String)> = Vec::new();
         for (id, up) in self.map.up.range(OsdId(me.0 + 1)..) {
             let is_connecting = self.peers.links.values().any(|connected| connected.target == Some(*id));
             if let (false, Some(record), Ok(address)) = (is_connecting, self.map.osds.get(id), up.address.parse())
+                && self.map.is_key_of(*id, &record.public_key)
             {
                 wanted.push((*id, address, record.public_key.clone()));
             }
@@ -100,7 +120,8 @@ impl Osd {
             }
             match self.reactor.connect(address) {
                 Ok(connection) => {
-                    let link = Link::initiate(&self.config.key, &remote, self.config.frame_mode, random());
+                    let mode = self.map.frames.modes.of(PeerRole::Osd);
+                    let link = Link::initiate(&self.config.key, &remote, mode, random());
                     self.add_link(connection, link, Some(id));
                 }
                 Err(error) => tracing::warn!("cannot connect to {id} at {address}: {error}"),
@@ -123,6 +144,7 @@ impl Osd {
                 self.peers.with_output.insert(number);
             }
             match input {
+                Ok(Some(LinkInput::Asked { peer, mode })) => self.link_asked(number, hex::encode(peer), mode),
                 Ok(Some(LinkInput::Ready { peer })) => self.link_ready(number, hex::encode(peer)),
                 Ok(Some(LinkInput::Message(message))) => self.message(number, message),
                 Ok(None) => {
@@ -139,7 +161,7 @@ impl Osd {
         let Some(connected) = self.peers.links.get_mut(&number) else { return };
         let unsent_bytes = self.reactor.unsent_bytes(connected.connection);
         let is_over = connected.requests_in_flight >= CONNECTION_REQUESTS_MAX || unsent_bytes > UNSENT_BYTES_MAX;
-        if is_over != connected.is_paused && connected.peer == Some(Peer::Client) {
+        if is_over != connected.is_paused && matches!(connected.peer, Some(Peer::Client | Peer::Gateway)) {
             connected.is_paused = is_over;
             if is_over {
                 self.reactor.pause(connected.connection);
@@ -149,26 +171,57 @@ impl Osd {
         }
     }
 
-    fn link_ready(&mut self, number: u64, key: String) {
-        let authorized = self.map.authorized_keys.get(&key);
-        let peer = authorized.and_then(|record| match (record.role, record.osd) {
-            (PeerRole::Osd, Some(osd)) => Some(Peer::Osd(osd)),
-            (PeerRole::Osd, None) => None,
-            (PeerRole::Client, _) => Some(Peer::Client),
-        });
-        let connected = self.peers.links.get_mut(&number).expect("the link has just received");
-        let expected = connected.target.is_none_or(|target| peer == Some(Peer::Osd(target)));
-        let Some(peer) = peer.filter(|_| expected) else {
+    /// Who holds a key, if cluster state knows it.
+    fn holder(&self, key: &str) -> Option<Peer> {
+        let record = self.map.authorized_keys.get(key)?;
+        match record.role {
+            PeerRole::Osd => record.osd.map(Peer::Osd),
+            PeerRole::Client => Some(Peer::Client),
+            PeerRole::Gateway => Some(Peer::Gateway),
+        }
+    }
+
+    /// Somebody has connected, and wants frames of a mode.
+    fn link_asked(&mut self, number: u64, key: String, mode: FrameMode) {
+        let Some(peer) = self.holder(&key) else {
             tracing::warn!("refused a connection: its key {key} is not authorised in cluster state");
             return self.close_link(number);
         };
-        connected.peer = Some(peer);
-        connected.key = Some(key);
-        if connected.target.is_some() {
-            // The answer to a fresh handshake proves who the peer is, and this proves it to the peer.
-            self.confirm(number);
-            self.send_on(number, Message::Ping { tag: self.now_ms });
+        let right = self.map.frames.modes.of(peer.role());
+        let connected = self.peers.links.get_mut(&number).expect("the link has just received");
+        let answered = connected.link.answer(right);
+        self.peers.with_output.insert(number);
+        if answered.is_err() {
+            let name = &self.map.authorized_keys[&key].name;
+            tracing::warn!(
+                "refused a connection of {name} (key {key}): it wants {mode} frames, and cluster state says {right} for \
+                 its role, {}; one of us has not seen the last change yet",
+                peer.role()
+            );
+            // What is queued tells the peer the same.
+            let output = connected.link.take_output();
+            self.reactor.send(connected.connection, output);
+            self.reactor.close_after_send(connected.connection);
+            self.peers.with_output.remove(&number);
+            self.peers.links.remove(&number);
+            return;
         }
+        (connected.peer, connected.key) = (Some(peer), Some(key));
+    }
+
+    /// The OSD that this one has connected to has answered.
+    fn link_ready(&mut self, number: u64, key: String) {
+        let holder = self.holder(&key);
+        let connected = self.peers.links.get_mut(&number).expect("the link has just received");
+        let expected = connected.target.map(Peer::Osd);
+        if holder.is_none() || holder != expected {
+            tracing::warn!("left a connection: its key {key} is not authorised in cluster state");
+            return self.close_link(number);
+        }
+        (connected.peer, connected.key) = (holder, Some(key));
+        // The answer to a fresh handshake proves who the peer is, and this proves it to the peer.
+        self.confirm(number);
+        self.send_on(number, Message::Ping { tag: self.now_ms });
     }
 
     /// The peer has shown that it holds its key now. A handshake alone does not show that to the
@@ -260,7 +313,7 @@ impl Osd {
                 }
                 self.with_group(pg, |group, view| group.message(osd, message, view));
             }
-            (_, Peer::Client) => {
+            (_, Peer::Client | Peer::Gateway) => {
                 tracing::warn!("closing a client's connection: it sent a message that only OSDs may send");
                 self.close_link(number);
             }
@@ -355,8 +408,9 @@ impl Osd {
         }
     }
 
-    /// Once a second: drops connections that do not get through their handshake.
-    pub(crate) fn check_handshakes(&mut self) {
+    /// Once a second: drops connections that do not get through their handshake, and gives old ones
+    /// their next key.
+    pub(crate) fn look_after_links(&mut self) {
         let is_late = |connected: &Connected| {
             connected.peer.is_none() && self.now_ms > connected.heard_at_ms + HANDSHAKE_MAX_MS
         };
@@ -367,15 +421,44 @@ impl Osd {
         let paused: Vec<u64> =
             self.peers.links.iter().filter(|(_, connected)| connected.is_paused).map(|(n, _)| *n).collect();
         paused.into_iter().for_each(|number| self.pace(number));
+        let rekey_ms = self.map.frames.rekey_seconds.saturating_mul(1_000);
+        for connected in self.peers.links.values_mut() {
+            if self.now_ms.saturating_sub(connected.keyed_at_ms) >= rekey_ms {
+                connected.keyed_at_ms = self.now_ms;
+                connected.link.rekey();
+            }
+        }
     }
 
-    /// Cuts off whoever used a key that was revoked.
-    pub(crate) fn key_revoked(&mut self, key: &str) {
-        let holders = self.peers.links.iter().filter(|(_, connected)| connected.key.as_deref() == Some(key));
-        let holders: Vec<u64> = holders.map(|(number, _)| *number).collect();
-        for number in holders {
-            tracing::warn!("closing a connection: its key was revoked");
+    /// Cuts off whoever uses a key that was revoked, or is somebody else's now; everyone, if it is our
+    /// own.
+    pub(crate) fn key_changed(&mut self, key: &str) {
+        let holder = self.holder(key);
+        let is_own = holder.is_none() && key == hex::encode(self.config.key.public());
+        let uses_it = |connected: &Connected| connected.key.as_deref() == Some(key) && connected.peer != holder;
+        let users = self.peers.links.iter().filter(|(_, connected)| is_own || uses_it(connected));
+        let users: Vec<u64> = users.map(|(number, _)| *number).collect();
+        if is_own {
+            tracing::error!(
+                "the key of {id} itself was revoked: it closes all connections, and nobody makes new ones; end its process, \
+                 and remove it with 'atoll osd rm'",
+                id = self.config.id
+            );
+        }
+        for number in users {
+            tracing::warn!("closing a connection: its key {key} was revoked");
             self.close_link(number);
         }
+    }
+
+    /// Connections that others have made whose frames are in another mode than cluster state wants
+    /// by now.
+    pub(crate) fn links_in_other_mode(&self) -> u32 {
+        let accepted = self.peers.links.values().filter(|connected| connected.target.is_none());
+        let modes = &self.map.frames.modes;
+        let is_other = |connected: &&Connected| {
+            connected.peer.is_some_and(|peer| modes.of(peer.role()) != connected.link.mode())
+        };
+        accepted.filter(is_other).count() as u32
     }
 }

@@ -5,11 +5,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use atoll_base::OsdId;
+use atoll_base::frames::{FrameModes, FramesRecord};
 use atoll_base::join::HostRole;
 use atoll_base::records::{
-    AuthorizedKeyRecord, ClusterRecord, FailureDomain, FrameMode, PeerRole, RECORD_FORMAT, Redundancy, UserRecord,
+    AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT, Redundancy, UserRecord,
 };
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
+use atoll_coordinator::admin::peer_keys::host_key;
 use atoll_coordinator::admin::pools::check_redundancy;
 use atoll_crypto::{KeyRing, TransitSettings, random_bytes};
 use serde::Serialize;
@@ -70,7 +72,7 @@ pub struct Choices {
     /// The key service's file of the cluster that is joined.
     pub key_service: Option<PathBuf>,
     /// Protection of frames, for the first start.
-    pub frame_mode: Option<FrameMode>,
+    pub frame_modes: Option<FrameModes>,
     /// Whether device files are LUKS2 volumes that the key service unlocks, for the first start.
     pub encrypt_at_rest: bool,
     /// The Transit service that holds the root of the keys, for the first start.
@@ -173,7 +175,13 @@ fn refuse_changed_choices(cluster: &ClusterFile, choices: &Choices) -> Result<()
         Choices { osd_bytes: Some(bytes), .. } if !has_joined && *bytes != cluster.osd_bytes => {
             fixed("--osd-size")
         }
-        Choices { frame_mode: Some(mode), .. } if *mode != cluster.frame_mode => fixed("--frame-mode"),
+        Choices { frame_modes: Some(modes), .. } if *modes != cluster.first_frame_modes() => {
+            Err(SupervisorError::Invalid(
+                "--frame-mode is for the first start; 'atoll settings set frame_mode_client MODE' (and _cluster, _gateway) \
+                 changes it later, so leave the option out"
+                    .into(),
+            ))
+        }
         Choices { encrypt_at_rest: true, .. } if !cluster.encrypt_at_rest => fixed("--encrypt-at-rest"),
         Choices { host: Some(host), .. } if *host != cluster.host_name() => fixed("--host"),
         Choices { rack: Some(rack), .. } if *rack != cluster.rack => fixed("--rack"),
@@ -221,7 +229,9 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, Su
         zone: choices.zone.clone().unwrap_or_default(),
         listen: None,
         advertise: None,
-        frame_mode: choices.frame_mode.unwrap_or_default(),
+        frame_mode: choices.frame_modes.unwrap_or_default().cluster,
+        first_frame_modes: choices.frame_modes,
+        has_gateway_key: false,
         osd_ids,
         osd_bytes,
         encrypt_at_rest: choices.encrypt_at_rest,
@@ -319,14 +329,9 @@ pub(crate) async fn write_records(
 ) -> Result<(), SupervisorError> {
     if !check_identity(cluster, state).await? {
         register_osds(directory, cluster, state).await?;
-        let client = AuthorizedKeyRecord {
-            format: RECORD_FORMAT,
-            role: PeerRole::Client,
-            osd: None,
-            name: format!("gateway, NBD server and tools of host {}", cluster.host_name()),
-        };
-        let client_key = hex::encode(directory.static_key("client")?.public());
-        ensure(state, &keys::authorized_key(&client_key), &client).await?;
+        let client = host_key(PeerRole::Client, &cluster.host_name());
+        ensure(state, &own_key(directory, "client")?, &client).await?;
+        add_what_is_new(directory, cluster, state).await?;
         write_user(directory, cluster, state).await?;
         let record = ClusterRecord {
             format: RECORD_FORMAT,
@@ -340,6 +345,32 @@ pub(crate) async fn write_records(
     }
     if !cluster.is_founded {
         cluster.is_founded = true;
+        directory.write_cluster(cluster)?;
+    }
+    Ok(())
+}
+
+/// Where cluster state says what a static key of this host may do.
+fn own_key(directory: &DataDir, holder: &str) -> Result<String, SupervisorError> {
+    Ok(keys::authorized_key(&hex::encode(directory.static_key(holder)?.public())))
+}
+
+/// Adds the records that clusters of earlier releases lack: how frames are protected, and the key of
+/// this host's gateway, unless the host has been shut out.
+pub(crate) async fn add_what_is_new(
+    directory: &DataDir,
+    cluster: &mut ClusterFile,
+    state: &ClusterClient,
+) -> Result<(), SupervisorError> {
+    ensure(state, keys::FRAMES, &FramesRecord::from(cluster.first_frame_modes())).await?;
+    if cluster.has_gateway_key || !cluster.role.has_clients() {
+        return Ok(());
+    }
+    if state.get::<AuthorizedKeyRecord>(&own_key(directory, "client")?).await?.is_some() {
+        let record = host_key(PeerRole::Gateway, &cluster.host_name());
+        ensure(state, &own_key(directory, "gateway")?, &record).await?;
+        // From now on it does not come back by itself when it is revoked.
+        cluster.has_gateway_key = true;
         directory.write_cluster(cluster)?;
     }
     Ok(())

@@ -7,9 +7,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use atoll_base::OsdId;
+use atoll_base::frames::{FrameMode, FrameModes};
 use atoll_base::join::HostRole;
 use atoll_base::record_json::read_record;
-use atoll_base::records::{FailureDomain, FrameMode, Redundancy};
+use atoll_base::records::{FailureDomain, Redundancy};
 use atoll_cluster::{ConnectOptions, TlsFiles};
 use atoll_crypto::random_bytes;
 use atoll_wire::KeyPair;
@@ -69,8 +70,15 @@ pub struct ClusterFile {
     /// The address that OSDs announce, if it is not the one they listen on.
     #[serde(default)]
     pub advertise: Option<IpAddr>,
-    /// Protection of frames.
+    /// Protection of frames when the cluster was made; what holds now is in cluster state.
     pub frame_mode: FrameMode,
+    /// The same, if it is not the same for everyone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_frame_modes: Option<FrameModes>,
+    /// Whether cluster state has been given a key of its own for this host's gateway. Earlier
+    /// releases used that of the other clients.
+    #[serde(default)]
+    pub has_gateway_key: bool,
     /// OSDs on this machine.
     pub osd_ids: Vec<OsdId>,
     /// Size of each OSD's device in bytes.
@@ -340,6 +348,16 @@ impl ClusterFile {
         let reached = self.advertise.unwrap_or(Ipv4Addr::LOCALHOST.into());
         let named = all.map(|parsed| SocketAddr::new(reached, parsed.port()).to_string());
         format!("{scheme}://{}", named.as_deref().unwrap_or(address))
+    }
+
+    /// Protection of frames as it was chosen when the cluster was made.
+    pub fn first_frame_modes(&self) -> FrameModes {
+        self.first_frame_modes.unwrap_or(FrameModes::all(self.frame_mode))
+    }
+
+    /// Whose static key the gateway uses.
+    pub fn gateway_key_holder(&self) -> &'static str {
+        if self.has_gateway_key { "gateway" } else { "client" }
     }
 
     /// This host's name.

@@ -17,7 +17,6 @@ pub fn wait_until_healthy(directory: &DataDir, cluster: &ClusterFile, limit: Dur
     let runtime = LocalRuntime::new().map_err(|error| error.to_string())?;
     let config = ClientConfig {
         key: directory.static_key("client").map_err(|error| error.to_string())?,
-        frame_mode: cluster.frame_mode,
         cluster: cluster.connect_options(),
         timeout_ms: limit.as_millis() as u64,
     };

@@ -8,11 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use atoll_base::frames::FrameMode;
 use atoll_base::join::{HostRole, JoinTokenRecord, JoinedHost};
-use atoll_base::records::{
-    AuthorizedKeyRecord, FrameMode, OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT, UserRecord,
-};
+use atoll_base::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT, UserRecord};
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
+use atoll_coordinator::admin::peer_keys;
 use atoll_crypto::{KeyRing, KeyService, random_bytes, sha256};
 use atoll_s3::user_key_context;
 use base64::Engine;
@@ -196,6 +196,8 @@ fn joined_cluster(
         listen: choices.listen,
         advertise: choices.advertise,
         frame_mode: token.frame_mode,
+        first_frame_modes: None,
+        has_gateway_key: true,
         osd_ids: Vec::new(),
         osd_bytes: choices.osd_bytes.unwrap_or(DEFAULT_OSD_BYTES),
         encrypt_at_rest: choices.encrypt_at_rest,
@@ -244,13 +246,11 @@ async fn use_token(
         });
         let mut transaction = Transaction::new().check(&key, revision).put(&key, &record)?;
         if record.role.has_clients() {
-            let client = AuthorizedKeyRecord {
-                format: RECORD_FORMAT,
-                role: PeerRole::Client,
-                osd: None,
-                name: format!("gateway, NBD server and tools of host {}", cluster.host),
-            };
-            transaction = transaction.put(&keys::authorized_key(&public_key), &client)?;
+            let gateway_key = hex::encode(directory.static_key("gateway")?.public());
+            for (key, role) in [(&public_key, PeerRole::Client), (&gateway_key, PeerRole::Gateway)] {
+                let record = peer_keys::host_key(role, &cluster.host);
+                transaction = transaction.put(&keys::authorized_key(key), &record)?;
+            }
         }
         match state.transact(&transaction).await {
             Ok(_) => return Ok(record.role),

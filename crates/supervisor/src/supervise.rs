@@ -10,7 +10,7 @@ use atoll_s3::{Tls, TlsSettings};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::bootstrap::{Choices, prepare, write_records};
+use crate::bootstrap::{Choices, add_what_is_new, prepare, write_records};
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::devices::make_devices;
 use crate::error::SupervisorError;
@@ -251,10 +251,11 @@ impl Supervisor<'_> {
         let made = tokio::task::spawn_blocking(move || make_devices(&for_devices, &settings)).await;
         made.expect("making devices does not panic")?;
         if has_joined {
-            register_osds(self.directory, cluster, state).await
+            register_osds(self.directory, cluster, state).await?;
         } else {
-            write_records(self.directory, cluster, state).await
+            write_records(self.directory, cluster, state).await?;
         }
+        add_what_is_new(self.directory, cluster, state).await
     }
 
     /// Makes the pools on the host that made the cluster, as soon as there are hosts enough; the

@@ -6,26 +6,37 @@
 //! payload            | check (only if there is a payload)
 //! ```
 //!
-//! In `secure` mode the checks are AES-256-GCM tags. The control segment is encrypted with the
+//! In the `secure` modes the checks are AES-GCM tags. The control segment is encrypted with the
 //! header as associated data; a payload is encrypted too, unless its flag says that the client has
 //! sealed it already: then it is the associated data of an empty message, so it is authenticated
 //! but not encrypted a second time. The nonces count: frame `n` uses `2n` for control and `2n + 1`
 //! for payload, under a key of its own per direction, so a replayed, dropped or reordered frame
 //! does not authenticate. In `crc` mode the checks are CRC-32C. Nothing is given out before its
 //! check was verified, and the lengths are bounded before anything is buffered for them.
+//!
+//! The sender decides when a key has been used enough, and says so in the header of the last frame
+//! under it. The nonces count on.
 
 use std::collections::VecDeque;
 
 use atoll_base::crc32c;
+use atoll_base::frames::FrameMode;
 use atoll_base::limits::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::aead::Nonce;
 use bytes::{Buf, Bytes, BytesMut};
+
+use crate::frame_key::FrameKey;
 
 /// Length of a frame's header in bytes.
 pub const FRAME_HEADER_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
 const CRC_BYTES: usize = 4;
 const FLAG_PAYLOAD_SEALED: u32 = 1;
+const FLAG_LAST_OF_KEY: u32 = 2;
+/// So many bytes are sent under one key...
+const KEY_BYTES_MAX: u64 = 1 << 32;
+/// ... or so many frames, if each counts as so many bytes more.
+const KEY_BYTES_PER_FRAME: u64 = KEY_BYTES_MAX >> 20;
 /// A payload up to this size is copied next to its neighbours rather than sent as a piece of its
 /// own: the copy costs less than one more I/O vector and buffer handle.
 const COPY_BYTES_MAX: usize = 16 << 10;
@@ -63,22 +74,34 @@ pub enum FrameError {
 }
 
 enum Protection {
-    Secure(Box<LessSafeKey>),
+    Secure(Box<FrameKey>),
     Crc,
 }
 
 impl Protection {
+    fn new(mode: FrameMode, secret: &[u8; 32]) -> Self {
+        FrameKey::new(mode, secret).map_or(Protection::Crc, |key| Protection::Secure(Box::new(key)))
+    }
+
     fn check_bytes(&self) -> usize {
         match self {
             Protection::Secure(_) => TAG_BYTES,
             Protection::Crc => CRC_BYTES,
         }
     }
-}
 
-fn secure(key: &[u8; 32]) -> Protection {
-    let key = UnboundKey::new(&AES_256_GCM, key).expect("32 bytes are an AES-256 key");
-    Protection::Secure(Box::new(LessSafeKey::new(key)))
+    fn known_flags(&self) -> u32 {
+        match self {
+            Protection::Secure(_) => FLAG_PAYLOAD_SEALED | FLAG_LAST_OF_KEY,
+            Protection::Crc => FLAG_PAYLOAD_SEALED,
+        }
+    }
+
+    fn advance(&mut self) {
+        if let Protection::Secure(key) = self {
+            key.advance();
+        }
+    }
 }
 
 fn nonce(frame_number: u64, segment: u64) -> Nonce {
@@ -143,17 +166,19 @@ impl SendQueue {
 pub struct FrameEncoder {
     protection: Protection,
     next_frame: u64,
+    /// Bytes sent under the key, and some for each frame.
+    key_use: u64,
 }
 
 impl FrameEncoder {
-    /// Frames of `secure` mode.
-    pub fn secure(key: &[u8; 32]) -> Self {
-        FrameEncoder { protection: secure(key), next_frame: 0 }
+    /// Frames of a mode, with the handshake's key for this direction.
+    pub fn new(mode: FrameMode, secret: &[u8; 32]) -> Self {
+        FrameEncoder { protection: Protection::new(mode, secret), next_frame: 0, key_use: 0 }
     }
 
-    /// Frames of `crc` mode.
-    pub fn crc() -> Self {
-        FrameEncoder { protection: Protection::Crc, next_frame: 0 }
+    /// Makes the next frame the last one under its key.
+    pub fn rekey(&mut self) {
+        self.key_use = KEY_BYTES_MAX;
     }
 
     /// Appends a frame to `queue`. The segments must be within their limits. After an error the
@@ -180,7 +205,12 @@ impl FrameEncoder {
         let mut header = [0; FRAME_HEADER_BYTES];
         header[..4].copy_from_slice(&(control.len() as u32).to_le_bytes());
         header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-        let flags = if payload_sealed { FLAG_PAYLOAD_SEALED } else { 0 };
+        self.key_use += KEY_BYTES_PER_FRAME + (control.len() + payload.len()) as u64;
+        let is_last_of_key = self.key_use >= KEY_BYTES_MAX && matches!(self.protection, Protection::Secure(_));
+        let mut flags = if payload_sealed { FLAG_PAYLOAD_SEALED } else { 0 };
+        if is_last_of_key {
+            flags |= FLAG_LAST_OF_KEY;
+        }
         header[8..12].copy_from_slice(&flags.to_le_bytes());
 
         queue.push_copy(&header);
@@ -188,10 +218,7 @@ impl FrameEncoder {
         queue.push_copy(control);
         match &self.protection {
             Protection::Secure(key) => {
-                let control = &mut queue.tail[control_start..];
-                let tag = key
-                    .seal_in_place_separate_tag(nonce(number, 0), Aad::from(header), control)
-                    .expect("AES-GCM seals a bounded segment");
+                let tag = key.seal(nonce(number, 0), &header, &mut queue.tail[control_start..]);
                 queue.push_copy(tag.as_ref());
             }
             Protection::Crc => {
@@ -202,24 +229,24 @@ impl FrameEncoder {
         if !payload.is_empty() {
             self.append_payload(number, payload, payload_sealed, queue);
         }
+        if is_last_of_key {
+            self.protection.advance();
+            self.key_use = 0;
+        }
         Ok(())
     }
 
     fn append_payload(&self, number: u64, payload: &Bytes, payload_sealed: bool, queue: &mut SendQueue) {
         match &self.protection {
             Protection::Secure(key) if payload_sealed => {
-                let tag = key
-                    .seal_in_place_separate_tag(nonce(number, 1), Aad::from(&payload[..]), &mut [])
-                    .expect("AES-GCM authenticates a bounded payload");
+                let tag = key.seal(nonce(number, 1), payload, &mut []);
                 queue.push(payload.clone());
                 queue.push_copy(tag.as_ref());
             }
             Protection::Secure(key) => {
                 let start = queue.tail.len();
                 queue.push_copy(payload);
-                let tag = key
-                    .seal_in_place_separate_tag(nonce(number, 1), Aad::empty(), &mut queue.tail[start..])
-                    .expect("AES-GCM seals a bounded payload");
+                let tag = key.seal(nonce(number, 1), &[], &mut queue.tail[start..]);
                 queue.push_copy(tag.as_ref());
             }
             Protection::Crc => {
@@ -246,10 +273,11 @@ struct Header {
     control_bytes: usize,
     payload_bytes: usize,
     payload_sealed: bool,
+    is_last_of_key: bool,
 }
 
 impl Header {
-    fn parse(bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<Self, FrameError> {
+    fn parse(bytes: &[u8; FRAME_HEADER_BYTES], known_flags: u32) -> Result<Self, FrameError> {
         let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a field has 4 bytes"));
         let (control_bytes, payload_bytes) = (field(0) as usize, field(4) as usize);
         let (flags, reserved) = (field(8), field(12));
@@ -267,10 +295,16 @@ impl Header {
                 limit: PAYLOAD_BYTES_MAX,
             });
         }
-        if flags & !FLAG_PAYLOAD_SEALED != 0 || reserved != 0 {
+        if flags & !known_flags != 0 || reserved != 0 {
             return Err(FrameError::UnknownFlags { flags: u64::from(reserved) << 32 | u64::from(flags) });
         }
-        Ok(Header { bytes: *bytes, control_bytes, payload_bytes, payload_sealed: flags != 0 })
+        Ok(Header {
+            bytes: *bytes,
+            control_bytes,
+            payload_bytes,
+            payload_sealed: flags & FLAG_PAYLOAD_SEALED != 0,
+            is_last_of_key: flags & FLAG_LAST_OF_KEY != 0,
+        })
     }
 
     fn frame_bytes(&self, check_bytes: usize) -> usize {
@@ -286,20 +320,16 @@ pub struct FrameDecoder {
 }
 
 impl FrameDecoder {
-    /// Frames of `secure` mode.
-    pub fn secure(key: &[u8; 32]) -> Self {
-        FrameDecoder { protection: secure(key), next_frame: 0 }
-    }
-
-    /// Frames of `crc` mode.
-    pub fn crc() -> Self {
-        FrameDecoder { protection: Protection::Crc, next_frame: 0 }
+    /// Frames of a mode, with the handshake's key for this direction.
+    pub fn new(mode: FrameMode, secret: &[u8; 32]) -> Self {
+        FrameDecoder { protection: Protection::new(mode, secret), next_frame: 0 }
     }
 
     /// How many bytes beyond those in `received` the next frame needs; 0 if it is there whole or
     /// its header is not there yet.
     pub fn missing_bytes(&self, received: &[u8]) -> usize {
-        let Some(header) = received.first_chunk().map(Header::parse) else { return 0 };
+        let Some(header) = received.first_chunk() else { return 0 };
+        let header = Header::parse(header, self.protection.known_flags());
         let frame_bytes = header.map_or(0, |header| header.frame_bytes(self.protection.check_bytes()));
         frame_bytes.saturating_sub(received.len())
     }
@@ -308,7 +338,7 @@ impl FrameDecoder {
     /// must be closed.
     pub fn decode(&mut self, received: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
         let Some(header) = received.first_chunk() else { return Ok(None) };
-        let header = Header::parse(header)?;
+        let header = Header::parse(header, self.protection.known_flags())?;
         let check_bytes = self.protection.check_bytes();
         if received.len() < header.frame_bytes(check_bytes) {
             return Ok(None);
@@ -329,14 +359,15 @@ impl FrameDecoder {
             sealed.truncate(header.payload_bytes);
             payload = sealed.freeze();
         }
+        if header.is_last_of_key {
+            self.protection.advance();
+        }
         Ok(Some(Frame { control: control.freeze(), payload, payload_sealed: header.payload_sealed }))
     }
 
     fn open_control(&self, number: u64, header: &Header, control: &mut BytesMut) -> Result<(), FrameError> {
         let fits = match &self.protection {
-            Protection::Secure(key) => {
-                key.open_in_place(nonce(number, 0), Aad::from(header.bytes), control).is_ok()
-            }
+            Protection::Secure(key) => key.open(nonce(number, 0), &header.bytes, control),
             Protection::Crc => {
                 let (data, check) = control.split_at(header.control_bytes);
                 let mut checked = Vec::with_capacity(FRAME_HEADER_BYTES + data.len());
@@ -351,10 +382,8 @@ impl FrameDecoder {
     fn open_payload(&self, number: u64, header: &Header, sealed: &mut BytesMut) -> Result<(), FrameError> {
         let (data, check) = sealed.split_at_mut(header.payload_bytes);
         let fits = match &self.protection {
-            Protection::Secure(key) if header.payload_sealed => {
-                key.open_in_place(nonce(number, 1), Aad::from(&*data), check).is_ok()
-            }
-            Protection::Secure(key) => key.open_in_place(nonce(number, 1), Aad::empty(), sealed).is_ok(),
+            Protection::Secure(key) if header.payload_sealed => key.open(nonce(number, 1), data, check),
+            Protection::Secure(key) => key.open(nonce(number, 1), &[], sealed),
             Protection::Crc => crc32c(data).to_le_bytes() == check,
         };
         if fits { Ok(()) } else { Err(FrameError::BadCheck { number, segment: "payload" }) }
@@ -362,103 +391,4 @@ impl FrameDecoder {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn codec(is_secure: bool) -> (FrameEncoder, FrameDecoder) {
-        if is_secure {
-            (FrameEncoder::secure(&[7; 32]), FrameDecoder::secure(&[7; 32]))
-        } else {
-            (FrameEncoder::crc(), FrameDecoder::crc())
-        }
-    }
-
-    fn gather(queue: &mut SendQueue) -> BytesMut {
-        let mut bytes = BytesMut::new();
-        queue.take().iter().for_each(|chunk| bytes.extend_from_slice(chunk));
-        bytes
-    }
-
-    fn segments() -> impl Strategy<Value = (Vec<u8>, Vec<u8>, bool)> {
-        let payload = prop_oneof![
-            proptest::collection::vec(any::<u8>(), 0..300),
-            proptest::collection::vec(any::<u8>(), 20_000..20_010),
-        ];
-        (proptest::collection::vec(any::<u8>(), 0..300), payload, any::<bool>())
-    }
-
-    proptest! {
-        #[test]
-        fn frames_survive_any_fragmentation(
-            is_secure: bool,
-            frames in proptest::collection::vec(segments(), 1..6),
-            step in 1usize..5000,
-        ) {
-            let (mut encoder, mut decoder) = codec(is_secure);
-            let mut queue = SendQueue::default();
-            for (control, payload, sealed) in &frames {
-                encoder.encode(control, &Bytes::from(payload.clone()), *sealed, &mut queue).unwrap();
-            }
-            let sent = gather(&mut queue);
-            let mut received = BytesMut::new();
-            let mut seen = Vec::new();
-            for piece in sent.chunks(step) {
-                received.extend_from_slice(piece);
-                while let Some(frame) = decoder.decode(&mut received).unwrap() {
-                    seen.push((frame.control.to_vec(), frame.payload.to_vec(), frame.payload_sealed));
-                }
-            }
-            prop_assert!(received.is_empty());
-            prop_assert_eq!(seen, frames);
-        }
-
-        #[test]
-        fn a_flipped_bit_is_never_given_out(
-            is_secure: bool, segments in segments(), position: prop::sample::Index, bit in 0u8..8,
-        ) {
-            let (mut encoder, mut decoder) = codec(is_secure);
-            let mut queue = SendQueue::default();
-            encoder.encode(&segments.0, &Bytes::from(segments.1), segments.2, &mut queue).unwrap();
-            let mut sent = gather(&mut queue);
-            let position = position.index(sent.len());
-            sent[position] ^= 1 << bit;
-            prop_assert!(!matches!(decoder.decode(&mut sent), Ok(Some(_))));
-        }
-
-        #[test]
-        fn random_bytes_never_panic(is_secure: bool, bytes: Vec<u8>) {
-            let (_, mut decoder) = codec(is_secure);
-            let mut received = BytesMut::from(&bytes[..]);
-            decoder.missing_bytes(&received);
-            let _ = decoder.decode(&mut received);
-        }
-    }
-
-    #[test]
-    fn replayed_and_reordered_frames_are_refused() {
-        let (mut encoder, mut decoder) = codec(true);
-        let mut queue = SendQueue::default();
-        encoder.encode(b"one", &Bytes::new(), false, &mut queue).unwrap();
-        let first = gather(&mut queue);
-        encoder.encode(b"two", &Bytes::new(), false, &mut queue).unwrap();
-        let second = gather(&mut queue);
-        let mut early = FrameDecoder::secure(&[7; 32]);
-        assert!(early.decode(&mut second.clone()).is_err(), "reordered");
-        assert!(decoder.decode(&mut first.clone()).unwrap().is_some());
-        assert!(decoder.decode(&mut first.clone()).is_err(), "replayed");
-    }
-
-    #[test]
-    fn a_sealed_payload_is_not_encrypted_again() {
-        let (mut encoder, _) = codec(true);
-        let mut queue = SendQueue::default();
-        let payload = Bytes::from(vec![0x5a; 4096]);
-        encoder.encode(b"control", &payload, true, &mut queue).unwrap();
-        let sent = gather(&mut queue);
-        assert!(sent.windows(4096).any(|window| window == &payload[..]));
-        encoder.encode(b"control", &payload, false, &mut queue).unwrap();
-        let sent = gather(&mut queue);
-        assert!(!sent.windows(16).any(|window| window == &payload[..16]));
-    }
-}
+mod tests;

@@ -1,9 +1,9 @@
 //! Opening a connection: `Noise_IK_25519_AESGCM_SHA256` (Noise Protocol Framework, revision 34).
 //! The initiator knows whom it wants to reach by its static key; the responder learns the
-//! initiator's static key in the first message and checks it against cluster state. Each handshake
-//! message travels as a 16-bit length (big-endian) and its bytes, after an 8-byte greeting.
+//! initiator's static key, and the frame mode that it wants, in the first message, checks both
+//! against cluster state, and answers with the mode that is right. Each handshake message travels as a 16-bit length (big-endian) and its bytes, after an 8-byte greeting.
 
-use atoll_base::records::FrameMode;
+use atoll_base::frames::FrameMode;
 use bytes::{Buf, BytesMut};
 use zeroize::Zeroize;
 
@@ -45,7 +45,9 @@ impl Drop for KeyPair {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The first bytes are not those of this protocol and version.
-    #[error("the peer does not speak Atoll's protocol version 1")]
+    #[error(
+        "the peer does not speak Atoll's protocol version 3; all processes of a cluster must be of one release"
+    )]
     NotAtoll,
     /// A message does not authenticate or is malformed. A wrong or unknown key looks like this too.
     #[error("the handshake does not authenticate: the peer has another key than cluster state says")]
@@ -56,8 +58,11 @@ pub enum HandshakeError {
         /// Its length.
         length: usize,
     },
-    /// The peers are configured with different frame modes.
-    #[error("the peer wants {theirs:?} frames, this side wants {ours:?}; set the same frame mode on both")]
+    /// The peers want different frame modes.
+    #[error(
+        "the peer wants {theirs} frames, this side wants {ours}; both follow cluster state ('atoll settings ls'), so one \
+         of them has not seen its last change yet, or is none of ours"
+    )]
     ModeMismatch {
         /// What this side wants.
         ours: FrameMode,
@@ -88,18 +93,23 @@ impl Drop for SessionKeys {
 pub enum HandshakeInput {
     /// More bytes are needed.
     Incomplete,
-    /// The handshake is complete: send `reply` (empty for the initiator), then frames.
+    /// The responder knows who wants what: it must check the key, and answer or close.
+    Asked {
+        /// The peer's static key.
+        peer: PublicKey,
+        /// The frame mode that it wants.
+        mode: FrameMode,
+    },
+    /// The initiator has its answer: frames follow.
     Done {
-        /// Bytes to send first.
-        reply: Vec<u8>,
-        /// The keys of the frames that follow.
+        /// Their keys.
         keys: SessionKeys,
-        /// The peer's static key. The responder must check that it is authorised.
+        /// The peer's static key.
         peer: PublicKey,
     },
 }
 
-const GREETING: &[u8; 8] = b"ATOLL\0\0\x02";
+const GREETING: &[u8; 8] = b"ATOLL\0\0\x03";
 const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
 /// Longest handshake message accepted, in bytes.
 pub const HANDSHAKE_BYTES_MAX: usize = 512;
@@ -107,14 +117,25 @@ pub const HANDSHAKE_BYTES_MAX: usize = 512;
 /// One side of a handshake.
 pub struct Handshake {
     noise: snow::HandshakeState,
-    mode: FrameMode,
-    is_initiator: bool,
+    side: Side,
+}
+
+enum Side {
+    Initiator {
+        wanted: FrameMode,
+    },
+    Responder,
+    /// A responder whose peer waits for its answer.
+    Asked {
+        wanted: FrameMode,
+    },
 }
 
 fn mode_byte(mode: FrameMode) -> u8 {
     match mode {
         FrameMode::Secure => 1,
         FrameMode::Crc => 2,
+        FrameMode::Secure128 => 3,
     }
 }
 
@@ -128,18 +149,36 @@ impl Handshake {
             .expect("the pattern and key lengths are fixed");
         let mut first = GREETING.to_vec();
         append_message(&mut noise, mode, &mut first);
-        (Handshake { noise, mode, is_initiator: true }, first)
+        (Handshake { noise, side: Side::Initiator { wanted: mode } }, first)
     }
 
     /// Starts as the side that was connected to. `ephemeral` must be 32 fresh random bytes.
-    pub fn respond(local: &KeyPair, mode: FrameMode, ephemeral: [u8; 32]) -> Self {
+    pub fn respond(local: &KeyPair, ephemeral: [u8; 32]) -> Self {
         let noise = builder(local, &ephemeral).build_responder().expect("the pattern and key lengths are fixed");
-        Handshake { noise, mode, is_initiator: false }
+        Handshake { noise, side: Side::Responder }
+    }
+
+    /// The responder's answer to a peer whose key it has accepted: the bytes to send, and the keys of
+    /// the frames that follow if the peer wants the mode that is right. If it does not, the bytes tell
+    /// it so, and the connection must be closed after them.
+    pub fn answer(&mut self, right: FrameMode) -> (Vec<u8>, Result<SessionKeys, HandshakeError>) {
+        let mut reply = Vec::new();
+        let Side::Asked { wanted } = self.side else { return (reply, Err(HandshakeError::OutOfTurn)) };
+        append_message(&mut self.noise, right, &mut reply);
+        if wanted != right {
+            return (reply, Err(HandshakeError::ModeMismatch { ours: right, theirs: wanted }));
+        }
+        let (initiator_key, responder_key) = self.noise.dangerously_get_raw_split();
+        (reply, Ok(SessionKeys { send: responder_key, receive: initiator_key }))
     }
 
     /// Takes the peer's message out of `received` once it is there whole.
     pub fn receive(&mut self, received: &mut BytesMut) -> Result<HandshakeInput, HandshakeError> {
-        let greeting_bytes = if self.is_initiator { 0 } else { GREETING.len() };
+        let greeting_bytes = match self.side {
+            Side::Initiator { .. } => 0,
+            Side::Responder => GREETING.len(),
+            Side::Asked { .. } => return Err(HandshakeError::OutOfTurn),
+        };
         let greeting_seen = received.len().min(greeting_bytes);
         if received[..greeting_seen] != GREETING[..greeting_seen] {
             return Err(HandshakeError::NotAtoll);
@@ -166,24 +205,20 @@ impl Handshake {
         let theirs = match payload[..payload_bytes] {
             [1] => FrameMode::Secure,
             [2] => FrameMode::Crc,
+            [3] => FrameMode::Secure128,
             _ => return Err(HandshakeError::NotAtoll),
         };
-        if theirs != self.mode {
-            return Err(HandshakeError::ModeMismatch { ours: self.mode, theirs });
-        }
-        let mut reply = Vec::new();
-        if !self.is_initiator {
-            append_message(&mut self.noise, self.mode, &mut reply);
-        }
-        let peer = self.noise.get_remote_static().expect("both IK messages have been seen");
+        let peer = self.noise.get_remote_static().expect("IK tells both static keys in the first message");
         let peer = peer.try_into().expect("X25519 public keys have 32 bytes");
-        let (initiator_key, responder_key) = self.noise.dangerously_get_raw_split();
-        let keys = if self.is_initiator {
-            SessionKeys { send: initiator_key, receive: responder_key }
-        } else {
-            SessionKeys { send: responder_key, receive: initiator_key }
+        let Side::Initiator { wanted } = self.side else {
+            self.side = Side::Asked { wanted: theirs };
+            return Ok(HandshakeInput::Asked { peer, mode: theirs });
         };
-        Ok(HandshakeInput::Done { reply, keys, peer })
+        if theirs != wanted {
+            return Err(HandshakeError::ModeMismatch { ours: wanted, theirs });
+        }
+        let (initiator_key, responder_key) = self.noise.dangerously_get_raw_split();
+        Ok(HandshakeInput::Done { keys: SessionKeys { send: initiator_key, receive: responder_key }, peer })
     }
 }
 
@@ -213,24 +248,26 @@ mod tests {
     }
 
     fn run(
-        initiator_mode: FrameMode,
-        responder_mode: FrameMode,
+        wanted: FrameMode,
+        right: FrameMode,
         expected: PublicKey,
         responder: &KeyPair,
     ) -> Result<(SessionKeys, SessionKeys), HandshakeError> {
-        let (mut left, first) = Handshake::initiate(&pair(1), &expected, initiator_mode, [3; 32]);
-        let mut right = Handshake::respond(responder, responder_mode, [4; 32]);
+        let (mut left, first) = Handshake::initiate(&pair(1), &expected, wanted, [3; 32]);
+        let mut right_side = Handshake::respond(responder, [4; 32]);
         let mut received = BytesMut::from(&first[..]);
-        let HandshakeInput::Done { reply, keys: right_keys, peer } = right.receive(&mut received)? else {
+        let HandshakeInput::Asked { peer, mode } = right_side.receive(&mut received)? else {
             panic!("the first message is whole");
         };
-        assert_eq!(peer, pair(1).public());
+        assert_eq!((peer, mode), (pair(1).public(), wanted));
+        let (reply, right_keys) = right_side.answer(right);
         let mut received = BytesMut::from(&reply[..]);
-        let HandshakeInput::Done { keys: left_keys, peer, .. } = left.receive(&mut received)? else {
+        // The initiator learns what was wrong from the answer.
+        let HandshakeInput::Done { keys: left_keys, peer } = left.receive(&mut received)? else {
             panic!("the second message is whole");
         };
         assert_eq!(peer, responder.public());
-        Ok((left_keys, right_keys))
+        Ok((left_keys, right_keys?))
     }
 
     #[test]
@@ -246,8 +283,23 @@ mod tests {
         let responder = pair(2);
         let wrong = run(FrameMode::Secure, FrameMode::Secure, pair(9).public(), &responder);
         assert_eq!(wrong.err(), Some(HandshakeError::NotAuthentic));
-        let mode = run(FrameMode::Secure, FrameMode::Crc, responder.public(), &responder);
-        assert!(matches!(mode.err(), Some(HandshakeError::ModeMismatch { .. })));
+        let error = run(FrameMode::Secure, FrameMode::Secure128, responder.public(), &responder).err().unwrap();
+        assert_eq!(error, HandshakeError::ModeMismatch { ours: FrameMode::Secure, theirs: FrameMode::Secure128 });
+        let text = error.to_string();
+        assert!(text.contains("secure-128") && text.contains("settings"), "{text}");
+    }
+
+    #[test]
+    fn the_responder_refuses_another_mode_itself() {
+        let responder = pair(2);
+        let (_, first) = Handshake::initiate(&pair(1), &responder.public(), FrameMode::Crc, [3; 32]);
+        let mut right = Handshake::respond(&responder, [4; 32]);
+        assert!(matches!(right.answer(FrameMode::Crc).1, Err(HandshakeError::OutOfTurn)), "nobody has asked");
+        let mut received = BytesMut::from(&first[..]);
+        assert!(matches!(right.receive(&mut received), Ok(HandshakeInput::Asked { .. })));
+        assert!(matches!(right.receive(&mut received), Err(HandshakeError::OutOfTurn)));
+        let refused = HandshakeError::ModeMismatch { ours: FrameMode::Secure, theirs: FrameMode::Crc };
+        assert_eq!(right.answer(FrameMode::Secure).1.err(), Some(refused));
     }
 
     #[test]
@@ -255,17 +307,17 @@ mod tests {
         let responder = pair(2);
         let (_, first) = Handshake::initiate(&pair(1), &responder.public(), FrameMode::Secure, [3; 32]);
         for cut in 0..first.len() {
-            let mut right = Handshake::respond(&responder, FrameMode::Secure, [4; 32]);
+            let mut right = Handshake::respond(&responder, [4; 32]);
             let mut received = BytesMut::from(&first[..cut]);
             assert!(matches!(right.receive(&mut received), Ok(HandshakeInput::Incomplete)));
             received.extend_from_slice(&first[cut..]);
-            assert!(matches!(right.receive(&mut received), Ok(HandshakeInput::Done { .. })));
+            assert!(matches!(right.receive(&mut received), Ok(HandshakeInput::Asked { .. })));
         }
         for position in 0..first.len() {
             let mut flipped = BytesMut::from(&first[..]);
             flipped[position] ^= 0x10;
-            let mut right = Handshake::respond(&responder, FrameMode::Secure, [4; 32]);
-            assert!(!matches!(right.receive(&mut flipped), Ok(HandshakeInput::Done { .. })), "{position}");
+            let mut right = Handshake::respond(&responder, [4; 32]);
+            assert!(!matches!(right.receive(&mut flipped), Ok(HandshakeInput::Asked { .. })), "{position}");
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use atoll_base::CodecError;
-use atoll_base::records::FrameMode;
+use atoll_base::frames::FrameMode;
 use bytes::{Bytes, BytesMut};
 
 use crate::frame::{FrameDecoder, FrameEncoder, FrameError, SendQueue};
@@ -28,7 +28,16 @@ pub enum LinkError {
 /// What received bytes led to.
 #[derive(Debug)]
 pub enum LinkInput {
-    /// The handshake is done. The responder must check that the key is authorised.
+    /// Somebody wants to open this link: check that the key is authorised, and [`Link::answer`] or
+    /// close. Only the side that was connected to sees this.
+    Asked {
+        /// The peer's static key.
+        peer: PublicKey,
+        /// The frame mode that it wants.
+        mode: FrameMode,
+    },
+    /// The peer has answered, and so shown that it holds the key that was looked for. Only the side
+    /// that connects sees this.
     Ready {
         /// The peer's static key.
         peer: PublicKey,
@@ -61,13 +70,38 @@ impl Link {
     }
 
     /// The side that was connected to. `ephemeral` must be fresh random bytes.
-    pub fn respond(local: &KeyPair, mode: FrameMode, ephemeral: [u8; 32]) -> Self {
-        Self::new(Handshake::respond(local, mode, ephemeral), mode)
+    pub fn respond(local: &KeyPair, ephemeral: [u8; 32]) -> Self {
+        Self::new(Handshake::respond(local, ephemeral), FrameMode::default())
     }
 
     fn new(handshake: Handshake, mode: FrameMode) -> Self {
         let state = State::Handshaking(Box::new(handshake));
         Link { state, mode, queue: SendQueue::default(), early: VecDeque::new() }
+    }
+
+    /// Answers a peer whose key is authorised, with the frame mode that is right for it. After an
+    /// error the connection must be closed, once what is queued was sent: it tells the peer why.
+    pub fn answer(&mut self, right: FrameMode) -> Result<(), LinkError> {
+        let State::Handshaking(handshake) = &mut self.state else {
+            return Err(HandshakeError::OutOfTurn.into());
+        };
+        let (reply, keys) = handshake.answer(right);
+        self.queue.push_copy(&reply);
+        self.mode = right;
+        self.open(&keys?)
+    }
+
+    /// The mode of the frames, once the link is open.
+    pub fn mode(&self) -> FrameMode {
+        self.mode
+    }
+
+    /// Gives what this side sends its next key, soon: the shell calls this when the key is old. The
+    /// peer does the same for what it sends.
+    pub fn rekey(&mut self) {
+        if let State::Open { encoder, .. } = &mut self.state {
+            encoder.rekey();
+        }
     }
 
     /// Whether the handshake is done.
@@ -115,8 +149,8 @@ impl Link {
             }
             State::Handshaking(handshake) => match handshake.receive(received)? {
                 HandshakeInput::Incomplete => Ok(None),
-                HandshakeInput::Done { reply, keys, peer } => {
-                    self.queue.push_copy(&reply);
+                HandshakeInput::Asked { peer, mode } => Ok(Some(LinkInput::Asked { peer, mode })),
+                HandshakeInput::Done { keys, peer } => {
                     self.open(&keys)?;
                     Ok(Some(LinkInput::Ready { peer }))
                 }
@@ -125,10 +159,8 @@ impl Link {
     }
 
     fn open(&mut self, keys: &SessionKeys) -> Result<(), LinkError> {
-        let (encoder, decoder) = match self.mode {
-            FrameMode::Secure => (FrameEncoder::secure(&keys.send), FrameDecoder::secure(&keys.receive)),
-            FrameMode::Crc => (FrameEncoder::crc(), FrameDecoder::crc()),
-        };
+        let encoder = FrameEncoder::new(self.mode, &keys.send);
+        let decoder = FrameDecoder::new(self.mode, &keys.receive);
         self.state = State::Open { encoder, decoder };
         std::mem::take(&mut self.early).into_iter().try_for_each(|message| self.send(message))
     }
@@ -138,32 +170,55 @@ impl Link {
 mod tests {
     use super::*;
 
+    fn carry(from: &mut Link, to: &mut Link) -> Vec<LinkInput> {
+        let mut bytes = BytesMut::new();
+        from.take_output().iter().for_each(|chunk| bytes.extend_from_slice(chunk));
+        let mut inputs = Vec::new();
+        while !bytes.is_empty() {
+            inputs.push(to.receive(&mut bytes).unwrap().expect("only whole messages are sent"));
+        }
+        inputs
+    }
+
     #[test]
-    fn messages_flow_both_ways_in_both_modes() {
-        for mode in [FrameMode::Secure, FrameMode::Crc] {
+    fn messages_flow_both_ways_in_all_modes() {
+        for mode in [FrameMode::Secure, FrameMode::Secure128, FrameMode::Crc] {
             let (left_key, right_key) = (KeyPair::from_private([1; 32]), KeyPair::from_private([2; 32]));
             let mut left = Link::initiate(&left_key, &right_key.public(), mode, [3; 32]);
-            let mut right = Link::respond(&right_key, mode, [4; 32]);
+            let mut right = Link::respond(&right_key, [4; 32]);
             left.send(Message::Ping { tag: 1 }).unwrap();
-            let carry = |from: &mut Link, to: &mut Link| {
-                let mut bytes = BytesMut::new();
-                from.take_output().iter().for_each(|chunk| bytes.extend_from_slice(chunk));
-                let mut inputs = Vec::new();
-                while let Some(input) = to.receive(&mut bytes).unwrap() {
-                    inputs.push(input);
-                }
-                inputs
-            };
-            let ready = carry(&mut left, &mut right);
-            assert!(matches!(ready[..], [LinkInput::Ready { peer }] if peer == left_key.public()));
+            let asked = carry(&mut left, &mut right);
+            let [LinkInput::Asked { peer, mode: wanted }] = asked[..] else { panic!("{asked:?}") };
+            assert!(peer == left_key.public() && wanted == mode && !right.is_open());
+            right.answer(mode).unwrap();
             right.send(Message::Pong { tag: 9, is_full: false }).unwrap();
             let answers = carry(&mut right, &mut left);
             assert!(matches!(
                 answers[..],
                 [LinkInput::Ready { .. }, LinkInput::Message(Message::Pong { tag: 9, .. })]
             ));
-            let early = carry(&mut left, &mut right);
-            assert!(matches!(early[..], [LinkInput::Message(Message::Ping { tag: 1 })]));
+            assert_eq!((left.mode(), right.mode()), (mode, mode));
+            for tag in 1..5 {
+                let messages = carry(&mut left, &mut right);
+                assert!(matches!(messages[..], [LinkInput::Message(Message::Ping { tag: seen })] if seen == tag));
+                left.rekey();
+                left.send(Message::Ping { tag: tag + 1 }).unwrap();
+            }
+            assert!(right.answer(mode).is_err(), "it was answered");
         }
+    }
+
+    #[test]
+    fn the_peer_is_told_the_mode_that_is_right() {
+        let right_key = KeyPair::from_private([2; 32]);
+        let left_key = KeyPair::from_private([1; 32]);
+        let mut left = Link::initiate(&left_key, &right_key.public(), FrameMode::Crc, [3; 32]);
+        let mut right = Link::respond(&right_key, [4; 32]);
+        carry(&mut left, &mut right);
+        assert!(right.answer(FrameMode::Secure).is_err() && !right.is_open());
+        let mut bytes = BytesMut::new();
+        right.take_output().iter().for_each(|chunk| bytes.extend_from_slice(chunk));
+        let error = left.receive(&mut bytes).unwrap_err().to_string();
+        assert!(error.contains("the peer wants secure frames, this side wants crc"), "{error}");
     }
 }

@@ -3,6 +3,7 @@
 //! is done by the placement groups' primaries and by the coordinator.
 
 pub mod osds;
+pub mod peer_keys;
 pub mod pools;
 pub mod whole;
 

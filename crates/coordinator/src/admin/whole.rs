@@ -1,7 +1,8 @@
-//! What holds for the whole cluster: flags and settings.
+//! What holds for the whole cluster: flags, settings and the protection of frames.
 
 use atoll_base::coordination::SettingsRecord;
-use atoll_base::records::{ClusterFlag, FlagsRecord, RECORD_FORMAT};
+use atoll_base::frames::{FrameMode, FramesRecord};
+use atoll_base::records::{ClusterFlag, FlagsRecord, PeerRole, RECORD_FORMAT};
 use atoll_cluster::{ClusterClient, keys};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -77,4 +78,21 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
         }
     };
     change(client, keys::SETTINGS, edit).await
+}
+
+/// Changes how frames are protected on new connections of keys of this role.
+pub async fn set_frame_mode(
+    client: &ClusterClient,
+    role: PeerRole,
+    mode: FrameMode,
+) -> Result<FramesRecord, AdminError> {
+    change(client, keys::FRAMES, |record: &mut FramesRecord| record.modes = record.modes.with(role, mode)).await
+}
+
+/// Changes how old the key of a connection gets.
+pub async fn set_rekey_seconds(client: &ClusterClient, seconds: u64) -> Result<FramesRecord, AdminError> {
+    if seconds == 0 {
+        return AdminError::refused("a connection's key is used for at least 1 s; the default is 3600");
+    }
+    change(client, keys::FRAMES, |record: &mut FramesRecord| record.rekey_seconds = seconds).await
 }

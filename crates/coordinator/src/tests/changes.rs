@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use atoll_base::coordination::{AutoOutRecord, CoordinatorRecord, NextPoolRecord};
+use atoll_base::frames::{FrameMode, FrameModes};
 use atoll_base::records::{
-    AuthorizedKeyRecord, BucketRecord, ClusterFlag, FailureDomain, ImageRecord, OsdRecord, PgRecord,
+    AuthorizedKeyRecord, BucketRecord, ClusterFlag, FailureDomain, ImageRecord, OsdRecord, PeerRole, PgRecord,
     PgTargetRecord, PoolRecord, Redundancy,
 };
 use atoll_base::{Epoch, OsdId, PoolId};
@@ -13,6 +14,7 @@ use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, MapWatch, key
 use super::{osd, record, up};
 use crate::admin::AdminError;
 use crate::admin::osds::{self, NewLocation};
+use crate::admin::peer_keys;
 use crate::admin::pools::{self, NewPool, PoolChange};
 use crate::admin::whole::{self, Setting};
 use crate::round::Rounds;
@@ -388,4 +390,54 @@ async fn two_operators_do_not_overwrite_each_other() {
     assert!(one.is_ok() != other.is_ok(), "one name, one pool: {one:?} {other:?}");
     assert!(refusal(whole::set(client, Setting::NearFullPercent, 101).await).contains("101"));
     assert!(refusal(whole::set(client, Setting::BalanceSeconds, 0).await).contains("norebalance"));
+}
+
+#[tokio::test]
+async fn keys_are_listed_revoked_and_given_back() {
+    let state = State::with_osds(2).await;
+    let client = &state.client;
+    let names = async || -> Vec<String> {
+        peer_keys::list(client).await.unwrap().into_iter().map(|(_, record)| record.name).collect()
+    };
+    let (first, second) = ("a1".repeat(32), "a2".repeat(32));
+    peer_keys::add(client, "client@h1", Some(&first)).await.unwrap();
+    peer_keys::add(client, "gateway@h1", Some(&second)).await.unwrap();
+    assert_eq!(names().await, ["client@h1", "gateway@h1", "osd.0", "osd.1"]);
+    assert!(refusal(peer_keys::add(client, "client@h2", Some(&first)).await).contains("already"));
+
+    let (key, record) = peer_keys::revoke(client, "client@h1").await.unwrap();
+    assert_eq!((key.as_str(), record.role), (first.as_str(), PeerRole::Client));
+    peer_keys::revoke(client, &second[..8].to_uppercase()).await.unwrap();
+    assert!(refusal(peer_keys::revoke(client, "client@h1").await).contains("key ls"));
+    assert!(refusal(peer_keys::revoke(client, "o").await).contains("no key"));
+    peer_keys::revoke(client, "osd.1").await.unwrap();
+    assert_eq!(names().await, ["osd.0"]);
+
+    let (key, record) = peer_keys::add(client, "osd.1", None).await.unwrap();
+    assert_eq!((key, record.osd), (osd(1).public_key, Some(OsdId(1))));
+    for (name, key, words) in [
+        ("client@h1", None, "--public-key"),
+        ("client@h1", Some("xyz"), "64 hexadecimal"),
+        ("client@", Some(first.as_str()), "client@HOST"),
+        ("osd.7", None, "no osd.7"),
+        ("osd.0", Some(first.as_str()), "says its record"),
+    ] {
+        let text = refusal(peer_keys::add(client, name, key).await);
+        assert!(text.contains(words), "{name}: {text}");
+    }
+    for key in [&first, &second] {
+        peer_keys::add(client, "client@twice", Some(key)).await.unwrap();
+    }
+    assert!(refusal(peer_keys::revoke(client, "client@twice").await).contains("first digits"));
+}
+
+#[tokio::test]
+async fn frame_modes_are_set_by_role() {
+    let state = State::start().await;
+    let set = whole::set_frame_mode(&state.client, PeerRole::Client, FrameMode::Crc).await.unwrap();
+    assert_eq!(set.modes, FrameModes { client: FrameMode::Crc, ..FrameModes::default() });
+    assert!(refusal(whole::set_rekey_seconds(&state.client, 0).await).contains("3600"));
+    whole::set_rekey_seconds(&state.client, 60).await.unwrap();
+    let map = MapWatch::start(&state.client).await.unwrap().map().clone();
+    assert_eq!((map.frames.modes, map.frames.rekey_seconds), (set.modes, 60));
 }

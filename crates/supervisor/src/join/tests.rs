@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use atoll_base::OsdId;
-use atoll_base::records::ClusterRecord;
+use atoll_base::frames::{FrameModes, FramesRecord};
+use atoll_base::records::{AuthorizedKeyRecord, ClusterRecord};
 use atoll_cluster::EmbeddedServer;
 
 use super::*;
+use crate::bootstrap::add_what_is_new;
 use crate::members::{register_osds, reserve_osds};
 
 struct Founded {
@@ -52,6 +54,12 @@ impl Founded {
         let listing = self.state.list(keys::AUTHORIZED_KEYS).await.unwrap();
         listing.entries.into_iter().map(|(_, record, _)| record).collect()
     }
+
+    async fn key_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.keys().await.into_iter().map(|key| key.name).collect();
+        names.sort();
+        names
+    }
 }
 
 #[tokio::test]
@@ -62,8 +70,8 @@ async fn a_token_is_for_one_host() {
     let joined = founded.join("one", &token).await.unwrap();
     assert_eq!((joined.cluster_id.as_str(), joined.host.as_str(), joined.role), ("c1", "one", HostRole::Host));
     assert_eq!(joined.frame_mode, FrameMode::Crc);
-    let [key] = &founded.keys().await[..] else { panic!("one key is registered") };
-    assert!(key.role == PeerRole::Client && key.name.contains("one"));
+    assert!(joined.has_gateway_key);
+    assert_eq!(founded.key_names().await, ["client@one", "gateway@one"]);
 
     assert_eq!(founded.join("one", &token).await.unwrap().joined_by, Some(token.id.clone()), "again is no error");
     let error = founded.join("two", &token).await.unwrap_err();
@@ -75,7 +83,7 @@ async fn a_token_is_for_one_host() {
     // A join that was cut short before its file was written goes on with the same key.
     std::fs::remove_file(founded.directory("one").root().join("cluster.json")).unwrap();
     founded.join("one", &token).await.unwrap();
-    assert_eq!(founded.keys().await.len(), 1);
+    assert_eq!(founded.keys().await.len(), 2);
 }
 
 #[tokio::test]
@@ -120,7 +128,7 @@ async fn roles_decide_which_keys_are_registered() {
     assert!(founded.keys().await.is_empty(), "a host with OSDs only is no client");
     assert!(crate::members::check_may_have_osds(&osd_host).is_ok());
     let client = founded.join("clients", &founded.token(HostRole::Client, 60).await).await.unwrap();
-    assert_eq!(founded.keys().await.len(), 1);
+    assert_eq!(founded.key_names().await, ["client@clients", "gateway@clients"]);
     assert!(crate::members::check_may_have_osds(&client).is_err());
 }
 
@@ -190,4 +198,32 @@ async fn the_key_file_must_be_the_clusters() {
     join(&directory, &token, &choices(path)).await.unwrap();
     assert_eq!(directory.credentials().unwrap().secret_key, secret);
     LocalKeys::open(&directory.key_service_file()).unwrap();
+}
+
+#[tokio::test]
+async fn a_host_of_an_earlier_release_gets_a_gateway_key_once() {
+    let founded = Founded::new().await;
+    let mut cluster = founded.join("one", &founded.token(HostRole::Host, 60).await).await.unwrap();
+    let directory = founded.directory("one");
+    let revoke = async |holder: &str| {
+        let key = hex::encode(directory.static_key(holder).unwrap().public());
+        assert!(founded.state.delete(&keys::authorized_key(&key)).await.unwrap());
+    };
+    // As it was: one key for all, and the frame mode only in files.
+    revoke("gateway").await;
+    cluster.has_gateway_key = false;
+    add_what_is_new(&directory, &mut cluster, &founded.state).await.unwrap();
+    assert!(cluster.has_gateway_key && directory.cluster().unwrap().has_gateway_key);
+    assert_eq!(founded.key_names().await, ["client@one", "gateway@one"]);
+    let (frames, _) = founded.state.get::<FramesRecord>(keys::FRAMES).await.unwrap().unwrap();
+    assert_eq!(frames.modes, FrameModes::all(FrameMode::Crc));
+    // What was revoked stays so, and whoever was shut out gets nothing new.
+    revoke("gateway").await;
+    add_what_is_new(&directory, &mut cluster, &founded.state).await.unwrap();
+    assert_eq!(founded.key_names().await, ["client@one"]);
+    revoke("client").await;
+    cluster.has_gateway_key = false;
+    add_what_is_new(&directory, &mut cluster, &founded.state).await.unwrap();
+    assert!(founded.keys().await.is_empty() && !cluster.has_gateway_key);
+    assert_eq!(cluster.gateway_key_holder(), "client");
 }

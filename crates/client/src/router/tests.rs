@@ -1,0 +1,194 @@
+//! Where requests go, when they go again, and with whom nobody connects.
+
+use super::*;
+use atoll_base::frames::{FrameModes, FramesRecord};
+use atoll_base::records::{
+    AuthorizedKeyRecord, FailureDomain, OsdRecord, OsdUpRecord, PeerRole, PgRecord, PoolRecord, Redundancy,
+};
+
+fn key(role: PeerRole, osd: Option<OsdId>) -> AuthorizedKeyRecord {
+    AuthorizedKeyRecord { format: 1, role, osd, name: "somebody".into() }
+}
+
+fn router() -> Router {
+    Router::new(7, "me".into())
+}
+
+fn changes(primary: u32, epoch: u64) -> Vec<MapChange> {
+    let osd = |id: u32| OsdRecord {
+        format: 1,
+        id: OsdId(id),
+        host: "h".into(),
+        public_key: format!("key{id}"),
+        weight: 1.0,
+        device_class: "ssd".into(),
+        device_bytes: 1,
+        rack: String::new(),
+        zone: String::new(),
+        is_out: false,
+    };
+    let up = |id: u32| OsdUpRecord {
+        format: 1,
+        id: OsdId(id),
+        address: "127.0.0.1:1".into(),
+        process_id: 1,
+        incarnation: 1,
+    };
+    let record = PgRecord {
+        format: 1,
+        epoch: Epoch(epoch),
+        members: vec![OsdId(0), OsdId(1)],
+        primary: OsdId(primary),
+        activated_epoch: Epoch(epoch),
+        last_active_members: vec![],
+        pg_num: 0,
+        shards: vec![],
+        last_active_shards: vec![],
+    };
+    let pool = PoolRecord {
+        format: 1,
+        id: PoolId(1),
+        name: "p".into(),
+        redundancy: Redundancy::Replicated { size: 2, min_size: 2 },
+        pg_num: 1,
+        pg_num_first: 0,
+        failure_domain: FailureDomain::Osd,
+        device_class: None,
+    };
+    vec![
+        MapChange::AuthorizedKey("me".into(), Some(key(PeerRole::Gateway, None))),
+        MapChange::AuthorizedKey("key0".into(), Some(key(PeerRole::Osd, Some(OsdId(0))))),
+        MapChange::AuthorizedKey("key1".into(), Some(key(PeerRole::Osd, Some(OsdId(1))))),
+        MapChange::Osd(OsdId(0), Some(osd(0))),
+        MapChange::Osd(OsdId(1), Some(osd(1))),
+        MapChange::Up(OsdId(0), Some(up(0))),
+        MapChange::Up(OsdId(1), Some(up(1))),
+        MapChange::Pool(PoolId(1), Some(pool)),
+        MapChange::Pg(PgId { pool: PoolId(1), index: 0 }, Some((record, epoch as i64))),
+    ]
+}
+
+fn drain(router: &mut Router) -> Vec<String> {
+    std::iter::from_fn(|| router.next_action())
+        .map(|action| match action {
+            RouterAction::Connect { osd, .. } => format!("connect {osd}"),
+            RouterAction::Disconnect { osd } => format!("disconnect {osd}"),
+            RouterAction::Send { osd, message: Message::Write { id, .. } } => {
+                format!("send {} to {osd}", id.sequence)
+            }
+            RouterAction::Send { osd, .. } => format!("send to {osd}"),
+            RouterAction::Complete { sequence, answer } => format!("complete {sequence} {}", answer.is_ok()),
+        })
+        .collect()
+}
+
+fn write() -> Call {
+    Call::Write(WriteRequest {
+        object: ObjectName::new("o").unwrap(),
+        conditions: vec![],
+        mutations: vec![],
+        payload: Bytes::new(),
+        payload_sealed: false,
+    })
+}
+
+#[test]
+fn requests_wait_for_map_and_connection_and_survive_both_changing() {
+    let mut router = router();
+    let sequence = router.start(0, 1000, Target::ByName(PoolId(1)), write());
+    assert!(drain(&mut router).is_empty());
+    router.map_changed(1, changes(0, 1));
+    assert_eq!(drain(&mut router), ["connect osd.0"]);
+    router.connected(2, OsdId(0));
+    assert_eq!(drain(&mut router), ["send 1 to osd.0"]);
+    router.disconnected(3, OsdId(0), "reset");
+    router.tick(40);
+    assert_eq!(drain(&mut router), ["connect osd.0"]);
+    router.map_changed(50, changes(1, 2));
+    assert_eq!(drain(&mut router), ["connect osd.1"]);
+    router.connected(101, OsdId(1));
+    assert_eq!(drain(&mut router), ["send 1 to osd.1"]);
+    // What the former primary says does not count any more.
+    router.reply(102, OsdId(0), Message::WriteReply { sequence, result: Ok(()) });
+    assert!(drain(&mut router).is_empty());
+    router.reply(102, OsdId(1), Message::WriteReply { sequence, result: Err(Refusal::Busy) });
+    assert!(drain(&mut router).is_empty());
+    router.tick(700);
+    assert_eq!(drain(&mut router), ["send 1 to osd.1"]);
+    router.reply(703, OsdId(1), Message::WriteReply { sequence, result: Ok(()) });
+    assert_eq!(drain(&mut router), ["complete 1 true"]);
+}
+
+#[test]
+fn an_osd_that_is_not_announced_any_more_is_tried_where_it_was() {
+    let mut router = router();
+    router.map_changed(0, changes(0, 1));
+    router.map_changed(1, vec![MapChange::Up(OsdId(0), None)]);
+    router.start(2, 1000, Target::ByName(PoolId(1)), write());
+    assert_eq!(drain(&mut router), ["connect osd.0"]);
+    router.disconnected(3, OsdId(0), "reset");
+    router.map_changed(4, vec![MapChange::Osd(OsdId(0), None)]);
+    router.tick(500);
+    assert!(drain(&mut router).is_empty(), "it was removed");
+}
+
+#[test]
+fn time_limits_and_refusals_end_requests() {
+    let mut router = router();
+    router.map_changed(0, changes(0, 1));
+    router.start(0, 1000, Target::ByName(PoolId(1)), write());
+    router.tick(1000);
+    assert_eq!(drain(&mut router), ["connect osd.0", "complete 1 false"]);
+    router.connected(1001, OsdId(0));
+    router.start(1002, 1000, Target::ByName(PoolId(1)), write());
+    router.reply(1003, OsdId(0), Message::WriteReply { sequence: 2, result: Err(Refusal::NoSuchObject) });
+    assert_eq!(drain(&mut router), ["send 2 to osd.0", "complete 2 false"]);
+    router.start(1002, 1000, Target::ByName(PoolId(9)), write());
+    assert_eq!(drain(&mut router), ["complete 3 false"], "an unknown pool is an error at once");
+}
+
+#[test]
+fn revoked_keys_end_connections_and_make_none() {
+    let mut router = router();
+    router.map_changed(0, changes(0, 1));
+    let sequence = router.start(0, 10_000, Target::ByName(PoolId(1)), write());
+    assert_eq!(drain(&mut router), ["connect osd.0"]);
+    router.connected(1, OsdId(0));
+    drain(&mut router);
+    // The OSD's key: what waits at it goes again when it is trusted again.
+    router.map_changed(2, vec![MapChange::AuthorizedKey("key0".into(), None)]);
+    assert_eq!(drain(&mut router), ["disconnect osd.0"]);
+    router.disconnected(3, OsdId(0), "aborted");
+    router.tick(1_000);
+    assert!(drain(&mut router).is_empty());
+    assert!(router.outstanding[&sequence].last_problem.contains("key of osd.0 was revoked"));
+    let trusted = MapChange::AuthorizedKey("key0".into(), Some(key(PeerRole::Osd, Some(OsdId(0)))));
+    router.map_changed(1_001, vec![trusted]);
+    router.tick(2_000);
+    assert_eq!(drain(&mut router), ["connect osd.0"]);
+    // Another OSD's key is as good as none.
+    router.map_changed(
+        2_001,
+        vec![MapChange::AuthorizedKey("key0".into(), Some(key(PeerRole::Osd, Some(OsdId(1)))))],
+    );
+    assert_eq!(drain(&mut router), ["disconnect osd.0"]);
+    router.disconnected(2_002, OsdId(0), "aborted");
+    // The client's own key.
+    router.connected(2_002, OsdId(0));
+    assert_eq!(drain(&mut router), ["disconnect osd.0"], "it was being made");
+    router.disconnected(2_002, OsdId(0), "aborted");
+    router.map_changed(2_003, vec![MapChange::AuthorizedKey("me".into(), None)]);
+    router.tick(3_000);
+    assert!(drain(&mut router).is_empty());
+    assert!(router.outstanding[&sequence].last_problem.contains("key of this process (me)"));
+}
+
+#[test]
+fn the_mode_is_that_of_the_keys_role() {
+    let mut router = router();
+    let frames = FramesRecord::from(FrameModes::default().with(PeerRole::Gateway, FrameMode::Secure128));
+    router.map_changed(0, changes(0, 1).into_iter().chain([MapChange::Frames(frames)]).collect());
+    router.start(0, 1_000, Target::ByName(PoolId(1)), write());
+    let action = router.next_action();
+    assert!(matches!(action, Some(RouterAction::Connect { mode: FrameMode::Secure128, .. })));
+}
