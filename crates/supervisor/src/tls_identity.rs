@@ -74,7 +74,12 @@ pub(crate) fn ensure_identity(
     if let Some(present) = &present {
         if !made.server_sha256.contains(&digest(present)) {
             // The operator's own.
-            return Ok(None);
+            return Ok(days_left(present).filter(|days| *days < RENEW_DAYS as i64).map(|days| {
+                format!(
+                    "the certificate {}, which Atoll has not made, ends in {days} days; put a new one in its place",
+                    files.server.display()
+                )
+            }));
         }
         let authority = if files.authority.exists() { digest(&read(&files.authority)?) } else { String::new() };
         if made.authority_sha256 == authority && is_current(present, &wanted) {
@@ -226,11 +231,16 @@ pub fn is_dns_name(name: &str) -> bool {
     name.len() <= 253 && name.strip_prefix("*.").unwrap_or(name).split('.').all(is_label)
 }
 
+/// How long a certificate lasts, less than 0 if it has ended; none if there is none.
+fn days_left(pem: &[u8]) -> Option<i64> {
+    let end_s = parsed(certificates(pem).first()?)?.validity().not_after.timestamp();
+    Some((end_s - now_s() as i64).div_euclid(DAY_S as i64))
+}
+
 /// Whether a certificate of ours is for these names and lasts a while.
 fn is_current(pem: &[u8], wanted: &BTreeSet<String>) -> bool {
     let all = certificates(pem);
     let Some(certificate) = all.first().and_then(parsed) else { return false };
-    let end_s = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0);
     let Ok(Some(extension)) = certificate.subject_alternative_name() else { return false };
     let name = |name: &GeneralName<'_>| match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
@@ -239,7 +249,7 @@ fn is_current(pem: &[u8], wanted: &BTreeSet<String>) -> bool {
         _ => None,
     };
     let found: BTreeSet<String> = extension.value.general_names.iter().filter_map(name).collect();
-    found == *wanted && end_s > now_s() + RENEW_DAYS * DAY_S
+    found == *wanted && days_left(pem).is_some_and(|days| days >= RENEW_DAYS as i64)
 }
 
 fn certificates(pem: &[u8]) -> Vec<Pem> {

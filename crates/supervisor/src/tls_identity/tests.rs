@@ -81,6 +81,12 @@ fn what_an_operator_has_put_there_stays() {
     assert_eq!(fixture.ensure(), Ok(None));
     assert_eq!(fixture.read("server.crt"), own.as_bytes());
     assert!(!fixture.path("ca.key").exists(), "there is nothing to sign");
+    let mut parameters = CertificateParams::new(["own.example".to_owned()]).unwrap();
+    set_validity(&mut parameters, now_s() + 3 * DAY_S + 60);
+    let soon = parameters.self_signed(&key).unwrap().pem();
+    fs::write(fixture.path("server.crt"), &soon).unwrap();
+    assert!(fixture.ensure().unwrap().is_some_and(|said| said.contains("ends in 3 days")));
+    assert_eq!(fixture.read("server.crt"), soon.as_bytes());
     assert_eq!(authority_file(&fixture.directory), None);
 
     let made = Fixture::new();
