@@ -140,6 +140,11 @@ def http(test, cluster, s3, file, body):
         refused = missigned(s3.generate_presigned_url("put_object", Params={"Bucket": "bucket", "Key": "no"}))
         said = curl(test, "--http2", "--cacert", ca_file, "-T", file, "-o", "/dev/null", *seen, refused).stdout
         expect(said == "403 HTTP/2", said)
+    with test.step("HTTP/2: the answer to HEAD has no body, found or not"):
+        for key, status in (("one", "200"), ("missing", "404")):
+            url = s3.generate_presigned_url("head_object", Params={"Bucket": "bucket", "Key": key})
+            said = curl(test, "--http2", "--head", "--cacert", ca_file, "-o", "/dev/null", *seen, url).stdout
+            expect(said == f"{status} HTTP/2", f"{key}: {said}")
 
 
 def missigned(url):

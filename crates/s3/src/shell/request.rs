@@ -35,6 +35,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     let is_chunked = is_aws_chunked(&parts.headers);
     let expects_continue = parts.headers.contains_key(header::EXPECT);
     let has_no_body = body.is_end_stream();
+    let is_head = parts.method == Method::HEAD;
     let (body, unread) = GuardedBody::new(body, is_chunked, expects_continue, gateway.config.stall_timeout);
     let mut response = match refusal {
         Some(error) => {
@@ -55,6 +56,10 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     // HTTP/2 ends the stream alone.
     if is_http_1 && (unread.is_some_left() || expects_continue && has_no_body) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    // hyper leaves the body of a refusal out by itself over HTTP/1 only.
+    if is_head {
+        *response.body_mut() = Body::empty();
     }
     if response.status() == StatusCode::NOT_MODIFIED {
         *response.body_mut() = Body::empty();
