@@ -81,6 +81,9 @@ Example:
         /// Go over TLS
         #[arg(long)]
         tls: bool,
+        /// Another address to go to, such as a load balancer's [default: the gateway's]
+        #[arg(long, value_name = "URL", conflicts_with = "tls")]
+        endpoint: Option<String>,
     },
     /// The object store alone, on a file or block device, and fio beside it
     #[command(after_help = STORE_HELP)]

@@ -45,14 +45,14 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
             };
             print_report(&output, &block(&access, &image, bench)?)
         }
-        BenchCommand::Object { output, op, size, concurrency, seconds, objects, bucket, tls } => {
+        BenchCommand::Object { output, op, size, concurrency, seconds, objects, bucket, tls, endpoint } => {
             let open = OpenCluster::open(&output.data)?;
             let credentials = open.directory.credentials()?;
             let encrypted = credentials.tls_endpoint.filter(|_| tls);
             if tls && encrypted.is_none() {
                 anyhow::bail!("the gateway does not listen with TLS; see 'atoll up --s3-tls-listen'");
             }
-            let endpoint = encrypted.unwrap_or(credentials.endpoint);
+            let endpoint = endpoint.or(encrypted).unwrap_or(credentials.endpoint);
             let has_tls = endpoint.starts_with("https:");
             let runtime = tokio_runtime()?;
             let bench = ObjectBench {
