@@ -61,7 +61,7 @@ pub struct OutputArguments {
 #[derive(Subcommand)]
 pub enum Command {
     /// Start a whole cluster on this machine
-    Up(UpArguments),
+    Up(Box<UpArguments>),
     /// Stop the cluster of a data directory
     Down(DataArgument),
     /// Come into a cluster that runs on other hosts

@@ -123,18 +123,17 @@ impl DataDir {
     pub(crate) fn ensure_key_service(&self, transit: Option<&TransitSettings>) -> Result<(), SupervisorError> {
         let path = self.key_service_file();
         match transit {
-            Some(wanted) if path.exists() => {
-                if KeyFile::read(&path)?.transit.as_ref() != Some(wanted) {
-                    return Err(SupervisorError::Invalid(format!(
-                        "{} says otherwise where keys are; leave the --kms options out, or change it with 'atoll key \
-                         use-transit'",
-                        path.display()
-                    )));
-                }
+            None if path.exists() => {}
+            None => KeyFile::local().create(&path)?,
+            Some(wanted) if !path.exists() => KeyFile::transit(wanted.clone()).create(&path)?,
+            Some(wanted) if KeyFile::read(&path)?.transit.as_ref() == Some(wanted) => {}
+            Some(_) => {
+                return Err(SupervisorError::Invalid(format!(
+                    "{} says otherwise where keys are; leave the --kms options out, or change it with 'atoll key \
+                     use-transit'",
+                    path.display()
+                )));
             }
-            Some(wanted) => KeyFile::transit(wanted.clone()).create(&path)?,
-            None if !path.exists() => KeyFile::local().create(&path)?,
-            None => {}
         }
         Ok(())
     }

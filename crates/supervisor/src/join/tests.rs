@@ -6,6 +6,7 @@ use atoll_base::OsdId;
 use atoll_base::frames::{FrameModes, FramesRecord};
 use atoll_base::records::{AuthorizedKeyRecord, ClusterRecord};
 use atoll_cluster::EmbeddedServer;
+use atoll_crypto::LocalKeys;
 
 use super::*;
 use crate::bootstrap::add_what_is_new;

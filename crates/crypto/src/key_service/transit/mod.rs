@@ -119,7 +119,7 @@ impl KeyService for Transit {
         let mut plaintext = Zeroizing::new([0; PLAINTEXT_BYTES]);
         plaintext[..32].copy_from_slice(secret.expose());
         plaintext[32..].copy_from_slice(&sha256(context.as_bytes()));
-        let body = json!({ "plaintext": BASE64.encode(&*plaintext) });
+        let body = json!({ "plaintext": BASE64.encode(plaintext.as_slice()) });
         let answer = self.post(&format!("encrypt/{key_name}"), body).await;
         self.ciphertext(key_name, &answer.map_err(|error| self.explain(key_name, error))?)
     }
