@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Keys under control: a cluster whose root key is in a Transit engine (the test server, or the real one
-that ATOLL_TEST_BAO names), with the engine in trouble; rotation, re-wrapping and destruction of keys; the
-move from a local key file to Transit; each kind of server-side encryption by boto3, aws CLI and rclone."""
-import base64, concurrent.futures, hashlib, json, os, pathlib, subprocess, sys, time, urllib.request
+"""Keys under control: a cluster whose root key is in a Transit engine (tests/transit), with the engine in
+trouble; rotation, re-wrapping and destruction of keys; the move from a local key file to Transit; each kind
+of server-side encryption by boto3, aws CLI and rclone."""
+import base64, concurrent.futures, json, os, subprocess, sys, time, urllib.request
 
 from harness import MIB, REPOSITORY, expect, free_port, main, wait_for
 
