@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Three hosts and an etcd with TLS, each in a network namespace of its own: joining by token, copies on
 different hosts, I/O through every host, and an etcd that is away for half a minute."""
-import json, os, signal, threading, time, urllib.request
+import json, os, shutil, signal, threading, time, urllib.request
 
 from harness import MIB, Failed, expect, main, wait_for
 from namespaces import ETCD_IP, NETWORK, Etcd, Host, Namespaces, enter, within
@@ -145,6 +145,17 @@ def with_etcd(test, namespaces):
         for host in hosts:
             for name, body in bodies.items():
                 expect(host.get("shared", f"of-{name}") == body, f"of-{name} on {host.name}")
+    with test.step("local keys are rotated with several hosts only in steps that leave all of them able to read"):
+        done = h1.cli("key", "rotate", ok=None)
+        expect(done.returncode == 1 and "3 hosts have copies" in done.stderr, f"{done.returncode} {done.stderr}")
+        h1.cli("key", "rotate", "--no-rewrap")
+        for host in (h2, h3):
+            shutil.copyfile(key_file, host.data / "keys" / "kms.json")
+        h1.cli("key", "rewrap")
+        # Gateways look at what is wrapped how every 2 s.
+        time.sleep(2.5)
+        for host in hosts:
+            expect(host.get("shared", "of-h2") == bodies["h2"], f"{host.name} reads other bytes")
     with test.step("an image written on one host is read on another"):
         for host in hosts:
             h2.cli("image", "create", f"disk-{host.name}", "--size", "64M")

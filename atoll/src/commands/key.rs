@@ -1,6 +1,8 @@
 //! Keys of the key service, and what they have wrapped.
 
 use anyhow::{Context, bail};
+use atoll_base::records::{AuthorizedKeyRecord, PeerRole};
+use atoll_cluster::ClusterClient;
 use atoll_crypto::{
     DEFAULT_KEY, KeyDescription, KeyFile, KeyRing, KeyService, Transit, TransitLogin, TransitSettings,
 };
@@ -80,6 +82,9 @@ async fn rotate(output: &OutputArguments, name: &str, no_rewrap: bool) -> anyhow
     // A cluster that is not there is noticed before anything changes.
     let state = open.connect().await?;
     let service = open.keys()?;
+    if !no_rewrap {
+        refuse_if_others_have_copies(&state, &service.list().await?, name).await?;
+    }
     let key = service.rotate(name).await?;
     let version = key.versions.last().map(|version| version.id.clone()).unwrap_or_default();
     if !output.json {
@@ -94,16 +99,32 @@ async fn rotate(output: &OutputArguments, name: &str, no_rewrap: bool) -> anyhow
     finish_rewrap(output, rewrap_with_progress(&state, &*service).await?)
 }
 
+/// Local keys are in a file of which every host with clients has a copy: what is wrapped with a version
+/// that only one copy has, the others cannot open.
+async fn refuse_if_others_have_copies(
+    state: &ClusterClient,
+    keys: &[KeyDescription],
+    name: &str,
+) -> anyhow::Result<()> {
+    let is_local = keys.iter().any(|key| key.name == name && key.service == "local");
+    let holders = state.list::<AuthorizedKeyRecord>(atoll_cluster::keys::AUTHORIZED_KEYS).await?.entries;
+    let hosts = holders.iter().filter(|(_, record, _)| record.role == PeerRole::Client).count();
+    if is_local && hosts > 1 {
+        bail!(
+            "{hosts} hosts have copies of keys/kms.json, and only this one would get the new version: run 'atoll key rotate \
+             --no-rewrap', copy the file to the others at once, then 'atoll key rewrap'"
+        );
+    }
+    Ok(())
+}
+
 async fn rewrap(output: &OutputArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
     let state = open.connect().await?;
     finish_rewrap(output, rewrap_with_progress(&state, &*open.keys()?).await?)
 }
 
-async fn rewrap_with_progress(
-    state: &atoll_cluster::ClusterClient,
-    service: &dyn KeyService,
-) -> anyhow::Result<RewrapReport> {
+async fn rewrap_with_progress(state: &ClusterClient, service: &dyn KeyService) -> anyhow::Result<RewrapReport> {
     let bar = ProgressBar::new_spinner()
         .with_style(ProgressStyle::with_template("{spinner} {pos} records wrapped anew, {elapsed}")?);
     let report = rewrap_all(state, service, &|done| bar.set_position(done)).await;
