@@ -181,8 +181,8 @@ def wrong_keys(test, encrypted):
     with test.step("a key service without the key is named"):
         service = encrypted.cluster.data / "keys" / "kms.json"
         text = service.read_text()
-        service.write_text(text.replace('"current_key_id": "', '"current_key_id": "0').replace('"keys": {\n    "', '"keys": {\n    "0'))
-        encrypted.refused(2, words=["the key service has no passphrase for", "is this the right key file"])
+        service.write_text(text.replace('"id": "', '"id": "0'))
+        encrypted.refused(2, words=["the key service has no passphrase for", "not the key file of this cluster"])
         service.write_text(text)
 
 

@@ -405,7 +405,7 @@ class Cluster:
             RCLONE_CONFIG_ATOLL_SECRET_ACCESS_KEY=credentials["secret_key"], RCLONE_CONFIG_ATOLL_REGION="us-east-1",
             RCLONE_CONFIG_ATOLL_FORCE_PATH_STYLE="true",
             S3_ENDPOINT=credentials["endpoint"], S3_ACCESS_KEY=credentials["access_key"], S3_SECRET_KEY=credentials["secret_key"])
-        if credentials["ca_file"]:
+        if credentials["endpoint"].startswith("https:"):
             environment |= {"AWS_CA_BUNDLE": credentials["ca_file"], "RCLONE_CA_CERT": credentials["ca_file"]}
         return environment
 
