@@ -236,8 +236,9 @@ class Cluster:
         self.mark = secrets.token_hex(16)
         self.s3_port, self.s3_tls_port, self.nbd_port = free_port(), free_port(), free_port()
         self.nbd_socket = data / "nbd.sock"
-        # More options of 'atoll up', and more of the environment of all processes.
-        self.options, self.variables = [], {}
+        # More options of 'atoll up', and more of the environment of all processes: one that seals with a nonce
+        # that its key has met panics, and the scenario fails.
+        self.options, self.variables = [], {"ATOLL_WATCH_NONCES": "1"}
         self.foreground = None
         self._credentials = None
 
@@ -249,8 +250,7 @@ class Cluster:
                 "--nbd-listen", f"127.0.0.1:{self.nbd_port}", *self.options, *more]
 
     def environment(self):
-        # A process that seals with a nonce that its key has met panics, and the scenario fails.
-        return dict(self.test.environment, ATOLL_WATCH_NONCES="1", **self.variables, **{MARK: self.mark})
+        return dict(self.test.environment, **self.variables, **{MARK: self.mark})
 
     def up(self, timeout=90):
         """Starts it in the background; returns the seconds that took."""

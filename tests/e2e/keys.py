@@ -63,7 +63,8 @@ def transit_cluster(test):
     """What S3 and images do when their root key is in Transit, also when that is in trouble."""
     transit = Transit(test)
     cluster = test.cluster(name="transit", osd_size="2G")
-    cluster.options, cluster.variables = transit.options(), {"ATOLL_KEY_LIFETIME_SECONDS": str(LIFETIME_SECONDS)}
+    cluster.options = transit.options()
+    cluster.variables["ATOLL_KEY_LIFETIME_SECONDS"] = str(LIFETIME_SECONDS)
     with test.step("atoll up with a Transit engine: no root key on this host", fatal=True):
         cluster.up()
         kms = json.loads((cluster.data / "keys" / "kms.json").read_text())

@@ -1,9 +1,9 @@
 //! Keys and sealing: the AEAD formats of image blocks and S3 segments (docs/formats.md), the key
 //! hierarchy above them, and the key-management services that hold its root.
 //!
-//! This room knows bytes, keys and nonces. It may not know how sealed data is stored or sent, and
-//! OSDs never hold a data key: all that they may use of it is [`luks2`], for their device at rest, and
-//! [`KeyService`] to unlock it.
+//! This room knows bytes, keys and nonces, and speaks to key services. It may not know how sealed
+//! data is stored or sent, and OSDs never hold a data key: all that they may use of it is [`luks2`],
+//! for their device at rest, and [`KeyService`] to unlock it.
 
 mod error;
 mod gcm;

@@ -1,14 +1,13 @@
 //! The keys of a file that only its owner may read. Old versions stay in it, so that what they have
 //! wrapped still opens.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use async_trait::async_trait;
 
 use super::key_file::{KeyFile, LocalVersion};
+use super::stamp::Stamp;
 use super::{DEFAULT_KEY, KeyDescription, KeyService, KeyVersion, is_key_name, malformed};
 use crate::CryptoError;
 use crate::key::{SecretKey, unwrap_key, wrap_key};
@@ -23,16 +22,7 @@ pub struct LocalKeys {
 
 struct State {
     file: KeyFile,
-    read_at: Option<Stamp>,
-}
-
-/// Tells whether a file is still the one that was read.
-#[derive(PartialEq, Eq)]
-struct Stamp(SystemTime, u64);
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let metadata = fs::metadata(path).ok()?;
-    Some(Stamp(metadata.modified().ok()?, metadata.len()))
+    read_at: Stamp,
 }
 
 impl LocalKeys {
@@ -44,7 +34,7 @@ impl LocalKeys {
 
     /// Reads a key file.
     pub fn open(path: &Path) -> Result<Self, CryptoError> {
-        let read_at = stamp(path);
+        let read_at = Stamp::of(path);
         let state = State { file: KeyFile::read(path)?, read_at };
         Ok(LocalKeys { path: path.into(), state: Mutex::new(state) })
     }
@@ -54,8 +44,8 @@ impl LocalKeys {
     fn current(&self) -> MutexGuard<'_, State> {
         // The state is replaced whole, so a panic elsewhere does not spoil it.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = stamp(&self.path);
-        if now.is_some() && now != state.read_at {
+        let now = Stamp::of(&self.path);
+        if now.is_there() && now != state.read_at {
             match KeyFile::read(&self.path) {
                 Ok(file) => *state = State { file, read_at: now },
                 Err(error) => tracing::warn!("the key file was changed and cannot be used: {error}"),
@@ -64,13 +54,21 @@ impl LocalKeys {
         state
     }
 
+    /// Which key has wrapped this.
+    pub(super) fn key_name_of(&self, wrapped: &str) -> Result<String, CryptoError> {
+        let id = wrapped.split(':').nth(1).unwrap_or_default();
+        let state = self.current();
+        let found = state.file.keys.iter().find(|(_, versions)| versions.iter().any(|one| one.id == id));
+        found.map(|(name, _)| name.clone()).ok_or_else(|| no_such_key(id))
+    }
+
     /// Changes the file.
     fn change<T>(&self, change: impl FnOnce(&mut KeyFile) -> Result<T, CryptoError>) -> Result<T, CryptoError> {
         let mut state = self.current();
         let mut file = state.file.clone();
         let result = change(&mut file)?;
         file.replace(&self.path)?;
-        *state = State { file, read_at: stamp(&self.path) };
+        *state = State { file, read_at: Stamp::of(&self.path) };
         Ok(result)
     }
 }
@@ -123,11 +121,11 @@ impl KeyService for LocalKeys {
 
     async fn rewrap(&self, context: &str, wrapped: &str) -> Result<Option<String>, CryptoError> {
         let secret = self.unwrap(context, wrapped).await?;
+        let key_name = self.key_name_of(wrapped)?;
         let state = self.current();
-        let id = wrapped.split(':').nth(1).unwrap_or_default();
-        let of_same_key = state.file.keys.values().find(|versions| versions.iter().any(|one| one.id == id));
-        let newest = newest(of_same_key.ok_or_else(|| no_such_key(id))?);
-        Ok((newest.id != id).then(|| wrapped_text(newest, context, &secret)))
+        let newest = newest(versions(&state.file, &key_name)?);
+        let is_newest = wrapped.split(':').nth(1) == Some(&newest.id);
+        Ok((!is_newest).then(|| wrapped_text(newest, context, &secret)))
     }
 
     async fn list(&self) -> Result<Vec<KeyDescription>, CryptoError> {

@@ -5,6 +5,7 @@
 mod key_file;
 mod local;
 mod ring;
+mod stamp;
 mod transit;
 
 use async_trait::async_trait;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use async_trait::async_trait;
 
-use super::{KeyDescription, KeyFile, KeyService, LocalKeys, Transit};
+use super::{DEFAULT_KEY, KeyDescription, KeyFile, KeyService, LocalKeys, Transit};
 use crate::{CryptoError, SecretKey};
 
 /// The services that a key file names. Everything new is wrapped by the Transit service if there is
@@ -68,9 +68,16 @@ impl KeyService for KeyRing {
     }
 
     async fn rewrap(&self, context: &str, wrapped: &str) -> Result<Option<String>, CryptoError> {
-        if self.transit.is_some() && wrapped.starts_with("local:") {
-            let secret = self.unwrap(context, wrapped).await?;
-            return self.current().wrap(context, &secret).await.map(Some);
+        if let (Some(transit), Some(local)) = (&self.transit, &self.local)
+            && wrapped.starts_with("local:")
+        {
+            let secret = local.unwrap(context, wrapped).await?;
+            // A named key stays one, or what it protects could not be destroyed with it any more.
+            let key_name = Some(local.key_name_of(wrapped)?).filter(|name| name != DEFAULT_KEY);
+            if let Some(name) = &key_name {
+                transit.create(name).await?;
+            }
+            return transit.wrap_with(key_name.as_deref(), context, &secret).await.map(Some);
         }
         self.service_of(wrapped)?.rewrap(context, wrapped).await
     }

@@ -178,6 +178,8 @@ async fn a_cluster_moves_from_local_keys_to_transit() {
     let path = directory.path().join("kms.json");
     let local = LocalKeys::create(&path).unwrap();
     let old = local.wrap("image 1", &secret()).await.unwrap();
+    local.create("project").await.unwrap();
+    let named = local.wrap_with(Some("project"), "bucket 1", &secret()).await.unwrap();
     let file = KeyFile::read(&path).unwrap().with_transit(server.settings(server.token_file("root")));
     file.replace(&path).unwrap();
 
@@ -188,7 +190,13 @@ async fn a_cluster_moves_from_local_keys_to_transit() {
     assert!(new.starts_with("transit:"), "{new}");
     assert_eq!(ring.unwrap("image 1", &new).await.unwrap(), secret());
     assert_eq!(ring.rewrap("image 1", &new).await.unwrap(), None);
-    assert_eq!(ring.list().await.unwrap().len(), 2);
+    // What a named key wrapped goes to the key of that name, and is lost with it.
+    let named = ring.rewrap("bucket 1", &named).await.unwrap().expect("the local key wrapped it");
+    assert!(named.starts_with("transit:project:"), "{named}");
+    assert_eq!(ring.unwrap("bucket 1", &named).await.unwrap(), secret());
+    assert_eq!(ring.list().await.unwrap().len(), 4);
+    ring.destroy("project").await.unwrap();
+    assert!(matches!(ring.unwrap("bucket 1", &named).await, Err(CryptoError::NoSuchKey { .. })));
 }
 
 #[test]

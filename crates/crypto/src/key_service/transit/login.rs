@@ -2,13 +2,14 @@
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::super::TransitLogin;
+use super::super::stamp::Stamp;
 use super::connection::{Connection, Failure};
 
 /// A way to log in, and the token that came of it.
@@ -20,8 +21,8 @@ pub(super) struct Login {
 #[derive(Clone)]
 struct Token {
     text: Zeroizing<String>,
-    /// When the file was written that it is from.
-    written_at: Option<SystemTime>,
+    /// Of the file that it is from.
+    read_from: Option<Stamp>,
     lease: Option<Lease>,
 }
 
@@ -38,10 +39,6 @@ impl Lease {
         let (now, duration) = (Instant::now(), Duration::from_secs(seconds));
         Some(Lease { renew_at: now + duration / 2, ends_at: now + duration })
     }
-}
-
-fn written_at(path: &Path) -> Option<SystemTime> {
-    std::fs::metadata(path).ok()?.modified().ok()
 }
 
 impl Login {
@@ -79,7 +76,7 @@ impl Login {
 
     fn is_good(&self, token: &Token) -> bool {
         match &self.how {
-            TransitLogin::TokenFile(path) => written_at(path) == token.written_at,
+            TransitLogin::TokenFile(path) => Some(Stamp::of(path)) == token.read_from,
             TransitLogin::AppRole { .. } => {
                 token.lease.as_ref().is_none_or(|lease| Instant::now() < lease.ends_at)
             }
@@ -128,15 +125,15 @@ fn read_secret(path: &Path) -> Result<Zeroizing<String>, Failure> {
 }
 
 fn read_token(path: &Path) -> Result<Token, Failure> {
-    let written_at = written_at(path);
-    Ok(Token { text: read_secret(path)?, written_at, lease: None })
+    let read_from = Some(Stamp::of(path));
+    Ok(Token { text: read_secret(path)?, read_from, lease: None })
 }
 
 fn app_role_token(answer: &Value) -> Result<Token, Failure> {
     let auth = &answer["auth"];
     let text = auth["client_token"].as_str();
     let text = text.ok_or_else(|| Failure::Unavailable("its answer to the login has no token".into()))?;
-    Ok(Token { text: Zeroizing::new(text.to_owned()), written_at: None, lease: Lease::read(auth) })
+    Ok(Token { text: Zeroizing::new(text.to_owned()), read_from: None, lease: Lease::read(auth) })
 }
 
 fn explain_login(mount: &str, error: Failure) -> Failure {
