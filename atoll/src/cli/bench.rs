@@ -4,18 +4,10 @@ use std::path::PathBuf;
 
 use atoll_base::OsdId;
 use atoll_base::size::parse_size_bytes;
-use atoll_bench::Workload;
+use atoll_bench::{AccessPattern, Workload};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{OutputArguments, parse_osd_id};
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum PatternArgument {
-    Randwrite,
-    Randread,
-    Write,
-    Read,
-}
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum ObjectOperationArgument {
@@ -23,74 +15,161 @@ pub enum ObjectOperationArgument {
     Get,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+pub enum PrefillArgument {
+    /// Parts that were never written
+    Holes,
+    /// Everything
+    All,
+    /// Nothing
+    Nothing,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum DurabilityArgument {
+    /// Each write by itself (RWF_DSYNC)
+    Dsync,
+    /// A flush behind each write (fdatasync)
+    Fsync,
+    /// When the device has it, perhaps in a volatile cache
+    None,
+}
+
 #[derive(Subcommand)]
 pub enum BenchCommand {
-    /// Block I/O on an image through the native client
-    #[command(after_help = "\
-Example:
-  atoll bench block --image disk1 --rw randwrite --bs 4k --qd 32 --seconds 10 --json
-
-Writes destroy the image's data. Before reads, parts that were never written are filled.")]
-    Block {
-        #[command(flatten)]
-        output: OutputArguments,
-        /// The image
-        #[arg(long)]
-        image: String,
-        /// Access pattern
-        #[arg(long)]
-        rw: PatternArgument,
-        /// Bytes per operation
-        #[arg(long, value_parser = parse_size_bytes, default_value = "4k")]
-        bs: u64,
-        /// Operations in flight at once
-        #[arg(long, default_value_t = 32)]
-        qd: u32,
-        /// How long to measure
-        #[arg(long, default_value_t = 10)]
-        seconds: u64,
-        /// Use only this much of the image, from its beginning
-        #[arg(long, value_parser = parse_size_bytes, default_value = "1G")]
-        working_set: u64,
-    },
-    /// Objects through the S3 gateway
-    #[command(after_help = "\
-Example:
-  atoll bench object --op put --size 64k --concurrency 32 --seconds 10 --json")]
-    Object {
-        #[command(flatten)]
-        output: OutputArguments,
-        /// What to do
-        #[arg(long)]
-        op: ObjectOperationArgument,
-        /// Bytes per object
-        #[arg(long, value_parser = parse_size_bytes, default_value = "64k")]
-        size: u64,
-        /// Requests in flight at once
-        #[arg(long, default_value_t = 32)]
-        concurrency: u32,
-        /// How long to measure
-        #[arg(long, default_value_t = 10)]
-        seconds: u64,
-        /// Number of different keys
-        #[arg(long, default_value_t = 1000)]
-        objects: u64,
-        /// The bucket; it is made if it does not exist
-        #[arg(long, default_value = "atoll-bench")]
-        bucket: String,
-        /// Go over TLS
-        #[arg(long)]
-        tls: bool,
-        /// Another address to go to, such as a load balancer's [default: the gateway's]
-        #[arg(long, value_name = "URL", conflicts_with = "tls")]
-        endpoint: Option<String>,
-    },
+    /// Block I/O on an image, an NBD export, or a file or device
+    #[command(after_help = BLOCK_HELP)]
+    Block(BlockBenchArguments),
+    /// Objects through an S3 endpoint
+    #[command(after_help = OBJECT_HELP)]
+    Object(ObjectBenchArguments),
+    /// One client of another 'atoll bench', which tells it what to do
+    #[command(hide = true)]
+    Client,
     /// The object store alone, on a file or block device, and fio beside it
     #[command(after_help = STORE_HELP)]
     Store(StoreBenchArguments),
     /// What clients notice while an OSD's data moves to others and back, and how fast it moves
     #[command(after_help = RECOVERY_HELP)]
     Recovery(RecoveryBenchArguments),
+}
+
+/// How long, how fast, by how many.
+#[derive(Args)]
+pub struct PlanArguments {
+    /// How long to measure
+    #[arg(long, default_value_t = 10.0)]
+    pub seconds: f64,
+    /// How long to run before measuring, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    pub warm_up: f64,
+    /// Operations begun per second by all clients together, whether or not earlier ones have ended: latency
+    /// counts from when an operation was due [default: each operation begins when one before has ended]
+    #[arg(long, value_name = "OPERATIONS")]
+    pub rate: Option<f64>,
+    /// End early when each client has moved so much
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
+    pub bytes_max: Option<u64>,
+    /// Seconds and all latencies (HdrHistogram) in the JSON as well
+    #[arg(long, requires = "json")]
+    pub full: bool,
+}
+
+const BLOCK_HELP: &str = "\
+Examples:
+  atoll bench block --image disk1 --rw randwrite --bs 4k --qd 32 --seconds 10 --json
+  atoll bench block --image disk1,disk2,disk3,disk4 --rw randread --qd 128       four clients, one for each image
+  atoll bench block --image disk1 --rw randrw --read-percent 70 --rate 2000      2000 operations a second (open loop)
+  atoll bench block --image disk1 --rw randrw --verify                           compares all that is read
+  atoll bench block --file /dev/nvme0n1 --rw randread --bs 4k --qd 1             a device, past the page cache
+  atoll bench block --file ./raw --file-size 1G --rw randwrite --durability fsync
+
+Writes destroy the target's data. Before anything else, parts of the working set that were never written are
+filled. Each client is a process of its own.";
+
+#[derive(Args)]
+pub struct BlockBenchArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// Images, each with a client of its own
+    #[arg(
+        long,
+        value_name = "IMAGE,...",
+        value_delimiter = ',',
+        required_unless_present = "file",
+        conflicts_with = "file"
+    )]
+    pub image: Vec<String>,
+    /// A file or block device
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// Make the file, of this size
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, requires = "file")]
+    pub file_size: Option<u64>,
+    /// When a write to a file or device counts as done
+    #[arg(long, default_value = "dsync", requires = "file")]
+    pub durability: DurabilityArgument,
+    /// Access pattern: randwrite, randread, write, read, randrw or rw
+    #[arg(long, value_name = "PATTERN")]
+    pub rw: AccessPattern,
+    /// Reads among 100 operations of randrw and rw
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=100))]
+    pub read_percent: u32,
+    /// Bytes per operation
+    #[arg(long, value_parser = parse_size_bytes, default_value = "4k")]
+    pub bs: u64,
+    /// Operations in flight at once, of each client
+    #[arg(long, default_value_t = 32)]
+    pub qd: u32,
+    /// Use only this much of each target, from its beginning
+    #[arg(long, value_parser = parse_size_bytes, default_value = "1G")]
+    pub working_set: u64,
+    /// What to write before
+    #[arg(long, default_value = "holes")]
+    pub prefill: PrefillArgument,
+    /// Write into each 4 KiB who wrote it and when, and compare all that is read; everything is filled before
+    #[arg(long)]
+    pub verify: bool,
+    #[command(flatten)]
+    pub plan: PlanArguments,
+}
+
+const OBJECT_HELP: &str = "\
+Examples:
+  atoll bench object --op put --size 64k --concurrency 32 --seconds 10 --json
+  atoll bench object --op get --size 4m --clients 4 --concurrency 8
+  atoll bench object --op put --tls";
+
+#[derive(Args)]
+pub struct ObjectBenchArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// What to do
+    #[arg(long)]
+    pub op: ObjectOperationArgument,
+    /// Bytes per object
+    #[arg(long, value_parser = parse_size_bytes, default_value = "64k")]
+    pub size: u64,
+    /// Requests in flight at once, of each client
+    #[arg(long, default_value_t = 32)]
+    pub concurrency: u32,
+    /// Clients, each a process of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub clients: u32,
+    /// Number of different keys, of each client
+    #[arg(long, default_value_t = 1000)]
+    pub objects: u64,
+    /// The bucket; it is made if it does not exist
+    #[arg(long, default_value = "atoll-bench")]
+    pub bucket: String,
+    /// Go over TLS
+    #[arg(long)]
+    pub tls: bool,
+    /// Another address to go to, such as a load balancer's [default: the gateway's]
+    #[arg(long, value_name = "URL", conflicts_with = "tls")]
+    pub endpoint: Option<String>,
+    #[command(flatten)]
+    pub plan: PlanArguments,
 }
 
 const STORE_HELP: &str = "\

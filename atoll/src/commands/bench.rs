@@ -1,117 +1,47 @@
-//! Commands that measure.
+//! Commands that measure: what all of them share.
 
-use std::rc::Rc;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
 use atoll_base::PoolId;
 use atoll_base::frames::FramesRecord;
-use atoll_base::records::{BucketRecord, PoolRecord};
+use atoll_base::records::PoolRecord;
 use atoll_base::size::format_size;
-use atoll_bench::{AccessPattern, BenchReport, BlockBench, ObjectBench, ObjectOperation, run_block, run_object};
+use atoll_bench::{Latency, Measurement, Plan, Processes};
 use atoll_cluster::{ClusterClient, keys};
-use atoll_image::AttachedImage;
 use atoll_supervisor::{DataDir, ProcessesFile};
 
-use super::image::{ImageAccess, progress_bar};
-use super::{OpenCluster, print_json, tokio_runtime};
-use crate::cli::{BenchCommand, ObjectOperationArgument, OutputArguments, PatternArgument};
+use super::print_json;
+use crate::cli::{BenchCommand, OutputArguments, PlanArguments};
 
-const TIMEOUT_MS: u64 = 60_000;
+pub(super) const TIMEOUT_MS: u64 = 60_000;
 
 /// Runs a bench command.
 pub fn run(command: BenchCommand) -> anyhow::Result<()> {
     match command {
-        BenchCommand::Block { output, image, rw, bs, qd, seconds, working_set } => {
-            let pattern = match rw {
-                PatternArgument::Randwrite => AccessPattern::RandomWrite,
-                PatternArgument::Randread => AccessPattern::RandomRead,
-                PatternArgument::Write => AccessPattern::Write,
-                PatternArgument::Read => AccessPattern::Read,
-            };
-            let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
-            let protections = access.block_on_tokio(async {
-                let pool = access.admin.get(&image).await?.0.pool;
-                protections(&access.open.connect().await?, pool, "images sealed per 4 KiB block").await
-            })?;
-            let bench = BlockBench {
-                pattern,
-                block_bytes: bs,
-                depth: qd,
-                duration: Duration::from_secs(seconds),
-                working_set_bytes: working_set,
-                servers: servers(&access.open.directory)?,
-                protections,
-            };
-            print_report(&output, &block(&access, &image, bench)?)
-        }
-        BenchCommand::Object { output, op, size, concurrency, seconds, objects, bucket, tls, endpoint } => {
-            let open = OpenCluster::open(&output.data)?;
-            let credentials = open.directory.credentials()?;
-            let encrypted = credentials.tls_endpoint.filter(|_| tls);
-            if tls && encrypted.is_none() {
-                anyhow::bail!("the gateway does not listen with TLS; see 'atoll up --s3-tls-listen'");
-            }
-            let endpoint = endpoint.or(encrypted).unwrap_or(credentials.endpoint);
-            let has_tls = endpoint.starts_with("https:");
-            let runtime = tokio_runtime()?;
-            let bench = ObjectBench {
-                endpoint,
-                ca_file: credentials.ca_file,
-                access_key: credentials.access_key,
-                secret_key: credentials.secret_key,
-                bucket: bucket.clone(),
-                operation: match op {
-                    ObjectOperationArgument::Put => ObjectOperation::Put,
-                    ObjectOperationArgument::Get => ObjectOperation::Get,
-                },
-                size_bytes: size,
-                concurrency,
-                duration: Duration::from_secs(seconds),
-                object_count: objects,
-                servers: servers(&open.directory)?,
-                protections: String::new(),
-            };
-            let report = runtime.block_on(async {
-                let report = run_object(bench).await?;
-                // Only now it is certain that there is a bucket, and in which pool its data is.
-                let state = open.connect().await?;
-                let bucket =
-                    state.get::<BucketRecord>(&keys::bucket(&bucket)).await?.context("the bucket is gone")?.0;
-                let http = if has_tls { "HTTP over TLS" } else { "plain HTTP" };
-                let sealed = format!("objects sealed per 64 KiB segment, {http}");
-                anyhow::Ok(BenchReport {
-                    protections: protections(&state, bucket.data_pool(), &sealed).await?,
-                    ..report
-                })
-            })?;
-            print_report(&output, &report)
-        }
+        BenchCommand::Block(arguments) => super::bench_block::run(&arguments),
+        BenchCommand::Object(arguments) => super::bench_object::run(arguments),
+        BenchCommand::Client => super::bench_client::run(),
         BenchCommand::Store(arguments) => super::bench_store::run(arguments),
         BenchCommand::Recovery(arguments) => super::bench_recovery::run(&arguments),
     }
 }
 
-fn block(access: &ImageAccess, name: &str, bench: BlockBench) -> anyhow::Result<BenchReport> {
-    let progress = progress_bar("filling");
-    let run = async {
-        let attached =
-            AttachedImage::attach(&access.client, &access.bridge, &access.admin, name, "atoll bench block")
-                .await?;
-        let image = Rc::new(attached);
-        let report = run_block(Rc::clone(&image), bench, &progress).await;
-        image.detach().await?;
-        anyhow::Ok(report?)
-    };
-    access.runtime.block_on(run)?
-}
-
-/// All server processes of the cluster on this machine.
-pub(super) fn servers(directory: &DataDir) -> anyhow::Result<Vec<u32>> {
+/// All server processes of the cluster on this machine, by role.
+pub(super) fn servers(directory: &DataDir) -> anyhow::Result<Processes> {
     let file = ProcessesFile::running(directory);
     let file =
         file.ok_or_else(|| anyhow::anyhow!("the cluster in {} is not running", directory.root().display()))?;
-    Ok(file.children.iter().filter_map(|child| child.pid).chain([file.supervisor]).collect())
+    let mut servers = Processes::default();
+    servers.add("supervisor", file.supervisor);
+    for child in &file.children {
+        if let Some(pid) = child.pid {
+            // osd.0, osd.1, ... have one role.
+            servers.add(child.name.split('.').next().unwrap_or(&child.name), pid);
+        }
+    }
+    Ok(servers)
 }
 
 /// What protects the data of a pool.
@@ -125,24 +55,65 @@ pub(super) async fn protections(state: &ClusterClient, pool: PoolId, sealed: &st
     ))
 }
 
-fn print_report(output: &OutputArguments, report: &BenchReport) -> anyhow::Result<()> {
+/// One client's part of what was asked for.
+pub(super) fn plan(arguments: &PlanArguments, depth: u32, clients: usize) -> anyhow::Result<Plan> {
+    let duration = |what: &str, seconds: f64| {
+        Duration::try_from_secs_f64(seconds)
+            .with_context(|| format!("{what} {seconds} is not a number of seconds"))
+    };
+    Ok(Plan {
+        depth,
+        rate_per_second: arguments.rate.map(|rate| rate / clients as f64),
+        warm_up: duration("--warm-up", arguments.warm_up)?,
+        duration: duration("--seconds", arguments.seconds)?,
+        bytes_max: arguments.bytes_max,
+    })
+}
+
+/// The command of a client of this one.
+pub(super) fn client_command() -> anyhow::Result<Command> {
+    let own = std::env::current_exe().context("cannot find this program's own file to start clients with")?;
+    let mut command = Command::new(own);
+    command.args(["bench", "client"]);
+    Ok(command)
+}
+
+pub(super) fn print_measurement(
+    output: &OutputArguments,
+    plan: &PlanArguments,
+    mut measured: Measurement,
+) -> anyhow::Result<()> {
     if output.json {
-        return print_json(report);
+        if !plan.full {
+            measured.histogram.clear();
+            measured.series.clear();
+        }
+        return print_json(&measured);
     }
-    let latency = &report.latency_us;
-    println!("{} {} at depth {}", report.operation, format_size(report.size_bytes), report.depth);
-    println!("  {:.0} op/s, {:.1} MB/s, {} errors", report.iops, report.mb_per_s, report.errors);
-    if let Some(error) = &report.first_error {
+    let latency = &measured.latency_us;
+    let clients = if measured.clients == 1 { String::new() } else { format!(", {} clients", measured.clients) };
+    let (operation, size) = (&measured.operation, format_size(measured.size_bytes));
+    println!("{operation} {size} at depth {}{clients}", measured.depth);
+    println!("  {:.0} op/s, {:.1} MB/s, {} errors", measured.iops, measured.mb_per_s, measured.errors);
+    if let Some(error) = &measured.first_error {
         println!("  first error: {error}");
     }
+    let from = if measured.rate_per_second.is_some() { " from when operations were due" } else { "" };
     println!(
-        "  latency us: mean {:.0}, p50 {}, p99 {}, p99.9 {}, max {}",
+        "  latency us{from}: mean {:.0}, p50 {}, p99 {}, p99.9 {}, max {}",
         latency.mean, latency.p50, latency.p99, latency.p999, latency.max
     );
+    for (kind, one) in &measured.by_kind {
+        let Latency { p50, p99, p999, .. } = one.latency_us;
+        println!("    {kind}: {} operations, p50 {p50}, p99 {p99}, p99.9 {p999}", one.operations);
+    }
+    if measured.verified > 0 {
+        println!("  {} operations read what had been written", measured.verified);
+    }
     println!(
         "  CPU us/op: {:.1} servers, {:.1} load generator",
-        report.cpu_us_per_op, report.client_cpu_us_per_op
+        measured.cpu_us_per_op, measured.client_cpu_us_per_op
     );
-    println!("  {}", report.protections);
+    println!("  {}", measured.protections);
     Ok(())
 }

@@ -1,6 +1,9 @@
 //! One module per family of commands.
 
 mod bench;
+mod bench_block;
+mod bench_client;
+mod bench_object;
 mod bench_recovery;
 mod bench_store;
 mod daemons;

@@ -1,25 +1,34 @@
-//! Load generators: block I/O on an image through the native client, objects through any S3
-//! endpoint, a store alone on its device beside fio, and clients while an OSD's data moves. Every run
-//! measures operations, latency, and the CPU time of the processes that do the work.
+//! Load generators and what becomes of their figures: block I/O on images, NBD exports, files and
+//! devices, objects through any S3 endpoint, a store alone on its device beside fio, clients while an
+//! OSD's data moves; matrices of such runs over differently set up clusters, and their reports. Every
+//! run measures operations, latency, and the CPU time of the processes that do the work.
 //!
 //! This room generates load and counts; it knows nothing of how the cluster does its work.
 
 mod block;
-mod cpu;
+mod error;
+mod figures;
+mod load;
+mod matrix;
 mod object;
-mod random;
 mod recovery;
-mod report;
 mod store;
 
-pub use block::{AccessPattern, BlockBench, run_block};
-pub use cpu::ProcessTimes;
-pub use object::{ObjectBench, ObjectOperation, run_object};
+pub use block::{
+    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, Durability, FileTarget, Prefill, Verifier, prefill,
+};
+pub use error::BenchError;
+pub use figures::{
+    ClientMeasurement, CpuByRole, HostFacts, KindMeasurement, Latency, LatencyHistogram, MachineWork, Measurement,
+    Noise, NoiseWatch, ProcessTimes, Processes, Second, Setting,
+};
+pub use load::{ClientVoice, Done, Operations, Outcome, Plan, Timer, run_client, run_processes};
+pub use matrix::{Begun, Failed, Load, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run, Started, Subject};
+pub use object::{ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload};
 pub use recovery::{
     ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,
     run_recovery,
 };
-pub use report::{BenchError, BenchReport, Latency};
 pub use store::{
     PreparedStoreBench, Ratios, RunFigures, StoreBench, StoreBenchReport, StoreFigures, StoreRun, Workload,
     WorkloadReport,

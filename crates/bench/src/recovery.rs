@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use atoll_image::AttachedImage;
 use atoll_reactor::LocalRuntime;
 
-use crate::block;
-use crate::cpu::ProcessTimes;
-use crate::report::BenchError;
+use crate::block::{Prefill, prefill};
+use crate::error::BenchError;
+use crate::figures::{ProcessTimes, Processes};
 use load::Load;
 use report::Measured;
 pub use report::{RecoveryPhase, RecoveryReport};
@@ -68,8 +68,8 @@ pub struct RecoveryBench {
     pub load: Option<ClientLoad>,
     /// How long to measure before and after.
     pub duration: Duration,
-    /// Process ids of the servers.
-    pub servers: Vec<u32>,
+    /// The servers.
+    pub servers: Processes,
     /// What was on, for the report.
     pub protections: String,
 }
@@ -114,7 +114,7 @@ pub async fn run_recovery(
 ) -> Result<RecoveryReport, BenchError> {
     let size_bytes = bench.size_bytes.min(image.size_bytes());
     let filling = |done, all| progress(RecoveryStep::Filling, done, all);
-    block::prefill(&image, size_bytes, &filling).await?;
+    prefill(&image, size_bytes, Prefill::Holes, None, &filling).await?;
     runtime.sleep(CALM_PAUSE).await;
     let load = Load::new(runtime.clone(), image, size_bytes, bench.load)?;
     let run = Run { runtime, cluster, bench, load: &load, is_out: Cell::new(false), progress };
@@ -218,7 +218,7 @@ impl Begun {
         Measured {
             elapsed: self.started.elapsed(),
             recovered_bytes: 0,
-            cpu_us: ProcessTimes::read(&run.bench.servers).us_since(&self.cpu),
+            cpu_us: self.cpu.until(&ProcessTimes::read(&run.bench.servers), &run.bench.servers).total_us(),
             counts: run.load.end_phase(),
         }
     }

@@ -23,7 +23,8 @@ use self::load::{Until, run_load};
 use self::objects::Objects;
 use self::target::Target;
 use crate::block::AccessPattern;
-use crate::report::BenchError;
+use crate::error::BenchError;
+use crate::figures::HostFacts;
 
 pub use report::{Ratios, RunFigures, StoreBenchReport, StoreFigures, StoreRun, WorkloadReport};
 pub use workload::Workload;
@@ -144,6 +145,7 @@ impl PreparedStoreBench {
             }
             workloads.push(report::workload_report(workload, store_rounds, fio_rounds));
         }
+        let host = HostFacts::here();
         Ok(StoreBenchReport {
             device: self.bench.device.display().to_string(),
             size_bytes: self.bench.size_bytes,
@@ -153,8 +155,8 @@ impl PreparedStoreBench {
                  itself is the client's), LUKS2 at rest {}; fio: O_DSYNC, no checks",
                 if self.bench.with_luks { "on" } else { "off" }
             ),
-            kernel: kernel(),
-            cpu: cpu(),
+            kernel: host.kernel,
+            cpu: format!("{} x {}", host.cores, host.cpu),
             fio_version: self.fio_version.take(),
             workloads,
         })
@@ -174,15 +176,4 @@ impl PreparedStoreBench {
         engine.finish()?;
         Ok(run)
     }
-}
-
-fn kernel() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
-}
-
-fn cpu() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let models = text.lines().filter_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let models: Vec<&str> = models.map(|(_, model)| model).collect();
-    format!("{} x {}", models.len(), models.first().unwrap_or(&"unknown"))
 }

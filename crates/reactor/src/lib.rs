@@ -20,5 +20,5 @@ pub use connection::{ConnectionId, ListenAddress, ListenerId};
 pub use executor::LocalExecutor;
 pub use file::DirectFile;
 pub use reactor::{CloseCause, Event, FileId, FileOperation, Reactor, ReactorError};
-pub use runtime::{Listener, LocalRuntime, Stream};
+pub use runtime::{Listener, LocalFile, LocalRuntime, Stream};
 pub use wake::Wake;

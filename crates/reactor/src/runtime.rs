@@ -11,11 +11,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use atoll_base::BlockBuffer;
 use bytes::{Bytes, BytesMut};
 
 use crate::connection::{ConnectionId, ListenAddress, ListenerId};
 use crate::executor::LocalExecutor;
-use crate::reactor::{CloseCause, Event, Reactor, ReactorError};
+use crate::file::DirectFile;
+use crate::reactor::{CloseCause, Event, FileId, FileOperation, Reactor, ReactorError};
 use crate::wake::Wake;
 
 #[derive(Default)]
@@ -32,6 +34,12 @@ struct ListenerState {
     accepted: VecDeque<ConnectionId>,
 }
 
+/// A file operation that some task waits for.
+enum FileState {
+    Waiting(Waker),
+    Done(io::Result<Option<BlockBuffer>>),
+}
+
 type Hook = Rc<dyn Fn()>;
 
 struct Inner {
@@ -41,6 +49,8 @@ struct Inner {
     listeners: RefCell<HashMap<ListenerId, ListenerState>>,
     timers: RefCell<HashMap<u64, Waker>>,
     next_timer: Cell<u64>,
+    files: RefCell<HashMap<u64, FileState>>,
+    next_file_operation: Cell<u64>,
     wake_hooks: RefCell<Vec<Hook>>,
     turn_hooks: RefCell<Vec<Hook>>,
     started: Instant,
@@ -60,6 +70,8 @@ impl LocalRuntime {
             listeners: RefCell::default(),
             timers: RefCell::default(),
             next_timer: Cell::new(1),
+            files: RefCell::default(),
+            next_file_operation: Cell::new(1),
             wake_hooks: RefCell::default(),
             turn_hooks: RefCell::default(),
             started: Instant::now(),
@@ -152,7 +164,13 @@ impl LocalRuntime {
                 let hooks = self.0.wake_hooks.borrow().clone();
                 hooks.iter().for_each(|hook| hook());
             }
-            Event::File { .. } => unreachable!("tasks start no file operations"),
+            Event::File { tag, result } => {
+                if let Some(FileState::Waiting(waker)) =
+                    self.0.files.borrow_mut().insert(tag, FileState::Done(result))
+                {
+                    waker.wake();
+                }
+            }
         }
     }
 
@@ -179,6 +197,11 @@ impl LocalRuntime {
         Ok(stream)
     }
 
+    /// Hands a file to the loop.
+    pub fn add_file(&self, file: DirectFile) -> LocalFile {
+        LocalFile { runtime: self.clone(), id: self.0.reactor.borrow_mut().add_file(file) }
+    }
+
     /// Waits for some time.
     pub async fn sleep(&self, delay: Duration) {
         let tag = self.0.next_timer.get();
@@ -201,6 +224,33 @@ impl LocalRuntime {
             }
         })
         .await;
+    }
+}
+
+/// A file of the loop, for tasks. An operation whose task has gone is carried out all the same.
+pub struct LocalFile {
+    runtime: LocalRuntime,
+    id: FileId,
+}
+
+impl LocalFile {
+    /// Carries out an operation; a read gives its buffer.
+    pub async fn perform(&self, operation: FileOperation) -> io::Result<Option<BlockBuffer>> {
+        let inner = &self.runtime.0;
+        let tag = inner.next_file_operation.get();
+        inner.next_file_operation.set(tag + 1);
+        inner.reactor.borrow_mut().start_file(self.id, tag, operation);
+        std::future::poll_fn(|context| {
+            let mut files = inner.files.borrow_mut();
+            match files.remove(&tag) {
+                Some(FileState::Done(result)) => Poll::Ready(result),
+                _ => {
+                    files.insert(tag, FileState::Waiting(context.waker().clone()));
+                    Poll::Pending
+                }
+            }
+        })
+        .await
     }
 }
 

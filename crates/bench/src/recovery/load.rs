@@ -9,8 +9,9 @@ use atoll_reactor::LocalRuntime;
 use bytes::Bytes;
 
 use super::ClientLoad;
-use crate::random::Random;
-use crate::report::{BenchError, Counts};
+use crate::error::BenchError;
+use crate::figures::Counts;
+use crate::load::{Pace, Random};
 
 const PAYLOADS: usize = 16;
 /// An image that is lost gives errors at once; do not spin on them.
@@ -24,8 +25,6 @@ pub(super) struct Load {
     slots: u64,
     payloads: Vec<Bytes>,
     random: RefCell<Random>,
-    /// When the next operation is due, with a rate.
-    due: Cell<Instant>,
     counts: RefCell<Counts>,
     has_ended: Cell<bool>,
 }
@@ -51,8 +50,7 @@ impl Load {
             slots,
             payloads: (0..PAYLOADS).map(|_| random.fill(block_bytes as usize).into()).collect(),
             random: RefCell::new(random),
-            due: Cell::new(Instant::now()),
-            counts: RefCell::new(Counts::new()),
+            counts: RefCell::default(),
             has_ended: Cell::new(false),
         })
     }
@@ -60,8 +58,8 @@ impl Load {
     /// Works until it is stopped.
     pub async fn run(&self) {
         let Some(settings) = self.settings else { return };
-        self.due.set(Instant::now());
-        futures::future::join_all((0..settings.depth).map(|_| self.worker(settings))).await;
+        let pace = settings.rate_per_second.map(|rate| Pace::new(f64::from(rate)));
+        futures::future::join_all((0..settings.depth).map(|_| self.worker(settings, pace.as_ref()))).await;
     }
 
     pub fn stop(&self) {
@@ -70,19 +68,25 @@ impl Load {
 
     /// Forgets what was counted so far.
     pub fn begin_phase(&self) {
-        *self.counts.borrow_mut() = Counts::new();
+        self.counts.take();
     }
 
     /// What was done since the phase began.
     pub fn end_phase(&self) -> Counts {
-        self.counts.replace(Counts::new())
+        self.counts.take()
     }
 
-    async fn worker(&self, settings: ClientLoad) {
+    async fn worker(&self, settings: ClientLoad, pace: Option<&Pace>) {
         while !self.has_ended.get() {
-            let begun = match settings.rate_per_second {
-                // What waits because others are late has waited since it was due.
-                Some(rate) => self.wait_until_due(Duration::from_secs(1) / rate).await,
+            let begun = match pace {
+                Some(pace) => {
+                    let due = pace.next();
+                    let delay = due.saturating_duration_since(Instant::now());
+                    if !delay.is_zero() {
+                        self.runtime.sleep(delay).await;
+                    }
+                    due
+                }
                 None => Instant::now(),
             };
             match self.operation(settings).await {
@@ -93,16 +97,6 @@ impl Load {
                 }
             }
         }
-    }
-
-    async fn wait_until_due(&self, interval: Duration) -> Instant {
-        let due = self.due.get();
-        self.due.set(due + interval);
-        let delay = due.saturating_duration_since(Instant::now());
-        if !delay.is_zero() {
-            self.runtime.sleep(delay).await;
-        }
-        due
     }
 
     async fn operation(&self, settings: ClientLoad) -> Result<(), atoll_image::ImageError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::RecoveryBench;
-use crate::report::{Counts, Latency, round};
+use crate::figures::{Counts, Latency, round};
 
 /// What was measured in one phase.
 pub(super) struct Measured {
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     fn measured(seconds: u64, latency_us: u64, operations: u64, cpu_us: u64, recovered_bytes: u64) -> Measured {
-        let mut counts = Counts::new();
+        let mut counts = Counts::default();
         (0..operations).for_each(|_| counts.done(Duration::from_micros(latency_us)));
         Measured { elapsed: Duration::from_secs(seconds), recovered_bytes, cpu_us, counts }
     }

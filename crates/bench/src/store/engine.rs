@@ -5,7 +5,7 @@ use atoll_osd::{BlockingDevice, RingDevice, file_operation};
 use atoll_reactor::{Event, Reactor};
 use atoll_store::{DiskOperation, Store, StoreEvent};
 
-use crate::report::BenchError;
+use crate::error::BenchError;
 
 /// Bytes written to the device.
 #[derive(Clone, Copy, Debug, Default)]

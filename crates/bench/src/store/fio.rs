@@ -8,7 +8,8 @@ use serde::Deserialize;
 use super::report::{RunFigures, run_figures};
 use super::target::Region;
 use super::workload::Workload;
-use crate::report::{BenchError, Latency};
+use crate::error::BenchError;
+use crate::figures::Latency;
 
 #[derive(Deserialize)]
 struct Output {
@@ -104,7 +105,7 @@ fn figures(json: &[u8], workload: Workload) -> Result<RunFigures, BenchError> {
         return Err(BenchError::Fio("no operation was done; is --runtime long enough?".into()));
     };
     let latency = Latency {
-        mean: crate::report::round(direction.lat_ns.mean / 1e3),
+        mean: crate::figures::round(direction.lat_ns.mean / 1e3),
         p50: percentile.p50 / 1_000,
         p99: percentile.p99 / 1_000,
         p999: percentile.p999 / 1_000,

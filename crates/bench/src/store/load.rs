@@ -12,8 +12,9 @@ use super::engine::Engine;
 use super::objects::{Objects, Payloads, Place};
 use super::report::{StoreFigures, StoreRun, run_figures};
 use super::workload::Workload;
-use crate::random::Random;
-use crate::report::{BenchError, Counts, round};
+use crate::error::BenchError;
+use crate::figures::{Counts, round};
+use crate::load::Random;
 
 /// When a run ends.
 #[derive(Clone, Copy)]
@@ -116,9 +117,9 @@ pub(super) fn run_load(
         loaded: 0,
         started: Instant::now(),
         until,
-        counts: Counts::new(),
-        counts_beside_checkpoints: Counts::new(),
-        counts_between_checkpoints: Counts::new(),
+        counts: Counts::default(),
+        counts_beside_checkpoints: Counts::default(),
+        counts_between_checkpoints: Counts::default(),
     };
     load.run(progress)?;
     let elapsed = load.started.elapsed();

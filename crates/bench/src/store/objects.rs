@@ -9,7 +9,7 @@ use atoll_base::{
 use atoll_store::{ObjectKey, Store, StoreError, TransactionId};
 use bytes::Bytes;
 
-use crate::random::Random;
+use crate::load::Random;
 
 const PG_COUNT: usize = 64;
 /// Length of an image's seal: tag, counter and key reference.

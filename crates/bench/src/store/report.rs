@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::workload::Workload;
-use crate::report::{Latency, round};
+use crate::figures::{Latency, round};
 
 /// The figures of one run that both sides have, or the medians of several.
 #[derive(Clone, Debug, Serialize)]

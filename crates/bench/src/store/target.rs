@@ -10,8 +10,8 @@ use atoll_osd::{BlockingDevice, DeviceKey};
 use atoll_reactor::DirectFile;
 use atoll_store::{FormatOptions, Store};
 
-use crate::random::Random;
-use crate::report::BenchError;
+use crate::error::BenchError;
+use crate::load::Random;
 
 const LAYOUT_PIECE_BYTES: u64 = 4 << 20;
 

@@ -1,0 +1,81 @@
+//! `atoll bench block`.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use atoll_bench::{BlockWorkload, Durability, Measurement, Prefill, Processes, Setting, run_processes};
+
+use super::bench::{TIMEOUT_MS, client_command, plan, print_measurement, protections, servers};
+use super::bench_client::{BlockJob, BlockTargetName, Job};
+use super::image::{ImageAccess, progress_bar};
+use crate::cli::{BlockBenchArguments, DurabilityArgument, PrefillArgument};
+
+/// Runs `atoll bench block`.
+pub fn run(arguments: &BlockBenchArguments) -> anyhow::Result<()> {
+    let (targets, servers, protections) = targets(arguments)?;
+    let plan = plan(&arguments.plan, arguments.qd, targets.len())?;
+    let job = |(number, target)| {
+        Job::Block(BlockJob {
+            target,
+            workload: BlockWorkload {
+                pattern: arguments.rw,
+                read_percent: arguments.read_percent,
+                block_bytes: arguments.bs,
+                working_set_bytes: arguments.working_set,
+                is_verified: arguments.verify,
+                seed: number as u64 + 1,
+            },
+            prefill: match arguments.prefill {
+                _ if arguments.verify => Prefill::All,
+                PrefillArgument::Holes => Prefill::Holes,
+                PrefillArgument::All => Prefill::All,
+                PrefillArgument::Nothing => Prefill::Nothing,
+            },
+            plan: plan.clone(),
+        })
+    };
+    let jobs: Vec<Job> = targets.into_iter().enumerate().map(job).collect();
+    let command = client_command()?;
+    let outcome = run_processes(command, &jobs, &servers, &progress_bar("filling"))?;
+    let setting = Setting {
+        operation: arguments.rw.name().into(),
+        size_bytes: arguments.bs,
+        depth: arguments.qd,
+        rate_per_second: arguments.plan.rate,
+        protections,
+    };
+    print_measurement(&arguments.output, &arguments.plan, Measurement::of(setting, &outcome))
+}
+
+/// What clients work on, the processes that serve it, and how it is protected.
+fn targets(arguments: &BlockBenchArguments) -> anyhow::Result<(Vec<BlockTargetName>, Processes, String)> {
+    if let Some(path) = &arguments.file {
+        return file_target(arguments, path.clone());
+    }
+    let data = &arguments.output.data;
+    let access = ImageAccess::new(data, TIMEOUT_MS)?;
+    let first = arguments.image.first().context("name an image")?;
+    let protections = access.block_on_tokio(async {
+        let pool = access.admin.get(first).await?.0.pool;
+        protections(&access.open.connect().await?, pool, "images sealed per 4 KiB block").await
+    })?;
+    let name = |image: &String| BlockTargetName::Image { data: data.data.clone(), name: image.clone() };
+    Ok((arguments.image.iter().map(name).collect(), servers(&access.open.directory)?, protections))
+}
+
+fn file_target(
+    arguments: &BlockBenchArguments,
+    path: PathBuf,
+) -> anyhow::Result<(Vec<BlockTargetName>, Processes, String)> {
+    if let Some(size_bytes) = arguments.file_size {
+        let made = std::fs::File::create_new(&path).and_then(|file| file.set_len(size_bytes));
+        made.with_context(|| format!("cannot make {}", path.display()))?;
+    }
+    let (durability, words) = match arguments.durability {
+        DurabilityArgument::Dsync => (Durability::EachWrite, "every write durable (RWF_DSYNC)"),
+        DurabilityArgument::Fsync => (Durability::Flush, "every write durable (fdatasync behind each)"),
+        DurabilityArgument::None => (Durability::None, "writes not durable"),
+    };
+    let target = BlockTargetName::File { path, durability };
+    Ok((vec![target], Processes::default(), format!("one copy, no checksums, not encrypted, {words}")))
+}

@@ -1,0 +1,18 @@
+//! What runs measure: operations, latency, CPU time, and what machine it was.
+
+mod counts;
+mod cpu;
+mod host;
+mod latency;
+mod measurement;
+
+pub(crate) use counts::Counts;
+pub(crate) use cpu::own_cpu_us;
+pub use cpu::{CpuByRole, ProcessTimes, Processes};
+pub use host::{HostFacts, MachineWork, Noise, NoiseWatch};
+pub use latency::{Latency, LatencyHistogram};
+pub use measurement::{ClientMeasurement, KindMeasurement, Measurement, Second, Setting};
+
+pub(crate) fn round(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}

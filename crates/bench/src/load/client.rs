@@ -1,0 +1,327 @@
+//! One client: its operations in flight, the interval that counts, and its counts.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use atoll_reactor::LocalRuntime;
+use serde::{Deserialize, Serialize};
+
+use super::Pace;
+use crate::error::BenchError;
+use crate::figures::{ClientMeasurement, LatencyHistogram, Second};
+
+/// A target that is lost gives errors at once: so many end the run.
+const ERRORS_MAX: u64 = 100;
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
+
+/// How a client works.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Operations in flight at once; with a rate, at most.
+    pub depth: u32,
+    /// Operations begun per second; as many as the depth allows if there is no rate.
+    pub rate_per_second: Option<f64>,
+    /// How long to work before it counts.
+    pub warm_up: Duration,
+    /// How long to measure.
+    pub duration: Duration,
+    /// The measurement ends early when so many bytes were moved in all.
+    pub bytes_max: Option<u64>,
+}
+
+/// What an operation was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// Such as `read`.
+    pub kind: &'static str,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Whether its data was compared with what was written.
+    pub is_verified: bool,
+}
+
+/// What a client does over and over.
+pub trait Operations {
+    /// Does the next one.
+    fn perform(&self) -> impl Future<Output = Result<Done, BenchError>>;
+}
+
+/// What a client waits with.
+#[derive(Clone)]
+pub enum Timer {
+    /// On a reactor's runtime.
+    Local(LocalRuntime),
+    /// On tokio.
+    Tokio,
+}
+
+impl Timer {
+    /// Waits for some time.
+    pub async fn sleep(&self, delay: Duration) {
+        match self {
+            Timer::Local(runtime) => runtime.sleep(delay).await,
+            Timer::Tokio => tokio::time::sleep(delay).await,
+        }
+    }
+}
+
+struct Client<'a, O> {
+    operations: &'a O,
+    plan: &'a Plan,
+    timer: &'a Timer,
+    pace: Option<Pace>,
+    measure_from: Instant,
+    until: Cell<Instant>,
+    bytes_moved: Cell<u64>,
+    counts: RefCell<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    result: ClientMeasurement,
+    by_kind: BTreeMap<&'static str, LatencyHistogram>,
+    /// Of the second that is going on.
+    second: LatencyHistogram,
+    second_bytes: u64,
+}
+
+/// Works by the plan and counts what ends in the interval that is measured. `at_edge` is called
+/// when that interval begins and when it is over.
+pub async fn run_client(
+    operations: &impl Operations,
+    plan: &Plan,
+    timer: &Timer,
+    at_edge: &dyn Fn(),
+) -> Result<ClientMeasurement, BenchError> {
+    let has_rate = plan.rate_per_second.is_none_or(|rate| rate.is_finite() && rate > 0.0);
+    if plan.depth == 0 || plan.duration.is_zero() || !has_rate {
+        return Err(BenchError::Invalid(format!(
+            "depth {}, {:?} and {:?} operations a second make no run; all must be above 0",
+            plan.depth, plan.duration, plan.rate_per_second
+        )));
+    }
+    let begun = Instant::now();
+    let client = Client {
+        operations,
+        plan,
+        timer,
+        pace: plan.rate_per_second.map(Pace::new),
+        measure_from: begun + plan.warm_up,
+        until: Cell::new(begun + plan.warm_up + plan.duration),
+        bytes_moved: Cell::new(0),
+        counts: RefCell::default(),
+    };
+    let workers = futures::future::join_all((0..plan.depth).map(|_| client.worker()));
+    // The edges are watched first, so that they are not late because workers are busy.
+    futures::future::join(client.watch_edges(at_edge), workers).await;
+    Ok(client.finish())
+}
+
+impl<O: Operations> Client<'_, O> {
+    /// Calls `at_edge` at both ends of what is measured. The end may come early.
+    async fn watch_edges(&self, at_edge: &dyn Fn()) {
+        const LOOK_AGAIN: Duration = Duration::from_millis(10);
+        self.timer.sleep(self.measure_from.saturating_duration_since(Instant::now())).await;
+        at_edge();
+        let cpu_before = crate::figures::own_cpu_us();
+        loop {
+            let left = self.until.get().saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.timer.sleep(if self.plan.bytes_max.is_some() { left.min(LOOK_AGAIN) } else { left }).await;
+        }
+        at_edge();
+        self.counts.borrow_mut().result.client_cpu_us = crate::figures::own_cpu_us() - cpu_before;
+    }
+
+    async fn worker(&self) {
+        loop {
+            let begun = match &self.pace {
+                None => Instant::now(),
+                Some(pace) => {
+                    let due = pace.next();
+                    if due >= self.until.get() {
+                        return;
+                    }
+                    let delay = due.saturating_duration_since(Instant::now());
+                    if !delay.is_zero() {
+                        self.timer.sleep(delay).await;
+                    }
+                    due
+                }
+            };
+            if Instant::now() >= self.until.get() {
+                return;
+            }
+            match self.operations.perform().await {
+                Ok(done) => self.done(done, begun),
+                Err(error) => {
+                    self.failed(&error);
+                    self.timer.sleep(ERROR_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn done(&self, done: Done, begun: Instant) {
+        let now = Instant::now();
+        self.bytes_moved.set(self.bytes_moved.get() + done.bytes);
+        if self.plan.bytes_max.is_some_and(|most| self.bytes_moved.get() >= most) && now > self.measure_from {
+            self.until.set(self.until.get().min(now));
+        }
+        if now < self.measure_from || now > self.until.get() {
+            return;
+        }
+        let mut counts = self.counts.borrow_mut();
+        counts.enter_second((now - self.measure_from).as_secs() as usize);
+        let latency = now.saturating_duration_since(begun);
+        counts.by_kind.entry(done.kind).or_default().record(latency);
+        counts.second.record(latency);
+        counts.second_bytes += done.bytes;
+        counts.result.bytes += done.bytes;
+        counts.result.verified += u64::from(done.is_verified);
+    }
+
+    fn failed(&self, error: &BenchError) {
+        let mut counts = self.counts.borrow_mut();
+        counts.result.errors += 1;
+        counts.result.first_error.get_or_insert_with(|| error.to_string());
+        if counts.result.errors >= ERRORS_MAX {
+            self.until.set(self.until.get().min(Instant::now()));
+        }
+    }
+
+    fn finish(self) -> ClientMeasurement {
+        let mut counts = self.counts.into_inner();
+        counts.end_second();
+        let measured = self.until.get().saturating_duration_since(self.measure_from);
+        ClientMeasurement {
+            seconds: measured.as_secs_f64(),
+            by_kind: counts.by_kind.into_iter().map(|(kind, histogram)| (kind.to_owned(), histogram)).collect(),
+            ..counts.result
+        }
+    }
+}
+
+impl Counts {
+    /// Closes the seconds before this one.
+    fn enter_second(&mut self, second: usize) {
+        while self.result.series.len() < second {
+            self.end_second();
+        }
+    }
+
+    fn end_second(&mut self) {
+        let latency = self.second.latency();
+        self.result.series.push(Second {
+            operations: self.second.count(),
+            bytes: std::mem::take(&mut self.second_bytes),
+            p50_us: latency.p50,
+            p99_us: latency.p99,
+            max_us: latency.max,
+        });
+        self.second = LatencyHistogram::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operations of a fixed length, which stand still once for a while.
+    struct Stalls {
+        timer: Timer,
+        length: Duration,
+        stall_at: u64,
+        stall: Duration,
+        count: Cell<u64>,
+    }
+
+    impl Operations for Stalls {
+        async fn perform(&self) -> Result<Done, BenchError> {
+            self.count.set(self.count.get() + 1);
+            let is_stalled = self.count.get() == self.stall_at;
+            self.timer.sleep(if is_stalled { self.stall } else { self.length }).await;
+            Ok(Done { kind: "read", bytes: 1000, is_verified: false })
+        }
+    }
+
+    fn plan(depth: u32, rate_per_second: Option<f64>) -> Plan {
+        Plan { depth, rate_per_second, warm_up: Duration::ZERO, duration: Duration::from_secs(2), bytes_max: None }
+    }
+
+    async fn run(operations: &Stalls, plan: Plan) -> ClientMeasurement {
+        run_client(operations, &plan, &Timer::Tokio, &|| ()).await.unwrap()
+    }
+
+    fn stalls(stall_at: u64) -> Stalls {
+        Stalls {
+            timer: Timer::Tokio,
+            length: Duration::from_millis(2),
+            stall_at,
+            stall: Duration::from_millis(500),
+            count: Cell::new(0),
+        }
+    }
+
+    /// Tokio's paused clock does not move `Instant`, so this runs in real time.
+    #[tokio::test]
+    async fn a_stall_is_not_omitted_with_a_rate() {
+        // 100 operations a second one at a time, one of which takes half a second: the 50 that were due
+        // meanwhile have waited 0 to 500 ms, so the 99th percentile of about 200 is over 400 ms.
+        let open = run(&stalls(20), plan(1, Some(100.0))).await;
+        let open = open.histogram();
+        assert!(open.count() > 150, "{}", open.count());
+        assert!(open.at_quantile_us(0.97) > 350_000, "{:?}", open.latency());
+        assert!(open.at_quantile_us(0.90) > 100_000, "{:?}", open.latency());
+        // The closed loop sees one slow operation only: that is the omission.
+        let closed = run(&stalls(20), plan(1, None)).await.histogram();
+        assert!(closed.at_quantile_us(0.97) < 100_000 && closed.latency().max > 400_000, "{:?}", closed.latency());
+    }
+
+    #[tokio::test]
+    async fn a_rate_is_kept_and_seconds_add_up() {
+        let measured = run(&stalls(0), plan(4, Some(200.0))).await;
+        assert_eq!(measured.seconds, 2.0);
+        let operations = measured.histogram().count();
+        assert!((380..=400).contains(&operations), "{operations}");
+        assert_eq!(measured.series.iter().map(|second| second.operations).sum::<u64>(), operations);
+        assert_eq!(measured.series.len(), 2);
+        assert_eq!(measured.bytes, operations * 1000);
+    }
+
+    #[tokio::test]
+    async fn bytes_end_a_run_early_and_warming_up_does_not_count() {
+        let edges = Cell::new(0);
+        let plan = Plan {
+            warm_up: Duration::from_millis(200),
+            bytes_max: Some(400_000),
+            duration: Duration::from_secs(30),
+            ..plan(4, None)
+        };
+        let begun = Instant::now();
+        let measured = run_client(&stalls(0), &plan, &Timer::Tokio, &|| edges.set(edges.get() + 1)).await.unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert_eq!(edges.get(), 2);
+        assert!(measured.seconds < 10.0 && measured.bytes < 400_000, "{} {}", measured.seconds, measured.bytes);
+    }
+
+    struct Fails;
+
+    impl Operations for Fails {
+        async fn perform(&self) -> Result<Done, BenchError> {
+            Err(BenchError::S3("gone".into()))
+        }
+    }
+
+    #[tokio::test]
+    async fn errors_are_counted_and_end_a_run() {
+        let measured = run_client(&Fails, &plan(64, None), &Timer::Tokio, &|| ()).await.unwrap();
+        assert!(measured.errors >= ERRORS_MAX && measured.errors < 200, "{}", measured.errors);
+        assert_eq!(measured.first_error.as_deref(), Some("S3: gone"));
+        assert!(measured.histogram().count() == 0);
+    }
+}
