@@ -23,7 +23,10 @@ pub use figures::{
     Noise, NoiseWatch, ProcessTimes, Processes, Second, Setting,
 };
 pub use load::{ClientVoice, Done, Operations, Outcome, Plan, Timer, run_client, run_processes};
-pub use matrix::{Begun, Failed, Load, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run, Started, Subject};
+pub use matrix::{
+    Begun, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run,
+    SHIPPED, Started, Stops, Subject,
+};
 pub use object::{ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload};
 pub use recovery::{
     ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,

@@ -6,16 +6,22 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AccessPattern {
     /// Writes at random places.
+    #[serde(rename = "randwrite")]
     RandomWrite,
     /// Reads at random places.
+    #[serde(rename = "randread")]
     RandomRead,
     /// Writes in order.
+    #[serde(rename = "write")]
     Write,
     /// Reads in order.
+    #[serde(rename = "read")]
     Read,
     /// Reads and writes at random places.
+    #[serde(rename = "randrw")]
     RandomMixed,
     /// Reads and writes in order.
+    #[serde(rename = "rw")]
     Mixed,
 }
 

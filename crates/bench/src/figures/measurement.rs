@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CpuByRole, Latency, LatencyHistogram, round};
+use super::{CpuByRole, Latency, LatencyHistogram, Noise, round};
 use crate::error::BenchError;
 
 /// One second of a run.
@@ -122,6 +122,9 @@ pub struct Measurement {
     pub series: Vec<Second>,
     /// Durability and protections that were on.
     pub protections: String,
+    /// Who else was at work, if that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise: Option<Noise>,
 }
 
 fn one() -> u32 {
@@ -176,6 +179,7 @@ impl Measurement {
             histogram: all.to_text(),
             series: join_series(clients),
             protections: setting.protections,
+            noise: None,
         }
     }
 

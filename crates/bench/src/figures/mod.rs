@@ -9,6 +9,7 @@ mod measurement;
 pub(crate) use counts::Counts;
 pub(crate) use cpu::own_cpu_us;
 pub use cpu::{CpuByRole, ProcessTimes, Processes};
+pub(crate) use host::unix_s;
 pub use host::{HostFacts, MachineWork, Noise, NoiseWatch};
 pub use latency::{Latency, LatencyHistogram};
 pub use measurement::{ClientMeasurement, KindMeasurement, Measurement, Second, Setting};

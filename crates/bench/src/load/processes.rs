@@ -98,7 +98,8 @@ pub struct Outcome {
 impl Measurement {
     /// What a run measured.
     pub fn of(setting: Setting, outcome: &Outcome) -> Self {
-        Measurement::of_clients(setting, &outcome.clients, &outcome.cpu)
+        let measured = Measurement::of_clients(setting, &outcome.clients, &outcome.cpu);
+        Measurement { noise: Some(outcome.noise), ..measured }
     }
 }
 

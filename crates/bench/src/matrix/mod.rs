@@ -1,5 +1,14 @@
 //! Matrices: the same loads on differently set up systems, in turns, with a record of every run.
 
+mod cluster;
+mod command;
+mod definition;
+mod haproxy;
 mod record;
+mod runner;
+mod subject;
 
+pub use cluster::Stops;
+pub use definition::{Matrix, SHIPPED};
 pub use record::{Begun, Failed, Load, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run, Started, Subject};
+pub use runner::{MatrixRun, MatrixStep};
