@@ -13,7 +13,7 @@ use atoll_cluster::{ClusterClient, keys};
 use atoll_image::AttachedImage;
 use atoll_supervisor::{DataDir, ProcessesFile};
 
-use super::image::{ImageAccess, progress_bar};
+use super::image::{ImageAccess, progress_bar, sealing_text};
 use super::{OpenCluster, print_json, tokio_runtime};
 use crate::cli::{BenchCommand, ObjectOperationArgument, OutputArguments, PatternArgument};
 
@@ -31,8 +31,8 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
             };
             let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
             let protections = access.block_on_tokio(async {
-                let pool = access.admin.get(&image).await?.0.pool;
-                protections(&access.open.connect().await?, pool, "images sealed per 4 KiB block").await
+                let (record, _) = access.admin.get(&image).await?;
+                protections(&access.open.connect().await?, record.pool, sealing_text(record.key.is_sealed())).await
             })?;
             let bench = BlockBench {
                 pattern,
@@ -79,7 +79,8 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
                 let bucket =
                     state.get::<BucketRecord>(&keys::bucket(&bucket)).await?.context("the bucket is gone")?.0;
                 let http = if has_tls { "HTTP over TLS" } else { "plain HTTP" };
-                let sealed = format!("objects sealed per 64 KiB segment, {http}");
+                let sealed = if bucket.seals_by_default() { "sealed per 64 KiB segment" } else { "not sealed" };
+                let sealed = format!("objects {sealed}, {http}");
                 anyhow::Ok(BenchReport {
                     protections: protections(&state, bucket.data_pool(), &sealed).await?,
                     ..report
