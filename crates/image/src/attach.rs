@@ -201,3 +201,6 @@ async fn break_dead_lock(admin: &ImageAdmin, record: &ImageRecord) -> Result<(),
     admin.cluster.delete_if(&keys::image_lock(&record.id), revision).await?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
