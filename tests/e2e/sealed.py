@@ -47,7 +47,7 @@ def search(directory, needles):
 def write_in_clear(test, cluster):
     """Images and a bucket that were made without sealing, beside those with it."""
     with test.step("images without sealing, also in an erasure-coded pool, and a sealed one there, over NBD", fatal=True):
-        cluster.cli("pool", "create", "coded", "--ec", "2+1", "--pg-num", 16)
+        cluster.cli("pool", "create", "coded", "--ec", "2+1", "--pg-num", 16, "--failure-domain", "osd")
         for name in ("clear", "coded"):
             pool = ("--pool", "coded") if name == "coded" else ()
             cluster.create_image(name, "64M", "--sealing", "off", *pool)

@@ -172,22 +172,35 @@ async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachmen
         return Err(ImageError::KeyDestroyed(name.into()));
     }
     let lease = take_lock(admin, &record, purpose).await?;
-    // Read again under the lock: nobody else changes the list of attachments now.
+    match add_attachment(admin, name).await {
+        Ok((record, key)) => {
+            let lock = HeldLock::keep(admin.clone(), record.clone(), purpose.to_owned(), lease);
+            Ok(Attachment { record, key, lock })
+        }
+        Err(error) => {
+            lease.revoke().await?;
+            Err(error)
+        }
+    }
+}
+
+/// Adds an attachment to the header, under the lock: nobody else changes it now. Gives what the key
+/// service has unwrapped.
+async fn add_attachment(admin: &ImageAdmin, name: &str) -> Result<(ImageRecord, SecretKey), ImageError> {
     let (mut record, revision) = admin.get(name).await?;
     if record.attach_ids.len() >= IMAGE_ATTACHES_MAX {
         return Err(ImageError::Invalid(format!(
             "image '{name}' was attached {IMAGE_ATTACHES_MAX} times, which is the limit; copy it to a new image"
         )));
     }
+    // Also of an image that is not sealed: a record that somebody has changed must not open.
+    let key = admin.keys.unwrap(&image_key_context(&record), record.key.wrapped()).await?;
     if record.key.is_sealed() {
         record.attach_ids.push(hex::encode(random_bytes::<16>()));
     }
     record.writer_generation += 1;
     admin.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
-    // Also of an image that is not sealed: a record that somebody has changed must not open.
-    let key = admin.keys.unwrap(&image_key_context(&record), record.key.wrapped()).await?;
-    let lock = HeldLock::keep(admin.clone(), record.clone(), purpose.to_owned(), lease);
-    Ok(Attachment { record, key, lock })
+    Ok((record, key))
 }
 
 /// Removes the lock of a writer of this host whose process is gone. Even if that were wrong, the
