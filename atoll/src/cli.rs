@@ -2,6 +2,7 @@
 
 mod administration;
 mod bench;
+mod bucket;
 mod gateway;
 mod hosts;
 mod keys;
@@ -19,6 +20,7 @@ pub use bench::{
     BenchCommand, BlockBenchArguments, DurabilityArgument, ObjectBenchArguments, ObjectOperationArgument,
     PlanArguments, PrefillArgument, RecoveryBenchArguments, StoreBenchArguments,
 };
+pub use bucket::{BucketCommand, BucketKeyArgument, SealingArgument};
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};
 pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, PeerKeyCommand, TokenCommand};
 pub use keys::{DestroyArguments, KeyCommand, TransitArguments};
@@ -102,6 +104,9 @@ pub enum Command {
     /// Make, list, resize and remove block images
     #[command(subcommand)]
     Image(ImageCommand),
+    /// List buckets, and say whether new objects in them are sealed
+    #[command(subcommand)]
+    Bucket(BucketCommand),
     /// Measure the cluster
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -437,7 +442,11 @@ pub enum ImageCommand {
     #[command(after_help = "\
 Examples:
   atoll image create --data ./atoll-data disk1 --size 4G
-  atoll image create --data ./atoll-data archive1 --size 1T --pool archive")]
+  atoll image create --data ./atoll-data archive1 --size 1T --pool archive
+  atoll image create --data ./atoll-data scratch --size 100G --sealing off
+
+Without sealing, who has a device or the root password of an OSD's host can read the image, and change it unnoticed
+(docs/threat-model.md). This cannot be changed later.")]
     Create {
         #[command(flatten)]
         output: OutputArguments,
@@ -449,6 +458,9 @@ Examples:
         /// The pool that holds its data; 'atoll pool ls' names them
         #[arg(long, default_value = atoll_supervisor::POOL_IMAGES)]
         pool: String,
+        /// Whether its blocks are sealed (AES-256-GCM) before they leave this host
+        #[arg(long, value_enum, default_value = "on")]
+        sealing: SealingArgument,
     },
     /// List images
     Ls(OutputArguments),

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """What clients write is nowhere in clear in the data directory: not in the OSDs' files, not in cluster
-state, not in logs; neither are the secret key and the passwords outside the files that hold them."""
+state, not in logs; neither are the secret key and the passwords outside the files that hold them. What is
+written to an image or bucket without sealing is in the devices, and nowhere else."""
 import os, pathlib, random, stat
 
-from harness import MIB, expect, main
+from harness import MIB, expect, main, wait_for
 
 # 64 characters that no program writes by itself.
 PATTERN = b"Atoll-keeps-its-secrets:Zq7fT1xWm0Lr9Bv4Kc8Hd2Np6Js3Yg5Ea#1984@!"[:64]
 NAME = "an-object-name-that-may-be-found"
+# What is written without sealing: to an image of three copies, to one of an erasure-coded pool, to a bucket.
+CLEAR = {name: f"Atoll-stores-this-as-it-is-in-the-{name}".encode().ljust(64, b"+") for name in ("clear", "coded", "bucket")}
 
 
 def data_of(path):
@@ -39,6 +42,59 @@ def search(directory, needles):
                 if needle in data:
                     found.append((str(path.relative_to(directory)), offset + data.index(needle), needle))
     return found, searched
+
+
+def write_in_clear(test, cluster):
+    """Images and a bucket that were made without sealing, beside those with it."""
+    with test.step("images without sealing, also in an erasure-coded pool, and a sealed one there, over NBD", fatal=True):
+        cluster.cli("pool", "create", "coded", "--ec", "2+1", "--pg-num", 16, "--failure-domain", "osd")
+        for name in ("clear", "coded"):
+            pool = ("--pool", "coded") if name == "coded" else ()
+            cluster.create_image(name, "64M", "--sealing", "off", *pool)
+            with cluster.nbd(name) as connection:
+                connection.write(0, CLEAR[name] * (8 * MIB // 64))
+                connection.write(9 * MIB, CLEAR[name] * 64)
+                connection.write(10 * MIB + 777, CLEAR[name] * 3)
+                connection.zero(MIB, MIB)
+                connection.trim(2 * MIB, MIB)
+                connection.flush()
+                read_in_clear(cluster, name, connection)
+        cluster.create_image("coded-sealed", "64M", "--pool", "coded")
+        with cluster.nbd("coded-sealed") as connection:
+            connection.write(0, PATTERN * (8 * MIB // 64))
+            connection.flush()
+            expect(connection.read(0, MIB) == PATTERN * (MIB // 64), "other bytes come back")
+    with test.step("image ls, info and bench say which is sealed"):
+        sealed = {image["name"]: image["sealed"] for image in cluster.json("image", "ls")}
+        expect(sealed == {"secrets": True, "clear": False, "coded": False, "coded-sealed": True}, f"{sealed}")
+        expect(cluster.json("image", "info", "clear")["sealed"] is False, "image info")
+        for image, sealing, words in (("on", "on", "image sealed per 4 KiB block"), ("off", "off", "image not sealed")):
+            cluster.create_image(image, "64M", "--sealing", sealing)
+            run = ("--rw", "randread", "--bs", "4k", "--qd", 4, "--seconds", 1, "--working-set", "1M")
+            report = cluster.json("bench", "block", "--image", image, *run)
+            expect(words in report["protections"] and not report["errors"], f"{report}")
+        refused = cluster.cli("key", "destroy", "--image", "clear", "--force", ok=(1,))
+        expect("is not sealed" in refused.stderr, refused.stderr)
+    with test.step("a bucket without sealing, and an object in it that asks for SSE-S3", fatal=True):
+        s3 = cluster.s3()
+        s3.create_bucket(Bucket="clear")
+        expect(cluster.json("bucket", "set", "clear", "sealing", "off")["new_objects_sealed"] is False, "bucket set")
+        put = lambda **more: s3.put_object(Bucket="clear", Key="k", Body=CLEAR["bucket"] * MIB, **more)
+        wait_for("gateways follow", lambda: "ServerSideEncryption" not in put(), 10)
+        expect(s3.get_object(Bucket="clear", Key="k")["Body"].read() == CLEAR["bucket"] * MIB, "other bytes come back")
+        expect("ServerSideEncryption" not in s3.head_object(Bucket="clear", Key="k"), "HEAD says that it is encrypted")
+        asked = s3.put_object(Bucket="clear", Key="asked", Body=PATTERN * MIB, ServerSideEncryption="AES256")
+        expect(asked["ServerSideEncryption"] == "AES256", f"{asked}")
+        sealed = {bucket["name"]: bucket["new_objects_sealed"] for bucket in cluster.json("bucket", "ls")}
+        expect(sealed == {"secrets": True, "clear": False}, f"{sealed}")
+
+
+def read_in_clear(cluster, name, connection):
+    whole = bytearray(CLEAR[name] * (8 * MIB // 64) + bytes(4 * MIB))
+    whole[9 * MIB:9 * MIB + 4096] = CLEAR[name] * 64
+    whole[10 * MIB + 777:10 * MIB + 777 + 192] = CLEAR[name] * 3
+    whole[MIB:3 * MIB] = bytes(2 * MIB)
+    expect(connection.read(0, 12 * MIB) == whole, f"other bytes come back from '{name}'")
 
 
 def scenario(test):
@@ -78,6 +134,7 @@ def scenario(test):
         s3.copy_object(Bucket="secrets", Key="copy", CopySource={"Bucket": "secrets", "Key": NAME})
         s3.delete_object(Bucket="secrets", Key="small/7")
         expect(s3.get_object(Bucket="secrets", Key="parts")["Body"].read() == megabyte * 15, "other bytes come back")
+    write_in_clear(test, cluster)
     secret = credentials["secret_key"].encode()
     for when in ("while it runs", "after kill -9", "after atoll down"):
         if when == "after kill -9":
@@ -88,12 +145,16 @@ def scenario(test):
                 with cluster.nbd("secrets") as connection:
                     expect(connection.read(0, MIB) == megabyte, "other bytes come back")
                 expect(cluster.s3().get_object(Bucket="secrets", Key="copy")["Body"].read() == megabyte * 9 + PATTERN[:7], "other bytes")
+                expect(cluster.s3().get_object(Bucket="clear", Key="k")["Body"].read() == CLEAR["bucket"] * MIB, "other bytes")
+                for name in ("clear", "coded"):
+                    with cluster.nbd(name) as connection:
+                        read_in_clear(cluster, name, connection)
                 cluster.down()
         found = []
         with test.step(f"the pattern is in no file {when}") as note:
             # The middle of the pattern is in every piece of it that is not tiny.
-            found, searched = search(cluster.data, [PATTERN[20:52], secret])
-            places = [place for place in found if place[2] != secret]
+            found, searched = search(cluster.data, [PATTERN[20:52], secret, *CLEAR.values()])
+            places = [place for place in found if place[2] == PATTERN[20:52]]
             expect(not places, f"{len(places)} times, such as {places[:5]}")
             expect(searched > 300 * MIB, f"only {searched} bytes were there to search")
             note(f"{searched / MIB:.0f} MiB searched")
@@ -103,6 +164,12 @@ def scenario(test):
             mode = stat.S_IMODE((cluster.data / files[0]).stat().st_mode)
             expect(mode & 0o077 == 0, f"{files[0]} has mode {mode:o}")
             note(f"{files[0]}, mode {mode:o}")
+        with test.step(f"what is not sealed is in the devices, and in no other file {when}") as note:
+            for name, pattern in CLEAR.items():
+                files = {file for file, _, needle in found if needle == pattern}
+                copies = 2 if name == "coded" else cluster.osds
+                expect(len(files) >= copies and all(file.endswith("/device") for file in files), f"'{name}' is in {sorted(files)}")
+            note(f"{len(found)} places")
     with test.step("the search itself finds what is in clear"):
         (cluster.data / "probe").write_bytes(b"x" * (16 * MIB - 30) + PATTERN)
         expect(len(search(cluster.data, [PATTERN[20:52]])[0]) == 1, "it does not")

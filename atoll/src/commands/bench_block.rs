@@ -7,7 +7,7 @@ use atoll_bench::{BlockWorkload, Durability, Measurement, Prefill, Processes, Se
 
 use super::bench::{TIMEOUT_MS, client_command, plan, print_measurement, protections, servers};
 use super::bench_client::{BlockJob, BlockTargetName, Job};
-use super::image::{ImageAccess, progress_bar};
+use super::image::{ImageAccess, progress_bar, sealing_text};
 use crate::cli::{BlockBenchArguments, DurabilityArgument, PrefillArgument};
 
 /// Runs `atoll bench block`.
@@ -56,8 +56,8 @@ fn targets(arguments: &BlockBenchArguments) -> anyhow::Result<(Vec<BlockTargetNa
     let access = ImageAccess::new(data, TIMEOUT_MS)?;
     let first = arguments.image.first().context("name an image")?;
     let protections = access.block_on_tokio(async {
-        let pool = access.admin.get(first).await?.0.pool;
-        protections(&access.open.connect().await?, pool, "images sealed per 4 KiB block").await
+        let (record, _) = access.admin.get(first).await?;
+        protections(&access.open.connect().await?, record.pool, sealing_text(record.key.is_sealed())).await
     })?;
     let name = |image: &String| BlockTargetName::Image { data: data.data.clone(), name: image.clone() };
     Ok((arguments.image.iter().map(name).collect(), servers(&access.open.directory)?, protections))

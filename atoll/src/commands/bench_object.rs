@@ -57,5 +57,6 @@ async fn object_protections(open: &OpenCluster, target: &ObjectTarget) -> anyhow
     let state = open.connect().await?;
     let bucket = state.get::<BucketRecord>(&keys::bucket(&target.bucket)).await?.context("the bucket is gone")?.0;
     let http = if target.endpoint.starts_with("https:") { "HTTP over TLS" } else { "plain HTTP" };
-    protections(&state, bucket.data_pool(), &format!("objects sealed per 64 KiB segment, {http}")).await
+    let sealed = if bucket.seals_by_default() { "sealed per 64 KiB segment" } else { "not sealed" };
+    protections(&state, bucket.data_pool(), &format!("objects {sealed}, {http}")).await
 }

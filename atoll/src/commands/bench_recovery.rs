@@ -16,7 +16,7 @@ use atoll_image::{AttachedImage, Bridge};
 use atoll_supervisor::POOL_IMAGES;
 
 use super::bench::{protections, servers};
-use super::image::{self, ImageAccess, progress_bar};
+use super::image::{self, ImageAccess, progress_bar, sealing_text};
 use super::{print_json, print_table};
 use crate::cli::RecoveryBenchArguments;
 
@@ -35,12 +35,12 @@ pub fn run(arguments: &RecoveryBenchArguments) -> anyhow::Result<()> {
         rate_per_second: arguments.rate,
         read_percent: arguments.reads,
     };
-    let pool = match &arguments.image {
+    let (pool, sealing) = match &arguments.image {
         Some(name) => {
-            let id = access.block_on_tokio(access.admin.get(name))?.0.pool;
-            view.map.pools.get(&id)
+            let (record, _) = access.block_on_tokio(access.admin.get(name))?;
+            (view.map.pools.get(&record.pool), sealing_text(record.key.is_sealed()))
         }
-        None => view.map.pools.values().find(|pool| pool.name == POOL_IMAGES),
+        None => (view.map.pools.values().find(|pool| pool.name == POOL_IMAGES), sealing_text(true)),
     };
     let pool = pool.context("the image's pool is gone")?.id;
     let bench = RecoveryBench {
@@ -48,10 +48,10 @@ pub fn run(arguments: &RecoveryBenchArguments) -> anyhow::Result<()> {
         load: (!arguments.idle).then_some(load),
         duration: Duration::from_secs(arguments.seconds),
         servers: servers(&access.open.directory)?,
-        protections: access.block_on_tokio(protections(&state, pool, "images sealed per 4 KiB block"))?,
+        protections: access.block_on_tokio(protections(&state, pool, sealing))?,
     };
     if arguments.image.is_none() {
-        access.block_on_tokio(image::make(&state, &access.admin, OWN_IMAGE, arguments.size, POOL_IMAGES))?;
+        access.block_on_tokio(image::make(&state, &access.admin, OWN_IMAGE, arguments.size, POOL_IMAGES, true))?;
     }
     let name = arguments.image.as_deref().unwrap_or(OWN_IMAGE);
     let cluster = Cluster { state, bridge: access.bridge.clone(), osd: arguments.osd };

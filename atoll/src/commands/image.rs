@@ -60,7 +60,9 @@ pub(super) fn progress_bar(what: &'static str) -> impl Fn(u64, u64) {
 /// Runs an image command.
 pub fn run(command: ImageCommand) -> anyhow::Result<()> {
     match command {
-        ImageCommand::Create { output, name, size, pool } => create(&output, &name, size, &pool),
+        ImageCommand::Create { output, name, size, pool, sealing } => {
+            create(&output, &name, size, &pool, sealing.is_on())
+        }
         ImageCommand::Ls(output) => list(&output),
         ImageCommand::Info { output, name } => info(&output, &name),
         ImageCommand::Resize { output, name, size, allow_shrink } => {
@@ -103,12 +105,18 @@ impl ImageAccess {
     }
 }
 
-fn create(output: &OutputArguments, name: &str, size_bytes: u64, pool: &str) -> anyhow::Result<()> {
+fn create(
+    output: &OutputArguments,
+    name: &str,
+    size_bytes: u64,
+    pool: &str,
+    is_sealed: bool,
+) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
     let record = tokio_runtime()?.block_on(async {
         let state = open.connect().await?;
         let admin = ImageAdmin::new(state.clone(), open.keys()?);
-        make(&state, &admin, name, size_bytes, pool).await
+        make(&state, &admin, name, size_bytes, pool, is_sealed).await
     })?;
     print_image(output, &record, "created")
 }
@@ -120,19 +128,26 @@ pub(super) async fn make(
     name: &str,
     size_bytes: u64,
     pool: &str,
+    is_sealed: bool,
 ) -> anyhow::Result<ImageRecord> {
     let pools = state.list::<atoll_base::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
     let found = pools.entries.iter().find(|(_, found, _)| found.name == pool);
     let pool = found.ok_or_else(|| anyhow::anyhow!("there is no pool '{pool}'; see 'atoll pool ls'"))?.1.id;
-    Ok(admin.create(name, size_bytes, pool).await?)
+    Ok(admin.create(name, size_bytes, pool, is_sealed).await?)
 }
 
 fn print_image(output: &OutputArguments, record: &ImageRecord, what: &str) -> anyhow::Result<()> {
     if output.json {
         return print_json(&public(record));
     }
-    println!("{what} image '{}', {}", record.name, format_size(record.size_bytes));
+    let note = if record.key.is_sealed() { "" } else { ", not sealed" };
+    println!("{what} image '{}', {}{note}", record.name, format_size(record.size_bytes));
     Ok(())
+}
+
+/// Whether an image is sealed, as one of the protections of a measurement.
+pub(super) fn sealing_text(is_sealed: bool) -> &'static str {
+    if is_sealed { "image sealed per 4 KiB block" } else { "image not sealed" }
 }
 
 /// The parts of a record that are for people and scripts; the wrapped key is not.
@@ -140,7 +155,7 @@ fn public(record: &ImageRecord) -> serde_json::Value {
     json!({
         "name": record.name, "id": record.id, "size_bytes": record.size_bytes, "pool": record.pool,
         "object_bytes": record.object_bytes, "created_unix_ms": record.created_unix_ms,
-        "attach_count": record.attach_ids.len(), "sealed": true,
+        "attach_count": record.attach_ids.len(), "sealed": record.key.is_sealed(),
     })
 }
 
@@ -153,9 +168,12 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
     if output.json {
         return print_json(&images.iter().map(public).collect::<Vec<_>>());
     }
-    let rows: Vec<_> =
-        images.iter().map(|image| vec![image.name.clone(), format_size(image.size_bytes)]).collect();
-    print_table(&["NAME", "SIZE"], &rows);
+    let row = |image: &ImageRecord| {
+        let sealed = if image.key.is_sealed() { "yes" } else { "no" };
+        vec![image.name.clone(), format_size(image.size_bytes), sealed.to_owned()]
+    };
+    let rows: Vec<_> = images.iter().map(row).collect();
+    print_table(&["NAME", "SIZE", "SEALED"], &rows);
     Ok(())
 }
 
@@ -176,7 +194,10 @@ fn info(output: &OutputArguments, name: &str) -> anyhow::Result<()> {
     println!("id       {}", record.id);
     println!("size     {} ({} bytes)", format_size(record.size_bytes), record.size_bytes);
     println!("objects  {} each, named img.{}.*", format_size(record.object_bytes), record.id);
-    println!("sealed   AES-256-GCM per 4 KiB block; {} attachments so far", record.attach_ids.len());
+    match record.key.is_sealed() {
+        true => println!("sealed   AES-256-GCM per 4 KiB block; {} attachments so far", record.attach_ids.len()),
+        false => println!("sealed   no: OSDs and their devices hold it in clear, with a CRC-32C per 4 KiB"),
+    }
     match lock {
         Some(lock) => println!("writer   {} (process {} on {})", lock.purpose, lock.process_id, lock.host),
         None => println!("writer   none"),

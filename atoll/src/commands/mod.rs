@@ -6,6 +6,7 @@ mod bench_client;
 mod bench_object;
 mod bench_recovery;
 mod bench_store;
+mod bucket;
 mod daemons;
 mod gateway_listeners;
 mod health;
@@ -66,6 +67,7 @@ fn run_plain(command: Command) -> anyhow::Result<()> {
         Command::Flag(command) => whole::flag(&command),
         Command::Settings(command) => whole::settings(&command),
         Command::Image(command) => image::run(command),
+        Command::Bucket(command) => bucket::run(&command),
         Command::Key(command) => key::run(&command),
         Command::Bench(command) => bench::run(command),
         Command::Sim(arguments) => sim::run(&arguments),

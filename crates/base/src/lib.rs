@@ -9,6 +9,7 @@ pub mod codec;
 pub mod coordination;
 pub mod frames;
 pub mod ids;
+pub mod image_key;
 pub mod join;
 pub mod limits;
 pub mod operation;

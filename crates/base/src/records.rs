@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::frames::FrameMode;
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
+use crate::image_key::ImageKey;
 use crate::limits::EC_CHUNK_BYTES_DEFAULT;
 use crate::split::pg_of_object;
 
@@ -377,9 +378,11 @@ pub struct ImageRecord {
     pub object_bytes: u64,
     /// The pool of its objects.
     pub pool: PoolId,
-    /// The image key, wrapped by the key-management service.
-    pub wrapped_key: String,
-    /// Random 128-bit ids of all writing attachments, in hexadecimal; a seal names one by index.
+    /// What the key-management service has wrapped for it, which says for good whether it is sealed.
+    #[serde(flatten)]
+    pub key: ImageKey,
+    /// Random 128-bit ids of all writing attachments, in hexadecimal; a seal names one by index. Images
+    /// that are not sealed have none.
     pub attach_ids: Vec<String>,
     /// Raised by every writer that takes the image; OSDs refuse writes of lower generations.
     pub writer_generation: u64,
@@ -436,12 +439,22 @@ pub struct BucketRecord {
     /// How objects are encrypted when the request does not say; `None` for by the bucket's own key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_encryption: Option<BucketEncryption>,
+    /// There if the operator has new objects stored without sealing unless they are asked to be encrypted: a
+    /// secret that the key-management service has wrapped for this, which encrypts nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsealed_permit: Option<String>,
 }
 
 impl BucketRecord {
     /// The pool of its data.
     pub fn data_pool(&self) -> PoolId {
         self.data_pool.unwrap_or(self.pool)
+    }
+
+    /// Whether new objects are sealed that nobody asks to be encrypted. What S3 clients have set for the
+    /// bucket is such a wish.
+    pub fn seals_by_default(&self) -> bool {
+        self.unsealed_permit.is_none() || self.default_encryption.is_some()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use atoll_base::image_key::ImageKey;
 use atoll_base::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
 use atoll_base::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
 use atoll_base::{BLOCK_BYTES, Condition, Mutation, ObjectName, PoolId};
@@ -29,9 +30,13 @@ pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as u64)
 }
 
-/// What the key-management service binds an image's key to.
-pub fn image_key_context(image_id: &str) -> String {
-    format!("atoll image {image_id}")
+/// What the key-management service binds an image's key to, or the permit to use it without one. What was
+/// wrapped for the one never opens as the other, and a permit is of no use under another name.
+pub fn image_key_context(record: &ImageRecord) -> String {
+    match record.key {
+        ImageKey::WrappedKey(_) => format!("atoll image {}", record.id),
+        ImageKey::UnsealedPermit(_) => format!("atoll image {} unsealed {}", record.id, record.name),
+    }
 }
 
 /// The name of an image's object.
@@ -66,24 +71,30 @@ impl ImageAdmin {
         ImageAdmin { cluster, keys }
     }
 
-    /// Makes an image; it takes no space until it is written.
-    pub async fn create(&self, name: &str, size_bytes: u64, pool: PoolId) -> Result<ImageRecord, ImageError> {
+    /// Makes an image; it takes no space until it is written. Whether it is sealed never changes.
+    pub async fn create(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        pool: PoolId,
+        is_sealed: bool,
+    ) -> Result<ImageRecord, ImageError> {
         check_name(name)?;
         check_size(size_bytes)?;
-        let id = format!("{:016x}", random_u64());
-        let wrapped_key = self.keys.wrap(&image_key_context(&id), &SecretKey::random()).await?;
-        let record = ImageRecord {
+        let key = if is_sealed { ImageKey::WrappedKey } else { ImageKey::UnsealedPermit };
+        let mut record = ImageRecord {
             format: RECORD_FORMAT,
-            id,
+            id: format!("{:016x}", random_u64()),
             name: name.into(),
             size_bytes,
             object_bytes: OBJECT_BYTES_MAX,
             pool,
-            wrapped_key,
+            key: key(String::new()),
             attach_ids: Vec::new(),
             writer_generation: 0,
             created_unix_ms: unix_ms(),
         };
+        *record.key.wrapped_mut() = self.keys.wrap(&image_key_context(&record), &SecretKey::random()).await?;
         match self.cluster.create(&keys::image(name), &record).await {
             Ok(_) => Ok(record),
             Err(ClusterError::AlreadyExists { .. }) => Err(ImageError::AlreadyExists(name.into())),
@@ -100,7 +111,15 @@ impl ImageAdmin {
     /// An image's record and its revision.
     pub async fn get(&self, name: &str) -> Result<(ImageRecord, i64), ImageError> {
         let found = self.cluster.get::<ImageRecord>(&keys::image(name)).await?;
-        found.ok_or_else(|| ImageError::NoSuchImage(name.into()))
+        let (record, revision) = found.ok_or_else(|| ImageError::NoSuchImage(name.into()))?;
+        if record.name != name {
+            return Err(ImageError::Invalid(format!(
+                "the record of image '{name}' is that of image '{}'; put the right one back from a backup of cluster \
+                 state",
+                record.name
+            )));
+        }
+        Ok((record, revision))
     }
 
     /// Who writes to an image now, if anybody does.
@@ -154,9 +173,15 @@ impl ImageAdmin {
 
     /// Forgets the key of an image: what is in it can never be read again. The image stays, to be removed.
     pub async fn destroy_key(&self, name: &str) -> Result<(), ImageError> {
-        let (record, revision) = self.get(name).await?;
+        let (mut record, revision) = self.get(name).await?;
+        if !record.key.is_sealed() {
+            return Err(ImageError::Invalid(format!(
+                "image '{name}' is not sealed: there is no key without which it could not be read; 'atoll image rm' \
+                 removes it"
+            )));
+        }
         let lease = take_lock(self, &record, "destroying its key").await?;
-        let record = ImageRecord { wrapped_key: String::new(), ..record };
+        record.key.wrapped_mut().clear();
         self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
         lease.revoke().await?;
         Ok(())

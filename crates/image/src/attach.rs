@@ -8,12 +8,13 @@ use atoll_base::limits::IMAGE_ATTACHES_MAX;
 use atoll_base::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
 use atoll_client::LocalClient;
 use atoll_cluster::{ClusterError, Lease, keys};
-use atoll_crypto::{AttachId, BlockOpener, BlockSealer, CryptoError, SecretKey, random_bytes};
+use atoll_crypto::{AttachId, CryptoError, SecretKey, random_bytes};
 use bytes::Bytes;
 
 use crate::admin::{ImageAdmin, image_key_context, in_use, unix_ms};
 use crate::held_lock::HeldLock;
 use crate::range_locks::RangeLocks;
+use crate::sealing::Sealing;
 use crate::{Bridge, ImageError};
 
 pub(crate) const LEASE_TERM: Duration = Duration::from_secs(15);
@@ -30,8 +31,7 @@ pub struct AttachedImage {
 
     pub(crate) fence_name: Bytes,
     pub(crate) generation: u64,
-    pub(crate) sealer: RefCell<BlockSealer>,
-    pub(crate) opener: RefCell<BlockOpener>,
+    pub(crate) sealing: Sealing,
     pub(crate) locks: RangeLocks,
     /// Set when another writer has taken over. Losing the lease alone does not stop a writer: without
     /// cluster state nobody else can take the image, and whoever does fences this writer off.
@@ -80,7 +80,10 @@ impl AttachedImage {
         let Attachment { record, key, lock } = taken;
         let image_id = u64::from_str_radix(&record.id, 16)
             .map_err(|_| ImageError::Invalid(format!("image id '{}' is not hexadecimal", record.id)))?;
-        let attach_ids = parse_attach_ids(&record)?;
+        let sealing = match record.key.is_sealed() {
+            true => Sealing::on(key, image_id, parse_attach_ids(&record)?)?,
+            false => Sealing::Off,
+        };
         let fence_name = Bytes::from(format!("img.{}", record.id));
         // From here on no earlier writer can change anything, not even with what it has in flight.
         let fenced = client.fence(record.pool, fence_name.clone(), record.writer_generation).await;
@@ -88,15 +91,13 @@ impl AttachedImage {
             bridge.run(lock.release()).await?;
             return Err(error.into());
         }
-        let attach_index = attach_ids.len() - 1;
         Ok(AttachedImage {
             client: client.clone(),
             size_bytes: Cell::new(record.size_bytes),
 
             fence_name,
             generation: record.writer_generation,
-            sealer: RefCell::new(BlockSealer::new(&key, image_id, attach_index as u32, &attach_ids[attach_index])),
-            opener: RefCell::new(BlockOpener::new(key, image_id, attach_ids)),
+            sealing,
             locks: RangeLocks::default(),
             is_lost: Cell::new(false),
             bridge: bridge.clone(),
@@ -167,23 +168,39 @@ pub(crate) async fn take_lock(
 /// Takes the lock and adds an attachment to the header.
 async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachment, ImageError> {
     let (record, _) = admin.get(name).await?;
-    if record.wrapped_key.is_empty() {
+    if record.key.wrapped().is_empty() {
         return Err(ImageError::KeyDestroyed(name.into()));
     }
     let lease = take_lock(admin, &record, purpose).await?;
-    // Read again under the lock: nobody else changes the list of attachments now.
+    match add_attachment(admin, name).await {
+        Ok((record, key)) => {
+            let lock = HeldLock::keep(admin.clone(), record.clone(), purpose.to_owned(), lease);
+            Ok(Attachment { record, key, lock })
+        }
+        Err(error) => {
+            lease.revoke().await?;
+            Err(error)
+        }
+    }
+}
+
+/// Adds an attachment to the header, under the lock: nobody else changes it now. Gives what the key
+/// service has unwrapped.
+async fn add_attachment(admin: &ImageAdmin, name: &str) -> Result<(ImageRecord, SecretKey), ImageError> {
     let (mut record, revision) = admin.get(name).await?;
     if record.attach_ids.len() >= IMAGE_ATTACHES_MAX {
         return Err(ImageError::Invalid(format!(
             "image '{name}' was attached {IMAGE_ATTACHES_MAX} times, which is the limit; copy it to a new image"
         )));
     }
-    record.attach_ids.push(hex::encode(random_bytes::<16>()));
+    // Also of an image that is not sealed: a record that somebody has changed must not open.
+    let key = admin.keys.unwrap(&image_key_context(&record), record.key.wrapped()).await?;
+    if record.key.is_sealed() {
+        record.attach_ids.push(hex::encode(random_bytes::<16>()));
+    }
     record.writer_generation += 1;
     admin.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
-    let key = admin.keys.unwrap(&image_key_context(&record.id), &record.wrapped_key).await?;
-    let lock = HeldLock::keep(admin.clone(), record.clone(), purpose.to_owned(), lease);
-    Ok(Attachment { record, key, lock })
+    Ok((record, key))
 }
 
 /// Removes the lock of a writer of this host whose process is gone. Even if that were wrong, the
@@ -197,3 +214,6 @@ async fn break_dead_lock(admin: &ImageAdmin, record: &ImageRecord) -> Result<(),
     admin.cluster.delete_if(&keys::image_lock(&record.id), revision).await?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

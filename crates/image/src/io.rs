@@ -1,8 +1,7 @@
-//! Reading and writing an attached image: cutting ranges into objects, sealing and opening blocks.
+//! Reading and writing an attached image: cutting ranges into objects.
 
-use atoll_base::{BLOCK_BYTES, Condition, Mutation, Refusal, Seals, WriteRequest};
+use atoll_base::{BLOCK_BYTES, Condition, Mutation, Refusal, WriteRequest};
 use atoll_client::{ClientError, ObjectClient};
-use atoll_crypto::{BLOCK_SEAL_BYTES, SEALED_BLOCK_BYTES};
 use bytes::{Bytes, BytesMut};
 use futures::future::try_join_all;
 
@@ -55,43 +54,32 @@ impl AttachedImage {
         let pieces = pieces(start, end - start, self.record.object_bytes);
         let mut parts = try_join_all(pieces.into_iter().map(|piece| self.read_piece(piece))).await?;
         let whole = match parts.len() {
-            0 => BytesMut::new(),
+            0 => Bytes::new(),
             1 => parts.remove(0),
-            _ => parts.iter().fold(BytesMut::with_capacity((end - start) as usize), |mut whole, part| {
-                whole.extend_from_slice(part);
-                whole
-            }),
+            _ => parts
+                .iter()
+                .fold(BytesMut::with_capacity((end - start) as usize), |mut whole, part| {
+                    whole.extend_from_slice(part);
+                    whole
+                })
+                .freeze(),
         };
         let skip = (offset - start) as usize;
-        Ok(whole.freeze().slice(skip..skip + length as usize))
+        Ok(whole.slice(skip..skip + length as usize))
     }
 
-    async fn read_piece(&self, piece: Piece) -> Result<BytesMut, ImageError> {
+    async fn read_piece(&self, piece: Piece) -> Result<Bytes, ImageError> {
         let name = object_name(&self.record.id, piece.object);
-        let mut plaintext = BytesMut::zeroed(piece.length as usize);
-        let extent = match self.client.read(self.record.pool, name, piece.offset, piece.length as u32).await {
-            Ok(extent) => extent,
-            Err(error) if error.is_no_such_object() => return Ok(plaintext),
-            Err(error) => return Err(self.explain(error)),
-        };
-        // An object without seals was never written, only zeroed.
-        let Some(seals) = extent.seals else { return Ok(plaintext) };
-        let is_sealed_as_expected =
-            seals.unit_bytes as usize == SEALED_BLOCK_BYTES && usize::from(seals.seal_bytes) == BLOCK_SEAL_BYTES;
-        if !is_sealed_as_expected {
-            return Err(ImageError::Invalid(format!("object {} of the image has foreign seals", piece.object)));
+        match self.client.read(self.record.pool, name, piece.offset, piece.length as u32).await {
+            Ok(extent) => self.sealing.open(self.first_block(piece), piece.length as usize, extent),
+            Err(error) if error.is_no_such_object() => Ok(BytesMut::zeroed(piece.length as usize).freeze()),
+            Err(error) => Err(self.explain(error)),
         }
-        let first_block = (piece.object * self.record.object_bytes + piece.offset) / BLOCK;
-        let mut opener = self.opener.borrow_mut();
-        let sealed = extent.data.chunks_exact(BLOCK_BYTES).zip(seals.bytes.chunks_exact(BLOCK_SEAL_BYTES));
-        for ((block, output), (ciphertext, seal)) in
-            (first_block..).zip(plaintext.chunks_exact_mut(BLOCK_BYTES)).zip(sealed)
-        {
-            let ciphertext = ciphertext.try_into().expect("chunks have this length");
-            let seal = seal.try_into().expect("chunks have this length");
-            opener.open(block, seal, ciphertext, output.try_into().expect("chunks have this length"))?;
-        }
-        Ok(plaintext)
+    }
+
+    /// The image's block with which a piece begins.
+    fn first_block(&self, piece: Piece) -> u64 {
+        (piece.object * self.record.object_bytes + piece.offset) / BLOCK
     }
 
     /// Writes a range, aligned or not; it is durable on all members when this returns.
@@ -120,7 +108,7 @@ impl AttachedImage {
         self.write_blocks(start, &whole.freeze()).await
     }
 
-    async fn read_block(&self, block: u64) -> Result<BytesMut, ImageError> {
+    async fn read_block(&self, block: u64) -> Result<Bytes, ImageError> {
         let offset = block * BLOCK;
         let (object, offset) = (offset / self.record.object_bytes, offset % self.record.object_bytes);
         self.read_piece(Piece { object, offset, length: BLOCK }).await
@@ -131,7 +119,7 @@ impl AttachedImage {
         let mut writes = Vec::new();
         for piece in pieces(offset, data.len() as u64, self.record.object_bytes) {
             let end = position + piece.length as usize;
-            writes.push(self.write_piece(piece, &data[position..end])?);
+            writes.push(self.write_piece(piece, data.slice(position..end))?);
             position = end;
         }
         try_join_all(writes).await.map(|_| ())
@@ -140,28 +128,17 @@ impl AttachedImage {
     fn write_piece(
         &self,
         piece: Piece,
-        plaintext: &[u8],
+        plaintext: Bytes,
     ) -> Result<impl Future<Output = Result<(), ImageError>> + '_, ImageError> {
-        let first_block = (piece.object * self.record.object_bytes + piece.offset) / BLOCK;
-        let mut payload = BytesMut::from(plaintext);
-        let mut seals = BytesMut::with_capacity(payload.len() / BLOCK_BYTES * BLOCK_SEAL_BYTES);
-        let mut sealer = self.sealer.borrow_mut();
-        for (block, bytes) in (first_block..).zip(payload.chunks_exact_mut(BLOCK_BYTES)) {
-            let seal = sealer.seal(block, bytes.try_into().expect("chunks have this length"))?;
-            seals.extend_from_slice(&seal);
-        }
-        let seals = Seals {
-            unit_bytes: SEALED_BLOCK_BYTES as u32,
-            seal_bytes: BLOCK_SEAL_BYTES as u16,
-            bytes: seals.freeze(),
-        };
-        let write = Mutation::Write { offset: piece.offset, length: piece.length as u32, seals: Some(seals) };
+        let (payload, seals) = self.sealing.close(self.first_block(piece), plaintext)?;
+        let payload_sealed = seals.is_some();
+        let write = Mutation::Write { offset: piece.offset, length: piece.length as u32, seals };
         let request = WriteRequest {
             object: object_name(&self.record.id, piece.object),
             conditions: vec![self.not_fenced()],
             mutations: vec![write],
-            payload: payload.freeze(),
-            payload_sealed: true,
+            payload,
+            payload_sealed,
         };
         Ok(
             async move { self.client.send_write(self.record.pool, request).await.map_err(|error| self.explain(error)) },

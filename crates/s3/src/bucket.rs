@@ -22,6 +22,12 @@ pub fn bucket_key_context(bucket_id: &str) -> String {
     format!("bucket {bucket_id}")
 }
 
+/// What the key-management service binds the permit to that new objects of a bucket may be stored without
+/// sealing.
+pub fn unsealed_permit_context(bucket_id: &str) -> String {
+    format!("bucket {bucket_id} unsealed")
+}
+
 /// A bucket.
 pub(crate) struct Bucket {
     pub record: BucketRecord,
@@ -111,6 +117,16 @@ impl Buckets {
         }
         let context = bucket_key_context(&record.id);
         Ok(self.keys.unwrap(&context, &record.wrapped_key, record.key_generation).await?)
+    }
+
+    /// Makes sure that it was an operator who wants new objects stored without sealing, and not somebody who
+    /// can only write cluster state.
+    pub(crate) async fn check_unsealed_permit(&self, record: &BucketRecord) -> Result<(), GatewayError> {
+        let permit = record.unsealed_permit.as_deref();
+        let permit = permit.ok_or_else(|| GatewayError::SealingRequired(record.name.clone()))?;
+        let context = unsealed_permit_context(&record.id);
+        self.keys.unwrap(&context, permit, record.key_generation).await?;
+        Ok(())
     }
 
     /// The key that wraps data keys on behalf of the named key of the key service.

@@ -2,11 +2,13 @@
 //!
 //! The data itself is always sealed alike, under fresh data keys. Kinds of encryption differ in whose
 //! key wraps those: the bucket's own (SSE-S3), the bucket's for a named key of the key service
-//! (SSE-KMS), or one that the client keeps (SSE-C).
+//! (SSE-KMS), or one that the client keeps (SSE-C). Where the operator wants it so, what nobody asks
+//! to be encrypted is not sealed; its data keys encrypt nothing, but only gateways can wrap them, so a
+//! bucket where that was never wanted has no such objects, whatever its index is made to say.
 
 use std::collections::BTreeMap;
 
-use atoll_crypto::{SecretKey, WRAPPED_KEY_BYTES, random_bytes, unwrap_key, wrap_key};
+use atoll_crypto::{SecretKey, SegmentCipher, WRAPPED_KEY_BYTES, random_bytes, unwrap_key, wrap_key};
 use serde::{Deserialize, Serialize};
 
 use crate::error::GatewayError;
@@ -35,6 +37,8 @@ pub(crate) enum Encryption {
         /// Something wrapped by the client's key, to tell whether a key is the right one.
         check: String,
     },
+    /// None: the data is stored as it is.
+    Unsealed,
 }
 
 impl Encryption {
@@ -44,9 +48,9 @@ impl Encryption {
     }
 
     /// Whether ETags may be MD5 sums of the plaintext, which tell who has a key what is in the object.
-    /// S3 promises them for this kind only.
+    /// S3 promises them for these kinds only.
     pub(crate) fn has_md5_etag(&self) -> bool {
-        self.is_usual()
+        matches!(self, Encryption::Bucket | Encryption::Unsealed)
     }
 
     /// A fresh record of a client's key, which itself is not kept.
@@ -70,8 +74,10 @@ pub(crate) fn is_customer_key(bucket_id: &str, key: &SecretKey, check: &str) -> 
 pub(crate) struct WrappingKey {
     key: SecretKey,
     bucket_id: String,
-    /// What a data key is bound to besides bucket and data; empty but for an encryption context.
+    /// What a data key is bound to besides bucket and data; empty but for an encryption context, and for
+    /// data that is not sealed.
     binding: String,
+    is_sealed: bool,
 }
 
 impl WrappingKey {
@@ -80,9 +86,16 @@ impl WrappingKey {
             Encryption::Kms { context, .. } if !context.is_empty() => {
                 format!(" context {}", serde_json::to_string(context).expect("a map of texts is plain JSON"))
             }
+            Encryption::Unsealed => " unsealed".into(),
             _ => String::new(),
         };
-        WrappingKey { key, bucket_id: bucket_id.to_owned(), binding }
+        let is_sealed = *encryption != Encryption::Unsealed;
+        WrappingKey { key, bucket_id: bucket_id.to_owned(), binding, is_sealed }
+    }
+
+    /// What seals data under one of the data keys, if it is sealed.
+    pub(crate) fn cipher(&self, data_id: &[u8; 16], data_key: &SecretKey) -> Option<SegmentCipher> {
+        self.is_sealed.then(|| SegmentCipher::new(data_key, data_id))
     }
 
     /// What a data key is wrapped for: it opens only this data of this bucket.
@@ -116,7 +129,20 @@ mod tests {
         assert_eq!(wrapping(&encryption("blue")).unwrap(&[7; 16], &wrapped).unwrap(), data_key);
         assert!(wrapping(&encryption("red")).unwrap(&[7; 16], &wrapped).is_err());
         assert!(wrapping(&Encryption::Bucket).unwrap(&[7; 16], &wrapped).is_err());
+        assert!(wrapping(&Encryption::Unsealed).unwrap(&[7; 16], &wrapped).is_err());
         assert!(wrapping(&encryption("blue")).unwrap(&[8; 16], &wrapped).is_err());
+    }
+
+    /// Who can write the index cannot have sealed data taken for unsealed data, or the other way round.
+    #[test]
+    fn a_data_key_says_whether_data_is_sealed() {
+        let (key, data_key) = (SecretKey::random(), SecretKey::random());
+        let [sealed, unsealed] =
+            [Encryption::Bucket, Encryption::Unsealed].map(|kind| WrappingKey::new(key.clone(), "b1", &kind));
+        assert!(sealed.cipher(&[7; 16], &data_key).is_some() && unsealed.cipher(&[7; 16], &data_key).is_none());
+        assert!(unsealed.unwrap(&[7; 16], &sealed.wrap(&[7; 16], &data_key)).is_err());
+        assert!(sealed.unwrap(&[7; 16], &unsealed.wrap(&[7; 16], &data_key)).is_err());
+        assert!(unsealed.unwrap(&[7; 16], &unsealed.wrap(&[7; 16], &data_key)).is_ok());
     }
 
     #[test]
@@ -132,6 +158,7 @@ mod tests {
 
     #[test]
     fn the_usual_kind_reads_as_before() {
+        assert_eq!(serde_json::to_string(&Encryption::Unsealed).unwrap(), r#""unsealed""#);
         let other =
             Encryption::Kms { key_name: Some("k".into()), context: BTreeMap::new(), bucket_key_enabled: true };
         let text = serde_json::to_string(&other).unwrap();

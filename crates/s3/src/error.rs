@@ -20,6 +20,9 @@ pub enum GatewayError {
     /// The bucket's key was destroyed on purpose.
     #[error("the key of bucket '{0}' was destroyed; what is in it cannot be read any more")]
     KeyDestroyed(String),
+    /// Something would be stored without sealing that must not be.
+    #[error("new objects of bucket '{0}' are sealed, unlike when this upload began; begin it anew")]
+    SealingRequired(String),
     /// Cluster state did not answer.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
@@ -104,6 +107,7 @@ impl From<GatewayError> for S3Error {
                 custom_error("KMS.DisabledException", StatusCode::BAD_REQUEST, error.to_string())
             }
             GatewayError::KeyDestroyed(_) => s3_error!(AccessDenied, "{error}"),
+            GatewayError::SealingRequired(_) => s3_error!(InvalidRequest, "{error}"),
             GatewayError::Crypto(_)
             | GatewayError::Directory(_)
             | GatewayError::Malformed { .. }

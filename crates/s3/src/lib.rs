@@ -25,7 +25,7 @@ mod shell;
 mod store;
 mod users;
 
-pub use bucket::{bucket_key_context, named_key_context};
+pub use bucket::{bucket_key_context, named_key_context, unsealed_permit_context};
 pub use directory::{BucketDirectory, DirectoryError};
 pub use error::GatewayError;
 pub use etcd_directory::EtcdDirectory;

@@ -7,6 +7,7 @@
 
 mod at_rest;
 mod bootstrap;
+mod bucket_sealing;
 mod data_dir;
 mod devices;
 mod error;
@@ -22,6 +23,7 @@ mod wrapped_secrets;
 
 pub use at_rest::UnlockWith;
 pub use bootstrap::{Choices, DEFAULT_OSD_BYTES, POOL_DATA, POOL_IMAGES, POOL_OBJECTS};
+pub use bucket_sealing::set_bucket_sealing;
 pub use data_dir::{ClusterFile, Credentials, DataDir, FirstPools, LISTEN_OFF};
 pub use devices::{CreatedOsd, OsdChoices};
 pub use error::SupervisorError;

@@ -7,7 +7,7 @@ use atoll_base::records::{BucketRecord, ImageRecord, UserRecord};
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_crypto::{CryptoError, KeyDescription, KeyService, WrappedBy};
 use atoll_image::image_key_context;
-use atoll_s3::{bucket_key_context, named_key_context, user_key_context};
+use atoll_s3::{bucket_key_context, named_key_context, unsealed_permit_context, user_key_context};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -43,7 +43,7 @@ trait Wrapped: Clone + PartialEq + Serialize + DeserializeOwned {
 
 impl Wrapped for ImageRecord {
     fn secrets(&mut self) -> Vec<(String, &mut String)> {
-        vec![(image_key_context(&self.id), &mut self.wrapped_key)]
+        vec![(image_key_context(self), self.key.wrapped_mut())]
     }
 
     fn count(uses: &mut KeyUses) -> &mut u64 {
@@ -55,7 +55,10 @@ impl Wrapped for BucketRecord {
     fn secrets(&mut self) -> Vec<(String, &mut String)> {
         let named = self.named_keys.iter_mut();
         let named = named.map(|(name, wrapped)| (named_key_context(&self.id, name), wrapped));
-        std::iter::once((bucket_key_context(&self.id), &mut self.wrapped_key)).chain(named).collect()
+        let permit = self.unsealed_permit.iter_mut();
+        let permit = permit.map(|wrapped| (unsealed_permit_context(&self.id), wrapped));
+        let own = std::iter::once((bucket_key_context(&self.id), &mut self.wrapped_key));
+        own.chain(named).chain(permit).collect()
     }
 
     fn count(uses: &mut KeyUses) -> &mut u64 {
@@ -220,7 +223,7 @@ pub async fn forget_bucket_keys(
     Ok(changed)
 }
 
-async fn change_bucket(
+pub(crate) async fn change_bucket(
     state: &ClusterClient,
     name: &str,
     change: impl Fn(&mut BucketRecord),

@@ -274,7 +274,7 @@ async fn pools_are_made_changed_and_removed() {
         size_bytes: 1,
         object_bytes: 1,
         pool: made.id,
-        wrapped_key: String::new(),
+        key: atoll_base::image_key::ImageKey::WrappedKey(String::new()),
         attach_ids: Vec::new(),
         writer_generation: 0,
         created_unix_ms: 0,
@@ -355,6 +355,7 @@ async fn a_pool_with_the_data_of_a_bucket_stays() {
         named_keys: Default::default(),
         key_generation: 0,
         default_encryption: None,
+        unsealed_permit: None,
     };
     state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
     for name in ["index", "data"] {

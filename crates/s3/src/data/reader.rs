@@ -1,5 +1,6 @@
 //! Reading data: a byte range of an object becomes reads of chunk objects, each opened segment by
-//! segment. Nothing leaves here that did not authenticate in its place.
+//! segment. Nothing leaves here that did not authenticate in its place, but for data that was never
+//! sealed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,7 +62,7 @@ pub(crate) struct DataReader {
 
 /// Plaintext on its way to a client, and its part of the memory budget.
 struct Plaintext {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     _share: Option<Share>,
 }
 
@@ -73,7 +74,8 @@ impl AsRef<[u8]> for Plaintext {
 
 struct OpenPiece {
     piece: Piece,
-    cipher: SegmentCipher,
+    /// None if it is not sealed.
+    cipher: Option<SegmentCipher>,
 }
 
 impl DataReader {
@@ -91,7 +93,7 @@ impl DataReader {
         let end = reads.last().map_or(0, |read| read.piece + 1);
         let open = |piece: &Piece| {
             let data_key = key.unwrap(&piece.data_id, &piece.wrapped_key)?;
-            Ok(OpenPiece { piece: piece.clone(), cipher: SegmentCipher::new(&data_key, &piece.data_id) })
+            Ok(OpenPiece { piece: piece.clone(), cipher: key.cipher(&piece.data_id, &data_key) })
         };
         let pieces = pieces[first..end].iter().map(open).collect::<Result<_, GatewayError>>()?;
         let reads =
@@ -139,19 +141,46 @@ impl DataReader {
         };
 
         let wanted = (end * SEGMENT).min(open.piece.bytes) - first * SEGMENT;
-        let seals = checked_seals(&extent, wanted).ok_or_else(|| {
-            damaged(format!("{} bytes came back where {wanted} sealed bytes were written", extent.data.len()))
-        })?;
-        let last_segment = open.piece.bytes.div_ceil(SEGMENT) - 1;
-        let mut plain = vec![0; extent.data.len()];
-        let ciphers = extent.data.chunks(SEGMENT_BYTES).zip(seals.chunks_exact(usize::from(SEAL_BYTES)));
-        for ((number, (sealed, seal)), target) in (first..).zip(ciphers).zip(plain.chunks_mut(SEGMENT_BYTES)) {
-            open.cipher.open(number, number == last_segment, seal, sealed, target)?;
-        }
+        let bytes = match &open.cipher {
+            Some(cipher) => {
+                let seals = checked_seals(&extent, wanted).ok_or_else(|| {
+                    damaged(format!(
+                        "{} bytes came back where {wanted} sealed bytes were written",
+                        extent.data.len()
+                    ))
+                })?;
+                open_segments(cipher, first, open.piece.bytes.div_ceil(SEGMENT) - 1, &extent.data, seals)?
+            }
+            None if extent.data.len() as u64 == wanted && extent.seals.is_none() => extent.data,
+            None => {
+                let found = if extent.seals.is_some() { "sealed bytes" } else { "bytes" };
+                let length = extent.data.len();
+                return Err(damaged(format!(
+                    "{length} {found} came back where {wanted} unsealed bytes were written"
+                ))
+                .into());
+            }
+        };
         let from = (read.range.start - first * SEGMENT) as usize;
         let until = (read.range.end - first * SEGMENT) as usize;
-        Ok(Bytes::from_owner(Plaintext { bytes: plain, _share: share }).slice(from..until))
+        Ok(Bytes::from_owner(Plaintext { bytes, _share: share }).slice(from..until))
     }
+}
+
+/// The plaintext of consecutive segments, all but the last of which are whole.
+fn open_segments(
+    cipher: &SegmentCipher,
+    first: u64,
+    last_of_piece: u64,
+    sealed: &[u8],
+    seals: &[u8],
+) -> Result<Bytes, GatewayError> {
+    let mut plain = vec![0; sealed.len()];
+    let segments = sealed.chunks(SEGMENT_BYTES).zip(seals.chunks_exact(usize::from(SEAL_BYTES)));
+    for ((number, (sealed, seal)), target) in (first..).zip(segments).zip(plain.chunks_mut(SEGMENT_BYTES)) {
+        cipher.open(number, number == last_of_piece, seal, sealed, target)?;
+    }
+    Ok(plain.into())
 }
 
 /// The seals of an extent that has exactly the length and the seals that it must have.

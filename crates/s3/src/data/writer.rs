@@ -1,5 +1,5 @@
-//! Writing data: a body of unknown length is cut into chunks, sealed and written while it is
-//! still arriving.
+//! Writing data: a body of unknown length is cut into chunks, sealed (unless it shall not be) and
+//! written while it is still arriving.
 
 use std::sync::Arc;
 
@@ -61,9 +61,10 @@ impl Drop for Unfinished {
     }
 }
 
-/// Takes plaintext in any pieces and writes it as sealed chunks under a fresh data id and key.
+/// Takes plaintext in any pieces and writes it as chunks under a fresh data id and key.
 pub(crate) struct DataWriter {
-    cipher: SegmentCipher,
+    /// None if the data is not sealed.
+    cipher: Option<SegmentCipher>,
     wrapped_key: [u8; atoll_crypto::WRAPPED_KEY_BYTES],
     buffer: Vec<u8>,
     buffer_bytes: u64,
@@ -85,7 +86,7 @@ impl DataWriter {
     ) -> Self {
         let (data_id, data_key) = (random_bytes::<16>(), SecretKey::random());
         DataWriter {
-            cipher: SegmentCipher::new(&data_key, &data_id),
+            cipher: key.cipher(&data_id, &data_key),
             wrapped_key: key.wrap(&data_id, &data_key),
             buffer: Vec::new(),
             buffer_bytes: bytes_max.min(CHUNK_BYTES),
@@ -143,14 +144,15 @@ impl DataWriter {
         let mut data = std::mem::take(&mut self.buffer);
         let share = self.share.take();
         let number = self.unfinished.chunks;
-        let seals = self.seal(number, is_final, &mut data);
+        let seals = self.cipher.as_ref().map(|cipher| seal(cipher, number, is_final, &mut data));
+        let payload_sealed = seals.is_some();
         let length = u32::try_from(data.len()).expect("a chunk has at most 4 MiB");
         let request = WriteRequest {
             object: chunk_object(&self.unfinished.data_id, number),
             conditions: Vec::new(),
-            mutations: vec![Mutation::Write { offset: 0, length, seals: Some(seals) }],
+            mutations: vec![Mutation::Write { offset: 0, length, seals }],
             payload: data.into(),
-            payload_sealed: true,
+            payload_sealed,
         };
         while self.unfinished.in_flight.len() >= CHUNKS_IN_FLIGHT {
             if let Some(written) = self.unfinished.in_flight.next().await {
@@ -166,16 +168,17 @@ impl DataWriter {
         }));
         Ok(())
     }
+}
 
-    fn seal(&self, chunk: u64, is_final: bool, data: &mut [u8]) -> Seals {
-        let count = data.len().div_ceil(SEGMENT_BYTES);
-        let mut seals = Vec::with_capacity(count * usize::from(SEAL_BYTES));
-        for (index, segment) in data.chunks_mut(SEGMENT_BYTES).enumerate() {
-            let number = chunk * SEGMENTS_PER_CHUNK + index as u64;
-            seals.extend_from_slice(&self.cipher.seal(number, is_final && index + 1 == count, segment));
-        }
-        Seals { unit_bytes: SEAL_UNIT_BYTES, seal_bytes: SEAL_BYTES, bytes: Bytes::from(seals) }
+/// Encrypts a chunk's segments in place.
+fn seal(cipher: &SegmentCipher, chunk: u64, is_final: bool, data: &mut [u8]) -> Seals {
+    let count = data.len().div_ceil(SEGMENT_BYTES);
+    let mut seals = Vec::with_capacity(count * usize::from(SEAL_BYTES));
+    for (index, segment) in data.chunks_mut(SEGMENT_BYTES).enumerate() {
+        let number = chunk * SEGMENTS_PER_CHUNK + index as u64;
+        seals.extend_from_slice(&cipher.seal(number, is_final && index + 1 == count, segment));
     }
+    Seals { unit_bytes: SEAL_UNIT_BYTES, seal_bytes: SEAL_BYTES, bytes: Bytes::from(seals) }
 }
 
 fn chunk_result(written: Result<Result<(), ClientError>, tokio::task::JoinError>) -> Result<(), GatewayError> {

@@ -20,6 +20,7 @@ fn bucket(name: &str) -> BucketRecord {
         named_keys: Default::default(),
         key_generation: 0,
         default_encryption: None,
+        unsealed_permit: None,
     }
 }
 

@@ -75,7 +75,13 @@ impl Service {
         request: S3Request<GetBucketEncryptionInput>,
     ) -> S3Result<S3Response<GetBucketEncryptionOutput>> {
         let bucket = self.buckets.get(&request.input.bucket).await?;
-        // As on S3, every bucket has a default, and SSE-S3 is what it is at first.
+        if !bucket.record.seals_by_default() {
+            return Err(s3_error!(
+                ServerSideEncryptionConfigurationNotFoundError,
+                "The server side encryption configuration was not found"
+            ));
+        }
+        // As on S3, every other bucket has a default, and SSE-S3 is what it is at first.
         let encryption = bucket.record.default_encryption.clone().unwrap_or_default();
         let configuration = ServerSideEncryptionConfiguration { rules: vec![rule(&encryption)] };
         Ok(S3Response::new(GetBucketEncryptionOutput {

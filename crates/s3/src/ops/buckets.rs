@@ -83,6 +83,7 @@ impl Service {
             named_keys: Default::default(),
             key_generation: 0,
             default_encryption: None,
+            unsealed_permit: None,
         };
         // The index comes before the record: whoever finds the record finds a working bucket.
         let made = async {

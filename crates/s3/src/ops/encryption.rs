@@ -130,6 +130,7 @@ pub(super) fn encryption_answer(encryption: &Encryption, customer_md5: Option<St
             customer_md5,
             ..Default::default()
         },
+        Encryption::Unsealed => EncryptionAnswer::default(),
     }
 }
 
@@ -241,6 +242,7 @@ impl WantedHeaders {
                     "The key id and encryption context need x-amz-server-side-encryption: aws:kms"
                 ));
             }
+            None if !bucket.record.seals_by_default() => return Ok((Encryption::Unsealed, None)),
             None => default.is_kms,
             Some(ServerSideEncryption::AWS_KMS_DSSE) => {
                 return Err(s3_error!(NotImplemented, "Dual-layer encryption (aws:kms:dsse) is not supported"));
@@ -274,6 +276,9 @@ impl Service {
         extensions: &Extensions,
     ) -> S3Result<Sealing> {
         let (encryption, customer) = wanted.resolve(bucket, extensions)?;
+        if encryption == Encryption::Unsealed {
+            self.buckets.check_unsealed_permit(&bucket.record).await?;
+        }
         let key = match (&encryption, &customer) {
             (_, Some(customer)) => customer.key.clone(),
             (Encryption::Kms { key_name: Some(name), .. }, _) => {
@@ -288,8 +293,21 @@ impl Service {
         Ok(Sealing { encryption, key, customer_md5: customer.map(|customer| customer.md5) })
     }
 
-    /// Opens what is encrypted so, for a request with these headers: reading an object, or adding to
-    /// an upload.
+    /// Adds to an upload that is encrypted so, for a request with these headers. Its record alone does not
+    /// have data stored without sealing: OSDs keep it.
+    pub(super) async fn sealing_of_upload(
+        &self,
+        bucket: &Bucket,
+        encryption: &Encryption,
+        customer: Option<CustomerKey>,
+    ) -> S3Result<Sealing> {
+        if *encryption == Encryption::Unsealed {
+            self.buckets.check_unsealed_permit(&bucket.record).await?;
+        }
+        self.sealing_of(bucket, encryption, customer).await
+    }
+
+    /// Opens what is encrypted so, for a request with these headers.
     pub(super) async fn sealing_of(
         &self,
         bucket: &Bucket,

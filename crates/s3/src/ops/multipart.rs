@@ -205,7 +205,7 @@ impl Service {
         add_upload_algorithm(&mut expected, &upload)?;
         let length = body_length(&request.headers, input.content_length);
         let received = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
-        let sealing = self.sealing_of(&index.bucket, &upload.head.encryption, customer).await?;
+        let sealing = self.sealing_of_upload(&index.bucket, &upload.head.encryption, customer).await?;
         let stored = self.store_body(&index.bucket, &sealing.key, received).await?;
         let head = self.add_part(&index, &input.key, &input.upload_id, number, &upload, stored).await?;
         let mut output = UploadPartOutput { e_tag: Some(etag(&head.etag)), ..Default::default() };
@@ -234,7 +234,7 @@ impl Service {
         let upload = self.open_upload(&index, &input.key, &input.upload_id).await?;
         let mut expected = Expected::default();
         add_upload_algorithm(&mut expected, &upload)?;
-        let sealing = self.sealing_of(&index.bucket, &upload.head.encryption, customer).await?;
+        let sealing = self.sealing_of_upload(&index.bucket, &upload.head.encryption, customer).await?;
         let stored = self.copy_data(&mut source, range, &index, &sealing, &expected).await?;
         let head = self.add_part(&index, &input.key, &input.upload_id, number, &upload, stored).await?;
         let mut result = CopyPartResult {

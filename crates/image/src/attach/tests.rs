@@ -1,0 +1,89 @@
+//! Whether an image is sealed is what its record says, and nobody can forge that without the key service.
+
+use std::sync::Arc;
+
+use atoll_base::PoolId;
+use atoll_base::image_key::ImageKey;
+use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer};
+use atoll_crypto::LocalKeys;
+
+use super::*;
+
+struct World {
+    admin: ImageAdmin,
+    _server: EmbeddedServer,
+    _directory: tempfile::TempDir,
+}
+
+async fn world() -> World {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = EmbeddedServer::start(listener, directory.path(), None).await.unwrap();
+    let address = server.local_addr();
+    let state = ClusterClient::connect(&ConnectOptions::new([format!("http://{address}")])).await.unwrap();
+    let keys = LocalKeys::create(&directory.path().join("kms.json")).unwrap();
+    World { admin: ImageAdmin::new(state, Arc::new(keys)), _server: server, _directory: directory }
+}
+
+impl World {
+    async fn create(&self, name: &str, is_sealed: bool) -> ImageRecord {
+        self.admin.create(name, 1 << 20, PoolId(1), is_sealed).await.unwrap()
+    }
+
+    /// What a writer of cluster state can do.
+    async fn forge(&self, name: &str, record: &ImageRecord) {
+        self.admin.cluster.put(&keys::image(name), record).await.unwrap();
+    }
+
+    async fn take(&self, name: &str) -> Result<ImageRecord, ImageError> {
+        let taken = take(&self.admin, name, "a test").await?;
+        taken.lock.release().await.unwrap();
+        Ok(taken.record)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn images_are_what_they_were_made_as() {
+    let world = world().await;
+    for (name, is_sealed) in [("sealed", true), ("unsealed", false)] {
+        let made = world.create(name, is_sealed).await;
+        assert_eq!(made.key.is_sealed(), is_sealed);
+        for generation in 1..3 {
+            let taken = world.take(name).await.unwrap();
+            assert_eq!((taken.key.clone(), taken.writer_generation), (made.key.clone(), generation));
+            // Only what seals needs a key for every attachment.
+            assert_eq!(taken.attach_ids.len() as u64, if is_sealed { generation } else { 0 });
+        }
+    }
+    let error = world.admin.destroy_key("unsealed").await.unwrap_err();
+    assert!(error.to_string().contains("is not sealed"), "{error}");
+    world.admin.destroy_key("sealed").await.unwrap();
+    assert!(matches!(world.take("sealed").await, Err(ImageError::KeyDestroyed(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_was_switched_over_does_not_open() {
+    let world = world().await;
+    for (name, is_sealed) in [("sealed", true), ("unsealed", false)] {
+        let record = world.create(name, is_sealed).await;
+        let wrapped = record.key.wrapped().to_owned();
+        let key = if is_sealed { ImageKey::UnsealedPermit(wrapped) } else { ImageKey::WrappedKey(wrapped) };
+        world.forge(name, &ImageRecord { key, ..record }).await;
+        let error = world.take(name).await.unwrap_err();
+        assert!(matches!(error, ImageError::Crypto(CryptoError::NotAuthentic { .. })), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_is_for_one_image_of_one_name() {
+    let world = world().await;
+    world.create("sealed", true).await;
+    let unsealed = world.create("unsealed", false).await;
+    world.forge("sealed", &unsealed).await;
+    let error = world.take("sealed").await.unwrap_err();
+    assert!(error.to_string().contains("is that of image 'unsealed'"), "{error}");
+    world.forge("sealed", &ImageRecord { name: "sealed".into(), ..unsealed.clone() }).await;
+    let error = world.take("sealed").await.unwrap_err();
+    assert!(matches!(error, ImageError::Crypto(CryptoError::NotAuthentic { .. })), "{error}");
+    assert_eq!(world.take("unsealed").await.unwrap().id, unsealed.id);
+}

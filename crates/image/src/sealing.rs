@@ -1,0 +1,155 @@
+//! What becomes of blocks between an image and its objects: they are sealed under the image's key, or
+//! stored as they are if the image was made so.
+
+use std::cell::RefCell;
+
+use atoll_base::{BLOCK_BYTES, Seals};
+use atoll_client::Extent;
+use atoll_crypto::{
+    AttachId, BLOCK_SEAL_BYTES, BlockOpener, BlockSealer, CryptoError, SEALED_BLOCK_BYTES, SecretKey,
+};
+use bytes::{Bytes, BytesMut};
+
+use crate::ImageError;
+
+/// How the blocks of an attached image are protected.
+pub(crate) enum Sealing {
+    /// Each is encrypted and authenticated in its place.
+    On {
+        /// Of this attachment.
+        sealer: RefCell<BlockSealer>,
+        /// Of all attachments.
+        opener: RefCell<BlockOpener>,
+    },
+    /// They are stored as they are.
+    Off,
+}
+
+impl Sealing {
+    /// Seals with the newest attachment of the list.
+    pub(crate) fn on(key: SecretKey, image_id: u64, attach_ids: Vec<AttachId>) -> Result<Self, CryptoError> {
+        let newest = attach_ids.last().ok_or_else(|| CryptoError::Malformed {
+            what: "the image header".into(),
+            detail: "it has no attachments".into(),
+        })?;
+        let sealer = BlockSealer::new(&key, image_id, attach_ids.len() as u32 - 1, newest);
+        let opener = BlockOpener::new(key, image_id, attach_ids);
+        Ok(Sealing::On { sealer: RefCell::new(sealer), opener: RefCell::new(opener) })
+    }
+
+    /// Whole blocks from `first_block` on as they are to be stored.
+    pub(crate) fn close(&self, first_block: u64, plaintext: Bytes) -> Result<(Bytes, Option<Seals>), CryptoError> {
+        let Sealing::On { sealer, .. } = self else { return Ok((plaintext, None)) };
+        let mut payload = BytesMut::from(&plaintext[..]);
+        let mut seals = BytesMut::with_capacity(payload.len() / BLOCK_BYTES * BLOCK_SEAL_BYTES);
+        let mut sealer = sealer.borrow_mut();
+        for (block, bytes) in (first_block..).zip(payload.chunks_exact_mut(BLOCK_BYTES)) {
+            let seal = sealer.seal(block, bytes.try_into().expect("chunks have this length"))?;
+            seals.extend_from_slice(&seal);
+        }
+        let seals = Seals {
+            unit_bytes: SEALED_BLOCK_BYTES as u32,
+            seal_bytes: BLOCK_SEAL_BYTES as u16,
+            bytes: seals.freeze(),
+        };
+        Ok((payload.freeze(), Some(seals)))
+    }
+
+    /// The `length` bytes of whole blocks from `first_block` on, out of what is stored of them. What is
+    /// not stored reads as zeros.
+    pub(crate) fn open(&self, first_block: u64, length: usize, stored: Extent) -> Result<Bytes, ImageError> {
+        match (self, stored.seals) {
+            (Sealing::On { opener, .. }, Some(seals)) => {
+                open_sealed(&mut opener.borrow_mut(), first_block, length, &stored.data, &seals)
+            }
+            // An object without seals was never written, only zeroed; its data is nobody's.
+            (Sealing::On { .. }, None) => Ok(BytesMut::zeroed(length).freeze()),
+            (Sealing::Off, None) if stored.data.len() >= length => Ok(stored.data.slice(..length)),
+            (Sealing::Off, None) => {
+                let mut whole = BytesMut::zeroed(length);
+                whole[..stored.data.len()].copy_from_slice(&stored.data);
+                Ok(whole.freeze())
+            }
+            // Ciphertext is not what the image holds: its record is not the one that it was written with.
+            (Sealing::Off, Some(_)) => Err(ImageError::Invalid(format!(
+                "block {first_block} is sealed, but the image's record says that the image is not; put the right \
+                 record back from a backup of cluster state"
+            ))),
+        }
+    }
+}
+
+fn open_sealed(
+    opener: &mut BlockOpener,
+    first_block: u64,
+    length: usize,
+    data: &[u8],
+    seals: &Seals,
+) -> Result<Bytes, ImageError> {
+    let is_sealed_as_expected =
+        seals.unit_bytes as usize == SEALED_BLOCK_BYTES && usize::from(seals.seal_bytes) == BLOCK_SEAL_BYTES;
+    if !is_sealed_as_expected {
+        return Err(ImageError::Invalid(format!("block {first_block} of the image has a foreign seal")));
+    }
+    let mut plaintext = BytesMut::zeroed(length);
+    let sealed = data.chunks_exact(BLOCK_BYTES).zip(seals.bytes.chunks_exact(BLOCK_SEAL_BYTES));
+    for ((block, output), (ciphertext, seal)) in
+        (first_block..).zip(plaintext.chunks_exact_mut(BLOCK_BYTES)).zip(sealed)
+    {
+        let ciphertext = ciphertext.try_into().expect("chunks have this length");
+        let seal = seal.try_into().expect("chunks have this length");
+        opener.open(block, seal, ciphertext, output.try_into().expect("chunks have this length"))?;
+    }
+    Ok(plaintext.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: usize = 3 * BLOCK_BYTES;
+
+    fn sealed() -> Sealing {
+        Sealing::on(SecretKey::from_bytes([7; 32]), 1, vec![[1; 16], [2; 16]]).unwrap()
+    }
+
+    fn plaintext() -> Bytes {
+        Bytes::from(b"what the owner of the image wrote".repeat(LENGTH)).slice(..LENGTH)
+    }
+
+    fn extent((data, seals): (Bytes, Option<Seals>)) -> Extent {
+        Extent { object_bytes: data.len() as u64, data, seals }
+    }
+
+    #[test]
+    fn sealed_blocks_are_not_what_was_written_and_unsealed_ones_are() {
+        let (data, seals) = sealed().close(9, plaintext()).unwrap();
+        assert!(!data.windows(9).any(|window| window == b"the owner"));
+        assert_eq!(seals.as_ref().unwrap().bytes.len(), 3 * BLOCK_SEAL_BYTES);
+        assert_eq!(sealed().open(9, LENGTH, extent((data, seals))).unwrap(), plaintext());
+
+        let (data, seals) = Sealing::Off.close(9, plaintext()).unwrap();
+        assert_eq!((&data, &seals), (&plaintext(), &None), "not a byte more than the data");
+        assert_eq!(Sealing::Off.open(9, LENGTH, extent((data, seals))).unwrap(), plaintext());
+    }
+
+    #[test]
+    fn neither_is_taken_for_the_other() {
+        let stored = extent(sealed().close(0, plaintext()).unwrap());
+        let error = Sealing::Off.open(0, LENGTH, stored).unwrap_err();
+        assert!(error.to_string().contains("is sealed"), "{error}");
+        // What has no seal was written by nobody who has the key.
+        let stored = extent((plaintext(), None));
+        assert_eq!(sealed().open(0, LENGTH, stored).unwrap(), Bytes::from(vec![0; LENGTH]));
+    }
+
+    #[test]
+    fn what_is_not_stored_reads_as_zeros() {
+        let stored = extent((plaintext().slice(..BLOCK_BYTES), None));
+        let found = Sealing::Off.open(0, LENGTH, stored).unwrap();
+        assert_eq!(found[..BLOCK_BYTES], plaintext()[..BLOCK_BYTES]);
+        assert!(found.len() == LENGTH && found[BLOCK_BYTES..].iter().all(|&byte| byte == 0));
+        let more = extent((Bytes::from(vec![1; 2 * LENGTH]), None));
+        assert_eq!(Sealing::Off.open(0, LENGTH, more).unwrap().len(), LENGTH);
+    }
+}
