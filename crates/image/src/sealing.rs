@@ -15,14 +15,16 @@ use crate::ImageError;
 /// How the blocks of an attached image are protected.
 pub(crate) enum Sealing {
     /// Each is encrypted and authenticated in its place.
-    On {
-        /// Of this attachment.
-        sealer: RefCell<BlockSealer>,
-        /// Of all attachments.
-        opener: RefCell<BlockOpener>,
-    },
+    On(Box<Ciphers>),
     /// They are stored as they are.
     Off,
+}
+
+pub(crate) struct Ciphers {
+    /// Of this attachment.
+    sealer: RefCell<BlockSealer>,
+    /// Of all attachments.
+    opener: RefCell<BlockOpener>,
 }
 
 impl Sealing {
@@ -34,15 +36,15 @@ impl Sealing {
         })?;
         let sealer = BlockSealer::new(&key, image_id, attach_ids.len() as u32 - 1, newest);
         let opener = BlockOpener::new(key, image_id, attach_ids);
-        Ok(Sealing::On { sealer: RefCell::new(sealer), opener: RefCell::new(opener) })
+        Ok(Sealing::On(Box::new(Ciphers { sealer: RefCell::new(sealer), opener: RefCell::new(opener) })))
     }
 
     /// Whole blocks from `first_block` on as they are to be stored.
     pub(crate) fn close(&self, first_block: u64, plaintext: Bytes) -> Result<(Bytes, Option<Seals>), CryptoError> {
-        let Sealing::On { sealer, .. } = self else { return Ok((plaintext, None)) };
+        let Sealing::On(ciphers) = self else { return Ok((plaintext, None)) };
         let mut payload = BytesMut::from(&plaintext[..]);
         let mut seals = BytesMut::with_capacity(payload.len() / BLOCK_BYTES * BLOCK_SEAL_BYTES);
-        let mut sealer = sealer.borrow_mut();
+        let mut sealer = ciphers.sealer.borrow_mut();
         for (block, bytes) in (first_block..).zip(payload.chunks_exact_mut(BLOCK_BYTES)) {
             let seal = sealer.seal(block, bytes.try_into().expect("chunks have this length"))?;
             seals.extend_from_slice(&seal);
@@ -59,11 +61,11 @@ impl Sealing {
     /// not stored reads as zeros.
     pub(crate) fn open(&self, first_block: u64, length: usize, stored: Extent) -> Result<Bytes, ImageError> {
         match (self, stored.seals) {
-            (Sealing::On { opener, .. }, Some(seals)) => {
-                open_sealed(&mut opener.borrow_mut(), first_block, length, &stored.data, &seals)
+            (Sealing::On(ciphers), Some(seals)) => {
+                open_sealed(&mut ciphers.opener.borrow_mut(), first_block, length, &stored.data, &seals)
             }
             // An object without seals was never written, only zeroed; its data is nobody's.
-            (Sealing::On { .. }, None) => Ok(BytesMut::zeroed(length).freeze()),
+            (Sealing::On(_), None) => Ok(BytesMut::zeroed(length).freeze()),
             (Sealing::Off, None) if stored.data.len() >= length => Ok(stored.data.slice(..length)),
             (Sealing::Off, None) => {
                 let mut whole = BytesMut::zeroed(length);

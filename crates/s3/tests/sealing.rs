@@ -1,4 +1,5 @@
 //! Buckets whose new objects are not sealed, and what nobody can have stored or given out without sealing.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

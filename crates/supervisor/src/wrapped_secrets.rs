@@ -214,6 +214,7 @@ pub async fn forget_bucket_keys(
         change_bucket(state, &name, |record| {
             record.key_generation += 1;
             if destroy {
+                record.unsealed_permit = None;
                 record.secrets().into_iter().for_each(|(_, wrapped)| wrapped.clear());
             }
         })

@@ -2,6 +2,7 @@
 
 use atoll_base::records::BucketEncryption;
 use atoll_crypto::{CryptoError, DEFAULT_KEY};
+use http::StatusCode;
 use s3s::dto::{
     DeleteBucketEncryptionInput, DeleteBucketEncryptionOutput, GetBucketEncryptionInput,
     GetBucketEncryptionOutput, PutBucketEncryptionInput, PutBucketEncryptionOutput, ServerSideEncryption,
@@ -11,7 +12,7 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::encryption::{no_such_kms_key, parse_key_id};
-use crate::error::GatewayError;
+use crate::error::{GatewayError, custom_error};
 
 /// What a configuration asks for: exactly one rule.
 fn parse(configuration: &ServerSideEncryptionConfiguration) -> S3Result<BucketEncryption> {
@@ -76,9 +77,10 @@ impl Service {
     ) -> S3Result<S3Response<GetBucketEncryptionOutput>> {
         let bucket = self.buckets.get(&request.input.bucket).await?;
         if !bucket.record.seals_by_default() {
-            return Err(s3_error!(
-                ServerSideEncryptionConfigurationNotFoundError,
-                "The server side encryption configuration was not found"
+            return Err(custom_error(
+                "ServerSideEncryptionConfigurationNotFoundError",
+                StatusCode::NOT_FOUND,
+                "The server side encryption configuration was not found",
             ));
         }
         // As on S3, every other bucket has a default, and SSE-S3 is what it is at first.
