@@ -2,7 +2,7 @@
 
 Nothing that makes writes durable is changed from Ceph's defaults. What is set, and why, is in `configuration`.
 """
-import json, pathlib, secrets, shutil, socket, subprocess, time, urllib.error, urllib.request, uuid
+import itertools, json, pathlib, random, secrets, shutil, socket, subprocess, time, urllib.error, urllib.request, uuid
 
 from installation import Failure, installed_version, last_lines
 from processes import Processes
@@ -16,10 +16,10 @@ READY_SECONDS_MAX = 180
 
 
 def up(wanted, root, directory, say):
-    """Starts a cluster; what the last line of `driver.py up` says of it."""
+    """Starts a cluster; what the last line of `tools/ceph/ceph up` says of it."""
     version = installed_version(root)
     if version is None:
-        raise Failure(f"there is no Ceph in {root}: run `tools/ceph/driver.py install --root {root}`")
+        raise Failure(f"there is no Ceph in {root}: run `tools/ceph/ceph install --root {root}`")
     if wanted.copies > wanted.osds:
         raise Failure(f"{wanted.copies} copies need as many OSDs, and there are {wanted.osds}: raise --osds or lower --copies")
     if directory.exists() and any(directory.iterdir()):
@@ -51,17 +51,30 @@ def logs(directory):
     return "\n".join(f"--- {name}\n{text}" for name, text in found if text)
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def free_ports(count):
+    """Ports that nobody listens on, below those that the kernel gives to outgoing connections: one of them might take it meanwhile."""
+    tried = random.sample(range(30000, 32768), 100)
+    found = list(itertools.islice(filter(is_free, tried), count))
+    if len(found) < count:
+        raise Failure("all ports from 30000 to 32767 that were tried are in use: end what listens there")
+    return found
+
+
+def is_free(port):
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Cluster:
     def __init__(self, wanted, root, directory, say):
         self.wanted, self.root, self.directory, self.say = wanted, root, directory, say
         self.processes = Processes(directory)
-        self.fsid, self.monitor_port, self.gateway_port = str(uuid.uuid4()), free_port(), free_port()
+        self.fsid = str(uuid.uuid4())
+        self.monitor_port, self.gateway_port = free_ports(2)
 
     def start(self, version):
         wanted = self.wanted
@@ -96,6 +109,8 @@ ms_bind_msgr1 = false
 auth_cluster_required = cephx
 auth_service_required = cephx
 auth_client_required = cephx
+# The default, true, is for clients older than any here, and the cluster warns of it.
+auth_allow_insecure_global_id_reclaim = false
 # Frames of all connections; the default prefers crc, except to monitors.
 {frames}
 # Copies on different OSDs, which are all on this host.
@@ -149,7 +164,8 @@ rgw_frontends = beast endpoint=127.0.0.1:{self.gateway_port}
         (self.directory / place).mkdir()
         caps = ("mon", "allow profile osd", "mgr", "allow profile osd", "osd", "allow *")
         self.write(f"{place}/keyring", self.run("ceph", "auth", "get-or-create", f"osd.{number}", *caps))
-        self.run("ceph-osd", "-i", str(number), "--mkfs", "--osd-uuid", identity)
+        # In the foreground, since it would go on after this command has been interrupted.
+        self.run("ceph-osd", "-f", "-i", str(number), "--mkfs", "--osd-uuid", identity)
         self.serve("osd", f"osd.{number}", "ceph-osd", "-f", "-i", str(number))
         self.wait_for(f"osd.{number}", lambda: self.ask("osd stat")["num_up_osds"] == number + 1)
 

@@ -32,14 +32,29 @@ def install(root, mirror, say):
     unfinished = root.with_name(root.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
+    try:
+        version = fill(unfinished, mirror, say)
+        (unfinished / VERSION_FILE).write_text(version + "\n")
+        unfinished.rename(root)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    say(f"Ceph {version} is installed in {root}")
+
+
+def fill(root, mirror, say):
+    """Installs everything; the version of Ceph."""
     say(f"installing Debian {RELEASE} from {mirror}")
-    bootstrap = ["debootstrap", "--variant=minbase", "--include=ca-certificates", RELEASE, str(unfinished), mirror]
-    run_in_namespace(bootstrap, f"debootstrap cannot install from {mirror}", unfinished)
+    bootstrap = ["debootstrap", "--variant=minbase", "--include=ca-certificates", RELEASE, str(root), mirror]
+    run_in_namespace(bootstrap, f"debootstrap cannot install from {mirror}", root)
     say(f"installing {' '.join(PACKAGES)}")
-    configure_apt(unfinished, mirror)
-    (unfinished / VERSION_FILE).write_text(install_packages(unfinished) + "\n")
-    unfinished.rename(root)
-    say(f"Ceph {installed_version(root)} is installed in {root}")
+    configure_apt(root, mirror)
+    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES], ["apt-get", "clean"]):
+        run_in_namespace(["chroot", str(root), *command], f"{' '.join(command[:2])} failed in the chroot", root)
+    shown = subprocess.run(["chroot", str(root), "ceph-osd", "--version"], capture_output=True, text=True, timeout=60)
+    version = re.match(r"ceph version (\S+)", shown.stdout)
+    if not version or not version[1].startswith(SERIES):
+        raise Failure(f"the mirror's Ceph is not {SERIES}x but {shown.stdout or shown.stderr}: name another with --mirror")
+    return version[1]
 
 
 def install_debootstrap(say):
@@ -74,7 +89,7 @@ def apt_options():
     return [line for line in dump.splitlines() if re.match(r"Acquire::(https?::|Check-|Retries )", line)]
 
 
-def proxy_environment():
+def download_environment():
     """debootstrap downloads with wget, which takes its proxies from here."""
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     for line in apt_options():
@@ -92,25 +107,19 @@ def configure_apt(root, mirror):
     policy.chmod(0o755)
 
 
-def install_packages(root):
-    """Installs Ceph and fio; the version of Ceph."""
-    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES], ["apt-get", "clean"]):
-        run_in_namespace(["chroot", str(root), *command], f"{' '.join(command[:2])} failed in the chroot", root)
-    shown = subprocess.run(["chroot", str(root), "ceph-osd", "--version"], capture_output=True, text=True, timeout=60)
-    version = re.match(r"ceph version (\S+)", shown.stdout)
-    if not version or not version[1].startswith(SERIES):
-        raise Failure(f"the mirror's Ceph is not {SERIES}x but {shown.stdout or shown.stderr}: name another with --mirror")
-    return version[1]
-
-
 def run_in_namespace(command, what, root):
-    """Runs a command whose mounts end with it, even if it is killed."""
+    """Runs a command whose mounts and processes end with it, even if it is killed."""
+    namespaces = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     log = root.with_name(root.name + ".log")
     with log.open("w") as output:
-        done = subprocess.run(["unshare", "--mount", "--propagation", "private", *command], stdin=subprocess.DEVNULL,
-                              stdout=output, stderr=subprocess.STDOUT, env=proxy_environment(), timeout=SECONDS_MAX)
-    if done.returncode:
-        raise Failure(f"{what}: {last_lines(log.read_text())}\nAll of it is in {log}. Is there a network, and does the mirror have {RELEASE}?")
+        try:
+            status = subprocess.run([*namespaces, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                    env=download_environment(), timeout=SECONDS_MAX).returncode
+        except subprocess.TimeoutExpired:
+            status = f"it did not end within {SECONDS_MAX} s"
+    if status:
+        raise Failure(f"{what} ({status}): {last_lines(log.read_text())}\n"
+                      f"All of it is in {log}. Is there a network, and does the mirror have {RELEASE}?")
     log.unlink()
 
 

@@ -16,7 +16,10 @@ class Processes:
         with open(log, "ab") as output:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
         self.entries.append({"role": role, "pid": child.pid, "start_ticks": start_ticks(child.pid)})
-        self.file.write_text(json.dumps(self.entries))
+        # In one step: one who is killed in the middle leaves a whole record.
+        unfinished = self.file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(self.entries))
+        unfinished.rename(self.file)
         return child
 
     def by_role(self):
