@@ -126,6 +126,10 @@ bluestore_block_size = {wanted.osd_size}
 # The optional modules listen on ports of their own.
 mgr_initial_modules =
 
+[client]
+# librbd's cache acknowledges writes that no OSD has.
+rbd_cache = false
+
 [client.rgw.bench]
 rgw_frontends = beast endpoint=127.0.0.1:{self.gateway_port}
 """
@@ -133,8 +137,9 @@ rgw_frontends = beast endpoint=127.0.0.1:{self.gateway_port}
     def protections(self):
         wanted = self.wanted
         frames = "messenger v2 secure (AES-128-GCM)" if wanted.frames == "secure" else "messenger v2 crc (not encrypted)"
+        media = "Ceph's settings for flash" if wanted.media == "ssd" else "Ceph's settings by what the disk says of itself"
         return (f"{wanted.copies} copies, every ack durable on all, BlueStore on files with its default flushes and CRC-32C, {frames}, "
-                "cephx; data is not sealed by clients and not encrypted at rest")
+                f"cephx, {media}, no client cache; data is not sealed by clients and not encrypted at rest")
 
     def start_monitor(self):
         self.say("starting the monitor")
