@@ -19,7 +19,8 @@ shift 2
 
 # A disk that calls itself rotational and is not (virtual disks do) is shown to Ceph as what it is: the file has a 0.
 if [ -f "$directory/rotational" ]; then
-    for disk in $(lsblk --inverse --noheadings --list --output KNAME "$(findmnt --noheadings --output SOURCE --target "$directory")"); do
+    source=$(findmnt --noheadings --nofsroot --output SOURCE --target "$directory")
+    for disk in $(lsblk --inverse --noheadings --list --output KNAME "$source" 2>/dev/null); do
         [ -f "/sys/block/$disk/queue/rotational" ] && mount --bind "$directory/rotational" "/sys/block/$disk/queue/rotational"
     done
 fi
