@@ -16,7 +16,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use administration::*;
 pub use bench::{
-    BenchCommand, ObjectOperationArgument, PatternArgument, RecoveryBenchArguments, StoreBenchArguments,
+    BenchCommand, ModelArguments, ObjectOperationArgument, PatternArgument, RecoveryBenchArguments,
+    StoreBenchArguments,
 };
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};
 pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, PeerKeyCommand, TokenCommand};

@@ -51,7 +51,7 @@ def name_of(directory):
 def up(arguments):
     directory = arguments.dir
     reason = caps.check_fit(arguments.hosts, arguments.cpu_percent)
-    if reason:
+    if reason and not arguments.uncapped:
         sys.exit(reason)
     missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool)})
     if missing:
@@ -85,7 +85,7 @@ def start(directory, arguments):
     start_hosts(hosts, etcd, arguments)
     spread(hosts[0], len(hosts))
     # Only now: a start would take long with so little.
-    for host in hosts:
+    for host in [] if arguments.uncapped else hosts:
         groups.limit(host.name, arguments.cpu_percent)
         caps.limit_bandwidth(host.namespace, "eth0", arguments.bandwidth_mbit)
         caps.limit_bandwidth(namespaces.switch, host.name, arguments.bandwidth_mbit)
@@ -128,7 +128,6 @@ def is_settled(first, pg_num):
 
 def describe(hosts, etcd, client, arguments):
     """The driver's answer."""
-    period_us, quota_us = caps.period_and_quota_us(arguments.cpu_percent)
     servers = {"osd": [], "gateway": [], "other": [etcd.process.pid]}
     for host in hosts:
         for name, pid in host.process_ids().items():
@@ -136,8 +135,8 @@ def describe(hosts, etcd, client, arguments):
             servers[kind].append(pid)
     first, credentials = hosts[0], hosts[0].credentials()
     objects = f"EC {arguments.pool_ec}" if arguments.pool_ec else "3 copies"
-    return {
-        "title": f"Atoll, {len(hosts)} hosts with {arguments.cpu_percent:g} % of a core and {arguments.bandwidth_mbit:g} Mbit/s",
+    record = {
+        "title": f"Atoll, {len(hosts)} hosts" + ("" if arguments.uncapped else f" with {arguments.cpu_percent:g} % of a core and {arguments.bandwidth_mbit:g} Mbit/s"),
         "version": first.test.run(first.test.atoll, "--version").stdout.split()[-1],
         "protections": f"images 3 copies, objects {objects}, on different hosts, every ack durable (RWF_DSYNC) on all, CRC-32C per 4 KiB, "
                        "secure frames, images and objects sealed, plain HTTP to the gateways",
@@ -146,9 +145,11 @@ def describe(hosts, etcd, client, arguments):
         "s3_endpoints": [f"http://{host.address}:9000" for host in hosts],
         "atoll": {"data": str(first.data)},
         "clients": {"wrap": ["ip", "netns", "exec", client]},
-        "caps": {"hosts": len(hosts), "cpu_percent": arguments.cpu_percent, "cpu_period_us": period_us, "cpu_quota_us": quota_us,
-                 "bandwidth_mbit": arguments.bandwidth_mbit},
     }
+    if not arguments.uncapped:
+        period_us, quota_us = caps.period_and_quota_us(arguments.cpu_percent)
+        record["caps"] = {"cpu_percent": arguments.cpu_percent, "cpu_period_us": period_us, "cpu_quota_us": quota_us, "bandwidth_mbit": arguments.bandwidth_mbit}
+    return record
 
 
 def down(directory):
@@ -171,6 +172,7 @@ def parse():
     starting.add_argument("--hosts", type=int, default=4, help=f"{HOSTS_MIN} to {HOSTS_MAX} (4)")
     starting.add_argument("--cpu-percent", type=float, default=10, help="of one core, for all processes of a host together (10)")
     starting.add_argument("--bandwidth-mbit", type=float, default=200, help="of a host, in each direction (200)")
+    starting.add_argument("--uncapped", action="store_true", help="no limits: for CPU time and bytes per operation, not for throughput")
     starting.add_argument("--osd-size", default="2G", help="of each host's OSD, a sparse file (2G)")
     starting.add_argument("--pool-ec", metavar="K+M", help="objects in K data and M parity shards instead of three copies")
     ending = commands.add_parser("down", help="end it and remove its directory")

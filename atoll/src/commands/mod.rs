@@ -1,6 +1,7 @@
 //! One module per family of commands.
 
 mod bench;
+mod bench_model;
 mod bench_recovery;
 mod bench_store;
 mod daemons;

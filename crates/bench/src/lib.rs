@@ -6,6 +6,7 @@
 
 mod block;
 mod cpu;
+pub mod model;
 mod object;
 mod random;
 mod recovery;
