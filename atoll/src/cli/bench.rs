@@ -218,7 +218,7 @@ measures a calibration. What is in the files, and how good the model is: docs/be
 
 #[derive(Args)]
 pub struct ModelArguments {
-    /// A file that describes it, or one that is built in: four-hosts, rgw-12-hosts
+    /// A file that describes it, or one that is built in: four-hosts, rgw-12-hosts, capped-hosts
     #[arg(value_name = "CLUSTER")]
     pub cluster: String,
     /// What operations cost: a file, or one that is built in: atoll, ceph

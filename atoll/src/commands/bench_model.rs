@@ -40,7 +40,7 @@ fn text_of(name: &str, what: &str, built_in: &[BuiltIn]) -> anyhow::Result<Strin
     }
     if !name.contains(['.', '/']) {
         let names: Vec<_> = built_in.iter().map(|built_in| built_in.name).collect();
-        bail!("no {what} '{name}' is built in, only {}; a file's name has a dot or a slash", names.join(" and "));
+        bail!("no {what} '{name}' is built in, only {}; a file's name has a dot or a slash", names.join(", "));
     }
     let cannot = || format!("cannot read the {what} {name}");
     let file = std::fs::File::open(name).with_context(cannot)?;
@@ -89,7 +89,7 @@ fn row(prediction: &Prediction, has_measured: bool) -> Vec<String> {
         format!("{:.1}", prediction.gib_per_s),
         format!("{:.0}", prediction.latency_floor_us),
         prediction.bottleneck.clone(),
-        next.map_or(String::new(), |(name, factor)| format!("{name} at {factor:.1} x")),
+        next.map_or(String::new(), |(name, factor)| format!("{name} at {factor:.2} x")),
     ];
     if has_measured {
         row.push(prediction.measured_per_s.map_or(String::new(), |measured| format!("{measured:.0}")));

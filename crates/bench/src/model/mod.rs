@@ -44,6 +44,7 @@ pub struct BuiltIn {
 pub const CLUSTERS: &[BuiltIn] = &[
     BuiltIn { name: "rgw-12-hosts", text: include_str!("../../models/rgw-12-hosts.toml") },
     BuiltIn { name: "four-hosts", text: include_str!("../../models/four-hosts.toml") },
+    BuiltIn { name: "capped-hosts", text: include_str!("../../models/capped-hosts.toml") },
 ];
 
 /// Calibrations: the first is the one that is taken if nobody says another.
