@@ -62,6 +62,8 @@ def up(arguments):
         directory.mkdir(parents=True)
     except FileExistsError:
         sys.exit(f"{directory} is there already; end the cluster in it with 'down --dir {directory}', or name another directory")
+    except OSError as error:
+        sys.exit(f"cannot make {directory}: {error.strerror}")
     try:
         record = start(directory, arguments)
     except BaseException as error:
