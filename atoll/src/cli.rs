@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use administration::*;
 pub use bench::{
     BenchCommand, BlockBenchArguments, DurabilityArgument, ObjectBenchArguments, ObjectOperationArgument,
-    PlanArguments, PrefillArgument, RecoveryBenchArguments, StoreBenchArguments,
+    ModelArguments, PlanArguments, PrefillArgument, RecoveryBenchArguments, StoreBenchArguments,
 };
 pub use bucket::{BucketCommand, BucketKeyArgument, SealingArgument};
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};

@@ -37,19 +37,11 @@ class Note:
 
 
 class Test:
-    def __init__(self, name, arguments):
+    def __init__(self, name, arguments, directory=None):
         self.name, self.atoll, self.scale = name, str(pathlib.Path(arguments.atoll).resolve()), arguments.scale
         self.passed = self.failed = self.not_run = 0
         self.clusters, self.processes = [], []
-        base = pathlib.Path(os.environ.get("ATOLL_E2E_DIR") or REPOSITORY / "target" / "e2e")
-        base.mkdir(parents=True, exist_ok=True)
-        for old in base.glob(f"{name}-*"):
-            # What a failed run left to be looked at, unless it is running now.
-            owner = old.name.rsplit("-", 1)[1]
-            if owner.isdigit() and not pathlib.Path("/proc", owner).exists():
-                shutil.rmtree(old, ignore_errors=True)
-        self.directory = base / f"{name}-{os.getpid()}"
-        self.directory.mkdir()
+        self.directory = directory or new_directory(name)
         # No credentials, settings or proxies of whoever runs the tests.
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith(("AWS_", "RCLONE_")) and not name.lower().endswith("_proxy")}
@@ -129,6 +121,20 @@ class Test:
             print(f"      kept for a look: {self.directory}", flush=True)
         else:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def new_directory(name):
+    """A directory for one run of a scenario."""
+    base = pathlib.Path(os.environ.get("ATOLL_E2E_DIR") or REPOSITORY / "target" / "e2e")
+    base.mkdir(parents=True, exist_ok=True)
+    for old in base.glob(f"{name}-*"):
+        # What a failed run left to be looked at, unless it is running now.
+        owner = old.name.rsplit("-", 1)[1]
+        if owner.isdigit() and not pathlib.Path("/proc", owner).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    directory = base / f"{name}-{os.getpid()}"
+    directory.mkdir()
+    return directory
 
 
 def main(function):

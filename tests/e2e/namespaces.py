@@ -12,8 +12,8 @@ NAMESPACE_PREFIX = "atoll-e2e-"
 class Namespaces:
     """Network namespaces around a bridge, which is in one of its own: the machine's network stays as it is."""
 
-    def __init__(self, test):
-        self.test, self.names = test, []
+    def __init__(self, test, prefix=None):
+        self.test, self.names, self.prefix = test, [], prefix or f"{NAMESPACE_PREFIX}{os.getpid()}-"
         for name in test.run("ip", "netns", "list").stdout.split():
             if name.startswith(NAMESPACE_PREFIX) and not is_alive(int(name.split("-")[2])):
                 subprocess.run(["ip", "netns", "del", name], check=False)
@@ -25,7 +25,7 @@ class Namespaces:
         self.test.run("ip", *arguments, timeout=20)
 
     def add(self, name):
-        namespace = f"{NAMESPACE_PREFIX}{os.getpid()}-{name}"
+        namespace = self.prefix + name
         self.ip("netns", "add", namespace)
         self.names.append(namespace)
         self.ip("-n", namespace, "link", "set", "lo", "up")
@@ -134,12 +134,13 @@ class Etcd:
     def openssl(self, *arguments):
         self.test.run("openssl", *arguments, cwd=self.directory)
 
-    def start(self):
+    def start(self, **options):
         # 'ip netns exec' becomes the command that it runs, so this is etcd's own process.
         self.process = self.test.start(
             "ip", "netns", "exec", self.namespace, "etcd", "--data-dir", self.directory / "data", "--listen-client-urls", self.url,
             "--advertise-client-urls", self.url, "--cert-file", "server.pem", "--key-file", "server.key", "--client-cert-auth",
-            "--trusted-ca-file", "ca.pem", cwd=self.directory, stdout=subprocess.DEVNULL, stderr=open(self.directory / "log", "a"))
+            "--trusted-ca-file", "ca.pem", cwd=self.directory, stdout=subprocess.DEVNULL, stderr=open(self.directory / "log", "a"),
+            **options)
         wait_for("etcd answers", lambda: self.ctl("get", "x").returncode == 0, 30)
 
     def ctl(self, *arguments, ok=None):

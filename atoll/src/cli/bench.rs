@@ -52,6 +52,9 @@ pub enum BenchCommand {
     /// What clients notice while an OSD's data moves to others and back, and how fast it moves
     #[command(after_help = RECOVERY_HELP)]
     Recovery(RecoveryBenchArguments),
+    /// What a described cluster should be able to do, and what limits it; runs nothing
+    #[command(after_help = MODEL_HELP)]
+    Model(ModelArguments),
 }
 
 /// How long, how fast, by how many.
@@ -278,4 +281,35 @@ pub struct RecoveryBenchArguments {
     /// How long to measure before and after
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
+}
+
+const MODEL_HELP: &str = "\
+Examples:
+  atoll bench model four-hosts --show > cluster.toml      begin with this, and describe your own
+  atoll bench model cluster.toml
+  atoll bench model cluster.toml --resources              all that operations need, not only what limits them
+  atoll bench model rgw-12-hosts --calibration ceph       a cluster of the field, and what was measured there
+  atoll bench model cluster.toml --calibration mine.toml --json
+
+It divides what the cluster has (cores, network, drives) by what one operation was measured to take, and
+names what allows the fewest operations: the most to hope for, not a promise. tools/hosts/calibrate.py
+measures a calibration. What is in the files, and how good the model is: docs/benchmark-model.md.";
+
+#[derive(Args)]
+pub struct ModelArguments {
+    /// A file that describes it, or one that is built in: four-hosts, rgw-12-hosts, capped-hosts
+    #[arg(value_name = "CLUSTER")]
+    pub cluster: String,
+    /// What operations cost: a file, or one that is built in: atoll, ceph
+    #[arg(long, value_name = "CALIBRATION", default_value = "atoll")]
+    pub calibration: String,
+    /// List all that each operation needs
+    #[arg(long, conflicts_with = "show")]
+    pub resources: bool,
+    /// Print the cluster's description and do nothing else
+    #[arg(long, conflicts_with = "json")]
+    pub show: bool,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
 }

@@ -25,6 +25,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Client => super::bench_client::run(),
         BenchCommand::Store(arguments) => super::bench_store::run(arguments),
         BenchCommand::Recovery(arguments) => super::bench_recovery::run(&arguments),
+        BenchCommand::Model(arguments) => super::bench_model::run(&arguments),
     }
 }
 

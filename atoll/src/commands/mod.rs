@@ -4,6 +4,7 @@ mod bench;
 mod bench_block;
 mod bench_client;
 mod bench_object;
+mod bench_model;
 mod bench_recovery;
 mod bench_store;
 mod bucket;

@@ -10,6 +10,7 @@ mod error;
 mod figures;
 mod load;
 mod matrix;
+pub mod model;
 mod object;
 mod recovery;
 mod store;

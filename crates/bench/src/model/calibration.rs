@@ -1,0 +1,258 @@
+//! What operations were measured to cost, and what they cost at other sizes.
+
+use std::array;
+
+use serde::Deserialize;
+
+use super::cluster::{Operation, Redundancy, size};
+use super::demand::{Demand, Path, Pieces, structure};
+use super::{ModelError, parse_toml};
+
+/// Measured costs of one system.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// The system.
+    pub name: String,
+    /// Where it was measured.
+    pub machine: String,
+    /// Hosts of the cluster that it was measured on, each with a gateway.
+    pub hosts: u32,
+    /// What an erasure code cuts objects into.
+    #[serde(rename = "ec_chunk", deserialize_with = "size")]
+    pub ec_chunk_bytes: u64,
+    /// Threads that one OSD works with; without it there are as many as it likes.
+    pub osd_threads: Option<u32>,
+    /// What operations cost.
+    #[serde(rename = "operation")]
+    operations: Vec<MeasuredOperation>,
+    /// What protections cost on top.
+    #[serde(rename = "protection", default)]
+    protections: Vec<MeasuredProtection>,
+    /// How often operations write to the OSDs' logs.
+    #[serde(rename = "log", default)]
+    logs: Vec<MeasuredLog>,
+}
+
+/// What one operation was measured to take from all hosts together.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MeasuredOperation {
+    operation: Operation,
+    #[serde(rename = "size", deserialize_with = "size")]
+    size_bytes: u64,
+    redundancy: Redundancy,
+    /// Of OSDs and gateways.
+    cpu_us: f64,
+    /// The gateways' part of it, if it is known.
+    gateway_cpu_us: Option<f64>,
+    host_in_bytes: Option<f64>,
+    host_out_bytes: Option<f64>,
+    drive_write_bytes: Option<f64>,
+    /// From which run it is.
+    source: String,
+}
+
+/// What a protection was measured to cost.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MeasuredProtection {
+    name: String,
+    operation: Operation,
+    /// CPU time of all servers with it, divided by that without it.
+    cpu_factor: f64,
+    /// Whether it is gateways that do its work.
+    #[serde(default)]
+    in_gateways: bool,
+    source: String,
+}
+
+/// How many synced writes an operation costs each OSD that takes part: less than 1 where several share one.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MeasuredLog {
+    operation: Operation,
+    synced_writes: f64,
+    source: String,
+}
+
+/// What one operation takes, and where that is from.
+#[derive(Clone, Debug)]
+pub(super) struct Cost {
+    pub demand: Demand,
+    /// Whether it is known which part of the CPU time is the gateways'.
+    pub knows_gateways: bool,
+    pub sources: Vec<String>,
+    pub notes: Vec<String>,
+}
+
+/// An operation to be reckoned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub operation: Operation,
+    pub size_bytes: u64,
+    pub redundancy: Redundancy,
+    pub hosts: u32,
+    pub has_gateway_hosts: bool,
+    pub protections: &'a [String],
+}
+
+/// CPU time, the gateways' part of it, and bytes in, out and to drives beyond what must be moved.
+type Figures = [f64; 5];
+
+impl Calibration {
+    /// Reads a calibration; `what` is the file's name, for errors.
+    pub fn parse(what: &str, text: &str) -> Result<Self, ModelError> {
+        let mut calibration: Calibration = parse_toml(what, text)?;
+        calibration.operations.sort_by_key(|row| row.size_bytes);
+        calibration.check().map_err(|reason| ModelError::Invalid(format!("{what}: {reason}")))?;
+        Ok(calibration)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.hosts == 0 || self.ec_chunk_bytes == 0 || self.osd_threads == Some(0) {
+            return Err("hosts, ec_chunk and osd_threads must be above 0".into());
+        }
+        for row in &self.operations {
+            let optional = [row.gateway_cpu_us, row.host_in_bytes, row.host_out_bytes, row.drive_write_bytes];
+            let are_right = optional.into_iter().flatten().all(|value| value.is_finite() && value >= 0.0);
+            if row.size_bytes == 0 || !(row.cpu_us.is_finite() && row.cpu_us > 0.0) || !are_right {
+                return Err(format!(
+                    "the figures of {} with {} bytes make no sense",
+                    row.operation, row.size_bytes
+                ));
+            }
+        }
+        let is_positive = |value: f64| value.is_finite() && value > 0.0;
+        if let Some(row) = self.protections.iter().find(|row| !is_positive(row.cpu_factor)) {
+            return Err(format!("the factor of '{}' must be above 0", row.name));
+        }
+        match self.logs.iter().find(|row| !is_positive(row.synced_writes)) {
+            Some(row) => Err(format!("the synced writes of a {} must be above 0", row.operation)),
+            None => Ok(()),
+        }
+    }
+
+    /// What an operation takes: what it must move, and what was measured beyond that, at its size.
+    pub(super) fn cost(&self, request: &Request) -> Result<Cost, ModelError> {
+        let (rows, mut notes) = self.rows_for(request.operation, request.redundancy)?;
+        let (figures, sources) = at_size(&rows, request.size_bytes, |row| self.figures(row));
+        let [cpu_us, gateway_cpu_us, in_bytes, out_bytes, write_bytes] = figures;
+        let pieces = self.pieces(request.redundancy, request.size_bytes);
+        let mut demand =
+            structure(request.operation, request.size_bytes, pieces, request.hosts, request.has_gateway_hosts);
+        demand.osd_cpu_us = cpu_us - gateway_cpu_us;
+        demand.gateway_cpu_us = gateway_cpu_us;
+        demand.osd_in_bytes += in_bytes;
+        demand.osd_out_bytes += out_bytes;
+        demand.drive_write_bytes += write_bytes;
+        let mut sources: Vec<String> = sources.into_iter().map(str::to_owned).collect();
+        let log = self.logs.iter().find(|row| row.operation.costs_as(request.operation));
+        let synced_writes = log.map_or(Path::of(request.operation, pieces).synced_writes, |row| row.synced_writes);
+        demand.synced_writes = pieces.all * synced_writes;
+        sources.extend(log.map(|row| row.source.clone()));
+        self.protect(request, cpu_us, &mut demand, &mut sources, &mut notes)?;
+        Ok(Cost { demand, knows_gateways: rows.iter().all(|row| row.gateway_cpu_us.is_some()), sources, notes })
+    }
+
+    pub(super) fn pieces(&self, redundancy: Redundancy, size_bytes: u64) -> Pieces {
+        Pieces::of(redundancy, size_bytes, self.ec_chunk_bytes)
+    }
+
+    /// The rows of an operation: with this redundancy, or else with one of the same kind, or else with any.
+    fn rows_for(
+        &self,
+        operation: Operation,
+        redundancy: Redundancy,
+    ) -> Result<(Vec<&MeasuredOperation>, Vec<String>), ModelError> {
+        let all = || self.operations.iter().filter(|row| row.operation.costs_as(operation));
+        let is_code = |redundancy| matches!(redundancy, Redundancy::Erasure { .. });
+        let found = all().find(|row| row.redundancy == redundancy);
+        let found = found.or_else(|| all().find(|row| is_code(row.redundancy) == is_code(redundancy)));
+        let Some(found) = found.or_else(|| all().next()).map(|row| row.redundancy) else {
+            return Err(ModelError::Invalid(format!(
+                "the calibration '{}' has no figures of a {operation}",
+                self.name
+            )));
+        };
+        let mut notes = Vec::new();
+        if found != redundancy {
+            notes
+                .push(format!("there are no figures of {redundancy}: CPU time and overhead are those of {found}"));
+        }
+        Ok((all().filter(|row| row.redundancy == found).collect(), notes))
+    }
+
+    /// What was measured of a row, without what its structure explains.
+    fn figures(&self, row: &MeasuredOperation) -> Figures {
+        let pieces = self.pieces(row.redundancy, row.size_bytes);
+        let moved = structure(row.operation, row.size_bytes, pieces, self.hosts, false);
+        let beyond =
+            |measured: Option<f64>, explained: f64| measured.map_or(0.0, |bytes| (bytes - explained).max(0.0));
+        [
+            row.cpu_us,
+            row.gateway_cpu_us.unwrap_or(0.0).min(row.cpu_us),
+            beyond(row.host_in_bytes, moved.osd_in_bytes + moved.gateway_in_bytes),
+            beyond(row.host_out_bytes, moved.osd_out_bytes + moved.gateway_out_bytes),
+            beyond(row.drive_write_bytes, moved.drive_write_bytes),
+        ]
+    }
+
+    fn protect(
+        &self,
+        request: &Request,
+        cpu_us: f64,
+        demand: &mut Demand,
+        sources: &mut Vec<String>,
+        notes: &mut Vec<String>,
+    ) -> Result<(), ModelError> {
+        for name in request.protections {
+            let rows: Vec<_> = self.protections.iter().filter(|row| row.name == *name).collect();
+            if rows.is_empty() {
+                let mut known: Vec<_> = self.protections.iter().map(|row| row.name.as_str()).collect();
+                known.dedup();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                return Err(ModelError::Invalid(format!(
+                    "the calibration '{}' knows no protection '{name}'; it knows {known}",
+                    self.name
+                )));
+            }
+            let Some(row) = rows.iter().find(|row| row.operation.costs_as(request.operation)) else {
+                notes.push(format!("there is no figure of '{name}' with a {}: it is left out", request.operation));
+                continue;
+            };
+            let more_us = cpu_us * (row.cpu_factor - 1.0);
+            let into = if row.in_gateways { &mut demand.gateway_cpu_us } else { &mut demand.osd_cpu_us };
+            *into = (*into + more_us).max(0.0);
+            sources.push(row.source.clone());
+        }
+        Ok(())
+    }
+}
+
+/// The figures at a size between two rows lie on the line between theirs; above the largest row they grow
+/// with the size, and below the smallest they are its own.
+fn at_size<'a>(
+    rows: &[&'a MeasuredOperation],
+    size_bytes: u64,
+    figures: impl Fn(&MeasuredOperation) -> Figures,
+) -> (Figures, Vec<&'a str>) {
+    let (smaller, larger) = (
+        rows.iter().rev().find(|row| row.size_bytes <= size_bytes),
+        rows.iter().find(|row| row.size_bytes >= size_bytes),
+    );
+    match (smaller, larger) {
+        (Some(low), Some(high)) if low.size_bytes < high.size_bytes => {
+            let share = (size_bytes - low.size_bytes) as f64 / (high.size_bytes - low.size_bytes) as f64;
+            let (low_figures, high_figures) = (figures(low), figures(high));
+            let between = array::from_fn(|n| low_figures[n] + share * (high_figures[n] - low_figures[n]));
+            (between, vec![&low.source, &high.source])
+        }
+        (Some(row), None) => {
+            let ratio = size_bytes as f64 / row.size_bytes as f64;
+            (figures(row).map(|figure| figure * ratio), vec![&row.source])
+        }
+        (_, Some(row)) => (figures(row), vec![&row.source]),
+        (None, None) => ([0.0; 5], Vec::new()),
+    }
+}
