@@ -6,6 +6,7 @@
 
 mod block;
 mod cpu;
+mod disk;
 mod object;
 mod random;
 mod recovery;
@@ -14,6 +15,7 @@ mod store;
 
 pub use block::{AccessPattern, BlockBench, run_block};
 pub use cpu::ProcessTimes;
+pub use disk::{DiskBench, DiskBenchReport, DiskTestReport};
 pub use object::{ObjectBench, ObjectOperation, run_object};
 pub use recovery::{
     ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,

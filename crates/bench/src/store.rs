@@ -2,11 +2,11 @@
 //! workloads can run by fio on the same device in turns, with the same depth and durability.
 
 mod engine;
-mod fio;
+pub(crate) mod fio;
 mod load;
 mod objects;
 mod report;
-mod target;
+pub(crate) mod target;
 mod workload;
 
 use std::cell::Cell;
@@ -176,11 +176,11 @@ impl PreparedStoreBench {
     }
 }
 
-fn kernel() -> String {
+pub(crate) fn kernel() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
-fn cpu() -> String {
+pub(crate) fn cpu() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let models = text.lines().filter_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let models: Vec<&str> = models.map(|(_, model)| model).collect();

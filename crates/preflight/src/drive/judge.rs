@@ -1,5 +1,7 @@
 //! What the measured rates of a drive mean.
 
+use serde::Serialize;
+
 use super::measure::Rates;
 use super::settings::cache_off_command;
 use super::write_cache::{Cache, Switch};
@@ -8,7 +10,8 @@ use crate::finding::{Finding, Verdict};
 
 /// What a rate of 4 KiB writes, one at a time and each durable, says of a drive. The bounds are what
 /// operators measured: 100-2,000 a second without capacitors, 10-60 thousand with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SyncedWriteClass {
     /// Fewer than 100 a second: spinning disks.
     Spinning,
