@@ -59,6 +59,8 @@ impl SyncedWriteClass {
 
 /// A read that takes longer is not one of flash.
 const FLASH_READ_US_MAX: f64 = 500.0;
+/// How much faster the median is than the mean of a drive that does something else, too.
+const BUSY_FACTOR: f64 = 2.0;
 /// What makes a difference worth a change.
 const FACTOR_MIN: f64 = 1.5;
 
@@ -103,9 +105,16 @@ pub(super) fn judge_writes(subject: &str, rates: SyncedRates<'_>, is_virtual_mac
     } else {
         ""
     };
+    // Half of the writes are at least this fast.
+    let busy = if 1e6 / flag.p50_us >= flag.per_second * BUSY_FACTOR {
+        ". Most writes are much faster than the rate says: the drive stalls, or is busy with something else; measure again \
+         when it is idle"
+    } else {
+        ""
+    };
     let meaning = format!(
         "{}. Atoll's log does one such write for all operations that wait at that moment: at depth 1 nothing is faster than \
-         this on any copy{host}",
+         this on any copy{host}{busy}",
         class.meaning()
     );
     let finding = Finding::new(WRITE_CHECK, verdict, found, meaning)
@@ -201,6 +210,16 @@ mod tests {
         assert_eq!(of(90_000.0).verdict, Verdict::Advice);
         assert_eq!(of(300.0).figures["writes_per_s"], 300.0);
         assert!(of(300.0).fix.unwrap().contains("--wal-device"));
+    }
+
+    #[test]
+    fn a_busy_drive_is_told_from_a_slow_one() {
+        let meaning = |p50_us| {
+            let rates = Rates { p50_us, ..rates(2_000.0) };
+            judge_writes("/dev/sda", SyncedRates { flag: &rates, call: &rates }, false).meaning
+        };
+        assert!(meaning(99.0).contains("measure again"));
+        assert!(!meaning(450.0).contains("measure again"));
     }
 
     #[test]
