@@ -25,7 +25,7 @@ fn source(facts: &Facts) -> Finding {
         return Finding::new(check, Verdict::Ok, current, "reading the clock costs next to nothing");
     }
     let meaning = "each reading of the clock is a call into the kernel or an access to a slow device, and an OSD reads it \
-                   several times for each operation";
+                   for each operation";
     let finding = Finding::new(check, Verdict::Warning, current, meaning);
     let available = facts.text(&format!("{directory}/available_clocksource")).unwrap_or_default();
     match available.split_whitespace().find(|name| FAST.contains(name)) {

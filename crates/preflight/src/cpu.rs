@@ -33,13 +33,12 @@ fn encryption(facts: &Facts) -> Finding {
         return Finding::new(check, Verdict::Ok, "AES, VAES, VPCLMULQDQ and AVX-512", meaning);
     }
     if has(&flags, &["aes", "pclmulqdq"]) || has(&flags, &["aes", "pmull"]) {
-        let meaning = "AES-GCM runs in hardware, one block at a time; on processors that have VAES with AVX-512 it is \
-                       several times faster";
+        let meaning = "AES-GCM runs in hardware, but not four blocks at a time, as with VAES on AVX-512: sealing costs more CPU";
         let finding = Finding::new(check, Verdict::Advice, "AES instructions, without VAES on AVX-512", meaning);
         return finding.fix(HOST_MODEL);
     }
-    let meaning = "AES-GCM is computed in software: sealing and encrypted frames, which are always on, will cost more \
-                   than everything else";
+    let meaning = "AES-GCM is computed in software: sealing and encrypted frames, which are on by default, will be much of \
+                   what Atoll does";
     Finding::new(check, Verdict::Warning, "no AES instructions", meaning).fix(HOST_MODEL)
 }
 
