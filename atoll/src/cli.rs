@@ -6,6 +6,7 @@ mod bucket;
 mod gateway;
 mod hosts;
 mod keys;
+mod preflight;
 
 use std::path::PathBuf;
 
@@ -16,14 +17,16 @@ use atoll_reactor::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use administration::*;
+pub use bench::DiskBenchArguments;
 pub use bench::{
-    BenchCommand, BlockBenchArguments, DurabilityArgument, ObjectBenchArguments, ObjectOperationArgument,
-    ModelArguments, PlanArguments, PrefillArgument, RecoveryBenchArguments, StoreBenchArguments,
+    BenchCommand, BlockBenchArguments, DurabilityArgument, ModelArguments, ObjectBenchArguments,
+    ObjectOperationArgument, PlanArguments, PrefillArgument, RecoveryBenchArguments, StoreBenchArguments,
 };
 pub use bucket::{BucketCommand, BucketKeyArgument, SealingArgument};
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};
 pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, PeerKeyCommand, TokenCommand};
 pub use keys::{DestroyArguments, KeyCommand, TransitArguments};
+pub use preflight::PreflightArguments;
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
 #[derive(Parser)]
@@ -110,6 +113,8 @@ pub enum Command {
     /// Measure the cluster
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Check a host before deployment: drives, processor, memory, clock, io_uring, network
+    Preflight(PreflightArguments),
     /// Look for failures of the placement-group protocol in simulated clusters
     Sim(SimArguments),
     /// Run the embedded cluster-state server (started by 'atoll up')

@@ -55,6 +55,9 @@ pub enum BenchCommand {
     /// What a described cluster should be able to do, and what limits it; runs nothing
     #[command(after_help = MODEL_HELP)]
     Model(ModelArguments),
+    /// A drive alone, by the eight tests that operators run before they deploy
+    #[command(after_help = DISK_HELP)]
+    Disk(DiskBenchArguments),
 }
 
 /// How long, how fast, by how many.
@@ -309,6 +312,36 @@ pub struct ModelArguments {
     /// Print the cluster's description and do nothing else
     #[arg(long, conflicts_with = "json")]
     pub show: bool,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+const DISK_HELP: &str = "\
+Examples:
+  atoll bench disk --device /mnt/nvme/bench.disk                 a file that is made, filled and removed
+  atoll bench disk --device /dev/nvme0n1 --wipe --size 64G --seconds 60
+  atoll bench disk --device ./bench.disk --size 1G --seconds 3 --json | jq '.tests[] | {test, iops, class}'
+
+Linear reads and writes (4 MiB, depth 32), parallel ones (4 KiB at random, depth 128), single reads (4 KiB at
+random, depth 1), and single writes that are durable (as a log writes them, by O_DSYNC and by fsync, and at
+random). fio does it: apt install fio. Run it on drives that nothing else uses, on a range larger than
+their caches.";
+
+#[derive(Args)]
+pub struct DiskBenchArguments {
+    /// A file, which is made, or a block device
+    #[arg(long, value_name = "PATH")]
+    pub device: PathBuf,
+    /// Overwrite what the file or block device holds
+    #[arg(long)]
+    pub wipe: bool,
+    /// How much is filled and used, from the beginning
+    #[arg(long, value_parser = parse_size_bytes, default_value = "4G")]
+    pub size: u64,
+    /// How long each of the eight tests takes
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,

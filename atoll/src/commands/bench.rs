@@ -26,6 +26,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Store(arguments) => super::bench_store::run(arguments),
         BenchCommand::Recovery(arguments) => super::bench_recovery::run(&arguments),
         BenchCommand::Model(arguments) => super::bench_model::run(&arguments),
+        BenchCommand::Disk(arguments) => super::bench_disk::run(arguments),
     }
 }
 

@@ -3,8 +3,9 @@
 mod bench;
 mod bench_block;
 mod bench_client;
-mod bench_object;
+mod bench_disk;
 mod bench_model;
+mod bench_object;
 mod bench_recovery;
 mod bench_store;
 mod bucket;
@@ -20,6 +21,7 @@ mod peer_keys;
 mod pg;
 mod pg_scrub;
 mod pool;
+mod preflight;
 mod show;
 mod sim;
 mod store;
@@ -44,15 +46,17 @@ use crate::cli::{
 
 /// Runs the command that was asked for.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    if let Command::Health(arguments) = &arguments.command {
-        return health::health(arguments);
+    match arguments.command {
+        Command::Health(arguments) => health::health(&arguments),
+        Command::Preflight(arguments) => preflight::run(arguments),
+        command => run_plain(command).map(|()| ExitCode::SUCCESS),
     }
-    run_plain(arguments.command).map(|()| ExitCode::SUCCESS)
 }
 
 fn run_plain(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Health(arguments) => health::health(&arguments).map(drop),
+        Command::Preflight(arguments) => preflight::run(arguments).map(drop),
         Command::Up(arguments) => up::up(&arguments),
         Command::Down(data) => up::down(&data),
         Command::Join(arguments) => hosts::run_join(&arguments),

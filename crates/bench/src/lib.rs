@@ -6,6 +6,7 @@
 //! This room generates load and counts; it knows nothing of how the cluster does its work.
 
 mod block;
+mod disk;
 mod error;
 mod figures;
 mod load;
@@ -18,6 +19,7 @@ mod store;
 pub use block::{
     AccessPattern, BlockOperations, BlockTarget, BlockWorkload, Durability, FileTarget, Prefill, Verifier, prefill,
 };
+pub use disk::{DiskBench, DiskBenchReport, DiskTestReport};
 pub use error::BenchError;
 pub use figures::{
     ClientMeasurement, CpuByRole, HostFacts, KindMeasurement, Latency, LatencyHistogram, MachineWork, Measurement,

@@ -2,11 +2,11 @@
 //! workloads can run by fio on the same device in turns, with the same depth and durability.
 
 mod engine;
-mod fio;
+pub(crate) mod fio;
 mod load;
 mod objects;
 mod report;
-mod target;
+pub(crate) mod target;
 mod workload;
 
 use std::cell::Cell;

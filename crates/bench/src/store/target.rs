@@ -17,7 +17,7 @@ const LAYOUT_PIECE_BYTES: u64 = 4 << 20;
 
 /// A range of a file or block device.
 #[derive(Clone, Debug)]
-pub(super) struct Region {
+pub(crate) struct Region {
     pub path: PathBuf,
     pub offset: u64,
     pub size_bytes: u64,
@@ -25,8 +25,15 @@ pub(super) struct Region {
     is_scratch: bool,
 }
 
+impl Region {
+    /// The beginning of a file or block device.
+    pub fn new(path: impl Into<PathBuf>, size_bytes: u64) -> Self {
+        Region { path: path.into(), offset: 0, size_bytes, is_scratch: false }
+    }
+}
+
 /// Where both sides work.
-pub(super) struct Target {
+pub(crate) struct Target {
     pub store: Region,
     pub fio: Option<Region>,
     /// Where the log is, if it is apart.
@@ -49,7 +56,7 @@ impl Target {
     /// needs, if it is to run.
     pub fn claim(path: &Path, size_bytes: u64, fio_bytes: Option<u64>, wipe: bool) -> Result<Self, BenchError> {
         let is_device = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
-        let store = Region { path: path.into(), offset: 0, size_bytes, is_scratch: false };
+        let store = Region::new(path, size_bytes);
         if is_device {
             if !wipe {
                 return Err(refuse(path, "its whole content would be lost; say --wipe if that is meant"));
@@ -78,11 +85,25 @@ impl Target {
         Ok(Target { store, fio, log: None, log_bytes: 0, key: None })
     }
 
+    /// Takes one place for fio alone. A file that was not there before goes with the target.
+    pub fn claim_scratch(path: &Path, size_bytes: u64, wipe: bool) -> Result<Self, BenchError> {
+        let is_scratch = !path.exists();
+        let mut target = Target::claim(path, size_bytes, None, wipe)?;
+        let has_bytes = DirectFile::open(path).map_err(device_error(path))?.size_bytes();
+        if has_bytes < size_bytes {
+            let detail =
+                format!("it has {has_bytes} bytes, and {size_bytes} are to be used: give a smaller --size");
+            return Err(refuse(path, detail));
+        }
+        target.store.is_scratch = is_scratch;
+        Ok(target)
+    }
+
     /// Takes another place for the log.
     pub fn claim_log(&mut self, path: &Path, wipe: bool) -> Result<(), BenchError> {
         // A log of its own has a mark before it.
         let size_bytes = self.log_bytes + BLOCK_BYTES as u64;
-        let region = Region { path: path.into(), offset: 0, size_bytes, is_scratch: false };
+        let region = Region::new(path, size_bytes);
         if path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
             if !wipe {
                 return Err(refuse(path, "its whole content would be lost; say --wipe if that is meant"));
@@ -164,7 +185,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        if let Some(region) = self.fio.as_ref().filter(|region| region.is_scratch) {
+        for region in self.regions().filter(|region| region.is_scratch) {
             // The file is of no use to anybody; whoever finds it left over may remove it.
             let _ = std::fs::remove_file(&region.path);
         }
@@ -221,5 +242,16 @@ mod tests {
         assert!(scratch.exists());
         drop(target);
         assert!(path.exists() && !scratch.exists());
+    }
+
+    #[test]
+    fn a_scratch_file_goes_and_one_that_was_there_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("device");
+        drop(Target::claim_scratch(&path, 1 << 20, false).unwrap());
+        assert!(!path.exists());
+        std::fs::write(&path, "").unwrap();
+        drop(Target::claim_scratch(&path, 1 << 20, false).unwrap());
+        assert!(path.exists());
     }
 }

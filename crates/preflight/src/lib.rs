@@ -1,0 +1,23 @@
+//! Checks of a host before Atoll is deployed on it: processor, memory, clock, io_uring, drives, and
+//! the network to other hosts. Each finding says what was looked at, what was found, what that means
+//! for Atoll and how to fix it.
+//!
+//! This room looks at the host and judges; it knows nothing of clusters, stores or data directories.
+//! What it reads comes from a root directory of facts (`/proc` and `/sys`, or a test's stand-in), and
+//! what is not there is reported as not visible, never guessed.
+
+mod clock;
+mod cpu;
+mod drive;
+mod facts;
+mod finding;
+mod io_uring;
+mod memory;
+mod network;
+mod run;
+
+pub use drive::SyncedWriteClass;
+pub use facts::Facts;
+pub use finding::{Finding, Report, Verdict};
+pub use network::{PORT_DEFAULT, PeerAddress, Responder, ResponderLimits};
+pub use run::{PreflightError, Request, Stop, run};
