@@ -25,6 +25,8 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Client => super::bench_client::run(),
         BenchCommand::Store(arguments) => super::bench_store::run(arguments),
         BenchCommand::Recovery(arguments) => super::bench_recovery::run(&arguments),
+        BenchCommand::Report(arguments) => super::bench_report::report(&arguments),
+        BenchCommand::Compare(arguments) => super::bench_report::compare(&arguments),
     }
 }
 

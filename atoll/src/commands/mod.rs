@@ -5,6 +5,7 @@ mod bench_block;
 mod bench_client;
 mod bench_object;
 mod bench_recovery;
+mod bench_report;
 mod bench_store;
 mod daemons;
 mod gateway_listeners;

@@ -12,6 +12,7 @@ mod load;
 mod matrix;
 mod object;
 mod recovery;
+mod report;
 mod store;
 
 pub use block::{
@@ -28,6 +29,9 @@ pub use object::{ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload
 pub use recovery::{
     ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,
     run_recovery,
+};
+pub use report::{
+    Change, ChangedCell, Comparison, Interval, Mark, Metric, Ratio, Spread, Table, TableCell, write_reports,
 };
 pub use store::{
     PreparedStoreBench, Ratios, RunFigures, StoreBench, StoreBenchReport, StoreFigures, StoreRun, Workload,
