@@ -143,7 +143,7 @@ fn cpu(load: &Load, drawn: &[Drawn<'_>]) -> Option<Chart> {
         })
         .collect();
     let svg = bars(&format!("CPU time per operation of {}", load.name), &all, None);
-    let note = "Dark: servers; pale: load generators, which do the client's part of the work".into();
+    let note = "Full colour: servers; pale: load generators, with the client's work".into();
     (!all.is_empty()).then_some(Chart { title: "CPU time, us/op".into(), note, svg })
 }
 

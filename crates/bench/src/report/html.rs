@@ -60,7 +60,7 @@ impl Page {
     /// What must not be overlooked.
     fn alarms(&mut self, contents: &Contents<'_>) {
         if let Some(failed) = &contents.failed {
-            self.add(format_args!(r#"<div class="warning"><h3>{} runs failed</h3>"#, failed.rows.len()));
+            self.add(format_args!(r#"<div class="warning"><h3>Runs that failed: {}</h3>"#, failed.rows.len()));
             self.table(failed);
             self.add(format_args!("</div>"));
         }

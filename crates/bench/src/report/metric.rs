@@ -32,7 +32,7 @@ impl Metric {
         match self {
             Metric::Throughput => "Throughput",
             Metric::ServersCpu => "CPU per operation, servers",
-            Metric::AllCpu => "CPU per operation, servers and load generators",
+            Metric::AllCpu => "CPU per operation, servers and clients",
             Metric::P50 => "Latency, median",
             Metric::P99 => "Latency, 99th percentile",
             Metric::P999 => "Latency, 99.9th percentile",

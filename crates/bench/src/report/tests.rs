@@ -80,7 +80,7 @@ fn a_page_needs_nothing_else_and_believes_nobody() {
     }
     assert!(html.contains("&lt;script src=&quot;http://evil.example/x.js&quot;&gt;|*&amp;&#39;"));
     assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
-    assert!(html.contains("1 runs failed") && html.contains("other processes took up to 30 %"));
+    assert!(html.contains("Runs that failed: 1") && html.contains("other processes took up to 30 %"));
     assert!(!html.contains("NaN") && !html.contains("inf\""));
 }
 

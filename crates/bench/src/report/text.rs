@@ -37,7 +37,12 @@ pub fn ratio(value: f64) -> String {
 
 /// The interval of a ratio: `0.84 to 0.91`.
 pub fn interval(of: &Ratio) -> Option<String> {
-    of.interval.map(|interval| format!("{} to {}", ratio(interval.low), ratio(interval.high)))
+    of.interval.map(|interval| format!("{} to {}", end(interval.low), end(interval.high)))
+}
+
+/// An end of an interval that is close to 1 says on which side of it it is.
+fn end(value: f64) -> String {
+    if value != 1.0 && (value - 1.0).abs() < 0.005 { format!("{value:.3}") } else { ratio(value) }
 }
 
 /// The ends of a spread, if there is more than one figure.

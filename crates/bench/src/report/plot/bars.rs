@@ -67,10 +67,10 @@ pub fn bars(label: &str, bars: &[Bar], reference: Option<f64>) -> String {
             top += HEADING_HEIGHT;
         }
         draw(&mut drawing, bar, top, left, &x_of);
+        if let Some(x) = reference.map(x_of) {
+            drawing.line("reference", (x, top), (x, top + BAR_PITCH));
+        }
         top += BAR_PITCH;
-    }
-    if let Some(reference) = reference {
-        drawing.line("reference", (x_of(reference), 0.0), (x_of(reference), bottom));
     }
     drawing.finish()
 }
