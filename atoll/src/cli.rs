@@ -16,8 +16,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use administration::*;
 pub use bench::{
-    BenchCommand, BlockBenchArguments, DurabilityArgument, ObjectBenchArguments, ObjectOperationArgument,
-    PlanArguments, PrefillArgument, RecoveryBenchArguments, StoreBenchArguments,
+    BenchCommand, BlockBenchArguments, CompareArguments, DurabilityArgument, ObjectBenchArguments,
+    ObjectOperationArgument, PlanArguments, PrefillArgument, RecoveryBenchArguments, ReportArguments,
+    StoreBenchArguments,
 };
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};
 pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, PeerKeyCommand, TokenCommand};

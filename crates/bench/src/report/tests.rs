@@ -80,7 +80,7 @@ fn a_page_needs_nothing_else_and_believes_nobody() {
     }
     assert!(html.contains("&lt;script src=&quot;http://evil.example/x.js&quot;&gt;|*&amp;&#39;"));
     assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
-    assert!(html.contains("Runs that failed: 1") && html.contains("other processes took up to 30 %"));
+    assert!(html.contains("Runs that failed: 1") && html.contains("other processes took up to 30.0 %"));
     assert!(!html.contains("NaN") && !html.contains("inf\""));
 }
 
@@ -91,7 +91,7 @@ fn markdown_has_the_same_tables() {
         "| luks | 0.50 | 0.50: read | 1.67 | 1.67: read | 2.00 | 2.00: read |",
         "| read | **0.50** (0.50 to 0.50) ! |",
         "| plain | 1,000 (1,000 to 1,000) | 4.10 (4.10 to 4.10) | 1 | 100 (100 to 100) | 100 (100 to 100) | 100 (100 to 100) | 10.0 (10.0 to 10.0) | 5.00 (5.00 to 5.00) |",
-        "| read | luks | other processes took up to 30 % |",
+        "| read | luks | other processes took up to 30.0 % |",
         "| Last run ended | 2024-12-31 23:59 UTC |",
     ] {
         assert!(markdown.lines().any(|one| one == line), "{line}\n{markdown}");

@@ -27,7 +27,7 @@ fn thousands(value: f64) -> String {
 
 /// A share in percent.
 pub fn percent(value: f64) -> String {
-    format!("{value:.0} %")
+    format!("{value:.1} %")
 }
 
 /// A ratio: `0.87`.

@@ -63,7 +63,7 @@ pub fn bars(label: &str, bars: &[Bar], reference: Option<f64>) -> String {
                 (0.0, top + 2.0),
                 (heading.chars().count() as f64 * 7.0, HEADING_HEIGHT - 4.0),
             );
-            drawing.text("heading", (0.0, top + 17.0), Anchor::Start, heading);
+            drawing.text("heading", (0.0, top + 17.0), Anchor::Start, &shortened(heading, WIDTH));
             top += HEADING_HEIGHT;
         }
         draw(&mut drawing, bar, top, left, &x_of);
