@@ -17,10 +17,10 @@ use atoll_reactor::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use administration::*;
-pub use bench::DiskBenchArguments;
 pub use bench::{
-    BenchCommand, BlockBenchArguments, DurabilityArgument, ModelArguments, ObjectBenchArguments,
-    ObjectOperationArgument, PlanArguments, PrefillArgument, RecoveryBenchArguments, StoreBenchArguments,
+    BenchCommand, BlockBenchArguments, CompareArguments, DiskBenchArguments, DurabilityArgument, ModelArguments,
+    ObjectBenchArguments, ObjectOperationArgument, PlanArguments, PrefillArgument, RecoveryBenchArguments,
+    ReportArguments, StoreBenchArguments,
 };
 pub use bucket::{BucketCommand, BucketKeyArgument, SealingArgument};
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};

@@ -58,6 +58,12 @@ pub enum BenchCommand {
     /// A drive alone, by the eight tests that operators run before they deploy
     #[command(after_help = DISK_HELP)]
     Disk(DiskBenchArguments),
+    /// A matrix's record as a page with plots, and as Markdown
+    #[command(after_help = REPORT_HELP)]
+    Report(ReportArguments),
+    /// What has changed from one record to another
+    #[command(after_help = COMPARE_HELP)]
+    Compare(CompareArguments),
 }
 
 /// How long, how fast, by how many.
@@ -317,6 +323,30 @@ pub struct ModelArguments {
     pub json: bool,
 }
 
+const REPORT_HELP: &str = "\
+Examples:
+  atoll bench report encryption-block.jsonl                       encryption-block.html and encryption-block.md
+  atoll bench report encryption-block.jsonl --html /srv/www/encryption.html --markdown docs/encryption.md
+
+The page is one file that needs no network; it prints on A4. A record that is still being written, or was
+cut short, has a report of the runs that it has.";
+
+#[derive(Args)]
+pub struct ReportArguments {
+    /// The record (JSON lines)
+    #[arg(value_name = "RECORD.jsonl")]
+    pub record: PathBuf,
+    /// Where the page goes [default: beside the record]
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Where the Markdown goes [default: beside the record]
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
 const DISK_HELP: &str = "\
 Examples:
   atoll bench disk --device /mnt/nvme/bench.disk                 a file that is made, filled and removed
@@ -342,6 +372,28 @@ pub struct DiskBenchArguments {
     /// How long each of the eight tests takes
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+const COMPARE_HELP: &str = "\
+Examples:
+  atoll bench compare before.jsonl after.jsonl
+  atoll bench compare before.jsonl after.jsonl --json
+
+Loads and subjects are joined by name; each figure is the second's relative to the first's. The two were not
+measured in turns: what has changed on the machine between them counts as a change, too. Exit code 0 says that
+they were compared, whether or not they differ.";
+
+#[derive(Args)]
+pub struct CompareArguments {
+    /// The first record
+    #[arg(value_name = "A.jsonl")]
+    pub before: PathBuf,
+    /// The second
+    #[arg(value_name = "B.jsonl")]
+    pub after: PathBuf,
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,

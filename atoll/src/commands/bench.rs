@@ -27,6 +27,8 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Recovery(arguments) => super::bench_recovery::run(&arguments),
         BenchCommand::Model(arguments) => super::bench_model::run(&arguments),
         BenchCommand::Disk(arguments) => super::bench_disk::run(arguments),
+        BenchCommand::Report(arguments) => super::bench_report::report(&arguments),
+        BenchCommand::Compare(arguments) => super::bench_report::compare(&arguments),
     }
 }
 

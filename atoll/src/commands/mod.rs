@@ -7,6 +7,7 @@ mod bench_disk;
 mod bench_model;
 mod bench_object;
 mod bench_recovery;
+mod bench_report;
 mod bench_store;
 mod bucket;
 mod daemons;

@@ -14,6 +14,7 @@ mod matrix;
 pub mod model;
 mod object;
 mod recovery;
+mod report;
 mod store;
 
 pub use block::{
@@ -34,6 +35,9 @@ pub use object::{ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload
 pub use recovery::{
     ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,
     run_recovery,
+};
+pub use report::{
+    Change, ChangedCell, Comparison, Interval, Mark, Metric, Ratio, Spread, Table, TableCell, write_reports,
 };
 pub use store::{
     PreparedStoreBench, Ratios, RunFigures, StoreBench, StoreBenchReport, StoreFigures, StoreRun, Workload,
