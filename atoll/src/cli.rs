@@ -16,8 +16,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use administration::*;
 pub use bench::{
-    BenchCommand, BlockBenchArguments, DurabilityArgument, ObjectBenchArguments, ObjectOperationArgument,
-    PlanArguments, PrefillArgument, RecoveryBenchArguments, StoreBenchArguments,
+    BenchCommand, BlockBenchArguments, DurabilityArgument, ForeignEndpointArguments, ObjectBenchArguments,
+    ObjectOperationArgument, PlanArguments, PrefillArgument, RecoveryBenchArguments, StoreBenchArguments,
 };
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};
 pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, PeerKeyCommand, TokenCommand};

@@ -15,7 +15,8 @@ mod recovery;
 mod store;
 
 pub use block::{
-    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, Durability, FileTarget, Prefill, Verifier, prefill,
+    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, Durability, FileTarget, NbdAddress, NbdTarget,
+    Prefill, Verifier, prefill,
 };
 pub use error::BenchError;
 pub use figures::{
@@ -24,7 +25,9 @@ pub use figures::{
 };
 pub use load::{ClientVoice, Done, Operations, Outcome, Plan, Timer, run_client, run_processes};
 pub use matrix::{Begun, Failed, Load, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run, Started, Subject};
-pub use object::{ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload};
+pub use object::{
+    ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload, OperationMix, SizeDistribution,
+};
 pub use recovery::{
     ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,
     run_recovery,
