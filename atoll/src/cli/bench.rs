@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use atoll_base::OsdId;
 use atoll_base::size::parse_size_bytes;
-use atoll_bench::{AccessPattern, OperationMix, Processes, SizeDistribution, Workload};
+use atoll_bench::{AccessPattern, NbdAddress, OperationMix, Processes, SizeDistribution, Workload};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{OutputArguments, parse_osd_id};
@@ -91,6 +91,8 @@ Examples:
   atoll bench block --image disk1 --rw randrw --verify                           compares all that is read
   atoll bench block --file /dev/nvme0n1 --rw randread --bs 4k --qd 1             a device, past the page cache
   atoll bench block --file ./raw --file-size 1G --rw randwrite --durability fsync
+  atoll bench block --nbd nbd://host:10809/disk1 --rw randwrite --clients 4
+  atoll bench block --nbd 'nbd+unix:///disk1?socket=/run/nbd.sock' --rw randrw --server-pids nbd=812
 
 Writes destroy the target's data. Before anything else, parts of the working set that were never written are
 filled. Each client is a process of its own.";
@@ -104,13 +106,22 @@ pub struct BlockBenchArguments {
         long,
         value_name = "IMAGE,...",
         value_delimiter = ',',
-        required_unless_present = "file",
-        conflicts_with = "file"
+        required_unless_present_any = ["file", "nbd"],
+        conflicts_with_all = ["file", "nbd"]
     )]
     pub image: Vec<String>,
     /// A file or block device
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
+    /// An export of any NBD server: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH
+    #[arg(long, value_name = "URI", conflicts_with = "file")]
+    pub nbd: Option<NbdAddress>,
+    /// Clients of the export, each a process of its own with a connection of its own
+    #[arg(long, default_value_t = 1, requires = "nbd", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub clients: u32,
+    /// The NBD server's processes on this host by role, and those behind it, for their CPU time
+    #[arg(long, value_name = "ROLE=PID,PID;...", requires = "nbd")]
+    pub server_pids: Option<Processes>,
     /// Make the file, of this size
     #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, requires = "file")]
     pub file_size: Option<u64>,
