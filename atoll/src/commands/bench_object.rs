@@ -61,7 +61,7 @@ fn mix(arguments: &ObjectBenchArguments) -> anyhow::Result<OperationMix> {
         ObjectOperationArgument::List => ObjectOperation::List,
         ObjectOperationArgument::Delete => ObjectOperation::Delete,
         ObjectOperationArgument::Mixed => {
-            let default = || DEFAULT_MIX.parse().map_err(anyhow::Error::msg);
+            let default = || DEFAULT_MIX.parse::<OperationMix>().map_err(anyhow::Error::msg);
             return arguments.mix.clone().map_or_else(default, Ok);
         }
     };

@@ -318,6 +318,28 @@ mod tests {
         assert!(measured.seconds < 10.0 && measured.bytes < 400_000, "{} {}", measured.seconds, measured.bytes);
     }
 
+    /// Has so many operations in it.
+    struct RunsOut(Cell<u64>);
+
+    impl Operations for RunsOut {
+        async fn perform(&self) -> Result<Done, BenchError> {
+            let left = self.0.get().checked_sub(1).ok_or_else(|| BenchError::NothingLeft("empty".into()))?;
+            self.0.set(left);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            Ok(Done { kind: "delete", bytes: 0, is_verified: false })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_run_ends_when_nothing_is_left() {
+        let begun = Instant::now();
+        let plan = Plan { duration: Duration::from_secs(30), ..plan(4, None) };
+        let measured = run_client(&RunsOut(Cell::new(100)), &plan, &Timer::Tokio, &|| ()).await.unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(10) && measured.seconds < 10.0, "{}", measured.seconds);
+        assert_eq!(measured.errors, 0, "{:?}", measured.first_error);
+        assert!((90..=100).contains(&measured.histogram().count()), "{}", measured.histogram().count());
+    }
+
     struct Fails;
 
     impl Operations for Fails {

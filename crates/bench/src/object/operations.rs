@@ -105,9 +105,10 @@ impl ObjectOperations {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// No object can be taken: are there none left, or are all in use?
+    /// No object can be taken: are there none left, or are all in use? Without PUTs the last are soon gone.
     fn no_object(&self) -> BenchError {
-        if self.population.borrow().present_count() == 0 {
+        let has_put = self.workload.mix.has(ObjectOperation::Put);
+        if self.population.borrow().present_count() == 0 || !has_put {
             return BenchError::NothingLeft("all objects are deleted; put more of them before (--objects)".into());
         }
         BenchError::Invalid("operations are on their way to all objects; use more of them (--objects)".into())
@@ -115,7 +116,8 @@ impl ObjectOperations {
 
     async fn put(&self) -> Result<Done, BenchError> {
         let draw = self.draw();
-        let (number, sequence) = self.population.borrow_mut().begin_put(draw).ok_or_else(|| self.no_object())?;
+        let taken = self.population.borrow_mut().begin_put(draw);
+        let (number, sequence) = taken.ok_or_else(|| self.no_object())?;
         let bytes = self.workload.sizes.size_bytes(number);
         let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
         let stamp = ObjectStamp { writer: self.writer, sequence, number, unix_ms };
@@ -127,7 +129,8 @@ impl ObjectOperations {
 
     async fn get(&self) -> Result<Done, BenchError> {
         let draw = self.draw();
-        let number = self.population.borrow_mut().begin_get(draw).ok_or_else(|| self.no_object())?;
+        let taken = self.population.borrow_mut().begin_get(draw);
+        let number = taken.ok_or_else(|| self.no_object())?;
         let got = self.get_object(number).await;
         self.population.borrow_mut().end_get(number);
         let is_verified = self.workload.is_verified;
@@ -146,7 +149,8 @@ impl ObjectOperations {
 
     async fn delete(&self) -> Result<Done, BenchError> {
         let draw = self.draw();
-        let number = self.population.borrow_mut().begin_delete(draw).ok_or_else(|| self.no_object())?;
+        let taken = self.population.borrow_mut().begin_delete(draw);
+        let number = taken.ok_or_else(|| self.no_object())?;
         let deleted = self.endpoint.delete(&self.key(number)).await;
         self.population.borrow_mut().end_delete(number, deleted.is_ok());
         deleted.map(|()| Done { kind: "delete", bytes: 0, is_verified: false })
