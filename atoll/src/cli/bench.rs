@@ -4,15 +4,23 @@ use std::path::PathBuf;
 
 use atoll_base::OsdId;
 use atoll_base::size::parse_size_bytes;
-use atoll_bench::{AccessPattern, Workload};
+use atoll_bench::{AccessPattern, NbdAddress, OperationMix, Processes, SizeDistribution, Workload};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{OutputArguments, parse_osd_id};
 
 #[derive(Clone, Copy, ValueEnum)]
 pub enum ObjectOperationArgument {
+    /// Upload: new objects, then over them
     Put,
+    /// Download
     Get,
+    /// Pages of up to 1000 names
+    List,
+    /// Delete; the run ends early when no object is left
+    Delete,
+    /// Several of these: see --mix
+    Mixed,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -95,6 +103,8 @@ Examples:
   atoll bench block --image disk1 --rw randrw --verify                           compares all that is read
   atoll bench block --file /dev/nvme0n1 --rw randread --bs 4k --qd 1             a device, past the page cache
   atoll bench block --file ./raw --file-size 1G --rw randwrite --durability fsync
+  atoll bench block --nbd nbd://host:10809/disk1 --rw randwrite --clients 4
+  atoll bench block --nbd 'nbd+unix:///disk1?socket=/run/nbd.sock' --rw randrw --server-pids nbd=812
 
 Writes destroy the target's data. Before anything else, parts of the working set that were never written are
 filled. Each client is a process of its own.";
@@ -108,13 +118,22 @@ pub struct BlockBenchArguments {
         long,
         value_name = "IMAGE,...",
         value_delimiter = ',',
-        required_unless_present = "file",
-        conflicts_with = "file"
+        required_unless_present_any = ["file", "nbd"],
+        conflicts_with_all = ["file", "nbd"]
     )]
     pub image: Vec<String>,
     /// A file or block device
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
+    /// An export of any NBD server: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH
+    #[arg(long, value_name = "URI", conflicts_with = "file")]
+    pub nbd: Option<NbdAddress>,
+    /// Clients of the export, each a process of its own with a connection of its own
+    #[arg(long, default_value_t = 1, requires = "nbd", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub clients: u32,
+    /// The NBD server's processes on this host by role, and those behind it, for their CPU time
+    #[arg(long, value_name = "ROLE=PID,PID;...", requires = "nbd")]
+    pub server_pids: Option<Processes>,
     /// Make the file, of this size
     #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, requires = "file")]
     pub file_size: Option<u64>,
@@ -150,7 +169,14 @@ const OBJECT_HELP: &str = "\
 Examples:
   atoll bench object --op put --size 64k --concurrency 32 --seconds 10 --json
   atoll bench object --op get --size 4m --clients 4 --concurrency 8
-  atoll bench object --op put --tls";
+  atoll bench object --op put --tls
+  atoll bench object --op mixed --mix get=70,put=20,list=5,delete=5 --size 4k:50,1m:40,64m:10 --objects 200
+  atoll bench object --op mixed --verify                         compares all that is downloaded and listed
+  AWS_SECRET_ACCESS_KEY=... atoll bench object --op get --endpoint https://s3.example.org --access-key AKIA... \\
+    --ca ca.pem --server-pids 'gateway=812;osd=820,821,822'      any other S3 endpoint
+
+Each client has objects of its own, which stay in the bucket and are overwritten by the next run. They are
+uploaded before all but 'put'. A deleted object is the first to be uploaded again when PUTs are mixed in.";
 
 #[derive(Args)]
 pub struct ObjectBenchArguments {
@@ -159,9 +185,12 @@ pub struct ObjectBenchArguments {
     /// What to do
     #[arg(long)]
     pub op: ObjectOperationArgument,
-    /// Bytes per object
-    #[arg(long, value_parser = parse_size_bytes, default_value = "64k")]
-    pub size: u64,
+    /// Weights of mixed operations [default with '--op mixed': get=45,put=15,list=30,delete=10]
+    #[arg(long, value_name = "OPERATION=WEIGHT,...")]
+    pub mix: Option<OperationMix>,
+    /// Bytes per object, or several sizes with their weights
+    #[arg(long, value_name = "SIZE[:WEIGHT,...]", default_value = "64k")]
+    pub size: SizeDistribution,
     /// Requests in flight at once, of each client
     #[arg(long, default_value_t = 32)]
     pub concurrency: u32,
@@ -171,17 +200,43 @@ pub struct ObjectBenchArguments {
     /// Number of different keys, of each client
     #[arg(long, default_value_t = 1000)]
     pub objects: u64,
+    /// Write into each object who wrote it and when, and compare all that is downloaded and listed
+    #[arg(long)]
+    pub verify: bool,
     /// The bucket; it is made if it does not exist
     #[arg(long, default_value = "atoll-bench")]
     pub bucket: String,
     /// Go over TLS
     #[arg(long)]
     pub tls: bool,
-    /// Another address to go to, such as a load balancer's [default: the gateway's]
+    /// Another address to go to: a load balancer's, or with --access-key that of any S3 service [default: the
+    /// gateway's]
     #[arg(long, value_name = "URL", conflicts_with = "tls")]
     pub endpoint: Option<String>,
     #[command(flatten)]
+    pub foreign: ForeignEndpointArguments,
+    #[command(flatten)]
     pub plan: PlanArguments,
+}
+
+/// An S3 service that no Atoll data directory here belongs to.
+#[derive(Args)]
+pub struct ForeignEndpointArguments {
+    /// Its access key; 'env' takes it from AWS_ACCESS_KEY_ID. No data directory is looked at then
+    #[arg(long, value_name = "KEY", requires = "endpoint")]
+    pub access_key: Option<String>,
+    /// Its secret key [default: AWS_SECRET_ACCESS_KEY of the environment, where other users do not see it]
+    #[arg(long, value_name = "KEY", requires = "access_key")]
+    pub secret_key: Option<String>,
+    /// PEM file of the authority of its certificate [default: those that this host trusts]
+    #[arg(long, value_name = "FILE", requires = "access_key")]
+    pub ca: Option<PathBuf>,
+    /// Its region
+    #[arg(long, default_value = "us-east-1", requires = "access_key")]
+    pub region: String,
+    /// Its processes on this host by role, for their CPU time
+    #[arg(long, value_name = "ROLE=PID,PID;...", requires = "access_key")]
+    pub server_pids: Option<Processes>,
 }
 
 const STORE_HELP: &str = "\

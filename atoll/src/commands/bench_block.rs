@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
-use atoll_bench::{BlockWorkload, Durability, Measurement, Prefill, Processes, Setting, run_processes};
+use anyhow::{Context, bail};
+use atoll_bench::{
+    BlockWorkload, Durability, Measurement, NbdAddress, Prefill, Processes, Setting, run_processes,
+};
 
 use super::bench::{TIMEOUT_MS, client_command, plan, print_measurement, protections, servers};
 use super::bench_client::{BlockJob, BlockTargetName, Job};
@@ -26,6 +28,8 @@ pub fn run(arguments: &BlockBenchArguments) -> anyhow::Result<()> {
                 seed: number as u64 + 1,
             },
             prefill: match arguments.prefill {
+                // All clients of an export share its blocks; the first fills them for all.
+                _ if number > 0 && arguments.nbd.is_some() => Prefill::Nothing,
                 _ if arguments.verify => Prefill::All,
                 PrefillArgument::Holes => Prefill::Holes,
                 PrefillArgument::All => Prefill::All,
@@ -52,6 +56,9 @@ fn targets(arguments: &BlockBenchArguments) -> anyhow::Result<(Vec<BlockTargetNa
     if let Some(path) = &arguments.file {
         return file_target(arguments, path.clone());
     }
+    if let Some(address) = &arguments.nbd {
+        return nbd_targets(arguments, address);
+    }
     let data = &arguments.output.data;
     let access = ImageAccess::new(data, TIMEOUT_MS)?;
     let first = arguments.image.first().context("name an image")?;
@@ -61,6 +68,25 @@ fn targets(arguments: &BlockBenchArguments) -> anyhow::Result<(Vec<BlockTargetNa
     })?;
     let name = |image: &String| BlockTargetName::Image { data: data.data.clone(), name: image.clone() };
     Ok((arguments.image.iter().map(name).collect(), servers(&access.open.directory)?, protections))
+}
+
+fn nbd_targets(
+    arguments: &BlockBenchArguments,
+    address: &NbdAddress,
+) -> anyhow::Result<(Vec<BlockTargetName>, Processes, String)> {
+    let is_shared = arguments.clients > 1;
+    if is_shared && arguments.verify {
+        bail!("clients of one export write over each other's blocks; verify with --clients 1");
+    }
+    let target = || BlockTargetName::Nbd { address: address.clone(), is_shared };
+    let targets = (0..arguments.clients).map(|_| target()).collect();
+    let servers = arguments.server_pids.clone().unwrap_or_default();
+    let transport = address.transport();
+    let protections = format!(
+        "as the NBD server's owner set it up, every write durable if the server keeps its word (FUA, else a FLUSH \
+         behind each), {transport}"
+    );
+    Ok((targets, servers, protections))
 }
 
 fn file_target(

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use atoll_bench::{
     BlockOperations, BlockTarget, BlockWorkload, ClientMeasurement, ClientVoice, Durability, FileTarget,
-    ObjectOperations, ObjectTarget, ObjectWorkload, Plan, Prefill, Timer, prefill, run_client,
+    NbdAddress, NbdTarget, ObjectOperations, ObjectTarget, ObjectWorkload, Plan, Prefill, Timer, prefill,
+    run_client,
 };
 use atoll_image::AttachedImage;
 use atoll_reactor::LocalRuntime;
@@ -37,6 +38,7 @@ pub(super) struct BlockJob {
 pub(super) enum BlockTargetName {
     Image { data: PathBuf, name: String },
     File { path: PathBuf, durability: Durability },
+    Nbd { address: NbdAddress, is_shared: bool },
 }
 
 /// Objects.
@@ -66,6 +68,10 @@ fn block(job: &BlockJob, voice: &ClientVoice) -> anyhow::Result<ClientMeasuremen
             let target = FileTarget::open(&runtime, path, *durability)?;
             runtime.block_on(work(target, job, &Timer::Local(runtime.clone()), voice))?
         }
+        BlockTargetName::Nbd { address, is_shared } => tokio_runtime()?.block_on(async {
+            let target = NbdTarget::open(address, *is_shared).await?;
+            work(target, job, &Timer::Tokio, voice).await
+        }),
     }
 }
 

@@ -41,6 +41,9 @@ pub enum BenchError {
     /// Data was read that nobody has written there, or that is older than what was acknowledged.
     #[error("wrong data: {0}")]
     WrongData(String),
+    /// A run that uses something up has used all of it; it ends, and what it measured counts.
+    #[error("{0}")]
+    NothingLeft(String),
     /// A file of results or a matrix could not be read or written.
     #[error("{}: {detail}", path.display())]
     File {

@@ -18,7 +18,8 @@ mod report;
 mod store;
 
 pub use block::{
-    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, Durability, FileTarget, Prefill, Verifier, prefill,
+    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, Durability, FileTarget, NbdAddress, NbdTarget,
+    Prefill, Verifier, prefill,
 };
 pub use disk::{DiskBench, DiskBenchReport, DiskTestReport};
 pub use error::BenchError;
@@ -31,7 +32,9 @@ pub use matrix::{
     Begun, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run,
     SHIPPED, Started, Stops, Subject,
 };
-pub use object::{ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload};
+pub use object::{
+    ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload, OperationMix, SizeDistribution,
+};
 pub use recovery::{
     ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,
     run_recovery,

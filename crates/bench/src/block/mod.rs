@@ -2,6 +2,7 @@
 
 mod file;
 mod image;
+mod nbd;
 mod operations;
 mod pattern;
 mod prefill;
@@ -14,10 +15,11 @@ use bytes::Bytes;
 use crate::error::BenchError;
 
 pub use file::{Durability, FileTarget};
+pub use nbd::{NbdAddress, NbdTarget};
 pub use operations::{BlockOperations, BlockWorkload, Verifier};
 pub use pattern::AccessPattern;
 pub use prefill::{Prefill, prefill};
-pub(crate) use stamp::Stamp;
+pub(crate) use stamp::{STAMP_BYTES, Stamp};
 
 /// Something that has blocks.
 pub trait BlockTarget {

@@ -19,6 +19,26 @@ impl Processes {
     }
 }
 
+impl std::str::FromStr for Processes {
+    type Err = String;
+
+    /// Such as `osd=17,18,19;gateway=20`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut processes = Processes::default();
+        for part in text.split(';') {
+            let wrong = || {
+                format!("'{part}' is not a role with its process ids; write for example 'osd=17,18,19;gateway=20'")
+            };
+            let (role, process_ids) =
+                part.split_once('=').filter(|(role, _)| !role.is_empty()).ok_or_else(wrong)?;
+            for process_id in process_ids.split(',') {
+                processes.add(role, process_id.trim().parse().map_err(|_| wrong())?);
+            }
+        }
+        Ok(processes)
+    }
+}
+
 /// User and system time used so far by a set of processes, all of their threads included.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessTimes {
@@ -77,6 +97,16 @@ fn cpu_us(pid: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn roles_and_their_processes_are_read() {
+        let processes: Processes = "osd=17,18, 19;gateway=20".parse().unwrap();
+        assert_eq!(processes.0["osd"], [17, 18, 19]);
+        assert_eq!(processes.0["gateway"], [20]);
+        for text in ["", "osd", "osd=", "=1", "osd=1;", "osd=x", "osd=-1"] {
+            assert!(text.parse::<Processes>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn own_time_grows_and_both_clocks_agree() {

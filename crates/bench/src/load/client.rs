@@ -3,9 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use atoll_reactor::LocalRuntime;
+use futures::channel::oneshot;
 use serde::{Deserialize, Serialize};
 
 use super::Pace;
@@ -74,6 +76,8 @@ struct Client<'a, O> {
     pace: Option<Pace>,
     measure_from: Instant,
     until: Cell<Instant>,
+    /// Dropped when the end comes early.
+    goes_on: RefCell<Option<oneshot::Sender<()>>>,
     bytes_moved: Cell<u64>,
     counts: RefCell<Counts>,
 }
@@ -103,6 +107,7 @@ pub async fn run_client(
         )));
     }
     let begun = Instant::now();
+    let (goes_on, ends_early) = oneshot::channel();
     let client = Client {
         operations,
         plan,
@@ -110,31 +115,31 @@ pub async fn run_client(
         pace: plan.rate_per_second.map(Pace::new),
         measure_from: begun + plan.warm_up,
         until: Cell::new(begun + plan.warm_up + plan.duration),
+        goes_on: RefCell::new(Some(goes_on)),
         bytes_moved: Cell::new(0),
         counts: RefCell::default(),
     };
     let workers = futures::future::join_all((0..plan.depth).map(|_| client.worker()));
     // The edges are watched first, so that they are not late because workers are busy.
-    futures::future::join(client.watch_edges(at_edge), workers).await;
+    futures::future::join(client.watch_edges(ends_early, at_edge), workers).await;
     Ok(client.finish())
 }
 
 impl<O: Operations> Client<'_, O> {
     /// Calls `at_edge` at both ends of what is measured. The end may come early.
-    async fn watch_edges(&self, at_edge: &dyn Fn()) {
-        const LOOK_AGAIN: Duration = Duration::from_millis(10);
+    async fn watch_edges(&self, ends_early: oneshot::Receiver<()>, at_edge: &dyn Fn()) {
         self.timer.sleep(self.measure_from.saturating_duration_since(Instant::now())).await;
         at_edge();
         let cpu_before = crate::figures::own_cpu_us();
-        loop {
-            let left = self.until.get().saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            self.timer.sleep(if self.plan.bytes_max.is_some() { left.min(LOOK_AGAIN) } else { left }).await;
-        }
+        let left = self.until.get().saturating_duration_since(Instant::now());
+        futures::future::select(pin!(self.timer.sleep(left)), ends_early).await;
         at_edge();
         self.counts.borrow_mut().result.client_cpu_us = crate::figures::own_cpu_us() - cpu_before;
+    }
+
+    fn end_early(&self, now: Instant) {
+        self.until.set(self.until.get().min(now));
+        self.goes_on.borrow_mut().take();
     }
 
     async fn worker(&self) {
@@ -158,6 +163,10 @@ impl<O: Operations> Client<'_, O> {
             }
             match self.operations.perform().await {
                 Ok(done) => self.done(done, begun),
+                // What was used up before anything was measured is an error like others.
+                Err(BenchError::NothingLeft(_)) if Instant::now() > self.measure_from => {
+                    return self.end_early(Instant::now());
+                }
                 Err(error) => {
                     self.failed(&error);
                     self.timer.sleep(ERROR_PAUSE).await;
@@ -170,7 +179,7 @@ impl<O: Operations> Client<'_, O> {
         let now = Instant::now();
         self.bytes_moved.set(self.bytes_moved.get() + done.bytes);
         if self.plan.bytes_max.is_some_and(|most| self.bytes_moved.get() >= most) && now > self.measure_from {
-            self.until.set(self.until.get().min(now));
+            self.end_early(now);
         }
         if now < self.measure_from || now > self.until.get() {
             return;
@@ -190,7 +199,7 @@ impl<O: Operations> Client<'_, O> {
         counts.result.errors += 1;
         counts.result.first_error.get_or_insert_with(|| error.to_string());
         if counts.result.errors >= ERRORS_MAX {
-            self.until.set(self.until.get().min(Instant::now()));
+            self.end_early(Instant::now());
         }
     }
 
@@ -307,6 +316,28 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(10));
         assert_eq!(edges.get(), 2);
         assert!(measured.seconds < 10.0 && measured.bytes < 400_000, "{} {}", measured.seconds, measured.bytes);
+    }
+
+    /// Has so many operations in it.
+    struct RunsOut(Cell<u64>);
+
+    impl Operations for RunsOut {
+        async fn perform(&self) -> Result<Done, BenchError> {
+            let left = self.0.get().checked_sub(1).ok_or_else(|| BenchError::NothingLeft("empty".into()))?;
+            self.0.set(left);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            Ok(Done { kind: "delete", bytes: 0, is_verified: false })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_run_ends_when_nothing_is_left() {
+        let begun = Instant::now();
+        let plan = Plan { duration: Duration::from_secs(30), ..plan(4, None) };
+        let measured = run_client(&RunsOut(Cell::new(100)), &plan, &Timer::Tokio, &|| ()).await.unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(10) && measured.seconds < 10.0, "{}", measured.seconds);
+        assert_eq!(measured.errors, 0, "{:?}", measured.first_error);
+        assert!((90..=100).contains(&measured.histogram().count()), "{}", measured.histogram().count());
     }
 
     struct Fails;

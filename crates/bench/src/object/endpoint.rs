@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::{Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -18,6 +19,8 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use super::body::{Check, ObjectBody};
+use super::listing::Page;
 use crate::error::BenchError;
 
 /// Where objects are.
@@ -25,7 +28,8 @@ use crate::error::BenchError;
 pub struct ObjectTarget {
     /// `http://HOST:PORT` or `https://HOST:PORT`.
     pub endpoint: String,
-    /// PEM file of the authority that an https endpoint's certificate is of.
+    /// PEM file of the authority that an https endpoint's certificate is of; without one, the
+    /// authorities that this host trusts.
     pub ca_file: Option<PathBuf>,
     /// Credentials.
     pub access_key: String,
@@ -33,13 +37,17 @@ pub struct ObjectTarget {
     pub secret_key: String,
     /// The bucket; it is made if it does not exist.
     pub bucket: String,
+    /// The region that requests are signed for.
+    pub region: String,
 }
 
+/// The most that is read of an answer that is not an object.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
 const URL_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// Sends signed requests over kept-alive connections.
 pub(super) struct Endpoint {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client<HttpsConnector<HttpConnector>, ObjectBody>,
     bucket: Bucket,
     credentials: Credentials,
 }
@@ -48,7 +56,7 @@ impl Endpoint {
     pub fn new(target: &ObjectTarget) -> Result<Self, BenchError> {
         let url =
             target.endpoint.parse().map_err(|error| BenchError::S3(format!("{}: {error}", target.endpoint)))?;
-        let bucket = Bucket::new(url, UrlStyle::Path, target.bucket.clone(), "us-east-1".to_owned())
+        let bucket = Bucket::new(url, UrlStyle::Path, target.bucket.clone(), target.region.clone())
             .map_err(|error| BenchError::S3(error.to_string()))?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -63,41 +71,88 @@ impl Endpoint {
         Ok(Endpoint { client, bucket, credentials })
     }
 
-    async fn send(&self, method: Method, url: String, body: Bytes) -> Result<(StatusCode, Bytes), BenchError> {
-        let request = Request::builder().method(method).uri(url).body(Full::new(body));
+    async fn send(&self, method: Method, url: String, body: ObjectBody) -> Result<Response<Incoming>, BenchError> {
+        let request = Request::builder().method(method).uri(url).body(body);
         let request = request.map_err(|error| BenchError::S3(error.to_string()))?;
-        let response = self.client.request(request).await.map_err(|error| BenchError::S3(error.to_string()))?;
+        self.client.request(request).await.map_err(|error| BenchError::S3(with_causes(&error)))
+    }
+
+    /// Sends a request whose answer is small.
+    async fn ask(&self, method: Method, url: String, body: ObjectBody) -> Result<(StatusCode, Bytes), BenchError> {
+        let response = self.send(method, url, body).await?;
         let status = response.status();
-        let body = response.into_body().collect().await.map_err(|error| BenchError::S3(error.to_string()))?;
-        Ok((status, body.to_bytes()))
+        Ok((status, answer(response).await?))
     }
 
     pub async fn create_bucket(&self) -> Result<(), BenchError> {
         let url = self.bucket.create_bucket(&self.credentials).sign(URL_LIFETIME);
-        let (status, body) = self.send(Method::PUT, url.to_string(), Bytes::new()).await?;
+        let (status, body) = self.ask(Method::PUT, url.to_string(), ObjectBody::empty()).await?;
         if status.is_success() || status == StatusCode::CONFLICT {
             return Ok(());
         }
         Err(unexpected("create the bucket", status, &body))
     }
 
-    pub async fn put(&self, key: &str, body: Bytes) -> Result<(), BenchError> {
+    pub async fn put(&self, key: &str, body: ObjectBody) -> Result<(), BenchError> {
         let url = self.bucket.put_object(Some(&self.credentials), key).sign(URL_LIFETIME);
-        let (status, answer) = self.send(Method::PUT, url.to_string(), body).await?;
+        let (status, answer) = self.ask(Method::PUT, url.to_string(), body).await?;
         if status.is_success() { Ok(()) } else { Err(unexpected("PUT", status, &answer)) }
     }
 
-    pub async fn get(&self, key: &str, size_bytes: u64) -> Result<(), BenchError> {
+    /// Reads an object, which must have this size; with a check, returns which PUT it is of.
+    pub async fn get(&self, key: &str, size_bytes: u64, check: Option<Check>) -> Result<Option<u64>, BenchError> {
         let url = self.bucket.get_object(Some(&self.credentials), key).sign(URL_LIFETIME);
-        let (status, answer) = self.send(Method::GET, url.to_string(), Bytes::new()).await?;
+        let response = self.send(Method::GET, url.to_string(), ObjectBody::empty()).await?;
+        let status = response.status();
         if !status.is_success() {
-            return Err(unexpected("GET", status, &answer));
+            return Err(unexpected("GET", status, &answer(response).await?));
         }
-        if answer.len() as u64 != size_bytes {
-            return Err(BenchError::S3(format!("GET {key}: {} bytes instead of {size_bytes}", answer.len())));
+        let (mut body, mut check, mut received) = (response.into_body(), check, 0);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| BenchError::S3(with_causes(&error)))?;
+            let Some(data) = frame.data_ref() else { continue };
+            received += data.len() as u64;
+            if let Some(check) = &mut check {
+                check.take(data)?;
+            }
         }
-        Ok(())
+        if received != size_bytes {
+            return Err(BenchError::WrongData(format!("GET {key}: {received} bytes instead of {size_bytes}")));
+        }
+        check.map(Check::finish).transpose()
     }
+
+    /// Names that begin so, behind one of them.
+    pub async fn list(&self, prefix: &str, behind: &str, keys_max: usize) -> Result<Page, BenchError> {
+        // The library's own LIST comes with a second XML library; a GET of the bucket itself is the same.
+        let mut list = self.bucket.get_object(Some(&self.credentials), "");
+        let query = list.query_mut();
+        query.insert("list-type", "2");
+        query.insert("prefix", prefix);
+        query.insert("start-after", behind);
+        query.insert("max-keys", keys_max.to_string());
+        let url = list.sign(URL_LIFETIME);
+        let (status, answer) = self.ask(Method::GET, url.to_string(), ObjectBody::empty()).await?;
+        if status.is_success() { Page::parse(&answer) } else { Err(unexpected("LIST", status, &answer)) }
+    }
+
+    pub async fn delete(&self, key: &str) -> Result<(), BenchError> {
+        let url = self.bucket.delete_object(Some(&self.credentials), key).sign(URL_LIFETIME);
+        let (status, answer) = self.ask(Method::DELETE, url.to_string(), ObjectBody::empty()).await?;
+        if status.is_success() { Ok(()) } else { Err(unexpected("DELETE", status, &answer)) }
+    }
+}
+
+async fn answer(response: Response<Incoming>) -> Result<Bytes, BenchError> {
+    let limited = http_body_util::Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+    let collected = limited.collect().await.map_err(|error| BenchError::S3(error.to_string()))?;
+    Ok(collected.to_bytes())
+}
+
+/// Why a request failed is said by the causes of hyper's error only.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn client_config(target: &ObjectTarget) -> Result<ClientConfig, BenchError> {
@@ -107,6 +162,8 @@ fn client_config(target: &ObjectTarget) -> Result<ClientConfig, BenchError> {
         let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let certificates = certificates.map_err(|error| wrong(format!("{}: {error}", path.display())))?;
         roots.add_parsable_certificates(certificates);
+    } else if target.endpoint.starts_with("https:") {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
     let builder = builder.with_safe_default_protocol_versions().map_err(|error| wrong(error.to_string()))?;
