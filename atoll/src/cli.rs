@@ -19,8 +19,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use administration::*;
 pub use bench::{
     BenchCommand, BlockBenchArguments, CompareArguments, DiskBenchArguments, DurabilityArgument,
-    ForeignEndpointArguments, ModelArguments, ObjectBenchArguments, ObjectOperationArgument, PlanArguments,
-    PrefillArgument, RecoveryBenchArguments, ReportArguments, RunBenchArguments, StoreBenchArguments,
+    ForeignEndpointArguments, ModelArguments, ObjectBenchArguments, ObjectOperationArgument,
+    ObjectPrefillArgument, PlanArguments, PrefillArgument, RecoveryBenchArguments, ReportArguments,
+    RunBenchArguments, StoreBenchArguments,
 };
 pub use bucket::{BucketCommand, BucketKeyArgument, SealingArgument};
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};

@@ -33,6 +33,14 @@ pub enum PrefillArgument {
     Nothing,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ObjectPrefillArgument {
+    /// All objects
+    All,
+    /// Those that are not there in the right size
+    Missing,
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 pub enum DurabilityArgument {
     /// Each write by itself (RWF_DSYNC)
@@ -51,6 +59,9 @@ pub enum BenchCommand {
     /// Objects through an S3 endpoint
     #[command(after_help = OBJECT_HELP)]
     Object(ObjectBenchArguments),
+    /// A matrix of runs on clusters that are set up differently, which it starts and stops; and its report
+    #[command(after_help = RUN_HELP)]
+    Run(RunBenchArguments),
     /// One client of another 'atoll bench', which tells it what to do
     #[command(hide = true)]
     Client,
@@ -102,6 +113,7 @@ Examples:
   atoll bench block --image disk1 --rw randrw --read-percent 70 --rate 2000      2000 operations a second (open loop)
   atoll bench block --image disk1 --rw randrw --verify                           compares all that is read
   atoll bench block --file /dev/nvme0n1 --rw randread --bs 4k --qd 1             a device, past the page cache
+  atoll bench block --rbd bench/disk1 --rw randread --qd 32 --fio-command 'chroot /srv/ceph fio'
   atoll bench block --file ./raw --file-size 1G --rw randwrite --durability fsync
   atoll bench block --nbd nbd://host:10809/disk1 --rw randwrite --clients 4
   atoll bench block --nbd 'nbd+unix:///disk1?socket=/run/nbd.sock' --rw randrw --server-pids nbd=812
@@ -118,8 +130,8 @@ pub struct BlockBenchArguments {
         long,
         value_name = "IMAGE,...",
         value_delimiter = ',',
-        required_unless_present_any = ["file", "nbd"],
-        conflicts_with_all = ["file", "nbd"]
+        required_unless_present_any = ["file", "nbd", "rbd"],
+        conflicts_with_all = ["file", "nbd", "rbd"]
     )]
     pub image: Vec<String>,
     /// A file or block device
@@ -131,8 +143,20 @@ pub struct BlockBenchArguments {
     /// Clients of the export, each a process of its own with a connection of its own
     #[arg(long, default_value_t = 1, requires = "nbd", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub clients: u32,
-    /// The NBD server's processes on this host by role, and those behind it, for their CPU time
-    #[arg(long, value_name = "ROLE=PID,PID;...", requires = "nbd")]
+    /// An image of a Ceph cluster, through fio's rbd engine
+    #[arg(long, value_name = "POOL/IMAGE", conflicts_with_all = ["file", "nbd", "verify", "rate"])]
+    pub rbd: Option<String>,
+    /// Ceph's configuration file, as fio sees it
+    #[arg(long, value_name = "PATH", default_value = "/etc/ceph/ceph.conf", requires = "rbd")]
+    pub ceph_conf: String,
+    /// The Ceph client's name
+    #[arg(long, value_name = "NAME", default_value = "admin", requires = "rbd")]
+    pub ceph_client: String,
+    /// How fio is started, such as 'chroot /srv/ceph fio'
+    #[arg(long, value_name = "COMMAND", default_value = "fio", requires = "rbd")]
+    pub fio_command: String,
+    /// The servers' processes on this host by role, for their CPU time, if no data directory says them
+    #[arg(long, value_name = "ROLE=PID,PID;...")]
     pub server_pids: Option<Processes>,
     /// Make the file, of this size
     #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, requires = "file")]
@@ -206,6 +230,12 @@ pub struct ObjectBenchArguments {
     /// The bucket; it is made if it does not exist
     #[arg(long, default_value = "atoll-bench")]
     pub bucket: String,
+    /// The pool for its data if it is made
+    #[arg(long)]
+    pub pool: Option<String>,
+    /// What to upload before operations that are not PUTs
+    #[arg(long, default_value = "all")]
+    pub prefill: ObjectPrefillArgument,
     /// Go over TLS
     #[arg(long)]
     pub tls: bool,
@@ -235,8 +265,48 @@ pub struct ForeignEndpointArguments {
     #[arg(long, default_value = "us-east-1", requires = "access_key")]
     pub region: String,
     /// Its processes on this host by role, for their CPU time
-    #[arg(long, value_name = "ROLE=PID,PID;...", requires = "access_key")]
+    #[arg(long, value_name = "ROLE=PID,PID;...", requires = "endpoint")]
     pub server_pids: Option<Processes>,
+}
+
+const RUN_HELP: &str = "\
+Examples:
+  atoll bench run --list                             the matrices that come with Atoll
+  atoll bench run encryption-block --profile short   some 15 minutes: an idea of the answer
+  atoll bench run redundancy --out ./results         hours: the answer
+  atoll bench run encryption-object --transit '--kms-address http://127.0.0.1:8200 --kms-token-file ./token'
+  atoll bench run ./my-matrix.toml --without luks,both
+
+Each load is run on each subject, in turns, as often as the profile says; each run adds a line to OUT/NAME-PROFILE.jsonl,
+from which the same command goes on when it was cut short. Clusters are made below --dir, on whose disk they work, and
+are removed at the end.";
+
+#[derive(Args)]
+pub struct RunBenchArguments {
+    /// Name of a matrix that comes with Atoll, or a TOML file
+    #[arg(required_unless_present = "list")]
+    pub matrix: Option<String>,
+    /// Show the matrices that come with Atoll
+    #[arg(long)]
+    pub list: bool,
+    /// How much of everything: full, short, or another that the matrix has
+    #[arg(long, default_value = "full")]
+    pub profile: String,
+    /// Where the record and the reports go
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub out: PathBuf,
+    /// Where clusters are made: on the disk that is to be measured
+    #[arg(long, value_name = "DIR", default_value = "./atoll-bench-clusters")]
+    pub dir: PathBuf,
+    /// Subjects to leave out
+    #[arg(long, value_name = "SUBJECT,...", value_delimiter = ',')]
+    pub without: Vec<String>,
+    /// Options of 'atoll up' that name a Transit engine, for subjects whose keys are in one
+    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
+    pub transit: String,
+    /// Print the record's path and the reports' as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 const STORE_HELP: &str = "\

@@ -22,6 +22,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Block(arguments) => super::bench_block::run(&arguments),
         BenchCommand::Object(arguments) => super::bench_object::run(arguments),
+        BenchCommand::Run(arguments) => super::bench_run::run(arguments),
         BenchCommand::Client => super::bench_client::run(),
         BenchCommand::Store(arguments) => super::bench_store::run(arguments),
         BenchCommand::Recovery(arguments) => super::bench_recovery::run(&arguments),

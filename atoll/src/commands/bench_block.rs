@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use atoll_bench::{
-    BlockWorkload, Durability, Measurement, NbdAddress, Prefill, Processes, Setting, run_processes,
+    BlockWorkload, Durability, FioRbdBench, Measurement, NbdAddress, Prefill, Processes, Setting, run_processes,
 };
 
 use super::bench::{TIMEOUT_MS, client_command, plan, print_measurement, protections, servers};
@@ -14,6 +14,9 @@ use crate::cli::{BlockBenchArguments, DurabilityArgument, PrefillArgument};
 
 /// Runs `atoll bench block`.
 pub fn run(arguments: &BlockBenchArguments) -> anyhow::Result<()> {
+    if let Some(image) = &arguments.rbd {
+        return rbd(arguments, image);
+    }
     let (targets, servers, protections) = targets(arguments)?;
     let plan = plan(&arguments.plan, arguments.qd, targets.len())?;
     let job = |(number, target)| {
@@ -51,6 +54,25 @@ pub fn run(arguments: &BlockBenchArguments) -> anyhow::Result<()> {
     print_measurement(&arguments.output, &arguments.plan, Measurement::of(setting, &outcome))
 }
 
+/// An image of Ceph, which fio works on.
+fn rbd(arguments: &BlockBenchArguments, image: &str) -> anyhow::Result<()> {
+    let bench = FioRbdBench {
+        image: image.to_owned(),
+        conf: arguments.ceph_conf.clone(),
+        client: arguments.ceph_client.clone(),
+        command: arguments.fio_command.split_whitespace().map(str::to_owned).collect(),
+        pattern: arguments.rw,
+        read_percent: arguments.read_percent,
+        block_bytes: arguments.bs,
+        working_set_bytes: arguments.working_set,
+        // What was never written cannot be told through fio.
+        is_filled_before: !matches!(arguments.prefill, PrefillArgument::Nothing),
+        plan: plan(&arguments.plan, arguments.qd, 1)?,
+        servers: arguments.server_pids.clone().unwrap_or_default(),
+    };
+    print_measurement(&arguments.output, &arguments.plan, bench.run()?)
+}
+
 /// What clients work on, the processes that serve it, and how it is protected.
 fn targets(arguments: &BlockBenchArguments) -> anyhow::Result<(Vec<BlockTargetName>, Processes, String)> {
     if let Some(path) = &arguments.file {
@@ -67,7 +89,8 @@ fn targets(arguments: &BlockBenchArguments) -> anyhow::Result<(Vec<BlockTargetNa
         protections(&access.open.connect().await?, record.pool, sealing_text(record.key.is_sealed())).await
     })?;
     let name = |image: &String| BlockTargetName::Image { data: data.data.clone(), name: image.clone() };
-    Ok((arguments.image.iter().map(name).collect(), servers(&access.open.directory)?, protections))
+    let servers = arguments.server_pids.clone().map_or_else(|| servers(&access.open.directory), Ok)?;
+    Ok((arguments.image.iter().map(name).collect(), servers, protections))
 }
 
 fn nbd_targets(

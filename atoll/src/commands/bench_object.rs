@@ -11,7 +11,7 @@ use super::bench::{client_command, plan, print_measurement, protections, servers
 use super::bench_client::{Job, ObjectJob};
 use super::image::progress_bar;
 use super::{OpenCluster, tokio_runtime};
-use crate::cli::{ForeignEndpointArguments, ObjectBenchArguments, ObjectOperationArgument};
+use crate::cli::{ForeignEndpointArguments, ObjectBenchArguments, ObjectOperationArgument, ObjectPrefillArgument};
 
 const DEFAULT_MIX: &str = "get=45,put=15,list=30,delete=10";
 
@@ -24,7 +24,7 @@ pub fn run(arguments: ObjectBenchArguments) -> anyhow::Result<()> {
         None => Some(OpenCluster::open(&arguments.output.data)?),
     };
     let (target, servers) = match &open {
-        Some(open) => (own_target(open, &arguments)?, servers(&open.directory)?),
+        Some(open) => (own_target(open, &arguments)?, own_servers(open, &arguments)?),
         None => foreign_target(&arguments)?,
     };
     let plan = plan(&arguments.plan, arguments.concurrency, arguments.clients as usize)?;
@@ -34,6 +34,7 @@ pub fn run(arguments: ObjectBenchArguments) -> anyhow::Result<()> {
             sizes: arguments.size.clone(),
             object_count: arguments.objects,
             client,
+            keeps_objects: arguments.prefill == ObjectPrefillArgument::Missing,
             is_verified: arguments.verify,
         };
         Job::Object(ObjectJob { target: target.clone(), workload, plan: plan.clone() })
@@ -83,8 +84,17 @@ fn own_target(open: &OpenCluster, arguments: &ObjectBenchArguments) -> anyhow::R
         access_key: credentials.access_key,
         secret_key: credentials.secret_key,
         bucket: arguments.bucket.clone(),
+        pool: arguments.pool.clone(),
         region: arguments.foreign.region.clone(),
     })
+}
+
+/// The cluster's processes, and those that the caller knows of, such as a load balancer's.
+fn own_servers(open: &OpenCluster, arguments: &ObjectBenchArguments) -> anyhow::Result<Processes> {
+    let mut all = servers(&open.directory)?;
+    let others = arguments.foreign.server_pids.iter().flat_map(|others| &others.0);
+    others.for_each(|(role, pids)| pids.iter().for_each(|&pid| all.add(role, pid)));
+    Ok(all)
 }
 
 fn foreign_target(arguments: &ObjectBenchArguments) -> anyhow::Result<(ObjectTarget, Processes)> {
@@ -104,6 +114,7 @@ fn foreign_target(arguments: &ObjectBenchArguments) -> anyhow::Result<(ObjectTar
         access_key,
         secret_key,
         bucket: arguments.bucket.clone(),
+        pool: arguments.pool.clone(),
         region: region.clone(),
     };
     Ok((target, server_pids.clone().unwrap_or_default()))

@@ -8,6 +8,7 @@ mod bench_model;
 mod bench_object;
 mod bench_recovery;
 mod bench_report;
+mod bench_run;
 mod bench_store;
 mod bucket;
 mod daemons;

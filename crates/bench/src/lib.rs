@@ -18,8 +18,8 @@ mod report;
 mod store;
 
 pub use block::{
-    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, Durability, FileTarget, NbdAddress, NbdTarget,
-    Prefill, Verifier, prefill,
+    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, Durability, FileTarget, FioRbdBench, NbdAddress,
+    NbdTarget, Prefill, Verifier, prefill,
 };
 pub use disk::{DiskBench, DiskBenchReport, DiskTestReport};
 pub use error::BenchError;
@@ -29,8 +29,8 @@ pub use figures::{
 };
 pub use load::{ClientVoice, Done, Operations, Outcome, Plan, Timer, run_client, run_processes};
 pub use matrix::{
-    Begun, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run,
-    SHIPPED, Started, Stops, Subject,
+    Begun, DataFacts, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT, Record, RecordLine,
+    RecordWriter, Run, SHIPPED, Started, Stops, Subject,
 };
 pub use object::{
     ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload, OperationMix, SizeDistribution,

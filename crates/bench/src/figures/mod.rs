@@ -7,8 +7,8 @@ mod latency;
 mod measurement;
 
 pub(crate) use counts::Counts;
-pub(crate) use cpu::own_cpu_us;
 pub use cpu::{CpuByRole, ProcessTimes, Processes};
+pub(crate) use cpu::{children_cpu_us, own_cpu_us};
 pub(crate) use host::unix_s;
 pub use host::{HostFacts, MachineWork, Noise, NoiseWatch};
 pub use latency::{Latency, LatencyHistogram};

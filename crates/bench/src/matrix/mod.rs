@@ -12,3 +12,4 @@ pub use cluster::Stops;
 pub use definition::{Matrix, SHIPPED};
 pub use record::{Begun, Failed, Load, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run, Started, Subject};
 pub use runner::{MatrixRun, MatrixStep};
+pub use subject::DataFacts;

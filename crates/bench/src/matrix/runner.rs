@@ -6,7 +6,7 @@ use super::cluster::{self, Running, Stops};
 use super::command::Atoll;
 use super::definition::{Load, Matrix, Profile};
 use super::record::{Begun, Failed, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run, Subject};
-use super::subject::{Lengths, Prepared, prepare};
+use super::subject::{DataFacts, Lengths, Prepared, prepare};
 use crate::error::BenchError;
 use crate::figures::{HostFacts, Measurement};
 
@@ -63,10 +63,10 @@ impl MatrixRun {
     /// Runs it and returns the record. What was started is stopped, also if this fails.
     pub fn run(
         &self,
-        gateway: &dyn Fn(&Path) -> Result<String, BenchError>,
+        facts: &dyn Fn(&Path) -> Result<DataFacts, BenchError>,
         progress: &dyn Fn(MatrixStep<'_>),
     ) -> Result<Record, BenchError> {
-        let outcome = self.run_inner(gateway, progress);
+        let outcome = self.run_inner(facts, progress);
         let errors = self.stops.stop_all();
         outcome?;
         if let Some(error) = errors.into_iter().next() {
@@ -128,7 +128,7 @@ impl MatrixRun {
 
     fn run_inner(
         &self,
-        gateway: &dyn Fn(&Path) -> Result<String, BenchError>,
+        facts: &dyn Fn(&Path) -> Result<DataFacts, BenchError>,
         progress: &dyn Fn(MatrixStep<'_>),
     ) -> Result<(), BenchError> {
         let profile = self.profile()?;
@@ -141,7 +141,7 @@ impl MatrixRun {
             progress(MatrixStep::Preparing(&subject.name));
             let cluster = clusters.iter().find(|one| one.name == subject.cluster).expect("all clusters run");
             let its_loads: Vec<&Load> = loads.iter().filter(|load| subject.takes(load)).collect();
-            subjects.push((subject, prepare(subject, cluster, &atoll, &its_loads, gateway, &self.stops)?));
+            subjects.push((subject, prepare(subject, cluster, &atoll, &its_loads, facts, &self.stops)?));
         }
         let lengths = Lengths { seconds: profile.seconds, warm_up_seconds: profile.warm_up_seconds };
         let mut turns = Turns { lengths, writer, progress, done: 0, all: 0 };

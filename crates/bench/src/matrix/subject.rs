@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::cluster::{Running, Stops, socket};
+use super::cluster::{FioRbd, Running, Stops, socket};
 use super::command::{Atoll, run, run_json};
 use super::definition::{Load, Subject, Way, Work};
 use super::haproxy::{self, Haproxy};
@@ -19,6 +19,15 @@ pub(super) struct Prepared<'a> {
     cluster: &'a Running,
     atoll: &'a Atoll,
     haproxy: Option<Haproxy>,
+    servers: Processes,
+}
+
+/// What a data directory of a cluster that runs says.
+pub struct DataFacts {
+    /// Where its gateway listens for plain HTTP: HOST:PORT.
+    pub gateway: String,
+    /// Its processes.
+    pub servers: Processes,
 }
 
 /// How long a run is.
@@ -34,10 +43,14 @@ pub(super) fn prepare<'a>(
     cluster: &'a Running,
     atoll: &'a Atoll,
     loads: &[&Load],
-    gateway: &dyn Fn(&Path) -> Result<String, BenchError>,
+    facts: &dyn Fn(&Path) -> Result<DataFacts, BenchError>,
     stops: &Stops,
 ) -> Result<Prepared<'a>, BenchError> {
-    let mut prepared = Prepared { subject, cluster, atoll, haproxy: None };
+    let mut servers = cluster.said.servers.clone();
+    if let (Some(atoll), true) = (&cluster.said.atoll, servers.0.is_empty()) {
+        servers = facts(&atoll.data)?.servers;
+    }
+    let mut prepared = Prepared { subject, cluster, atoll, haproxy: None, servers };
     let image = loads.iter().filter_map(|load| match load.work {
         Work::Block { working_set_bytes, .. } => Some((load.clients, working_set_bytes)),
         Work::Object { .. } => None,
@@ -48,7 +61,7 @@ pub(super) fn prepare<'a>(
     let has_objects = loads.iter().any(|load| matches!(load.work, Work::Object { .. }));
     if let Some(data) = cluster.said.atoll.as_ref().map(|atoll| &atoll.data).filter(|_| has_objects) {
         if subject.way == Way::Haproxy {
-            prepared.haproxy = Some(haproxy::start(data, &gateway(data)?, stops)?);
+            prepared.haproxy = Some(haproxy::start(data, &facts(data)?.gateway, stops)?);
         }
         prepared.make_bucket(data)?;
     }
@@ -85,7 +98,19 @@ impl Prepared<'_> {
         words.extend(["--size".into(), format!("{bytes}B"), format!("{}/{name}", rbd.pool)]);
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
-        run(command).map(drop)
+        run(command)?;
+        let mut fill = self.rbd(name, rbd);
+        fill.args([
+            "--rw",
+            "randread",
+            "--seconds",
+            "0.1",
+            "--prefill",
+            "all",
+            "--working-set",
+            &bytes.to_string(),
+        ]);
+        run(fill).map(drop)
     }
 
     fn make_bucket(&self, data: &Path) -> Result<(), BenchError> {
@@ -156,14 +181,13 @@ impl Prepared<'_> {
             if load.clients > 1 {
                 return Err(self.cannot("several clients of RBD images are not provided for"));
             }
-            let mut command = self.own(&["bench", "block"]);
-            command.args(["--rbd", &format!("{}/{}", rbd.pool, self.image(0)), "--ceph-conf", &rbd.conf]);
-            command.args(["--ceph-client", &rbd.client, "--fio-command", &rbd.command.join(" ")]);
-            command.args(["--server-pids", &pids_text(&self.cluster.said.servers)]);
+            let mut command = self.rbd(&self.image(0), rbd);
+            command.args(["--prefill", "nothing"]);
             return Ok(command);
         }
         let data = self.data().ok_or_else(|| self.cannot("its cluster has no images"))?;
         let mut command = self.atoll.command(&["bench", "block"], data);
+        command.args(["--server-pids", &pids_text(&self.servers)]);
         let export = match self.subject.way {
             Way::NbdUnix => format!("nbd+unix:///{}?socket={}", self.image(0), socket(data).display()),
             Way::NbdTcp => format!("nbd://127.0.0.1:{}/{}", self.cluster.nbd_port, self.image(0)),
@@ -175,6 +199,14 @@ impl Prepared<'_> {
         };
         command.args(["--nbd", &export, "--clients", &load.clients.to_string()]);
         Ok(command)
+    }
+
+    fn rbd(&self, image: &str, rbd: &FioRbd) -> Command {
+        let mut command = self.own(&["bench", "block"]);
+        command.args(["--rbd", &format!("{}/{image}", rbd.pool), "--ceph-conf", &rbd.conf]);
+        command.args(["--ceph-client", &rbd.client, "--fio-command", &rbd.command.join(" ")]);
+        command.args(["--server-pids", &pids_text(&self.servers)]);
+        command
     }
 
     fn object(&self) -> Result<Command, BenchError> {
@@ -191,10 +223,10 @@ impl Prepared<'_> {
             return Ok(command);
         }
         let s3 = self.cluster.said.s3.as_ref().ok_or_else(|| self.cannot("its cluster has no S3 endpoint"))?;
-        let mut command = self.own(&["bench", "object", "--endpoint", &s3.endpoint]);
+        let mut command = self.own(&["bench", "object", "--endpoint", &s3.endpoint, "--access-key", "env"]);
         command.env("AWS_ACCESS_KEY_ID", &s3.access_key).env("AWS_SECRET_ACCESS_KEY", &s3.secret_key);
         command.args(s3.ca_file.iter().flat_map(|path| ["--ca".as_ref(), path.as_os_str()]));
-        command.args(["--server-pids", &pids_text(&self.cluster.said.servers)]);
+        command.args(["--server-pids", &pids_text(&self.servers)]);
         Ok(command)
     }
 

@@ -64,6 +64,12 @@ impl ObjectBody {
         ObjectBody { pool: Bytes::new(), start: 0, position: 0, size_bytes: 0, stamp: None }
     }
 
+    /// A text of a request that brings no object.
+    pub fn text(text: String) -> Self {
+        let size_bytes = text.len() as u64;
+        ObjectBody { pool: Bytes::from(text), start: 0, position: 0, size_bytes, stamp: None }
+    }
+
     fn next_piece(&mut self) -> Bytes {
         let from = ((self.start + self.position) % self.pool.len() as u64) as usize;
         let left = (self.size_bytes - self.position).min(PIECE_BYTES_MAX) as usize;

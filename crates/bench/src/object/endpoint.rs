@@ -37,6 +37,8 @@ pub struct ObjectTarget {
     pub secret_key: String,
     /// The bucket; it is made if it does not exist.
     pub bucket: String,
+    /// Where its data is if it is made: a pool of an Atoll cluster.
+    pub pool: Option<String>,
     /// The region that requests are signed for.
     pub region: String,
 }
@@ -78,15 +80,33 @@ impl Endpoint {
     }
 
     /// Sends a request whose answer is small.
+    /// How long an object is, if it is there.
+    pub async fn size_bytes(&self, key: &str) -> Result<Option<u64>, BenchError> {
+        let url = self.bucket.head_object(Some(&self.credentials), key).sign(URL_LIFETIME);
+        let response = self.send(Method::HEAD, url.to_string(), ObjectBody::empty()).await?;
+        let length = response.headers().get(hyper::header::CONTENT_LENGTH);
+        let length = length.filter(|_| response.status().is_success()).and_then(|text| text.to_str().ok());
+        Ok(length.and_then(|text| text.parse().ok()))
+    }
+
     async fn ask(&self, method: Method, url: String, body: ObjectBody) -> Result<(StatusCode, Bytes), BenchError> {
         let response = self.send(method, url, body).await?;
         let status = response.status();
         Ok((status, answer(response).await?))
     }
 
-    pub async fn create_bucket(&self) -> Result<(), BenchError> {
+    /// Makes the bucket if need be; `pool` is what a service of several places calls its location.
+    pub async fn create_bucket(&self, pool: Option<&str>) -> Result<(), BenchError> {
         let url = self.bucket.create_bucket(&self.credentials).sign(URL_LIFETIME);
-        let (status, body) = self.ask(Method::PUT, url.to_string(), ObjectBody::empty()).await?;
+        let configuration = pool.map_or_else(ObjectBody::empty, |pool| {
+            let pool = quick_xml::escape::escape(pool);
+            let namespace = "http://s3.amazonaws.com/doc/2006-03-01/";
+            ObjectBody::text(format!(
+                "<CreateBucketConfiguration xmlns=\"{namespace}\"><LocationConstraint>{pool}</LocationConstraint>\
+                 </CreateBucketConfiguration>"
+            ))
+        });
+        let (status, body) = self.ask(Method::PUT, url.to_string(), configuration).await?;
         if status.is_success() || status == StatusCode::CONFLICT {
             return Ok(());
         }

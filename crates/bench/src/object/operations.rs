@@ -28,6 +28,8 @@ pub struct ObjectWorkload {
     pub object_count: u64,
     /// Which of all clients this is; each has keys of its own.
     pub client: u32,
+    /// Whether objects of an earlier run that have the right size need not be uploaded before.
+    pub keeps_objects: bool,
     /// Whether each object says who wrote it and when, and GETs and LISTs are compared with that.
     pub is_verified: bool,
 }
@@ -56,7 +58,7 @@ impl ObjectOperations {
             )));
         }
         let endpoint = Endpoint::new(target)?;
-        endpoint.create_bucket().await?;
+        endpoint.create_bucket(target.pool.as_deref()).await?;
         let seed = 11 + u64::from(workload.client);
         let mut random = Random::new(seed);
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -80,13 +82,33 @@ impl ObjectOperations {
         let fill = || async {
             while begun.get() < count {
                 begun.set(begun.get() + 1);
-                self.put().await?;
+                self.fill_one().await?;
                 done.set(done.get() + 1);
                 progress(done.get(), count);
             }
             Ok::<(), BenchError>(())
         };
         futures::future::try_join_all((0..PREFILL_DEPTH).map(|_| fill())).await.map(drop)
+    }
+
+    /// Uploads an object, or takes it as it is there from an earlier run.
+    async fn fill_one(&self) -> Result<(), BenchError> {
+        if !self.workload.keeps_objects || self.workload.is_verified {
+            return self.put().await.map(drop);
+        }
+        let draw = self.next.replace(self.next.get() + 1);
+        let (number, sequence) = self.population.borrow_mut().begin_put(draw).ok_or_else(|| self.no_object())?;
+        let wanted = self.workload.sizes.size_bytes(number);
+        let found = self.endpoint.size_bytes(&self.key(number)).await;
+        let is_there = matches!(found, Ok(Some(bytes)) if bytes == wanted);
+        let filled = match found {
+            Ok(_) if !is_there => {
+                self.endpoint.put(&self.key(number), self.payloads.body(number, wanted, None)).await
+            }
+            other => other.map(drop),
+        };
+        self.population.borrow_mut().end_put(number, sequence, filled.is_ok());
+        filled
     }
 
     fn prefix(&self) -> String {
