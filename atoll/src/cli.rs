@@ -20,8 +20,8 @@ pub use administration::*;
 pub use bench::{
     BenchCommand, BlockBenchArguments, CompareArguments, DiskBenchArguments, DurabilityArgument,
     ForeignEndpointArguments, ModelArguments, ObjectBenchArguments, ObjectOperationArgument,
-    ObjectPrefillArgument, PlanArguments, PrefillArgument, RecoveryBenchArguments, ReportArguments,
-    RunBenchArguments, StoreBenchArguments,
+    ObjectPrefillArgument, OsdsBenchArguments, PlanArguments, PrefillArgument, RecoveryBenchArguments,
+    ReportArguments, RunBenchArguments, StoreBenchArguments,
 };
 pub use bucket::{BucketCommand, BucketKeyArgument, SealingArgument};
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};

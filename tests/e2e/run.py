@@ -9,7 +9,7 @@ from harness import add_arguments
 
 SCENARIOS = [
     "restart", "sealed", "wire", "nbd_fio", "nbd_tls", "s3_files", "osd_killed", "hostile", "devices", "at_rest", "administration", "splits", "hosts",
-    "partitions", "erasure", "upgrade", "tls", "ingress", "keys", "preflight",
+    "partitions", "erasure", "upgrade", "tls", "ingress", "keys", "preflight", "bench",
 ]
 
 

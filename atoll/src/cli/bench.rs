@@ -68,6 +68,9 @@ pub enum BenchCommand {
     /// The object store alone, on a file or block device, and fio beside it
     #[command(after_help = STORE_HELP)]
     Store(StoreBenchArguments),
+    /// Every OSD by itself, to find the slow one
+    #[command(after_help = OSDS_HELP)]
+    Osds(OsdsBenchArguments),
     /// What clients notice while an OSD's data moves to others and back, and how fast it moves
     #[command(after_help = RECOVERY_HELP)]
     Recovery(RecoveryBenchArguments),
@@ -130,8 +133,8 @@ pub struct BlockBenchArguments {
         long,
         value_name = "IMAGE,...",
         value_delimiter = ',',
-        required_unless_present_any = ["file", "nbd", "rbd"],
-        conflicts_with_all = ["file", "nbd", "rbd"]
+        required_unless_present_any = ["file", "nbd", "rbd", "rados"],
+        conflicts_with_all = ["file", "nbd", "rbd", "rados"]
     )]
     pub image: Vec<String>,
     /// A file or block device
@@ -146,14 +149,17 @@ pub struct BlockBenchArguments {
     /// An image of a Ceph cluster, through fio's rbd engine
     #[arg(long, value_name = "POOL/IMAGE", conflicts_with_all = ["file", "nbd", "verify", "rate"])]
     pub rbd: Option<String>,
+    /// A pool of a Ceph cluster, whose objects of 4 MiB fio works on through librados
+    #[arg(long, value_name = "POOL", conflicts_with_all = ["rbd", "file", "nbd", "verify", "rate"])]
+    pub rados: Option<String>,
     /// Ceph's configuration file, as fio sees it
-    #[arg(long, value_name = "PATH", default_value = "/etc/ceph/ceph.conf", requires = "rbd")]
+    #[arg(long, value_name = "PATH", default_value = "/etc/ceph/ceph.conf")]
     pub ceph_conf: String,
     /// The Ceph client's name
-    #[arg(long, value_name = "NAME", default_value = "admin", requires = "rbd")]
+    #[arg(long, value_name = "NAME", default_value = "admin")]
     pub ceph_client: String,
     /// How fio is started, such as 'chroot /srv/ceph fio'
-    #[arg(long, value_name = "COMMAND", default_value = "fio", requires = "rbd")]
+    #[arg(long, value_name = "COMMAND", default_value = "fio")]
     pub fio_command: String,
     /// The servers' processes on this host by role, for their CPU time, if no data directory says them
     #[arg(long, value_name = "ROLE=PID,PID;...")]
@@ -367,6 +373,30 @@ pub struct StoreBenchArguments {
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+const OSDS_HELP: &str = "\
+Examples:
+  atoll bench osds
+  atoll bench osds --seconds 5 --rounds 5 --json
+  atoll pool create one --size 1 --pg-num 128 && atoll bench osds --pool one      writes of each OSD alone
+
+4 KiB are written and read, one at a time, in objects whose primary the OSD is. RATIO is the median latency by
+that of the class's median OSD; from 1.5 on an OSD is called slow.";
+
+#[derive(Args)]
+pub struct OsdsBenchArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The pool in which objects are made, and removed at the end
+    #[arg(long, default_value = "images")]
+    pub pool: String,
+    /// How long each OSD is written to, and read from, in each round
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// How often all OSDs have their turns
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
 }
 
 const RECOVERY_HELP: &str = "\

@@ -25,6 +25,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Run(arguments) => super::bench_run::run(arguments),
         BenchCommand::Client => super::bench_client::run(),
         BenchCommand::Store(arguments) => super::bench_store::run(arguments),
+        BenchCommand::Osds(arguments) => super::bench_osds::run(&arguments),
         BenchCommand::Recovery(arguments) => super::bench_recovery::run(&arguments),
         BenchCommand::Model(arguments) => super::bench_model::run(&arguments),
         BenchCommand::Disk(arguments) => super::bench_disk::run(arguments),

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use atoll_bench::{
-    BlockWorkload, Durability, FioRbdBench, Measurement, NbdAddress, Prefill, Processes, Setting, run_processes,
+    BlockWorkload, CephBench, CephTarget, Durability, Measurement, NbdAddress, Prefill, Processes, Setting,
+    run_processes,
 };
 
 use super::bench::{TIMEOUT_MS, client_command, plan, print_measurement, protections, servers};
@@ -15,7 +16,11 @@ use crate::cli::{BlockBenchArguments, DurabilityArgument, PrefillArgument};
 /// Runs `atoll bench block`.
 pub fn run(arguments: &BlockBenchArguments) -> anyhow::Result<()> {
     if let Some(image) = &arguments.rbd {
-        return rbd(arguments, image);
+        let (pool, image) = image.split_once('/').context("name the image as POOL/IMAGE")?;
+        return ceph(arguments, CephTarget { pool: pool.to_owned(), image: Some(image.to_owned()) });
+    }
+    if let Some(pool) = &arguments.rados {
+        return ceph(arguments, CephTarget { pool: pool.clone(), image: None });
     }
     let (targets, servers, protections) = targets(arguments)?;
     let plan = plan(&arguments.plan, arguments.qd, targets.len())?;
@@ -54,10 +59,10 @@ pub fn run(arguments: &BlockBenchArguments) -> anyhow::Result<()> {
     print_measurement(&arguments.output, &arguments.plan, Measurement::of(setting, &outcome))
 }
 
-/// An image of Ceph, which fio works on.
-fn rbd(arguments: &BlockBenchArguments, image: &str) -> anyhow::Result<()> {
-    let bench = FioRbdBench {
-        image: image.to_owned(),
+/// A Ceph cluster, which fio works on.
+fn ceph(arguments: &BlockBenchArguments, target: CephTarget) -> anyhow::Result<()> {
+    let bench = CephBench {
+        target,
         conf: arguments.ceph_conf.clone(),
         client: arguments.ceph_client.clone(),
         command: arguments.fio_command.split_whitespace().map(str::to_owned).collect(),

@@ -117,13 +117,16 @@ fn show(bar: &ProgressBar, step: &MatrixStep<'_>) {
             bar.set_position(*done);
             bar.set_message((*what).to_owned());
         }
-        MatrixStep::Measured { subject, load, measurement } => bar.println(line(subject, load, measurement)),
+        MatrixStep::Measured { subject, load, measurement } => say(bar, &line(subject, load, measurement)),
         MatrixStep::Failed(failed) => {
-            let text = format!("FAILED {}, {}: {}", failed.subject, failed.load, failed.error);
-            // Progress bars print nothing when nobody looks; a failure is always said.
-            if bar.is_hidden() { eprintln!("{text}") } else { bar.println(text) }
+            say(bar, &format!("FAILED {}, {}: {}", failed.subject, failed.load, failed.error));
         }
     }
+}
+
+/// A progress bar that is not on a terminal prints nothing.
+fn say(bar: &ProgressBar, text: &str) {
+    if bar.is_hidden() { eprintln!("{text}") } else { bar.println(text) }
 }
 
 fn line(subject: &str, load: &str, measured: &Measurement) -> String {

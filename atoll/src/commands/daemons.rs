@@ -140,6 +140,10 @@ pub fn gateway(
                 data_pool,
                 trusted_proxies: serving.trusted_proxies.clone(),
                 key_lifetime: std::time::Duration::from_secs(serving.key_lifetime_seconds.max(1)),
+                garbage_grace: std::time::Duration::from_secs(serving.garbage_grace_seconds),
+                collect_interval: Some(std::time::Duration::from_secs(
+                    (serving.garbage_grace_seconds / 2).clamp(1, 30),
+                )),
                 ..GatewayConfig::new(pool)
             },
             Arc::new(client),

@@ -6,6 +6,7 @@ mod bench_client;
 mod bench_disk;
 mod bench_model;
 mod bench_object;
+mod bench_osds;
 mod bench_recovery;
 mod bench_report;
 mod bench_run;

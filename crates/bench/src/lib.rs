@@ -13,13 +13,14 @@ mod load;
 mod matrix;
 pub mod model;
 mod object;
+mod osds;
 mod recovery;
 mod report;
 mod store;
 
 pub use block::{
-    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, Durability, FileTarget, FioRbdBench, NbdAddress,
-    NbdTarget, Prefill, Verifier, prefill,
+    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, CephBench, CephTarget, Durability, FileTarget,
+    NbdAddress, NbdTarget, Prefill, Verifier, prefill,
 };
 pub use disk::{DiskBench, DiskBenchReport, DiskTestReport};
 pub use error::BenchError;
@@ -35,6 +36,7 @@ pub use matrix::{
 pub use object::{
     ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload, OperationMix, SizeDistribution,
 };
+pub use osds::{OsdFigures, OsdReport, OsdSubject, OsdsBench};
 pub use recovery::{
     ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,
     run_recovery,

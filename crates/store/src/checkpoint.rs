@@ -90,6 +90,11 @@ impl Checkpoint {
     pub fn pages_left(&self) -> usize {
         self.pages.len()
     }
+
+    /// Blocks that are free once this checkpoint is in force.
+    pub fn freed_count(&self) -> usize {
+        self.freed.len()
+    }
 }
 
 impl Store {

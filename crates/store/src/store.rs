@@ -241,9 +241,20 @@ impl Store {
         (self.allocator.block_count() / RESERVE_SHARE).max(RESERVE_BLOCKS_MIN)
     }
 
-    /// Whether clients must not add data.
+    /// Whether clients must not add data. What the next checkpoint sets free is not taken.
     pub fn is_full(&self) -> bool {
-        self.allocator.free_count() <= self.reserve_blocks() || self.page_room() <= RESERVE_PAGES
+        let free_soon = self.allocator.free_count() as usize + self.blocks_to_reclaim();
+        free_soon <= self.reserve_blocks() as usize || self.page_room() <= RESERVE_PAGES
+    }
+
+    /// Blocks that nobody needs any more, which a checkpoint has yet to set free.
+    fn blocks_to_reclaim(&self) -> usize {
+        self.freed.len() + self.checkpoint.as_ref().map_or(0, Checkpoint::freed_count)
+    }
+
+    /// Whether there is no space only until the next checkpoint is done.
+    fn waits_for_space(&self) -> bool {
+        self.allocator.free_count() <= self.reserve_blocks() && self.blocks_to_reclaim() > 0 && !self.is_full()
     }
 
     /// Metadata pages that may still be added: the page table has room for so many, which is less
@@ -290,9 +301,11 @@ impl Store {
         })
     }
 
-    /// Whether the log has room for any transaction. If not, wait for the checkpoint that runs.
+    /// Whether the log and the device have room for any transaction. If not, wait for the checkpoint
+    /// that runs; a device that is full has room, so that deletes can be done.
     pub fn has_log_room(&self) -> bool {
-        self.wal_committed_blocks() + RECORD_BLOCKS_MAX <= self.wal_capacity_blocks()
+        !self.waits_for_space()
+            && self.wal_committed_blocks() + RECORD_BLOCKS_MAX <= self.wal_capacity_blocks()
             && self.unwritten_page_bytes() <= self.page_budget_bytes / 4 * 3
     }
 

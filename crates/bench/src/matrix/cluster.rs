@@ -153,7 +153,7 @@ fn start_atoll(
         "--nbd-listen",
         &format!("unix:{}", socket(&directory).display()),
     ]);
-    up.args(&cluster.up);
+    up.args(&cluster.up).envs(&cluster.environment);
     if cluster.transit {
         up.args(transit);
     }
@@ -164,8 +164,9 @@ fn start_atoll(
         run(atoll.command(&words, &directory))?;
     }
     let version = format!("Atoll {}", env!("CARGO_PKG_VERSION"));
-    let how =
-        format!("atoll up {}{}", cluster.up.join(" "), if cluster.transit { " --kms-address ..." } else { "" });
+    let environment: String = cluster.environment.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+    let transit = if cluster.transit { " --kms-address ..." } else { "" };
+    let how = format!("{environment}atoll up {}{transit}", cluster.up.join(" "));
     let said = Said { atoll: Some(AtollData { data: directory.clone() }), ..Said::default() };
     let started = Started { cluster: cluster.name.clone(), version, how: how.trim().to_owned() };
     Ok(Running { name: cluster.name.clone(), said, started, nbd_port })

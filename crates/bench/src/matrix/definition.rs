@@ -64,6 +64,9 @@ pub struct Cluster {
     /// Options of `atoll up`.
     #[serde(default)]
     pub up: Vec<String>,
+    /// Settings in the environment of `atoll up`, such as `ATOLL_GARBAGE_GRACE_SECONDS`.
+    #[serde(default)]
+    pub environment: std::collections::BTreeMap<String, String>,
     /// Pools to make: options of `atoll pool create`, the name first.
     #[serde(default)]
     pub pools: Vec<Vec<String>>,
@@ -147,8 +150,8 @@ pub struct Loads {
     /// Number of different objects of each client.
     #[serde(default = "default_objects")]
     pub objects: u64,
-    /// A run ends when a client has moved so much.
-    pub bytes_max: Option<String>,
+    /// A run ends when a client has written so much: what is overwritten needs its place for a while.
+    pub written_bytes_max: Option<String>,
 }
 
 fn one_client() -> u32 {
@@ -282,11 +285,13 @@ impl Matrix {
                 for &pattern in &loads.block {
                     let working_set_bytes = parse_size_bytes(&loads.working_set)?;
                     let work = Work::Block { pattern, working_set_bytes };
-                    all.push(loads.one(pattern.name(), size_bytes, work)?);
+                    let writes = pattern.is_write() || pattern.is_mixed();
+                    all.push(loads.one(pattern.name(), size_bytes, work, writes)?);
                 }
                 for operation in &loads.object {
                     let work = Work::Object { operation: operation.clone(), objects: loads.objects };
-                    all.push(loads.one(operation, size_bytes, work)?);
+                    let writes = operation != "get" && operation != "list";
+                    all.push(loads.one(operation, size_bytes, work, writes)?);
                 }
             }
         }
@@ -298,7 +303,7 @@ impl Matrix {
 const BANDWIDTH_BYTES: u64 = 1 << 20;
 
 impl Loads {
-    fn one(&self, operation: &str, size_bytes: u64, work: Work) -> Result<Load, String> {
+    fn one(&self, operation: &str, size_bytes: u64, work: Work, writes: bool) -> Result<Load, String> {
         let size = format_size(size_bytes).replace(".0 ", " ");
         Ok(Load {
             about: record::Load {
@@ -310,7 +315,7 @@ impl Loads {
             clients: self.clients,
             depth: self.depth,
             size_bytes,
-            bytes_max: self.bytes_max.as_deref().map(parse_size_bytes).transpose()?,
+            bytes_max: self.written_bytes_max.as_deref().filter(|_| writes).map(parse_size_bytes).transpose()?,
         })
     }
 }

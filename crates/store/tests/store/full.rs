@@ -147,6 +147,23 @@ fn full_of_data() {
     by_data(false);
 }
 
+/// Large writes hardly fill the log, so nothing but the space that they take calls for a checkpoint.
+#[test]
+fn what_is_overwritten_faster_than_checkpoints_come_does_not_fill_the_device() {
+    for is_primary in [true, false] {
+        let mut filled = Filled::new(is_primary, 1 << 20);
+        for count in 0..500 {
+            let name = format!("object{:02}", count % 40);
+            let written = filled.write(&name, |builder| builder.write(0, 1000, 0, count, true));
+            written.unwrap_or_else(|error| panic!("write {count}: {error}"));
+            if count % 100 == 99 {
+                filled.turn();
+            }
+        }
+        filled.verify();
+    }
+}
+
 #[test]
 fn full_of_clones_that_are_overwritten() {
     let mut filled = Filled::new(false, 1 << 20);

@@ -1,4 +1,4 @@
-//! An image of a Ceph cluster, by fio's rbd engine: the instrument that Ceph's own users trust.
+//! An image or a pool of a Ceph cluster, by fio's rbd and rados engines: the instrument that Ceph's own users trust.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -13,10 +13,22 @@ use crate::figures::{
 };
 use crate::load::Plan;
 
-/// A run of fio on an image.
-pub struct FioRbdBench {
-    /// `POOL/IMAGE`.
-    pub image: String,
+/// Of objects in a pool.
+const OBJECT_BYTES: u64 = 4 << 20;
+
+/// What fio works on.
+#[derive(Clone, Debug)]
+pub struct CephTarget {
+    /// The pool.
+    pub pool: String,
+    /// An image of it; without one objects of the pool are used.
+    pub image: Option<String>,
+}
+
+/// A run of fio on it.
+pub struct CephBench {
+    /// What it works on.
+    pub target: CephTarget,
     /// Ceph's configuration file.
     pub conf: String,
     /// The Ceph client's name.
@@ -29,7 +41,7 @@ pub struct FioRbdBench {
     pub read_percent: u32,
     /// Bytes per operation.
     pub block_bytes: u64,
-    /// The part of the image that is used.
+    /// The part of the image, or of all objects, that is used.
     pub working_set_bytes: u64,
     /// Whether that is written before.
     pub is_filled_before: bool,
@@ -74,7 +86,7 @@ struct Ended {
     machine: crate::figures::MachineWork,
 }
 
-impl FioRbdBench {
+impl CephBench {
     /// Fills, warms up and measures, each by a fio of its own.
     pub fn run(&self) -> Result<Measurement, BenchError> {
         if self.is_filled_before {
@@ -98,6 +110,11 @@ impl FioRbdBench {
         Ok(Measurement { noise: Some(ended.machine.without(ours_us)), ..measured })
     }
 
+    /// Objects of a pool without images.
+    fn objects(&self) -> u64 {
+        self.working_set_bytes.div_ceil(OBJECT_BYTES).max(1)
+    }
+
     fn arguments(&self, duration: Duration, bytes_max: Option<u64>) -> Vec<String> {
         let mut arguments = vec![
             format!("--rw={}", self.pattern.name()),
@@ -117,13 +134,15 @@ impl FioRbdBench {
 
     fn fio(&self, arguments: Vec<String>) -> Result<Ended, BenchError> {
         let wrong = |detail: String| BenchError::Fio(detail);
-        let (pool, image) =
-            self.image.split_once('/').ok_or_else(|| wrong("name the image as POOL/IMAGE".into()))?;
         let (program, before) = self.command.split_first().ok_or_else(|| wrong("no command starts it".into()))?;
         let mut command = Command::new(program);
-        command.args(before).args(["--name=atoll", "--ioengine=rbd", "--thread", "--output-format=json+"]);
+        command.args(before).args(["--name=atoll", "--thread", "--output-format=json+"]);
         command.args(["--lat_percentiles=1", "--clat_percentiles=0"]).args(arguments);
-        command.arg(format!("--pool={pool}")).arg(format!("--rbdname={image}"));
+        command.arg(format!("--pool={}", self.target.pool));
+        match &self.target.image {
+            Some(image) => command.arg("--ioengine=rbd").arg(format!("--rbdname={image}")),
+            None => command.arg("--ioengine=rados").arg(format!("--nrfiles={}", self.objects())),
+        };
         command.arg(format!("--clientname={}", self.client)).arg(format!("--size={}", self.working_set_bytes));
         command.env("CEPH_CONF", &self.conf).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (before, watch) = (ProcessTimes::read(&self.servers), NoiseWatch::begin());
