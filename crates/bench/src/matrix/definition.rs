@@ -150,6 +150,10 @@ pub struct Loads {
     /// Number of different objects of each client.
     #[serde(default = "default_objects")]
     pub objects: u64,
+    /// Runs are measured for so long at least, whatever the profile says: what takes a second cannot be
+    /// counted in one.
+    #[serde(default)]
+    pub seconds_min: f64,
     /// A run ends when a client has written so much: what is overwritten needs its place for a while.
     pub written_bytes_max: Option<String>,
 }
@@ -181,6 +185,8 @@ pub struct Load {
     pub size_bytes: u64,
     /// A run ends when a client has moved so much.
     pub bytes_max: Option<u64>,
+    /// A run is measured for so long at least.
+    pub seconds_min: f64,
 }
 
 /// What is done.
@@ -315,6 +321,7 @@ impl Loads {
             clients: self.clients,
             depth: self.depth,
             size_bytes,
+            seconds_min: self.seconds_min,
             bytes_max: self.written_bytes_max.as_deref().filter(|_| writes).map(parse_size_bytes).transpose()?,
         })
     }

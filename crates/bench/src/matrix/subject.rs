@@ -164,7 +164,7 @@ impl Prepared<'_> {
                 command
             }
         };
-        command.args(["--json", "--full", "--seconds", &lengths.seconds.to_string()]);
+        command.args(["--json", "--full", "--seconds", &lengths.seconds.max(load.seconds_min).to_string()]);
         command.args(["--warm-up", &lengths.warm_up_seconds.to_string()]);
         if let Some(bytes) = load.bytes_max {
             command.args(["--bytes-max", &bytes.to_string()]);
