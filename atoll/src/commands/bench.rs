@@ -12,7 +12,7 @@ use atoll_bench::{Latency, Measurement, Plan, Processes};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_supervisor::{DataDir, ProcessesFile};
 
-use super::print_json;
+use super::{OpenCluster, print_json};
 use crate::cli::{BenchCommand, OutputArguments, PlanArguments};
 
 pub(super) const TIMEOUT_MS: u64 = 60_000;
@@ -51,12 +51,18 @@ pub(super) fn servers(directory: &DataDir) -> anyhow::Result<Processes> {
 }
 
 /// What protects the data of a pool.
-pub(super) async fn protections(state: &ClusterClient, pool: PoolId, sealed: &str) -> anyhow::Result<String> {
+pub(super) async fn protections(
+    open: &OpenCluster,
+    state: &ClusterClient,
+    pool: PoolId,
+    sealed: &str,
+) -> anyhow::Result<String> {
     let found = state.get::<PoolRecord>(&keys::pool(pool)).await?;
     let redundancy = found.with_context(|| format!("there is no pool {pool}"))?.0.redundancy;
     let frames = state.get::<FramesRecord>(keys::FRAMES).await?.map(|(record, _)| record).unwrap_or_default();
+    let at_rest = if open.cluster.encrypt_at_rest { ", OSD devices LUKS2 volumes" } else { "" };
     Ok(format!(
-        "{redundancy}, every ack durable (RWF_DSYNC) on all, CRC-32C per 4 KiB, frames {}, {sealed}",
+        "{redundancy}, every ack durable (RWF_DSYNC) on all, CRC-32C per 4 KiB, frames {}, {sealed}{at_rest}",
         frames.modes
     ))
 }

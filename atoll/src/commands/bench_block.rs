@@ -91,7 +91,8 @@ fn targets(arguments: &BlockBenchArguments) -> anyhow::Result<(Vec<BlockTargetNa
     let first = arguments.image.first().context("name an image")?;
     let protections = access.block_on_tokio(async {
         let (record, _) = access.admin.get(first).await?;
-        protections(&access.open.connect().await?, record.pool, sealing_text(record.key.is_sealed())).await
+        let state = access.open.connect().await?;
+        protections(&access.open, &state, record.pool, sealing_text(record.key.is_sealed())).await
     })?;
     let name = |image: &String| BlockTargetName::Image { data: data.data.clone(), name: image.clone() };
     let servers = arguments.server_pids.clone().map_or_else(|| servers(&access.open.directory), Ok)?;

@@ -128,5 +128,5 @@ async fn object_protections(open: &OpenCluster, target: &ObjectTarget) -> anyhow
     let state = open.connect().await?;
     let bucket = state.get::<BucketRecord>(&keys::bucket(&target.bucket)).await?.context("the bucket is gone")?.0;
     let sealed = if bucket.seals_by_default() { "sealed per 64 KiB segment" } else { "not sealed" };
-    protections(&state, bucket.data_pool(), &format!("objects {sealed}, {}", http(target))).await
+    protections(open, &state, bucket.data_pool(), &format!("objects {sealed}, {}", http(target))).await
 }

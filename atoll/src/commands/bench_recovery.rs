@@ -48,7 +48,7 @@ pub fn run(arguments: &RecoveryBenchArguments) -> anyhow::Result<()> {
         load: (!arguments.idle).then_some(load),
         duration: Duration::from_secs(arguments.seconds),
         servers: servers(&access.open.directory)?,
-        protections: access.block_on_tokio(protections(&state, pool, sealing))?,
+        protections: access.block_on_tokio(protections(&access.open, &state, pool, sealing))?,
     };
     if arguments.image.is_none() {
         access.block_on_tokio(image::make(&state, &access.admin, OWN_IMAGE, arguments.size, POOL_IMAGES, true))?;

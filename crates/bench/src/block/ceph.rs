@@ -138,11 +138,12 @@ impl CephBench {
         let mut command = Command::new(program);
         command.args(before).args(["--name=atoll", "--thread", "--output-format=json+"]);
         command.args(["--lat_percentiles=1", "--clat_percentiles=0"]).args(arguments);
-        command.arg(format!("--pool={}", self.target.pool));
+        // An engine's own options are known to fio only behind the engine's name.
         match &self.target.image {
             Some(image) => command.arg("--ioengine=rbd").arg(format!("--rbdname={image}")),
             None => command.arg("--ioengine=rados").arg(format!("--nrfiles={}", self.objects())),
         };
+        command.arg(format!("--pool={}", self.target.pool));
         command.arg(format!("--clientname={}", self.client)).arg(format!("--size={}", self.working_set_bytes));
         command.env("CEPH_CONF", &self.conf).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (before, watch) = (ProcessTimes::read(&self.servers), NoiseWatch::begin());
