@@ -8,7 +8,7 @@ use atoll_base::PoolId;
 use atoll_base::frames::FramesRecord;
 use atoll_base::records::PoolRecord;
 use atoll_base::size::format_size;
-use atoll_bench::{Latency, Measurement, Plan, Processes};
+use atoll_bench::{EXIT_WITH_PARENT, Latency, Measurement, Plan, Processes};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_supervisor::{DataDir, ProcessesFile};
 
@@ -19,6 +19,9 @@ pub(super) const TIMEOUT_MS: u64 = 60_000;
 
 /// Runs a bench command.
 pub fn run(command: BenchCommand) -> anyhow::Result<()> {
+    if std::env::var_os(EXIT_WITH_PARENT).is_some() {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
     match command {
         BenchCommand::Block(arguments) => super::bench_block::run(&arguments),
         BenchCommand::Object(arguments) => super::bench_object::run(arguments),

@@ -30,8 +30,8 @@ pub use figures::{
 };
 pub use load::{ClientVoice, Done, Operations, Outcome, Plan, Timer, run_client, run_processes};
 pub use matrix::{
-    Begun, DataFacts, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT, Record, RecordLine,
-    RecordWriter, Run, SHIPPED, Started, Stops, Subject,
+    Begun, DataFacts, EXIT_WITH_PARENT, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT, Record,
+    RecordLine, RecordWriter, Run, SHIPPED, Started, Stops, Subject,
 };
 pub use object::{
     ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload, OperationMix, SizeDistribution,

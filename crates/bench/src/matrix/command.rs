@@ -8,6 +8,10 @@ use serde::de::DeserializeOwned;
 
 use crate::error::BenchError;
 
+/// Set for benchmarks that a matrix runs: without it they would go on without a cluster when the matrix
+/// is told to end.
+pub const EXIT_WITH_PARENT: &str = "ATOLL_BENCH_EXIT_WITH_PARENT";
+
 /// Runs a command to its end; returns what it printed. Its errors are shown as they come if it is
 /// long, else they are part of the error.
 pub(super) fn run(mut command: Command) -> Result<String, BenchError> {
@@ -59,8 +63,15 @@ pub(super) struct Atoll(pub PathBuf);
 impl Atoll {
     /// A command on the cluster of a data directory.
     pub fn command(&self, words: &[&str], data: &Path) -> Command {
+        let mut command = self.bare(words);
+        command.arg("--data").arg(data);
+        command
+    }
+
+    /// A command on no cluster's data directory. A benchmark ends when this process does.
+    pub fn bare(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.0);
-        command.args(words).arg("--data").arg(data);
+        command.args(words).env(EXIT_WITH_PARENT, "1");
         command
     }
 }

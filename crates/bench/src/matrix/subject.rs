@@ -137,6 +137,7 @@ impl Prepared<'_> {
         let Some(first) = words.next() else { return command };
         let mut wrapped = Command::new(first);
         wrapped.args(words).arg(command.get_program()).args(command.get_args());
+        wrapped.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         wrapped
     }
 
@@ -202,7 +203,7 @@ impl Prepared<'_> {
     }
 
     fn rbd(&self, image: &str, rbd: &FioRbd) -> Command {
-        let mut command = self.own(&["bench", "block"]);
+        let mut command = self.atoll.bare(&["bench", "block"]);
         command.args(["--rbd", &format!("{}/{image}", rbd.pool), "--ceph-conf", &rbd.conf]);
         command.args(["--ceph-client", &rbd.client, "--fio-command", &rbd.command.join(" ")]);
         command.args(["--server-pids", &pids_text(&self.servers)]);
@@ -223,17 +224,11 @@ impl Prepared<'_> {
             return Ok(command);
         }
         let s3 = self.cluster.said.s3.as_ref().ok_or_else(|| self.cannot("its cluster has no S3 endpoint"))?;
-        let mut command = self.own(&["bench", "object", "--endpoint", &s3.endpoint, "--access-key", "env"]);
+        let mut command = self.atoll.bare(&["bench", "object", "--endpoint", &s3.endpoint, "--access-key", "env"]);
         command.env("AWS_ACCESS_KEY_ID", &s3.access_key).env("AWS_SECRET_ACCESS_KEY", &s3.secret_key);
         command.args(s3.ca_file.iter().flat_map(|path| ["--ca".as_ref(), path.as_os_str()]));
         command.args(["--server-pids", &pids_text(&self.servers)]);
         Ok(command)
-    }
-
-    fn own(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.atoll.0);
-        command.args(words);
-        command
     }
 }
 
