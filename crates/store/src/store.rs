@@ -254,7 +254,7 @@ impl Store {
 
     /// Whether there is no space only until the next checkpoint is done.
     fn waits_for_space(&self) -> bool {
-        self.allocator.free_count() <= self.reserve_blocks() && self.blocks_to_reclaim() > 0 && !self.is_full()
+        self.allocator.free_count() <= self.reserve_blocks() && !self.is_full()
     }
 
     /// Metadata pages that may still be added: the page table has room for so many, which is less

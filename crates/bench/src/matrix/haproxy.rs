@@ -1,4 +1,5 @@
-//! A HAProxy that ends TLS in front of a cluster's gateway, set up as docs/ingress.md says.
+//! A HAProxy that ends TLS in front of a cluster's gateway: what docs/ingress.md sets up, without the
+//! checks and retries that matter only where there are several gateways.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
