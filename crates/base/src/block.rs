@@ -13,14 +13,20 @@ pub const BLOCK_BYTES: usize = 4096;
 #[repr(C, align(4096))]
 struct Block([u8; BLOCK_BYTES]);
 
-/// Memory that a thread keeps for its next buffers, at most.
+/// Memory that a thread keeps for its next buffers, at most, unless [`keep_at_most`] says otherwise.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
-#[derive(Default)]
 struct Kept {
-    /// By length in blocks.
+    /// By the blocks that there is memory for.
     buffers: BTreeMap<usize, Vec<Vec<Block>>>,
     block_count: usize,
+    block_count_max: usize,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Kept { buffers: BTreeMap::new(), block_count: 0, block_count_max: KEPT_BYTES_MAX / BLOCK_BYTES }
+    }
 }
 
 thread_local! {
@@ -28,24 +34,33 @@ thread_local! {
 }
 
 impl Kept {
+    /// Memory for so many blocks or up to an eighth more.
     fn take(&mut self, block_count: usize) -> Option<Vec<Block>> {
-        let blocks = self.buffers.get_mut(&block_count)?.pop()?;
-        self.block_count -= block_count;
+        let mut fitting = self.buffers.range_mut(block_count..=block_count + block_count / 8);
+        let blocks = fitting.find_map(|(_, buffers)| buffers.pop())?;
+        self.block_count -= blocks.len();
         Some(blocks)
     }
 
     fn keep(&mut self, blocks: Vec<Block>) {
-        if !blocks.is_empty() && (self.block_count + blocks.len()) * BLOCK_BYTES <= KEPT_BYTES_MAX {
+        if !blocks.is_empty() && self.block_count + blocks.len() <= self.block_count_max {
             self.block_count += blocks.len();
             self.buffers.entry(blocks.len()).or_default().push(blocks);
         }
     }
 }
 
+/// Sets how much memory this thread keeps for its next buffers, at most, in bytes.
+pub fn keep_at_most(bytes: usize) {
+    KEPT.with(|kept| kept.borrow_mut().block_count_max = bytes / BLOCK_BYTES);
+}
+
 /// A byte buffer whose address and length are multiples of [`BLOCK_BYTES`].
 #[derive(Default)]
 pub struct BlockBuffer {
+    /// Memory for the blocks, perhaps for more.
     blocks: Vec<Block>,
+    block_count: usize,
 }
 
 impl BlockBuffer {
@@ -59,7 +74,7 @@ impl BlockBuffer {
     /// A buffer of `block_count` blocks that hold anything, for whoever overwrites all of them.
     pub fn for_overwriting(block_count: usize) -> Self {
         let kept = KEPT.try_with(|kept| kept.borrow_mut().take(block_count)).ok().flatten();
-        BlockBuffer { blocks: kept.unwrap_or_else(|| bytemuck::zeroed_vec(block_count)) }
+        BlockBuffer { blocks: kept.unwrap_or_else(|| bytemuck::zeroed_vec(block_count)), block_count }
     }
 
     /// A buffer that holds `bytes`, padded with zeros to a whole block.
@@ -82,29 +97,29 @@ impl BlockBuffer {
 
     /// Length in blocks.
     pub fn block_count(&self) -> usize {
-        self.blocks.len()
+        self.block_count
     }
 
     /// Length in bytes, a multiple of [`BLOCK_BYTES`].
     pub fn len(&self) -> usize {
-        self.blocks.len() * BLOCK_BYTES
+        self.block_count * BLOCK_BYTES
     }
 
     /// Whether the buffer has no blocks.
     pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+        self.block_count == 0
     }
 
     /// The bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.blocks)
+        bytemuck::cast_slice(&self.blocks[..self.block_count])
     }
 
     /// The bytes, writable.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.blocks)
+        bytemuck::cast_slice_mut(&mut self.blocks[..self.block_count])
     }
 }
 
@@ -124,7 +139,7 @@ impl Drop for BlockBuffer {
 
 impl std::fmt::Debug for BlockBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "BlockBuffer({} blocks)", self.blocks.len())
+        write!(f, "BlockBuffer({} blocks)", self.block_count)
     }
 }
 
@@ -160,5 +175,14 @@ mod tests {
         assert!(copy.as_slice()[2 * BLOCK_BYTES + 1..].iter().all(|&byte| byte == 0));
         drop(copy);
         assert!(BlockBuffer::zeroed(3).as_slice().iter().all(|&byte| byte == 0));
+        let nine = BlockBuffer::zeroed(9);
+        let address = nine.as_slice().as_ptr() as usize;
+        drop(nine);
+        let eight = BlockBuffer::for_overwriting(8);
+        assert_eq!((eight.as_slice().as_ptr() as usize, eight.len()), (address, 8 * BLOCK_BYTES));
+        drop(eight);
+        keep_at_most(4 * BLOCK_BYTES);
+        let nine = BlockBuffer::for_overwriting(9);
+        assert_eq!(nine.as_slice().as_ptr() as usize, address, "it has the memory that it began with");
     }
 }

@@ -13,6 +13,7 @@ pub mod image_key;
 pub mod join;
 pub mod limits;
 pub mod operation;
+pub mod received;
 pub mod record_json;
 pub mod records;
 pub mod size;
@@ -25,6 +26,7 @@ pub use operation::{
     Condition, LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction, Undo,
     WriteRequest,
 };
+pub use received::Received;
 
 /// CRC-32C (Castagnoli, RFC 3720 section 12.1) of `bytes`, the checksum of every stored block,
 /// log record and `crc`-mode frame.

@@ -185,6 +185,7 @@ impl Osd {
     /// Opens the store, listens, and announces itself in cluster state.
     pub fn start(mut config: OsdConfig) -> Result<Self, OsdError> {
         let mut reactor = Reactor::new()?;
+        atoll_base::block::keep_at_most(crate::memory::kept_bytes(config.memory_target_bytes));
         let device_key = config.device_key.take();
         let recovery_bytes_per_second = config.recovery_bytes_per_second;
         let store_error = |reason| match reason {

@@ -4,11 +4,21 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use bytes::{Buf, Bytes};
 
 /// Most pieces in one send: below the kernel's limit of 1,024.
 const SEND_PIECES_MAX: usize = 64;
+
+/// Sends what the socket takes at once; returns the number of bytes. An error counts as nothing sent:
+/// whoever sends the rest meets it again.
+pub(crate) fn send_now(socket: &OwnedFd, bytes: &[u8]) -> usize {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the pointer and the length are those of a slice that outlives the call.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    usize::try_from(sent).unwrap_or(0)
+}
 
 /// Bytes of several buffers and the message header that points to them.
 pub(crate) struct GatheredSend {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use atoll_base::Received;
 use io_uring::{cqueue, types};
 
 use crate::buffers::GatheredSend;
@@ -65,7 +65,9 @@ impl Reactor {
                 self.accept_later.push_back((Instant::now() + pause, listener));
             }
             Operation::Connect { connection, .. } => self.connect_done(connection, outcome),
-            Operation::Receive { connection, buffer } => self.receive_done(connection, buffer, outcome),
+            Operation::Receive { connection, received, is_long_run } => {
+                self.receive_done(connection, received, is_long_run, outcome);
+            }
             Operation::Send { connection, send } => self.send_done(connection, send, outcome),
             Operation::FileRead { file, tag, offset, mut buffer } => {
                 let result = outcome.and_then(|length| whole(length, buffer.len()));
@@ -111,17 +113,28 @@ impl Reactor {
         }
     }
 
-    fn receive_done(&mut self, id: ConnectionId, mut buffer: BytesMut, outcome: io::Result<usize>) {
+    fn receive_done(
+        &mut self,
+        id: ConnectionId,
+        mut received: Received,
+        is_long_run: bool,
+        outcome: io::Result<usize>,
+    ) {
         let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
         connection.operations -= 1;
         connection.is_receiving = false;
         match outcome {
             Ok(0) => self.fail(id, CloseCause::EndOfStream),
             Ok(length) => {
-                // SAFETY: the kernel has written `length` bytes from the old end on, within the
-                // spare capacity that it was given.
-                unsafe { buffer.set_len(buffer.len() + length) };
-                connection.received = buffer;
+                if is_long_run {
+                    received.advance_long_run(length);
+                } else {
+                    let end = received.len() + length;
+                    // SAFETY: the kernel has written `length` bytes from the old end on, within the
+                    // spare capacity that it was given.
+                    unsafe { received.set_len(end) };
+                }
+                connection.received = received;
                 if !connection.is_closed && !connection.is_paused {
                     self.events.push_back(Event::Received(id));
                 }

@@ -7,7 +7,10 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use bytes::{Bytes, BytesMut};
+use atoll_base::Received;
+use bytes::{Buf, Bytes};
+
+use crate::buffers::{GatheredSend, send_now};
 
 /// Names a connection of one loop; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,7 +63,7 @@ impl fmt::Display for ListenAddress {
 pub(crate) struct Connection {
     pub socket: OwnedFd,
     /// Bytes received and not taken yet. Away while a receive is in flight.
-    pub received: BytesMut,
+    pub received: Received,
     pub is_receiving: bool,
     pub is_paused: bool,
     /// Bytes that are there are about to be reported; no receive may take the buffer away before.
@@ -80,10 +83,33 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// What goes to the ring next. Short sends are made here and now, because most of them go into the
+    /// socket's buffer at once: through the ring each would cost a turn of the loop for its completion.
+    pub fn next_send(&mut self) -> Option<GatheredSend> {
+        assert!(!self.is_sending, "sends of one connection keep their order");
+        if self.to_send_bytes <= SEND_NOW_BYTES_MAX {
+            while let Some(piece) = self.to_send.front_mut() {
+                let sent = send_now(&self.socket, piece);
+                self.to_send_bytes -= sent;
+                if sent < piece.len() {
+                    piece.advance(sent);
+                    break;
+                }
+                self.to_send.pop_front();
+            }
+        }
+        (!self.to_send.is_empty()).then(|| GatheredSend::take_from(&mut self.to_send))
+    }
+
+    /// Whether everything is sent.
+    pub fn is_sent(&self) -> bool {
+        self.to_send.is_empty() && !self.is_sending
+    }
+
     pub fn new(socket: OwnedFd, is_connected: bool) -> Self {
         Connection {
             socket,
-            received: BytesMut::new(),
+            received: Received::default(),
             is_receiving: false,
             is_paused: false,
             is_report_due: false,
@@ -99,5 +125,10 @@ impl Connection {
     }
 }
 
+/// Sends up to this size are made without the ring, if the socket takes them at once.
+const SEND_NOW_BYTES_MAX: usize = 64 << 10;
 /// Least room for a receive: several small frames fit into one.
 pub(crate) const RECEIVE_BYTES_MIN: usize = 32 << 10;
+/// A receive into a long run waits for so much of it. Whoever wants to see that the peer is alive sees
+/// it this often.
+pub(crate) const RECEIVE_BYTES_AT_ONCE: usize = 256 << 10;

@@ -7,12 +7,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
-use bytes::{Bytes, BytesMut};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, Received};
+use bytes::Bytes;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::buffers::{GatheredSend, RawAddress};
-use crate::connection::{Connection, ConnectionId, ListenAddress, ListenerId, RECEIVE_BYTES_MIN};
+use crate::connection::{
+    Connection, ConnectionId, ListenAddress, ListenerId, RECEIVE_BYTES_AT_ONCE, RECEIVE_BYTES_MIN,
+};
 use crate::file::DirectFile;
 use crate::wake::Wake;
 
@@ -110,7 +112,7 @@ pub enum FileOperation {
 pub(crate) enum Operation {
     Accept { listener: ListenerId },
     Connect { connection: ConnectionId, _address: RawAddress },
-    Receive { connection: ConnectionId, buffer: BytesMut },
+    Receive { connection: ConnectionId, received: Received, is_long_run: bool },
     Send { connection: ConnectionId, send: GatheredSend },
     FileRead { file: FileId, tag: u64, offset: u64, buffer: BlockBuffer },
     FileWrite { tag: u64, length_bytes: usize, _pieces: FilePieces, _vectors: Box<[libc::iovec]> },
@@ -297,7 +299,7 @@ impl Reactor {
 
     /// The bytes that have arrived and were not taken yet. The caller takes whole messages off
     /// the front.
-    pub fn received(&mut self, id: ConnectionId) -> Option<&mut BytesMut> {
+    pub fn received(&mut self, id: ConnectionId) -> Option<&mut Received> {
         let connection = self.connections.get_mut(&id).filter(|connection| !connection.is_closed)?;
         assert!(!connection.is_receiving, "received bytes are looked at only between receives");
         Some(&mut connection.received)
@@ -322,7 +324,7 @@ impl Reactor {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.is_paused && !connection.is_closed {
             connection.is_paused = false;
-            if !connection.received.is_empty() && !connection.is_receiving && !connection.is_report_due {
+            if connection.received.has_news() && !connection.is_receiving && !connection.is_report_due {
                 connection.is_report_due = true;
                 self.events.push_back(Event::Received(id));
             }
@@ -361,7 +363,7 @@ impl Reactor {
     /// Closes the connection once everything queued is sent; no event follows.
     pub fn close_after_send(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.to_send.is_empty() && !connection.is_sending {
+        if connection.is_sent() {
             self.close(id);
         } else {
             connection.close_after_send = true;
@@ -393,23 +395,37 @@ impl Reactor {
                 continue;
             }
             let descriptor = types::Fd(connection.socket.as_raw_fd());
-            if !connection.is_sending && !connection.to_send.is_empty() {
+            if !connection.is_sending
+                && let Some(send) = connection.next_send()
+            {
                 connection.is_sending = true;
                 connection.operations += 1;
-                let send = GatheredSend::take_from(&mut connection.to_send);
                 self.start_send(id, descriptor, send);
             }
             let connection = self.connections.get_mut(&id).expect("looked up above");
+            if connection.is_sent() && connection.close_after_send {
+                self.close(id);
+                continue;
+            }
             if !connection.is_receiving && !connection.is_paused && !connection.is_report_due {
                 connection.is_receiving = true;
                 connection.operations += 1;
-                let mut buffer = std::mem::take(&mut connection.received);
-                buffer.reserve(connection.receive_bytes);
-                connection.receive_bytes = RECEIVE_BYTES_MIN;
-                let room = buffer.spare_capacity_mut();
-                let length = u32::try_from(room.len()).unwrap_or(u32::MAX);
-                let entry = opcode::Recv::new(descriptor, room.as_mut_ptr().cast(), length).build();
-                self.submit(Operation::Receive { connection: id, buffer }, entry);
+                let mut received = std::mem::take(&mut connection.received);
+                let (entry, is_long_run) = match received.long_run_room() {
+                    Some(room) => {
+                        let length = room.len().min(RECEIVE_BYTES_AT_ONCE) as u32;
+                        let receive = opcode::Recv::new(descriptor, room.as_mut_ptr(), length);
+                        (receive.flags(libc::MSG_WAITALL).build(), true)
+                    }
+                    None => {
+                        received.reserve(connection.receive_bytes);
+                        connection.receive_bytes = RECEIVE_BYTES_MIN;
+                        let room = received.spare_capacity_mut();
+                        let length = u32::try_from(room.len()).unwrap_or(u32::MAX);
+                        (opcode::Recv::new(descriptor, room.as_mut_ptr().cast(), length).build(), false)
+                    }
+                };
+                self.submit(Operation::Receive { connection: id, received, is_long_run }, entry);
             }
         }
     }

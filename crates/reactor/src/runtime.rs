@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use atoll_base::BlockBuffer;
-use bytes::{Bytes, BytesMut};
+use atoll_base::{BlockBuffer, Received};
+use bytes::Bytes;
 
 use crate::connection::{ConnectionId, ListenAddress, ListenerId};
 use crate::executor::LocalExecutor;
@@ -312,7 +312,7 @@ impl Stream {
     }
 
     /// Looks at the bytes that have arrived; `look` takes whole messages off the front.
-    pub fn with_received<T>(&self, look: impl FnOnce(&mut BytesMut) -> T) -> Option<T> {
+    pub fn with_received<T>(&self, look: impl FnOnce(&mut Received) -> T) -> Option<T> {
         self.runtime.0.reactor.borrow_mut().received(self.id).map(look)
     }
 

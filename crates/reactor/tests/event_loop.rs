@@ -120,3 +120,46 @@ fn bytes_left_over_a_pause_are_reported_again() {
     };
     assert_eq!(&reactor.received(later).unwrap()[..], b"late");
 }
+
+/// A long run arrives in a buffer of its own, whatever comes in front of it and behind it, and over a pause.
+#[test]
+fn long_runs_arrive_whole() {
+    const LONG_BYTES: usize = 3_000_001;
+    let mut reactor = Reactor::new().unwrap();
+    let (_, address) = reactor.listen(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+    let ListenAddress::Tcp(address) = address else { panic!() };
+    let sent: Vec<u8> = (0..8 + LONG_BYTES + 8).map(|at| (at % 249) as u8).collect();
+    let expected = sent.clone();
+    let sender = std::thread::spawn(move || {
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        for piece in sent.chunks(700_000) {
+            client.write_all(piece).unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        client
+    });
+    let (mut is_awaited, mut events, mut reports) = (false, Vec::new(), 0);
+    let (id, buffer) = loop {
+        reactor.poll(None, &mut events).unwrap();
+        let Some(Event::Received(id)) = events.drain(..).next_back() else { continue };
+        reports += 1;
+        let received = reactor.received(id).unwrap();
+        if !is_awaited && received.len() >= 8 {
+            assert_eq!(received.split_to(8)[..], expected[..8]);
+            received.expect_long_run(LONG_BYTES);
+            is_awaited = true;
+        }
+        if let Some(buffer) = received.take_long_run() {
+            break (id, buffer);
+        }
+        reactor.pause(id);
+        reactor.resume(id);
+    };
+    assert!(reports > 3, "who waits for a long run hears of it meanwhile");
+    assert_eq!(buffer.as_slice()[..LONG_BYTES], expected[8..8 + LONG_BYTES]);
+    while reactor.received(id).unwrap().len() < 8 {
+        reactor.poll(None, &mut events).unwrap();
+    }
+    assert_eq!(reactor.received(id).unwrap()[..], expected[8 + LONG_BYTES..]);
+    sender.join().unwrap();
+}

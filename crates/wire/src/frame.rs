@@ -19,9 +19,9 @@
 
 use std::collections::VecDeque;
 
-use atoll_base::crc32c;
 use atoll_base::frames::FrameMode;
 use atoll_base::limits::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use atoll_base::{Received, crc32c};
 use aws_lc_rs::aead::Nonce;
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -40,6 +40,8 @@ const KEY_BYTES_PER_FRAME: u64 = KEY_BYTES_MAX >> 20;
 /// A payload up to this size is copied next to its neighbours rather than sent as a piece of its
 /// own: the copy costs less than one more I/O vector and buffer handle.
 const COPY_BYTES_MAX: usize = 16 << 10;
+/// A payload from this size on is received into a buffer of its own, from which a device can take it.
+const LONG_PAYLOAD_BYTES: usize = 32 << 10;
 
 /// Why received bytes are not a frame. The connection must be closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -306,41 +308,70 @@ impl Header {
             is_last_of_key: flags & FLAG_LAST_OF_KEY != 0,
         })
     }
+}
 
-    fn frame_bytes(&self, check_bytes: usize) -> usize {
-        let payload_check_bytes = if self.payload_bytes == 0 { 0 } else { check_bytes };
-        FRAME_HEADER_BYTES + self.control_bytes + check_bytes + self.payload_bytes + payload_check_bytes
-    }
+/// A frame whose control segment is there, checked and in the clear.
+struct Begun {
+    number: u64,
+    header: Header,
+    control: Bytes,
+    /// Whether its payload was asked for as a long run.
+    is_long: bool,
 }
 
 /// Takes the frames of one direction of one connection out of received bytes.
 pub struct FrameDecoder {
     protection: Protection,
     next_frame: u64,
+    begun: Option<Begun>,
 }
 
 impl FrameDecoder {
     /// Frames of a mode, with the handshake's key for this direction.
     pub fn new(mode: FrameMode, secret: &[u8; 32]) -> Self {
-        FrameDecoder { protection: Protection::new(mode, secret), next_frame: 0 }
+        FrameDecoder { protection: Protection::new(mode, secret), next_frame: 0, begun: None }
     }
 
-    /// How many bytes beyond those in `received` the next frame needs; 0 if it is there whole or
-    /// its header is not there yet.
-    pub fn missing_bytes(&self, received: &[u8]) -> usize {
-        let Some(header) = received.first_chunk() else { return 0 };
-        let header = Header::parse(header, self.protection.known_flags());
-        let frame_bytes = header.map_or(0, |header| header.frame_bytes(self.protection.check_bytes()));
-        frame_bytes.saturating_sub(received.len())
+    /// How many bytes beyond those in `received` the next frame needs, as far as can be told.
+    pub fn missing_bytes(&self, received: &Received) -> usize {
+        let check_bytes = self.protection.check_bytes();
+        let needed = match (&self.begun, received.first_chunk()) {
+            (Some(begun), _) if begun.is_long => 0,
+            (Some(begun), _) => begun.header.payload_bytes + check_bytes,
+            (None, Some(header)) => Header::parse(header, self.protection.known_flags())
+                .map_or(0, |header| FRAME_HEADER_BYTES + header.control_bytes + check_bytes),
+            (None, None) => 0,
+        };
+        needed.saturating_sub(received.len())
     }
 
-    /// Takes the next frame, or `None` if it is not there whole. After an error the connection
-    /// must be closed.
-    pub fn decode(&mut self, received: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+    /// Takes the next frame, or `None` if it is not there whole; what is there of it is taken, too. After
+    /// an error the connection must be closed.
+    pub fn decode(&mut self, received: &mut Received) -> Result<Option<Frame>, FrameError> {
+        let begun = match self.begun.take() {
+            Some(begun) => Some(begun),
+            None => self.begin(received)?,
+        };
+        let Some(begun) = begun else { return Ok(None) };
+        let payload = match begun.header.payload_bytes {
+            0 => Some(Bytes::new()),
+            _ => self.take_payload(&begun, received)?,
+        };
+        let Some(payload) = payload else {
+            self.begun = Some(begun);
+            return Ok(None);
+        };
+        if begun.header.is_last_of_key {
+            self.protection.advance();
+        }
+        Ok(Some(Frame { control: begun.control, payload, payload_sealed: begun.header.payload_sealed }))
+    }
+
+    fn begin(&mut self, received: &mut Received) -> Result<Option<Begun>, FrameError> {
         let Some(header) = received.first_chunk() else { return Ok(None) };
         let header = Header::parse(header, self.protection.known_flags())?;
         let check_bytes = self.protection.check_bytes();
-        if received.len() < header.frame_bytes(check_bytes) {
+        if received.len() < FRAME_HEADER_BYTES + header.control_bytes + check_bytes {
             return Ok(None);
         }
         if self.next_frame == FRAME_NUMBER_MAX {
@@ -352,17 +383,30 @@ impl FrameDecoder {
         let mut control = received.split_to(header.control_bytes + check_bytes);
         self.open_control(number, &header, &mut control)?;
         control.truncate(header.control_bytes);
-        let mut payload = Bytes::new();
-        if header.payload_bytes > 0 {
-            let mut sealed = received.split_to(header.payload_bytes + check_bytes);
-            self.open_payload(number, &header, &mut sealed)?;
-            sealed.truncate(header.payload_bytes);
-            payload = sealed.freeze();
+        let sealed_bytes = header.payload_bytes + check_bytes;
+        // Memory is given only to whoever knows the key: the header's check has fit.
+        let is_long = header.payload_bytes >= LONG_PAYLOAD_BYTES && received.len() < sealed_bytes;
+        if is_long {
+            received.expect_long_run(sealed_bytes);
         }
-        if header.is_last_of_key {
-            self.protection.advance();
+        Ok(Some(Begun { number, header, control: control.freeze(), is_long }))
+    }
+
+    fn take_payload(&self, begun: &Begun, received: &mut Received) -> Result<Option<Bytes>, FrameError> {
+        let payload_bytes = begun.header.payload_bytes;
+        let sealed_bytes = payload_bytes + self.protection.check_bytes();
+        if begun.is_long {
+            let Some(mut buffer) = received.take_long_run() else { return Ok(None) };
+            self.open_payload(begun, &mut buffer.as_mut_slice()[..sealed_bytes])?;
+            return Ok(Some(Bytes::from_owner(buffer).slice(..payload_bytes)));
         }
-        Ok(Some(Frame { control: control.freeze(), payload, payload_sealed: header.payload_sealed }))
+        if received.len() < sealed_bytes {
+            return Ok(None);
+        }
+        let mut sealed = received.split_to(sealed_bytes);
+        self.open_payload(begun, &mut sealed)?;
+        sealed.truncate(payload_bytes);
+        Ok(Some(sealed.freeze()))
     }
 
     fn open_control(&self, number: u64, header: &Header, control: &mut BytesMut) -> Result<(), FrameError> {
@@ -379,10 +423,11 @@ impl FrameDecoder {
         if fits { Ok(()) } else { Err(FrameError::BadCheck { number, segment: "control" }) }
     }
 
-    fn open_payload(&self, number: u64, header: &Header, sealed: &mut BytesMut) -> Result<(), FrameError> {
-        let (data, check) = sealed.split_at_mut(header.payload_bytes);
+    fn open_payload(&self, begun: &Begun, sealed: &mut [u8]) -> Result<(), FrameError> {
+        let number = begun.number;
+        let (data, check) = sealed.split_at_mut(begun.header.payload_bytes);
         let fits = match &self.protection {
-            Protection::Secure(key) if header.payload_sealed => key.open(nonce(number, 1), data, check),
+            Protection::Secure(key) if begun.header.payload_sealed => key.open(nonce(number, 1), data, check),
             Protection::Secure(key) => key.open(nonce(number, 1), &[], sealed),
             Protection::Crc => crc32c(data).to_le_bytes() == check,
         };

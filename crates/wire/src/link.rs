@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use atoll_base::CodecError;
 use atoll_base::frames::FrameMode;
-use bytes::{Bytes, BytesMut};
+use atoll_base::{CodecError, Received};
+use bytes::Bytes;
 
 use crate::frame::{FrameDecoder, FrameEncoder, FrameError, SendQueue};
 use crate::handshake::{Handshake, HandshakeError, HandshakeInput, KeyPair, PublicKey, SessionKeys};
@@ -132,7 +132,7 @@ impl Link {
     }
 
     /// How many more bytes the next frame needs, as far as can be told.
-    pub fn missing_bytes(&self, received: &[u8]) -> usize {
+    pub fn missing_bytes(&self, received: &Received) -> usize {
         match &self.state {
             State::Handshaking(_) => 0,
             State::Open { decoder, .. } => decoder.missing_bytes(received),
@@ -141,7 +141,7 @@ impl Link {
 
     /// Takes the next input out of `received`, or `None` if it is not there whole. After an error
     /// the connection must be closed.
-    pub fn receive(&mut self, received: &mut BytesMut) -> Result<Option<LinkInput>, LinkError> {
+    pub fn receive(&mut self, received: &mut Received) -> Result<Option<LinkInput>, LinkError> {
         match &mut self.state {
             State::Open { decoder, .. } => {
                 let Some(frame) = decoder.decode(received)? else { return Ok(None) };
@@ -171,8 +171,8 @@ mod tests {
     use super::*;
 
     fn carry(from: &mut Link, to: &mut Link) -> Vec<LinkInput> {
-        let mut bytes = BytesMut::new();
-        from.take_output().iter().for_each(|chunk| bytes.extend_from_slice(chunk));
+        let mut bytes = Received::default();
+        from.take_output().iter().for_each(|chunk| bytes.push(chunk));
         let mut inputs = Vec::new();
         while !bytes.is_empty() {
             inputs.push(to.receive(&mut bytes).unwrap().expect("only whole messages are sent"));
@@ -216,8 +216,8 @@ mod tests {
         let mut right = Link::respond(&right_key, [4; 32]);
         carry(&mut left, &mut right);
         assert!(right.answer(FrameMode::Secure).is_err() && !right.is_open());
-        let mut bytes = BytesMut::new();
-        right.take_output().iter().for_each(|chunk| bytes.extend_from_slice(chunk));
+        let mut bytes = Received::default();
+        right.take_output().iter().for_each(|chunk| bytes.push(chunk));
         let error = left.receive(&mut bytes).unwrap_err().to_string();
         assert!(error.contains("the peer wants secure frames, this side wants crc"), "{error}");
     }

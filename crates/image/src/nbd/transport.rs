@@ -52,7 +52,7 @@ impl Transport {
     /// [`Transport::receive`].
     pub fn with_unread<T>(&self, look: impl FnOnce(&mut BytesMut) -> T) -> Option<T> {
         match self.tls.borrow_mut().as_mut() {
-            None => self.stream.with_received(look),
+            None => self.stream.with_received(|received| look(received)),
             Some(channel) => Some(look(channel.opened())),
         }
     }
