@@ -6,12 +6,14 @@ use std::collections::BTreeSet;
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
 use crc_fast::CrcAlgorithm;
 use http::{HeaderMap, StatusCode};
-use md5::{Digest, Md5};
+use md5::Digest;
 use s3s::{S3Error, S3Result, TrailingHeaders, s3_error};
 
 use crate::error::custom_error;
+use crate::md5_streams::Md5;
 use crate::record::Checksums;
 
 /// A checksum algorithm of S3.
@@ -224,17 +226,17 @@ pub(crate) struct BodyDigest {
 }
 
 impl BodyDigest {
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
-        self.md5.update(bytes);
+    pub(crate) async fn update(&mut self, piece: Bytes) {
         for (_, hasher) in &mut self.hashers {
-            hasher.update(bytes);
+            hasher.update(&piece);
         }
+        self.md5.update(piece).await;
     }
 
-    pub(crate) fn finish(self) -> Digests {
+    pub(crate) async fn finish(self) -> Digests {
         let finish =
             |(algorithm, hasher): (Algorithm, Hasher)| (algorithm.name().into(), hasher.finish(algorithm));
-        Digests { md5: self.md5.finalize().into(), checksums: self.hashers.into_iter().map(finish).collect() }
+        Digests { md5: self.md5.finish().await, checksums: self.hashers.into_iter().map(finish).collect() }
     }
 }
 
@@ -254,7 +256,7 @@ impl Digests {
 /// The ETag of an object made of parts with these ETags: the MD5 of their MD5s, and their number.
 pub(crate) fn multipart_etag<'a>(parts: impl ExactSizeIterator<Item = &'a str>) -> Option<String> {
     let count = parts.len();
-    let mut md5 = Md5::new();
+    let mut md5 = md5::Md5::new();
     for part in parts {
         md5.update(hex::decode(part).ok()?);
     }
@@ -264,13 +266,14 @@ pub(crate) fn multipart_etag<'a>(parts: impl ExactSizeIterator<Item = &'a str>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::executor::block_on;
 
     fn checksum(algorithm: Algorithm, bytes: &[u8]) -> String {
         let mut expected = Expected::default();
         expected.add_algorithm(algorithm);
         let mut digest = expected.hashers();
-        digest.update(bytes);
-        digest.finish().checksums.remove(algorithm.name()).unwrap()
+        block_on(digest.update(Bytes::copy_from_slice(bytes)));
+        block_on(digest.finish()).checksums.remove(algorithm.name()).unwrap()
     }
 
     /// Check values of "123456789": the CRC catalogue's and the SHA standard's.
@@ -302,7 +305,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("content-md5", "AAAAAAAAAAAAAAAAAAAAAA==".parse().unwrap());
         let expected = Expected::from_headers(&headers).unwrap();
-        let digests = expected.hashers().finish();
+        let digests = block_on(expected.hashers().finish());
         assert!(expected.check(&digests, None).is_err());
 
         headers.insert("content-md5", "short".parse().unwrap());
@@ -311,7 +314,7 @@ mod tests {
         let announced =
             HeaderMap::from_iter([("x-amz-trailer".parse().unwrap(), "x-amz-checksum-crc32".parse().unwrap())]);
         let expected = Expected::from_headers(&announced).unwrap();
-        let digests = expected.hashers().finish();
+        let digests = block_on(expected.hashers().finish());
         assert!(expected.check(&digests, None).is_err(), "the announced trailer never came");
     }
 

@@ -18,6 +18,7 @@ mod gateway;
 mod index;
 mod key_cache;
 mod listing;
+mod md5_streams;
 mod names;
 mod ops;
 mod record;

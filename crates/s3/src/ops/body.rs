@@ -80,7 +80,7 @@ impl Service {
                 if bytes > length {
                     return Err(s3_error!(InvalidRequest, "The body is longer than its Content-Length"));
                 }
-                digest.update(&piece);
+                digest.update(piece.clone()).await;
                 writer.push(&piece).await?;
             }
         }
@@ -91,7 +91,7 @@ impl Service {
                 "You did not provide the number of bytes specified by the Content-Length HTTP header: {bytes} of {length}"
             ));
         }
-        let digests = digest.finish();
+        let digests = digest.finish().await;
         upload.expected.check(&digests, upload.trailers.as_ref())?;
         let (piece, data) = writer.finish().await?;
         Ok(StoredBody { piece, data, digests, bytes })

@@ -108,10 +108,10 @@ impl Service {
         let mut data = std::pin::pin!(data);
         while let Some(piece) = data.next().await {
             let piece = piece?;
-            digest.update(&piece);
+            digest.update(piece.clone()).await;
             writer.push(&piece).await?;
         }
-        let digests = digest.finish();
+        let digests = digest.finish().await;
         let (piece, data) = writer.finish().await?;
         Ok(StoredBody { piece, data, digests, bytes })
     }
