@@ -205,6 +205,35 @@ mod tests {
     }
 
     #[test]
+    fn fios_own_time_stands_for_the_servers_of_a_plain_file() {
+        let directory = tempfile::tempdir_in(".").unwrap();
+        let path = directory.path().join("raw");
+        std::fs::write(&path, vec![1; 4 << 20]).unwrap();
+        let bench = FioBench {
+            target: FioTarget::File(path),
+            command: vec!["fio".into()],
+            pattern: "randread".parse().unwrap(),
+            read_percent: 50,
+            block_bytes: 4096,
+            working_set_bytes: 4 << 20,
+            is_filled_before: false,
+            plan: Plan {
+                depth: 4,
+                rate_per_second: None,
+                warm_up: Duration::ZERO,
+                duration: Duration::from_millis(500),
+                bytes_max: None,
+            },
+            servers: Processes::default(),
+        };
+        let measured = bench.run().unwrap();
+        assert!(measured.operations > 0 && measured.latency_us.p50 > 0, "{measured:?}");
+        assert!(measured.cpu_us_per_op > 0.0 && measured.client_cpu_us_per_op == 0.0, "{measured:?}");
+        assert_eq!(measured.cpu_us_per_op_by_role["fio"], measured.cpu_us_per_op);
+        assert!(measured.protections.contains("O_DSYNC"));
+    }
+
+    #[test]
     fn a_run_without_operations_is_an_error() {
         let idle = r#"{ "jobs": [ { "error": 0, "read": { "io_bytes": 0, "runtime": 0, "lat_ns": {} },
             "write": { "io_bytes": 0, "runtime": 0, "lat_ns": {} } } ] }"#;
