@@ -4,6 +4,7 @@ mod administration;
 mod bench;
 mod bucket;
 mod gateway;
+mod guard;
 mod hosts;
 mod keys;
 mod preflight;
@@ -25,6 +26,7 @@ pub use bench::{
 };
 pub use bucket::{BucketCommand, BucketKeyArgument, SealingArgument};
 pub use gateway::{ClientAuthArgument, GatewayArguments, S3ListenArguments, TlsVersionArgument};
+pub use guard::GuardArguments;
 pub use hosts::{ClusterCommand, EtcdArguments, HostArguments, JoinArguments, PeerKeyCommand, TokenCommand};
 pub use keys::{DestroyArguments, KeyCommand, TransitArguments};
 pub use preflight::PreflightArguments;

@@ -62,6 +62,9 @@ pub enum BenchCommand {
     /// A matrix of runs on clusters that are set up differently, which it starts and stops; and its report
     #[command(after_help = RUN_HELP)]
     Run(RunBenchArguments),
+    /// Whether operations still take the CPU time that a recorded budget says, on whatever day's machine
+    #[command(after_help = super::guard::HELP)]
+    Guard(super::GuardArguments),
     /// One client of another 'atoll bench', which tells it what to do
     #[command(hide = true)]
     Client,
@@ -117,6 +120,7 @@ Examples:
   atoll bench block --image disk1 --rw randrw --verify                           compares all that is read
   atoll bench block --file /dev/nvme0n1 --rw randread --bs 4k --qd 1             a device, past the page cache
   atoll bench block --rbd bench/disk1 --rw randread --qd 32 --fio-command 'chroot /srv/ceph fio'
+  atoll bench block --fio-file ./raw --rw randwrite --qd 32        the same by fio, on a file that is there
   atoll bench block --file ./raw --file-size 1G --rw randwrite --durability fsync
   atoll bench block --nbd nbd://host:10809/disk1 --rw randwrite --clients 4
   atoll bench block --nbd 'nbd+unix:///disk1?socket=/run/nbd.sock' --rw randrw --server-pids nbd=812
@@ -133,8 +137,8 @@ pub struct BlockBenchArguments {
         long,
         value_name = "IMAGE,...",
         value_delimiter = ',',
-        required_unless_present_any = ["file", "nbd", "rbd", "rados"],
-        conflicts_with_all = ["file", "nbd", "rbd", "rados"]
+        required_unless_present_any = ["file", "nbd", "rbd", "rados", "fio_file"],
+        conflicts_with_all = ["file", "nbd", "rbd", "rados", "fio_file"]
     )]
     pub image: Vec<String>,
     /// A file or block device
@@ -152,6 +156,10 @@ pub struct BlockBenchArguments {
     /// A pool of a Ceph cluster, whose objects of 4 MiB fio works on through librados
     #[arg(long, value_name = "POOL", conflicts_with_all = ["rbd", "file", "nbd", "verify", "rate"])]
     pub rados: Option<String>,
+    /// A file or block device that fio works on (io_uring, past the page cache, each write durable): what the disk
+    /// can do at all. fio's own CPU time counts as the servers'
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["rbd", "rados", "file", "nbd", "verify", "rate"])]
+    pub fio_file: Option<PathBuf>,
     /// Ceph's configuration file, as fio sees it
     #[arg(long, value_name = "PATH", default_value = "/etc/ceph/ceph.conf")]
     pub ceph_conf: String,

@@ -26,6 +26,7 @@ pub fn run(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Block(arguments) => super::bench_block::run(&arguments),
         BenchCommand::Object(arguments) => super::bench_object::run(arguments),
         BenchCommand::Run(arguments) => super::bench_run::run(arguments),
+        BenchCommand::Guard(arguments) => super::bench_guard::run(&arguments),
         BenchCommand::Client => super::bench_client::run(),
         BenchCommand::Store(arguments) => super::bench_store::run(arguments),
         BenchCommand::Osds(arguments) => super::bench_osds::run(&arguments),

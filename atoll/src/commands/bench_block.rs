@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use atoll_bench::{
-    BlockWorkload, CephBench, CephTarget, Durability, Measurement, NbdAddress, Prefill, Processes, Setting,
+    BlockWorkload, Durability, FioBench, FioTarget, Measurement, NbdAddress, Prefill, Processes, Setting,
     run_processes,
 };
 
@@ -17,10 +17,13 @@ use crate::cli::{BlockBenchArguments, DurabilityArgument, PrefillArgument};
 pub fn run(arguments: &BlockBenchArguments) -> anyhow::Result<()> {
     if let Some(image) = &arguments.rbd {
         let (pool, image) = image.split_once('/').context("name the image as POOL/IMAGE")?;
-        return ceph(arguments, CephTarget { pool: pool.to_owned(), image: Some(image.to_owned()) });
+        return fio(arguments, ceph(arguments, pool, Some(image)));
     }
     if let Some(pool) = &arguments.rados {
-        return ceph(arguments, CephTarget { pool: pool.clone(), image: None });
+        return fio(arguments, ceph(arguments, pool, None));
+    }
+    if let Some(path) = &arguments.fio_file {
+        return fio(arguments, FioTarget::File(path.clone()));
     }
     let (targets, servers, protections) = targets(arguments)?;
     let plan = plan(&arguments.plan, arguments.qd, targets.len())?;
@@ -59,12 +62,19 @@ pub fn run(arguments: &BlockBenchArguments) -> anyhow::Result<()> {
     print_measurement(&arguments.output, &arguments.plan, Measurement::of(setting, &outcome))
 }
 
-/// A Ceph cluster, which fio works on.
-fn ceph(arguments: &BlockBenchArguments, target: CephTarget) -> anyhow::Result<()> {
-    let bench = CephBench {
-        target,
+fn ceph(arguments: &BlockBenchArguments, pool: &str, image: Option<&str>) -> FioTarget {
+    FioTarget::Ceph {
+        pool: pool.to_owned(),
+        image: image.map(str::to_owned),
         conf: arguments.ceph_conf.clone(),
         client: arguments.ceph_client.clone(),
+    }
+}
+
+/// What fio makes the load on.
+fn fio(arguments: &BlockBenchArguments, target: FioTarget) -> anyhow::Result<()> {
+    let bench = FioBench {
+        target,
         command: arguments.fio_command.split_whitespace().map(str::to_owned).collect(),
         pattern: arguments.rw,
         read_percent: arguments.read_percent,

@@ -25,16 +25,14 @@ pub fn run(arguments: RunBenchArguments) -> anyhow::Result<()> {
     make_directory(&arguments.dir)?;
     let record = arguments.out.join(format!("{}-{}.jsonl", matrix.name, arguments.profile));
     let stops = Stops::default();
-    stop_when_told_to_end(stops.clone())?;
-    let bar = ProgressBar::no_length();
-    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta_precise} left\n{wide_msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_secs(1));
+    stop_when_told_to_end(stops.clone(), "; the same command goes on from here")?;
+    let bar = matrix_bar();
     let begun = Instant::now();
     let run = MatrixRun {
         matrix,
         profile: arguments.profile,
         without: arguments.without,
+        only: Vec::new(),
         directory: arguments.dir.canonicalize().context("the directory for clusters is gone")?,
         record: record.clone(),
         atoll: std::env::current_exe().context("cannot find this program's own file")?,
@@ -76,11 +74,19 @@ fn list(is_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn make_directory(path: &Path) -> anyhow::Result<()> {
+pub(super) fn matrix_bar() -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta_precise} left\n{wide_msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_secs(1));
+    bar
+}
+
+pub(super) fn make_directory(path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path).with_context(|| format!("cannot make the directory {}", path.display()))
 }
 
-fn facts(data: &Path) -> Result<DataFacts, BenchError> {
+pub(super) fn facts(data: &Path) -> Result<DataFacts, BenchError> {
     let wrong = |error: &dyn std::fmt::Display| BenchError::Invalid(error.to_string());
     let directory = DataDir::new(data);
     let found = directory.credentials().map_err(|error| wrong(&error))?;
@@ -89,7 +95,7 @@ fn facts(data: &Path) -> Result<DataFacts, BenchError> {
 }
 
 /// Clusters that run in the background would be left behind.
-fn stop_when_told_to_end(stops: Stops) -> anyhow::Result<()> {
+pub(super) fn stop_when_told_to_end(stops: Stops, what_then: &'static str) -> anyhow::Result<()> {
     let runtime = tokio_runtime()?;
     let (mut interrupt, mut terminate) = {
         let _inside = runtime.enter();
@@ -99,7 +105,7 @@ fn stop_when_told_to_end(stops: Stops) -> anyhow::Result<()> {
         runtime.block_on(async {
             tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
         });
-        eprintln!("stopping what was started; the same command goes on from here");
+        eprintln!("stopping what was started{what_then}");
         for error in stops.stop_all() {
             eprintln!("{error}");
         }
@@ -108,7 +114,7 @@ fn stop_when_told_to_end(stops: Stops) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn show(bar: &ProgressBar, step: &MatrixStep<'_>) {
+pub(super) fn show(bar: &ProgressBar, step: &MatrixStep<'_>) {
     match step {
         MatrixStep::Starting(name) => bar.set_message(format!("starting cluster {name}")),
         MatrixStep::Preparing(name) => bar.set_message(format!("preparing subject {name}")),
@@ -125,7 +131,7 @@ fn show(bar: &ProgressBar, step: &MatrixStep<'_>) {
 }
 
 /// A progress bar that is not on a terminal prints nothing.
-fn say(bar: &ProgressBar, text: &str) {
+pub(super) fn say(bar: &ProgressBar, text: &str) {
     if bar.is_hidden() { eprintln!("{text}") } else { bar.println(text) }
 }
 

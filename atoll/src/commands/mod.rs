@@ -4,6 +4,7 @@ mod bench;
 mod bench_block;
 mod bench_client;
 mod bench_disk;
+mod bench_guard;
 mod bench_model;
 mod bench_object;
 mod bench_osds;

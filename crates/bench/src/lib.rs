@@ -9,6 +9,8 @@ mod block;
 mod disk;
 mod error;
 mod figures;
+mod fio;
+mod guard;
 mod load;
 mod matrix;
 pub mod model;
@@ -19,7 +21,7 @@ mod report;
 mod store;
 
 pub use block::{
-    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, CephBench, CephTarget, Durability, FileTarget,
+    AccessPattern, BlockOperations, BlockTarget, BlockWorkload, Durability, FileTarget, FioBench, FioTarget,
     NbdAddress, NbdTarget, Prefill, Verifier, prefill,
 };
 pub use disk::{DiskBench, DiskBenchReport, DiskTestReport};
@@ -28,10 +30,11 @@ pub use figures::{
     ClientMeasurement, CpuByRole, HostFacts, KindMeasurement, Latency, LatencyHistogram, MachineWork, Measurement,
     Noise, NoiseWatch, ProcessTimes, Processes, Second, Setting,
 };
+pub use guard::{Budget, ByKind, CellCost, CellVerdict, Guard, GuardReport, GuardStep, Verdict, Yardstick, judge};
 pub use load::{ClientVoice, Done, Operations, Outcome, Plan, Timer, run_client, run_processes};
 pub use matrix::{
-    Begun, DataFacts, EXIT_WITH_PARENT, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT, Record,
-    RecordLine, RecordWriter, Run, SHIPPED, Started, Stops, Subject,
+    Begun, CellName, DataFacts, EXIT_WITH_PARENT, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT,
+    Record, RecordLine, RecordWriter, Run, SHIPPED, Started, Stops, Subject,
 };
 pub use object::{
     ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload, OperationMix, SizeDistribution,

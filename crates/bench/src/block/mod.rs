@@ -1,7 +1,7 @@
 //! Block I/O on anything that has blocks: an image, an NBD export, a file or device.
 
-mod ceph;
 mod file;
+mod fio;
 mod image;
 mod nbd;
 mod operations;
@@ -15,8 +15,8 @@ use bytes::Bytes;
 
 use crate::error::BenchError;
 
-pub use ceph::{CephBench, CephTarget};
 pub use file::{Durability, FileTarget};
+pub use fio::{FioBench, FioTarget};
 pub use nbd::{NbdAddress, NbdTarget};
 pub use operations::{BlockOperations, BlockWorkload, Verifier};
 pub use pattern::AccessPattern;

@@ -50,6 +50,11 @@ pub struct ProcessTimes {
 pub struct CpuByRole(BTreeMap<String, u64>);
 
 impl CpuByRole {
+    /// What one role used, known in another way.
+    pub(crate) fn of(role: &str, us: u64) -> Self {
+        CpuByRole(BTreeMap::from([(role.to_owned(), us)]))
+    }
+
     /// What all roles used.
     pub fn total_us(&self) -> u64 {
         self.0.values().sum()

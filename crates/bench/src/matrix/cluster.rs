@@ -21,6 +21,7 @@ pub(super) struct Said {
     pub servers: Processes,
     pub s3: Option<S3>,
     pub fio_rbd: Option<FioRbd>,
+    pub fio_file: Option<FioFile>,
     pub atoll: Option<AtollData>,
     pub clients: Option<Clients>,
 }
@@ -43,10 +44,19 @@ pub(super) struct FioRbd {
     pub conf: String,
 }
 
+/// A plain file, through fio; it is filled already.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct FioFile {
+    pub path: PathBuf,
+    pub size_bytes: u64,
+}
+
 /// A data directory of Atoll.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct AtollData {
     pub data: PathBuf,
+    /// Another release's program, whose clients go with its servers.
+    pub binary: Option<PathBuf>,
 }
 
 /// What clients are started with, such as `ip netns exec client`.
@@ -60,6 +70,8 @@ pub(super) struct Running {
     pub name: String,
     pub said: Said,
     pub started: Started,
+    /// The program whose commands work on it.
+    pub atoll: Atoll,
     /// Where its NBD server listens.
     pub nbd_port: u16,
 }
@@ -106,12 +118,18 @@ pub(super) fn start(
 ) -> Result<Running, BenchError> {
     let directory = directory.join(&cluster.name);
     match &cluster.driver {
-        Some(driver) => drive(cluster, driver, directory, stops),
+        Some(driver) => drive(cluster, driver, atoll, directory, stops),
         None => start_atoll(cluster, atoll, directory, transit, stops),
     }
 }
 
-fn drive(cluster: &Cluster, driver: &Path, directory: PathBuf, stops: &Stops) -> Result<Running, BenchError> {
+fn drive(
+    cluster: &Cluster,
+    driver: &Path,
+    atoll: &Atoll,
+    directory: PathBuf,
+    stops: &Stops,
+) -> Result<Running, BenchError> {
     let driver = driver.canonicalize().map_err(|error| BenchError::File {
         path: driver.into(),
         detail: format!(
@@ -126,14 +144,27 @@ fn drive(cluster: &Cluster, driver: &Path, directory: PathBuf, stops: &Stops) ->
     };
     stops.add(vec![command("down")], None);
     let mut up = command("up");
-    up.args(&cluster.options);
+    up.args(&cluster.options).envs(&cluster.environment);
     let said: Said = run_json(up)?;
+    let binary = said.atoll.as_ref().and_then(|atoll| atoll.binary.clone());
+    let atoll = binary.map_or_else(|| atoll.clone(), Atoll);
+    if let Some(found) = &said.atoll {
+        make_pools(cluster, &atoll, &found.data)?;
+    }
     let started = Started {
         cluster: cluster.name.clone(),
         version: format!("{}, {}", said.title, said.version),
         how: format!("{} {}", driver.display(), cluster.options.join(" ")),
     };
-    Ok(Running { name: cluster.name.clone(), said, started, nbd_port: 0 })
+    Ok(Running { name: cluster.name.clone(), said, started, atoll, nbd_port: 0 })
+}
+
+fn make_pools(cluster: &Cluster, atoll: &Atoll, data: &Path) -> Result<(), BenchError> {
+    for pool in &cluster.pools {
+        let words: Vec<&str> = ["pool", "create"].into_iter().chain(pool.iter().map(String::as_str)).collect();
+        run(atoll.command(&words, data))?;
+    }
+    Ok(())
 }
 
 fn start_atoll(
@@ -159,17 +190,14 @@ fn start_atoll(
     }
     stops.add(vec![atoll.command(&["down"], &directory)], Some(directory.clone()));
     run(up)?;
-    for pool in &cluster.pools {
-        let words: Vec<&str> = ["pool", "create"].into_iter().chain(pool.iter().map(String::as_str)).collect();
-        run(atoll.command(&words, &directory))?;
-    }
+    make_pools(cluster, atoll, &directory)?;
     let version = format!("Atoll {}", env!("CARGO_PKG_VERSION"));
     let environment: String = cluster.environment.iter().map(|(name, value)| format!("{name}={value} ")).collect();
     let transit = if cluster.transit { " --kms-address ..." } else { "" };
     let how = format!("{environment}atoll up {}{transit}", cluster.up.join(" "));
-    let said = Said { atoll: Some(AtollData { data: directory.clone() }), ..Said::default() };
+    let said = Said { atoll: Some(AtollData { data: directory.clone(), binary: None }), ..Said::default() };
     let started = Started { cluster: cluster.name.clone(), version, how: how.trim().to_owned() };
-    Ok(Running { name: cluster.name.clone(), said, started, nbd_port })
+    Ok(Running { name: cluster.name.clone(), said, started, atoll: atoll.clone(), nbd_port })
 }
 
 /// Where the NBD server of a cluster that was started here listens.

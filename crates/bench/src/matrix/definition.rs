@@ -4,20 +4,22 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use atoll_base::size::{format_size, parse_size_bytes};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::record;
 use crate::block::AccessPattern;
 use crate::error::BenchError;
 
 /// Matrices that come with Atoll: name and text.
-pub const SHIPPED: [(&str, &str); 6] = [
+pub const SHIPPED: [(&str, &str); 8] = [
     ("encryption-block", include_str!("../../matrices/encryption-block.toml")),
     ("encryption-object", include_str!("../../matrices/encryption-object.toml")),
     ("redundancy", include_str!("../../matrices/redundancy.toml")),
     ("scale", include_str!("../../matrices/scale.toml")),
     ("transport", include_str!("../../matrices/transport.toml")),
     ("ceph", include_str!("../../matrices/ceph.toml")),
+    ("data-path", include_str!("../../matrices/data-path.toml")),
+    ("data-path-compared", include_str!("../../matrices/data-path-compared.toml")),
 ];
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const CELLS_MAX: usize = 10_000;
@@ -64,7 +66,7 @@ pub struct Cluster {
     /// Options of `atoll up`.
     #[serde(default)]
     pub up: Vec<String>,
-    /// Settings in the environment of `atoll up`, such as `ATOLL_GARBAGE_GRACE_SECONDS`.
+    /// Settings in the environment of `atoll up` or of the driver, such as `ATOLL_GARBAGE_GRACE_SECONDS`.
     #[serde(default)]
     pub environment: std::collections::BTreeMap<String, String>,
     /// Pools to make: options of `atoll pool create`, the name first.
@@ -168,6 +170,21 @@ fn default_working_set() -> String {
 
 fn default_objects() -> u64 {
     64
+}
+
+/// A subject under a load.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CellName {
+    /// Name of the subject.
+    pub subject: String,
+    /// Name of the load.
+    pub load: String,
+}
+
+impl std::fmt::Display for CellName {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}, {}", self.subject, self.load)
+    }
 }
 
 /// One load.
@@ -303,6 +320,16 @@ impl Matrix {
         }
         Ok(all)
     }
+
+    /// Every subject under every load that it takes.
+    pub fn cells(&self) -> Result<Vec<CellName>, BenchError> {
+        let loads = self.loads().map_err(BenchError::Invalid)?;
+        let of = |load: &Load| {
+            let takers = self.subject.iter().filter(|subject| subject.takes(load));
+            takers.map(|subject| subject.cell(load)).collect::<Vec<_>>()
+        };
+        Ok(loads.iter().flat_map(of).collect())
+    }
 }
 
 /// From here on, bytes a second say more than operations a second.
@@ -331,6 +358,11 @@ impl Subject {
     /// Whether a load is run on it.
     pub fn takes(&self, load: &Load) -> bool {
         self.only.is_empty() || self.only.iter().any(|group| load.about.name.starts_with(&format!("{group}: ")))
+    }
+
+    /// It under a load.
+    pub fn cell(&self, load: &Load) -> CellName {
+        CellName { subject: self.name.clone(), load: load.about.name.clone() }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::cluster::{self, Running, Stops};
 use super::command::Atoll;
-use super::definition::{Load, Matrix, Profile};
+use super::definition::{CellName, Load, Matrix, Profile};
 use super::record::{Begun, Failed, RECORD_FORMAT, Record, RecordLine, RecordWriter, Run, Subject};
 use super::subject::{DataFacts, Lengths, Prepared, prepare};
 use crate::error::BenchError;
@@ -18,6 +18,8 @@ pub struct MatrixRun {
     pub profile: String,
     /// Subjects to leave out.
     pub without: Vec<String>,
+    /// The cells to run; all if there are none.
+    pub only: Vec<CellName>,
     /// Where clusters are made, which are removed at the end.
     pub directory: PathBuf,
     /// The record; runs that are in it already are not done again.
@@ -105,7 +107,13 @@ impl MatrixRun {
     }
 
     fn subjects(&self) -> impl Iterator<Item = &super::definition::Subject> {
-        self.matrix.subject.iter().filter(|one| !self.without.contains(&one.name))
+        let is_wanted = |name: &String| self.only.is_empty() || self.only.iter().any(|cell| cell.subject == *name);
+        let subjects = self.matrix.subject.iter().filter(|one| !self.without.contains(&one.name));
+        subjects.filter(move |one| is_wanted(&one.name))
+    }
+
+    fn takes(&self, subject: &super::definition::Subject, load: &Load) -> bool {
+        subject.takes(load) && (self.only.is_empty() || self.only.contains(&subject.cell(load)))
     }
 
     /// Opens the record: a new one, or one of the same matrix that was cut short.
@@ -135,20 +143,19 @@ impl MatrixRun {
         let loads = self.matrix.loads().map_err(BenchError::Invalid)?;
         let (record, mut writer) = self.open_record(self.begun(profile, &loads))?;
         let clusters = self.start(&mut writer, progress)?;
-        let atoll = Atoll(self.atoll.clone());
         let mut subjects = Vec::new();
         for subject in self.subjects() {
             progress(MatrixStep::Preparing(&subject.name));
             let cluster = clusters.iter().find(|one| one.name == subject.cluster).expect("all clusters run");
-            let its_loads: Vec<&Load> = loads.iter().filter(|load| subject.takes(load)).collect();
-            subjects.push((subject, prepare(subject, cluster, &atoll, &its_loads, facts, &self.stops)?));
+            let its_loads: Vec<&Load> = loads.iter().filter(|load| self.takes(subject, load)).collect();
+            subjects.push((subject, prepare(subject, cluster, &its_loads, facts, &self.stops)?));
         }
         let lengths = Lengths { seconds: profile.seconds, warm_up_seconds: profile.warm_up_seconds };
         let mut turns = Turns { lengths, writer, progress, done: 0, all: 0 };
-        let cells = |load: &Load| subjects.iter().filter(|(subject, _)| subject.takes(load)).count() as u64;
+        let cells = |load: &Load| subjects.iter().filter(|(subject, _)| self.takes(subject, load)).count() as u64;
         turns.all = loads.iter().map(cells).sum::<u64>() * u64::from(profile.rounds);
         for load in &loads {
-            let takers: Vec<_> = subjects.iter().filter(|(subject, _)| subject.takes(load)).collect();
+            let takers: Vec<_> = subjects.iter().filter(|(subject, _)| self.takes(subject, load)).collect();
             for round in 0..profile.rounds {
                 // Who comes first changes from round to round, so that what one leaves behind does not always
                 // meet the same other.

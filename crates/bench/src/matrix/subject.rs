@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::cluster::{FioRbd, Running, Stops, socket};
-use super::command::{Atoll, run, run_json};
+use super::command::{run, run_json};
 use super::definition::{Load, Subject, Way, Work};
 use super::haproxy::{self, Haproxy};
 use crate::error::BenchError;
@@ -17,7 +17,6 @@ const BUCKET_PAUSE: std::time::Duration = std::time::Duration::from_millis(2500)
 pub(super) struct Prepared<'a> {
     subject: &'a Subject,
     cluster: &'a Running,
-    atoll: &'a Atoll,
     haproxy: Option<Haproxy>,
     servers: Processes,
 }
@@ -41,7 +40,6 @@ pub(super) struct Lengths {
 pub(super) fn prepare<'a>(
     subject: &'a Subject,
     cluster: &'a Running,
-    atoll: &'a Atoll,
     loads: &[&Load],
     facts: &dyn Fn(&Path) -> Result<DataFacts, BenchError>,
     stops: &Stops,
@@ -50,7 +48,7 @@ pub(super) fn prepare<'a>(
     if let (Some(atoll), true) = (&cluster.said.atoll, servers.0.is_empty()) {
         servers = facts(&atoll.data)?.servers;
     }
-    let mut prepared = Prepared { subject, cluster, atoll, haproxy: None, servers };
+    let mut prepared = Prepared { subject, cluster, haproxy: None, servers };
     let image = loads.iter().filter_map(|load| match load.work {
         Work::Block { working_set_bytes, .. } => Some((load.clients, working_set_bytes)),
         Work::Object { .. } => None,
@@ -83,11 +81,15 @@ impl Prepared<'_> {
 
     fn make_image(&self, name: &str, bytes: u64) -> Result<(), BenchError> {
         if let Some(data) = self.data() {
-            let mut command = self.atoll.command(&["image", "create", name], data);
+            let mut command = self.cluster.atoll.command(&["image", "create", name], data);
             command.args(["--size", &bytes.to_string()]);
             command.args(self.subject.pool.iter().flat_map(|pool| ["--pool", pool]));
             command.args(if self.subject.sealed { [].as_slice() } else { &["--sealing", "off"] });
             return run(self.wrapped(command)).map(drop);
+        }
+        if let Some(file) = &self.cluster.said.fio_file {
+            let detail = format!("its file has {} bytes, its loads need {bytes}", file.size_bytes);
+            return if file.size_bytes < bytes { Err(self.cannot(&detail)) } else { Ok(()) };
         }
         let rbd = self.cluster.said.fio_rbd.as_ref();
         let rbd = rbd.ok_or_else(|| self.cannot("its cluster has no images"))?;
@@ -115,12 +117,12 @@ impl Prepared<'_> {
 
     fn make_bucket(&self, data: &Path) -> Result<(), BenchError> {
         let bucket = self.bucket();
-        let mut command = self.atoll.command(&["bench", "object", "--op", "put", "--size", "4k"], data);
+        let mut command = self.cluster.atoll.command(&["bench", "object", "--op", "put", "--size", "4k"], data);
         command.args(["--objects", "1", "--concurrency", "1", "--seconds", "0.1", "--json", "--bucket", &bucket]);
         command.args(self.subject.pool.iter().flat_map(|pool| ["--pool", pool]));
         run(self.wrapped(command))?;
         if !self.subject.sealed {
-            run(self.atoll.command(&["bucket", "set", &bucket, "sealing", "off"], data))?;
+            run(self.cluster.atoll.command(&["bucket", "set", &bucket, "sealing", "off"], data))?;
             std::thread::sleep(BUCKET_PAUSE);
         }
         Ok(())
@@ -186,8 +188,16 @@ impl Prepared<'_> {
             command.args(["--prefill", "nothing"]);
             return Ok(command);
         }
+        if let Some(file) = self.cluster.said.fio_file.as_ref().filter(|_| self.data().is_none()) {
+            if load.clients > 1 {
+                return Err(self.cannot("several clients of a plain file are not provided for"));
+            }
+            let mut command = self.cluster.atoll.bare(&["bench", "block", "--prefill", "nothing", "--fio-file"]);
+            command.arg(&file.path);
+            return Ok(command);
+        }
         let data = self.data().ok_or_else(|| self.cannot("its cluster has no images"))?;
-        let mut command = self.atoll.command(&["bench", "block"], data);
+        let mut command = self.cluster.atoll.command(&["bench", "block"], data);
         command.args(["--server-pids", &pids_text(&self.servers)]);
         let export = match self.subject.way {
             Way::NbdUnix => format!("nbd+unix:///{}?socket={}", self.image(0), socket(data).display()),
@@ -203,7 +213,7 @@ impl Prepared<'_> {
     }
 
     fn rbd(&self, image: &str, rbd: &FioRbd) -> Command {
-        let mut command = self.atoll.bare(&["bench", "block"]);
+        let mut command = self.cluster.atoll.bare(&["bench", "block"]);
         command.args(["--rbd", &format!("{}/{image}", rbd.pool), "--ceph-conf", &rbd.conf]);
         command.args(["--ceph-client", &rbd.client, "--fio-command", &rbd.command.join(" ")]);
         command.args(["--server-pids", &pids_text(&self.servers)]);
@@ -212,7 +222,7 @@ impl Prepared<'_> {
 
     fn object(&self) -> Result<Command, BenchError> {
         if let Some(data) = self.data() {
-            let mut command = self.atoll.command(&["bench", "object"], data);
+            let mut command = self.cluster.atoll.command(&["bench", "object"], data);
             match (&self.haproxy, self.subject.way) {
                 (Some(haproxy), _) => {
                     command.args(["--endpoint", &haproxy.endpoint]);
@@ -224,7 +234,8 @@ impl Prepared<'_> {
             return Ok(command);
         }
         let s3 = self.cluster.said.s3.as_ref().ok_or_else(|| self.cannot("its cluster has no S3 endpoint"))?;
-        let mut command = self.atoll.bare(&["bench", "object", "--endpoint", &s3.endpoint, "--access-key", "env"]);
+        let mut command =
+            self.cluster.atoll.bare(&["bench", "object", "--endpoint", &s3.endpoint, "--access-key", "env"]);
         command.env("AWS_ACCESS_KEY_ID", &s3.access_key).env("AWS_SECRET_ACCESS_KEY", &s3.secret_key);
         command.args(s3.ca_file.iter().flat_map(|path| ["--ca".as_ref(), path.as_os_str()]));
         command.args(["--server-pids", &pids_text(&self.servers)]);

@@ -23,6 +23,7 @@ use std::path::Path;
 
 pub use compare::{Change, ChangedCell, Comparison};
 pub use metric::Metric;
+pub(crate) use statistics::geometric_mean;
 pub use statistics::{Interval, Ratio, Spread};
 pub use table::{Mark, Table, TableCell};
 

@@ -4,60 +4,12 @@
 use std::process::Command;
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use super::report::{RunFigures, run_figures};
 use super::target::Region;
 use super::workload::Workload;
 use crate::error::BenchError;
 use crate::figures::Latency;
-
-#[derive(Deserialize)]
-struct Output {
-    jobs: Vec<Job>,
-}
-
-/// The fields of a job that are of interest; fio has many more.
-#[derive(Deserialize)]
-struct Job {
-    error: i64,
-    read: Direction,
-    write: Direction,
-    /// The calls after writes, with `--fsync`.
-    sync: Option<Syncs>,
-    usr_cpu: f64,
-    sys_cpu: f64,
-}
-
-#[derive(Deserialize)]
-struct Direction {
-    total_ios: u64,
-    #[serde(rename = "runtime")]
-    runtime_ms: u64,
-    lat_ns: FioLatency,
-}
-
-#[derive(Deserialize)]
-struct Syncs {
-    lat_ns: FioLatency,
-}
-
-#[derive(Deserialize)]
-struct FioLatency {
-    mean: f64,
-    max: u64,
-    percentile: Option<Percentiles>,
-}
-
-#[derive(Deserialize)]
-struct Percentiles {
-    #[serde(rename = "50.000000")]
-    p50: u64,
-    #[serde(rename = "99.000000")]
-    p99: u64,
-    #[serde(rename = "99.900000")]
-    p999: u64,
-}
+use crate::fio::Job;
 
 /// How writes become durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,11 +90,7 @@ pub(crate) fn run_synced(
 }
 
 fn understand(json: &[u8], workload: Workload) -> Result<FioRun, BenchError> {
-    let output: Output = serde_json::from_slice(json)
-        .map_err(|error| BenchError::Fio(format!("its output is not understood: {error}")))?;
-    let Some(job) = output.jobs.first().filter(|job| job.error == 0) else {
-        return Err(BenchError::Fio("the job failed".into()));
-    };
+    let job = Job::read(json)?;
     let direction = if workload.pattern.is_write() { &job.write } else { &job.read };
     let (Some(percentile), true) = (&direction.lat_ns.percentile, direction.total_ios > 0) else {
         return Err(BenchError::Fio("no operation was done; is --runtime long enough?".into()));
@@ -154,10 +102,7 @@ fn understand(json: &[u8], workload: Workload) -> Result<FioRun, BenchError> {
         p999: percentile.p999 / 1_000,
         max: direction.lat_ns.max / 1_000,
     };
-    let elapsed = Duration::from_millis(direction.runtime_ms);
-    // Percentages of the run time; setting up and ending the process are not in them.
-    let cpu = elapsed.mul_f64((job.usr_cpu + job.sys_cpu) / 100.0);
-    let figures = run_figures(workload.block_bytes, latency, elapsed, cpu, direction.total_ios);
+    let figures = run_figures(workload.block_bytes, latency, job.elapsed(), job.cpu(), direction.total_ios);
     let syncs = job.sync.as_ref().map(|sync| sync.lat_ns.mean).filter(|mean| *mean > 0.0);
     Ok(FioRun { figures, sync_mean_us: syncs.map(|mean| crate::figures::round(mean / 1e3)) })
 }

@@ -1,16 +1,17 @@
-//! An image or a pool of a Ceph cluster, by fio's rbd and rados engines: the instrument that Ceph's own users trust.
+//! Runs of fio as a load generator: on an image or a pool of a Ceph cluster, by its rbd and rados engines, which
+//! Ceph's own users trust; and on a plain file or device, which is what a disk can do at all.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-use serde::Deserialize;
 
 use super::AccessPattern;
 use crate::error::BenchError;
 use crate::figures::{
-    ClientMeasurement, LatencyHistogram, Measurement, NoiseWatch, ProcessTimes, Processes, Setting,
+    ClientMeasurement, CpuByRole, LatencyHistogram, Measurement, NoiseWatch, ProcessTimes, Processes, Setting,
 };
+use crate::fio::Job;
 use crate::load::Plan;
 
 /// Of objects in a pool.
@@ -18,21 +19,27 @@ const OBJECT_BYTES: u64 = 4 << 20;
 
 /// What fio works on.
 #[derive(Clone, Debug)]
-pub struct CephTarget {
-    /// The pool.
-    pub pool: String,
-    /// An image of it; without one objects of the pool are used.
-    pub image: Option<String>,
+pub enum FioTarget {
+    /// A pool of a Ceph cluster.
+    Ceph {
+        /// The pool.
+        pool: String,
+        /// An image of it; without one objects of the pool are used.
+        image: Option<String>,
+        /// Ceph's configuration file.
+        conf: String,
+        /// The Ceph client's name.
+        client: String,
+    },
+    /// A file or block device, past the page cache, each write durable when it is done. Nobody serves it:
+    /// fio's own CPU time counts as the servers'.
+    File(PathBuf),
 }
 
 /// A run of fio on it.
-pub struct CephBench {
+pub struct FioBench {
     /// What it works on.
-    pub target: CephTarget,
-    /// Ceph's configuration file.
-    pub conf: String,
-    /// The Ceph client's name.
-    pub client: String,
+    pub target: FioTarget,
     /// How fio is started: `fio`, or what runs it elsewhere.
     pub command: Vec<String>,
     /// Which blocks are accessed, and how.
@@ -47,46 +54,19 @@ pub struct CephBench {
     pub is_filled_before: bool,
     /// Depth and lengths.
     pub plan: Plan,
-    /// Ceph's processes on this host.
+    /// The servers' processes on this host.
     pub servers: Processes,
-}
-
-#[derive(Deserialize)]
-struct Output {
-    jobs: Vec<Job>,
-}
-
-#[derive(Deserialize)]
-struct Job {
-    error: i64,
-    read: Direction,
-    write: Direction,
-}
-
-#[derive(Deserialize)]
-struct Direction {
-    io_bytes: u64,
-    #[serde(rename = "runtime")]
-    runtime_ms: u64,
-    lat_ns: Latencies,
-}
-
-#[derive(Deserialize)]
-struct Latencies {
-    /// Operations by latency in nanoseconds.
-    #[serde(default)]
-    bins: BTreeMap<String, u64>,
 }
 
 /// What a run of fio used besides what it says itself.
 struct Ended {
     json: Vec<u8>,
-    servers_cpu: crate::figures::CpuByRole,
+    servers_cpu: CpuByRole,
     client_cpu_us: u64,
     machine: crate::figures::MachineWork,
 }
 
-impl CephBench {
+impl FioBench {
     /// Fills, warms up and measures, each by a fio of its own.
     pub fn run(&self) -> Result<Measurement, BenchError> {
         if self.is_filled_before {
@@ -97,16 +77,26 @@ impl CephBench {
             self.fio(self.arguments(self.plan.warm_up, None))?;
         }
         let ended = self.fio(self.arguments(self.plan.duration, self.plan.bytes_max))?;
-        let client = ClientMeasurement { client_cpu_us: ended.client_cpu_us, ..understand(&ended.json)? };
-        let ours_us = ended.servers_cpu.total_us() + ended.client_cpu_us;
+        let job = Job::read(&ended.json)?;
+        let (servers_cpu, client_cpu_us) = match self.target {
+            FioTarget::Ceph { .. } => (ended.servers_cpu, ended.client_cpu_us),
+            FioTarget::File(_) => (CpuByRole::of("fio", job.cpu().as_micros() as u64), 0),
+        };
+        let client = ClientMeasurement { client_cpu_us, ..understand(&job)? };
+        let ours_us = servers_cpu.total_us() + client_cpu_us;
         let setting = Setting {
             operation: self.pattern.name().into(),
             size_bytes: self.block_bytes,
             depth: self.plan.depth,
             rate_per_second: None,
-            protections: "as the Ceph cluster's owner set it up".into(),
+            protections: match self.target {
+                FioTarget::Ceph { .. } => "as the Ceph cluster's owner set it up".into(),
+                FioTarget::File(_) => {
+                    "one copy, no checksums, not encrypted, every write durable (O_DSYNC)".into()
+                }
+            },
         };
-        let measured = Measurement::of_clients(setting, &[client], &ended.servers_cpu);
+        let measured = Measurement::of_clients(setting, &[client], &servers_cpu);
         Ok(Measurement { noise: Some(ended.machine.without(ours_us)), ..measured })
     }
 
@@ -132,20 +122,33 @@ impl CephBench {
         arguments
     }
 
+    /// An engine's own options are known to fio only behind the engine's name.
+    fn choose_target(&self, command: &mut Command) {
+        match &self.target {
+            FioTarget::Ceph { pool, image, conf, client } => {
+                match image {
+                    Some(image) => command.arg("--ioengine=rbd").arg(format!("--rbdname={image}")),
+                    None => command.arg("--ioengine=rados").arg(format!("--nrfiles={}", self.objects())),
+                };
+                command.arg(format!("--pool={pool}")).arg(format!("--clientname={client}"));
+                command.env("CEPH_CONF", conf);
+            }
+            FioTarget::File(path) => {
+                command.args(["--ioengine=io_uring", "--direct=1", "--sync=dsync"]);
+                command.arg(format!("--filename={}", path.display()));
+            }
+        }
+    }
+
     fn fio(&self, arguments: Vec<String>) -> Result<Ended, BenchError> {
         let wrong = |detail: String| BenchError::Fio(detail);
         let (program, before) = self.command.split_first().ok_or_else(|| wrong("no command starts it".into()))?;
         let mut command = Command::new(program);
         command.args(before).args(["--name=atoll", "--thread", "--output-format=json+"]);
         command.args(["--lat_percentiles=1", "--clat_percentiles=0"]).args(arguments);
-        // An engine's own options are known to fio only behind the engine's name.
-        match &self.target.image {
-            Some(image) => command.arg("--ioengine=rbd").arg(format!("--rbdname={image}")),
-            None => command.arg("--ioengine=rados").arg(format!("--nrfiles={}", self.objects())),
-        };
-        command.arg(format!("--pool={}", self.target.pool));
-        command.arg(format!("--clientname={}", self.client)).arg(format!("--size={}", self.working_set_bytes));
-        command.env("CEPH_CONF", &self.conf).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.choose_target(&mut command);
+        command.arg(format!("--size={}", self.working_set_bytes));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (before, watch) = (ProcessTimes::read(&self.servers), NoiseWatch::begin());
         let children_before_us = crate::figures::children_cpu_us();
         let child = command.spawn().map_err(|error| wrong(format!("'{program}' cannot be started: {error}")))?;
@@ -159,14 +162,7 @@ impl CephBench {
     }
 }
 
-fn understand(json: &[u8]) -> Result<ClientMeasurement, BenchError> {
-    // Its engines may print lines of their own before.
-    let start = json.iter().position(|&byte| byte == b'{').unwrap_or(0);
-    let output: Output = serde_json::from_slice(&json[start..])
-        .map_err(|error| BenchError::Fio(format!("its output is not understood: {error}")))?;
-    let Some(job) = output.jobs.first().filter(|job| job.error == 0) else {
-        return Err(BenchError::Fio("the job failed".into()));
-    };
+fn understand(job: &Job) -> Result<ClientMeasurement, BenchError> {
     let mut by_kind = BTreeMap::new();
     for (kind, direction) in [("read", &job.read), ("write", &job.write)] {
         let mut histogram = LatencyHistogram::default();
@@ -183,9 +179,8 @@ fn understand(json: &[u8]) -> Result<ClientMeasurement, BenchError> {
     if by_kind.is_empty() {
         return Err(BenchError::Fio("no operation was done; is the run long enough?".into()));
     }
-    let runtime_ms = job.read.runtime_ms.max(job.write.runtime_ms);
     Ok(ClientMeasurement {
-        seconds: runtime_ms as f64 / 1e3,
+        seconds: job.elapsed().as_secs_f64(),
         bytes: job.read.io_bytes + job.write.io_bytes,
         by_kind,
         ..ClientMeasurement::default()
@@ -198,11 +193,10 @@ mod tests {
 
     #[test]
     fn bins_become_a_histogram() {
-        let json = r#"librbd says hello
-            { "jobs": [ { "error": 0,
+        let json = r#"{ "jobs": [ { "error": 0,
             "read": { "io_bytes": 0, "runtime": 0, "lat_ns": { "N": 0 } },
             "write": { "io_bytes": 40960, "runtime": 2000, "lat_ns": { "bins": { "100352": 9, "2007040": 1 } } } } ] }"#;
-        let measured = understand(json.as_bytes()).unwrap();
+        let measured = understand(&Job::read(json.as_bytes()).unwrap()).unwrap();
         assert_eq!((measured.seconds, measured.bytes), (2.0, 40_960));
         let latency = measured.by_kind["write"].latency();
         assert_eq!(measured.by_kind["write"].count(), 10);
@@ -211,11 +205,38 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_errors() {
-        assert!(understand(b"oops").is_err());
-        assert!(understand(br#"{ "jobs": [] }"#).is_err());
+    fn fios_own_time_stands_for_the_servers_of_a_plain_file() {
+        let directory = tempfile::tempdir_in(".").unwrap();
+        let path = directory.path().join("raw");
+        std::fs::write(&path, vec![1; 4 << 20]).unwrap();
+        let bench = FioBench {
+            target: FioTarget::File(path),
+            command: vec!["fio".into()],
+            pattern: "randread".parse().unwrap(),
+            read_percent: 50,
+            block_bytes: 4096,
+            working_set_bytes: 4 << 20,
+            is_filled_before: false,
+            plan: Plan {
+                depth: 4,
+                rate_per_second: None,
+                warm_up: Duration::ZERO,
+                duration: Duration::from_millis(500),
+                bytes_max: None,
+            },
+            servers: Processes::default(),
+        };
+        let measured = bench.run().unwrap();
+        assert!(measured.operations > 0 && measured.latency_us.p50 > 0, "{measured:?}");
+        assert!(measured.cpu_us_per_op > 0.0 && measured.client_cpu_us_per_op == 0.0, "{measured:?}");
+        assert_eq!(measured.cpu_us_per_op_by_role["fio"], measured.cpu_us_per_op);
+        assert!(measured.protections.contains("O_DSYNC"));
+    }
+
+    #[test]
+    fn a_run_without_operations_is_an_error() {
         let idle = r#"{ "jobs": [ { "error": 0, "read": { "io_bytes": 0, "runtime": 0, "lat_ns": {} },
             "write": { "io_bytes": 0, "runtime": 0, "lat_ns": {} } } ] }"#;
-        assert!(understand(idle.as_bytes()).is_err());
+        assert!(understand(&Job::read(idle.as_bytes()).unwrap()).is_err());
     }
 }
