@@ -1,10 +1,11 @@
-//! Buffers aligned to the block size, as `O_DIRECT` wants them. Their memory is kept per thread and
-//! used again: fresh pages from the system cost more than what is done with them.
+//! Buffers aligned to the block size, as `O_DIRECT` wants them. Their memory is kept and used again:
+//! fresh pages from the system cost more than what is done with them.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
+use bytes::Bytes;
 
 /// Size of a device block, in bytes: the unit of allocation, of checksums and of `O_DIRECT`.
 pub const BLOCK_BYTES: usize = 4096;
@@ -13,8 +14,8 @@ pub const BLOCK_BYTES: usize = 4096;
 #[repr(C, align(4096))]
 struct Block([u8; BLOCK_BYTES]);
 
-/// Memory that a thread keeps for its next buffers, at most, unless [`keep_at_most`] says otherwise.
-const KEPT_BYTES_MAX: usize = 64 << 20;
+/// Memory that a process keeps for its next buffers, at most, unless [`keep_at_most`] says otherwise.
+const KEPT_BYTES_MAX: usize = 128 << 20;
 
 struct Kept {
     /// By the blocks that there is memory for.
@@ -23,14 +24,12 @@ struct Kept {
     block_count_max: usize,
 }
 
-impl Default for Kept {
-    fn default() -> Self {
-        Kept { buffers: BTreeMap::new(), block_count: 0, block_count_max: KEPT_BYTES_MAX / BLOCK_BYTES }
-    }
-}
+/// One for all threads: buffers are often filled by one and dropped by another.
+static KEPT: Mutex<Kept> =
+    Mutex::new(Kept { buffers: BTreeMap::new(), block_count: 0, block_count_max: KEPT_BYTES_MAX / BLOCK_BYTES });
 
-thread_local! {
-    static KEPT: RefCell<Kept> = RefCell::default();
+fn kept() -> MutexGuard<'static, Kept> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Kept {
@@ -42,17 +41,20 @@ impl Kept {
         Some(blocks)
     }
 
-    fn keep(&mut self, blocks: Vec<Block>) {
-        if !blocks.is_empty() && self.block_count + blocks.len() <= self.block_count_max {
-            self.block_count += blocks.len();
-            self.buffers.entry(blocks.len()).or_default().push(blocks);
+    /// Gives back what there is no room for.
+    fn keep(&mut self, blocks: Vec<Block>) -> Option<Vec<Block>> {
+        if self.block_count + blocks.len() > self.block_count_max {
+            return Some(blocks);
         }
+        self.block_count += blocks.len();
+        self.buffers.entry(blocks.len()).or_default().push(blocks);
+        None
     }
 }
 
-/// Sets how much memory this thread keeps for its next buffers, at most, in bytes.
+/// Sets how much memory this process keeps for its next buffers, at most, in bytes.
 pub fn keep_at_most(bytes: usize) {
-    KEPT.with(|kept| kept.borrow_mut().block_count_max = bytes / BLOCK_BYTES);
+    kept().block_count_max = bytes / BLOCK_BYTES;
 }
 
 /// A byte buffer whose address and length are multiples of [`BLOCK_BYTES`].
@@ -73,7 +75,7 @@ impl BlockBuffer {
 
     /// A buffer of `block_count` blocks that hold anything, for whoever overwrites all of them.
     pub fn for_overwriting(block_count: usize) -> Self {
-        let kept = KEPT.try_with(|kept| kept.borrow_mut().take(block_count)).ok().flatten();
+        let kept = kept().take(block_count);
         BlockBuffer { blocks: kept.unwrap_or_else(|| bytemuck::zeroed_vec(block_count)), block_count }
     }
 
@@ -93,6 +95,11 @@ impl BlockBuffer {
         let blocks = buffer.as_mut_slice().chunks_exact_mut(BLOCK_BYTES);
         blocks.enumerate().for_each(|(number, block)| fill(number, block));
         buffer
+    }
+
+    /// The first `length_bytes` bytes, to be shared without a copy.
+    pub fn into_bytes(self, length_bytes: usize) -> Bytes {
+        Bytes::from_owner(self).slice(..length_bytes)
     }
 
     /// Length in blocks.
@@ -132,8 +139,10 @@ impl Clone for BlockBuffer {
 impl Drop for BlockBuffer {
     fn drop(&mut self) {
         let blocks = std::mem::take(&mut self.blocks);
-        // A thread that is ending keeps nothing.
-        let _ = KEPT.try_with(|kept| kept.borrow_mut().keep(blocks));
+        if !blocks.is_empty() {
+            // What is not kept is freed behind the lock.
+            drop(kept().keep(blocks));
+        }
     }
 }
 
@@ -164,25 +173,29 @@ mod tests {
         assert!(numbered.as_slice().iter().enumerate().all(|(at, &byte)| byte as usize == at / BLOCK_BYTES));
     }
 
+    /// In a pool of its own: other tests use that of the process.
     #[test]
-    fn memory_is_used_again_and_zeroed_when_asked() {
-        let mut buffer = BlockBuffer::zeroed(3);
-        buffer.as_mut_slice().fill(9);
-        let address = buffer.as_slice().as_ptr() as usize;
-        drop(buffer);
+    fn memory_is_used_again_where_it_fits() {
+        let memory = |block_count: usize| bytemuck::zeroed_vec::<Block>(block_count);
+        let mut kept = Kept { buffers: BTreeMap::new(), block_count: 0, block_count_max: 20 };
+        assert!(kept.keep(memory(9)).is_none() && kept.keep(memory(3)).is_none());
+        assert!(kept.take(7).is_none(), "too much memory would lie idle");
+        assert_eq!(kept.take(8).map(|blocks| blocks.len()), Some(9));
+        assert!(kept.take(8).is_none());
+        assert!(kept.keep(memory(17)).is_none(), "there is room for 20");
+        assert_eq!(kept.keep(memory(1)).map(|blocks| blocks.len()), Some(1));
+        assert_eq!(kept.block_count, 20);
+    }
+
+    #[test]
+    fn what_is_asked_to_be_zero_is_zero() {
+        for _ in 0..4 {
+            let mut buffer = BlockBuffer::zeroed(3);
+            assert!(buffer.as_slice().iter().all(|&byte| byte == 0));
+            buffer.as_mut_slice().fill(9);
+        }
         let copy = BlockBuffer::from_bytes(&[7; 2 * BLOCK_BYTES + 1]);
-        assert_eq!(copy.as_slice().as_ptr() as usize, address);
         assert!(copy.as_slice()[2 * BLOCK_BYTES + 1..].iter().all(|&byte| byte == 0));
-        drop(copy);
-        assert!(BlockBuffer::zeroed(3).as_slice().iter().all(|&byte| byte == 0));
-        let nine = BlockBuffer::zeroed(9);
-        let address = nine.as_slice().as_ptr() as usize;
-        drop(nine);
-        let eight = BlockBuffer::for_overwriting(8);
-        assert_eq!((eight.as_slice().as_ptr() as usize, eight.len()), (address, 8 * BLOCK_BYTES));
-        drop(eight);
-        keep_at_most(4 * BLOCK_BYTES);
-        let nine = BlockBuffer::for_overwriting(9);
-        assert_eq!(nine.as_slice().as_ptr() as usize, address, "it has the memory that it began with");
+        assert_eq!(copy.into_bytes(5)[..], [7; 5]);
     }
 }

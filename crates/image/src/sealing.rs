@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use atoll_base::{BLOCK_BYTES, Seals};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, Seals};
 use atoll_client::Extent;
 use atoll_crypto::{
     AttachId, BLOCK_SEAL_BYTES, BlockOpener, BlockSealer, CryptoError, SEALED_BLOCK_BYTES, SecretKey,
@@ -42,10 +42,10 @@ impl Sealing {
     /// Whole blocks from `first_block` on as they are to be stored.
     pub(crate) fn close(&self, first_block: u64, plaintext: Bytes) -> Result<(Bytes, Option<Seals>), CryptoError> {
         let Sealing::On(ciphers) = self else { return Ok((plaintext, None)) };
-        let mut payload = BytesMut::from(&plaintext[..]);
-        let mut seals = BytesMut::with_capacity(payload.len() / BLOCK_BYTES * BLOCK_SEAL_BYTES);
+        let mut payload = BlockBuffer::from_bytes(&plaintext);
+        let mut seals = BytesMut::with_capacity(payload.block_count() * BLOCK_SEAL_BYTES);
         let mut sealer = ciphers.sealer.borrow_mut();
-        for (block, bytes) in (first_block..).zip(payload.chunks_exact_mut(BLOCK_BYTES)) {
+        for (block, bytes) in (first_block..).zip(payload.as_mut_slice().chunks_exact_mut(BLOCK_BYTES)) {
             let seal = sealer.seal(block, bytes.try_into().expect("chunks have this length"))?;
             seals.extend_from_slice(&seal);
         }
@@ -54,7 +54,7 @@ impl Sealing {
             seal_bytes: BLOCK_SEAL_BYTES as u16,
             bytes: seals.freeze(),
         };
-        Ok((payload.freeze(), Some(seals)))
+        Ok((payload.into_bytes(plaintext.len()), Some(seals)))
     }
 
     /// The `length` bytes of whole blocks from `first_block` on, out of what is stored of them. What is
@@ -93,16 +93,19 @@ fn open_sealed(
     if !is_sealed_as_expected {
         return Err(ImageError::Invalid(format!("block {first_block} of the image has a foreign seal")));
     }
-    let mut plaintext = BytesMut::zeroed(length);
+    let mut plaintext = BlockBuffer::for_overwriting(length.div_ceil(BLOCK_BYTES));
+    let mut opened_blocks = 0;
     let sealed = data.chunks_exact(BLOCK_BYTES).zip(seals.bytes.chunks_exact(BLOCK_SEAL_BYTES));
     for ((block, output), (ciphertext, seal)) in
-        (first_block..).zip(plaintext.chunks_exact_mut(BLOCK_BYTES)).zip(sealed)
+        (first_block..).zip(plaintext.as_mut_slice().chunks_exact_mut(BLOCK_BYTES)).zip(sealed)
     {
         let ciphertext = ciphertext.try_into().expect("chunks have this length");
         let seal = seal.try_into().expect("chunks have this length");
         opener.open(block, seal, ciphertext, output.try_into().expect("chunks have this length"))?;
+        opened_blocks += 1;
     }
-    Ok(plaintext.freeze())
+    plaintext.as_mut_slice()[opened_blocks * BLOCK_BYTES..].fill(0);
+    Ok(plaintext.into_bytes(length))
 }
 
 #[cfg(test)]

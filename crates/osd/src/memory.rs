@@ -23,10 +23,10 @@ pub(crate) fn share(target_bytes: u64, resident_bytes: u64, cached_bytes: u64) -
     Budgets { pages_bytes: caches_bytes - pending_bytes, pending_bytes }
 }
 
-/// Memory that the loop's thread keeps for its next buffers, in bytes. What is sent and received in long
+/// Memory that the process keeps for its next buffers, in bytes. What is sent and received in long
 /// runs needs so much at a time; fresh pages for it would cost more than what is done with them.
 pub(crate) fn kept_bytes(target_bytes: u64) -> usize {
-    (target_bytes / 8).clamp(32 << 20, 256 << 20) as usize
+    (target_bytes / 5).clamp(32 << 20, 256 << 20) as usize
 }
 
 /// Memory that the process takes, in bytes; 0 if the system does not say.

@@ -108,7 +108,7 @@ impl Store {
         if self.checkpoint.is_some() || self.poisoned.is_some() {
             return;
         }
-        self.checkpoint = Some(Checkpoint {
+        self.checkpoint = Some(Box::new(Checkpoint {
             phase: Phase::SaveGroups,
             superblock: self.superblock.clone(),
             wal_trim_to: 0,
@@ -121,7 +121,7 @@ impl Store {
             runs: BTreeMap::new(),
             requests: BTreeMap::new(),
             freed: Vec::new(),
-        });
+        }));
         self.advance_checkpoint();
     }
 
@@ -404,7 +404,7 @@ impl Store {
         self.advance_checkpoint();
     }
 
-    fn finish_checkpoint(&mut self, checkpoint: Checkpoint) {
+    fn finish_checkpoint(&mut self, checkpoint: Box<Checkpoint>) {
         self.superblock = checkpoint.superblock;
         checkpoint.freed.iter().for_each(|&block| self.allocator.release(block));
         self.trim_wal(checkpoint.wal_trim_to);

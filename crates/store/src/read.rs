@@ -95,6 +95,14 @@ pub(crate) struct ReadPiece {
     count: usize,
 }
 
+/// A buffer of which everything is to be overwritten but the holes, which read as zeros.
+fn with_holes_zeroed(expected: &[BlockMeta]) -> BlockBuffer {
+    let mut buffer = BlockBuffer::for_overwriting(expected.len());
+    let blocks = buffer.as_mut_slice().chunks_exact_mut(BLOCK_BYTES).zip(expected);
+    blocks.filter(|(_, meta)| **meta == HOLE).for_each(|(block, _)| block.fill(0));
+    buffer
+}
+
 impl Store {
     /// Starts a read of `length` bytes from block-aligned `offset` on. Its result comes as
     /// [`StoreEvent::Read`] with the id that is returned.
@@ -172,7 +180,7 @@ impl Store {
             if let Some(pending) = self.overlay.get(meta.device_block) {
                 match (pending.bytes, pending.home) {
                     (Some(bytes), _) => {
-                        let output = read.output.get_or_insert_with(|| BlockBuffer::zeroed(read.expected.len()));
+                        let output = read.output.get_or_insert_with(|| with_holes_zeroed(&read.expected));
                         output.as_mut_slice()[index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(bytes);
                     }
                     (None, Home::Log { block, .. }) => from_log.push((index, block)),
@@ -193,7 +201,7 @@ impl Store {
         }
         let is_one_run = runs.len() == 1 && runs[0].1 == read.expected.len() && from_log.is_empty();
         if !is_one_run {
-            read.output.get_or_insert_with(|| BlockBuffer::zeroed(read.expected.len()));
+            read.output.get_or_insert_with(|| with_holes_zeroed(&read.expected));
         }
         read.pieces_left = runs.len() + from_log.len();
         read.uses_log = !from_log.is_empty();
@@ -227,7 +235,7 @@ impl Store {
         }
         if read.pieces_left == 0 {
             let mut read = self.reads.in_progress.remove(&piece.read_id).expect("looked up above");
-            let output = whole.or(read.output.take()).unwrap_or_else(|| BlockBuffer::zeroed(read.expected.len()));
+            let output = whole.or(read.output.take()).unwrap_or_else(|| with_holes_zeroed(&read.expected));
             self.finish_read(piece.read_id, read, output);
         }
     }

@@ -123,7 +123,7 @@ pub struct Store {
     pub(crate) overlay: Overlay,
     /// Blocks that nothing refers to, usable after the next checkpoint.
     pub(crate) freed: Vec<u32>,
-    pub(crate) checkpoint: Option<Checkpoint>,
+    pub(crate) checkpoint: Option<Box<Checkpoint>>,
     pub(crate) reads: Reads,
     pub(crate) loads: Loads,
     pub(crate) scrubs: Scrubs,
@@ -249,7 +249,7 @@ impl Store {
 
     /// Blocks that nobody needs any more, which a checkpoint has yet to set free.
     fn blocks_to_reclaim(&self) -> usize {
-        self.freed.len() + self.checkpoint.as_ref().map_or(0, Checkpoint::freed_count)
+        self.freed.len() + self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.freed_count())
     }
 
     /// Whether there is no space only until the next checkpoint is done.
@@ -311,7 +311,7 @@ impl Store {
 
     /// Bytes of metadata pages that a checkpoint must write before they can be dropped.
     fn unwritten_page_bytes(&self) -> u64 {
-        let frozen = self.checkpoint.as_ref().map_or(0, Checkpoint::pages_left);
+        let frozen = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.pages_left());
         ((self.metadata.tree.pages.dirty_count() + frozen) * BLOCK_BYTES) as u64
     }
 

@@ -398,7 +398,7 @@ impl FrameDecoder {
         if begun.is_long {
             let Some(mut buffer) = received.take_long_run() else { return Ok(None) };
             self.open_payload(begun, &mut buffer.as_mut_slice()[..sealed_bytes])?;
-            return Ok(Some(Bytes::from_owner(buffer).slice(..payload_bytes)));
+            return Ok(Some(buffer.into_bytes(payload_bytes)));
         }
         if received.len() < sealed_bytes {
             return Ok(None);

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use atoll_base::{PoolId, Refusal};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, PoolId, Refusal};
 use atoll_client::{ClientError, Extent};
 use atoll_crypto::{SEGMENT_BYTES, SegmentCipher};
 use bytes::Bytes;
@@ -175,12 +175,13 @@ fn open_segments(
     sealed: &[u8],
     seals: &[u8],
 ) -> Result<Bytes, GatewayError> {
-    let mut plain = vec![0; sealed.len()];
+    let mut plain = BlockBuffer::for_overwriting(sealed.len().div_ceil(BLOCK_BYTES));
+    let targets = plain.as_mut_slice()[..sealed.len()].chunks_mut(SEGMENT_BYTES);
     let segments = sealed.chunks(SEGMENT_BYTES).zip(seals.chunks_exact(usize::from(SEAL_BYTES)));
-    for ((number, (sealed, seal)), target) in (first..).zip(segments).zip(plain.chunks_mut(SEGMENT_BYTES)) {
+    for ((number, (sealed, seal)), target) in (first..).zip(segments).zip(targets) {
         cipher.open(number, number == last_of_piece, seal, sealed, target)?;
     }
-    Ok(plain.into())
+    Ok(plain.into_bytes(sealed.len()))
 }
 
 /// The seals of an extent that has exactly the length and the seals that it must have.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use atoll_base::{Mutation, PoolId, Seals, WriteRequest};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, Mutation, PoolId, Seals, WriteRequest};
 use atoll_client::ClientError;
 use atoll_crypto::{SEGMENT_BYTES, SecretKey, SegmentCipher, random_bytes};
 use bytes::Bytes;
@@ -61,12 +61,33 @@ impl Drop for Unfinished {
     }
 }
 
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A chunk that is being filled.
+#[derive(Default)]
+struct Buffer {
+    blocks: BlockBuffer,
+    filled_bytes: usize,
+}
+
+impl Buffer {
+    fn push(&mut self, bytes: &[u8]) {
+        let end = self.filled_bytes + bytes.len();
+        self.blocks.as_mut_slice()[self.filled_bytes..end].copy_from_slice(bytes);
+        self.filled_bytes = end;
+    }
+
+    fn filled(&mut self) -> &mut [u8] {
+        &mut self.blocks.as_mut_slice()[..self.filled_bytes]
+    }
+}
+
 /// Takes plaintext in any pieces and writes it as chunks under a fresh data id and key.
 pub(crate) struct DataWriter {
     /// None if the data is not sealed.
     cipher: Option<SegmentCipher>,
     wrapped_key: [u8; atoll_crypto::WRAPPED_KEY_BYTES],
-    buffer: Vec<u8>,
+    buffer: Buffer,
     buffer_bytes: u64,
     budget: Budget,
     // Of the budget, for the buffer; a write takes it along.
@@ -88,7 +109,7 @@ impl DataWriter {
         DataWriter {
             cipher: key.cipher(&data_id, &data_key),
             wrapped_key: key.wrap(&data_id, &data_key),
-            buffer: Vec::new(),
+            buffer: Buffer::default(),
             buffer_bytes: bytes_max.min(CHUNK_BYTES),
             budget,
             share: None,
@@ -108,16 +129,17 @@ impl DataWriter {
         while !bytes.is_empty() {
             // A full chunk is sealed only when more follows: its last segment would otherwise
             // need the mark of the final one.
-            if self.buffer.len() as u64 == CHUNK_BYTES {
+            if self.buffer.filled_bytes as u64 == CHUNK_BYTES {
                 self.write_chunk(false).await?;
             }
             if self.share.is_none() {
                 self.share = Some(self.budget.for_write(self.buffer_bytes).await?);
-                self.buffer.reserve_exact(self.buffer_bytes as usize);
+                self.buffer.blocks = BlockBuffer::for_overwriting(self.buffer_bytes.div_ceil(BLOCK) as usize);
             }
-            let room = CHUNK_BYTES as usize - self.buffer.len();
+            let room = self.buffer_bytes as usize - self.buffer.filled_bytes;
+            assert!(room > 0, "no more is pushed than was announced");
             let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.buffer.extend_from_slice(now);
+            self.buffer.push(now);
             self.total += now.len() as u64;
             bytes = later;
         }
@@ -126,7 +148,7 @@ impl DataWriter {
 
     /// Writes what is left and waits until everything is durable. No data makes no piece.
     pub(crate) async fn finish(mut self) -> Result<(Option<Piece>, Unfinished), GatewayError> {
-        if !self.buffer.is_empty() {
+        if self.buffer.filled_bytes > 0 {
             self.write_chunk(true).await?;
         }
         while let Some(written) = self.unfinished.in_flight.next().await {
@@ -141,17 +163,17 @@ impl DataWriter {
     }
 
     async fn write_chunk(&mut self, is_final: bool) -> Result<(), GatewayError> {
-        let mut data = std::mem::take(&mut self.buffer);
+        let mut buffer = std::mem::take(&mut self.buffer);
         let share = self.share.take();
         let number = self.unfinished.chunks;
-        let seals = self.cipher.as_ref().map(|cipher| seal(cipher, number, is_final, &mut data));
+        let seals = self.cipher.as_ref().map(|cipher| seal(cipher, number, is_final, buffer.filled()));
         let payload_sealed = seals.is_some();
-        let length = u32::try_from(data.len()).expect("a chunk has at most 4 MiB");
+        let length = u32::try_from(buffer.filled_bytes).expect("a chunk has at most 4 MiB");
         let request = WriteRequest {
             object: chunk_object(&self.unfinished.data_id, number),
             conditions: Vec::new(),
             mutations: vec![Mutation::Write { offset: 0, length, seals }],
-            payload: data.into(),
+            payload: buffer.blocks.into_bytes(buffer.filled_bytes),
             payload_sealed,
         };
         while self.unfinished.in_flight.len() >= CHUNKS_IN_FLIGHT {
