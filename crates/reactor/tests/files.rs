@@ -118,7 +118,7 @@ fn a_turn_takes_some_completions_and_leaves_none_behind() {
     let mut reactor = Reactor::new().unwrap();
     let id = reactor.add_file(DirectFile::open(&path).unwrap());
     let mut tags = std::collections::BTreeSet::new();
-    for tag in 0..100 {
+    for tag in 0..400 {
         reactor.start_file(id, tag, FileOperation::Read { offset: 0, block_count: 1 });
         tags.insert(tag);
     }
