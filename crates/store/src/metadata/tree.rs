@@ -98,15 +98,15 @@ impl Tree {
                 }
             }
             match next {
-                Some(next) => from = next,
+                Some((branch, index)) => from = self.pages.get(branch)?.key(index),
                 None => return Ok(()),
             }
         }
         Ok(())
     }
 
-    /// The leaf that holds `from`, and the lower bound of the leaf behind it.
-    fn leaf_from(&self, from: &[u8], to: &[u8]) -> Result<(u32, Option<Vec<u8>>), Cold> {
+    /// The leaf that holds `from`, and the branch and its entry with the lower bound of the leaf behind.
+    fn leaf_from(&self, from: &[u8], to: &[u8]) -> Result<(u32, Option<(u32, usize)>), Cold> {
         let mut next = None;
         let mut number = self.root;
         for _ in 0..DEPTH_MAX {
@@ -116,7 +116,7 @@ impl Tree {
             }
             let index = page.child_index(from);
             if index + 1 < page.count() {
-                next = Some(page.key(index + 1));
+                next = Some((number, index + 1));
             }
             let child = page.child(index);
             if !self.pages.is_resident(child) {
