@@ -1,6 +1,7 @@
 //! Taking completions off the ring: what each operation's end means.
 
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use io_uring::{cqueue, types};
 
 use crate::buffers::GatheredSend;
 use crate::connection::{Connection, ConnectionId, ListenerId};
-use crate::reactor::{CloseCause, Event, Operation, Reactor, set_no_delay};
+use crate::reactor::{CloseCause, Event, Operation, Reactor, prepare_socket};
 
 /// Completions that one turn takes. What they give rise to goes out before more are taken: with
 /// all of them at once the device would have nothing to do while they are dealt with, and then
@@ -44,11 +45,13 @@ impl Reactor {
             return;
         }
         // SAFETY: the kernel has just given this descriptor to us.
-        let socket = unsafe { OwnedFd::from_raw_fd(result) };
+        let socket = TcpStream::from(unsafe { OwnedFd::from_raw_fd(result) });
         if self.connections.len() >= atoll_base::limits::CONNECTIONS_MAX {
             return;
         }
-        set_no_delay(result);
+        let is_local = socket.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
+        let socket = OwnedFd::from(socket);
+        prepare_socket(&socket, is_local);
         let id = ConnectionId(self.next_id());
         self.connections.insert(id, Connection::new(socket, true));
         self.touched.insert(id);

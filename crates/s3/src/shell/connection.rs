@@ -63,6 +63,10 @@ pub(super) async fn serve(
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY cannot be set");
     }
+    if peer.ip().is_loopback() {
+        // As between Atoll's own processes: what a system has chosen for its network does harm here.
+        let _ = rustix::net::sockopt::set_tcp_congestion(&socket, "reno");
+    }
     let header_timeout = gateway.config.header_timeout;
     let mut unread = bytes::BytesMut::new();
     let mut source = Source::Itself;
