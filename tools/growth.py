@@ -50,10 +50,10 @@ class Growth:
         subprocess.run([self.arguments.atoll, "down", "--data", self.data], capture_output=True)
         shutil.rmtree(self.data, ignore_errors=True)
 
-    def block(self, images, depth, working_set, seconds=None, *more):
+    def block(self, images, depth, working_set, seconds=None):
         output = self.atoll(
             "bench", "block", "--json", "--image", images, "--rw", "randwrite", "--bs", "4k", "--qd", str(depth),
-            "--working-set", working_set, "--seconds", str(seconds or self.arguments.seconds), *more)
+            "--working-set", working_set, "--seconds", str(seconds or self.arguments.seconds))
         return json.loads(output)
 
     def object(self, operation, objects, bucket):

@@ -79,12 +79,6 @@ impl Received {
     }
 }
 
-impl From<BytesMut> for Received {
-    fn from(bytes: BytesMut) -> Self {
-        Received { bytes, long_run: None }
-    }
-}
-
 impl Deref for Received {
     type Target = BytesMut;
 

@@ -68,9 +68,7 @@ impl Reactor {
                 self.accept_later.push_back((Instant::now() + pause, listener));
             }
             Operation::Connect { connection, .. } => self.connect_done(connection, outcome),
-            Operation::Receive { connection, received, is_long_run } => {
-                self.receive_done(connection, received, is_long_run, outcome);
-            }
+            Operation::Receive { connection, received } => self.receive_done(connection, received, outcome),
             Operation::Send { connection, send } => self.send_done(connection, send, outcome),
             Operation::FileRead { file, tag, offset, mut buffer } => {
                 let result = outcome.and_then(|length| whole(length, buffer.len()));
@@ -116,20 +114,14 @@ impl Reactor {
         }
     }
 
-    fn receive_done(
-        &mut self,
-        id: ConnectionId,
-        mut received: Received,
-        is_long_run: bool,
-        outcome: io::Result<usize>,
-    ) {
+    fn receive_done(&mut self, id: ConnectionId, mut received: Received, outcome: io::Result<usize>) {
         let connection = self.connections.get_mut(&id).expect("connections outlive their operations");
         connection.operations -= 1;
         connection.is_receiving = false;
         match outcome {
             Ok(0) => self.fail(id, CloseCause::EndOfStream),
             Ok(length) => {
-                if is_long_run {
+                if received.long_run_room().is_some() {
                     received.advance_long_run(length);
                 } else {
                     let end = received.len() + length;

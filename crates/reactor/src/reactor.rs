@@ -112,7 +112,7 @@ pub enum FileOperation {
 pub(crate) enum Operation {
     Accept { listener: ListenerId },
     Connect { connection: ConnectionId, _address: RawAddress },
-    Receive { connection: ConnectionId, received: Received, is_long_run: bool },
+    Receive { connection: ConnectionId, received: Received },
     Send { connection: ConnectionId, send: GatheredSend },
     FileRead { file: FileId, tag: u64, offset: u64, buffer: BlockBuffer },
     FileWrite { tag: u64, length_bytes: usize, _pieces: FilePieces, _vectors: Box<[libc::iovec]> },
@@ -411,21 +411,21 @@ impl Reactor {
                 connection.is_receiving = true;
                 connection.operations += 1;
                 let mut received = std::mem::take(&mut connection.received);
-                let (entry, is_long_run) = match received.long_run_room() {
+                let entry = match received.long_run_room() {
                     Some(room) => {
                         let length = room.len().min(RECEIVE_BYTES_AT_ONCE) as u32;
                         let receive = opcode::Recv::new(descriptor, room.as_mut_ptr(), length);
-                        (receive.flags(libc::MSG_WAITALL).build(), true)
+                        receive.flags(libc::MSG_WAITALL).build()
                     }
                     None => {
                         received.reserve(connection.receive_bytes);
                         connection.receive_bytes = RECEIVE_BYTES_MIN;
                         let room = received.spare_capacity_mut();
                         let length = u32::try_from(room.len()).unwrap_or(u32::MAX);
-                        (opcode::Recv::new(descriptor, room.as_mut_ptr().cast(), length).build(), false)
+                        opcode::Recv::new(descriptor, room.as_mut_ptr().cast(), length).build()
                     }
                 };
-                self.submit(Operation::Receive { connection: id, received, is_long_run }, entry);
+                self.submit(Operation::Receive { connection: id, received }, entry);
             }
         }
     }

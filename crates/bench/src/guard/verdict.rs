@@ -102,18 +102,17 @@ impl CellVerdict {
 
 /// Compares every cell of either side, in the order of the budget.
 pub fn judge(recorded: &[CellCost], measured: &[CellCost], tolerance_percent: f64) -> Vec<CellVerdict> {
-    let find = |all: &'_ [CellCost], cell: &CellName| all.iter().position(|one| one.cell == *cell);
     let mut verdicts: Vec<CellVerdict> = recorded
         .iter()
-        .map(|before| match find(measured, &before.cell) {
-            Some(at) => CellVerdict::of(before, &measured[at], tolerance_percent),
+        .map(|before| match measured.iter().find(|now| now.cell == before.cell) {
+            Some(now) => CellVerdict::of(before, now, tolerance_percent),
             None => CellVerdict {
                 recorded_us_per_op: Some(before.cpu_us_per_op),
                 ..CellVerdict::lacking(&before.cell, Verdict::NotMeasured)
             },
         })
         .collect();
-    let new = measured.iter().filter(|now| find(recorded, &now.cell).is_none());
+    let new = measured.iter().filter(|now| !recorded.iter().any(|before| before.cell == now.cell));
     verdicts.extend(new.map(|now| CellVerdict {
         now_us_per_op: Some(now.cpu_us_per_op),
         ..CellVerdict::lacking(&now.cell, Verdict::NotRecorded)

@@ -17,7 +17,9 @@ fn gather(queue: &mut SendQueue) -> BytesMut {
 
 /// As if it had arrived at once.
 fn at_once(bytes: &[u8]) -> Received {
-    BytesMut::from(bytes).into()
+    let mut received = Received::default();
+    received.push(bytes);
+    received
 }
 
 fn modes() -> impl Strategy<Value = FrameMode> {
