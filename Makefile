@@ -7,7 +7,7 @@ DATA ?= ./atoll-data
 
 # What the build needs, on a fresh Debian 12.
 packages:
-	@tools/packages.sh protobuf-compiler nasm cmake pkg-config gcc g++ libc6-dev
+	@tools/packages.sh protobuf-compiler libprotobuf-dev nasm cmake pkg-config gcc g++ libc6-dev
 
 # What the tests use besides: the real clients and the real etcd.
 test-packages: packages
