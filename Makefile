@@ -22,6 +22,7 @@ demo: build
 	@exec target/release/atoll up --data $(DATA)
 
 lint:
+	@tools/check_mutations.py
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -q -- -D warnings
 

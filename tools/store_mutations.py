@@ -95,7 +95,7 @@ MUTATIONS = [
     # Memory and room.
     ("pages dropped that somebody waits with", "metadata/pages.rs", "|| is_needed {", "|| is_needed && false {"),
     ("full page table ignored", "store.rs",
-     "self.reserve_blocks() || self.page_room() <= RESERVE_PAGES", "self.reserve_blocks()"),
+     "self.reserve_blocks() as usize || self.page_room() <= RESERVE_PAGES", "self.reserve_blocks() as usize"),
     # Checksums and the like.
     ("blocks outside the data believed", "metadata/changes.rs",
      "!bitmap.covers(block.device_block)", "!bitmap.covers(block.device_block) && false"),

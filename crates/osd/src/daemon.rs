@@ -158,6 +158,8 @@ pub struct Osd {
     pub(crate) pgs: BTreeMap<PgId, Pg>,
     /// Groups that may have something to do.
     pub(crate) dirty: BTreeSet<PgId>,
+    /// Groups that wait for time to pass, for room or for leases: all that are not at rest.
+    pub(crate) restless: BTreeSet<PgId>,
     pub(crate) submitted: BTreeMap<TransactionId, (PgId, Token)>,
     /// Submissions that wait for room in the log or for metadata, in order per group.
     pub(crate) backlog: BTreeMap<PgId, VecDeque<(Token, Transaction)>>,
@@ -235,6 +237,7 @@ impl Osd {
             ticks: 0,
             pgs: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            restless: BTreeSet::new(),
             submitted: BTreeMap::new(),
             backlog: BTreeMap::new(),
             loading_for_submit: BTreeSet::new(),
@@ -316,19 +319,26 @@ impl Osd {
         self.look_after_peers();
         self.start_recovery();
         self.empty_removed_pools();
-        self.with_all_groups(|group, view| group.tick(view));
+        self.tick_restless_groups();
         self.note_serving();
     }
 
     /// Says when all groups serve that this OSD leads.
     fn note_serving(&mut self) {
-        let led = || self.pgs.values().filter(|group| *group.state() != PgState::Member);
-        let all_serve = led().all(|group| *group.state() == PgState::Active);
+        // Who leads and does not serve is not at rest.
+        let restless = self.restless.iter().filter_map(|pg| self.pgs.get(pg));
+        let all_serve = restless.map(Pg::state).all(|state| matches!(state, PgState::Member | PgState::Active));
         match self.not_serving_since_ms {
-            Some(since_ms) if all_serve && led().next().is_some() => {
-                self.not_serving_since_ms = None;
-                let (number, ms) = (led().count(), self.now_ms - since_ms);
-                tracing::info!("all {number} placement groups that {} leads serve, after {ms} ms", self.config.id);
+            Some(since_ms) if all_serve => {
+                let led = self.pgs.values().filter(|group| *group.state() == PgState::Active).count();
+                if led > 0 {
+                    self.not_serving_since_ms = None;
+                    let ms = self.now_ms - since_ms;
+                    tracing::info!(
+                        "all {led} placement groups that {} leads serve, after {ms} ms",
+                        self.config.id
+                    );
+                }
             }
             None if !all_serve => self.not_serving_since_ms = Some(self.now_ms),
             _ => {}

@@ -292,7 +292,7 @@ impl Osd {
                 self.note_full(osd, is_full);
                 if self.leases.renewed(osd, tag, self.now_ms) {
                     // Reads may have waited for it.
-                    self.with_all_groups(|group, view| group.tick(view));
+                    self.tick_restless_groups();
                 }
             }
             (message, Peer::Osd(osd)) => {

@@ -1,7 +1,5 @@
 //! Doing what placement groups ask for, until none of them has anything left to do.
 
-use std::collections::BTreeSet;
-
 use atoll_base::limits::OBJECTS_LISTED_MAX;
 use atoll_base::{ObjectName, PgId, Transaction, Version};
 use atoll_pg::{Action, ClientId, Lookup, Pg, Token};
@@ -45,6 +43,13 @@ impl Osd {
         for (pg, group) in &mut self.pgs {
             event(group, &view);
             self.dirty.insert(*pg);
+        }
+    }
+
+    /// Some time has passed, or a lease was renewed. Who is at rest need not know.
+    pub(crate) fn tick_restless_groups(&mut self) {
+        for pg in self.restless.clone() {
+            self.with_group(pg, |group, view| group.tick(view));
         }
     }
 
@@ -96,6 +101,11 @@ impl Osd {
             }
         }
         if let Some(group) = self.pgs.get(&pg) {
+            if group.is_at_rest(&view!(self)) {
+                self.restless.remove(&pg);
+            } else {
+                self.restless.insert(pg);
+            }
             self.recovery.note_group(pg, group.objects_on_their_way(), group.wants_to_copy());
             self.start_recovery();
         }
@@ -206,8 +216,7 @@ impl Osd {
             for pg in self.backlog.keys().copied().collect::<Vec<_>>() {
                 self.submit_waiting(pg);
             }
-            let all: BTreeSet<PgId> = self.pgs.keys().copied().collect();
-            self.dirty.extend(all);
+            self.dirty.extend(&self.restless);
         }
     }
 

@@ -39,6 +39,7 @@ impl Osd {
             self.recovery.forget_group(pg, group.reads_to_fill());
         }
         self.dirty.retain(|pg| pg.pool != pool);
+        self.restless.retain(|pg| pg.pool != pool);
         self.backlog.retain(|pg, _| pg.pool != pool);
         self.loading_for_submit.retain(|pg| pg.pool != pool);
         self.scrubs.forget_pool(pool);

@@ -19,6 +19,7 @@ mod membership;
 mod peering;
 mod promises;
 mod purge;
+mod rest;
 mod retries;
 mod scrub;
 mod scrub_verdict;

@@ -110,6 +110,11 @@ impl Membership {
         self.incomplete.remove(&osd);
     }
 
+    /// Whether the group was without an active primary when it was last looked at.
+    pub fn counts_inactivity(&self) -> bool {
+        self.inactive_since_ms.is_some()
+    }
+
     /// When the group may go on without an OSD.
     fn given_up_at_ms(&self, osd: OsdId, enough_are_left: bool) -> u64 {
         let since_ms = self.unreachable_since_ms.get(&osd).copied();

@@ -67,6 +67,11 @@ impl Promises {
         self.durable == self.epoch
     }
 
+    /// Whether somebody waits for an answer, perhaps this OSD itself.
+    pub fn owes_answer(&self) -> bool {
+        self.is_owed
+    }
+
     /// Binds this OSD for as long as the primary that it answered may rely on it.
     fn bind(&mut self, me: OsdId, new_primary: OsdId, active_members: &[OsdId], view: &impl ObjectView) {
         match self.answered {

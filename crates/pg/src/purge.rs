@@ -28,6 +28,13 @@ pub(crate) struct Purge {
     has_begun: bool,
 }
 
+impl Purge {
+    /// Whether this copy was needed when it was last looked at, or is gone.
+    pub fn is_idle(&self) -> bool {
+        self.unneeded_since_ms.is_none() && !self.has_begun && self.objects.is_empty()
+    }
+}
+
 impl Pg {
     /// Whether nobody needs this OSD's copy: not the group as it is, not as it was when it was last
     /// active, and not as it should be.
@@ -41,10 +48,14 @@ impl Pg {
         self.state == PgState::Member && has_all_copies && !is_used && !is_asked
     }
 
+    /// Whether there is a copy here, or what is left of one.
+    pub(crate) fn holds_something(&self, view: &impl ObjectView) -> bool {
+        view.head(self.id) != Version::default() || self.promises.is_incomplete
+    }
+
     /// Removes the next objects of a copy that nobody needs.
     pub(crate) fn purge(&mut self, view: &impl ObjectView) {
-        let holds_something = view.head(self.id) != Version::default() || self.promises.is_incomplete;
-        if !self.is_unneeded() || !holds_something {
+        if !self.is_unneeded() || !self.holds_something(view) {
             // Objects on their way out are gone; that the rest is not whole has been noted.
             self.purge.unneeded_since_ms = None;
             self.purge.has_begun = false;
