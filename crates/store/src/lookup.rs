@@ -135,6 +135,7 @@ impl Store {
 
     fn look_at_read(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> Result<(), Unready> {
         let object = self.metadata.parts.object(&ObjectKey { pg, name: object.clone() });
+        self.metadata.tree.touch(&keys::header(&object))?;
         if self.metadata.info(&object)?.is_none() {
             return Ok(());
         }
@@ -160,6 +161,7 @@ impl Store {
         mutations: &[Mutation],
     ) -> Result<(), Unready> {
         let object = self.metadata.parts.object(&ObjectKey { pg, name: name.clone() });
+        self.metadata.tree.touch(&keys::header(&object))?;
         let info = self.metadata.info(&object)?;
         // Ranges come from clients. What breaks a rule will be refused and looks at nothing.
         if validate(mutations, written_bytes(mutations), info.as_ref()).is_err() {
@@ -187,7 +189,7 @@ impl Store {
                 let first = *offset / crate::metadata::CHUNK_BYTES;
                 let end = (offset + u64::from(*length)).div_ceil(crate::metadata::CHUNK_BYTES);
                 for index in first..end {
-                    self.metadata.tree.touch(&keys::chunk(&object, index as usize))?;
+                    self.metadata.tree.get(&keys::chunk(&object, index as usize))?;
                 }
             }
             return Ok(());

@@ -146,11 +146,17 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Writes what is left and waits until everything is durable. No data makes no piece.
-    pub(crate) async fn finish(mut self) -> Result<(Option<Piece>, Unfinished), GatewayError> {
+    /// Begins to write what is left: no more is pushed.
+    pub(crate) async fn write_rest(&mut self) -> Result<(), GatewayError> {
         if self.buffer.filled_bytes > 0 {
             self.write_chunk(true).await?;
         }
+        Ok(())
+    }
+
+    /// Writes what is left and waits until everything is durable. No data makes no piece.
+    pub(crate) async fn finish(mut self) -> Result<(Option<Piece>, Unfinished), GatewayError> {
+        self.write_rest().await?;
         while let Some(written) = self.unfinished.in_flight.next().await {
             chunk_result(written)?;
         }

@@ -91,6 +91,8 @@ impl Service {
                 "You did not provide the number of bytes specified by the Content-Length HTTP header: {bytes} of {length}"
             ));
         }
+        // The hashers may be behind; meanwhile the data is on its way.
+        writer.write_rest().await?;
         let digests = digest.finish().await;
         upload.expected.check(&digests, upload.trailers.as_ref())?;
         let (piece, data) = writer.finish().await?;

@@ -23,6 +23,8 @@ struct Slot {
 pub(crate) struct Changes<'a> {
     metadata: &'a Metadata,
     slots: BTreeMap<Vec<u8>, Slot>,
+    /// The leaf that was found last. The way to it is in memory.
+    leaf: Option<u32>,
     /// Device blocks that nothing refers to any more.
     pub freed: Vec<u32>,
     /// Device blocks that an object refers to now.
@@ -50,7 +52,8 @@ const COUNT_BYTES: usize = 2;
 
 impl<'a> Changes<'a> {
     pub fn new(metadata: &'a Metadata) -> Self {
-        Changes { metadata, slots: BTreeMap::new(), freed: Vec::new(), referenced: Vec::new(), object_delta: 0 }
+        let (slots, leaf, freed, referenced) = (BTreeMap::new(), None, Vec::new(), Vec::new());
+        Changes { metadata, slots, leaf, freed, referenced, object_delta: 0 }
     }
 
     /// The state before the changes.
@@ -70,18 +73,27 @@ impl<'a> Changes<'a> {
 
     fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
         if !self.slots.contains_key(key) {
-            let (value, leaf) = self.metadata.tree.get_with_leaf(key)?;
+            let (value, leaf) = self.find(key)?;
             let value = value.map(<[u8]>::to_vec);
             self.slots.insert(key.to_vec(), Slot { value, leaf: Some(leaf), is_changed: false });
         }
         Ok(self.slots[key].value.as_deref())
     }
 
+    /// The value of a key before the changes, and its leaf.
+    fn find(&mut self, key: &[u8]) -> Result<(Option<&'a [u8]>, u32), Cold> {
+        let tree = &self.metadata.tree;
+        let near = self.leaf.and_then(|leaf| Some((tree.get_in(leaf, key)?, leaf)));
+        let (value, leaf) = near.map_or_else(|| tree.get_with_leaf(key), Ok)?;
+        self.leaf = Some(leaf);
+        Ok((value, leaf))
+    }
+
     fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Result<(), Cold> {
         match self.slots.get_mut(&key) {
             Some(slot) => *slot = Slot { value, is_changed: true, ..*slot },
             None => {
-                let (_, leaf) = self.metadata.tree.get_with_leaf(&key)?;
+                let (_, leaf) = self.find(&key)?;
                 self.slots.insert(key, Slot { value, leaf: Some(leaf), is_changed: true });
             }
         }
@@ -155,9 +167,8 @@ impl<'a> Changes<'a> {
 
     // ---- omap -------------------------------------------------------------------------------
 
-    pub fn omap_value(&self, object: &[u8], omap_key: &[u8]) -> Result<Option<Vec<u8>>, Unready> {
-        let entry = keys::omap_entry(object, omap_key);
-        let parts = self.keys_between(&entry, &keys::end_of(&entry))?;
+    pub fn omap_value(&mut self, object: &[u8], omap_key: &[u8]) -> Result<Option<Vec<u8>>, Unready> {
+        let parts = self.parts_of(&keys::omap_entry(object, omap_key))?;
         if parts.is_empty() {
             return Ok(None);
         }
@@ -175,9 +186,20 @@ impl<'a> Changes<'a> {
         self.set_parts(&keys::omap_entry(object, omap_key), value)
     }
 
+    /// The keys of the parts that a value has now.
+    fn parts_of(&mut self, entry: &[u8]) -> Result<Vec<Vec<u8>>, Cold> {
+        let first = keys::part(entry, 0);
+        match self.get(&first)?.map(<[u8]>::len) {
+            None => Ok(Vec::new()),
+            // Only the last part is shorter.
+            Some(0..PART_BYTES) => Ok(vec![first]),
+            Some(_) => self.keys_between(entry, &keys::end_of(entry)),
+        }
+    }
+
     /// Sets a value that may be long, in parts.
     pub fn set_parts(&mut self, entry: &[u8], value: Option<&[u8]>) -> Result<(), Unready> {
-        for key in self.keys_between(entry, &keys::end_of(entry))? {
+        for key in self.parts_of(entry)? {
             self.set(key, None)?;
         }
         let Some(value) = value else { return Ok(()) };

@@ -162,6 +162,11 @@ impl Metadata {
 
     /// A value that may be stored in parts.
     pub fn value_in_parts(&self, entry: &[u8]) -> Result<Option<Vec<u8>>, Cold> {
+        let first = self.tree.get(&keys::part(entry, 0))?;
+        // Only the last part is shorter.
+        if first.is_none_or(|first| first.len() < keys::PART_BYTES) {
+            return Ok(first.map(<[u8]>::to_vec));
+        }
         let mut value: Option<Vec<u8>> = None;
         self.tree.scan(entry, &keys::end_of(entry), |_, part| {
             value.get_or_insert_default().extend_from_slice(part);

@@ -2,6 +2,7 @@
 //! Every operation that needs a page which is not in memory fails with [`Cold`] before it has
 //! changed anything.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use super::page::{
@@ -29,24 +30,42 @@ pub(crate) struct Tree {
     /// Leaf and place of the entry that was inserted last. Whoever inserts just behind it probably
     /// goes on in order, and then splitting in halves would leave half-full pages behind.
     inserted_last: Option<(u32, usize)>,
+    /// The leaf that the last way down led to. An object's entries lie side by side, so the next look
+    /// is often at the same one.
+    found_last: Cell<u32>,
 }
 
 impl Tree {
     pub fn new(pages: Pages, root: u32) -> Self {
-        Tree { pages, root, inserted_last: None }
+        Tree { pages, root, inserted_last: None, found_last: Cell::new(root) }
     }
 
-    /// The value of a key.
+    /// The value of a key. Branches above its leaf need not be in memory afterwards: see
+    /// [`Tree::touch`].
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
-        Ok(self.get_with_leaf(key)?.0)
+        match self.get_in(self.found_last.get(), key) {
+            Some(found) => Ok(found),
+            None => Ok(self.get_with_leaf(key)?.0),
+        }
     }
 
-    /// The value of a key, and the leaf that has it or would have it.
+    /// The value of a key, if this is a leaf in memory and one that must have the key if any has: it has
+    /// keys on both sides of it, or the key itself.
+    pub fn get_in(&self, leaf: u32, key: &[u8]) -> Option<Option<&[u8]>> {
+        let page = self.pages.get(leaf).ok().filter(|page| page.is_leaf())?;
+        match page.search(key) {
+            Ok(index) => Some(Some(page.value(index))),
+            Err(index) => (0 < index && index < page.count()).then_some(None),
+        }
+    }
+
+    /// The value of a key, and the leaf that has it or would have it. The way there is in memory.
     pub fn get_with_leaf(&self, key: &[u8]) -> Result<(Option<&[u8]>, u32), Cold> {
         let mut number = self.root;
         for _ in 0..DEPTH_MAX {
             let page = self.pages.get(number)?;
             if page.is_leaf() {
+                self.found_last.set(number);
                 return Ok((page.search(key).ok().map(|index| page.value(index)), number));
             }
             number = page.child(page.child_index(key));
@@ -54,9 +73,10 @@ impl Tree {
         panic!("metadata page {} leads to itself", self.root);
     }
 
-    /// Makes sure that `put` or `remove` of the key would find its leaf in memory.
+    /// Makes sure that `put` or `remove` of the key would find its leaf in memory, and the way to it. The
+    /// same holds afterwards for whatever `get` finds, until pages are evicted.
     pub fn touch(&self, key: &[u8]) -> Result<(), Cold> {
-        self.get(key).map(|_| ())
+        self.get_with_leaf(key).map(|_| ())
     }
 
     fn descend(&self, key: &[u8]) -> Result<(Path, u32), Cold> {
