@@ -163,3 +163,62 @@ fn long_runs_arrive_whole() {
     assert_eq!(reactor.received(id).unwrap()[..], expected[8 + LONG_BYTES..]);
     sender.join().unwrap();
 }
+
+/// Short sends go out by another way than long ones, but never before what was sent earlier.
+#[test]
+fn short_sends_stay_behind_long_ones() {
+    let mut reactor = Reactor::new().unwrap();
+    let (_, address) = reactor.listen(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+    let ListenAddress::Tcp(address) = address else { panic!() };
+    let lengths = [5_000_000, 10, 70_000, 1, 64 << 10, 3_000_000, 100];
+    let pieces: Vec<Vec<u8>> = (1..).zip(lengths).map(|(value, length)| vec![value; length]).collect();
+    let expected = pieces.concat();
+    let expected_bytes = expected.len();
+    let client = std::thread::spawn(move || {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(b"go").unwrap();
+        // The socket's buffer is full by now, so that some is left over of every way.
+        std::thread::sleep(Duration::from_millis(100));
+        let mut found = vec![0; expected_bytes];
+        stream.read_exact(&mut found).unwrap();
+        found
+    });
+    let (mut pieces, mut connection, mut events) = (pieces.into_iter(), None, Vec::new());
+    loop {
+        reactor.poll(Some(Duration::from_millis(1)), &mut events).unwrap();
+        for event in events.drain(..) {
+            match event {
+                Event::Received(id) => connection = Some(id),
+                Event::Closed(..) => return assert!(client.join().unwrap() == expected),
+                _ => {}
+            }
+        }
+        if let Some(id) = connection
+            && let Some(piece) = pieces.next()
+        {
+            reactor.send(id, [piece.into()]);
+        }
+    }
+}
+
+/// What the system uses for its network, perhaps BBR, stalls large transfers within a host.
+#[test]
+fn connections_within_a_host_use_reno() {
+    let mut reactor = Reactor::new().unwrap();
+    let (_, address) = reactor.listen(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+    let ListenAddress::Tcp(address) = address else { panic!() };
+    reactor.connect(address).unwrap();
+    let mut is_accepted = false;
+    while !is_accepted {
+        is_accepted = poll(&mut reactor).iter().any(|event| matches!(event, Event::Accepted { .. }));
+    }
+    let port = format!(":{}", address.port());
+    let ends = ["sport", "dport"].map(|end| {
+        let arguments = ["-H", "-O", "-tni", "state", "established", end, "=", &port];
+        let output = std::process::Command::new("ss").args(arguments).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    });
+    for end in ends {
+        assert!(end.split_whitespace().any(|word| word == "reno"), "{end}");
+    }
+}
