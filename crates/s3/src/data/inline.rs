@@ -9,7 +9,7 @@ use crate::error::GatewayError;
 use crate::record::{Piece, Place};
 
 /// Plaintext that is kept in the index. With its seal it still fits into one entry of the store's
-/// tree (1,200 bytes); what is longer would need blocks of its own there, too.
+/// tree (1,200 bytes), and the log that carries index changes stays short.
 pub(super) const INLINE_BYTES_MAX: u64 = 1 << 10;
 
 impl Place {
