@@ -162,8 +162,10 @@ impl DataWriter {
 
     /// Begins to write what is left, or makes it ready for the index: no more is pushed.
     pub(crate) async fn write_rest(&mut self) -> Result<(), GatewayError> {
+        if self.buffer.filled_bytes == 0 {
+            return Ok(());
+        }
         match self.place {
-            _ if self.buffer.filled_bytes == 0 => Ok(()),
             Place::Chunks => self.write_chunk(true).await,
             Place::Index => {
                 // Taken away, so that nothing is sealed twice.
