@@ -1,15 +1,16 @@
-//! Stored data: cut into chunk objects, sealed segment by segment.
+//! Stored data: cut into chunk objects, or small enough for the index; sealed segment by segment.
 //!
-//! This room knows chunks, segments and data keys; it does not know keys of objects, indexes or HTTP.
+//! This room knows chunks, segments and data keys; it does not know keys of objects, entries or HTTP.
 
 mod budget;
+mod inline;
 mod reader;
 mod removal;
 mod writer;
 
 pub(crate) use budget::Budget;
 pub(crate) use reader::{DataReader, plan_reads};
-pub(crate) use removal::remove_pieces;
+pub(crate) use removal::{inline_removals, remove_chunks_of};
 pub(crate) use writer::{DataWriter, Unfinished};
 
 use atoll_crypto::{SEGMENT_BYTES, SEGMENT_SEAL_BYTES};

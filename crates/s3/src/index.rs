@@ -117,16 +117,17 @@ impl Index {
         Err(GatewayError::BucketBusy(self.bucket.record.name.clone()))
     }
 
-    /// Like [`Index::change`], for a change that makes freshly written data visible. The data is
-    /// removed again if it is certain that the change did not happen. Runs to its end even if the
+    /// Like [`Index::change`], for a change that makes freshly written data visible, and takes it in if
+    /// it is small. Written data is removed again if it is certain that the change did not happen. Runs to its end even if the
     /// client goes away meanwhile.
     pub(crate) async fn publish(
         &self,
         key: &str,
         conditions: Vec<Condition>,
-        mutations: Vec<Mutation>,
+        mut mutations: Vec<Mutation>,
         data: Unfinished,
     ) -> Result<(), GatewayError> {
+        mutations.extend(data.index_change());
         let (index, key) = (self.clone(), key.to_owned());
         let publishing = tokio::spawn(async move {
             let result = index.change(&key, conditions, mutations).await;

@@ -6,6 +6,8 @@ use bytes::Bytes;
 
 /// Longest S3 key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 1_024;
+/// Prefix of data that is in the index itself: `d/<data id>`.
+const INLINE_PREFIX: &str = "d/";
 /// Prefix of entries: `o/<S3 key>`.
 pub(crate) const ENTRY_PREFIX: &[u8] = b"o/";
 /// Prefix of multipart uploads: `u/<S3 key>\0<upload id>`.
@@ -41,6 +43,11 @@ pub(crate) fn shard_of(key: &str, shards: u32) -> u32 {
 /// The index key of an object's entry.
 pub(crate) fn entry_key(key: &str) -> Bytes {
     [ENTRY_PREFIX, key.as_bytes()].concat().into()
+}
+
+/// The index key of the data `id`, if the index is where it is.
+pub(crate) fn inline_key(id: &[u8; 16]) -> Bytes {
+    format!("{INLINE_PREFIX}{}", hex::encode(id)).into()
 }
 
 /// The index key of a multipart upload.

@@ -1,6 +1,7 @@
 //! Values of the bucket index. All share one form, so that the garbage collector can read the data
 //! ids out of any value that was displaced: format byte, length of the head, head as JSON, then one
-//! fixed-size piece per run of stored data. Listings decode only the head.
+//! fixed-size piece per run of stored data. Listings decode only the head. The format says where the
+//! data is.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,28 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::GatewayError;
 use crate::encryption::Encryption;
 
-const FORMAT: u8 = 1;
+/// The data of all pieces is in chunks.
+const FORMAT_CHUNKS: u8 = 1;
+/// There is one piece, and its data is in the index.
+const FORMAT_INDEX: u8 = 2;
 const PREAMBLE_BYTES: usize = 5;
 const PIECE_BYTES: usize = 16 + WRAPPED_KEY_BYTES + 8;
+
+/// Where the data of a piece is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In chunk objects.
+    Chunks,
+    /// In the index object that holds the record, under a key of its own.
+    Index,
+}
 
 /// One run of stored data, sealed under a key of its own: a whole object or a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Names the chunk objects.
+    /// A piece in the index is the only one of its record.
+    pub place: Place,
+    /// Names the chunk objects, or the key in the index.
     pub data_id: [u8; 16],
     /// The data key, wrapped by the bucket key.
     pub wrapped_key: [u8; WRAPPED_KEY_BYTES],
@@ -117,7 +132,10 @@ fn malformed(detail: impl ToString) -> GatewayError {
 pub(crate) fn encode(head: &impl Serialize, pieces: &[Piece]) -> Bytes {
     let head = serde_json::to_vec(head).expect("index heads are plain JSON");
     let mut value = BytesMut::with_capacity(PREAMBLE_BYTES + head.len() + pieces.len() * PIECE_BYTES);
-    value.put_u8(FORMAT);
+    value.put_u8(match pieces {
+        [Piece { place: Place::Index, .. }] => FORMAT_INDEX,
+        _ => FORMAT_CHUNKS,
+    });
     value.put_u32_le(u32::try_from(head.len()).expect("index heads are small"));
     value.put_slice(&head);
     for piece in pieces {
@@ -128,44 +146,57 @@ pub(crate) fn encode(head: &impl Serialize, pieces: &[Piece]) -> Bytes {
     value.freeze()
 }
 
-fn split(value: &[u8]) -> Result<(&[u8], &[u8]), GatewayError> {
+/// Where a record's data is, its head, and its pieces.
+fn split(value: &[u8]) -> Result<(Place, &[u8], &[u8]), GatewayError> {
     let (preamble, rest) = value.split_first_chunk::<PREAMBLE_BYTES>().ok_or_else(|| malformed("too short"))?;
     let [format, length @ ..] = *preamble;
-    if format != FORMAT {
-        return Err(malformed(format!("format {format} is newer than this release knows")));
-    }
-    rest.split_at_checked(u32::from_le_bytes(length) as usize).ok_or_else(|| malformed("its head is cut short"))
+    let place = match format {
+        FORMAT_CHUNKS => Place::Chunks,
+        FORMAT_INDEX => Place::Index,
+        _ => return Err(malformed(format!("format {format} is newer than this release knows"))),
+    };
+    let (head, pieces) = rest
+        .split_at_checked(u32::from_le_bytes(length) as usize)
+        .ok_or_else(|| malformed("its head is cut short"))?;
+    Ok((place, head, pieces))
 }
 
 /// Decodes the head of a record.
 pub(crate) fn decode_head<T: DeserializeOwned>(value: &[u8]) -> Result<T, GatewayError> {
-    serde_json::from_slice(split(value)?.0).map_err(malformed)
+    serde_json::from_slice(split(value)?.1).map_err(malformed)
 }
 
 /// Decodes the pieces of a record of any kind.
 pub(crate) fn decode_pieces(value: &[u8]) -> Result<Vec<Piece>, GatewayError> {
-    let pieces = split(value)?.1;
+    let (place, _, pieces) = split(value)?;
     if !pieces.len().is_multiple_of(PIECE_BYTES) {
         return Err(malformed("its pieces are cut short"));
     }
-    pieces.chunks_exact(PIECE_BYTES).map(decode_piece).collect()
+    if place == Place::Index && pieces.len() != PIECE_BYTES {
+        return Err(malformed("its data is in the index, so it must have one piece"));
+    }
+    pieces.chunks_exact(PIECE_BYTES).map(|piece| decode_piece(place, piece)).collect()
 }
 
-fn decode_piece(bytes: &[u8]) -> Result<Piece, GatewayError> {
+fn decode_piece(place: Place, bytes: &[u8]) -> Result<Piece, GatewayError> {
     let (data_id, rest) = bytes.split_first_chunk().ok_or_else(|| malformed("a piece is cut short"))?;
     let (wrapped_key, rest) = rest.split_first_chunk().ok_or_else(|| malformed("a piece is cut short"))?;
     let length = rest.first_chunk().ok_or_else(|| malformed("a piece is cut short"))?;
-    Ok(Piece { data_id: *data_id, wrapped_key: *wrapped_key, bytes: u64::from_le_bytes(*length) })
+    Ok(Piece { place, data_id: *data_id, wrapped_key: *wrapped_key, bytes: u64::from_le_bytes(*length) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn piece(place: Place) -> Piece {
+        Piece { place, data_id: [1; 16], wrapped_key: [2; WRAPPED_KEY_BYTES], bytes: 7 }
+    }
+
     #[test]
     fn records_survive_and_damage_is_an_error() {
         let head = EntryHead { size: 7, etag: "e".into(), ..Default::default() };
-        let piece = Piece { data_id: [1; 16], wrapped_key: [2; WRAPPED_KEY_BYTES], bytes: 7 };
+        let piece = piece(Place::Chunks);
         let value = encode(&head, &[piece.clone(), piece.clone()]);
         assert_eq!(decode_head::<EntryHead>(&value).unwrap(), head);
         assert_eq!(decode_pieces(&value).unwrap(), [piece.clone(), piece]);
@@ -176,6 +207,22 @@ mod tests {
         assert!(decode_pieces(&value[..value.len() - 1]).is_err());
         let newer = [&[9], &value[1..]].concat();
         assert!(decode_head::<EntryHead>(&newer).is_err());
+    }
+
+    #[test]
+    fn the_format_says_where_the_data_is() {
+        let head = EntryHead { size: 7, ..Default::default() };
+        let value = encode(&head, &[piece(Place::Index)]);
+        assert_eq!(value[0], 2);
+        assert_eq!(value[1..], encode(&head, &[piece(Place::Chunks)])[1..], "all else is equal");
+        assert_eq!(decode_head::<EntryHead>(&value).unwrap(), head);
+        assert_eq!(decode_pieces(&value).unwrap(), [piece(Place::Index)]);
+        assert_eq!(encode(&head, &[])[0], 1);
+        let none = &value[..value.len() - PIECE_BYTES];
+        let two = [&value[..], &value[value.len() - PIECE_BYTES..]].concat();
+        for wrong in [none, &two] {
+            assert!(matches!(decode_pieces(wrong), Err(GatewayError::Malformed { .. })));
+        }
     }
 
     #[test]

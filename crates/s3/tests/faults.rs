@@ -29,6 +29,7 @@ async fn no_plaintext_is_stored() {
     let gateway = with_bucket(
         "
 canary = b'CANARY-OF-PLAIN-DATA' * 300_000
+s3.put_object(Bucket='bucket', Key='small', Body=canary[:1_000])
 s3.put_object(Bucket='bucket', Key='single', Body=canary)
 s3.copy_object(Bucket='bucket', Key='copy', CopySource='bucket/single')
 upload = s3.create_multipart_upload(Bucket='bucket', Key='parts')['UploadId']
@@ -65,7 +66,7 @@ async fn a_full_cluster_is_told_and_nothing_remains() {
     gateway.client.set_fault("s3i/", Fault::NoSpace);
     snippet(
         &gateway,
-        "assert code(s3.put_object, Bucket='bucket', Key='k', Body=b'x') == (507, 'InsufficientStorage')",
+        "assert code(s3.put_object, Bucket='bucket', Key='k', Body=bytes(2_000)) == (507, 'InsufficientStorage')",
     )
     .await;
     eventually("removal of the data", async || gateway.client.names("s3d/").is_empty()).await;
@@ -74,12 +75,12 @@ async fn a_full_cluster_is_told_and_nothing_remains() {
 #[tokio::test(flavor = "multi_thread")]
 async fn data_stays_when_it_is_uncertain_whether_it_became_visible() {
     let gateway = with_bucket("").await;
-    let put = "assert code(s3.put_object, Bucket='bucket', Key='k', Body=b'data') == (503, 'SlowDown')";
+    let put = "assert code(s3.put_object, Bucket='bucket', Key='k', Body=b'data' * 500) == (503, 'SlowDown')";
     gateway.client.set_fault("s3i/", Fault::WriteTimesOut { happens: true });
     snippet(&gateway, put).await;
     gateway.client.clear_faults();
     tokio::time::sleep(Duration::from_millis(200)).await;
-    snippet(&gateway, "assert s3.get_object(Bucket='bucket', Key='k')['Body'].read() == b'data'").await;
+    snippet(&gateway, "assert s3.get_object(Bucket='bucket', Key='k')['Body'].read() == b'data' * 500").await;
 
     gateway.client.set_fault("s3i/", Fault::WriteTimesOut { happens: false });
     snippet(&gateway, put).await;
@@ -316,23 +317,29 @@ async fn a_shutdown_lets_requests_end() {
         eventually("a write under way", async || gateway.client.slow_begun() > 0).await;
         stop.send(()).unwrap();
     };
-    let (_, ()) = tokio::join!(snippet(&gateway, "s3.put_object(Bucket='bucket', Key='k', Body=b'x')"), stopping);
+    let (_, ()) =
+        tokio::join!(snippet(&gateway, "s3.put_object(Bucket='bucket', Key='k', Body=bytes(2_000))"), stopping);
     tokio::time::timeout(Duration::from_secs(5), gateway.served).await.unwrap().unwrap();
     assert!(tokio::net::TcpStream::connect(gateway.address).await.is_err(), "nobody listens any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_get_whose_data_is_collected_begins_anew() {
-    let gateway = with_bucket("s3.put_object(Bucket='bucket', Key='k', Body=b'old')").await;
-    gateway.client.set_fault("s3d/", Fault::Slow(Duration::from_secs(4)));
-    let replace = async {
-        eventually("a read under way", async || gateway.client.slow_begun() > 0).await;
-        gateway.client.clear_faults();
-        snippet(&gateway, "s3.put_object(Bucket='bucket', Key='k', Body=b'new')").await;
-        assert_eq!(gateway.gateway.collect_garbage().await.unwrap().records, 1);
-    };
-    let get = "assert s3.get_object(Bucket='bucket', Key='k')['Body'].read() == b'new'";
-    tokio::join!(snippet(&gateway, get), replace);
+    // In chunks, and in the index.
+    for (place, times) in [("s3d/", 1_000), ("d/", 1)] {
+        let gateway =
+            with_bucket(&format!("s3.put_object(Bucket='bucket', Key='k', Body=b'old' * {times})")).await;
+        gateway.client.set_fault(place, Fault::Slow(Duration::from_secs(4)));
+        let replace = async {
+            eventually("a read under way", async || gateway.client.slow_begun() > 0).await;
+            gateway.client.clear_faults();
+            let put = format!("s3.put_object(Bucket='bucket', Key='k', Body=b'new' * {times})");
+            snippet(&gateway, &put).await;
+            assert_eq!(gateway.gateway.collect_garbage().await.unwrap().records, 1);
+        };
+        let get = format!("assert s3.get_object(Bucket='bucket', Key='k')['Body'].read() == b'new' * {times}");
+        tokio::join!(snippet(&gateway, &get), replace);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -106,7 +106,7 @@ s3.copy_object(Bucket='cold', Key='copy', CopySource='cold/copy', MetadataDirect
 async fn without_a_data_pool_everything_is_in_one() {
     require_boto3().await;
     let gateway = start(|config| config.data_pool = Some("data".into())).await;
-    let first = "s3.create_bucket(Bucket='first')\ns3.put_object(Bucket='first', Key='k', Body=b'first')";
+    let first = "s3.create_bucket(Bucket='first')\ns3.put_object(Bucket='first', Key='k', Body=b'first' * 500)";
     snippet(&gateway, first).await;
     assert_eq!(pools(&gateway), (vec![POOL], vec![POOL]));
     // One that is made later is for new buckets; the others stay where they are.
@@ -115,12 +115,12 @@ async fn without_a_data_pool_everything_is_in_one() {
         &gateway,
         "
 s3.create_bucket(Bucket='second')
-s3.put_object(Bucket='first', Key='k2', Body=b'first')
-assert s3.get_object(Bucket='first', Key='k')['Body'].read() == b'first'
+s3.put_object(Bucket='first', Key='k2', Body=b'first' * 500)
+assert s3.get_object(Bucket='first', Key='k')['Body'].read() == b'first' * 500
 ",
     )
     .await;
     assert_eq!(gateway.client.pools("s3d/"), BTreeSet::from([POOL]));
-    snippet(&gateway, "s3.put_object(Bucket='second', Key='k', Body=b'second')").await;
+    snippet(&gateway, "s3.put_object(Bucket='second', Key='k', Body=b'second' * 500)").await;
     assert_eq!(pools(&gateway), (vec![POOL, DATA_POOL], vec![POOL]));
 }

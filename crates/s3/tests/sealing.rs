@@ -191,6 +191,47 @@ async fn a_forged_permit_permits_nothing() {
     }
 }
 
+/// Small ones are in the index, where the same holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn small_unsealed_objects_are_in_the_index_as_they_are() {
+    require_boto3().await;
+    let gateway = start(|_| {}).await;
+    let record = make_bucket(&gateway, "plain").await;
+    set_permit(&gateway, &record, Some(permit(&gateway, &record).await)).await;
+    snippet(
+        &gateway,
+        "
+s3.put_object(Bucket='plain', Key='k', Body=pattern)
+assert s3.copy_object(Bucket='plain', Key='sealed', CopySource='plain/k',
+                      ServerSideEncryption='AES256')['ServerSideEncryption'] == 'AES256'
+s3.copy_object(Bucket='plain', Key='copy', CopySource='plain/sealed')
+for key in ('k', 'sealed', 'copy'):
+    got = s3.get_object(Bucket='plain', Key=key, Range='bytes=5-9')
+    assert got['Body'].read() == pattern[5:10] and ('ServerSideEncryption' in got) == (key == 'sealed'), key
+",
+    )
+    .await;
+    let mut lengths = Vec::new();
+    gateway.client.each(|_, object| {
+        for (_, value) in object.omap.iter().filter(|(key, _)| key.starts_with(b"d/")) {
+            assert_eq!(value == PATTERN, value.len() == PATTERN.len());
+            lengths.push(value.len());
+        }
+    });
+    lengths.sort_unstable();
+    assert_eq!(lengths, [PATTERN.len(), PATTERN.len(), PATTERN.len() + 28]);
+
+    // An OSD cannot pass contents of its choice off as unsealed data of what was sealed.
+    snippet(&gateway, "[s3.delete_object(Bucket='plain', Key=key) for key in ('k', 'copy')]").await;
+    forge_heads(&gateway, "o/", |head| head["encryption"] = "unsealed".into());
+    gateway.client.each(|_, object| {
+        for (_, value) in object.omap.iter_mut().filter(|(key, _)| key.starts_with(b"d/")) {
+            *value = bytes::Bytes::from_static(PATTERN);
+        }
+    });
+    snippet(&gateway, "assert code(s3.get_object, Bucket='plain', Key='sealed') == (500, 'InternalError')").await;
+}
+
 /// Who can write the bucket's index: a malicious OSD.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_cannot_say_that_sealed_data_is_not() {

@@ -1,30 +1,31 @@
 //! Reading data: a byte range of an object becomes reads of chunk objects, each opened segment by
-//! segment. Nothing leaves here that did not authenticate in its place, but for data that was never
-//! sealed.
+//! segment, or one of the index. Nothing leaves here that did not authenticate in its place, but for
+//! data that was never sealed.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, PoolId, Refusal};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, ObjectName, PoolId, Refusal};
 use atoll_client::{ClientError, Extent};
 use atoll_crypto::{SEGMENT_BYTES, SegmentCipher};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 
 use super::budget::{Budget, Share};
+use super::inline::{self, INLINE_BYTES_MAX};
 use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES};
 use crate::DataStore;
 use crate::bucket::Bucket;
 use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
-use crate::names::chunk_object;
-use crate::record::Piece;
+use crate::names::{chunk_object, inline_key};
+use crate::record::{Piece, Place};
 
 /// Chunk reads of one request that run ahead of its client.
 const READS_AHEAD: usize = 2;
 const SEGMENT: u64 = SEGMENT_BYTES as u64;
 
-/// A read of consecutive bytes within one chunk object.
+/// A read of consecutive bytes within one chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkRead {
     /// Which of the object's pieces.
@@ -57,6 +58,8 @@ pub(crate) struct DataReader {
     store: Arc<dyn DataStore>,
     budget: Option<Budget>,
     pool: PoolId,
+    /// Holds the pieces that are in the index.
+    index: (PoolId, ObjectName),
     pieces: Vec<OpenPiece>,
 }
 
@@ -79,12 +82,13 @@ struct OpenPiece {
 }
 
 impl DataReader {
-    /// Unwraps the data keys of the pieces that `reads` touches. Without a budget the caller answers
-    /// for the memory.
+    /// Unwraps the data keys of the pieces that `reads` touches. `index_object` is where their record
+    /// is. Without a budget the caller answers for the memory.
     pub(crate) fn new(
         store: Arc<dyn DataStore>,
         budget: Option<Budget>,
         bucket: &Bucket,
+        index_object: ObjectName,
         key: &WrappingKey,
         pieces: &[Piece],
         reads: Vec<ChunkRead>,
@@ -98,7 +102,8 @@ impl DataReader {
         let pieces = pieces[first..end].iter().map(open).collect::<Result<_, GatewayError>>()?;
         let reads =
             reads.into_iter().map(|read| ChunkRead { piece: read.piece - first, range: read.range }).collect();
-        Ok((DataReader { store, budget, pool: bucket.record.data_pool(), pieces }, reads))
+        let (pool, index) = (bucket.record.data_pool(), (bucket.record.pool, index_object));
+        Ok((DataReader { store, budget, pool, index, pieces }, reads))
     }
 
     /// The plaintext of `reads`, in order, a few reads ahead.
@@ -114,7 +119,36 @@ impl DataReader {
         futures::stream::iter(reads).map(read).buffered(READS_AHEAD)
     }
 
+    async fn share(&self, bytes: u64) -> Result<Option<Share>, GatewayError> {
+        match &self.budget {
+            Some(budget) => Ok(Some(budget.for_read(bytes).await?)),
+            None => Ok(None),
+        }
+    }
+
     async fn read(&self, read: &ChunkRead) -> Result<Bytes, GatewayError> {
+        match self.pieces[read.piece].piece.place {
+            Place::Chunks => self.read_chunk(read).await,
+            Place::Index => self.read_inline(read).await,
+        }
+    }
+
+    async fn read_inline(&self, read: &ChunkRead) -> Result<Bytes, GatewayError> {
+        let OpenPiece { piece, cipher } = &self.pieces[read.piece];
+        let share = self.share(INLINE_BYTES_MAX).await?;
+        let (pool, object) = self.index.clone();
+        let value = match self.store.omap_get(pool, object, inline_key(&piece.data_id)).await {
+            // The whole index is gone.
+            Err(error) if error.is_no_such_object() => None,
+            other => other?,
+        };
+        let value = value.ok_or_else(|| vanished(piece))?;
+        let bytes = inline::open(cipher.as_ref(), piece, value)?;
+        let (from, until) = (read.range.start as usize, read.range.end as usize);
+        Ok(Bytes::from_owner(Plaintext { bytes, _share: share }).slice(from..until))
+    }
+
+    async fn read_chunk(&self, read: &ChunkRead) -> Result<Bytes, GatewayError> {
         let open = &self.pieces[read.piece];
         let chunk = read.range.start / CHUNK_BYTES;
         let chunk_start = chunk * CHUNK_BYTES;
@@ -128,15 +162,10 @@ impl DataReader {
         let first = read.range.start / SEGMENT;
         let end = read.range.end.div_ceil(SEGMENT);
         let length = u32::try_from((end - first) * SEGMENT).expect("a read stays within one chunk");
-        let share = match &self.budget {
-            Some(budget) => Some(budget.for_read(u64::from(length)).await?),
-            None => None,
-        };
+        let share = self.share(u64::from(length)).await?;
         let extent = match self.store.read(self.pool, object.clone(), first * SEGMENT - chunk_start, length).await
         {
-            Err(error) if error.is_no_such_object() => {
-                return Err(GatewayError::Vanished { data_id: hex::encode(open.piece.data_id) });
-            }
+            Err(error) if error.is_no_such_object() => return Err(vanished(&open.piece)),
             other => other?,
         };
 
@@ -165,6 +194,10 @@ impl DataReader {
         let until = (read.range.end - first * SEGMENT) as usize;
         Ok(Bytes::from_owner(Plaintext { bytes, _share: share }).slice(from..until))
     }
+}
+
+fn vanished(piece: &Piece) -> GatewayError {
+    GatewayError::Vanished { data_id: hex::encode(piece.data_id) }
 }
 
 /// The plaintext of consecutive segments, all but the last of which are whole.
@@ -201,7 +234,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn piece(bytes: u64) -> Piece {
-        Piece { data_id: [0; 16], wrapped_key: [0; atoll_crypto::WRAPPED_KEY_BYTES], bytes }
+        Piece { place: Place::Chunks, data_id: [0; 16], wrapped_key: [0; atoll_crypto::WRAPPED_KEY_BYTES], bytes }
     }
 
     proptest! {

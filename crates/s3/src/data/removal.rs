@@ -8,13 +8,13 @@ use futures::{StreamExt, TryStreamExt};
 use super::CHUNK_BYTES;
 use crate::DataStore;
 use crate::error::GatewayError;
-use crate::names::chunk_object;
-use crate::record::Piece;
+use crate::names::{chunk_object, inline_key};
+use crate::record::{Piece, Place};
 
 const REMOVALS_IN_FLIGHT: usize = 8;
 
 /// Removes the first `count` chunks of the data `id`; chunks that are not there are no error.
-pub(crate) async fn remove_chunks(
+pub(super) async fn remove_chunks(
     store: &Arc<dyn DataStore>,
     pool: PoolId,
     id: &[u8; 16],
@@ -27,14 +27,20 @@ pub(crate) async fn remove_chunks(
     Ok(removals.buffer_unordered(REMOVALS_IN_FLIGHT).try_collect::<()>().await?)
 }
 
-/// Removes all data of these pieces.
-pub(crate) async fn remove_pieces(
+/// Removes the chunks of those pieces that have some.
+pub(crate) async fn remove_chunks_of(
     store: &Arc<dyn DataStore>,
     pool: PoolId,
     pieces: &[Piece],
 ) -> Result<(), GatewayError> {
-    for piece in pieces {
+    for piece in pieces.iter().filter(|piece| piece.place == Place::Chunks) {
         remove_chunks(store, pool, &piece.data_id, piece.bytes.div_ceil(CHUNK_BYTES)).await?;
     }
     Ok(())
+}
+
+/// What removes the data of those pieces that are in the index, as a change of their index object.
+pub(crate) fn inline_removals(pieces: &[Piece]) -> impl Iterator<Item = Mutation> {
+    let inline = pieces.iter().filter(|piece| piece.place == Place::Index);
+    inline.map(|piece| Mutation::OmapRemove { key: inline_key(&piece.data_id) })
 }

@@ -1,5 +1,5 @@
 //! Writing data: a body of unknown length is cut into chunks, sealed (unless it shall not be) and
-//! written while it is still arriving.
+//! written while it is still arriving. A small one is only sealed, and handed to the index.
 
 use std::sync::Arc;
 
@@ -12,32 +12,41 @@ use futures::stream::FuturesUnordered;
 use tokio::task::JoinHandle;
 
 use super::budget::{Budget, Share};
-use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES, SEGMENTS_PER_CHUNK};
+use super::{CHUNK_BYTES, SEAL_BYTES, SEAL_UNIT_BYTES, SEGMENTS_PER_CHUNK, inline};
 use crate::DataStore;
 use crate::bucket::Bucket;
 use crate::data::removal::remove_chunks;
 use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
-use crate::names::chunk_object;
-use crate::record::Piece;
+use crate::names::{chunk_object, inline_key};
+use crate::record::{Piece, Place};
 
 /// Chunks of one request that may be on their way at once; with the one being filled this bounds
 /// the memory of a request.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
-/// Data that was written but that no index names yet. Unless [`Unfinished::keep`] is called it is
-/// removed again, also when the request is dropped because its client went away.
+/// Data that was written, or is ready for the index, but that no index names yet. Unless
+/// [`Unfinished::keep`] is called its chunks are removed again, also when the request is dropped because
+/// its client went away.
 pub(crate) struct Unfinished {
     store: Arc<dyn DataStore>,
     pool: PoolId,
     data_id: [u8; 16],
     chunks: u64,
+    // What the index shall keep, and its part of the budget.
+    inline: Option<(Bytes, Option<Share>)>,
     // Writes run as tasks of their own: were they dropped with the request, a write could reach
     // the cluster after the removal that is meant to undo it.
     in_flight: FuturesUnordered<JoinHandle<Result<(), ClientError>>>,
 }
 
 impl Unfinished {
+    /// What must change together with the entry: puts small data into the index.
+    pub(crate) fn index_change(&self) -> Option<Mutation> {
+        let (value, _) = self.inline.as_ref()?;
+        Some(Mutation::OmapSet { key: inline_key(&self.data_id), value: value.clone() })
+    }
+
     /// The data now belongs to the index, or it is not certain that it does not.
     pub(crate) fn keep(mut self) {
         self.chunks = 0;
@@ -82,8 +91,9 @@ impl Buffer {
     }
 }
 
-/// Takes plaintext in any pieces and writes it as chunks under a fresh data id and key.
+/// Takes plaintext in any pieces and writes it under a fresh data id and key.
 pub(crate) struct DataWriter {
+    place: Place,
     /// None if the data is not sealed.
     cipher: Option<SegmentCipher>,
     wrapped_key: [u8; atoll_crypto::WRAPPED_KEY_BYTES],
@@ -97,16 +107,19 @@ pub(crate) struct DataWriter {
 }
 
 impl DataWriter {
-    /// No more than `bytes_max` may be pushed.
+    /// No more than `bytes_max` may be pushed. What goes to the index must be small
+    /// ([`Place::of_object`]).
     pub(crate) fn new(
         store: Arc<dyn DataStore>,
         budget: Budget,
         bucket: &Bucket,
         key: &WrappingKey,
+        place: Place,
         bytes_max: u64,
     ) -> Self {
         let (data_id, data_key) = (random_bytes::<16>(), SecretKey::random());
         DataWriter {
+            place,
             cipher: key.cipher(&data_id, &data_key),
             wrapped_key: key.wrap(&data_id, &data_key),
             buffer: Buffer::default(),
@@ -119,6 +132,7 @@ impl DataWriter {
                 pool: bucket.record.data_pool(),
                 data_id,
                 chunks: 0,
+                inline: None,
                 in_flight: FuturesUnordered::new(),
             },
         }
@@ -146,21 +160,32 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Begins to write what is left: no more is pushed.
+    /// Begins to write what is left, or makes it ready for the index: no more is pushed.
     pub(crate) async fn write_rest(&mut self) -> Result<(), GatewayError> {
-        if self.buffer.filled_bytes > 0 {
-            self.write_chunk(true).await?;
+        if self.buffer.filled_bytes == 0 {
+            return Ok(());
         }
-        Ok(())
+        match self.place {
+            Place::Chunks => self.write_chunk(true).await,
+            Place::Index => {
+                // Taken away, so that nothing is sealed twice.
+                let mut buffer = std::mem::take(&mut self.buffer);
+                let value = inline::seal(self.cipher.as_ref(), buffer.filled());
+                self.unfinished.inline = Some((value, self.share.take()));
+                Ok(())
+            }
+        }
     }
 
-    /// Writes what is left and waits until everything is durable. No data makes no piece.
+    /// Writes what is left and waits until everything is durable, but for what waits for the index.
+    /// No data makes no piece.
     pub(crate) async fn finish(mut self) -> Result<(Option<Piece>, Unfinished), GatewayError> {
         self.write_rest().await?;
         while let Some(written) = self.unfinished.in_flight.next().await {
             chunk_result(written)?;
         }
         let piece = (self.total > 0).then_some(Piece {
+            place: self.place,
             data_id: self.unfinished.data_id,
             wrapped_key: self.wrapped_key,
             bytes: self.total,

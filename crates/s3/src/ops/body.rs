@@ -12,7 +12,7 @@ use crate::data::{DataWriter, Unfinished};
 use crate::digest::{Digests, Expected};
 use crate::encryption::{Encryption, WrappingKey};
 use crate::error::custom_error;
-use crate::record::Piece;
+use crate::record::{Piece, Place};
 use crate::shell::is_aws_chunked;
 
 /// Largest object of one PUT, and largest part.
@@ -31,6 +31,35 @@ impl StoredBody {
     /// The entity tag of an object that is this body.
     pub(super) fn etag(&self, encryption: &Encryption) -> String {
         if encryption.has_md5_etag() { self.digests.etag() } else { hex::encode(random_bytes::<16>()) }
+    }
+}
+
+/// What a body becomes.
+#[derive(Clone, Copy)]
+pub(super) enum Purpose {
+    /// An object; if it is small, the index takes it in.
+    Object,
+    /// A part of a multipart upload. Parts are in chunks: their pieces are put together in one entry.
+    Part,
+}
+
+/// Where a body goes.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub bucket: &'a Bucket,
+    pub key: &'a WrappingKey,
+    pub purpose: Purpose,
+}
+
+impl Target<'_> {
+    /// What writes a body of at most `bytes_max`.
+    pub(super) fn writer(&self, service: &Service, bytes_max: u64) -> DataWriter {
+        let place = match self.purpose {
+            Purpose::Object => Place::of_object(bytes_max),
+            Purpose::Part => Place::Chunks,
+        };
+        let (store, budget) = (service.store.clone(), service.budget.clone());
+        DataWriter::new(store, budget, self.bucket, self.key, place, bytes_max)
     }
 }
 
@@ -55,12 +84,7 @@ pub(super) fn body_length(headers: &HeaderMap, content_length: Option<i64>) -> O
 
 impl Service {
     /// Stores a body and verifies its length, digests and checksums. On an error nothing remains.
-    pub(super) async fn store_body(
-        &self,
-        bucket: &Bucket,
-        key: &WrappingKey,
-        upload: Upload,
-    ) -> S3Result<StoredBody> {
+    pub(super) async fn store_body(&self, target: Target<'_>, upload: Upload) -> S3Result<StoredBody> {
         let Some(length) = upload.length else {
             return Err(s3_error!(MissingContentLength, "You must provide the Content-Length HTTP header"));
         };
@@ -71,7 +95,7 @@ impl Service {
             ));
         }
         let mut digest = upload.expected.hashers();
-        let mut writer = DataWriter::new(self.store.clone(), self.budget.clone(), bucket, key, length);
+        let mut writer = target.writer(self, length);
         let mut bytes = 0;
         if let Some(mut body) = upload.body {
             while let Some(piece) = body.next().await {

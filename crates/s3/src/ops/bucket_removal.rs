@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Service;
 use crate::clock::unix_ms;
-use crate::data::remove_pieces;
+use crate::data::remove_chunks_of;
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::names::{DELETING_KEY, ENTRY_PREFIX, GARBAGE_PREFIX, PART_PREFIX};
@@ -189,8 +189,8 @@ async fn get_mark(index: &Index, shard: u32) -> Result<Option<Bytes>, GatewayErr
     mark.map_err(|error| index.explain(error))
 }
 
-/// Removes the data of garbage and of unfinished uploads. Data comes before the index object that
-/// names it, or a gateway that dies in between would leave orphans.
+/// Removes the chunks of garbage and of unfinished uploads. They come before the index object that
+/// names them, or a gateway that dies in between would leave orphans.
 async fn remove_leftovers(index: &Index, shard: u32) -> Result<(), GatewayError> {
     for prefix in [GARBAGE_PREFIX, PART_PREFIX] {
         let records = match index.all(shard, prefix.into()).await {
@@ -198,7 +198,7 @@ async fn remove_leftovers(index: &Index, shard: u32) -> Result<(), GatewayError>
             other => other?,
         };
         for (_, value) in records {
-            remove_pieces(&index.store, index.bucket.record.data_pool(), &decode_pieces(&value)?).await?;
+            remove_chunks_of(&index.store, index.bucket.record.data_pool(), &decode_pieces(&value)?).await?;
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::answers::{checked_metadata, content_headers, entry_checksum_type, etag, set_checksums, timestamp};
-use super::body::{BODY_BYTES_MAX, StoredBody};
+use super::body::{BODY_BYTES_MAX, Purpose, StoredBody, Target};
 use super::conditions::ReadConditions;
 use super::encryption::{
     CustomerKey, Sealing, check_customer_key, context_answer, set_encryption, source_customer_headers,
@@ -17,7 +17,6 @@ use super::encryption::{
 };
 use super::put::check_key;
 use crate::clock::unix_ms;
-use crate::data::DataWriter;
 use crate::digest::{Algorithm, Expected};
 use crate::error::GatewayError;
 use crate::index::Index;
@@ -57,13 +56,12 @@ impl Service {
         Ok(Source { index, key: key.to_string(), head, pieces, customer })
     }
 
-    /// Copies a range of the source's data into data of the target bucket.
+    /// Copies a range of the source's data to the target.
     pub(super) async fn copy_data(
         &self,
         source: &mut Source,
         range: Option<Range<u64>>,
-        target: &Index,
-        sealing: &Sealing,
+        target: Target<'_>,
         expected: &Expected,
     ) -> S3Result<StoredBody> {
         for attempt in 1.. {
@@ -76,7 +74,7 @@ impl Service {
             }
             let opening =
                 self.sealing_of(&source.index.bucket, &source.head.encryption, source.customer.clone()).await?;
-            match self.copy_range(source, &opening, range, target, sealing, expected).await {
+            match self.copy_range(source, &opening, range, target, expected).await {
                 Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => {
                     let (head, pieces) = self.entry(&source.index, &source.key).await?;
                     if head.etag != source.head.etag {
@@ -95,16 +93,15 @@ impl Service {
         source: &Source,
         opening: &Sealing,
         range: Range<u64>,
-        target: &Index,
-        sealing: &Sealing,
+        target: Target<'_>,
         expected: &Expected,
     ) -> Result<StoredBody, GatewayError> {
         let bytes = range.end - range.start;
         let _reading = self.budget.for_copy(bytes).await?;
         let mut digest = expected.hashers();
-        let (store, budget) = (self.store.clone(), self.budget.clone());
-        let mut writer = DataWriter::new(store, budget, &target.bucket, &sealing.key, bytes);
-        let data = self.open_data(&source.index, &opening.key, &source.pieces, range, None).await?;
+        let mut writer = target.writer(self, bytes);
+        let Source { index, key, pieces, .. } = source;
+        let data = self.open_data(index, key, &opening.key, pieces, range, None).await?;
         let mut data = std::pin::pin!(data);
         while let Some(piece) = data.next().await {
             let piece = piece?;
@@ -162,7 +159,8 @@ impl Service {
                 }
             }
         }
-        let stored = self.copy_data(&mut source, None, &target, &sealing, &expected).await?;
+        let to = Target { bucket: &target.bucket, key: &sealing.key, purpose: Purpose::Object };
+        let stored = self.copy_data(&mut source, None, to, &expected).await?;
         let head = EntryHead {
             size: stored.bytes,
             etag: stored.etag(&sealing.encryption),

@@ -60,18 +60,21 @@ impl Service {
         Ok((decode_head(&value)?, decode_pieces(&value)?))
     }
 
-    /// Opens a range for reading. The first part of the data has been read and authenticated when
-    /// this returns, so most troubles still get a proper answer.
+    /// Opens a range of an object for reading. The first part of the data has been read and
+    /// authenticated when this returns, so most troubles still get a proper answer.
     pub(super) async fn open_data(
         &self,
         index: &Index,
+        object_key: &str,
         key: &WrappingKey,
         pieces: &[Piece],
         range: Range<u64>,
         budget: Option<Budget>,
     ) -> Result<impl futures::Stream<Item = Result<Bytes, GatewayError>> + Send + 'static, GatewayError> {
         let reads = plan_reads(pieces, range);
-        let (reader, reads) = DataReader::new(self.store.clone(), budget, &index.bucket, key, pieces, reads)?;
+        let index_object = index.object(index.shard_of(object_key));
+        let store = self.store.clone();
+        let (reader, reads) = DataReader::new(store, budget, &index.bucket, index_object, key, pieces, reads)?;
         let mut stream = Box::pin(reader.stream(reads));
         let first = stream.next().await.transpose()?;
         Ok(futures::stream::iter(first.map(Ok)).chain(stream))
@@ -98,7 +101,8 @@ impl Service {
             let bytes = range.clone().unwrap_or(0..head.size);
             let sealing = self.sealing_of(&index.bucket, &head.encryption, customer.clone()).await?;
             let budget = Some(self.budget.clone());
-            let stream = match self.open_data(&index, &sealing.key, &pieces, bytes.clone(), budget).await {
+            let opened = self.open_data(&index, &input.key, &sealing.key, &pieces, bytes.clone(), budget).await;
+            let stream = match opened {
                 Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => continue,
                 other => other?,
             };

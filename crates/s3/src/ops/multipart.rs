@@ -17,7 +17,7 @@ use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::answers::{checked_metadata, checksum_type, content_headers, etag, set_checksums, timestamp};
-use super::body::{StoredBody, Upload, body_length};
+use super::body::{Purpose, StoredBody, Target, Upload, body_length};
 use super::buckets::signer;
 use super::conditions::ReadConditions;
 use super::encryption::{
@@ -206,7 +206,8 @@ impl Service {
         let length = body_length(&request.headers, input.content_length);
         let received = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
         let sealing = self.sealing_of_upload(&index.bucket, &upload.head.encryption, customer).await?;
-        let stored = self.store_body(&index.bucket, &sealing.key, received).await?;
+        let target = Target { bucket: &index.bucket, key: &sealing.key, purpose: Purpose::Part };
+        let stored = self.store_body(target, received).await?;
         let head = self.add_part(&index, &input.key, &input.upload_id, number, &upload, stored).await?;
         let mut output = UploadPartOutput { e_tag: Some(etag(&head.etag)), ..Default::default() };
         set_encryption!(output, sealing.answer());
@@ -235,7 +236,8 @@ impl Service {
         let mut expected = Expected::default();
         add_upload_algorithm(&mut expected, &upload)?;
         let sealing = self.sealing_of_upload(&index.bucket, &upload.head.encryption, customer).await?;
-        let stored = self.copy_data(&mut source, range, &index, &sealing, &expected).await?;
+        let target = Target { bucket: &index.bucket, key: &sealing.key, purpose: Purpose::Part };
+        let stored = self.copy_data(&mut source, range, target, &expected).await?;
         let head = self.add_part(&index, &input.key, &input.upload_id, number, &upload, stored).await?;
         let mut result = CopyPartResult {
             e_tag: Some(etag(&head.etag)),

@@ -16,7 +16,7 @@ use crate::digest::{Algorithm, multipart_etag};
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::names::{entry_key, garbage_key, parse_part_number, part_key, part_prefix, upload_key};
-use crate::record::{Checksums, EntryHead, PartHead, Piece, decode_head, decode_pieces, encode};
+use crate::record::{Checksums, EntryHead, PartHead, Piece, Place, decode_head, decode_pieces, encode};
 
 /// Smallest part that is not the last.
 const PART_BYTES_MIN: u64 = 5 << 20;
@@ -112,7 +112,12 @@ impl Service {
         for (index_key, value) in self.note(&index.bucket.record.name, records)? {
             let number = parse_part_number(&index_key)
                 .ok_or_else(|| s3_error!(InternalError, "The index holds a part key that cannot be read"))?;
-            parts.insert(number, StoredPart { head: decode_head(&value)?, pieces: decode_pieces(&value)? });
+            let pieces = decode_pieces(&value)?;
+            // An entry of several pieces could not say which of them is in the index.
+            if pieces.iter().any(|piece| piece.place != Place::Chunks) {
+                return Err(s3_error!(InternalError, "The index holds a part whose data is not in chunks"));
+            }
+            parts.insert(number, StoredPart { head: decode_head(&value)?, pieces });
         }
         Ok(parts)
     }

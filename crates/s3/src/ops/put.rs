@@ -6,7 +6,7 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::answers::{checked_metadata, content_headers, entry_checksum_type, etag, set_checksums};
-use super::body::{Upload, body_length};
+use super::body::{Purpose, Target, Upload, body_length};
 use super::conditions::WriteConditions;
 use super::encryption::{context_answer, set_encryption, wanted_headers};
 use crate::clock::unix_ms;
@@ -49,7 +49,8 @@ impl Service {
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
         let length = body_length(&request.headers, input.content_length);
         let upload = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
-        let stored = self.store_body(&index.bucket, &sealing.key, upload).await?;
+        let target = Target { bucket: &index.bucket, key: &sealing.key, purpose: Purpose::Object };
+        let stored = self.store_body(target, upload).await?;
         let head = EntryHead {
             size: stored.bytes,
             etag: stored.etag(&sealing.encryption),

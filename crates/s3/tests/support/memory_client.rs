@@ -30,7 +30,7 @@ pub struct MemoryObject {
     pub version: u64,
 }
 
-/// What goes wrong with requests for objects whose name has a prefix.
+/// What goes wrong with requests for objects, or reads of an omap's key, whose name has a prefix.
 #[derive(Clone)]
 pub enum Fault {
     /// Writes time out; whether they happen is up to the flag.
@@ -99,9 +99,11 @@ impl MemoryClient {
         self.0.lock().unwrap().slow_begun
     }
 
-    fn fault(&self, object: &ObjectName) -> Option<Fault> {
+    fn fault(&self, object: &ObjectName, key: &[u8]) -> Option<Fault> {
         let cluster = self.0.lock().unwrap();
-        let found = cluster.faults.iter().find(|(prefix, _)| object.as_str().starts_with(prefix.as_str()));
+        let found = cluster.faults.iter().find(|(prefix, _)| {
+            object.as_str().starts_with(prefix.as_str()) || key.starts_with(prefix.as_bytes())
+        });
         found.map(|(_, fault)| fault.clone())
     }
 
@@ -322,7 +324,11 @@ impl ObjectClient for MemoryClient {
         object: ObjectName,
         request: ReadRequest,
     ) -> Result<(ReadOutcome, Bytes), ClientError> {
-        if let Some(Fault::Slow(pause)) = self.fault(&object) {
+        let key = match &request {
+            ReadRequest::OmapGet { key } => &key[..],
+            _ => b"",
+        };
+        if let Some(Fault::Slow(pause)) = self.fault(&object, key) {
             self.0.lock().unwrap().slow_begun += 1;
             tokio::time::sleep(pause).await;
         }
@@ -331,7 +337,7 @@ impl ObjectClient for MemoryClient {
 
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
         let object = request.object.clone();
-        match self.fault(&object) {
+        match self.fault(&object, b"") {
             Some(Fault::Slow(pause)) => {
                 self.0.lock().unwrap().slow_begun += 1;
                 tokio::time::sleep(pause).await;
