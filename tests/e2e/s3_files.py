@@ -107,7 +107,8 @@ def scenario(test):
 
     # The second upload: boto3, whose acks are recorded as they come, and rclone beside it.
     uploader = Uploader(s3, "acks", threads=8)
-    goal = max(50, len(second_sums) // 3)
+    # rclone uploads several files in the time that boto3 takes for one, and must not be done by then.
+    goal = max(50, len(second_sums) // 10)
     rng = random.Random(11)
     with test.step(f"kill -9 of every process after {goal} acks of a second upload", fatal=True) as note:
         log = test.directory / "rclone.log"
