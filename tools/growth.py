@@ -5,6 +5,7 @@ objects, over an image that is overwritten more and more, and over a steady run.
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -58,7 +59,7 @@ class Growth:
 
     def object(self, operation, objects, bucket):
         output = self.atoll(
-            "bench", "object", "--json", "--op", operation, "--size", "1k", "--concurrency", "16",
+            "bench", "object", "--json", "--op", operation, "--size", "1k", "--concurrency", "16", "--prefill", "missing",
             "--objects", str(objects), "--bucket", bucket, "--seconds", str(self.arguments.seconds))
         return json.loads(output)
 
@@ -82,20 +83,26 @@ class Growth:
             row(count, self.block(pool, 32, "256M"))
 
     def objects(self):
+        counts = [1000]
+        while counts[-1] < self.arguments.objects_max:
+            counts.append(min(counts[-1] * 10, self.arguments.objects_max))
+        # Reading comes first, because it fills the bucket.
+        measured = {count: {operation: self.object(operation, count, f"bucket-{count}") for operation in ("get", "put", "list")}
+                    for count in counts}
         for operation in ("put", "get", "list"):
             title(f"{operation.upper()} of objects of 1 KiB, 16 at once, with so many in the bucket", "objects")
-            count = 1000
-            while count <= self.arguments.objects_max:
-                row(count, self.object(operation, count, f"bucket-{count}"))
-                count *= 10
+            for count in counts:
+                row(count, measured[count][operation])
 
     def overwrites(self):
-        title("4 KiB random writes at depth 32 over an image that was written in order", "MiB overwritten before")
-        self.image("overwritten", "1G")
+        title("4 KiB random writes at depth 32 over an image of 256 MiB that was written in order", "% of it overwritten before")
+        self.image("overwritten", "256M")
+        self.atoll("bench", "block", "--image", "overwritten", "--rw", "write", "--bs", "4m", "--qd", "4", "--working-set", "256M",
+                   "--seconds", str(self.arguments.seconds))
         written_bytes = 0
-        for _ in range(9):
-            measured = self.block("overwritten", 32, "1G")
-            row(written_bytes >> 20, measured)
+        while (part := 1 - math.exp(-written_bytes / (256 << 20))) < 0.92:
+            measured = self.block("overwritten", 32, "256M")
+            row(round(100 * part), measured)
             written_bytes += measured["operations"] * 4096
 
     def steady(self):
