@@ -40,11 +40,11 @@ MUTATIONS = [
     ("at rest although requests wait", "rest.rs", "&& self.waiting.is_empty()", ""),
     ("at rest after a refused write", "rest.rs", "&& self.history_broken.is_none()", ""),
     ("at rest with an answer owed", "rest.rs", "&& !self.promises.owes_answer()", ""),
-    ("at rest where others are wanted", "rest.rs", "self.leads() && self.is_on_target() &&", "self.leads() &&"),
+    ("at rest where others are wanted", "rest.rs", "self.leads() && self.is_on_target();", "self.leads();"),
     ("at rest while the primary is away", "rest.rs", "&& self.is_usable(self.record.primary);", ";"),
     ("at rest with an old copy", "rest.rs", "|| !self.holds_something(view))", "|| self.holds_something(view))"),
     ("at rest before a split", "rest.rs", "&& !needs_split &&", "&& (!needs_split || true) &&"),
-    ("at rest in the midst of a scrub", "rest.rs", "&& !self.is_scrubbing() &&", "&&"),
+    ("at rest in the midst of a scrub", "rest.rs", "&& !self.is_scrubbing()", ""),
     # Reads.
     ("reads without a lease", "client_requests.rs",
      "view.now_ms() < view.lease_held_until_ms(*member))", "view.now_ms() < view.lease_held_until_ms(*member) || true)"),

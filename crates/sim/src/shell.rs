@@ -38,17 +38,25 @@ impl World {
     }
 
     /// Time has passed, or a lease was renewed. Half of the members leave groups that are at rest
-    /// alone, as an OSD does; with the others it is seen that a tick does nothing to these.
+    /// alone, as an OSD does; with the others it is seen that nothing would come of it.
     fn tick_pgs(&mut self, at: usize) {
         let leaves_alone = at % 2 == 1;
-        self.with_each_pg(at, |pg, view| match pg.is_at_rest(view) {
-            true if leaves_alone => {}
-            true => {
-                pg.tick(view);
-                assert!(pg.is_at_rest(view), "a tick does nothing to a group at rest");
+        let now_ms = self.local_ms(at);
+        for pg in self.members[at].pgs.keys().copied().collect::<Vec<_>>() {
+            let member = &self.members[at];
+            let is_at_rest =
+                member.pgs[&pg].is_at_rest(&View { store: &member.store, leases: &member.leases, now_ms });
+            if is_at_rest && leaves_alone {
+                continue;
             }
-            false => pg.tick(view),
-        });
+            self.with_pg(at, pg, |pg, view| {
+                pg.tick(view);
+                if is_at_rest {
+                    pg.proceed(view);
+                    assert!(pg.is_at_rest(view), "a tick does nothing to a group at rest");
+                }
+            });
+        }
     }
 
     pub fn run_pgs(&mut self, at: usize) {

@@ -80,15 +80,6 @@ impl Coded {
     }
 }
 
-impl Coded {
-    /// Whether nothing is under way and nothing is kept that may go.
-    pub fn is_at_rest(&self) -> bool {
-        let has_operations = !(self.operations.is_empty() && self.asked.is_empty() && self.ready.is_empty());
-        let has_orders = !self.fills_loading.is_empty() || self.roll_back_to.is_some();
-        !has_operations && !has_orders && self.committed == self.forgotten
-    }
-}
-
 impl Pg {
     /// Of how many members, or shards, there must be one each for nothing to be lost.
     pub(crate) fn copies_needed(&self) -> usize {

@@ -67,23 +67,14 @@ impl Pg {
     /// At the primary, when nothing is in flight: members that have not heard so from later writes
     /// are told that all have everything.
     pub(crate) fn tell_committed(&mut self) {
-        if !self.has_more_to_tell() {
-            return;
-        }
         let version = self.newest_committed();
-        if let Some(coded) = &mut self.coded {
-            coded.told = version;
-        }
+        let is_quiet = self.state == PgState::Active && self.in_flight.is_empty();
+        let Some(coded) = self.coded.as_mut().filter(|coded| is_quiet && coded.told < version) else { return };
+        coded.told = version;
         for member in self.others() {
             self.send(member, atoll_wire::Message::Committed { pg: self.id, epoch: self.record.epoch, version });
         }
         self.forget_undo(version);
-    }
-
-    /// Whether all have something that the members have not been told of, and no later write tells them.
-    pub(crate) fn has_more_to_tell(&self) -> bool {
-        let is_quiet = self.state == PgState::Active && self.in_flight.is_empty();
-        is_quiet && self.coded.as_ref().is_some_and(|coded| coded.told < self.newest_committed())
     }
 
     /// Takes back everything newer, when the view shows all that was submitted.
