@@ -23,7 +23,7 @@ impl Pg {
             && !self.learners.are_any()
             && !self.membership.counts_inactivity()
             && self.purge.is_idle()
-            // What erasure-coded groups wait for besides is not known well enough: seed 1315.
+            // An erasure-coded group waits for more than this (what others have, what can be undone).
             && self.coded.is_none()
     }
 

@@ -118,8 +118,8 @@ impl Index {
     }
 
     /// Like [`Index::change`], for a change that makes freshly written data visible, and takes it in if
-    /// it is small. Written data is removed again if it is certain that the change did not happen. Runs to its end even if the
-    /// client goes away meanwhile.
+    /// it is small. Written data is removed again if it is certain that the change did not happen. Runs
+    /// to its end even if the client goes away meanwhile.
     pub(crate) async fn publish(
         &self,
         key: &str,

@@ -350,12 +350,13 @@ async fn many_requests_share_a_small_memory_budget() {
         &gateway,
         "
 s3.create_bucket(Bucket='bucket')
-data = os.urandom(9 << 20)
 def work(number):
     one = dict(Bucket='bucket', Key=f'k{number}')
-    s3.put_object(**one, Body=data)
-    s3.copy_object(Bucket='bucket', Key=f'c{number}', CopySource=one)
-    assert s3.get_object(Bucket='bucket', Key=f'c{number}')['Body'].read() == data
+    for size in (1, 1_024, 9 << 20, 1_023):
+        data = os.urandom(size)
+        s3.put_object(**one, Body=data)
+        s3.copy_object(Bucket='bucket', Key=f'c{number}', CopySource=one)
+        assert s3.get_object(Bucket='bucket', Key=f'c{number}')['Body'].read() == data
     return True
 assert all(together(*[lambda number=number: work(number) for number in range(16)]))
 ",

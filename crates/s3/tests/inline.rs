@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use support::memory_client::Fault;
-use support::{POOL, TestGateway, python, require_boto3, start, start_with_data_pool};
+use support::{POOL, TestGateway, python, require_boto3, start_with_data_pool};
 
 async fn snippet(gateway: &TestGateway, code: &str) -> String {
     let prelude = include_str!("prelude.py");
@@ -131,6 +131,7 @@ s3.copy_object(Bucket='bucket', Key='k', CopySource='bucket/k', MetadataDirectiv
     assert_eq!(gateway.gateway.collect_garbage().await.unwrap().records, 1);
     assert_eq!(counts(&gateway), (3, 0, 0));
     let mut values: Vec<Bytes> = records(&gateway, "d/").into_iter().map(|(_, value)| value).collect();
+    values.sort();
     values.dedup();
     assert_eq!(values.len(), 3);
     snippet(
@@ -263,26 +264,4 @@ assert code(s3.put_object, Bucket='bucket', Key='k3', Body=b'x', ContentMD5='AAA
     )
     .await;
     assert_eq!(counts(&gateway), (3, 0, 1), "two objects, and one that was replaced");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn small_requests_share_the_memory_budget() {
-    require_boto3().await;
-    let gateway = start(|config| config.memory_max = 1).await;
-    snippet(
-        &gateway,
-        "
-s3.create_bucket(Bucket='bucket')
-def work(number):
-    one = dict(Bucket='bucket', Key=f'k{number}')
-    for size in (1, 1_024, 9 << 20, 1_023):
-        data = os.urandom(size)
-        s3.put_object(**one, Body=data)
-        s3.copy_object(Bucket='bucket', Key=f'c{number}', CopySource=one)
-        assert s3.get_object(Bucket='bucket', Key=f'c{number}')['Body'].read() == data
-    return True
-assert all(together(*[lambda number=number: work(number) for number in range(16)]))
-",
-    )
-    .await;
 }
