@@ -2,7 +2,7 @@
 //! and length-prefixed byte strings. A [`Reader`] never panics and never allocates more than the
 //! input holds, whatever the input.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 /// Why an encoded value could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,33 +38,33 @@ pub enum CodecError {
 /// Appends values to a growing buffer.
 #[derive(Default)]
 pub struct Writer {
-    buffer: BytesMut,
+    buffer: Vec<u8>,
 }
 
 impl Writer {
     /// An empty writer with room for `capacity_bytes`.
     pub fn with_capacity(capacity_bytes: usize) -> Self {
-        Writer { buffer: BytesMut::with_capacity(capacity_bytes) }
+        Writer { buffer: Vec::with_capacity(capacity_bytes) }
     }
 
     /// Appends one byte.
     pub fn u8(&mut self, value: u8) {
-        self.buffer.put_u8(value);
+        self.buffer.push(value);
     }
 
     /// Appends a 16-bit integer.
     pub fn u16(&mut self, value: u16) {
-        self.buffer.put_u16_le(value);
+        self.buffer.extend_from_slice(&value.to_le_bytes());
     }
 
     /// Appends a 32-bit integer.
     pub fn u32(&mut self, value: u32) {
-        self.buffer.put_u32_le(value);
+        self.buffer.extend_from_slice(&value.to_le_bytes());
     }
 
     /// Appends a 64-bit integer.
     pub fn u64(&mut self, value: u64) {
-        self.buffer.put_u64_le(value);
+        self.buffer.extend_from_slice(&value.to_le_bytes());
     }
 
     /// Appends a `u32` length and the bytes.
@@ -104,7 +104,7 @@ impl Writer {
 
     /// The bytes written.
     pub fn finish(self) -> Bytes {
-        self.buffer.freeze()
+        Bytes::from(self.buffer)
     }
 }
 

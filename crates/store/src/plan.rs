@@ -306,8 +306,12 @@ fn blocks_to_reuse(
     may_share: bool,
 ) -> Result<Vec<Option<u32>>, Unready> {
     let mut blocks = Vec::with_capacity(count);
+    let mut chunk = [HOLE; CHUNK_BLOCKS];
     for index in first..first + count {
-        let meta = changes.chunk(object, index / CHUNK_BLOCKS)?.blocks[index % CHUNK_BLOCKS];
+        if index == first || index.is_multiple_of(CHUNK_BLOCKS) {
+            chunk = changes.blocks(object, index / CHUNK_BLOCKS)?;
+        }
+        let meta = chunk[index % CHUNK_BLOCKS];
         let is_shared = meta != HOLE && may_share && changes.further_references(meta.device_block)? > 0;
         blocks.push((meta != HOLE && !is_shared).then_some(meta.device_block));
     }
@@ -470,7 +474,7 @@ fn change(
             }
         }
     }
-    set_versions(transaction, &mut changes)?;
+    set_versions(transaction, object, &mut changes)?;
     Ok(changes.finish())
 }
 
@@ -616,11 +620,10 @@ pub(crate) fn look_at(
 
 /// A client's write has one log entry, for its object. Entries that come without their writes, to a
 /// member that is being brought level, change no object.
-fn set_versions(transaction: &Transaction, changes: &mut Changes) -> Result<(), Unready> {
+fn set_versions(transaction: &Transaction, object: &[u8], changes: &mut Changes) -> Result<(), Unready> {
     for entry in transaction.log.iter().filter(|entry| entry.object == transaction.object) {
-        let object = object_of(transaction, changes.metadata());
-        if let Some(info) = changes.info(&object)? {
-            changes.set_info(&object, &ObjectInfo { version: entry.version, ..info })?;
+        if let Some(info) = changes.info(object)? {
+            changes.set_info(object, &ObjectInfo { version: entry.version, ..info })?;
         }
     }
     Ok(())

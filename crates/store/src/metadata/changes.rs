@@ -7,9 +7,10 @@ use std::ops::ControlFlow;
 
 use atoll_base::CodecError;
 
+use super::bitmap::Bitmap;
 use super::keys::{self, PART_BYTES, SHARED_BLOCKS_PER_ENTRY};
 use super::pages::Cold;
-use super::records::{BlockMeta, Chunk, HOLE, ObjectInfo};
+use super::records::{BlockMeta, CHUNK_BLOCKS, Chunk, HOLE, ObjectInfo};
 use super::{Metadata, Unready};
 
 struct Slot {
@@ -19,10 +20,20 @@ struct Slot {
     is_changed: bool,
 }
 
+/// The header of the object that is being changed: most mutations look at it and change it.
+struct Header {
+    object: Vec<u8>,
+    info: Option<ObjectInfo>,
+    leaf: Option<u32>,
+    is_changed: bool,
+}
+
 /// The changes of one transaction.
 pub(crate) struct Changes<'a> {
     metadata: &'a Metadata,
     slots: BTreeMap<Vec<u8>, Slot>,
+    /// What is true of one header in place of its slot.
+    header: Option<Header>,
     /// The leaf that was found last. The way to it is in memory.
     leaf: Option<u32>,
     /// Device blocks that nothing refers to any more.
@@ -50,10 +61,18 @@ pub(crate) struct Prepared {
 
 const COUNT_BYTES: usize = 2;
 
+/// Blocks are written to, freed and counted by what a chunk says of them: all must be in the device.
+fn checked(blocks: [BlockMeta; CHUNK_BLOCKS], bitmap: Bitmap) -> Result<[BlockMeta; CHUNK_BLOCKS], CodecError> {
+    match blocks.iter().find(|block| **block != HOLE && !bitmap.covers(block.device_block)) {
+        Some(block) => Err(CodecError::Invalid { what: "block", value: block.device_block.into() }),
+        None => Ok(blocks),
+    }
+}
+
 impl<'a> Changes<'a> {
     pub fn new(metadata: &'a Metadata) -> Self {
-        let (slots, leaf, freed, referenced) = (BTreeMap::new(), None, Vec::new(), Vec::new());
-        Changes { metadata, slots, leaf, freed, referenced, object_delta: 0 }
+        let (slots, freed, referenced) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Changes { metadata, slots, header: None, leaf: None, freed, referenced, object_delta: 0 }
     }
 
     /// The state before the changes.
@@ -61,7 +80,8 @@ impl<'a> Changes<'a> {
         self.metadata
     }
 
-    pub fn finish(self) -> Prepared {
+    pub fn finish(mut self) -> Prepared {
+        self.put_header_back();
         let tree = &self.metadata.tree;
         // What is not there must not be removed: its leaf may be gone when its turn comes, and the
         // leaf before need not be in memory.
@@ -113,15 +133,39 @@ impl<'a> Changes<'a> {
         Ok(found.into_iter().filter(|(_, exists)| *exists).map(|(key, _)| key).collect())
     }
 
+    /// The object's header, which stands in for its slot from now on.
+    fn header(&mut self, object: &[u8]) -> Result<&mut Header, Unready> {
+        if self.header.as_ref().is_none_or(|header| header.object != object) {
+            self.put_header_back();
+            let key = keys::header(object);
+            let (info, leaf) = match self.slots.get(&key) {
+                Some(slot) => (slot.value.as_deref().map(ObjectInfo::decode).transpose()?, slot.leaf),
+                None => {
+                    let (value, leaf) = self.find(&key)?;
+                    (value.map(ObjectInfo::decode).transpose()?, Some(leaf))
+                }
+            };
+            self.header = Some(Header { object: object.to_vec(), info, leaf, is_changed: false });
+        }
+        Ok(self.header.as_mut().expect("it was set above"))
+    }
+
+    fn put_header_back(&mut self) {
+        let Some(Header { object, info, leaf, is_changed: true }) = self.header.take() else { return };
+        let value = info.map(|info| info.encode());
+        self.slots.insert(keys::header(&object), Slot { value, leaf, is_changed: true });
+    }
+
     pub fn info(&mut self, object: &[u8]) -> Result<Option<ObjectInfo>, Unready> {
-        let value = self.get(&keys::header(object))?;
-        Ok(value.map(ObjectInfo::decode).transpose()?)
+        Ok(self.header(object)?.info)
     }
 
     pub fn set_info(&mut self, object: &[u8], info: &ObjectInfo) -> Result<(), Unready> {
-        let key = keys::header(object);
-        self.object_delta += i64::from(self.get(&key)?.is_none());
-        Ok(self.set(key, Some(info.encode()))?)
+        let header = self.header(object)?;
+        header.is_changed = true;
+        let before = header.info.replace(*info);
+        self.object_delta += i64::from(before.is_none());
+        Ok(())
     }
 
     /// Looks at the chunks from `first` to `end` in one pass, so that single looks at them find them.
@@ -147,11 +191,15 @@ impl<'a> Changes<'a> {
         let bitmap = self.metadata.bitmap;
         let value = self.get(&keys::chunk(object, index))?;
         let chunk = value.map(Chunk::decode).transpose()?.unwrap_or_default();
-        // Blocks are written to, freed and counted by what a chunk says of them.
-        match chunk.blocks.iter().find(|block| **block != HOLE && !bitmap.covers(block.device_block)) {
-            Some(block) => Err(CodecError::Invalid { what: "block", value: block.device_block.into() }.into()),
-            None => Ok(chunk),
-        }
+        Ok(Chunk { blocks: checked(chunk.blocks, bitmap)?, ..chunk })
+    }
+
+    /// A chunk without its seals.
+    pub fn blocks(&mut self, object: &[u8], index: usize) -> Result<[BlockMeta; CHUNK_BLOCKS], Unready> {
+        let bitmap = self.metadata.bitmap;
+        let value = self.get(&keys::chunk(object, index))?;
+        let blocks = value.map(Chunk::decode_blocks).transpose()?.map(|(blocks, _)| blocks);
+        Ok(checked(blocks.unwrap_or([HOLE; CHUNK_BLOCKS]), bitmap)?)
     }
 
     pub fn set_chunk(&mut self, object: &[u8], index: usize, chunk: &Chunk) -> Result<(), Unready> {
@@ -227,6 +275,7 @@ impl<'a> Changes<'a> {
                 self.release(block.device_block, info.may_share)?;
             }
         }
+        self.put_header_back();
         for key in self.keys_between(object, &keys::end_of(object))? {
             self.set(key, None)?;
         }

@@ -38,18 +38,17 @@ pub struct ObjectKey {
 }
 
 fn push_pg(key: &mut Vec<u8>, pg: PgId) {
-    key.extend(pg.pool.0.to_be_bytes());
-    key.extend(pg.index.to_be_bytes());
+    key.extend_from_slice(&pg.pool.0.to_be_bytes());
+    key.extend_from_slice(&pg.index.to_be_bytes());
 }
 
 fn push_escaped(key: &mut Vec<u8>, bytes: &[u8]) {
-    for &byte in bytes {
-        key.push(byte);
-        if byte == 0 {
-            key.push(0xff);
-        }
+    if bytes.contains(&0) {
+        key.extend(bytes.iter().flat_map(|&byte| std::iter::once(byte).chain((byte == 0).then_some(0xff))));
+    } else {
+        key.extend_from_slice(bytes);
     }
-    key.extend([0, 0]);
+    key.extend_from_slice(&[0, 0]);
 }
 
 /// Reads escaped bytes up to their end; returns them and what follows.

@@ -121,19 +121,24 @@ impl Chunk {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
-        let mut chunk = Chunk::default();
+        let (blocks, seals) = Chunk::decode_blocks(bytes)?;
+        Ok(Chunk { blocks, seals: seals.to_vec() })
+    }
+
+    /// The blocks, and the bytes of the seals.
+    pub fn decode_blocks(bytes: &[u8]) -> Result<([BlockMeta; CHUNK_BLOCKS], &[u8]), CodecError> {
+        let mut decoded = [HOLE; CHUNK_BLOCKS];
         let (&count, rest) = bytes.split_first().ok_or(CodecError::Truncated { what: "chunk" })?;
         let count = usize::from(count);
         let blocks_and_seals = rest.split_at_checked(8 * count).filter(|_| count <= CHUNK_BLOCKS);
         let (blocks, seals) = blocks_and_seals.ok_or(CodecError::Truncated { what: "chunk" })?;
-        for (block, bytes) in chunk.blocks.iter_mut().zip(blocks.as_chunks::<8>().0) {
+        for (block, bytes) in decoded.iter_mut().zip(blocks.as_chunks::<8>().0) {
             let [a, b, c, d, crc @ ..] = *bytes;
             let device_block = u32::from_le_bytes([a, b, c, d]);
             let crc = if device_block == 0 { 0 } else { u32::from_le_bytes(crc) };
             *block = BlockMeta { device_block, crc };
         }
-        chunk.seals = seals.to_vec();
-        Ok(chunk)
+        Ok((decoded, seals))
     }
 
     /// Stores consecutive seals from the `first` one of the chunk on.

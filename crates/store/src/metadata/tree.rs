@@ -30,20 +30,32 @@ pub(crate) struct Tree {
     /// Leaf and place of the entry that was inserted last. Whoever inserts just behind it probably
     /// goes on in order, and then splitting in halves would leave half-full pages behind.
     inserted_last: Option<(u32, usize)>,
-    /// The leaf that the last way down led to. An object's entries lie side by side, so the next look
-    /// is often at the same one.
-    found_last: Cell<u32>,
+    /// For keys with the same [`hint_of`], the leaf that the last way down for one of them led to. An
+    /// operation looks at the same few entries several times.
+    hints: Box<[Cell<u32>]>,
+}
+
+const HINT_COUNT: usize = 1024;
+
+/// Which of the tree's hints is for a key.
+fn hint_of(key: &[u8]) -> usize {
+    // Multiplying by an odd number with many bits set mixes upwards: FxHash, as rustc uses it.
+    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let (words, rest) = key.as_chunks::<8>();
+    let hash = words.iter().fold(0, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    let hash = rest.iter().fold(hash, |hash, byte| mix(hash, u64::from(*byte)));
+    (hash >> 32) as usize % HINT_COUNT
 }
 
 impl Tree {
     pub fn new(pages: Pages, root: u32) -> Self {
-        Tree { pages, root, inserted_last: None, found_last: Cell::new(root) }
+        Tree { pages, root, inserted_last: None, hints: vec![Cell::new(root); HINT_COUNT].into() }
     }
 
     /// The value of a key. Branches above its leaf need not be in memory afterwards: see
     /// [`Tree::touch`].
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
-        match self.get_in(self.found_last.get(), key) {
+        match self.get_in(self.hints[hint_of(key)].get(), key) {
             Some(found) => Ok(found),
             None => Ok(self.get_with_leaf(key)?.0),
         }
@@ -65,7 +77,7 @@ impl Tree {
         for _ in 0..DEPTH_MAX {
             let page = self.pages.get(number)?;
             if page.is_leaf() {
-                self.found_last.set(number);
+                self.hints[hint_of(key)].set(number);
                 return Ok((page.search(key).ok().map(|index| page.value(index)), number));
             }
             number = page.child(page.child_index(key));

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Instructions per operation of the store, by function, as callgrind counts them: the same figures on
+every machine and beside any load, so that one per cent more or less can be seen.
+
+    tools/instructions.py                    # writes and reads: totals, and the dearest functions
+    tools/instructions.py --top 60           # more functions
+    tools/instructions.py --calls page::     # who calls functions of this name, and what they call
+
+valgrind has no AVX-512, so that CRCs, ciphers and long copies count more than they cost.
+"""
+
+import argparse
+import collections
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OPERATIONS = 2000
+
+
+class Profile:
+    """A callgrind file: instructions of each function itself, and of each pair of caller and callee."""
+
+    def __init__(self, path):
+        self.own, self.edges, self.calls = (collections.Counter() for _ in range(3))
+        names, function, callee, call_count = {}, None, None, None
+        for line in open(path, errors="replace"):
+            if line.startswith(("fn=", "cfn=")):
+                number, name = re.match(r"c?fn=\((\d+)\)(?: (.*))?", line).groups()
+                # A function that calls itself is one function.
+                name = names.setdefault(number, re.sub(r"'\d+$", "", name or ""))
+                if line.startswith("fn="):
+                    function = name
+                else:
+                    callee = name
+            elif line.startswith("calls="):
+                call_count = int(line[6:].split()[0])
+            elif re.match(r"[0-9+*-]\S* \d+$", line.rstrip()):
+                cost = int(line.split()[1])
+                if call_count is None:
+                    self.own[function] += cost
+                elif callee != function:
+                    self.edges[function, callee] += cost
+                    self.calls[function, callee] += call_count
+                call_count = None
+
+    def inclusive(self):
+        total = collections.Counter(self.own)
+        for (caller, _), cost in self.edges.items():
+            total[caller] += cost
+        return total
+
+
+def measure(function):
+    build = ["cargo", "build", "--release", "-q", "-p", "atoll-store", "--example", "instructions"]
+    subprocess.run(build, cwd=ROOT, check=True)
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory) / "callgrind.out"
+        program = ROOT / "target/release/examples/instructions"
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}", "--compress-strings=yes",
+                   "--collect-atstart=no", f"--toggle-collect=*{function}*", str(program), str(OPERATIONS)]
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode:
+            sys.exit(run.stderr)
+        return Profile(output)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--top", type=int, default=25, help="functions to show [25]")
+    parser.add_argument("--calls", help="show callers and callees of functions whose name contains this")
+    arguments = parser.parse_args()
+    for function in ("measured_writes", "measured_reads"):
+        profile = measure(function)
+        print(f"{function}: {sum(profile.own.values()) / OPERATIONS:.0f} instructions per operation")
+        if arguments.calls:
+            for (caller, callee), cost in profile.edges.most_common():
+                if arguments.calls in caller or arguments.calls in callee:
+                    count = profile.calls[caller, callee]
+                    print(f"{cost / OPERATIONS:9.0f}  x{count / OPERATIONS:6.2f}  {caller[:80]} -> {callee[:80]}")
+            continue
+        print("      own   with callees")
+        inclusive = profile.inclusive()
+        for name, cost in profile.own.most_common(arguments.top):
+            print(f"{cost / OPERATIONS:9.0f} {inclusive[name] / OPERATIONS:10.0f}  {name[:110]}")
+
+
+if __name__ == "__main__":
+    main()
