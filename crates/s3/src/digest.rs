@@ -233,6 +233,11 @@ impl BodyDigest {
         self.md5.update(piece).await;
     }
 
+    /// See [`Md5::end`].
+    pub(crate) async fn end(&mut self) {
+        self.md5.end().await;
+    }
+
     pub(crate) async fn finish(self) -> Digests {
         let finish =
             |(algorithm, hasher): (Algorithm, Hasher)| (algorithm.name().into(), hasher.finish(algorithm));

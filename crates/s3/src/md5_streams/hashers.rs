@@ -1,8 +1,10 @@
 //! The threads that hash: each takes whatever waits, as many streams at a time as there are lanes, and
-//! goes on with all of them in step. The more bodies arrive at once, the less each of them costs.
+//! goes on with all of them in step. The more bodies arrive at once, the less each of them costs: so a
+//! job waits for those of the other bodies that are arriving, until somebody needs its answer.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -21,10 +23,44 @@ pub(super) struct Job {
 const THREADS_MAX: usize = 4;
 const CORES_PER_THREAD: usize = 8;
 
+/// Bodies that are arriving or wait for their digest, in this process.
+static BODY_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// A body that may have jobs to come.
+pub(super) struct OpenBody(());
+
+impl OpenBody {
+    pub fn new() -> Self {
+        BODY_COUNT.fetch_add(1, Ordering::Relaxed);
+        OpenBody(())
+    }
+}
+
+impl Drop for OpenBody {
+    fn drop(&mut self) {
+        BODY_COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    /// Somebody needs the answer of one of them.
+    is_urgent: bool,
+}
+
+impl Waiting {
+    /// Whether to wait for more jobs costs more than it saves.
+    fn is_worth_it(&self) -> bool {
+        let wanted = BODY_COUNT.load(Ordering::Relaxed).clamp(1, LANES_MAX);
+        self.jobs.len() >= wanted || self.is_urgent
+    }
+}
+
 #[derive(Default)]
 struct Queue {
-    jobs: Mutex<VecDeque<Job>>,
-    has_jobs: Condvar,
+    waiting: Mutex<Waiting>,
+    has_work: Condvar,
 }
 
 static QUEUE: LazyLock<&'static Queue> = LazyLock::new(|| {
@@ -37,11 +73,14 @@ static QUEUE: LazyLock<&'static Queue> = LazyLock::new(|| {
     queue
 });
 
-/// Hands a job to the hashers.
+/// Hands a job to the hashers. It may wait until [`hurry`].
 pub(super) fn add(job: Job) {
-    let queue = *QUEUE;
-    queue.jobs.lock().unwrap_or_else(PoisonError::into_inner).push_back(job);
-    queue.has_jobs.notify_one();
+    QUEUE.change(|waiting| waiting.jobs.push_back(job));
+}
+
+/// Somebody waits for the answer of a job.
+pub(super) fn hurry() {
+    QUEUE.change(|waiting| waiting.is_urgent = !waiting.jobs.is_empty());
 }
 
 /// A job on its way, and blocks of it that come next.
@@ -68,6 +107,18 @@ impl Lane {
 }
 
 impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Waiting)) {
+        let mut waiting = self.lock();
+        change(&mut waiting);
+        if waiting.is_worth_it() {
+            self.has_work.notify_one();
+        }
+    }
+
     fn work(&self) {
         let mut lanes: Vec<Lane> = Vec::with_capacity(LANES_MAX);
         loop {
@@ -79,12 +130,14 @@ impl Queue {
 
     /// Takes jobs for the lanes that are free; waits if none is taken.
     fn fill(&self, lanes: &mut Vec<Lane>) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        while lanes.is_empty() && jobs.is_empty() {
-            jobs = self.has_jobs.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock();
+        while lanes.is_empty() && !waiting.is_worth_it() {
+            waiting = self.has_work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        let count = (LANES_MAX - lanes.len()).min(jobs.len());
-        lanes.extend(jobs.drain(..count).map(|job| Lane { job, blocks: Bytes::new() }));
+        let count = (LANES_MAX - lanes.len()).min(waiting.jobs.len());
+        lanes.extend(waiting.jobs.drain(..count).map(|job| Lane { job, blocks: Bytes::new() }));
+        // The one that is needed may be among those that are left.
+        waiting.is_urgent &= !waiting.jobs.is_empty();
     }
 }
 

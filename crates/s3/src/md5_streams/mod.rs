@@ -12,7 +12,7 @@ use bytes::{Buf, Bytes};
 use tokio::sync::oneshot;
 
 use compress::{BLOCK_BYTES, State, compress_one};
-use hashers::Job;
+use hashers::{Job, OpenBody};
 
 /// So much of a body is handed to the hashers at once.
 const JOB_BYTES: usize = 256 << 10;
@@ -82,11 +82,13 @@ pub(crate) struct Md5 {
     /// Pieces that are not hashed yet; they are the body's own memory.
     pieces: VecDeque<Bytes>,
     pieces_bytes: usize,
+    _open: OpenBody,
 }
 
 impl Md5 {
     pub(crate) fn new() -> Self {
-        Md5 { place: Place::Here(Stream::default()), pieces: VecDeque::new(), pieces_bytes: 0 }
+        let place = Place::Here(Stream::default());
+        Md5 { place, pieces: VecDeque::new(), pieces_bytes: 0, _open: OpenBody::new() }
     }
 
     /// Adds a piece; waits for the hashers if they are behind.
@@ -104,7 +106,13 @@ impl Md5 {
     async fn stream(place: Place) -> Stream {
         match place {
             Place::Here(stream) => stream,
-            Place::AtHashers(answer) => answer.await.expect("hashers answer as long as the process lives"),
+            Place::AtHashers(mut answer) => {
+                if let Ok(stream) = answer.try_recv() {
+                    return stream;
+                }
+                hashers::hurry();
+                answer.await.expect("hashers answer as long as the process lives")
+            }
         }
     }
 
@@ -118,11 +126,17 @@ impl Md5 {
         self.place = Place::AtHashers(receiver);
     }
 
-    /// The digest of everything added.
-    pub(crate) async fn finish(mut self) -> [u8; 16] {
+    /// Nothing more is added: what is left may be hashed from now on, beside whatever is done until
+    /// [`Md5::finish`].
+    pub(crate) async fn end(&mut self) {
         if self.pieces_bytes > HERE_BYTES_MAX {
             self.hand_over().await;
         }
+    }
+
+    /// The digest of everything added.
+    pub(crate) async fn finish(mut self) -> [u8; 16] {
+        self.end().await;
         let mut stream = Self::stream(self.place).await;
         stream.length_bytes += self.pieces_bytes as u64;
         stream.update_here(self.pieces);
@@ -165,6 +179,16 @@ mod tests {
         ] {
             assert_eq!(hex::encode(digest(vec![text.into()]).await), expected);
         }
+    }
+
+    /// A job waits for those of other bodies only until its answer is needed.
+    #[tokio::test]
+    async fn a_body_that_stalls_holds_up_no_other() {
+        let mut stalled = Md5::new();
+        stalled.update(body(1, 100_000)).await;
+        let whole = body(2, 100_000);
+        assert_eq!(digest(cut(&whole, 30_000)).await[..], md5::Md5::digest(&whole)[..]);
+        assert_eq!(stalled.finish().await[..], md5::Md5::digest(body(1, 100_000))[..]);
     }
 
     proptest! {

@@ -9,9 +9,9 @@ use s3s::{S3Error, S3Result, StdError, TrailingHeaders, s3_error};
 use super::Service;
 use crate::bucket::Bucket;
 use crate::data::{DataWriter, Unfinished};
-use crate::digest::{Digests, Expected};
+use crate::digest::{BodyDigest, Digests, Expected};
 use crate::encryption::{Encryption, WrappingKey};
-use crate::error::custom_error;
+use crate::error::{GatewayError, custom_error};
 use crate::record::{Piece, Place};
 use crate::shell::is_aws_chunked;
 
@@ -28,6 +28,19 @@ pub(super) struct StoredBody {
 }
 
 impl StoredBody {
+    /// Ends the writing and the hashing of a body whose `bytes` all went there.
+    pub(super) async fn new(
+        mut writer: DataWriter,
+        mut digest: BodyDigest,
+        bytes: u64,
+    ) -> Result<Self, GatewayError> {
+        writer.write_rest().await?;
+        // While the data is on its way, its hash waits for those of other bodies: together they cost less.
+        digest.end().await;
+        let (piece, data) = writer.finish().await?;
+        Ok(StoredBody { piece, data, digests: digest.finish().await, bytes })
+    }
+
     /// The entity tag of an object that is this body.
     pub(super) fn etag(&self, encryption: &Encryption) -> String {
         if encryption.has_md5_etag() { self.digests.etag() } else { hex::encode(random_bytes::<16>()) }
@@ -115,12 +128,9 @@ impl Service {
                 "You did not provide the number of bytes specified by the Content-Length HTTP header: {bytes} of {length}"
             ));
         }
-        // The hashers may be behind; meanwhile the data is on its way.
-        writer.write_rest().await?;
-        let digests = digest.finish().await;
-        upload.expected.check(&digests, upload.trailers.as_ref())?;
-        let (piece, data) = writer.finish().await?;
-        Ok(StoredBody { piece, data, digests, bytes })
+        let body = StoredBody::new(writer, digest, bytes).await?;
+        upload.expected.check(&body.digests, upload.trailers.as_ref())?;
+        Ok(body)
     }
 }
 

@@ -108,10 +108,7 @@ impl Service {
             digest.update(piece.clone()).await;
             writer.push(&piece).await?;
         }
-        writer.write_rest().await?;
-        let digests = digest.finish().await;
-        let (piece, data) = writer.finish().await?;
-        Ok(StoredBody { piece, data, digests, bytes })
+        StoredBody::new(writer, digest, bytes).await
     }
 
     pub(super) async fn copy_object(
