@@ -1,6 +1,6 @@
 //! The loop.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -134,7 +134,7 @@ pub struct Reactor {
     pub(crate) backlog: VecDeque<squeue::Entry>,
     /// Bytes of the file operations among them.
     backlog_file_bytes: usize,
-    pub(crate) connections: HashMap<ConnectionId, Connection>,
+    pub(crate) connections: BTreeMap<ConnectionId, Connection>,
     /// Connections that may have something to send or receive.
     pub(crate) touched: BTreeSet<ConnectionId>,
     pub(crate) listeners: BTreeMap<ListenerId, OwnedFd>,
@@ -180,7 +180,7 @@ impl Reactor {
             free_slots: Vec::new(),
             backlog: VecDeque::new(),
             backlog_file_bytes: 0,
-            connections: HashMap::new(),
+            connections: BTreeMap::new(),
             touched: BTreeSet::new(),
             listeners: BTreeMap::new(),
             files: Vec::new(),

@@ -36,7 +36,7 @@ pub(crate) struct LoggedTransaction {
 
 /// Encodes a transaction for the log; its inline data is written beside it.
 pub(crate) fn encode_transaction(number: u64, transaction: &Transaction, plan: &Plan) -> Bytes {
-    let mut writer = Writer::with_capacity(512);
+    let mut writer = Writer::with_capacity(transaction.encoded_bytes_expected());
     writer.u64(number);
     transaction.encode(&mut writer);
     writer.u8(u8::from(plan.inline_data().is_some()));

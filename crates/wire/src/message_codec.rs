@@ -61,7 +61,13 @@ impl Message {
 
     /// The bytes of the control segment.
     pub fn encode(&self) -> Bytes {
-        let mut writer = Writer::with_capacity(256);
+        let expected_bytes = match self {
+            Message::Replicate { transaction, .. }
+            | Message::PeerSync { transaction, .. }
+            | Message::ObjectPart { transaction, .. } => transaction.encoded_bytes_expected(),
+            _ => 256,
+        };
+        let mut writer = Writer::with_capacity(expected_bytes);
         self.encode_into(&mut writer);
         writer.finish()
     }

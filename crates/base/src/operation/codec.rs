@@ -53,8 +53,9 @@ impl ObjectName {
 
     /// Reads a name.
     pub fn decode(reader: &mut Reader) -> Result<Self, CodecError> {
-        let text = reader.text(limits::OBJECT_NAME_BYTES_MAX, "object name")?;
-        ObjectName::new(&text).ok_or(CodecError::Invalid { what: "object name length", value: 0 })
+        let bytes = reader.bytes(limits::OBJECT_NAME_BYTES_MAX, "object name")?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| CodecError::NotText { what: "object name" })?;
+        ObjectName::new(text).ok_or(CodecError::Invalid { what: "object name length", value: 0 })
     }
 }
 
@@ -487,6 +488,18 @@ pub fn decode_mutations(reader: &mut Reader) -> Result<Vec<Mutation>, CodecError
 }
 
 impl Transaction {
+    /// How long the encoding probably is, in bytes: what is long in it is counted, the rest estimated.
+    pub fn encoded_bytes_expected(&self) -> usize {
+        let undo_bytes = |entry: &LogEntry| 256 + entry.undo.as_ref().map_or(0, |undo| undo.payload.len());
+        let value_bytes = |mutation: &Mutation| match mutation {
+            Mutation::Write { seals, .. } => seals.as_ref().map_or(0, |seals| seals.bytes.len()),
+            Mutation::OmapSet { value, .. } => value.len(),
+            _ => 0,
+        };
+        256 + self.log.iter().map(undo_bytes).sum::<usize>()
+            + self.mutations.iter().map(value_bytes).sum::<usize>()
+    }
+
     /// Appends everything but the payload.
     pub fn encode(&self, writer: &mut Writer) {
         self.pg.encode(writer);

@@ -72,7 +72,7 @@ fn take_escaped(mut key: &[u8]) -> Option<(Vec<u8>, &[u8])> {
 
 /// The first bytes of all keys of an object.
 pub(crate) fn object(key: &ObjectKey) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(64);
+    let mut bytes = Vec::with_capacity(16 + key.name.as_str().len());
     bytes.push(OBJECT);
     push_pg(&mut bytes, key.pg);
     push_escaped(&mut bytes, key.name.as_str().as_bytes());

@@ -44,8 +44,11 @@ impl Update {
         let old_part = |shard: u8| self.extended(old.get(&shard));
         let mut parity: Vec<_> = (self.shape.data..self.shape.shards()).map(old_part).collect();
         for shard in 0..self.shape.data {
+            if self.columns[usize::from(shard)].is_none() {
+                continue;
+            }
             let (mut delta, mut seal_delta) = self.extended(old.get(&shard));
-            let Some(column) = &mut self.columns[usize::from(shard)] else { continue };
+            let column = self.columns[usize::from(shard)].as_mut().expect("looked at above");
             column.keep(&delta, &seal_delta, width);
             atoll_ec::xor_into(delta.as_mut_slice(), column.data.as_slice());
             atoll_ec::xor_into(&mut seal_delta, &column.seals);
@@ -98,15 +101,19 @@ impl Update {
     /// A shard's old bytes and seals over the whole span; where it had none there are zeros.
     fn extended(&self, old: Option<&Part>) -> (BlockBuffer, Vec<u8>) {
         let (unit, width) = (self.unit_bytes(), self.seal_width());
-        let mut data = BlockBuffer::zeroed(self.span.length() / BLOCK_BYTES);
+        let blocks = self.span.length() / BLOCK_BYTES;
         let mut seals = vec![0; self.unit_count() * width];
-        if let (Some(part), Some(span)) = (old, self.old_span()) {
-            let start = (span.start - self.span.start) as usize;
-            data.as_mut_slice()[start..start + part.data.len()].copy_from_slice(&part.data);
-            let first = start / unit as usize * width;
-            let length = part.seals.len().min(seals.len() - first);
-            seals[first..first + length].copy_from_slice(&part.seals[..length]);
-        }
+        let (Some(part), Some(span)) = (old, self.old_span()) else { return (BlockBuffer::zeroed(blocks), seals) };
+        let mut data = BlockBuffer::for_overwriting(blocks);
+        let start = (span.start - self.span.start) as usize;
+        let (before, rest) = data.as_mut_slice().split_at_mut(start);
+        let (old, behind) = rest.split_at_mut(part.data.len());
+        before.fill(0);
+        old.copy_from_slice(&part.data);
+        behind.fill(0);
+        let first = start / unit as usize * width;
+        let length = part.seals.len().min(seals.len() - first);
+        seals[first..first + length].copy_from_slice(&part.seals[..length]);
         (data, seals)
     }
 
