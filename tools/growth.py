@@ -21,7 +21,8 @@ def main():
     parser.add_argument("--dir", default="/var/tmp", help="where the cluster is made")
     parser.add_argument("--seconds", type=float, default=3, help="length of each run (default %(default)s)")
     parser.add_argument("--steady-seconds", type=float, default=120, help="length of the steady run")
-    parser.add_argument("--objects-max", type=int, default=100_000, help="objects in a bucket, at most")
+    parser.add_argument("--objects-max", type=int, default=100_000, help="objects in a bucket, at most (a million needs 3 GiB per OSD)")
+    parser.add_argument("--osd-size", default="7G", help="of each of three OSDs (default %(default)s)")
     parser.add_argument("--only", choices=KINDS, nargs="+", default=KINDS)
     growth = Growth(parser.parse_args())
     try:
@@ -45,7 +46,7 @@ class Growth:
         return done.stdout
 
     def up(self):
-        self.atoll("up", "--detach", "--osd-size", "7G", "--s3-listen", "127.0.0.1:19080", "--s3-tls-listen", "off")
+        self.atoll("up", "--detach", "--osd-size", self.arguments.osd_size, "--s3-listen", "127.0.0.1:19080", "--s3-tls-listen", "off")
 
     def down(self):
         subprocess.run([self.arguments.atoll, "down", "--data", self.data], capture_output=True)
@@ -57,10 +58,10 @@ class Growth:
             "--working-set", working_set, "--seconds", str(seconds or self.arguments.seconds))
         return json.loads(output)
 
-    def object(self, operation, objects, bucket):
+    def object(self, operation, objects):
         output = self.atoll(
             "bench", "object", "--json", "--op", operation, "--size", "1k", "--concurrency", "16", "--prefill", "missing",
-            "--objects", str(objects), "--bucket", bucket, "--seconds", str(self.arguments.seconds))
+            "--objects", str(objects), "--bucket", "growing", "--seconds", str(self.arguments.seconds))
         return json.loads(output)
 
     def image(self, name, size, *more):
@@ -86,13 +87,12 @@ class Growth:
         counts = [1000]
         while counts[-1] < self.arguments.objects_max:
             counts.append(min(counts[-1] * 10, self.arguments.objects_max))
-        # Reading comes first, because it fills the bucket.
-        measured = {count: {operation: self.object(operation, count, f"bucket-{count}") for operation in ("get", "put", "list")}
-                    for count in counts}
-        for operation in ("put", "get", "list"):
-            title(f"{operation.upper()} of objects of 1 KiB, 16 at once, with so many in the bucket", "objects")
-            for count in counts:
-                row(count, measured[count][operation])
+        title("Objects of 1 KiB, 16 at once, with so many in the bucket", "objects")
+        for count in counts:
+            # Reading comes first, because it fills the bucket.
+            for operation in ("get", "put", "list"):
+                row(f"{count:,}, {operation.upper()}", self.object(operation, count))
+            print(f"| | resident memory of the OSDs: {', '.join(map(str, self.resident_mib()))} MiB | | | |", flush=True)
 
     def overwrites(self):
         title("4 KiB random writes at depth 32 over an image of 256 MiB that was written in order", "% of it overwritten before")
@@ -132,7 +132,8 @@ def title(text, growing):
 def row(size, measured):
     latency = measured["latency_us"]
     figures = (f"{measured['iops']:,.0f}", f"{measured['cpu_us_per_op']:.1f}", latency["p50"], latency["p999"])
-    print(f"| {size:,} | " + " | ".join(map(str, figures)) + " |", flush=True)
+    size = size if isinstance(size, str) else f"{size:,}"
+    print(f"| {size} | " + " | ".join(map(str, figures)) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -35,11 +35,8 @@ impl Disk for MemoryDisk {
 
     fn execute(&mut self, _device: Device, operation: DiskOperation) -> DiskResult {
         if let Some((offset, pieces)) = operation.written() {
-            let mut block = offset / BLOCK_BYTES as u64;
-            for bytes in pieces.iter().flat_map(|piece| piece.chunks_exact(BLOCK_BYTES)) {
-                self.0.insert(block, bytes.into());
-                block += 1;
-            }
+            let blocks = pieces.iter().flat_map(|piece| piece.chunks_exact(BLOCK_BYTES));
+            self.0.extend((offset / BLOCK_BYTES as u64..).zip(blocks.map(Box::from)));
         }
         let DiskOperation::Read { offset, block_count } = operation else { return Ok(None) };
         let first = offset / BLOCK_BYTES as u64;
