@@ -442,52 +442,52 @@ mod tests {
     }
 
     proptest! {
-            #[test]
-    fn a_page_is_a_small_ordered_map(steps in proptest::collection::vec(step(), 1..200)) {
-                let mut page = Page::new(7, PageKind::Leaf);
-                let mut model = BTreeMap::new();
-                for step in steps {
-                    match step {
-                        Step::Put(key, value) => {
-                            let done = match page.search(&key) {
-                                Ok(index) => page.replace(index, &value),
-                                Err(index) => page.insert(index, &key, &value),
-                            };
-                            if done {
-                                model.insert(key, value);
-                            } else {
-                                prop_assert!(page.used_bytes() + 2100 > PAGE_CAPACITY_BYTES, "refused too early");
-                            }
-                        }
-                        Step::Remove(key) => {
-                            if let Ok(index) = page.search(&key) {
-                                page.remove(index);
-                            }
-                            model.remove(&key);
+        #[test]
+        fn a_page_is_a_small_ordered_map(steps in proptest::collection::vec(step(), 1..200)) {
+            let mut page = Page::new(7, PageKind::Leaf);
+            let mut model = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Put(key, value) => {
+                        let done = match page.search(&key) {
+                            Ok(index) => page.replace(index, &value),
+                            Err(index) => page.insert(index, &key, &value),
+                        };
+                        if done {
+                            model.insert(key, value);
+                        } else {
+                            prop_assert!(page.used_bytes() + 2100 > PAGE_CAPACITY_BYTES, "refused too early");
                         }
                     }
-                    prop_assert!(Page::from_block(page.block.clone(), 7).is_some());
-                    prop_assert!(page.used_bytes() <= PAGE_CAPACITY_BYTES);
-                    prop_assert_eq!(page.entries(), model.clone().into_iter().collect::<Vec<_>>());
+                    Step::Remove(key) => {
+                        if let Ok(index) = page.search(&key) {
+                            page.remove(index);
+                        }
+                        model.remove(&key);
+                    }
                 }
-                let mut filled = Page::new(7, PageKind::Leaf);
-                filled.fill(&page.entries());
-                prop_assert_eq!(filled.entries(), page.entries());
+                prop_assert!(Page::from_block(page.block.clone(), 7).is_some());
+                prop_assert!(page.used_bytes() <= PAGE_CAPACITY_BYTES);
+                prop_assert_eq!(page.entries(), model.clone().into_iter().collect::<Vec<_>>());
             }
+            let mut filled = Page::new(7, PageKind::Leaf);
+            filled.fill(&page.entries());
+            prop_assert_eq!(filled.entries(), page.entries());
+        }
 
-            #[test]
-            fn random_pages_are_refused_or_safe(
-                mut bytes in proptest::collection::vec(any::<u8>(), BLOCK_BYTES), kind in 0u8..5, count in 0u8..9,
-            ) {
-                bytes[..4].copy_from_slice(&7u32.to_le_bytes());
-                bytes[4] = kind;
-                bytes[6..9].copy_from_slice(&[count, 0, count]);
-                bytes[9] = 0;
-                bytes[13] &= 0x1f;
-                if let Some(page) = Page::from_block(BlockBuffer::from_bytes(&bytes), 7) && page.kind() != PageKind::Bitmap {
-                    let _ = page.entries();
-                    let _ = page.search(b"key");
-                }
+        #[test]
+        fn random_pages_are_refused_or_safe(
+            mut bytes in proptest::collection::vec(any::<u8>(), BLOCK_BYTES), kind in 0u8..5, count in 0u8..9,
+        ) {
+            bytes[..4].copy_from_slice(&7u32.to_le_bytes());
+            bytes[4] = kind;
+            bytes[6..9].copy_from_slice(&[count, 0, count]);
+            bytes[9] = 0;
+            bytes[13] &= 0x1f;
+            if let Some(page) = Page::from_block(BlockBuffer::from_bytes(&bytes), 7) && page.kind() != PageKind::Bitmap {
+                let _ = page.entries();
+                let _ = page.search(b"key");
             }
         }
+    }
 }
