@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Instructions per operation of the store, by function, as callgrind counts them: the same figures on
-every machine and beside any load, so that one per cent more or less can be seen.
+"""Instructions per operation of the store, by function, as callgrind counts them: the same figures
+beside any load (with the same compiler, C library and kind of processor), so that one per cent more or
+less can be seen.
 
     tools/instructions.py                    # writes and reads: totals, and the dearest functions
     tools/instructions.py --top 60           # more functions
@@ -12,6 +13,7 @@ valgrind has no AVX-512, so that CRCs, ciphers and long copies count more than t
 import argparse
 import collections
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,8 +27,8 @@ class Profile:
     """A callgrind file: instructions of each function itself, and of each pair of caller and callee."""
 
     def __init__(self, path):
-        self.own, self.edges, self.calls = (collections.Counter() for _ in range(3))
-        names, function, callee, call_count = {}, None, None, None
+        self.own, self.edges = collections.Counter(), collections.Counter()
+        names, function, callee, is_call = {}, None, None, False
         for line in open(path, errors="replace"):
             if line.startswith(("fn=", "cfn=")):
                 number, name = re.match(r"c?fn=\((\d+)\)(?: (.*))?", line).groups()
@@ -37,15 +39,15 @@ class Profile:
                 else:
                     callee = name
             elif line.startswith("calls="):
-                call_count = int(line[6:].split()[0])
+                # How many is not used: callgrind counts calls outside of what is measured, too.
+                is_call = True
             elif re.match(r"[0-9+*-]\S* \d+$", line.rstrip()):
                 cost = int(line.split()[1])
-                if call_count is None:
+                if not is_call:
                     self.own[function] += cost
                 elif callee != function:
                     self.edges[function, callee] += cost
-                    self.calls[function, callee] += call_count
-                call_count = None
+                is_call = False
 
     def inclusive(self):
         total = collections.Counter(self.own)
@@ -73,14 +75,15 @@ def main():
     parser.add_argument("--top", type=int, default=25, help="functions to show [25]")
     parser.add_argument("--calls", help="show callers and callees of functions whose name contains this")
     arguments = parser.parse_args()
+    if not shutil.which("valgrind"):
+        sys.exit("valgrind, which counts the instructions, is not installed; 'apt install valgrind' does it")
     for function in ("measured_writes", "measured_reads"):
         profile = measure(function)
         print(f"{function}: {sum(profile.own.values()) / OPERATIONS:.0f} instructions per operation")
         if arguments.calls:
             for (caller, callee), cost in profile.edges.most_common():
                 if arguments.calls in caller or arguments.calls in callee:
-                    count = profile.calls[caller, callee]
-                    print(f"{cost / OPERATIONS:9.0f}  x{count / OPERATIONS:6.2f}  {caller[:80]} -> {callee[:80]}")
+                    print(f"{cost / OPERATIONS:9.0f}  {caller[:80]} -> {callee[:80]}")
             continue
         print("      own   with callees")
         inclusive = profile.inclusive()

@@ -44,11 +44,10 @@ impl Update {
         let old_part = |shard: u8| self.extended(old.get(&shard));
         let mut parity: Vec<_> = (self.shape.data..self.shape.shards()).map(old_part).collect();
         for shard in 0..self.shape.data {
-            if self.columns[usize::from(shard)].is_none() {
-                continue;
-            }
-            let (mut delta, mut seal_delta) = self.extended(old.get(&shard));
-            let column = self.columns[usize::from(shard)].as_mut().expect("looked at above");
+            let is_changed = self.columns[usize::from(shard)].is_some();
+            let was = is_changed.then(|| self.extended(old.get(&shard)));
+            let column = self.columns[usize::from(shard)].as_mut();
+            let (Some((mut delta, mut seal_delta)), Some(column)) = (was, column) else { continue };
             column.keep(&delta, &seal_delta, width);
             atoll_ec::xor_into(delta.as_mut_slice(), column.data.as_slice());
             atoll_ec::xor_into(&mut seal_delta, &column.seals);
