@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Does an operation cost the same as the work grows? Starts a throw-away cluster and measures CPU time per
 operation of all servers, rates and latencies over growing numbers of images, placement groups and
-objects, over an image that is overwritten more and more, and over a steady run. Prints Markdown."""
+objects, depths and sizes, on an idle and a busy machine, over an image that is overwritten more and more,
+and over a steady run. Prints Markdown."""
 
 import argparse
 import json
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-KINDS = ("images", "groups", "objects", "overwrites", "steady")
+KINDS = ("images", "groups", "depths", "saturated", "sizes", "objects", "overwrites", "steady")
 
 
 def main():
@@ -22,6 +23,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=3, help="length of each run (default %(default)s)")
     parser.add_argument("--steady-seconds", type=float, default=120, help="length of the steady run")
     parser.add_argument("--objects-max", type=int, default=100_000, help="objects in a bucket, at most (a million needs 3 GiB per OSD)")
+    parser.add_argument("--object-size", default="1k", help="of the objects of a growing bucket (default %(default)s)")
     parser.add_argument("--osd-size", default="7G", help="of each of three OSDs (default %(default)s)")
     parser.add_argument("--only", choices=KINDS, nargs="+", default=KINDS)
     growth = Growth(parser.parse_args())
@@ -52,16 +54,16 @@ class Growth:
         subprocess.run([self.arguments.atoll, "down", "--data", self.data], capture_output=True)
         shutil.rmtree(self.data, ignore_errors=True)
 
-    def block(self, images, depth, working_set, seconds=None):
+    def block(self, images, depth, working_set, seconds=None, operation="randwrite"):
         output = self.atoll(
-            "bench", "block", "--json", "--image", images, "--rw", "randwrite", "--bs", "4k", "--qd", str(depth),
+            "bench", "block", "--json", "--image", images, "--rw", operation, "--bs", "4k", "--qd", str(depth),
             "--working-set", working_set, "--seconds", str(seconds or self.arguments.seconds))
         return json.loads(output)
 
-    def object(self, operation, objects):
+    def object(self, operation, objects, size, bucket="growing", concurrency=16):
         output = self.atoll(
-            "bench", "object", "--json", "--op", operation, "--size", "1k", "--concurrency", "16", "--prefill", "missing",
-            "--objects", str(objects), "--bucket", "growing", "--seconds", str(self.arguments.seconds))
+            "bench", "object", "--json", "--op", operation, "--size", size, "--concurrency", str(concurrency),
+            "--prefill", "missing", "--objects", str(objects), "--bucket", bucket, "--seconds", str(self.arguments.seconds))
         return json.loads(output)
 
     def image(self, name, size, *more):
@@ -83,16 +85,52 @@ class Growth:
             self.image(pool, "1G", "--pool", pool)
             row(count, self.block(pool, 32, "256M"))
 
+    def depths(self):
+        title("4 KiB over eight images, with so many in flight", "in flight")
+        names = [f"deep{number}" for number in range(8)]
+        for name in names:
+            self.image(name, "128M")
+        for operation in ("randwrite", "randread"):
+            for depth in (1, 8, 32, 128, 512, 2048, 8192):
+                images = names[:min(depth, len(names))]
+                measured = self.block(",".join(images), depth // len(images), "64M", operation=operation)
+                row(f"{depth:,}, {operation}", measured)
+            self.memory()
+
+    def saturated(self):
+        title("4 KiB on an idle machine, and beside a busy loop per processor", "depth")
+        self.image("busy", "1G")
+        busy_loop = [sys.executable, "-c", "while True: pass"]
+        for depth in (1, 32):
+            for operation in ("randwrite", "randread"):
+                row(f"{depth}, {operation}, idle", self.block("busy", depth, "256M", operation=operation))
+                loops = [subprocess.Popen(busy_loop) for _ in range(os.cpu_count())]
+                try:
+                    row(f"{depth}, {operation}, busy", self.block("busy", depth, "256M", operation=operation))
+                finally:
+                    for loop in loops:
+                        loop.kill()
+                        loop.wait()
+
+    def sizes(self):
+        title("Objects of so many bytes", "bytes, at once")
+        for size, objects, concurrency in (("1k", 1000, 16), ("64k", 1000, 16), ("4m", 64, 16), ("256m", 4, 4)):
+            for operation in ("put", "get"):
+                measured = self.object(operation, objects, size, f"of-{size}", concurrency)
+                row(f"{size}, {concurrency}, {operation.upper()}", measured)
+            self.memory()
+
     def objects(self):
         counts = [1000]
         while counts[-1] < self.arguments.objects_max:
             counts.append(min(counts[-1] * 10, self.arguments.objects_max))
-        title("Objects of 1 KiB, 16 at once, with so many in the bucket", "objects")
+        size = self.arguments.object_size
+        title(f"Objects of {size}, 16 at once, with so many in the bucket", "objects")
         for count in counts:
             # Reading comes first, because it fills the bucket.
             for operation in ("get", "put", "list"):
-                row(f"{count:,}, {operation.upper()}", self.object(operation, count))
-            print(f"| | resident memory of the OSDs: {', '.join(map(str, self.resident_mib()))} MiB | | | |", flush=True)
+                row(f"{count:,}, {operation.upper()}", self.object(operation, count, size))
+            self.memory()
 
     def overwrites(self):
         title("4 KiB random writes at depth 32 over an image of 256 MiB that was written in order", "% of it overwritten before")
@@ -110,7 +148,10 @@ class Growth:
         self.image("steady", "1G")
         for begin in range(0, int(self.arguments.steady_seconds), 20):
             row(begin, self.block("steady", 32, "1G", 20))
-            print(f"| | resident memory of the OSDs: {', '.join(map(str, self.resident_mib()))} MiB | | | |")
+            self.memory()
+
+    def memory(self):
+        print(f"| | resident memory of the OSDs: {', '.join(map(str, self.resident_mib()))} MiB | | | |", flush=True)
 
     def resident_mib(self):
         found = []

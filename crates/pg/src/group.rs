@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, ObjectView, Token};
 use crate::client_requests::WaitingRequest;
-use crate::coded::{Coded, Span};
+use crate::coded::{Coded, Span, kept_clones};
 use crate::conflicts::read_sees;
 use crate::copies::CopyRead;
 use crate::learners::{Answer, Learners};
@@ -109,8 +109,6 @@ pub(crate) enum Submission {
     Forget { through: Version },
     /// A write taken back.
     RollBack,
-    /// All of them: the history ends before them.
-    RolledBack,
 }
 
 /// Why something was read from the store.
@@ -432,6 +430,7 @@ impl Pg {
             None => {}
         }
         self.answer_when_released(view);
+        self.try_roll_back_again(view);
         self.tell_committed();
         self.remove_kept(1);
         self.go_on_with_learners(view);
@@ -547,9 +546,9 @@ impl Pg {
                 }
             }
             Submission::Mend { tag, is_last: true } => self.mended(tag, view),
-            Submission::Repair | Submission::Mend { .. } | Submission::RollBack => {}
+            Submission::Repair | Submission::Mend { .. } => {}
             Submission::Forget { through } => self.actions.push_back(Action::ForgetUndo { through }),
-            Submission::RolledBack => self.rolled_back(view),
+            Submission::RollBack => self.rolled_back(view),
             Submission::Purge => self.removed(view),
         }
     }
@@ -569,10 +568,7 @@ impl Pg {
                 let text = format!("{} could not remove what it kept of old writes: {cause}", self.me);
                 return self.warn(text);
             }
-            Submission::RollBack | Submission::RolledBack => {
-                self.warn(format!("{} could not take a write back ({cause}); it must be filled", self.me));
-                return self.note_incomplete_here(view);
-            }
+            Submission::RollBack => return self.roll_back_refused(cause, view),
             Submission::Mend { .. } => return self.mend_failed(cause, view),
             Submission::Purge => return self.removed(view),
             Submission::Write { version } => {
@@ -632,10 +628,4 @@ impl Pg {
         self.stop_serving();
         self.membership.proposed = None;
     }
-}
-
-/// The clones that are kept for writes which may have to be taken back.
-fn kept_clones(id: PgId, view: &impl ObjectView) -> VecDeque<(Version, ObjectName)> {
-    let log = view.log(id).into_iter();
-    log.filter_map(|entry| Some((entry.version, entry.undo?.kept_object()?.clone()))).collect()
 }

@@ -141,6 +141,8 @@ impl Pg {
         }
         self.promises.bind(self.me, primary, active_members, view);
         self.promises.epoch = epoch;
+        // Whoever leads now says anew what is to be taken back.
+        self.end_roll_back();
         for osd in self.promises.bound_to.clone() {
             self.ask_for_release(osd);
         }

@@ -3,6 +3,7 @@
 //! number of its groups.
 
 use crate::actions::ObjectView;
+use crate::coded::Coded;
 use crate::group::{Pg, PgState};
 
 impl Pg {
@@ -23,8 +24,7 @@ impl Pg {
             && !self.learners.are_any()
             && !self.membership.counts_inactivity()
             && self.purge.is_idle()
-            // An erasure-coded group waits for more than this (what others have, what can be undone).
-            && self.coded.is_none()
+            && self.coded.as_ref().is_none_or(Coded::is_at_rest)
     }
 
     /// The configuration is the one wanted, and nothing is under way.
@@ -32,7 +32,8 @@ impl Pg {
         let is_whole = self.leads() && self.is_on_target();
         let pg_num = self.pg_num();
         let needs_split = self.is_splitting || self.policy.pg_num > pg_num || self.pg_num_here(view) > pg_num;
-        is_whole && !needs_split && !self.is_scrubbing()
+        let is_known_to_be_everywhere = !self.has_news_of_committed() && self.surplus_member().is_none();
+        is_whole && !needs_split && is_known_to_be_everywhere && !self.is_scrubbing()
     }
 
     /// Another OSD leads, and this one has nothing to give up.

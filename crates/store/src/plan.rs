@@ -150,7 +150,7 @@ pub(crate) fn validate(
                 size_bytes = new_bytes;
             }
             Mutation::CloneFrom { .. }
-                if mutations.iter().filter(|mutation| !is_of_other(mutation)).count() > 1 =>
+                if mutations.iter().filter(|mutation| !leaves_object_alone(mutation)).count() > 1 =>
             {
                 return Err(invalid("a clone together with other changes"));
             }
@@ -191,9 +191,9 @@ pub(crate) fn validate(
     Ok(block_count)
 }
 
-/// Whether a mutation is of another object than its transaction.
-fn is_of_other(mutation: &Mutation) -> bool {
-    matches!(mutation, Mutation::KeepAs { .. } | Mutation::RemoveOther { .. })
+/// Whether a mutation is of something else than its transaction's object.
+fn leaves_object_alone(mutation: &Mutation) -> bool {
+    matches!(mutation, Mutation::KeepAs { .. } | Mutation::RemoveOther { .. } | Mutation::ResetLog { .. })
 }
 
 /// Bytes of payload that the mutations take.

@@ -26,7 +26,9 @@ pub(crate) use fetch::{Asked, Operation};
 pub(crate) use filling::FillOrder;
 pub(crate) use requests::ClientRead;
 pub(crate) use shape::Span;
+use undo::RollBack;
 pub use undo::is_hidden;
+pub(crate) use undo::kept_clones;
 
 use crate::actions::Token;
 use crate::group::{CodeShape, Pg, PgState};
@@ -56,8 +58,8 @@ pub(crate) struct Coded {
     pub forgotten: Version,
     /// Up to here the members have been told so.
     pub told: Version,
-    /// A roll back that waits until the view shows everything submitted.
-    pub roll_back_to: Option<Version>,
+    /// What is being taken back.
+    pub roll_back: Option<RollBack>,
 }
 
 impl Coded {
@@ -75,8 +77,16 @@ impl Coded {
             committed: Version::default(),
             forgotten: Version::default(),
             told: Version::default(),
-            roll_back_to: None,
+            roll_back: None,
         }
+    }
+}
+
+impl Coded {
+    /// Nothing is read, taken back, or left of what was kept to be able to.
+    pub fn is_at_rest(&self) -> bool {
+        let is_idle = self.operations.is_empty() && self.asked.is_empty() && self.ready.is_empty();
+        is_idle && self.fills_loading.is_empty() && self.roll_back.is_none() && self.committed == self.forgotten
     }
 }
 

@@ -231,6 +231,11 @@ impl Page {
         self.heap_start() - self.slots_start() - 2 * self.count()
     }
 
+    /// Whether there is such an entry, and it has the key.
+    pub fn has_at(&self, index: usize, key: &[u8]) -> bool {
+        index < self.count() && key.strip_prefix(self.prefix()).is_some_and(|suffix| suffix == self.suffix(index))
+    }
+
     /// Where the key is, or where it would be.
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
         let prefix = self.prefix();

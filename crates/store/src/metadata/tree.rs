@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use super::page::{
-    KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, PageKind, VALUE_BYTES_MAX, common_bytes, common_prefix_bytes, entry_bytes,
+    KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, Page, PageKind, VALUE_BYTES_MAX, common_bytes, common_prefix_bytes,
+    entry_bytes,
 };
 use super::pages::{Cold, Pages};
 
@@ -30,12 +31,21 @@ pub(crate) struct Tree {
     /// Leaf and place of the entry that was inserted last. Whoever inserts just behind it probably
     /// goes on in order, and then splitting in halves would leave half-full pages behind.
     inserted_last: Option<(u32, usize)>,
-    /// For keys with the same [`hint_of`], the leaf that the last way down for one of them led to. An
-    /// operation looks at the same few entries several times.
-    hints: Box<[Cell<u32>]>,
+    /// For keys with the same [`hint_of`], where the last way down for one of them led to. An operation
+    /// looks at the same few entries several times.
+    hints: Box<[Cell<Hint>]>,
 }
 
 const HINT_COUNT: usize = 1024;
+
+/// Where a key may be.
+#[derive(Clone, Copy)]
+struct Hint {
+    leaf: u32,
+    index: u32,
+    /// What [`Pages::evictions`] was then: while it is the same, the way to the leaf is in memory.
+    evictions: u64,
+}
 
 /// Which of the tree's hints is for a key.
 fn hint_of(key: &[u8]) -> usize {
@@ -47,25 +57,44 @@ fn hint_of(key: &[u8]) -> usize {
     (hash >> 32) as usize % HINT_COUNT
 }
 
+/// As [`Page::search`], which a hint may spare.
+fn search_by(hint: &Cell<Hint>, page: &Page, leaf: u32, key: &[u8]) -> Result<usize, usize> {
+    let known = hint.get();
+    if known.leaf == leaf && page.has_at(known.index as usize, key) {
+        return Ok(known.index as usize);
+    }
+    let place = page.search(key);
+    if let (true, Ok(index)) = (known.leaf == leaf, place) {
+        hint.set(Hint { index: index as u32, ..known });
+    }
+    place
+}
+
 impl Tree {
     pub fn new(pages: Pages, root: u32) -> Self {
-        Tree { pages, root, inserted_last: None, hints: vec![Cell::new(root); HINT_COUNT].into() }
+        let hint = Hint { leaf: root, index: 0, evictions: pages.evictions() };
+        Tree { pages, root, inserted_last: None, hints: vec![Cell::new(hint); HINT_COUNT].into() }
     }
 
     /// The value of a key. Branches above its leaf need not be in memory afterwards: see
     /// [`Tree::touch`].
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
-        match self.get_in(self.hints[hint_of(key)].get(), key) {
+        let hint = &self.hints[hint_of(key)];
+        match self.get_by(hint, hint.get().leaf, key) {
             Some(found) => Ok(found),
-            None => Ok(self.get_with_leaf(key)?.0),
+            None => Ok(self.descend_for(hint, key)?.0),
         }
     }
 
     /// The value of a key, if this is a leaf in memory and one that must have the key if any has: it has
     /// keys on both sides of it, or the key itself.
     pub fn get_in(&self, leaf: u32, key: &[u8]) -> Option<Option<&[u8]>> {
+        self.get_by(&self.hints[hint_of(key)], leaf, key)
+    }
+
+    fn get_by(&self, hint: &Cell<Hint>, leaf: u32, key: &[u8]) -> Option<Option<&[u8]>> {
         let page = self.pages.get(leaf).ok().filter(|page| page.is_leaf())?;
-        match page.search(key) {
+        match search_by(hint, page, leaf, key) {
             Ok(index) => Some(Some(page.value(index))),
             Err(index) => (0 < index && index < page.count()).then_some(None),
         }
@@ -73,14 +102,29 @@ impl Tree {
 
     /// The value of a key, and the leaf that has it or would have it. The way there is in memory.
     pub fn get_with_leaf(&self, key: &[u8]) -> Result<(Option<&[u8]>, u32), Cold> {
-        let mut number = self.root;
+        let cell = &self.hints[hint_of(key)];
+        let hint = cell.get();
+        if hint.evictions == self.pages.evictions()
+            && let Ok(page) = self.pages.get(hint.leaf)
+            && page.is_leaf()
+            && page.has_at(hint.index as usize, key)
+        {
+            return Ok((Some(page.value(hint.index as usize)), hint.leaf));
+        }
+        self.descend_for(cell, key)
+    }
+
+    fn descend_for(&self, hint: &Cell<Hint>, key: &[u8]) -> Result<(Option<&[u8]>, u32), Cold> {
+        let mut leaf = self.root;
         for _ in 0..DEPTH_MAX {
-            let page = self.pages.get(number)?;
+            let page = self.pages.get(leaf)?;
             if page.is_leaf() {
-                self.hints[hint_of(key)].set(number);
-                return Ok((page.search(key).ok().map(|index| page.value(index)), number));
+                let place = page.search(key);
+                let (Ok(index) | Err(index)) = place;
+                hint.set(Hint { leaf, index: index as u32, evictions: self.pages.evictions() });
+                return Ok((place.ok().map(|index| page.value(index)), leaf));
             }
-            number = page.child(page.child_index(key));
+            leaf = page.child(page.child_index(key));
         }
         panic!("metadata page {} leads to itself", self.root);
     }
@@ -166,7 +210,8 @@ impl Tree {
     /// As [`Tree::put`], for whoever remembers the leaf. If it has the key, it is the right one still.
     pub fn put_in(&mut self, leaf: u32, key: &[u8], value: &[u8]) -> Result<(), Cold> {
         let page = self.pages.get(leaf).ok().filter(|page| page.is_leaf());
-        if let Some(Ok(index)) = page.map(|page| page.search(key))
+        let hint = &self.hints[hint_of(key)];
+        if let Some(Ok(index)) = page.map(|page| search_by(hint, page, leaf, key))
             && self.pages.get_mut(leaf).replace(index, value)
         {
             return Ok(());
@@ -229,7 +274,7 @@ impl Tree {
         if number == self.root {
             // The root keeps its number and becomes the parent of all parts.
             let page = self.pages.get_mut(number);
-            *page = super::page::Page::new(number, PageKind::Branch);
+            *page = Page::new(number, PageKind::Branch);
             return page.fill(&children);
         }
         let (parent, index) = path.pop().expect("every page but the root has a parent");
@@ -275,7 +320,7 @@ impl Tree {
     fn remove_empty(&mut self, mut path: Path, number: u32) {
         let Some((parent, index)) = path.pop() else {
             // An empty tree is one empty leaf.
-            *self.pages.get_mut(number) = super::page::Page::new(number, PageKind::Leaf);
+            *self.pages.get_mut(number) = Page::new(number, PageKind::Leaf);
             return;
         };
         self.pages.free(number);
@@ -320,7 +365,7 @@ impl Tree {
         {
             let (kind, entries) = (page.kind(), page.entries());
             let root = self.pages.get_mut(self.root);
-            *root = super::page::Page::new(self.root, kind);
+            *root = Page::new(self.root, kind);
             root.fill(&entries);
             self.pages.free(child);
         }

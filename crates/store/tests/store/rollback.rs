@@ -37,8 +37,6 @@ struct Found {
     head: Version,
     log: Vec<LogEntry>,
     objects: BTreeMap<ObjectName, Content>,
-    /// The head to which the group is on its way back; nobody can see that.
-    going_back_to: Option<Version>,
 }
 
 impl Found {
@@ -67,7 +65,6 @@ struct Member {
     /// What there was at each head that the group ever had.
     heads: BTreeMap<Version, BTreeMap<ObjectName, Content>>,
     forgotten: Version,
-    going_back_to: Option<Version>,
 }
 
 impl Member {
@@ -75,8 +72,7 @@ impl Member {
         let mut disk = SimulatedDisk::new(DEVICE_BYTES_MIN, None);
         Store::format(&mut disk, FormatOptions { store_id: [1; 16], wal_bytes: 0, wal_is_apart: false }).unwrap();
         let store = Store::open(&mut disk, 1).unwrap();
-        let nothing =
-            Found { head: Version::default(), log: Vec::new(), objects: BTreeMap::new(), going_back_to: None };
+        let nothing = Found { head: Version::default(), log: Vec::new(), objects: BTreeMap::new() };
         Member {
             random: Random::new(seed),
             disk,
@@ -88,7 +84,6 @@ impl Member {
             history: vec![nothing],
             committed: 0,
             forgotten: Version::default(),
-            going_back_to: None,
         }
     }
 
@@ -167,7 +162,7 @@ impl Member {
         let names: Vec<_> = names.into_iter().filter(|name| name.as_str() != PG_META_OBJECT).collect();
         let objects = names.into_iter().map(|name| (name.clone(), self.look_at(&name).unwrap())).collect();
         let log = self.store.log(pg_id(0)).cloned().collect();
-        Found { head: self.store.head(pg_id(0)), log, objects, going_back_to: None }
+        Found { head: self.store.head(pg_id(0)), log, objects }
     }
 
     fn submit(&mut self, object: &ObjectName, mutations: Vec<Mutation>, payload: Bytes, log: Vec<LogEntry>) {
@@ -190,7 +185,6 @@ impl Member {
                 None => drop(found.objects.remove(&name)),
             }
         }
-        found.going_back_to = self.going_back_to;
         (found.head, found.log) = (self.store.head(pg_id(0)), self.store.log(pg_id(0)).cloned().collect());
         self.history.push(found);
     }
@@ -287,25 +281,24 @@ impl Member {
         self.roll_back_to(head);
     }
 
+    /// Each write together with its entry in the log, as `crates/pg/src/coded/undo.rs` does.
     fn roll_back_to(&mut self, head: Version) {
-        self.going_back_to = Some(head);
-        let newer: Vec<LogEntry> =
-            self.newest().log.iter().rev().take_while(|entry| entry.version > head).cloned().collect();
-        for entry in newer {
-            let undo = entry.undo.expect("it was not forgotten");
-            self.submit(&entry.object, undo.mutations, undo.payload, Vec::new());
+        let log = self.newest().log.clone();
+        let befores = log.iter().rev().skip(1).map(|entry| entry.version).chain([Version::default()]);
+        let newer = log.iter().rev().zip(befores).take_while(|(entry, _)| entry.version > head);
+        for (entry, before) in newer {
+            let undo = entry.undo.clone().expect("it was not forgotten");
+            let mut mutations = vec![Mutation::ResetLog { head: before }];
+            mutations.extend(undo.mutations);
+            mutations.extend(self.kept(|version| version == entry.version));
+            self.submit(&entry.object, mutations, undo.payload, Vec::new());
+            assert!(self.visible() == self.heads[&before], "not what was there at {before}");
             let count = self.random.below(3) as usize;
             self.steps(count);
-            // The one that opens the store again goes on with it.
             if self.random.chance(5) {
                 return self.crash();
             }
         }
-        self.going_back_to = None;
-        let mut mutations = self.kept(|version| version > head);
-        mutations.push(Mutation::ResetLog { head });
-        self.submit(&self.own(), mutations, Bytes::new(), Vec::new());
-        assert!(self.visible() == self.heads[&head], "not what was there at {head}");
         assert_eq!(self.newest().head, head);
         self.epoch.0 += 1;
     }
@@ -342,14 +335,10 @@ impl Member {
         let fits = |index: &usize| found.may_be(&self.history[*index], self.forgotten);
         let index = candidates.rev().find(fits).expect("one of the states since the last commit is found");
         self.history.truncate(index + 1);
-        self.going_back_to = self.newest().going_back_to;
-        self.history[index] = Found { going_back_to: self.going_back_to, ..found };
+        self.history[index] = found;
         self.committed = index;
         let head = self.newest().head;
         self.epoch.0 += 1;
-        if let Some(head) = self.going_back_to {
-            return self.roll_back_to(head);
-        }
         assert!(self.visible() == self.heads[&head], "not what was there at {head}");
     }
 }
