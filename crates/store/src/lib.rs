@@ -28,6 +28,7 @@ mod recovery;
 mod scrub;
 mod store;
 mod superblock;
+mod validate;
 mod wal;
 mod walk;
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use crate::disk::{DiskOperation, DiskResult};
 use crate::error::StoreError;
 use crate::metadata::{Changes, Cold, ObjectInfo, ObjectKey, OmapPage, Unready, keys};
-use crate::plan::{validate, written_bytes};
 use crate::store::{Purpose, Store, StoreEvent};
+use crate::validate::{validate, written_bytes};
 
 /// Names something that [`Store::load`] was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -17,10 +17,11 @@ use crate::lookup::{LoadId, Loads};
 use crate::metadata::page_table::{PAGES_MAX, PageTable};
 use crate::metadata::{Metadata, ObjectKey};
 use crate::overlay::{Home, Overlay, PendingBlock};
-use crate::plan::{Data, Plan, check_prepared, plan, validate};
+use crate::plan::{Data, Plan, check_prepared, plan};
 use crate::read::{ReadData, ReadError, ReadPiece, Reads};
 use crate::scrub::{ScrubError, ScrubPiece, ScrubResult, Scrubs};
 use crate::superblock::Superblock;
+use crate::validate::validate;
 use crate::wal::{RECORD_BLOCKS_MAX, encode_transaction, record_blocks};
 
 /// Names an accepted transaction.
