@@ -1,7 +1,5 @@
 //! Clients' reads and writes, at the primary.
 
-use std::collections::BTreeSet;
-
 use atoll_base::limits::{PAYLOAD_BYTES_MAX, PG_IN_FLIGHT_MAX};
 use atoll_base::operation::{FENCE_KEY_PREFIX, KEPT_OBJECT_PREFIX, PG_META_OBJECT};
 use atoll_base::{
@@ -11,46 +9,11 @@ use atoll_base::{
 use atoll_wire::Message;
 use bytes::Bytes;
 
-use crate::actions::{Action, ClientId, Lookup, ObjectView, Token};
+use crate::actions::{Action, ClientId, Lookup, ObjectView};
 use crate::coded::ClientRead;
 use crate::group::{InFlight, Pg, PgState, ReadPurpose, Submission, meta_object};
 use crate::retries::Known;
-
-/// Requests that may wait in one group before clients are told to come back.
-const WAITING_MAX: usize = 4096;
-
-pub(crate) enum Waiting {
-    Read(ReadRequest),
-    Write(RequestId, WriteRequest),
-    /// A refusal that rests on data still in flight, of the objects that it clones too: it is given
-    /// only once that is committed.
-    Refuse(RequestId, Refusal, Vec<ObjectName>),
-}
-
-/// A client's request that cannot be started yet. Requests for one object keep their order.
-pub(crate) struct WaitingRequest {
-    client: ClientId,
-    sequence: u64,
-    object: ObjectName,
-    what: Waiting,
-    /// The load of what it looks at, while that is under way.
-    loading: Option<Token>,
-}
-
-impl WaitingRequest {
-    pub(crate) fn new(client: ClientId, sequence: u64, object: ObjectName, what: Waiting) -> Self {
-        WaitingRequest { client, sequence, object, what, loading: None }
-    }
-
-    /// What it is about, and what it clones.
-    fn objects(&self) -> impl Iterator<Item = &ObjectName> {
-        let mutations = match &self.what {
-            Waiting::Write(_, write) => &write.mutations[..],
-            _ => &[],
-        };
-        [&self.object].into_iter().chain(mutations.iter().filter_map(Mutation::clone_source))
-    }
-}
+use crate::waiting::{Waiting, WaitingRequest};
 
 /// What became of an attempt to start a request.
 pub(crate) enum Attempt {
@@ -195,88 +158,7 @@ impl Pg {
         Ok(())
     }
 
-    pub(crate) fn enqueue(&mut self, request: WaitingRequest, view: &impl ObjectView) {
-        if !self.is_primary() {
-            return self.refuse(request, Refusal::NotPrimary);
-        }
-        let must_queue = self.waiting.iter().any(|waiting| waiting.object == request.object);
-        let attempt = if must_queue { Attempt::MustWait(Box::new(request)) } else { self.start(request, view) };
-        let Attempt::MustWait(request) = attempt else { return };
-        if self.waiting.len() < WAITING_MAX {
-            self.waiting.push_back(*request);
-        } else {
-            self.refuse(*request, Refusal::Busy);
-        }
-    }
-
-    fn refuse(&mut self, request: WaitingRequest, refusal: Refusal) {
-        match request.what {
-            Waiting::Read(_) => self.reply_read(request.client, request.sequence, Err(refusal), Bytes::new()),
-            _ => self.reply_written(request.client, request.sequence, Err(refusal)),
-        }
-    }
-
-    /// What waits is sent back, to be retried.
-    pub(crate) fn refuse_waiting(&mut self, refusal: &Refusal) {
-        for request in std::mem::take(&mut self.waiting) {
-            self.refuse(request, refusal.clone());
-        }
-    }
-
-    /// What refusals rested on may have been taken back: clients ask again.
-    pub(crate) fn withdraw_refusals(&mut self) {
-        let is_refusal = |request: &WaitingRequest| matches!(request.what, Waiting::Refuse(..));
-        let waiting = std::mem::take(&mut self.waiting);
-        let (withdrawn, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_refusal);
-        self.waiting = waiting.into();
-        let refusal = self.inactive();
-        withdrawn.into_iter().for_each(|request| self.refuse(request, refusal.clone()));
-    }
-
-    /// Starts whatever can be started, in order per object.
-    pub(crate) fn start_waiting(&mut self, view: &impl ObjectView) {
-        if self.waiting.is_empty() || self.state != PgState::Active {
-            return;
-        }
-        let mut blocked: BTreeSet<ObjectName> = BTreeSet::new();
-        for request in std::mem::take(&mut self.waiting) {
-            if blocked.contains(&request.object) {
-                self.waiting.push_back(request);
-                continue;
-            }
-            if let Attempt::MustWait(request) = self.start(request, view) {
-                blocked.insert(request.object.clone());
-                self.waiting.push_back(*request);
-            }
-        }
-    }
-
-    /// What a request waited for is in memory, or was a moment ago: what has been evicted again is
-    /// asked for again.
-    pub fn loaded(&mut self, token: Token, view: &impl ObjectView) {
-        let fill = self.coded.as_mut().and_then(|coded| coded.fills_loading.remove(&token));
-        if let Some(order) = fill {
-            return self.read_shard_part(order, view);
-        }
-        if let Some((purpose, object, request)) = self.copies_loading.remove(&token) {
-            return self.read_when_loaded(purpose, object, request, view);
-        }
-        let request = self.waiting.iter_mut().find(|request| request.loading == Some(token));
-        // Without a request: it was refused meanwhile.
-        let Some(request) = request else { return };
-        request.loading = None;
-        self.start_waiting(view);
-    }
-
-    /// Has the shell load what a request looks at; until then the request waits.
-    fn load(&mut self, mut request: WaitingRequest, lookup: Lookup) -> Attempt {
-        let token = self.token();
-        request.loading = Some(token);
-        self.actions.push_back(Action::Load { token, lookup });
-        Attempt::MustWait(Box::new(request))
-    }
-
-    fn start(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+    pub(crate) fn start(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
         if self.state != PgState::Active {
             return Attempt::MustWait(Box::new(request));
         }
@@ -357,14 +239,19 @@ impl Pg {
         }
     }
 
-    /// Whether no write of an object can get its place in the history now.
-    pub(crate) fn is_write_held_up(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
+    /// Whether no write can get its place in the history now.
+    pub(crate) fn are_writes_held_up(&self, view: &impl ObjectView) -> bool {
         self.state != PgState::Active
             || self.in_flight.len() >= PG_IN_FLIGHT_MAX
             || !self.view_is_current()
             || self.history_broken.is_some()
             || !view.has_room(self.id)
             || self.is_splitting
+    }
+
+    /// Whether no write of an object can get its place in the history now.
+    pub(crate) fn is_write_held_up(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
+        self.are_writes_held_up(view)
             // A fence would not be in the group that was split off.
             || object.as_str() == PG_META_OBJECT && self.pg_num_here(view) > self.pg_num()
             || self.learners.are_copying(object)

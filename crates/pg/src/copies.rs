@@ -7,8 +7,8 @@ use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, Lookup, ObjectView, Token};
-use crate::client_requests::{Waiting, WaitingRequest};
 use crate::group::{Pg, ReadPurpose, Submission};
+use crate::waiting::{Waiting, WaitingRequest};
 
 /// A read of a damaged range that goes from copy to copy.
 pub(crate) struct CopyRead {

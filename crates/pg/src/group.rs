@@ -11,7 +11,6 @@ use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, ObjectView, Token};
-use crate::client_requests::WaitingRequest;
 use crate::coded::{Coded, Span, kept_clones};
 use crate::conflicts::read_sees;
 use crate::copies::CopyRead;
@@ -22,6 +21,7 @@ use crate::promises::Promises;
 use crate::purge::Purge;
 use crate::retries::Retries;
 use crate::scrub::Scrub;
+use crate::waiting::WaitingRequest;
 
 /// What a group does, as this OSD sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,8 +15,9 @@ use super::parts::{Part, assemble, cut};
 use super::shape::Span;
 use super::update::{ShardChange, Update};
 use crate::actions::{Action, ClientId, ObjectView, WholeObject};
-use crate::client_requests::{Attempt, Waiting, WaitingRequest};
+use crate::client_requests::Attempt;
 use crate::group::{InFlight, Pg, PgState, Submission};
+use crate::waiting::{Waiting, WaitingRequest};
 
 /// A read of data that waits for shards.
 pub(crate) struct ClientRead {
