@@ -12,8 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 KINDS = ("images", "groups", "depths", "saturated", "sizes", "objects", "overwrites", "steady")
+# From when a bucket is filled until it is measured.
+FILLED_PAUSE_S = 10
 
 
 def main():
@@ -60,10 +63,11 @@ class Growth:
             "--working-set", working_set, "--seconds", str(seconds or self.arguments.seconds))
         return json.loads(output)
 
-    def object(self, operation, objects, size, bucket="growing", concurrency=16):
+    def object(self, operation, objects, size, bucket="growing", concurrency=16, seconds=None):
         output = self.atoll(
             "bench", "object", "--json", "--op", operation, "--size", size, "--concurrency", str(concurrency),
-            "--prefill", "missing", "--objects", str(objects), "--bucket", bucket, "--seconds", str(self.arguments.seconds))
+            "--prefill", "missing", "--objects", str(objects), "--bucket", bucket,
+            "--seconds", str(seconds or self.arguments.seconds))
         return json.loads(output)
 
     def image(self, name, size, *more):
@@ -114,9 +118,11 @@ class Growth:
 
     def sizes(self):
         title("Objects of so many bytes", "bytes, at once")
-        for size, objects, concurrency in (("1k", 1000, 16), ("64k", 1000, 16), ("4m", 64, 16), ("256m", 4, 4)):
+        # The largest take seconds each.
+        shapes = (("1k", 1000, 16, None), ("64k", 1000, 16, None), ("4m", 64, 16, None), ("256m", 4, 4, 20))
+        for size, objects, concurrency, seconds in shapes:
             for operation in ("put", "get"):
-                measured = self.object(operation, objects, size, f"of-{size}", concurrency)
+                measured = self.object(operation, objects, size, f"of-{size}", concurrency, seconds)
                 row(f"{size}, {concurrency}, {operation.upper()}", measured)
             self.memory()
 
@@ -127,7 +133,9 @@ class Growth:
         size = self.arguments.object_size
         title(f"Objects of {size}, 16 at once, with so many in the bucket", "objects")
         for count in counts:
-            # Reading comes first, because it fills the bucket.
+            # This fills the bucket; checkpoints go on for a while after it.
+            self.object("get", count, size)
+            time.sleep(FILLED_PAUSE_S)
             for operation in ("get", "put", "list"):
                 row(f"{count:,}, {operation.upper()}", self.object(operation, count, size))
             self.memory()
@@ -172,7 +180,8 @@ def title(text, growing):
 
 def row(size, measured):
     latency = measured["latency_us"]
-    figures = (f"{measured['iops']:,.0f}", f"{measured['cpu_us_per_op']:.1f}", latency["p50"], latency["p999"])
+    rate = measured["iops"]
+    figures = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}", f"{measured['cpu_us_per_op']:.1f}", latency["p50"], latency["p999"])
     size = size if isinstance(size, str) else f"{size:,}"
     print(f"| {size} | " + " | ".join(map(str, figures)) + " |", flush=True)
 

@@ -422,8 +422,9 @@ impl Pg {
                 // from when this OSD led itself.
                 let leader = self.promises.asked_by.unwrap_or(leader);
                 let leader = if leader == self.me { self.record.primary } else { leader };
-                // Nothing is said under a promise that is not durable.
-                if self.promises.is_durable() {
+                // Nothing is said under a promise that is not durable, and who takes something back says what
+                // is here when that is done.
+                if self.promises.is_durable() && !self.is_taking_back() {
                     self.tell_what_is_here(leader, false, view);
                 }
             }

@@ -69,6 +69,7 @@ impl Pg {
         }
         if !self.purge.has_begun {
             self.purge.has_begun = true;
+            self.end_roll_back();
             self.promises.is_incomplete = true;
             let note = self.own_change(vec![incomplete()]);
             self.submit_removal(note);

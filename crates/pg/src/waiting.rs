@@ -1,6 +1,6 @@
 //! Clients' requests that cannot be started yet, at the primary.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use atoll_base::{Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest};
 use bytes::Bytes;
@@ -94,34 +94,32 @@ impl Pg {
             return;
         }
         let mut waiting = std::mem::take(&mut self.waiting);
+        let mut passed = VecDeque::new();
         let mut blocked: BTreeSet<ObjectName> = BTreeSet::new();
         let mut others_left = waiting.iter().filter(|request| !request.is_write()).count();
-        let mut at = 0;
-        while at < waiting.len() {
+        loop {
             // Mostly one write can start, and the others wait until the view shows it: what all of them
             // wait for is looked at once, or long queues would be dear.
             let are_writes_held_up = self.are_writes_held_up(view);
             if are_writes_held_up && others_left == 0 {
                 break;
             }
-            let is_write = waiting[at].is_write();
+            let Some(request) = waiting.pop_front() else { break };
+            let is_write = request.is_write();
             others_left -= usize::from(!is_write);
             if is_write && are_writes_held_up {
-                blocked.insert(waiting[at].object.clone());
-            }
-            if blocked.contains(&waiting[at].object) {
-                at += 1;
-                continue;
-            }
-            let request = waiting.remove(at).expect("it is looked at above");
-            if let Attempt::MustWait(request) = self.start(request, view) {
                 blocked.insert(request.object.clone());
-                waiting.insert(at, *request);
-                at += 1;
+            }
+            if blocked.contains(&request.object) {
+                passed.push_back(request);
+            } else if let Attempt::MustWait(request) = self.start(request, view) {
+                blocked.insert(request.object.clone());
+                passed.push_back(*request);
             }
         }
-        waiting.append(&mut self.waiting);
-        self.waiting = waiting;
+        passed.append(&mut waiting);
+        passed.append(&mut self.waiting);
+        self.waiting = passed;
     }
 
     /// What a request waited for is in memory, or was a moment ago: what has been evicted again is

@@ -261,6 +261,12 @@ impl World {
             Action::Propose { expected, record, split_off } => {
                 let split_off = split_off.map(|off| off.1);
                 self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
+                if record.activated_epoch == record.epoch {
+                    let pending = &self.members[at].store.pending;
+                    let mut cuts =
+                        pending.iter().filter(|(_, transaction)| transaction.pg == pg && cuts_log(transaction));
+                    assert!(cuts.next().is_none(), "active, and a crash may bring back what was taken back");
+                }
                 if self.is_quiet() || !self.mishap(15) {
                     let reached_at = self.now.max(self.members[at].state_blocked_until);
                     let delay = self.random.delay(1_000);
@@ -413,4 +419,8 @@ impl World {
         member.owed_reads.clear();
         member.owed_writes.clear();
     }
+}
+
+fn cuts_log(transaction: &Transaction) -> bool {
+    transaction.mutations.iter().any(|mutation| matches!(mutation, Mutation::ResetLog { .. }))
 }

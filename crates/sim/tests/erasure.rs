@@ -146,6 +146,46 @@ fn what_the_store_does_not_take_back_is_tried_again() {
 }
 
 #[test]
+fn what_was_to_be_taken_back_and_was_not_may_stay() {
+    let mut script = two_and_two(4);
+    fill(&mut script, 2);
+    let op = prepared(&mut script, write_block(0, 0, 2), &[0, 1, 2], &[3]);
+    script.kill(0);
+    script.members[2].refuses_until = u64::MAX;
+    crash(&mut script, op, &[3]);
+    script.run_while("not refused", |world| world.statistics.refused == 0);
+    // Those who lack it are gone, and the two that are left have it.
+    [1, 3].into_iter().for_each(|at| script.kill(at));
+    script.restart(0);
+    script.run_while("nobody serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    script.members[2].refuses_until = 0;
+    assert!(script.shows(op, 2));
+    let refused = script.statistics.refused;
+    written(&mut script, 0, 1, 5);
+    assert_eq!(script.statistics.refused, refused, "the write has the place behind those that stay");
+    holds(&mut script, 0, 0, 2);
+    script.finish();
+}
+
+#[test]
+fn nobody_serves_before_what_it_took_back_is_gone() {
+    let mut script = two_and_two(4);
+    fill(&mut script, 2);
+    let op = prepared(&mut script, write_block(0, 0, 2), &[1], &[2, 3]);
+    script.kill(0);
+    crash(&mut script, op, &[2, 3]);
+    script.run_while("peering has not begun", |world| world.state_of(1) != Some(PgState::Peering));
+    // Its promise is on its way already; what comes after that takes long.
+    let durable_at = script.now + SECOND / 2;
+    script.members[1].last_commit = durable_at;
+    script.run_while("not taken back", |world| world.shows(op, 1));
+    // The simulator says so, too, whenever a group becomes active while something is being taken back.
+    script.run_while("nobody serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    assert!(script.now > durable_at);
+    script.finish();
+}
+
+#[test]
 fn a_write_that_all_shards_left_have_stays() {
     let mut script = two_and_two(4);
     written(&mut script, 0, 0, 1);

@@ -22,8 +22,8 @@ pub(crate) fn validate(
     let mut size_bytes = info.map_or(0, |info| info.size_bytes);
     let mut seal_shape = info.and_then(ObjectInfo::seal_shape);
     let (mut written_bytes, mut block_count) = (0, 0);
-    // Taking back a history again may find less of an object than was there to be truncated the first
-    // time.
+    // A roll back that an earlier release left half done is done again, and may find less of an object
+    // than was there to be truncated the first time.
     let is_for_clients = mutations.iter().all(Mutation::is_for_clients);
     for mutation in mutations {
         match mutation {

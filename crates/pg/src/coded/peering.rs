@@ -12,6 +12,9 @@ impl Pg {
     /// Everyone has said what it has: whoever has more than some elector takes that back; whoever
     /// was not an elector and has less is brought level. Then the group can be active.
     pub(crate) fn level_shards(&mut self, view: &impl ObjectView) {
+        if self.is_taking_back() {
+            return;
+        }
         let own_head = view.head(self.id);
         let own = [(self.me, own_head)];
         let heads: Vec<_> = self.peering.heads.iter().map(|(osd, head)| (*osd, *head)).chain(own).collect();

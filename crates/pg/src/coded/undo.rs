@@ -157,6 +157,7 @@ impl Pg {
     /// The store did not take it that a write is taken back: until it does, the write is in the history.
     pub(crate) fn roll_back_refused(&mut self, cause: &str, view: &impl ObjectView) {
         let kept = kept_clones(self.id, view);
+        self.last_sequence = view.head(self.id).sequence;
         let Some(coded) = &mut self.coded else { return };
         coded.kept = kept;
         let Some(back) = &mut coded.roll_back else { return };
@@ -183,10 +184,17 @@ impl Pg {
         self.advance(view);
     }
 
+    /// Whether writes are being taken back, or that is not durable yet: after a crash they may be there
+    /// again, so nothing may rest on it.
+    pub(crate) fn is_taking_back(&self) -> bool {
+        let Some(coded) = &self.coded else { return false };
+        coded.roll_back.is_some()
+            || self.submissions.values().any(|submission| matches!(submission, Submission::RollBack))
+    }
+
     /// If all that was to be taken back is gone, durably, whoever waits for that hears so.
     pub(crate) fn rolled_back(&mut self, view: &impl ObjectView) {
-        let is_under_way = self.coded.as_ref().is_some_and(|coded| coded.roll_back.is_some());
-        if is_under_way || self.submissions.values().any(|submission| matches!(submission, Submission::RollBack)) {
+        if self.is_taking_back() {
             return;
         }
         match self.promises.asked_by {

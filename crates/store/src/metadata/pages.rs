@@ -70,7 +70,6 @@ pub(crate) struct Pages {
     resident_count: usize,
     /// Counts the calls of [`Pages::evict`].
     turn: u64,
-    evictions: u64,
 }
 
 impl Pages {
@@ -86,7 +85,6 @@ impl Pages {
             loading: BTreeSet::new(),
             resident_count: 0,
             turn: 0,
-            evictions: 0,
         }
     }
 
@@ -297,11 +295,6 @@ impl Pages {
         true
     }
 
-    /// Pages dropped from memory so far: as long as it stays the same, what was in memory is.
-    pub fn evictions(&self) -> u64 {
-        self.evictions
-    }
-
     /// The turn that lasts until the next call of [`Pages::evict`].
     pub fn turn(&self) -> u64 {
         self.turn
@@ -334,7 +327,6 @@ impl Pages {
             if frame.state != State::Clean || frame.is_referenced.replace(false) || is_needed {
                 self.clock.push_back(number);
             } else {
-                self.evictions += 1;
                 frame.page = None;
                 frame.state = State::Cold;
                 self.resident_count -= 1;

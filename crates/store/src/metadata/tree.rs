@@ -43,8 +43,9 @@ const HINT_COUNT: usize = 1024;
 struct Hint {
     leaf: u32,
     index: u32,
-    /// What [`Pages::evictions`] was then: while it is the same, the way to the leaf is in memory.
-    evictions: u64,
+    /// What [`Pages::turn`] was then: until the next turn the way to the leaf stays in memory. Later it
+    /// must be looked at anew even if it is there, or what is in use would look unused and be evicted.
+    turn: u64,
 }
 
 /// Which of the tree's hints is for a key.
@@ -72,7 +73,7 @@ fn search_by(hint: &Cell<Hint>, page: &Page, leaf: u32, key: &[u8]) -> Result<us
 
 impl Tree {
     pub fn new(pages: Pages, root: u32) -> Self {
-        let hint = Hint { leaf: root, index: 0, evictions: pages.evictions() };
+        let hint = Hint { leaf: root, index: 0, turn: pages.turn() };
         Tree { pages, root, inserted_last: None, hints: vec![Cell::new(hint); HINT_COUNT].into() }
     }
 
@@ -104,7 +105,7 @@ impl Tree {
     pub fn get_with_leaf(&self, key: &[u8]) -> Result<(Option<&[u8]>, u32), Cold> {
         let cell = &self.hints[hint_of(key)];
         let hint = cell.get();
-        if hint.evictions == self.pages.evictions()
+        if hint.turn == self.pages.turn()
             && let Ok(page) = self.pages.get(hint.leaf)
             && page.is_leaf()
             && page.has_at(hint.index as usize, key)
@@ -121,7 +122,7 @@ impl Tree {
             if page.is_leaf() {
                 let place = page.search(key);
                 let (Ok(index) | Err(index)) = place;
-                hint.set(Hint { leaf, index: index as u32, evictions: self.pages.evictions() });
+                hint.set(Hint { leaf, index: index as u32, turn: self.pages.turn() });
                 return Ok((place.ok().map(|index| page.value(index)), leaf));
             }
             leaf = page.child(page.child_index(key));

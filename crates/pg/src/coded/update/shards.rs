@@ -145,8 +145,8 @@ impl Update {
         if self.keeps_clone() {
             return Undo { mutations: vec![Mutation::CloneFrom { source: kept.clone() }], payload: Bytes::new() };
         }
-        // Always, though the size may not change: what is taken back twice may meet another object of this
-        // name in between, which later writes made.
+        // Always, though the size may not change: a roll back that an earlier release left half done is
+        // done again, and may meet another object of this name, which later writes made.
         let least = self.old_shard_bytes().min(self.shape.shard_bytes(self.object_bytes));
         let shard_of = shard_of(self.shape, was.object_bytes, was.seal_shape);
         let mut mutations = vec![Mutation::Truncate { size_bytes: least }, shard_of];
