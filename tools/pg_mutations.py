@@ -162,6 +162,9 @@ MUTATIONS = [
     # Taking back.
     ("what the store did not take back stays", "group.rs", "self.try_roll_back_again(view);", ""),
     ("taken back although another leads", "promises.rs", "self.end_roll_back();", ""),
+    ("active before what was taken back is gone", "coded/peering.rs", "if self.is_taking_back() {", "if false {"),
+    ("the place of a write that was not taken back given away", "coded/undo.rs",
+     "self.last_sequence = view.head(self.id).sequence;", ""),
     ("kept for good after a refused roll back", "coded/undo.rs", "coded.kept = kept;", "let _ = kept;"),
     ("removed before it is used to take back", "coded/undo.rs", "map_or(0, |at| at + 1)", "map_or(0, |at| at)"),
     ("taken back before what waits for the log", "coded/undo.rs", "|| !view.has_room(self.id)", ""),

@@ -39,7 +39,7 @@ impl World {
 
     /// Time has passed, or a lease was renewed. Half of the members leave groups that are at rest
     /// alone, as an OSD does; with the others it is seen that nothing would come of it.
-    fn tick_pgs(&mut self, at: usize) {
+    pub fn tick_pgs(&mut self, at: usize) {
         let leaves_alone = at % 2 == 1;
         let now_ms = self.local_ms(at);
         for pg in self.members[at].pgs.keys().copied().collect::<Vec<_>>() {
