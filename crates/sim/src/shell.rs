@@ -263,9 +263,9 @@ impl World {
                 self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
                 if record.activated_epoch == record.epoch {
                     let pending = &self.members[at].store.pending;
-                    let mut cuts =
-                        pending.iter().filter(|(_, transaction)| transaction.pg == pg && cuts_log(transaction));
-                    assert!(cuts.next().is_none(), "active, and a crash may bring back what was taken back");
+                    let is_cut =
+                        pending.iter().any(|(_, transaction)| transaction.pg == pg && cuts_log(transaction));
+                    assert!(!is_cut, "active, and a crash may bring back what was taken back");
                 }
                 if self.is_quiet() || !self.mishap(15) {
                     let reached_at = self.now.max(self.members[at].state_blocked_until);

@@ -100,7 +100,7 @@ impl Plan {
     }
 }
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
+pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Finds places for a transaction's data and prepares what it changes. Nothing is allocated after an
 /// error.

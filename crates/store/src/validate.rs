@@ -1,12 +1,11 @@
 //! What can be checked of a transaction before places are found for its data: sizes, alignment, seals.
 
+use atoll_base::Mutation;
 use atoll_base::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
-use atoll_base::{BLOCK_BYTES, Mutation};
 
 use crate::error::StoreError;
 use crate::metadata::{CHUNK_BYTES, OBJECT_BLOCKS_MAX, ObjectInfo};
-
-const BLOCK: u64 = BLOCK_BYTES as u64;
+use crate::plan::BLOCK;
 
 fn invalid(detail: impl Into<String>) -> StoreError {
     StoreError::Invalid { detail: detail.into() }

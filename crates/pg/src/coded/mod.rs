@@ -80,9 +80,7 @@ impl Coded {
             roll_back: None,
         }
     }
-}
 
-impl Coded {
     /// Nothing is read, taken back, or left of what was kept to be able to.
     pub fn is_at_rest(&self) -> bool {
         let is_idle = self.operations.is_empty() && self.asked.is_empty() && self.ready.is_empty();
