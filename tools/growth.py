@@ -152,14 +152,19 @@ class Growth:
             written_bytes += measured["operations"] * 4096
 
     def steady(self):
-        title("4 KiB random writes at depth 32, one long run", "from second")
+        title("One long run: 4 KiB random writes and reads at depth 32, then all kinds of requests for objects", "from second")
         self.image("steady", "1G")
-        for begin in range(0, int(self.arguments.steady_seconds), 20):
-            row(begin, self.block("steady", 32, "1G", 20))
+        began = time.monotonic()
+        while (second := time.monotonic() - began) < self.arguments.steady_seconds:
+            for operation in ("randwrite", "randread"):
+                row(f"{second:.0f}, {operation}", self.block("steady", 32, "1G", 20, operation))
+            row(f"{second:.0f}, objects", self.object("mixed", 2000, "1k:50,64k:40,1m:10", "steady", 16, 20))
             self.memory()
 
     def memory(self):
-        print(f"| | resident memory of the OSDs: {', '.join(map(str, self.resident_mib()))} MiB | | | |", flush=True)
+        used_mib = json.loads(self.atoll("status", "--json"))["used_bytes"] >> 20
+        resident = ", ".join(map(str, self.resident_mib()))
+        print(f"| | resident memory of the OSDs: {resident} MiB; in use on their devices: {used_mib:,} MiB | | | |", flush=True)
 
     def resident_mib(self):
         found = []

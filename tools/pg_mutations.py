@@ -29,11 +29,11 @@ MUTATIONS = [
     ("acknowledged before all members have it", "client_requests.rs",
      "is_some_and(|write| write.missing.is_empty())", "is_some_and(|write| write.missing.len() <= 1)"),
     ("a write goes on after a refused one", "client_requests.rs", "|| self.history_broken.is_some()", ""),
-    ("scrubs go on after a refused write", "group.rs",
+    ("scrubs go on after a refused write", "submissions.rs",
      "self.scrub = None;\n        // What follows cannot", "// What follows cannot"),
     ("scrubs begin after a refused write", "scrub.rs",
      "self.history_broken.is_none() && !self.is_splitting", "!self.is_splitting"),
-    ("a refused write stays in flight", "group.rs", "self.abandon(version);", "let _ = version;"),
+    ("a refused write stays in flight", "submissions.rs", "self.abandon(version);", "let _ = version;"),
     ("writes not held back while an object is copied", "client_requests.rs",
      "|| self.learners.are_copying(object)", ""),
     # Ticks.
@@ -155,7 +155,7 @@ MUTATIONS = [
     ("the last part does not wait for the others", "learners/copying.rs",
      "self.send_to_learner(osd, but_last, Sent::ButLast(object, Box::new(last)));",
      "self.send_to_learner(osd, but_last, Sent::Other);\n        self.send_to_learner(osd, last, Sent::Object(object));"),
-    ("filling goes on after a refused write", "group.rs",
+    ("filling goes on after a refused write", "submissions.rs",
      "self.learners.clear();\n                self.me", "self.me"),
     ("who led before is told of what could not be taken", "group.rs",
      "let leader = self.promises.asked_by.unwrap_or(leader);", ""),
@@ -188,7 +188,7 @@ MUTATIONS = [
     ("late copies of refused requests done", "client_requests.rs", "if epoch < self.led_since {", "if false {"),
     ("who leads is judged by an old record", "group.rs",
      "self.is_primary() && self.promises.epoch <= self.record.epoch", "self.is_primary()"),
-    ("what follows a refused part counts", "group.rs",
+    ("what follows a refused part counts", "submissions.rs",
      "self.broken_sync = Some((epoch, tag));", "let _ = (epoch, tag);"),
 ]
 

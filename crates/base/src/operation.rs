@@ -501,3 +501,13 @@ pub struct Transaction {
     /// write, several when a lagging member is brought level, none for the group's own state.
     pub log: Vec<LogEntry>,
 }
+
+impl Transaction {
+    /// Where the group's log ends once this change has forgotten what is newer, if it does that.
+    pub fn reset_head(&self) -> Option<Version> {
+        self.mutations.iter().rev().find_map(|mutation| match mutation {
+            Mutation::ResetLog { head } => Some(*head),
+            _ => None,
+        })
+    }
+}

@@ -62,7 +62,7 @@ struct Outstanding {
     sent_to: Option<OsdId>,
     retry_at_ms: Option<u64>,
     attempt: u32,
-    last_problem: String,
+    last_problem: Option<String>,
 }
 
 const RETRY_PAUSE_MIN_MS: u64 = 10;
@@ -128,7 +128,7 @@ impl Router {
             sent_to: None,
             retry_at_ms: None,
             attempt: 0,
-            last_problem: "the cluster map is not there yet".into(),
+            last_problem: None,
         };
         let too_large = match &outstanding.call {
             Call::Write(request) => request.check_size().err(),
@@ -255,7 +255,7 @@ impl Router {
         outstanding.attempt += 1;
         outstanding.sent_to = None;
         outstanding.retry_at_ms = Some(now_ms + pause_ms);
-        outstanding.last_problem = problem;
+        outstanding.last_problem = Some(problem);
     }
 
     fn complete(&mut self, sequence: u64, answer: Answer) {
@@ -382,12 +382,14 @@ impl Outstanding {
     }
 
     fn timed_out(&self) -> ClientError {
-        ClientError::TimedOut {
-            pool: self.pool(),
-            object: self.call.object().clone(),
-            timeout_ms: self.timeout_ms,
-            detail: self.last_problem.clone(),
-        }
+        let detail = match (self.sent_to, &self.last_problem) {
+            (Some(osd), None) => format!("{osd} has not answered"),
+            (Some(osd), Some(problem)) => format!("{osd} has not answered; before that: {problem}"),
+            (None, Some(problem)) => problem.clone(),
+            (None, None) => "the cluster map is not there yet".into(),
+        };
+        let (pool, object, timeout_ms) = (self.pool(), self.call.object().clone(), self.timeout_ms);
+        ClientError::TimedOut { pool, object, timeout_ms, detail }
     }
 }
 

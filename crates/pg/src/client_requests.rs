@@ -11,8 +11,9 @@ use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, Lookup, ObjectView};
 use crate::coded::ClientRead;
-use crate::group::{InFlight, Pg, PgState, ReadPurpose, Submission, meta_object};
+use crate::group::{InFlight, Pg, PgState, ReadPurpose, meta_object};
 use crate::retries::Known;
+use crate::submissions::Submission;
 use crate::waiting::{Waiting, WaitingRequest};
 
 /// What became of an attempt to start a request.

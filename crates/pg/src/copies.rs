@@ -7,7 +7,8 @@ use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, Lookup, ObjectView, Token};
-use crate::group::{Pg, ReadPurpose, Submission};
+use crate::group::{Pg, ReadPurpose};
+use crate::submissions::Submission;
 use crate::waiting::{Waiting, WaitingRequest};
 
 /// A read of a damaged range that goes from copy to copy.

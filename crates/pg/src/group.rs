@@ -21,6 +21,7 @@ use crate::promises::Promises;
 use crate::purge::Purge;
 use crate::retries::Retries;
 use crate::scrub::Scrub;
+use crate::submissions::Submission;
 use crate::waiting::WaitingRequest;
 
 /// What a group does, as this OSD sees it.
@@ -89,28 +90,6 @@ impl InFlight {
     }
 }
 
-/// Why something was submitted to the store.
-pub(crate) enum Submission {
-    /// A client's write, at the primary.
-    Write { version: Version },
-    /// A client's write, at another member.
-    Replica { primary: OsdId, epoch: Epoch, version: Version },
-    /// The promise not to heed lower epochs.
-    Promise { epoch: Epoch },
-    /// What this member lacked.
-    Sync { from: OsdId, epoch: Epoch, tag: u64 },
-    /// A damaged block written anew.
-    Repair,
-    /// A part of a good copy in place of this primary's.
-    Mend { tag: u64, is_last: bool },
-    /// An object removed from a copy that nobody needs.
-    Purge,
-    /// Clones removed that were kept for writes which nobody will take back.
-    Forget { through: Version },
-    /// A write taken back.
-    RollBack,
-}
-
 /// Why something was read from the store.
 pub(crate) enum ReadPurpose {
     Client {
@@ -171,7 +150,7 @@ pub struct Pg {
     /// histories are compared anew.
     pub(crate) history_broken: Option<OsdId>,
     /// A part of this filling was not taken, so that nothing behind it may count.
-    broken_sync: Option<(Epoch, u64)>,
+    pub(crate) broken_sync: Option<(Epoch, u64)>,
     pub(crate) actions: VecDeque<Action>,
     /// Submissions that the shell has not taken yet; until then the view does not show them.
     submissions_not_taken: usize,
@@ -327,11 +306,7 @@ impl Pg {
 
     pub(crate) fn submit(&mut self, purpose: Submission, transaction: Transaction) {
         let token = self.token();
-        let reset = transaction.mutations.iter().find_map(|mutation| match mutation {
-            Mutation::ResetLog { head } => Some(*head),
-            _ => None,
-        });
-        let transaction = match reset {
+        let transaction = match transaction.reset_head() {
             Some(head) => {
                 self.last_sequence = head.sequence;
                 self.with_kept_removed(head, transaction)
@@ -528,69 +503,6 @@ impl Pg {
         if epoch == self.promises.epoch && follows {
             self.submit_undoable(Submission::Replica { primary: from, epoch, version }, transaction);
             self.forget_undo(committed);
-        }
-    }
-
-    /// A submission is durable.
-    pub fn committed(&mut self, token: Token, view: &impl ObjectView) {
-        match self.submissions.remove(&token).expect("commits belong to submissions") {
-            Submission::Write { version } => self.acknowledged(self.me, version, view),
-            Submission::Replica { primary, epoch, version } => {
-                // The shell fills in whether the device is full.
-                let ack = Message::ReplicateAck { pg: self.id, epoch, version, is_full: false };
-                self.send(primary, ack);
-            }
-            Submission::Promise { epoch } => self.promise_is_durable(epoch, view),
-            Submission::Sync { from, epoch, tag } => {
-                if self.broken_sync != Some((epoch, tag)) {
-                    self.send(from, Message::PeerSynced { pg: self.id, epoch, tag });
-                }
-            }
-            Submission::Mend { tag, is_last: true } => self.mended(tag, view),
-            Submission::Repair | Submission::Mend { .. } => {}
-            Submission::Forget { through } => self.actions.push_back(Action::ForgetUndo { through }),
-            Submission::RollBack => self.rolled_back(view),
-            Submission::Purge => self.removed(view),
-        }
-    }
-
-    /// The store did not take a submission.
-    pub fn submit_failed(&mut self, token: Token, cause: &str, view: &impl ObjectView) {
-        let submission = self.submissions.remove(&token).expect("answers belong to submissions");
-        if let Submission::Sync { epoch, tag, .. } = submission {
-            self.broken_sync = Some((epoch, tag));
-        }
-        let leader = match submission {
-            Submission::Repair => {
-                let text = format!("{} could not repair a damaged block: {cause}", self.me);
-                return self.warn(text);
-            }
-            Submission::Forget { .. } => {
-                let text = format!("{} could not remove what it kept of old writes: {cause}", self.me);
-                return self.warn(text);
-            }
-            Submission::RollBack => return self.roll_back_refused(cause, view),
-            Submission::Mend { .. } => return self.mend_failed(cause, view),
-            Submission::Purge => return self.removed(view),
-            Submission::Write { version } => {
-                self.abandon(version);
-                // They have it in their history, and would get objects as they are without it.
-                self.learners.clear();
-                self.me
-            }
-            _ if self.leads() => self.me,
-            Submission::Replica { primary, .. } => primary,
-            Submission::Sync { from, .. } => from,
-            Submission::Promise { .. } => self.promises.asked_by.unwrap_or(self.me),
-        };
-        // Copies may differ by what was not taken, which is no damage.
-        self.scrub = None;
-        // What follows cannot be taken either: the store refuses a gap.
-        self.last_sequence = view.head(self.id).sequence;
-        if self.history_broken.replace(leader).is_none() {
-            let text =
-                format!("the store of {} did not take a write ({cause}); the group waits until it does", self.me);
-            self.warn(text);
         }
     }
 

@@ -24,6 +24,7 @@ mod retries;
 mod scrub;
 mod scrub_verdict;
 mod split;
+mod submissions;
 mod waiting;
 
 pub use actions::{Action, ClientId, Lookup, ObjectParts, ObjectView, ReadFailure, Token, WholeObject};

@@ -9,7 +9,8 @@ use bytes::Bytes;
 
 use crate::actions::ObjectView;
 use crate::coded::SHARD_KEY;
-use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, Submission, meta_object};
+use crate::group::{EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, meta_object};
+use crate::submissions::Submission;
 
 /// Bytes of log entries in one answer: well below the control segment's limit.
 const LOG_BYTES_PER_ANSWER: usize = 1 << 20;

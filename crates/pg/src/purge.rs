@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use atoll_base::{Mutation, ObjectName, Transaction, Version};
 
 use crate::actions::{Action, ObjectView, Token};
-use crate::group::{Pg, PgState, Submission};
+use crate::group::{Pg, PgState};
 use crate::promises::incomplete;
+use crate::submissions::Submission;
 
 /// For how long a group must have had all its copies before this one goes.
 const DELAY_MS: u64 = 5_000;

@@ -14,9 +14,10 @@ use atoll_wire::{Message, ScrubFinding};
 use bytes::Bytes;
 
 use crate::actions::{Action, ObjectParts, ObjectView, Token};
-use crate::group::{INCOMPLETE_KEY, Pg, PgState, Submission};
+use crate::group::{INCOMPLETE_KEY, Pg, PgState};
 use crate::promises::incomplete;
 use crate::scrub_verdict::{Verdict, judge};
+use crate::submissions::Submission;
 
 /// Objects that are examined or repaired at once.
 const ROUNDS_MAX: usize = 4;

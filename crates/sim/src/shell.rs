@@ -2,7 +2,7 @@
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::PgRecord;
-use atoll_base::{Mutation, ObjectName, OsdId, PgId, Refusal, RequestId, Transaction};
+use atoll_base::{ObjectName, OsdId, PgId, Refusal, RequestId, Transaction};
 use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, ReadFailure, Token};
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -263,8 +263,9 @@ impl World {
                 self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
                 if record.activated_epoch == record.epoch {
                     let pending = &self.members[at].store.pending;
-                    let is_cut =
-                        pending.iter().any(|(_, transaction)| transaction.pg == pg && cuts_log(transaction));
+                    let is_cut = pending
+                        .iter()
+                        .any(|(_, transaction)| transaction.pg == pg && transaction.reset_head().is_some());
                     assert!(!is_cut, "active, and a crash may bring back what was taken back");
                 }
                 if self.is_quiet() || !self.mishap(15) {
@@ -300,9 +301,7 @@ impl World {
     fn count(&mut self, message: &Message) {
         self.statistics.copy_reads += u64::from(matches!(message, Message::CopyRead { .. }));
         if let Message::PeerSync { transaction, .. } = message {
-            for mutation in &transaction.mutations {
-                self.statistics.learners += u64::from(matches!(mutation, Mutation::ResetLog { .. }));
-            }
+            self.statistics.learners += u64::from(transaction.reset_head().is_some());
         }
     }
 
@@ -322,8 +321,7 @@ impl World {
             self.damaged.insert(transaction.object.clone());
         }
         let head = self.members[at].store.visible.of(transaction.pg).head;
-        let cuts = |mutation: &Mutation| matches!(mutation, Mutation::ResetLog { head: to } if *to < head);
-        self.statistics.rollbacks += u64::from(transaction.mutations.iter().any(cuts));
+        self.statistics.rollbacks += u64::from(transaction.reset_head().is_some_and(|to| to < head));
         let incarnation = self.members[at].incarnation;
         let sequence = transaction.log.last().map_or(0, |entry| entry.version.sequence);
         self.note("submit", &[at as u64, token.0, sequence]);
@@ -419,8 +417,4 @@ impl World {
         member.owed_reads.clear();
         member.owed_writes.clear();
     }
-}
-
-fn cuts_log(transaction: &Transaction) -> bool {
-    transaction.mutations.iter().any(|mutation| matches!(mutation, Mutation::ResetLog { .. }))
 }

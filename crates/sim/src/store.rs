@@ -49,11 +49,7 @@ impl Store {
         };
         let adds_data = !transaction.payload.is_empty() || transaction.mutations.iter().any(adds);
         let is_own = transaction.object.as_str() == PG_META_OBJECT;
-        let reset = transaction.mutations.iter().rev().find_map(|mutation| match mutation {
-            Mutation::ResetLog { head } => Some(*head),
-            _ => None,
-        });
-        let head = reset.unwrap_or_else(|| self.visible.of(transaction.pg).head);
+        let head = transaction.reset_head().unwrap_or_else(|| self.visible.of(transaction.pg).head);
         let follows = match &transaction.log[..] {
             [entry] if entry.object == transaction.object => entry.version.sequence == head.sequence + 1,
             _ => true,
@@ -87,8 +83,7 @@ impl Store {
                 self.bad.remove(&(transaction.object.clone(), block));
             }
         }
-        let resets = transaction.mutations.iter().any(|mutation| matches!(mutation, Mutation::ResetLog { .. }));
-        if let (Some(first), false) = (transaction.log.first(), resets) {
+        if let (Some(first), None) = (transaction.log.first(), transaction.reset_head()) {
             let head = self.visible.of(transaction.pg).head;
             assert_eq!(first.version.sequence, head.sequence + 1, "entry {} after {head}", first.version);
         }

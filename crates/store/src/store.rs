@@ -361,11 +361,7 @@ impl Store {
     /// A write of an object must be the next of its group's history: a gap would hide that the one
     /// before was not taken. What brings a lagging member level names the group's own object.
     fn check_follows(&self, transaction: &Transaction) -> Result<(), StoreError> {
-        let reset = transaction.mutations.iter().rev().find_map(|mutation| match mutation {
-            Mutation::ResetLog { head } => Some(*head),
-            _ => None,
-        });
-        let head = reset.unwrap_or_else(|| self.head(transaction.pg));
+        let head = transaction.reset_head().unwrap_or_else(|| self.head(transaction.pg));
         match &transaction.log[..] {
             [entry] if entry.object == transaction.object && entry.version.sequence != head.sequence + 1 => {
                 let detail = format!("write {} does not follow the group's head {head}", entry.version);

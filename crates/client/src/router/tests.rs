@@ -133,6 +133,31 @@ fn an_osd_that_is_not_announced_any_more_is_tried_where_it_was() {
 }
 
 #[test]
+fn a_time_limit_says_what_the_request_waited_for() {
+    let said = |router: &mut Router| {
+        std::iter::from_fn(|| router.next_action()).find_map(|action| match action {
+            RouterAction::Complete { answer: Err(error), .. } => Some(error.to_string()),
+            _ => None,
+        })
+    };
+    let mut router = router();
+    router.start(0, 1000, Target::ByName(PoolId(1)), write());
+    router.tick(1000);
+    assert!(said(&mut router).is_some_and(|text| text.contains("the cluster map is not there yet")));
+    router.map_changed(1001, changes(0, 1));
+    router.connected(1002, OsdId(0));
+    router.start(1003, 1000, Target::ByName(PoolId(1)), write());
+    router.tick(2003);
+    assert!(said(&mut router).is_some_and(|text| text.ends_with("osd.0 has not answered")));
+    router.start(2004, 1000, Target::ByName(PoolId(1)), write());
+    router.disconnected(2005, OsdId(0), "reset");
+    router.connected(2006, OsdId(0));
+    router.tick(3004);
+    let text = said(&mut router).expect("its time is over");
+    assert!(text.ends_with("osd.0 has not answered; before that: osd.0: reset"), "{text}");
+}
+
+#[test]
 fn time_limits_and_refusals_end_requests() {
     let mut router = router();
     router.map_changed(0, changes(0, 1));
@@ -161,7 +186,7 @@ fn revoked_keys_end_connections_and_make_none() {
     router.disconnected(3, OsdId(0), "aborted");
     router.tick(1_000);
     assert!(drain(&mut router).is_empty());
-    assert!(router.outstanding[&sequence].last_problem.contains("key of osd.0 was revoked"));
+    assert!(router.outstanding[&sequence].last_problem.as_ref().unwrap().contains("key of osd.0 was revoked"));
     let trusted = MapChange::AuthorizedKey("key0".into(), Some(key(PeerRole::Osd, Some(OsdId(0)))));
     router.map_changed(1_001, vec![trusted]);
     router.tick(2_000);
@@ -180,7 +205,7 @@ fn revoked_keys_end_connections_and_make_none() {
     router.map_changed(2_003, vec![MapChange::AuthorizedKey("me".into(), None)]);
     router.tick(3_000);
     assert!(drain(&mut router).is_empty());
-    assert!(router.outstanding[&sequence].last_problem.contains("key of this process (me)"));
+    assert!(router.outstanding[&sequence].last_problem.as_ref().unwrap().contains("key of this process (me)"));
 }
 
 #[test]

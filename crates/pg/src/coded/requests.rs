@@ -16,7 +16,8 @@ use super::shape::Span;
 use super::update::{ShardChange, Update};
 use crate::actions::{Action, ClientId, ObjectView, WholeObject};
 use crate::client_requests::Attempt;
-use crate::group::{InFlight, Pg, PgState, Submission};
+use crate::group::{InFlight, Pg, PgState};
+use crate::submissions::Submission;
 use crate::waiting::{Waiting, WaitingRequest};
 
 /// A read of data that waits for shards.

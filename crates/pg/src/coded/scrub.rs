@@ -13,9 +13,10 @@ use super::parts::Part;
 use super::shape::Span;
 use super::update::shard_of;
 use crate::actions::{ObjectView, Token, WholeObject};
-use crate::group::{Pg, Submission};
+use crate::group::Pg;
 use crate::scrub::{REPAIRS_MAX, Step, describe};
 use crate::scrub_verdict::Verdict;
+use crate::submissions::Submission;
 
 /// What shards are read for by a scrub.
 pub(crate) enum Examination {

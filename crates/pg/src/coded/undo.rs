@@ -7,8 +7,9 @@ use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{LogEntry, Mutation, ObjectName, PgId, Transaction, Version};
 
 use crate::actions::{Action, ObjectView};
-use crate::group::{Pg, PgState, Submission};
+use crate::group::{Pg, PgState};
 use crate::promises::incomplete;
+use crate::submissions::Submission;
 
 /// Clones that are removed by one change, if no tick comes before.
 const KEPT_TOGETHER: usize = 32;
