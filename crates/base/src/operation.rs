@@ -223,6 +223,16 @@ pub enum ReadRequest {
     },
 }
 
+impl ReadRequest {
+    /// At most so many bytes of data are read from the device for it.
+    pub fn data_bytes_bound(&self) -> u64 {
+        match self {
+            ReadRequest::Data { length, .. } => u64::from(*length).min(crate::limits::OBJECT_BYTES_MAX),
+            ReadRequest::Stat | ReadRequest::OmapGet { .. } | ReadRequest::OmapList { .. } => 0,
+        }
+    }
+}
+
 /// What a read found. Data itself travels as the payload beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
@@ -371,9 +381,8 @@ impl Mutation {
 }
 
 impl WriteRequest {
-    /// Checks that the write fits into one message, on its way to the primary and from there to the
-    /// members.
-    pub fn check_size(&self) -> Result<(), Refusal> {
+    /// At most so many bytes are the request without its data.
+    pub fn control_bytes_bound(&self) -> usize {
         let conditions: usize = self
             .conditions
             .iter()
@@ -385,7 +394,13 @@ impl WriteRequest {
             })
             .sum();
         let mutations: usize = self.mutations.iter().map(Mutation::control_bytes_bound).sum();
-        let total = conditions + mutations + 1024;
+        conditions + mutations + 1024
+    }
+
+    /// Checks that the write fits into one message, on its way to the primary and from there to the
+    /// members.
+    pub fn check_size(&self) -> Result<(), Refusal> {
+        let total = self.control_bytes_bound();
         if total > crate::limits::CONTROL_BYTES_MAX || self.payload.len() > crate::limits::PAYLOAD_BYTES_MAX {
             let detail = format!(
                 "a write of {total} bytes of operations and {} of data; one message takes {} and {}",

@@ -14,6 +14,7 @@ use atoll_reactor::{Event, ListenAddress, Reactor, ReactorError};
 use atoll_store::{LoadId, OpenError, ReadData, Store, TransactionId};
 use atoll_wire::KeyPair;
 
+use crate::admission::Admission;
 use crate::control::{self, Control, ControlEvent, ControlRequest};
 use crate::device::{AtRestError, BlockingDevice, DeviceError, DeviceKey, RingDevice};
 use crate::peers::Peers;
@@ -145,6 +146,7 @@ pub struct Osd {
     pub(crate) control: Control,
     pub(crate) map: ClusterMap,
     pub(crate) peers: Peers,
+    pub(crate) admission: Admission,
     pub(crate) recovery: RecoveryScheduler,
     pub(crate) scrubs: Scrubs,
     pub(crate) removed_pools: RemovedPools,
@@ -188,6 +190,7 @@ impl Osd {
     pub fn start(mut config: OsdConfig) -> Result<Self, OsdError> {
         let mut reactor = Reactor::new()?;
         atoll_base::block::keep_at_most(crate::memory::kept_bytes(config.memory_target_bytes));
+        let admission = Admission::new(config.memory_target_bytes);
         let device_key = config.device_key.take();
         let recovery_bytes_per_second = config.recovery_bytes_per_second;
         let store_error = |reason| match reason {
@@ -227,6 +230,7 @@ impl Osd {
             control,
             map: ClusterMap::default(),
             peers: Peers::default(),
+            admission,
             recovery: RecoveryScheduler::new(recovery_bytes_per_second),
             scrubs: Scrubs::new(),
             removed_pools: RemovedPools::default(),

@@ -2,6 +2,7 @@
 //! and the wire, and one control thread that speaks with cluster state. No protocol decisions are
 //! made here; whoever looks for one finds it in `pg`, `store` or `wire`.
 
+mod admission;
 mod control;
 mod daemon;
 mod device;

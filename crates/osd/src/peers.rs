@@ -51,6 +51,8 @@ pub(crate) struct Connected {
 
 /// Bytes that may wait for a slow reader before nothing more is taken from it.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
+/// What a request itself takes, about.
+const REQUEST_BYTES: u64 = 1024;
 /// A peer that is silent for so long is taken for dead. One whose process ended is noticed at once,
 /// because its connections close.
 const SILENCE_MAX_MS: u64 = 2_000;
@@ -156,11 +158,14 @@ impl Osd {
         }
     }
 
-    /// Stops taking requests from a client that has too many in flight or does not read answers.
+    /// Stops taking requests from a client that has too many in flight or does not read answers, and
+    /// from all when what they have in flight takes too much memory.
     fn pace(&mut self, number: u64) {
         let Some(connected) = self.peers.links.get_mut(&number) else { return };
         let unsent_bytes = self.reactor.unsent_bytes(connected.connection);
-        let is_over = connected.requests_in_flight >= CONNECTION_REQUESTS_MAX || unsent_bytes > UNSENT_BYTES_MAX;
+        let is_over = self.admission.is_closed()
+            || connected.requests_in_flight >= CONNECTION_REQUESTS_MAX
+            || unsent_bytes > UNSENT_BYTES_MAX;
         if is_over != connected.is_paused && matches!(connected.peer, Some(Peer::Client | Peer::Gateway)) {
             connected.is_paused = is_over;
             if is_over {
@@ -255,6 +260,9 @@ impl Osd {
         let Some(connected) = self.peers.links.remove(&number) else { return };
         self.reactor.close(connected.connection);
         self.peers.with_output.remove(&number);
+        if self.admission.left(number) {
+            self.pace_paused();
+        }
         if let Some(Peer::Osd(osd)) = connected.peer
             && self.peers.by_osd.get(&osd) == Some(&number)
         {
@@ -273,6 +281,8 @@ impl Osd {
         match (message, peer) {
             (Message::Read { id, pg, object, request, .. }, _) => {
                 connected.requests_in_flight += 1;
+                // An answer made of metadata comes into being when it is sent.
+                self.admission.arrived(number, id.sequence, REQUEST_BYTES + request.data_bytes_bound());
                 self.recovery.client_request(self.now_ms);
                 self.scrubs.client_request();
                 let Some(()) = self.check_group(number, pg, id.sequence, false) else { return };
@@ -280,6 +290,8 @@ impl Osd {
             }
             (Message::Write { id, answered_below, pg, epoch, request }, _) => {
                 connected.requests_in_flight += 1;
+                let bytes = request.control_bytes_bound() + request.payload.len();
+                self.admission.arrived(number, id.sequence, bytes as u64);
                 self.recovery.client_request(self.now_ms);
                 self.scrubs.client_request();
                 let Some(()) = self.check_group(number, pg, id.sequence, true) else { return };
@@ -350,8 +362,23 @@ impl Osd {
     pub(crate) fn reply(&mut self, number: u64, message: Message) {
         let Some(connected) = self.peers.links.get_mut(&number) else { return };
         connected.requests_in_flight = connected.requests_in_flight.saturating_sub(1);
+        let may_go_on = match &message {
+            Message::ReadReply { sequence, .. } | Message::WriteReply { sequence, .. } => {
+                self.admission.answered(number, *sequence)
+            }
+            _ => false,
+        };
         self.send_on(number, message);
-        self.pace(number);
+        match may_go_on {
+            true => self.pace_paused(),
+            false => self.pace(number),
+        }
+    }
+
+    fn pace_paused(&mut self) {
+        let paused = self.peers.links.iter().filter(|(_, connected)| connected.is_paused);
+        let paused: Vec<u64> = paused.map(|(number, _)| *number).collect();
+        paused.into_iter().for_each(|number| self.pace(number));
     }
 
     pub(crate) fn send_to_peer(&mut self, osd: OsdId, message: Message) {
@@ -418,9 +445,7 @@ impl Osd {
         for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.close_link(number);
         }
-        let paused: Vec<u64> =
-            self.peers.links.iter().filter(|(_, connected)| connected.is_paused).map(|(n, _)| *n).collect();
-        paused.into_iter().for_each(|number| self.pace(number));
+        self.pace_paused();
         let rekey_ms = self.map.frames.rekey_seconds.saturating_mul(1_000);
         for connected in self.peers.links.values_mut() {
             if self.now_ms.saturating_sub(connected.keyed_at_ms) >= rekey_ms {

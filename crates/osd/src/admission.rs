@@ -1,0 +1,125 @@
+//! How much clients' requests may hold in memory while they are not answered. Beyond that nothing more
+//! is read from clients until enough of them are: what does not fit waits in sockets, and so at clients.
+//!
+//! What other OSDs send is not held up, because answers may wait for it. Their own admission bounds it.
+
+use std::collections::BTreeMap;
+
+/// What the requests of one number on one connection hold. A client sends a request again under its
+/// number when its group has moved to and fro.
+#[derive(Default)]
+struct Held {
+    requests: u32,
+    bytes: u64,
+}
+
+pub(crate) struct Admission {
+    limit_bytes: u64,
+    held_bytes: u64,
+    is_closed: bool,
+    /// By connection and the request's number.
+    requests: BTreeMap<(u64, u64), Held>,
+}
+
+impl Admission {
+    /// A quarter of the memory target is for requests.
+    pub fn new(memory_target_bytes: u64) -> Self {
+        Admission {
+            limit_bytes: memory_target_bytes / 4,
+            held_bytes: 0,
+            is_closed: false,
+            requests: BTreeMap::new(),
+        }
+    }
+
+    /// Whether nothing more is to be read from clients.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// A request has come that takes so many bytes, with the data that is read for it.
+    pub fn arrived(&mut self, connection: u64, number: u64, bytes: u64) {
+        let held = self.requests.entry((connection, number)).or_default();
+        held.requests += 1;
+        held.bytes += bytes;
+        self.held_bytes += bytes;
+        self.is_closed |= self.held_bytes > self.limit_bytes;
+    }
+
+    /// A request is answered. Says whether clients may be read from again, which they might not before.
+    pub fn answered(&mut self, connection: u64, number: u64) -> bool {
+        let Some(held) = self.requests.get_mut(&(connection, number)) else { return false };
+        held.requests -= 1;
+        if held.requests > 0 {
+            return false;
+        }
+        let bytes = held.bytes;
+        self.requests.remove(&(connection, number));
+        self.give_back(bytes)
+    }
+
+    /// A connection is gone; nobody counts what becomes of its requests. Says what
+    /// [`Admission::answered`] says.
+    pub fn left(&mut self, connection: u64) -> bool {
+        let mut of_others = self.requests.split_off(&(connection, 0));
+        let after = of_others.split_off(&(connection + 1, 0));
+        self.requests.extend(after);
+        let bytes = of_others.values().map(|held| held.bytes).sum();
+        self.give_back(bytes)
+    }
+
+    fn give_back(&mut self, bytes: u64) -> bool {
+        assert!(bytes <= self.held_bytes, "what is given back was taken");
+        self.held_bytes -= bytes;
+        // Not at once, or one connection after the other would be stopped and let go for each answer.
+        let opens = self.is_closed && self.held_bytes <= self.limit_bytes / 4 * 3;
+        self.is_closed &= !opens;
+        opens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closes_beyond_the_limit_and_opens_well_below() {
+        let mut admission = Admission::new(4 * 100);
+        admission.arrived(1, 1, 60);
+        admission.arrived(2, 1, 40);
+        assert!(!admission.is_closed());
+        admission.arrived(2, 2, 1);
+        assert!(admission.is_closed());
+        assert!(!admission.answered(2, 2), "100 is not well below");
+        assert!(admission.is_closed());
+        assert!(admission.answered(2, 1));
+        assert!(!admission.is_closed());
+        assert!(!admission.answered(1, 1), "it was open");
+        assert_eq!((admission.held_bytes, admission.requests.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_number_that_came_twice_counts_until_both_are_answered() {
+        let mut admission = Admission::new(400);
+        admission.arrived(1, 7, 60);
+        admission.arrived(1, 7, 60);
+        assert!(admission.is_closed());
+        assert!(!admission.answered(1, 7));
+        assert!(admission.answered(1, 7));
+        assert!(!admission.answered(1, 7), "nobody asked a third time");
+        assert_eq!(admission.held_bytes, 0);
+    }
+
+    #[test]
+    fn who_leaves_gives_back_its_own() {
+        let mut admission = Admission::new(400);
+        for (connection, number) in [(1, u64::MAX), (2, 0), (2, u64::MAX), (3, 0)] {
+            admission.arrived(connection, number, 30);
+        }
+        assert!(admission.left(2));
+        assert_eq!(admission.held_bytes, 60);
+        assert!(!admission.left(2));
+        assert!(!admission.left(3) && !admission.left(1));
+        assert_eq!((admission.held_bytes, admission.requests.len()), (0, 0));
+    }
+}
