@@ -61,10 +61,10 @@ impl Admission {
     /// A connection is gone; nobody counts what becomes of its requests. Says what
     /// [`Admission::answered`] says.
     pub fn left(&mut self, connection: u64) -> bool {
-        let mut of_others = self.requests.split_off(&(connection, 0));
-        let after = of_others.split_off(&(connection + 1, 0));
-        self.requests.extend(after);
-        let bytes = of_others.values().map(|held| held.bytes).sum();
+        let mut own = self.requests.split_off(&(connection, 0));
+        let mut after = own.split_off(&(connection + 1, 0));
+        self.requests.append(&mut after);
+        let bytes = own.values().map(|held| held.bytes).sum();
         self.give_back(bytes)
     }
 
