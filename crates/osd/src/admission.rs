@@ -4,6 +4,7 @@
 //! What other OSDs send is not held up, because answers may wait for it. Their own admission bounds it.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// What the requests of one number on one connection hold. A client sends a request again under its
 /// number when its group has moved to and fro.
@@ -12,6 +13,10 @@ struct Held {
     requests: u32,
     bytes: u64,
 }
+
+/// Bytes that may wait for a slow reader before nothing more is taken from it: as many, or its share of
+/// the limit on a host with little memory or many connections, but room for one large answer.
+const UNSENT_BYTES: RangeInclusive<u64> = 4 << 20..=64 << 20;
 
 pub(crate) struct Admission {
     limit_bytes: u64,
@@ -37,6 +42,12 @@ impl Admission {
         self.is_closed
     }
 
+    /// Bytes of answers that may wait for one of so many connections.
+    pub fn unsent_bytes_max(&self, connections: usize) -> usize {
+        let share = self.limit_bytes / connections.max(1) as u64;
+        share.clamp(*UNSENT_BYTES.start(), *UNSENT_BYTES.end()) as usize
+    }
+
     /// A request has come that takes so many bytes, with the data that is read for it.
     pub fn arrived(&mut self, connection: u64, number: u64, bytes: u64) {
         let held = self.requests.entry((connection, number)).or_default();
@@ -46,35 +57,31 @@ impl Admission {
         self.is_closed |= self.held_bytes > self.limit_bytes;
     }
 
-    /// A request is answered. Says whether clients may be read from again, which they might not before.
-    pub fn answered(&mut self, connection: u64, number: u64) -> bool {
-        let Some(held) = self.requests.get_mut(&(connection, number)) else { return false };
+    /// A request is answered.
+    pub fn answered(&mut self, connection: u64, number: u64) {
+        let Some(held) = self.requests.get_mut(&(connection, number)) else { return };
         held.requests -= 1;
-        if held.requests > 0 {
-            return false;
+        if held.requests == 0 {
+            let bytes = held.bytes;
+            self.requests.remove(&(connection, number));
+            self.give_back(bytes);
         }
-        let bytes = held.bytes;
-        self.requests.remove(&(connection, number));
-        self.give_back(bytes)
     }
 
-    /// A connection is gone; nobody counts what becomes of its requests. Says what
-    /// [`Admission::answered`] says.
-    pub fn left(&mut self, connection: u64) -> bool {
+    /// A connection is gone; nobody counts what becomes of its requests.
+    pub fn left(&mut self, connection: u64) {
         let mut own = self.requests.split_off(&(connection, 0));
         let mut after = own.split_off(&(connection + 1, 0));
         self.requests.append(&mut after);
         let bytes = own.values().map(|held| held.bytes).sum();
-        self.give_back(bytes)
+        self.give_back(bytes);
     }
 
-    fn give_back(&mut self, bytes: u64) -> bool {
+    fn give_back(&mut self, bytes: u64) {
         assert!(bytes <= self.held_bytes, "what is given back was taken");
         self.held_bytes -= bytes;
         // Not at once, or one connection after the other would be stopped and let go for each answer.
-        let opens = self.is_closed && self.held_bytes <= self.limit_bytes / 4 * 3;
-        self.is_closed &= !opens;
-        opens
+        self.is_closed &= self.held_bytes > self.limit_bytes / 4 * 3;
     }
 }
 
@@ -90,11 +97,11 @@ mod tests {
         assert!(!admission.is_closed());
         admission.arrived(2, 2, 1);
         assert!(admission.is_closed());
-        assert!(!admission.answered(2, 2), "100 is not well below");
-        assert!(admission.is_closed());
-        assert!(admission.answered(2, 1));
+        admission.answered(2, 2);
+        assert!(admission.is_closed(), "100 is not well below");
+        admission.answered(2, 1);
         assert!(!admission.is_closed());
-        assert!(!admission.answered(1, 1), "it was open");
+        admission.answered(1, 1);
         assert_eq!((admission.held_bytes, admission.requests.len()), (0, 0));
     }
 
@@ -104,10 +111,21 @@ mod tests {
         admission.arrived(1, 7, 60);
         admission.arrived(1, 7, 60);
         assert!(admission.is_closed());
-        assert!(!admission.answered(1, 7));
-        assert!(admission.answered(1, 7));
-        assert!(!admission.answered(1, 7), "nobody asked a third time");
+        admission.answered(1, 7);
+        assert!(admission.is_closed());
+        // Nobody has asked a third time.
+        (0..2).for_each(|_| admission.answered(1, 7));
+        assert!(!admission.is_closed());
         assert_eq!(admission.held_bytes, 0);
+    }
+
+    #[test]
+    fn slow_readers_share_the_limit() {
+        let admission = Admission::new(1 << 30);
+        assert_eq!(admission.unsent_bytes_max(0), 64 << 20);
+        assert_eq!(admission.unsent_bytes_max(4), 64 << 20);
+        assert_eq!(admission.unsent_bytes_max(16), 16 << 20);
+        assert_eq!(admission.unsent_bytes_max(4096), 4 << 20);
     }
 
     #[test]
@@ -116,10 +134,11 @@ mod tests {
         for (connection, number) in [(1, u64::MAX), (2, 0), (2, u64::MAX), (3, 0)] {
             admission.arrived(connection, number, 30);
         }
-        assert!(admission.left(2));
-        assert_eq!(admission.held_bytes, 60);
-        assert!(!admission.left(2));
-        assert!(!admission.left(3) && !admission.left(1));
+        assert!(admission.is_closed());
+        (0..2).for_each(|_| admission.left(2));
+        assert_eq!((admission.held_bytes, admission.is_closed()), (60, false));
+        admission.left(3);
+        admission.left(1);
         assert_eq!((admission.held_bytes, admission.requests.len()), (0, 0));
     }
 }

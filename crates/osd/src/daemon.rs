@@ -269,6 +269,7 @@ impl Osd {
             self.settle();
             self.answer_pings();
             self.send_output();
+            self.pace_paused();
             if let Some(cause) = self.failure.take() {
                 return Err(OsdError::Device(cause));
             }

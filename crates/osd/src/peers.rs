@@ -41,7 +41,6 @@ pub(crate) struct Connected {
     pub target: Option<OsdId>,
     /// Requests that have not been answered.
     pub requests_in_flight: usize,
-    is_paused: bool,
     is_confirmed: bool,
     /// When what is sent got its key.
     keyed_at_ms: u64,
@@ -49,8 +48,6 @@ pub(crate) struct Connected {
     heard_at_ms: u64,
 }
 
-/// Bytes that may wait for a slow reader before nothing more is taken from it.
-const UNSENT_BYTES_MAX: usize = 64 << 20;
 /// What a request itself takes, about.
 const REQUEST_BYTES: u64 = 1024;
 /// A peer that is silent for so long is taken for dead. One whose process ended is noticed at once,
@@ -66,6 +63,8 @@ pub(crate) struct Peers {
     pub by_osd: BTreeMap<OsdId, u64>,
     /// OSDs that have said that they are full.
     pub full: BTreeSet<OsdId>,
+    /// Clients' links from which nothing is read.
+    paused: BTreeSet<u64>,
     /// Links with something to send.
     pub with_output: BTreeSet<u64>,
     /// Pings to be answered at the end of the turn: what groups say in it goes first, because it
@@ -88,7 +87,6 @@ impl Osd {
             key: None,
             target,
             requests_in_flight: 0,
-            is_paused: false,
             is_confirmed: false,
             keyed_at_ms: self.now_ms,
             heard_at_ms: self.now_ms,
@@ -148,10 +146,16 @@ impl Osd {
             match input {
                 Ok(Some(LinkInput::Asked { peer, mode })) => self.link_asked(number, hex::encode(peer), mode),
                 Ok(Some(LinkInput::Ready { peer })) => self.link_ready(number, hex::encode(peer)),
-                Ok(Some(LinkInput::Message(message))) => self.message(number, message),
+                Ok(Some(LinkInput::Message(message))) => {
+                    self.message(number, message);
+                    // The rest may be many small requests for much data.
+                    if self.pace(number) {
+                        return;
+                    }
+                }
                 Ok(None) => {
                     self.reactor.expect_bytes(connection, missing_bytes);
-                    return self.pace(number);
+                    return;
                 }
                 Err(error) => return self.drop_link(number, &error),
             }
@@ -159,21 +163,21 @@ impl Osd {
     }
 
     /// Stops taking requests from a client that has too many in flight or does not read answers, and
-    /// from all when what they have in flight takes too much memory.
-    fn pace(&mut self, number: u64) {
-        let Some(connected) = self.peers.links.get_mut(&number) else { return };
+    /// from all when what they have in flight takes too much memory. Says whether this one is stopped.
+    fn pace(&mut self, number: u64) -> bool {
+        let unsent_bytes_max = self.admission.unsent_bytes_max(self.peers.links.len());
+        let Some(connected) = self.peers.links.get_mut(&number) else { return false };
         let unsent_bytes = self.reactor.unsent_bytes(connected.connection);
         let is_over = self.admission.is_closed()
             || connected.requests_in_flight >= CONNECTION_REQUESTS_MAX
-            || unsent_bytes > UNSENT_BYTES_MAX;
-        if is_over != connected.is_paused && matches!(connected.peer, Some(Peer::Client | Peer::Gateway)) {
-            connected.is_paused = is_over;
-            if is_over {
-                self.reactor.pause(connected.connection);
-            } else {
-                self.reactor.resume(connected.connection);
-            }
+            || unsent_bytes > unsent_bytes_max;
+        let is_client = matches!(connected.peer, Some(Peer::Client | Peer::Gateway));
+        if is_over && is_client && self.peers.paused.insert(number) {
+            self.reactor.pause(connected.connection);
+        } else if !is_over && self.peers.paused.remove(&number) {
+            self.reactor.resume(connected.connection);
         }
+        is_over && is_client
     }
 
     /// Who holds a key, if cluster state knows it.
@@ -260,9 +264,8 @@ impl Osd {
         let Some(connected) = self.peers.links.remove(&number) else { return };
         self.reactor.close(connected.connection);
         self.peers.with_output.remove(&number);
-        if self.admission.left(number) {
-            self.pace_paused();
-        }
+        self.peers.paused.remove(&number);
+        self.admission.left(number);
         if let Some(Peer::Osd(osd)) = connected.peer
             && self.peers.by_osd.get(&osd) == Some(&number)
         {
@@ -362,23 +365,20 @@ impl Osd {
     pub(crate) fn reply(&mut self, number: u64, message: Message) {
         let Some(connected) = self.peers.links.get_mut(&number) else { return };
         connected.requests_in_flight = connected.requests_in_flight.saturating_sub(1);
-        let may_go_on = match &message {
-            Message::ReadReply { sequence, .. } | Message::WriteReply { sequence, .. } => {
-                self.admission.answered(number, *sequence)
-            }
-            _ => false,
-        };
-        self.send_on(number, message);
-        match may_go_on {
-            true => self.pace_paused(),
-            false => self.pace(number),
+        if let Message::ReadReply { sequence, .. } | Message::WriteReply { sequence, .. } = &message {
+            self.admission.answered(number, *sequence);
         }
+        self.send_on(number, message);
+        self.pace(number);
     }
 
-    fn pace_paused(&mut self) {
-        let paused = self.peers.links.iter().filter(|(_, connected)| connected.is_paused);
-        let paused: Vec<u64> = paused.map(|(number, _)| *number).collect();
-        paused.into_iter().for_each(|number| self.pace(number));
+    /// Goes on with clients that were stopped, when there is room again: answers were given, or sent.
+    pub(crate) fn pace_paused(&mut self) {
+        if !self.admission.is_closed() {
+            for number in self.peers.paused.clone() {
+                self.pace(number);
+            }
+        }
     }
 
     pub(crate) fn send_to_peer(&mut self, osd: OsdId, message: Message) {
@@ -445,7 +445,6 @@ impl Osd {
         for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.close_link(number);
         }
-        self.pace_paused();
         let rekey_ms = self.map.frames.rekey_seconds.saturating_mul(1_000);
         for connected in self.peers.links.values_mut() {
             if self.now_ms.saturating_sub(connected.keyed_at_ms) >= rekey_ms {
