@@ -8,7 +8,7 @@ import argparse, pathlib, re, signal, subprocess, sys, time
 from harness import add_arguments
 
 SCENARIOS = [
-    "restart", "sealed", "wire", "nbd_fio", "nbd_tls", "s3_files", "osd_killed", "hostile", "devices", "at_rest", "administration", "splits", "hosts",
+    "restart", "sealed", "wire", "nbd_fio", "nbd_tls", "s3_files", "osd_killed", "hostile", "overload", "devices", "at_rest", "administration", "splits", "hosts",
     "partitions", "erasure", "upgrade", "tls", "ingress", "keys", "preflight", "bench",
 ]
 
