@@ -16,7 +16,7 @@ use bytes::Bytes;
 use crate::actions::{Action, ObjectParts, ObjectView, Token};
 use crate::group::{INCOMPLETE_KEY, Pg, PgState};
 use crate::promises::incomplete;
-use crate::scrub_verdict::{Verdict, judge};
+use crate::scrub_verdict::{Verdict, describe, judge};
 use crate::submissions::Submission;
 
 /// Objects that are examined or repaired at once.
@@ -589,20 +589,4 @@ fn merge(pages: BTreeMap<OsdId, (Vec<ObjectName>, bool)>) -> (BTreeSet<ObjectNam
     let names = pages.into_values().flat_map(|(names, _)| names);
     let listed = names.filter(|name| end.as_ref().is_none_or(|end| name <= end));
     (listed.collect(), end)
-}
-
-pub(crate) fn describe(findings: &BTreeMap<OsdId, ScrubFinding>) -> String {
-    let describe = |(osd, finding): (&OsdId, &ScrubFinding)| match finding {
-        ScrubFinding::Absent => format!("{osd} has none"),
-        ScrubFinding::Unreadable => format!("{osd} cannot read what it is"),
-        ScrubFinding::Busy => format!("{osd} is busy"),
-        ScrubFinding::Present { version, size_bytes, digest, bad_block_count, .. } => {
-            let damage = match bad_block_count {
-                0 => String::new(),
-                count => format!(", {count} damaged blocks"),
-            };
-            format!("{osd} has version {version}, {size_bytes} bytes, digest {digest:016x}{damage}")
-        }
-    };
-    findings.iter().map(describe).collect::<Vec<_>>().join("; ")
 }

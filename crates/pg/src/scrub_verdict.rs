@@ -58,6 +58,23 @@ pub(crate) fn judge(findings: &BTreeMap<OsdId, ScrubFinding>, primary: OsdId) ->
     Verdict { good: names(good), bad: names(bad) }
 }
 
+/// The findings in words, for warnings.
+pub(crate) fn describe(findings: &BTreeMap<OsdId, ScrubFinding>) -> String {
+    let describe = |(osd, finding): (&OsdId, &ScrubFinding)| match finding {
+        ScrubFinding::Absent => format!("{osd} has none"),
+        ScrubFinding::Unreadable => format!("{osd} cannot read what it is"),
+        ScrubFinding::Busy => format!("{osd} is busy"),
+        ScrubFinding::Present { version, size_bytes, digest, bad_block_count, .. } => {
+            let damage = match bad_block_count {
+                0 => String::new(),
+                count => format!(", {count} damaged blocks"),
+            };
+            format!("{osd} has version {version}, {size_bytes} bytes, digest {digest:016x}{damage}")
+        }
+    };
+    findings.iter().map(describe).collect::<Vec<_>>().join("; ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

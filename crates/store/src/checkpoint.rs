@@ -10,12 +10,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, PgId};
 
 use crate::allocator::Zone;
 use crate::disk::{DiskOperation, Segment, WRITE_SEGMENTS_MAX};
 use crate::lookup::Waiter;
-use crate::metadata::Location;
+use crate::metadata::{Cold, Location};
 use crate::overlay::{BufferBlock, Home, PendingBlock};
 use crate::store::{Purpose, Store};
 use crate::superblock::Superblock;
@@ -25,6 +25,8 @@ const REQUESTS_MIN: usize = 8;
 const REQUESTS_MAX: u64 = 128;
 /// Blocks by which a checkpoint has to be behind for one more request.
 const BEHIND_PER_REQUEST: u64 = 16;
+/// Pages that are read side by side before groups' logs are saved.
+const PAGES_LOADED_MAX: usize = 512;
 /// Metadata pages in one write.
 const PAGES_PER_WRITE: usize = 64;
 
@@ -66,6 +68,8 @@ enum Request {
 
 pub(crate) struct Checkpoint {
     phase: Phase,
+    /// Groups' logs cannot be saved before a page is there.
+    waits_for_page: bool,
     superblock: Superblock,
     /// Position of the log up to which it is trimmed at the end.
     wal_trim_to: u64,
@@ -110,6 +114,7 @@ impl Store {
         }
         self.checkpoint = Some(Box::new(Checkpoint {
             phase: Phase::SaveGroups,
+            waits_for_page: false,
             superblock: self.superblock.clone(),
             wal_trim_to: 0,
             fence_number: 0,
@@ -141,7 +146,7 @@ impl Store {
     fn advance_phase(&mut self, checkpoint: &mut Checkpoint) {
         match checkpoint.phase {
             Phase::SaveGroups => {
-                if self.save_groups() {
+                if !checkpoint.waits_for_page && self.save_groups(checkpoint) {
                     self.freeze(checkpoint);
                     checkpoint.phase = Phase::WaitForLog;
                 }
@@ -191,14 +196,23 @@ impl Store {
     }
 
     /// Brings the logs of all changed groups into the tree. False if pages must be loaded first.
-    fn save_groups(&mut self) -> bool {
+    ///
+    /// None is saved before the pages of all are in memory: what is saved while others wait changes again
+    /// meanwhile, and would be saved over and over, a few entries at a time.
+    fn save_groups(&mut self, checkpoint: &mut Checkpoint) -> bool {
+        let cold = |pg: &PgId| self.pgs[pg].cold_pages(*pg, &self.metadata);
+        let cold: Vec<u32> = self.changed_pgs.iter().flat_map(cold).take(PAGES_LOADED_MAX).collect();
+        if !cold.is_empty() {
+            self.wait_with_checkpoint(checkpoint, cold);
+            return false;
+        }
         while let Some(&pg) = self.changed_pgs.first() {
             let state = self.pgs.get_mut(&pg).expect("groups are never forgotten");
             match state.save(pg, &mut self.metadata) {
                 Ok(()) => drop(self.changed_pgs.remove(&pg)),
                 Err(unready) => {
                     match crate::groups::cold(unready) {
-                        Ok(cold) => self.wait_for(cold, Waiter::Checkpoint),
+                        Ok(Cold(pages)) => self.wait_with_checkpoint(checkpoint, pages),
                         Err(cause) => self.poison(cause),
                     }
                     return false;
@@ -206,6 +220,22 @@ impl Store {
             }
         }
         true
+    }
+
+    /// Has pages read side by side and goes on when the last is there, and so about all of them.
+    fn wait_with_checkpoint(&mut self, checkpoint: &mut Checkpoint, pages: Vec<u32>) {
+        let last = *pages.last().expect("somebody needs a page");
+        pages.into_iter().for_each(|number| self.load_page(number));
+        checkpoint.waits_for_page = true;
+        self.wait_for(Cold(vec![last]), Waiter::Checkpoint);
+    }
+
+    /// A page that the checkpoint waits for is there.
+    pub(crate) fn checkpoint_page_loaded(&mut self) {
+        if let Some(checkpoint) = &mut self.checkpoint {
+            checkpoint.waits_for_page = false;
+        }
+        self.advance_checkpoint();
     }
 
     /// The state as of now is what the checkpoint writes.

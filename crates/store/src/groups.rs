@@ -95,6 +95,30 @@ impl PgState {
         self.unsaved_count >= SEGMENT_ENTRIES
     }
 
+    fn unsaved(&self) -> impl Iterator<Item = &Arc<LogEntry>> {
+        self.log.iter().skip(self.log.len() - self.unsaved_count)
+    }
+
+    /// How many of the oldest segments say nothing any more.
+    fn outdated_segments(&self) -> usize {
+        let oldest = self.log.front().map_or(u64::MAX, |entry| entry.version.sequence);
+        self.segments.iter().take_while(|(_, last)| self.was_reset || *last < oldest).count()
+    }
+
+    /// Pages that saving looks at and that are not in memory, as far as can be seen before they are.
+    pub fn cold_pages(&self, pg: PgId, metadata: &Metadata) -> Vec<u32> {
+        let tree = &metadata.tree;
+        let mut looks = vec![tree.touch(&keys::group(pg))];
+        for entry in self.unsaved().step_by(SEGMENT_ENTRIES) {
+            looks.push(tree.touch(&keys::part(&keys::group_log(pg, entry.version.sequence), 0)));
+        }
+        for (first, _) in self.segments.range(..self.outdated_segments()) {
+            let parts = keys::group_log(pg, *first);
+            looks.push(tree.scan(&parts, &keys::end_of(&parts), |_, _| ControlFlow::Continue(())));
+        }
+        looks.into_iter().filter_map(Result::err).flat_map(|Cold(pages)| pages).collect()
+    }
+
     /// Brings the tree up to date.
     pub fn save(&mut self, pg: PgId, metadata: &mut Metadata) -> Result<(), Unready> {
         if !self.is_changed {
@@ -110,7 +134,7 @@ impl PgState {
             header.u32(part.pg_num);
         }
         changes.set_value(keys::group(pg), header.finish().to_vec())?;
-        let unsaved: Vec<_> = self.log.iter().skip(self.log.len() - self.unsaved_count).collect();
+        let unsaved: Vec<_> = self.unsaved().collect();
         let mut added = Vec::new();
         for entries in unsaved.chunks(SEGMENT_ENTRIES) {
             let (first, last) = (entries[0].version.sequence, entries[entries.len() - 1].version.sequence);
@@ -120,9 +144,7 @@ impl PgState {
             changes.set_parts(&keys::group_log(pg, first), Some(writer.as_slice()))?;
             added.push((first, last));
         }
-        let oldest = self.log.front().map_or(u64::MAX, |entry| entry.version.sequence);
-        let is_outdated = |(_, last): &&(u64, u64)| self.was_reset || *last < oldest;
-        let outdated = self.segments.iter().take_while(is_outdated).count();
+        let outdated = self.outdated_segments();
         for (first, _) in self.segments.range(..outdated) {
             let is_replaced = added.iter().any(|(other, _)| other == first);
             if !is_replaced {

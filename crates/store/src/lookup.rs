@@ -230,16 +230,19 @@ impl Store {
         if self.metadata.tree.pages.is_resident(needed) {
             return self.wake(waiter);
         }
-        for number in cold.0 {
-            if self.metadata.tree.pages.start_loading(number) {
-                let block = self.metadata.tree.pages.location(number).block;
-                let offset = u64::from(block) * BLOCK_BYTES as u64;
-                self.request(Purpose::Page { number }, DiskOperation::Read { offset, block_count: 1 });
-            }
-        }
+        cold.0.into_iter().for_each(|number| self.load_page(number));
         let since = self.metadata.tree.pages.turn();
         let waiters = self.loads.waiters.entry(needed).or_insert(Waiters { since, waiters: Vec::new() });
         waiters.waiters.push(waiter);
+    }
+
+    /// Has a page read, unless it is in memory or being read.
+    pub(crate) fn load_page(&mut self, number: u32) {
+        if self.metadata.tree.pages.start_loading(number) {
+            let block = self.metadata.tree.pages.location(number).block;
+            let offset = u64::from(block) * BLOCK_BYTES as u64;
+            self.request(Purpose::Page { number }, DiskOperation::Read { offset, block_count: 1 });
+        }
     }
 
     /// A page has been read.
@@ -265,7 +268,7 @@ impl Store {
         match waiter {
             Waiter::Read(id) => self.continue_cold_read(id),
             Waiter::Scrub(id) => self.continue_scrub(id),
-            Waiter::Checkpoint => self.advance_checkpoint(),
+            Waiter::Checkpoint => self.checkpoint_page_loaded(),
             Waiter::Load(id) => {
                 let Some(wish) = self.loads.wishes.remove(&id) else { return };
                 match self.look_at(&wish) {

@@ -15,7 +15,7 @@ use crate::groups::{PgState, record_split};
 use crate::layout::Layout;
 use crate::lookup::{LoadId, Loads};
 use crate::metadata::page_table::{PAGES_MAX, PageTable};
-use crate::metadata::{Metadata, ObjectKey};
+use crate::metadata::{Cold, Metadata, ObjectKey};
 use crate::overlay::{Home, Overlay, PendingBlock};
 use crate::plan::{Data, Plan, check_prepared, plan};
 use crate::read::{ReadData, ReadError, ReadPiece, Reads};
@@ -428,19 +428,25 @@ impl Store {
         self.overlay.drop_down_to(self.pending_budget_bytes, self.wal.durable_through);
     }
 
-    /// Saves log entries of groups that have enough of them, unless that would have to wait.
+    /// Saves log entries of groups that have enough of them. If pages must be loaded for one, it is the
+    /// first of a later turn; to load those of others meanwhile would drive out its own.
     fn save_some_groups(&mut self) {
         for _ in 0..GROUPS_SAVED_PER_TURN {
-            let Some(pg) = self.pgs_with_segment.pop_front() else { return };
+            let Some(&pg) = self.pgs_with_segment.front().filter(|_| self.poisoned.is_none()) else { return };
             let state = self.pgs.get_mut(&pg).expect("groups are never forgotten");
-            if state.has_segment()
-                && let Err(unready) = state.save(pg, &mut self.metadata)
-            {
-                // The next checkpoint loads what is missing and saves them all.
-                if let Err(cause) = crate::groups::cold(unready) {
-                    return self.poison(cause);
+            if state.has_segment() {
+                let cold = state.cold_pages(pg, &self.metadata);
+                if !cold.is_empty() {
+                    return cold.into_iter().for_each(|number| self.load_page(number));
+                }
+                if let Err(unready) = state.save(pg, &mut self.metadata) {
+                    match crate::groups::cold(unready) {
+                        Ok(Cold(pages)) => return pages.into_iter().for_each(|number| self.load_page(number)),
+                        Err(cause) => return self.poison(cause),
+                    }
                 }
             }
+            self.pgs_with_segment.pop_front();
         }
     }
 

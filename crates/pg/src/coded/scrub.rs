@@ -14,8 +14,8 @@ use super::shape::Span;
 use super::update::shard_of;
 use crate::actions::{ObjectView, Token, WholeObject};
 use crate::group::Pg;
-use crate::scrub::{REPAIRS_MAX, Step, describe};
-use crate::scrub_verdict::Verdict;
+use crate::scrub::{REPAIRS_MAX, Step};
+use crate::scrub_verdict::{Verdict, describe};
 use crate::submissions::Submission;
 
 /// What shards are read for by a scrub.

@@ -1,11 +1,15 @@
 //! Operations that look at more metadata pages than the store has memory for must come to an end
 //! nevertheless.
 
-use atoll_base::Transaction;
-use atoll_store::{Disk, ObjectKey, StoreError, StoreEvent, Wish};
+use atoll_base::{ObjectName, Transaction};
+use atoll_store::{Disk, ObjectKey, Store, StoreError, StoreEvent, Wish};
 
-use crate::model::Builder;
+use crate::model::{Builder, ModelPg};
+use crate::random::Random;
+use crate::simulated_disk::SimulatedDisk;
 use crate::small::Small;
+use crate::verify::{look_and_submit, run, verify_group};
+use crate::workload::Profile;
 
 /// Disk requests after which an operation that loads a few hundred pages must be over.
 const REQUESTS_MAX: usize = 10_000;
@@ -103,4 +107,70 @@ fn what_was_loaded_is_dropped_again() {
     assert!(small.store.usage().metadata_memory_bytes > 200 * 4096);
     (0..8).for_each(|_| small.store.flush());
     assert!(small.store.usage().metadata_memory_bytes < 64 << 10);
+}
+
+/// A store of many groups, each with entries in its log that take some pages.
+struct Groups {
+    disk: SimulatedDisk,
+    store: Store,
+    states: Vec<ModelPg>,
+}
+
+impl Groups {
+    const COUNT: usize = 64;
+
+    fn new() -> Self {
+        let mut disk = Profile::random(&mut Random::new(1)).format();
+        let store = Store::open(&mut disk, 1).unwrap();
+        Groups { disk, store, states: vec![ModelPg::default(); Groups::COUNT] }
+    }
+
+    fn write_to_each(&mut self, round: u32) {
+        let name = ObjectName::new(&format!("{}{round}", "a long name ".repeat(10))).unwrap();
+        for pg in 0..Groups::COUNT {
+            let mut builder = Builder::new(pg, &name, &self.states[pg]);
+            builder.create();
+            let (transaction, next) = builder.finish();
+            look_and_submit(&mut self.store, &mut self.disk, &transaction);
+            self.states[pg] = next;
+        }
+    }
+
+    /// Does all that is under way at once, again and again until nothing is. Says how often.
+    fn settle(&mut self) -> usize {
+        for rounds in 0.. {
+            self.store.flush();
+            let requests: Vec<_> = std::iter::from_fn(|| self.store.next_request()).collect();
+            if requests.is_empty() && !self.store.is_checkpointing() {
+                return rounds;
+            }
+            for request in requests {
+                let result = self.disk.execute(request.device, request.operation);
+                self.store.complete(request.id, result);
+            }
+        }
+        unreachable!("the loop has no end")
+    }
+}
+
+/// One page after the other would take a checkpoint hundreds of reads in a row, while writes wait.
+#[test]
+fn pages_of_all_groups_are_loaded_side_by_side() {
+    let mut groups = Groups::new();
+    (0..40).for_each(|round| groups.write_to_each(round));
+    groups.store.start_checkpoint();
+    groups.settle();
+    groups.store.set_memory_budget(0, 0);
+    (0..8).for_each(|_| groups.store.flush());
+    assert!(groups.store.usage().metadata_memory_bytes < 128 << 10);
+    groups.store.set_memory_budget(1 << 30, 1 << 30);
+    groups.write_to_each(40);
+    groups.store.start_checkpoint();
+    let rounds = groups.settle();
+    assert!(rounds < 20, "{rounds} rounds of requests, one after the other");
+    run(&mut groups.store, &mut groups.disk);
+    groups.store = Store::open(&mut groups.disk, 2).unwrap();
+    for (pg, state) in groups.states.iter().enumerate() {
+        verify_group(&mut groups.store, &mut groups.disk, pg, state, 1).unwrap();
+    }
 }

@@ -95,6 +95,19 @@ impl Member {
         self.pending.extend(std::iter::from_fn(|| self.store.next_request()));
     }
 
+    /// Completes all reads: what is looked at next may wait for pages that are being read.
+    fn finish_reads(&mut self) {
+        loop {
+            self.take_requests();
+            let is_read = |request: &DiskRequest| matches!(request.operation, DiskOperation::Read { .. });
+            let Some(index) = self.pending.iter().position(is_read) else { break };
+            let request = self.pending.swap_remove(index);
+            let result = self.disk.execute(request.device, request.operation);
+            self.store.complete(request.id, result);
+        }
+        self.take_events();
+    }
+
     fn take_events(&mut self) {
         while let Some(event) = self.store.next_event() {
             match event {
@@ -145,11 +158,9 @@ impl Member {
 
     fn look_at(&mut self, name: &ObjectName) -> Option<Content> {
         let key = ObjectKey { pg: pg_id(0), name: name.clone() };
-        self.take_requests();
-        self.take_events();
+        self.finish_reads();
         let info = look(&mut self.store, &mut self.disk, |store| store.object(&key)).unwrap()?;
-        self.take_requests();
-        self.take_events();
+        self.finish_reads();
         let (size_bytes, whole_bytes, version) = (info.size_bytes, info.whole_bytes, info.version);
         let seals = look(&mut self.store, &mut self.disk, |store| store.seals(&key, 0, size_bytes)).unwrap();
         let data = self.read(&key);
@@ -157,6 +168,7 @@ impl Member {
     }
 
     fn found(&mut self) -> Found {
+        self.finish_reads();
         let names =
             look(&mut self.store, &mut self.disk, |store| store.names_after(pg_id(0), None, 1_000)).unwrap();
         let names: Vec<_> = names.into_iter().filter(|name| name.as_str() != PG_META_OBJECT).collect();
@@ -166,10 +178,10 @@ impl Member {
     }
 
     fn submit(&mut self, object: &ObjectName, mutations: Vec<Mutation>, payload: Bytes, log: Vec<LogEntry>) {
+        self.finish_reads();
         if !self.store.has_log_room() {
             self.steps(usize::MAX);
         }
-        self.take_requests();
         let object = object.clone();
         let transaction = Transaction { pg: pg_id(0), object, mutations, payload, payload_sealed: true, log };
         look_and_submit(&mut self.store, &mut self.disk, &transaction);
