@@ -137,9 +137,11 @@ fn what_the_store_does_not_take_back_is_tried_again() {
         script.run_while("not taken back", |world| (1..3).any(|at| world.shows(op, at)));
         script.run_while("nobody serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
         (0..3).for_each(|at| holds(&mut script, 0, at, 10 + at));
-        for op in [op, next] {
+        // The removal gets another place than it had, so what was kept for it has another name.
+        for op in [next, op] {
             let attempt = script.clients.ops[op].attempt;
             script.client_retries(op, attempt);
+            script.run_while("the retry is not answered", |world| world.answer_of(op).is_none());
         }
         script.finish();
     }
