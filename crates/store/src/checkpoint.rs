@@ -225,6 +225,7 @@ impl Store {
     /// Has pages read side by side and goes on when the last is there, and so about all of them.
     fn wait_with_checkpoint(&mut self, checkpoint: &mut Checkpoint, pages: Vec<u32>) {
         let last = *pages.last().expect("somebody needs a page");
+        assert!(!self.metadata.tree.pages.is_resident(last), "nobody would be woken");
         pages.into_iter().for_each(|number| self.load_page(number));
         checkpoint.waits_for_page = true;
         self.wait_for(Cold(vec![last]), Waiter::Checkpoint);
