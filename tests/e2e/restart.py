@@ -130,6 +130,8 @@ def scenario(test):
             done = test.run(test.atoll, "up", "--data", other.data, *more, "--detach", env=other.environment(), ok=None)
             expect(done.returncode in (1, 2) and word in done.stderr, f"{more}: {done.returncode} {done.stderr}")
             expect(not other.all_pids(), f"{more}: processes were left: {other.all_pids()}")
+        done = test.run(*other.up_command("--detach"), env=other.environment() | {"ATOLL_LOG": "info,atoll_osd=lots"}, ok=None)
+        expect(done.returncode == 1 and "ATOLL_LOG" in done.stderr and not other.all_pids(), f"ATOLL_LOG: {done.returncode} {done.stderr}")
     with test.step("a port that is taken: 'atoll up' says which, and leaves nothing running") as note:
         other = test.cluster("taken", osd_size="4G")
         with socket.socket() as holder:

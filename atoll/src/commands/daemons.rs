@@ -15,7 +15,9 @@ use atoll_osd::{Osd, OsdConfig};
 use atoll_reactor::{ListenAddress, LocalRuntime};
 use atoll_s3::{EtcdDirectory, Gateway, GatewayConfig, check_data_pool};
 use atoll_supervisor::{POOL_DATA, POOL_OBJECTS};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::layer;
+use tracing_subscriber::prelude::*;
 
 use super::gateway_listeners::listeners;
 use super::osd::unlock_with;
@@ -27,12 +29,22 @@ const GATEWAY_TIMEOUT_MS: u64 = 30_000;
 /// A virtual machine's disk rather waits than fails.
 const NBD_TIMEOUT_MS: u64 = 600_000;
 
+/// What is logged when `ATOLL_LOG` does not say. s3s logs every answer that is an error, missing keys included,
+/// and rustls every client that names a server by its address.
+const LOG_FILTER: &str = "info,s3s=off,rustls=error";
+
+/// What `ATOLL_LOG` says.
+pub(super) fn log_filter() -> anyhow::Result<Targets> {
+    let filter = std::env::var("ATOLL_LOG").unwrap_or_default();
+    let filter = if filter.is_empty() { LOG_FILTER } else { &filter };
+    filter
+        .parse()
+        .with_context(|| format!("ATOLL_LOG is '{filter}', which is no filter; one is 'info,atoll_osd=debug'"))
+}
+
 fn prepare(arguments: &DaemonArguments) -> anyhow::Result<OpenCluster> {
-    // s3s logs every answer that is an error, missing keys included, and rustls every client that names a
-    // server by its address.
-    let filter =
-        EnvFilter::try_from_env("ATOLL_LOG").unwrap_or_else(|_| EnvFilter::new("info,s3s=off,rustls=error"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let log = layer().with_writer(std::io::stderr).with_ansi(false);
+    tracing_subscriber::registry().with(log).with(log_filter()?).init();
     // A daemon with a dead thread would neither serve nor be restarted.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -13,6 +13,7 @@ use atoll_base::size::format_size;
 use atoll_cluster::{ClusterClient, keys};
 use atoll_supervisor::{Choices, ClusterFile, Credentials, DataDir, ProcessesFile, Progress, stop, supervise};
 
+use super::daemons::log_filter;
 use super::hosts::host_choices;
 use super::key::transit_settings;
 use super::tokio_runtime;
@@ -50,6 +51,8 @@ fn frame_modes(choices: &[FrameModeChoice]) -> Option<FrameModes> {
 
 /// `atoll up`.
 pub fn up(arguments: &UpArguments) -> anyhow::Result<()> {
+    // With a wrong one the daemons would end as soon as they are started.
+    log_filter()?;
     let directory = DataDir::new(&arguments.data.data);
     if arguments.detach {
         return detach(arguments, &directory);
