@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 DATA ?= ./atoll-data
 
-.PHONY: demo test build packages test-packages lint unit e2e campaign mutations
+.PHONY: demo test build packages test-packages lint unit rust-tests transit-tests binary e2e campaign mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -26,14 +26,23 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets -q -- -D warnings
 
+# Many of these tests wait; the binary of the end-to-end tests is built meanwhile.
 unit: test-packages
+	cargo test --release --workspace -q --no-run
+	@$(MAKE) --no-print-directory --jobs --output-sync rust-tests transit-tests binary
+
+rust-tests:
 	cargo test --release --workspace -q
+
+transit-tests:
 	python3 tests/transit/test_transit_server.py
 	python3 tests/transit/test_transit_failures.py
 
-e2e: test-packages
-	cargo build --release --workspace
-	python3 tests/e2e/run.py --atoll target/release/atoll --quick
+binary: packages
+	nice cargo build --release --workspace
+
+e2e: test-packages binary
+	python3 tests/e2e/run.py --atoll target/release/atoll --quick --jobs 2
 
 test: test-packages lint unit e2e
 

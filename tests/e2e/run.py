@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs all end-to-end scenarios, one after the other, and sums up.
+"""Runs all end-to-end scenarios, some side by side, and sums up.
 
-    tests/e2e/run.py --atoll target/release/atoll [--quick] [--scale N] [SCENARIO ...]
+    tests/e2e/run.py --atoll target/release/atoll [--quick] [--scale N] [--jobs N] [SCENARIO ...]
 """
-import argparse, pathlib, re, signal, subprocess, sys, time
+import argparse, concurrent.futures, pathlib, re, signal, subprocess, sys, threading, time
 
 from harness import add_arguments
 
@@ -13,40 +13,67 @@ SCENARIOS = [
 ]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"some of {', '.join(SCENARIOS)}; otherwise all")
-    arguments = parser.parse_args()
-    unknown = [name for name in arguments.scenarios if name.removesuffix(".py") not in SCENARIOS]
-    if unknown:
-        parser.error(f"no such scenario: {', '.join(unknown)}")
-    passed, failed, not_run, started, summary = 0, 0, 0, time.monotonic(), []
-    for name in [name.removesuffix(".py") for name in arguments.scenarios] or SCENARIOS:
-        command = [sys.executable, str(pathlib.Path(__file__).with_name(f"{name}.py")), "--atoll", arguments.atoll, "--scale", str(arguments.scale)]
-        before = time.monotonic()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace")
-        # The scenario itself ends its processes.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _frame, process=process: process.send_signal(signal.SIGTERM))
-        counts = None
+class Runner:
+    """Runs scenarios. Each prints as it goes when it is alone, and at its end when others are beside it."""
+
+    def __init__(self, arguments):
+        self.arguments, self.lock, self.processes, self.stopped = arguments, threading.Lock(), set(), False
+
+    def run(self, name):
+        """A scenario's passed, failed and not run, and its seconds; None if it was not to begin any more."""
+        command = [sys.executable, str(pathlib.Path(__file__).with_name(f"{name}.py")), "--atoll", self.arguments.atoll, "--scale", str(self.arguments.scale)]
+        with self.lock:
+            if self.stopped:
+                return None
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+            self.processes.add(process)
+        started, counts, lines = time.monotonic(), None, []
         for line in process.stdout:
             found = re.fullmatch(r"(\d+) passed, (\d+) failed(?:, (\d+) not run)?\n", line)
             if found:
                 counts = int(found[1]), int(found[2]), int(found[3] or 0)
-            else:
+            elif self.arguments.jobs == 1:
                 print(line, end="", flush=True)
+            else:
+                lines.append(line)
         code = process.wait()
-        counts = counts or (0, 1, 0)
-        if code != 0 and counts[1] == 0:
-            counts = counts[0], 1, counts[2]
-        passed, failed, not_run = passed + counts[0], failed + counts[1], not_run + counts[2]
-        summary.append(f"      {name:<12}{counts[0]:>4} passed {counts[1]:>3} failed {counts[2]:>3} not run {time.monotonic() - before:>5.0f} s")
-        if code in (-signal.SIGTERM, -signal.SIGINT):
-            break
-    print("\n".join(["----  all", *summary, f"      {time.monotonic() - started:.0f} s in all"]))
-    print(f"{passed} passed, {failed} failed" + (f", {not_run} not run" if not_run else ""))
-    return 1 if failed else 0
+        with self.lock:
+            self.processes.remove(process)
+            print("".join(lines), end="", flush=True)
+        passed, failed, not_run = counts or (0, 1, 0)
+        return passed, failed or int(code != 0), not_run, time.monotonic() - started
+
+    def stop(self, *_signal):
+        """Begins no more scenarios. Those that run end their processes themselves."""
+        # No lock: a signal may come while this thread has it.
+        self.stopped = True
+        for process in list(self.processes):
+            process.send_signal(signal.SIGTERM)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument("--jobs", type=int, default=1, help="scenarios that run at the same time")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"some of {', '.join(SCENARIOS)}; otherwise all")
+    arguments = parser.parse_args()
+    names = [name.removesuffix(".py") for name in arguments.scenarios] or SCENARIOS
+    unknown = [name for name in names if name not in SCENARIOS]
+    if unknown:
+        parser.error(f"no such scenario: {', '.join(unknown)}")
+    runner, started = Runner(arguments), time.monotonic()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, runner.stop)
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        results = list(pool.map(runner.run, names))
+    print("----  all")
+    for name, result in zip(names, results):
+        if result:
+            print(f"      {name:<14}{result[0]:>4} passed {result[1]:>3} failed {result[2]:>3} not run {result[3]:>5.0f} s")
+    print(f"      {time.monotonic() - started:.0f} s in all")
+    passed, failed, not_run = (sum(result[at] for result in results if result) for at in range(3))
+    print(f"{passed} passed, {failed} failed" + (f", {not_run} not run" if not_run else "") + (", stopped early" if runner.stopped else ""))
+    return 1 if failed or runner.stopped else 0
 
 
 if __name__ == "__main__":

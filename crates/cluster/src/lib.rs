@@ -11,8 +11,8 @@ mod map;
 pub mod server;
 
 pub use client::{
-    ClusterClient, ClusterError, ConnectOptions, Lease, LeaseStatus, Listing, PrefixWatch, TlsFiles, Transaction,
-    WatchEvent,
+    Answer, ClusterClient, ClusterError, ConnectOptions, Lease, LeaseStatus, Listing, PrefixWatch, TlsFiles,
+    Transaction, WatchEvent,
 };
 pub use map::{ClusterMap, MapChange, MapWatch};
 pub use server::{EmbeddedServer, Protection};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use atoll_base::PoolId;
 use atoll_crypto::KeyService;
+use futures::future::BoxFuture;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::host::SingleDomain;
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -142,7 +143,21 @@ impl Gateway {
     }
 
     /// Serves the listeners, and collects garbage, until `shutdown` resolves; then lets requests end.
-    pub async fn serve(&self, listeners: Vec<Listener>, shutdown: impl Future<Output = ()>) {
+    ///
+    /// Boxed, so that the server is compiled here, once, and not again in each crate that starts one.
+    pub fn serve<'a>(
+        &'a self,
+        listeners: Vec<Listener>,
+        shutdown: impl Future<Output = ()> + Send + 'a,
+    ) -> BoxFuture<'a, ()> {
+        self.serve_until(listeners, Box::pin(shutdown))
+    }
+
+    fn serve_until<'a>(&'a self, listeners: Vec<Listener>, shutdown: BoxFuture<'a, ()>) -> BoxFuture<'a, ()> {
+        Box::pin(self.serve_now(listeners, shutdown))
+    }
+
+    async fn serve_now(&self, listeners: Vec<Listener>, shutdown: BoxFuture<'_, ()>) {
         let collector = self.config.collect_interval.map(|interval| {
             let gateway = self.clone();
             tokio::spawn(async move { gateway.collect_forever(interval).await })

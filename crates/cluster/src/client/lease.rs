@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::error::ClusterError;
-use super::{ClusterClient, FIRST_PAUSE, Repeat, next_pause, repeat};
+use super::{Answer, ClusterClient, FIRST_PAUSE, Repeat, next_pause, repeat};
 
 /// Whether the lease can be counted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,11 @@ pub struct Lease {
 impl ClusterClient {
     /// A new lease of at least `term`, rounded up to whole seconds; servers have a minimum of about
     /// two seconds.
-    pub async fn grant_lease(&self, term: Duration) -> Result<Lease, ClusterError> {
+    pub fn grant_lease(&self, term: Duration) -> Answer<'_, Lease> {
+        Box::pin(self.grant_lease_now(term))
+    }
+
+    async fn grant_lease_now(&self, term: Duration) -> Result<Lease, ClusterError> {
         let seconds = i64::try_from(term.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
         let sent = Instant::now();
         // A grant that was repeated leaves a lease that nobody renews and that runs out.
@@ -82,7 +86,11 @@ impl Lease {
     }
 
     /// Ends it at once; its keys are deleted. A lease that is gone already is no error.
-    pub async fn revoke(self) -> Result<(), ClusterError> {
+    pub fn revoke(self) -> Answer<'static, ()> {
+        Box::pin(self.revoke_now())
+    }
+
+    async fn revoke_now(self) -> Result<(), ClusterError> {
         self.keeper.abort();
         let outcome = repeat(&self.client.options, "revoke a lease", Repeat::Freely, || {
             let mut leases = self.client.etcd.lease_client();

@@ -8,6 +8,7 @@ mod transaction;
 mod watch;
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,6 +82,10 @@ pub struct Listing<T> {
     pub entries: Vec<(String, T, i64)>,
 }
 
+/// What a request will be answered. Boxed, so that the layers below (gRPC, HTTP/2, TLS) are compiled here, once, and
+/// not again in each crate that asks.
+pub type Answer<'a, R> = Pin<Box<dyn Future<Output = Result<R, ClusterError>> + Send + 'a>>;
+
 /// When a request may be sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeat {
@@ -105,7 +110,11 @@ impl std::fmt::Debug for ClusterClient {
 
 impl ClusterClient {
     /// Connects, and makes sure that somebody answers.
-    pub async fn connect(options: &ConnectOptions) -> Result<ClusterClient, ClusterError> {
+    pub fn connect(options: &ConnectOptions) -> Answer<'_, ClusterClient> {
+        Box::pin(Self::connect_to(options))
+    }
+
+    async fn connect_to(options: &ConnectOptions) -> Result<ClusterClient, ClusterError> {
         let mut etcd_options = etcd_client::ConnectOptions::new()
             .with_connect_timeout(options.request_timeout)
             .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
@@ -137,13 +146,23 @@ impl ClusterClient {
 
     /// A record and its modification revision.
     pub async fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<(T, i64)>, ClusterError> {
-        let response = self
-            .call(&format!("read {key}"), Repeat::Freely, |mut kv| async move { kv.get(key, None).await })
-            .await?;
-        match response.kvs().first() {
-            Some(entry) => Ok(Some((decode(key, entry.value())?, entry.mod_revision()))),
+        match self.get_raw(key).await? {
+            Some((value, mod_revision)) => Ok(Some((decode(key, &value)?, mod_revision))),
             None => Ok(None),
         }
+    }
+
+    fn get_raw<'a>(&'a self, key: &'a str) -> Answer<'a, Option<(Vec<u8>, i64)>> {
+        Box::pin(async move {
+            let mut response = self
+                .call(&format!("read {key}"), Repeat::Freely, |mut kv| async move { kv.get(key, None).await })
+                .await?;
+            let entry = response.take_kvs().into_iter().next();
+            Ok(entry.map(|entry| {
+                let mod_revision = entry.mod_revision();
+                (entry.into_key_value().1, mod_revision)
+            }))
+        })
     }
 
     /// All records under a prefix.
@@ -158,7 +177,11 @@ impl ClusterClient {
     }
 
     /// All values under a prefix as they are stored.
-    pub async fn list_raw(&self, prefix: &str) -> Result<Listing<Vec<u8>>, ClusterError> {
+    pub fn list_raw<'a>(&'a self, prefix: &'a str) -> Answer<'a, Listing<Vec<u8>>> {
+        Box::pin(self.list_now(prefix))
+    }
+
+    async fn list_now(&self, prefix: &str) -> Result<Listing<Vec<u8>>, ClusterError> {
         let mut response = self
             .call(&format!("list {prefix}"), Repeat::Freely, |mut kv| async move {
                 kv.get(prefix, Some(GetOptions::new().with_prefix())).await
@@ -221,11 +244,13 @@ impl ClusterClient {
 
     /// Deletes a key and says whether it was there. After a broken connection it is tried again,
     /// so a key that was there may be reported as absent.
-    pub async fn delete(&self, key: &str) -> Result<bool, ClusterError> {
-        let response = self
-            .call(&format!("delete {key}"), Repeat::Freely, |mut kv| async move { kv.delete(key, None).await })
-            .await?;
-        Ok(response.deleted() > 0)
+    pub fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let response = self
+                .call(&format!("delete {key}"), Repeat::Freely, |mut kv| async move { kv.delete(key, None).await })
+                .await?;
+            Ok(response.deleted() > 0)
+        })
     }
 
     /// Deletes a key only if it was last changed at this revision, else [`ClusterError::Conflict`].
@@ -234,14 +259,19 @@ impl ClusterClient {
     }
 
     async fn put_leased<T: Serialize>(&self, key: &str, value: &T, lease: i64) -> Result<i64, ClusterError> {
-        let value = encode(key, value)?;
-        let response = self
-            .call(&format!("write {key}"), Repeat::Freely, |mut kv| {
-                let value = value.clone();
-                async move { kv.put(key, value, Some(PutOptions::new().with_lease(lease))).await }
-            })
-            .await?;
-        Ok(response.header().map_or(0, |header| header.revision()))
+        self.put_raw(key, encode(key, value)?, lease).await
+    }
+
+    fn put_raw<'a>(&'a self, key: &'a str, value: Vec<u8>, lease: i64) -> Answer<'a, i64> {
+        Box::pin(async move {
+            let response = self
+                .call(&format!("write {key}"), Repeat::Freely, |mut kv| {
+                    let value = value.clone();
+                    async move { kv.put(key, value, Some(PutOptions::new().with_lease(lease))).await }
+                })
+                .await?;
+            Ok(response.header().map_or(0, |header| header.revision()))
+        })
     }
 
     async fn create_leased<T: Serialize>(&self, key: &str, value: &T, lease: i64) -> Result<i64, ClusterError> {

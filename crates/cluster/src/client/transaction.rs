@@ -4,7 +4,7 @@ use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpR
 use serde::Serialize;
 
 use super::error::ClusterError;
-use super::{ClusterClient, Repeat, encode};
+use super::{Answer, ClusterClient, Repeat, encode};
 
 /// What to check and what to change.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +86,11 @@ impl ClusterClient {
     ///
     /// It is repeated only while it certainly has not reached the server: after a broken
     /// connection the outcome is [`ClusterError::Unclear`].
-    pub async fn transact(&self, transaction: &Transaction) -> Result<i64, ClusterError> {
+    pub fn transact<'a>(&'a self, transaction: &'a Transaction) -> Answer<'a, i64> {
+        Box::pin(self.transact_now(transaction))
+    }
+
+    async fn transact_now(&self, transaction: &Transaction) -> Result<i64, ClusterError> {
         let operation = match transaction.changes.first() {
             Some(Change::Put { key, .. }) => format!("write {key}"),
             Some(Change::Delete { key }) => format!("delete {key}"),

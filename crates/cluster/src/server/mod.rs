@@ -33,6 +33,7 @@ mod proto {
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -166,14 +167,30 @@ impl EmbeddedServer {
         directory: &Path,
         protection: impl Into<Protection>,
     ) -> Result<EmbeddedServer, StartError> {
-        let Protection { credentials, tls } = protection.into();
+        Self::start_boxed(listen.into(), directory.to_path_buf(), protection.into()).await
+    }
+
+    /// Boxed, so that the server is compiled here, once, and not again in each crate that starts one.
+    fn start_boxed(
+        listen: Listen,
+        directory: PathBuf,
+        protection: Protection,
+    ) -> Pin<Box<dyn Future<Output = Result<EmbeddedServer, StartError>> + Send>> {
+        Box::pin(Self::start_now(listen, directory, protection))
+    }
+
+    async fn start_now(
+        listen: Listen,
+        directory: PathBuf,
+        protection: Protection,
+    ) -> Result<EmbeddedServer, StartError> {
+        let Protection { credentials, tls } = protection;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let builder = builder(tls).map_err(StartError::Tls)?;
-        let listener = bind(listen.into()).await?;
+        let listener = bind(listen).await?;
         let address = listener
             .local_addr()
             .map_err(|source| StartError::Listen { address: "the given socket".into(), source })?;
-        let directory = directory.to_path_buf();
         let (disk, state, identity) = tokio::task::spawn_blocking(move || Disk::open(&directory))
             .await
             .map_err(|error| StartError::Thread(std::io::Error::other(error)))??;

@@ -1,13 +1,9 @@
 //! Buckets whose new objects are not sealed, and what nobody can have stored or given out without sealing.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{TestGateway, python, require_boto3, start, start_with_tls, tls_settings, write_pair};
 use atoll_base::records::BucketRecord;
 use atoll_crypto::{KeyService, SecretKey};
 use atoll_s3::{BucketDirectory, unsealed_permit_context};
 use bytes::{BufMut, BytesMut};
-use support::{TestGateway, python, require_boto3, start, start_with_tls, tls_settings, write_pair};
 
 /// No ciphertext has it.
 const PATTERN: &[u8] = b"what the owner of the bucket wrote";

@@ -1,6 +1,4 @@
 //! What the tests run the gateway on: a cluster and a directory in memory.
-// Each test is a program of its own and uses a part of this.
-#![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 pub mod memory_client;
 pub mod memory_directory;

@@ -1,12 +1,10 @@
 //! In which pools the gateway keeps what.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::support::{DATA_POOL, POOL, TestGateway, python, require_boto3, start, start_with_data_pool};
 use atoll_base::PoolId;
-use support::{DATA_POOL, POOL, TestGateway, python, require_boto3, start, start_with_data_pool};
 
 const OTHER_POOL: PoolId = PoolId(3);
 

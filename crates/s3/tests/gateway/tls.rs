@@ -1,22 +1,18 @@
 //! TLS and HTTP/2 of the gateway as clients see them: certificates, changes of them, and clients that
 //! do not do their part.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::{serve_on, start, start_with_tls, tls_settings, write_pair};
 use atoll_s3::{ClientAuthority, Gateway, Listener, Tls, TlsSettings};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
-use support::{serve_on, start, start_with_tls, tls_settings, write_pair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -130,7 +126,10 @@ async fn changed_certificates_are_taken_and_broken_ones_are_not() {
     assert!(shown(gateway.address, "localhost").await == first, "a broken file is not used");
 
     let second = write_pair(directory.path(), "server", &["localhost"]);
-    support::eventually("the new certificate", async || shown(gateway.address, "localhost").await == second).await;
+    crate::support::eventually("the new certificate", async || {
+        shown(gateway.address, "localhost").await == second
+    })
+    .await;
     assert_eq!(sender.send_request(get("/-/health")).await.unwrap().status(), 200, "connections go on");
 }
 
@@ -157,7 +156,7 @@ fn what_cannot_be_used_is_said() {
 }
 
 /// The gateway of a test, over TLS, with an object that is read with a presigned URL.
-async fn with_short_times() -> (support::TestGateway, tempfile::TempDir) {
+async fn with_short_times() -> (crate::support::TestGateway, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     write_pair(directory.path(), "server", &["localhost"]);
     let gateway = start_with_tls(tls_settings(directory.path()), |config| {
@@ -226,7 +225,7 @@ async fn http_2_that_does_not_take_its_answer_is_cut() {
 }
 
 /// A URL with a signature in it.
-fn presigned(gateway: &support::TestGateway, method: &str, path: &str) -> String {
+fn presigned(gateway: &crate::support::TestGateway, method: &str, path: &str) -> String {
     let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
     let endpoint = format!("https://localhost:{}", gateway.address.port()).parse().unwrap();
     let bucket = Bucket::new(endpoint, UrlStyle::Path, bucket.to_owned(), "us-east-1").unwrap();

@@ -1,9 +1,9 @@
 //! The gateway through HTTP with a real S3 client: boto3.
 
-mod support;
-
+use crate::support::{
+    python, require_boto3, start, start_with_data_pool, start_with_tls, tls_settings, write_pair,
+};
 use atoll_crypto::KeyService;
-use support::{python, require_boto3, start, start_with_data_pool, start_with_tls, tls_settings, write_pair};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance() {

@@ -1,13 +1,9 @@
 //! Small objects, whose data is in the bucket index.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::memory_client::Fault;
+use crate::support::{POOL, TestGateway, python, require_boto3, start_with_data_pool};
 use bytes::Bytes;
-use support::memory_client::Fault;
-use support::{POOL, TestGateway, python, require_boto3, start_with_data_pool};
 
 async fn snippet(gateway: &TestGateway, code: &str) -> String {
     let prelude = include_str!("prelude.py");

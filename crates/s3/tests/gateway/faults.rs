@@ -1,12 +1,10 @@
 //! What the gateway does when things go wrong, and what it leaves in the cluster.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::memory_client::Fault;
+use crate::support::{TestGateway, eventually, python, require_boto3, start};
 use bytes::Bytes;
-use support::memory_client::Fault;
-use support::{TestGateway, eventually, python, require_boto3, start};
 
 async fn snippet(gateway: &TestGateway, code: &str) -> String {
     let prelude = include_str!("prelude.py");
@@ -99,7 +97,7 @@ async fn damaged_data_never_reaches_a_client() {
             *object = saved.iter().find(|(saved, _)| saved == name).unwrap().1.clone();
         });
     };
-    let on_chunk = |number: &str, change: &dyn Fn(&mut support::memory_client::MemoryObject)| {
+    let on_chunk = |number: &str, change: &dyn Fn(&mut crate::support::memory_client::MemoryObject)| {
         gateway.client.each(|name, object| {
             if name.starts_with("s3d/") && name.ends_with(number) {
                 change(object);

@@ -1,0 +1,12 @@
+//! The gateway over HTTP, on a cluster and a directory in memory.
+// One program: each that speaks HTTP takes the better part of a minute to compile.
+
+#![allow(clippy::unwrap_used)]
+
+mod boto3;
+mod faults;
+mod inline;
+mod pools;
+mod sealing;
+mod support;
+mod tls;
