@@ -45,10 +45,11 @@ class Runner:
 
     def stop(self, *_signal):
         """Begins no more scenarios. Those that run end their processes themselves."""
-        # No lock: a signal may come while this thread has it.
-        self.stopped = True
-        for process in list(self.processes):
-            process.send_signal(signal.SIGTERM)
+        # Only the threads that run scenarios have the lock otherwise, so the one that gets signals may wait for it.
+        with self.lock:
+            self.stopped = True
+            for process in self.processes:
+                process.send_signal(signal.SIGTERM)
 
 
 def main():
@@ -58,6 +59,8 @@ def main():
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"some of {', '.join(SCENARIOS)}; otherwise all")
     arguments = parser.parse_args()
     names = [name.removesuffix(".py") for name in arguments.scenarios] or SCENARIOS
+    if arguments.jobs < 1:
+        parser.error(f"--jobs {arguments.jobs}: one scenario at least must run")
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
         parser.error(f"no such scenario: {', '.join(unknown)}")
