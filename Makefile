@@ -1,9 +1,16 @@
-# The two commands of the README: `make demo` and `make test`. Everything else is cargo's.
+# The commands of the README and of CONTRIBUTING. Everything else is cargo's.
 
 SHELL := /bin/bash
 DATA ?= ./atoll-data
+# The cargo profile of `make test`: dependencies are built once for tests, clippy and the program.
+PROFILE ?= release
+# Python, boto3 and aws of the tests; tests of crates find them here, too.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+PYTEST := .venv/bin/python -m pytest
+# Scenarios side by side: each module is one worker's.
+SIDE_BY_SIDE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test build packages test-packages lint unit rust-tests transit-tests binary e2e campaign mutations
+.PHONY: demo build check test nightly packages test-packages venv lint unit rust-tests transit-tests binary e2e campaign mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -11,8 +18,11 @@ packages:
 
 # What the tests use besides: the real clients and the real etcd.
 test-packages: packages
-	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump python3 python3-pip
-	@tools/python_packages.sh boto3 awscli
+	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump python3 python3-venv
+
+# Python packages of the tests and tools, in .venv.
+venv: test-packages
+	@tools/python_venv.sh
 
 build: packages
 	cargo build --release -p atoll
@@ -21,33 +31,49 @@ demo: build
 	@echo "Examples below use 'atoll': export PATH=$(CURDIR)/target/release:\$$PATH"
 	@exec target/release/atoll up --data $(DATA)
 
-lint:
+# Formatting, clippy and unit tests of the packages that have changed since the last commit, or since BASE=COMMIT.
+check:
+	@tools/python_venv.sh
+	@tools/check_changed.py
+
+lint: venv
 	@tools/check_mutations.py
+	@tools/check_dependencies.py
+	.venv/bin/ruff format --check -q tests tools crates
+	.venv/bin/ruff check -q tests tools crates
+	@tools/function_lengths.py tests tools/*.py crates
 	cargo fmt --all --check
-	cargo clippy --release --workspace --all-targets -q -- -D warnings
+	@tools/check_docs.py
+	cargo clippy --profile $(PROFILE) --workspace --all-targets -q -- -D warnings
+	cargo test --profile $(PROFILE) -q -p atoll-base -p atoll-wire --lib the_page_has_the_table
+	RUSTDOCFLAGS="-D warnings" cargo doc --profile $(PROFILE) --workspace --exclude atoll --no-deps -q
 
 # Many of these tests wait; the binary of the end-to-end tests is built meanwhile.
-unit: test-packages
-	cargo test --release --workspace -q --no-run
+unit: venv
+	cargo test --profile $(PROFILE) --workspace -q --no-run
 	@$(MAKE) --no-print-directory --jobs --output-sync rust-tests transit-tests binary
 
 rust-tests:
-	cargo test --release --workspace -q
+	cargo test --profile $(PROFILE) --workspace -q
 
 transit-tests:
-	python3 tests/transit/test_transit_server.py
-	python3 tests/transit/test_transit_failures.py
+	$(PYTEST) -q tests/transit
 
 # Tests that look at clocks go first.
-binary:
-	@nice $(MAKE) --no-print-directory build
+binary: packages
+	@nice cargo build --profile $(PROFILE) -p atoll
 
-e2e: test-packages binary
-	python3 tests/e2e/run.py --atoll target/release/atoll --quick --jobs 2
+e2e: venv binary
+	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll
 
-test: test-packages lint unit e2e
+test: venv lint unit e2e
 
-# Longer campaigns; docs/testing.md describes them.
+# All of it with the slow scenarios, and longer campaigns.
+nightly: test
+	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll -m nightly
+	@$(MAKE) --no-print-directory campaign
+
+# Longer campaigns; the page about testing describes them.
 campaign: test-packages
 	ATOLL_CRASH_POINTS=100000 cargo test --release -p atoll-store --test store crash -- --nocapture
 	ATOLL_DAMAGE_RUNS=200 ATOLL_FUZZ_RUNS=10000000 cargo test --release -q -p atoll-store --test store -- damage fuzz
@@ -59,3 +85,9 @@ campaign: test-packages
 mutations:
 	tools/store_mutations.py
 	tools/pg_mutations.py
+
+# The book, in docs/book.
+.PHONY: docs
+docs:
+	@command -v mdbook >/dev/null || { echo "mdBook is not installed: cargo install mdbook --locked" >&2; exit 1; }
+	mdbook build docs

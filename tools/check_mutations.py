@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Says which deliberate bugs of pg_mutations.py and store_mutations.py have no place in the code any
+"""Says which deliberate bugs of pg_mutations.toml and store_mutations.toml have no place in the code any
 more, so that a change of the code is followed there at once and not at the next campaign."""
 
 import sys
@@ -9,15 +9,9 @@ import store_mutations
 
 
 def main():
-    stale = 0
-    for tool in (pg_mutations, store_mutations):
-        for name, file, pattern, _ in tool.MUTATIONS:
-            path = tool.SOURCE / file
-            count = (tool.ROOT / path).read_text().count(pattern)
-            if count != 1:
-                stale += 1
-                print(f"{tool.__name__}: '{name}': {path} has {count} places like this: {pattern}", file=sys.stderr)
-    sys.exit(stale > 0)
+    stale = [line for module in (pg_mutations, store_mutations) for line in module.CAMPAIGN.stale()]
+    print("\n".join(stale), end="\n" if stale else "", file=sys.stderr)
+    sys.exit(bool(stale))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ use clap::Parser;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> std::process::ExitCode {
-    let arguments = cli::Arguments::parse();
-    match commands::run(arguments) {
+    match cli::Arguments::parse().command.run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("atoll: {error:#}");

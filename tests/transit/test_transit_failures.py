@@ -3,7 +3,6 @@
 
 import concurrent.futures
 import http.client
-import json
 import os
 import socket
 import ssl
@@ -13,6 +12,7 @@ import tempfile
 import time
 import unittest
 
+import pytest
 from transit_sites import ROOT_TOKEN, SERVER, OurServer
 
 
@@ -26,17 +26,17 @@ class Failures(unittest.TestCase):
         return self.site.transit("POST", "datakey/plaintext/k", {}, **more)
 
     def assertWorks(self):
-        self.assertEqual(self.data_key().status, 200)
+        assert self.data_key().status == 200
 
     def test_slow_answers_are_right(self):
         self.server.fail("slow", seconds=1, count=2)
         for _ in range(2):
             began = time.monotonic()
             self.assertWorks()
-            self.assertGreaterEqual(time.monotonic() - began, 1)
+            assert time.monotonic() - began >= 1
         began = time.monotonic()
         self.assertWorks()
-        self.assertLess(time.monotonic() - began, 0.9)
+        assert time.monotonic() - began < 0.9
 
     def test_slow_answers_do_not_hold_up_others(self):
         self.server.fail("slow", seconds=2, count=1)
@@ -45,9 +45,9 @@ class Failures(unittest.TestCase):
             time.sleep(0.2)
             began = time.monotonic()
             self.assertWorks()
-            self.assertLess(time.monotonic() - began, 1.5)
-            self.assertFalse(slow.done())
-            self.assertEqual(slow.result().status, 200)
+            assert time.monotonic() - began < 1.5
+            assert not slow.done()
+            assert slow.result().status == 200
 
     def test_statuses_are_answered_without_doing_anything(self):
         for status, error in (
@@ -59,33 +59,33 @@ class Failures(unittest.TestCase):
         ):
             self.server.fail(status, count=1)
             answer = self.site.transit("POST", "keys/new", {})
-            self.assertEqual((answer.status, answer.body), (int(status), {"errors": [error]}))
-            self.assertEqual(self.site.transit("GET", "keys/new").status, 404)
+            assert (answer.status, answer.body) == (int(status), {"errors": [error]})
+            assert self.site.transit("GET", "keys/new").status == 404
             self.assertWorks()
 
     def test_without_a_count_a_failure_goes_on_until_it_is_ended(self):
         self.server.fail("500", count=None)
-        self.assertEqual([self.data_key().status for _ in range(5)], [500] * 5)
+        assert [self.data_key().status for _ in range(5)] == [500] * 5
         self.server.fail("none")
         self.assertWorks()
 
     def test_a_hanging_request_goes_on_when_the_failure_ends(self):
         self.server.fail("hang")
         connection = self.site.connection(timeout_seconds=0.3)
-        with self.assertRaises(TimeoutError):
+        with pytest.raises(TimeoutError):
             self.data_key(connection=connection)
         connection.close()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             hanging = pool.submit(self.data_key)
             time.sleep(0.3)
-            self.assertFalse(hanging.done())
+            assert not hanging.done()
             self.server.fail("none")
-            self.assertEqual(hanging.result(5).status, 200)
+            assert hanging.result(5).status == 200
 
     def test_one_request_can_hang_alone(self):
         self.server.fail("hang", count=1)
         connection = self.site.connection(timeout_seconds=0.3)
-        with self.assertRaises(TimeoutError):
+        with pytest.raises(TimeoutError):
             self.data_key(connection=connection)
         connection.close()
         self.assertWorks()
@@ -97,16 +97,16 @@ class Failures(unittest.TestCase):
             ("truncated", http.client.IncompleteRead),
         ):
             self.server.fail(kind, count=1)
-            with self.assertRaises(error):
+            with pytest.raises(error):
                 self.site.transit("POST", f"keys/{kind}", {})
-            self.assertEqual(self.site.transit("GET", f"keys/{kind}").status, 200)
+            assert self.site.transit("GET", f"keys/{kind}").status == 200
 
     def test_a_failure_of_some_operations(self):
         self.server.fail("403", operations=["decrypt", "auth/approle/login"])
         self.assertWorks()
-        self.assertEqual(self.site.transit("POST", "decrypt/k", {"ciphertext": "x"}).status, 403)
-        self.assertEqual(self.site.log_in().status, 403)
-        self.assertEqual(self.site.ask("GET", "/v1/sys/health", token=None).status, 200)
+        assert self.site.transit("POST", "decrypt/k", {"ciphertext": "x"}).status == 403
+        assert self.site.log_in().status == 403
+        assert self.site.ask("GET", "/v1/sys/health", token=None).status == 200
 
     def test_states_of_a_server_that_forwards(self):
         for state, status, parameter in (
@@ -116,14 +116,14 @@ class Failures(unittest.TestCase):
         ):
             self.server.fail(state)
             answer = self.site.ask("GET", "/v1/sys/health", token=None)
-            self.assertEqual((answer.status, answer.body["sealed"], answer.body["standby"]), (status, False, True))
+            assert (answer.status, answer.body["sealed"], answer.body["standby"]) == (status, False, True)
             answer = self.site.ask("GET", f"/v1/sys/health?{parameter}=298", token=None)
-            self.assertEqual(answer.status, 298)
+            assert answer.status == 298
             self.assertWorks()
         for state, parameter in (("standby", "standbyok"), ("performance_standby", "perfstandbyok")):
             self.server.fail(state)
             answer = self.site.ask("GET", f"/v1/sys/health?{parameter}=true", token=None)
-            self.assertEqual(answer.status, 200)
+            assert answer.status == 200
 
     def test_failures_that_make_no_sense_are_refused(self):
         self.server.fail("500", count=1)
@@ -136,11 +136,11 @@ class Failures(unittest.TestCase):
             {"kind": "500", "operations": "decrypt"},
         ):
             answer = self.site.ask("POST", "/_test/failure", wanted, token=None)
-            self.assertEqual((answer.status, len(answer.errors)), (400, 1), wanted)
-        self.assertEqual(self.data_key().status, 500)  # the one before is still in force
+            assert (answer.status, len(answer.errors)) == (400, 1), wanted
+        assert self.data_key().status == 500  # the one before is still in force
 
     def test_requests_are_counted(self):
-        self.assertEqual(self.server.operations(), {})
+        assert self.server.operations() == {}
         self.site.transit("POST", "datakey/plaintext/k", {})
         self.site.transit("PUT", "datakey/wrapped/k", {})
         ciphertext = self.site.transit("POST", "encrypt/k", {"plaintext": ""}).data["ciphertext"]
@@ -170,16 +170,16 @@ class Failures(unittest.TestCase):
             "nothing": 1,
         }
         answer = self.site.ask("GET", "/_test/requests", token=None)
-        self.assertEqual(answer.body, {"total": 15, "operations": expected})
+        assert answer.body == {"total": 15, "operations": expected}
 
     def test_tokens_of_log_ins_can_be_revoked(self):
         token = self.site.log_in().body["auth"]["client_token"]
-        self.assertEqual(self.data_key(token=token).status, 200)
-        self.assertEqual(self.site.ask("POST", "/_test/revoke", token=None).status, 204)
-        self.assertEqual(self.data_key(token=token).status, 403)
+        assert self.data_key(token=token).status == 200
+        assert self.site.ask("POST", "/_test/revoke", token=None).status == 204
+        assert self.data_key(token=token).status == 403
         self.assertWorks()
         token = self.site.log_in().body["auth"]["client_token"]
-        self.assertEqual(self.data_key(token=token).status, 200)
+        assert self.data_key(token=token).status == 200
 
     def test_it_ends_on_sigterm_even_with_requests_that_hang(self):
         server = OurServer("--key", "k")
@@ -188,8 +188,8 @@ class Failures(unittest.TestCase):
         connection.request("POST", "/v1/transit/datakey/plaintext/k", "{}", {"X-Vault-Token": ROOT_TOKEN})
         time.sleep(0.2)
         began = time.monotonic()
-        self.assertEqual(server.stop(), 0)
-        self.assertLess(time.monotonic() - began, 5)
+        assert server.stop() == 0
+        assert time.monotonic() - began < 5
         connection.close()
 
 
@@ -216,17 +216,17 @@ class Options(unittest.TestCase):
         first.site.transit("DELETE", "keys/gone")
         first.process.process.kill()  # what was answered is kept, however it ends
         second = self.start("--state", path, "--key", "k").site
-        self.assertEqual(second.transit("LIST", "keys").data["keys"], ["derived", "k", "upserted"])
-        self.assertEqual(second.transit("GET", "keys/k").data["latest_version"], 2)
-        self.assertTrue(second.transit("GET", "keys/derived").data["derived"])
+        assert second.transit("LIST", "keys").data["keys"] == ["derived", "k", "upserted"]
+        assert second.transit("GET", "keys/k").data["latest_version"] == 2
+        assert second.transit("GET", "keys/derived").data["derived"]
         answer = second.transit("POST", "decrypt/k", {"ciphertext": plaintext["ciphertext"]})
-        self.assertEqual(answer.data["plaintext"], plaintext["plaintext"])
-        self.assertEqual(second.transit("GET", "keys/k", token=token).status, 403)
+        assert answer.data["plaintext"] == plaintext["plaintext"]
+        assert second.transit("GET", "keys/k", token=token).status == 403
 
     def test_servers_do_not_share_keys(self):
         first, second = self.start("--key", "k").site, self.start("--key", "k").site
         ciphertext = first.transit("POST", "datakey/wrapped/k", {}).data["ciphertext"]
-        self.assertEqual(second.transit("POST", "decrypt/k", {"ciphertext": ciphertext}).status, 400)
+        assert second.transit("POST", "decrypt/k", {"ciphertext": ciphertext}).status == 400
 
     def test_tls(self):
         certificate, key = (os.path.join(self.directory, name) for name in ("certificate.pem", "key.pem"))
@@ -242,16 +242,16 @@ class Options(unittest.TestCase):
         connection = site.connection()
         for _ in range(3):
             answer = site.transit("POST", "datakey/plaintext/k", {}, connection=connection)
-            self.assertEqual(answer.status, 200)
+            assert answer.status == 200
         connection.close()
         site.tls = ssl.create_default_context()
-        with self.assertRaises(ssl.SSLCertVerificationError):
+        with pytest.raises(ssl.SSLCertVerificationError):
             site.transit("GET", "keys/k")
         site.tls = None
-        with self.assertRaises((http.client.BadStatusLine, ConnectionError)):
+        with pytest.raises((http.client.BadStatusLine, ConnectionError)):
             site.transit("GET", "keys/k")
         site.tls = trusting
-        self.assertEqual(site.transit("GET", "keys/k").status, 200)
+        assert site.transit("GET", "keys/k").status == 200
 
     def test_options_that_are_refused(self):
         for options in (
@@ -261,7 +261,7 @@ class Options(unittest.TestCase):
             ["--listen", "127.0.0.1:0", "--tls-cert", "x"],
         ):
             ended = subprocess.run([sys.executable, str(SERVER), *options], capture_output=True, timeout=20)
-            self.assertEqual(ended.returncode, 2, options)
+            assert ended.returncode == 2, options
 
 
 if __name__ == "__main__":

@@ -21,21 +21,21 @@ class KeyCases:
     def key(self, **options):
         """The name of a new key, for this test alone."""
         name = f"{self.id().split('.')[-1]}-{os.urandom(4).hex()}"
-        self.assertEqual(self.site.transit("POST", f"keys/{name}", options).status, 200)
+        assert self.site.transit("POST", f"keys/{name}", options).status == 200
         return name
 
     def encrypt(self, key, plaintext=b"plaintext", **more):
         answer = self.site.transit("POST", f"encrypt/{key}", {"plaintext": b64(plaintext), **more})
-        self.assertEqual(answer.status, 200, answer)
+        assert answer.status == 200, answer
         return answer.data["ciphertext"]
 
     def decrypt(self, key, ciphertext, **more):
         answer = self.site.transit("POST", f"decrypt/{key}", {"ciphertext": ciphertext, **more})
-        self.assertEqual(answer.status, 200, answer)
+        assert answer.status == 200, answer
         return base64.b64decode(answer.data["plaintext"])
 
     def assertRefused(self, answer, status, *errors):
-        self.assertEqual((answer.status, answer.body), (status, {"errors": list(errors)}))
+        assert (answer.status, answer.body) == (status, {"errors": list(errors)})
 
     def assertDenied(self, answer):
         self.assertRefused(answer, 403, "permission denied")
@@ -46,12 +46,12 @@ class KeyCases:
         before = int(time.time())
         name = self.key()
         answer = self.site.transit("GET", f"keys/{name}")
-        self.assertEqual(answer.status, 200)
-        self.assertEqual(set(answer.body), ENVELOPE)
-        self.assertEqual(answer.headers["Content-Type"], "application/json")
-        self.assertEqual(answer.headers["Cache-Control"], "no-store")
-        self.assertLessEqual(before, answer.data["keys"]["1"])
-        self.assertLessEqual(answer.data["keys"]["1"], time.time())
+        assert answer.status == 200
+        assert set(answer.body) == ENVELOPE
+        assert answer.headers["Content-Type"] == "application/json"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert before <= answer.data["keys"]["1"]
+        assert answer.data["keys"]["1"] <= time.time()
         expected = {
             "name": name,
             "type": "aes256-gcm96",
@@ -71,11 +71,11 @@ class KeyCases:
             "imported_key": False,
             "keys": {"1": answer.data["keys"]["1"]},
         }
-        self.assertEqual({field: answer.data.get(field) for field in expected}, expected)
+        assert {field: answer.data.get(field) for field in expected} == expected
 
     def test_a_derived_key_says_so(self):
         data = self.site.transit("GET", f"keys/{self.key(derived=True)}").data
-        self.assertEqual((data["derived"], data["kdf"], data["convergent_encryption"]), (True, "hkdf_sha256", False))
+        assert (data["derived"], data["kdf"], data["convergent_encryption"]) == (True, "hkdf_sha256", False)
 
     def test_keys_are_listed(self):
         names = {self.key(), self.key()}
@@ -85,9 +85,9 @@ class KeyCases:
             self.site.transit("GET", "keys?list=true"),
             self.site.transit("GET", "keys/?list=1"),
         ):
-            self.assertEqual(answer.status, 200)
-            self.assertLessEqual(names, set(answer.data["keys"]))
-            self.assertEqual(answer.data["keys"], sorted(answer.data["keys"]))
+            assert answer.status == 200
+            assert names <= set(answer.data["keys"])
+            assert answer.data["keys"] == sorted(answer.data["keys"])
 
     def test_no_keys_are_not_found(self):
         self.assertRefused(self.short.transit("LIST", "keys"), 404)
@@ -97,8 +97,8 @@ class KeyCases:
         name = self.key()
         ciphertext = self.encrypt(name)
         answer = self.site.transit("PUT", f"keys/{name}", {"derived": True, "type": "chacha20-poly1305"})
-        self.assertEqual((answer.status, answer.data["derived"], answer.data["type"]), (200, False, "aes256-gcm96"))
-        self.assertEqual(self.decrypt(name, ciphertext), b"plaintext")
+        assert (answer.status, answer.data["derived"], answer.data["type"]) == (200, False, "aes256-gcm96")
+        assert self.decrypt(name, ciphertext) == b"plaintext"
 
     def test_kinds_of_keys_and_the_lengths_of_ciphertexts(self):
         for kind, nonce_bytes in (
@@ -108,9 +108,9 @@ class KeyCases:
         ):
             name = self.key(type=kind)
             ciphertext = self.encrypt(name, b"x" * 100)
-            self.assertTrue(ciphertext.startswith("vault:v1:"))
-            self.assertEqual(len(base64.b64decode(ciphertext[9:])), nonce_bytes + 100 + 16)
-            self.assertEqual(self.decrypt(name, ciphertext), b"x" * 100)
+            assert ciphertext.startswith("vault:v1:")
+            assert len(base64.b64decode(ciphertext[9:])) == nonce_bytes + 100 + 16
+            assert self.decrypt(name, ciphertext) == b"x" * 100
         answer = self.site.transit("POST", "keys/of-no-type", {"type": "nonsense"})
         self.assertRefused(answer, 400, "unknown key type nonsense")
 
@@ -119,9 +119,9 @@ class KeyCases:
         forbidden = f"error deleting policy {name}: deletion is not allowed for this key"
         self.assertRefused(self.site.transit("DELETE", f"keys/{name}"), 400, forbidden)
         answer = self.site.transit("POST", f"keys/{name}/config", {"deletion_allowed": True})
-        self.assertEqual((answer.status, answer.data["deletion_allowed"]), (200, True))
+        assert (answer.status, answer.data["deletion_allowed"]) == (200, True)
         answer = self.site.transit("DELETE", f"keys/{name}")
-        self.assertEqual((answer.status, answer.body), (204, None))
+        assert (answer.status, answer.body) == (204, None)
         self.assertRefused(self.site.transit("GET", f"keys/{name}"), 404)
         missing = f"error deleting policy {name}: could not delete key; not found"
         self.assertRefused(self.site.transit("DELETE", f"keys/{name}"), 400, missing)
@@ -134,22 +134,22 @@ class KeyCases:
         name = self.key()
         for fields, size in ((None, 32), ({}, 32), ({"bits": 128}, 16), ({"bits": "256"}, 32), ({"bits": 512}, 64)):
             answer = self.site.transit("POST", f"datakey/plaintext/{name}", fields)
-            self.assertEqual(answer.status, 200, answer)
-            self.assertEqual(set(answer.body), ENVELOPE)
-            self.assertEqual(set(answer.data), {"ciphertext", "plaintext", "key_version"})
+            assert answer.status == 200, answer
+            assert set(answer.body) == ENVELOPE
+            assert set(answer.data) == {"ciphertext", "plaintext", "key_version"}
             plaintext = base64.b64decode(answer.data["plaintext"], validate=True)
-            self.assertEqual((len(plaintext), answer.data["key_version"]), (size, 1))
-            self.assertEqual(self.decrypt(name, answer.data["ciphertext"]), plaintext)
+            assert (len(plaintext), answer.data["key_version"]) == (size, 1)
+            assert self.decrypt(name, answer.data["ciphertext"]) == plaintext
 
     def test_wrapped_data_keys_come_without_plaintext(self):
         name = self.key()
         seen = set()
         for method in ("POST", "PUT"):
             answer = self.site.transit(method, f"datakey/wrapped/{name}", {})
-            self.assertEqual(set(answer.data), {"ciphertext", "key_version"})
+            assert set(answer.data) == {"ciphertext", "key_version"}
             seen.add(self.decrypt(name, answer.data["ciphertext"]))
-        self.assertEqual({len(plaintext) for plaintext in seen}, {32})
-        self.assertEqual(len(seen), 2)
+        assert {len(plaintext) for plaintext in seen} == {32}
+        assert len(seen) == 2
 
     def test_data_keys_that_are_refused(self):
         name = self.key()
@@ -165,11 +165,11 @@ class KeyCases:
             self.assertRefused(self.site.transit("POST", f"datakey/{path}", fields), status, error)
         for fields in ({"bits": "x"}, {"bits": 256.5}, {"bits": []}, {"context": {}}):
             answer = self.site.transit("POST", f"datakey/wrapped/{name}", fields)
-            self.assertEqual((answer.status, len(answer.errors)), (400, 1), fields)
-            self.assertIn("error converting input", answer.errors[0])
+            assert (answer.status, len(answer.errors)) == (400, 1), fields
+            assert "error converting input" in answer.errors[0]
         answer = self.site.transit("POST", f"datakey/wrapped/{name}", {"associated_data": "!"})
-        self.assertEqual(answer.status, 500)
-        self.assertIn("illegal base64 data", answer.errors[0])
+        assert answer.status == 500
+        assert "illegal base64 data" in answer.errors[0]
 
     # Contexts and associated data
 
@@ -178,38 +178,38 @@ class KeyCases:
         context = b64(b"image 7")
         data_key = self.site.transit("POST", f"datakey/plaintext/{name}", {"context": context}).data
         plaintext = self.decrypt(name, data_key["ciphertext"], context=context)
-        self.assertEqual(plaintext, base64.b64decode(data_key["plaintext"]))
+        assert plaintext == base64.b64decode(data_key["plaintext"])
         fields = {"ciphertext": data_key["ciphertext"]}
         for operation in ("decrypt", "rewrap"):
             answer = self.site.transit("POST", f"{operation}/{name}", fields | {"context": b64(b"image 8")})
             self.assertRefused(answer, 400, NOT_AUTHENTIC)
-        for path, fields in (
+        for path, wanted in (
             (f"decrypt/{name}", fields),
             (f"rewrap/{name}", fields),
             (f"encrypt/{name}", {"plaintext": ""}),
             (f"datakey/wrapped/{name}", {}),
         ):
-            answer = self.site.transit("POST", path, fields)
-            self.assertEqual((answer.status, len(answer.errors)), (400, 1))
-            self.assertTrue(answer.errors[0].startswith("missing 'context' for key derivation"))
+            answer = self.site.transit("POST", path, wanted)
+            assert (answer.status, len(answer.errors)) == (400, 1)
+            assert answer.errors[0].startswith("missing 'context' for key derivation")
 
     def test_a_key_that_is_not_derived_ignores_the_context(self):
         name = self.key()
-        self.assertEqual(self.decrypt(name, self.encrypt(name, context=b64(b"a")), context=b64(b"b")), b"plaintext")
+        assert self.decrypt(name, self.encrypt(name, context=b64(b"a")), context=b64(b"b")) == b"plaintext"
 
     def test_associated_data_must_be_the_same(self):
         name = self.key()
         associated = b64(b"bucket 7")
         data_key = self.site.transit("POST", f"datakey/plaintext/{name}", {"associated_data": associated}).data
         plaintext = self.decrypt(name, data_key["ciphertext"], associated_data=associated)
-        self.assertEqual(plaintext, base64.b64decode(data_key["plaintext"]))
+        assert plaintext == base64.b64decode(data_key["plaintext"])
         ciphertext = self.encrypt(name, associated_data=associated)
-        self.assertEqual(self.decrypt(name, ciphertext, associated_data=associated), b"plaintext")
+        assert self.decrypt(name, ciphertext, associated_data=associated) == b"plaintext"
         for wrong in ({}, {"associated_data": b64(b"bucket 8")}):
             answer = self.site.transit("POST", f"decrypt/{name}", {"ciphertext": ciphertext, **wrong})
             self.assertRefused(answer, 400, NOT_AUTHENTIC)
         answer = self.site.transit("POST", f"decrypt/{name}", {"ciphertext": ciphertext, "associated_data": "!"})
-        self.assertEqual(answer.status, 500)
+        assert answer.status == 500
 
     def test_what_has_associated_data_cannot_be_rewrapped(self):
         name = self.key()
@@ -218,7 +218,7 @@ class KeyCases:
         fields = {"ciphertext": ciphertext, "associated_data": associated}
         self.assertRefused(self.site.transit("POST", f"rewrap/{name}", fields), 400, NOT_AUTHENTIC)
         answer = self.site.transit("POST", f"rewrap/{name}", {"batch_input": [fields]})
-        self.assertEqual(answer.data["batch_results"], [{"error": NOT_AUTHENTIC, "reference": ""}])
+        assert answer.data["batch_results"] == [{"error": NOT_AUTHENTIC, "reference": ""}]
 
     # Encrypting and decrypting
 
@@ -226,16 +226,16 @@ class KeyCases:
         name = self.key()
         for plaintext in (b"", b"x", os.urandom(1000), os.urandom(100_000)):
             first, second = self.encrypt(name, plaintext), self.encrypt(name, plaintext)
-            self.assertNotEqual(first, second)
-            self.assertEqual(self.decrypt(name, first), plaintext)
-            self.assertEqual(self.decrypt(name, second), plaintext)
+            assert first != second
+            assert self.decrypt(name, first) == plaintext
+            assert self.decrypt(name, second) == plaintext
 
     def test_encrypting_creates_a_missing_key(self):
         name = self.key() + "-created"
         self.encrypt(name)
-        self.assertFalse(self.site.transit("GET", f"keys/{name}").data["derived"])
+        assert not self.site.transit("GET", f"keys/{name}").data["derived"]
         self.encrypt(name + "-derived", context=b64(b"c"))
-        self.assertTrue(self.site.transit("GET", f"keys/{name}-derived").data["derived"])
+        assert self.site.transit("GET", f"keys/{name}-derived").data["derived"]
 
     def test_encryptions_that_are_refused(self):
         name = self.key()
@@ -248,8 +248,8 @@ class KeyCases:
             self.assertRefused(self.site.transit("POST", f"encrypt/{name}", fields), 400, error)
         for fields in ({"plaintext": "!"}, {"plaintext": "YQ"}, {"plaintext": 5}, {"plaintext": "", "context": "!"}):
             answer = self.site.transit("POST", f"encrypt/{name}", fields)
-            self.assertEqual((answer.status, len(answer.errors)), (400, 1), fields)
-            self.assertTrue(answer.errors[0].startswith("illegal base64 data at input byte"))
+            assert (answer.status, len(answer.errors)) == (400, 1), fields
+            assert answer.errors[0].startswith("illegal base64 data at input byte")
 
     def test_decryptions_that_are_refused(self):
         name, other = self.key(), self.key()
@@ -291,14 +291,14 @@ class KeyCases:
         name = self.key()
         items = [{"plaintext": b64(bytes([i])), "reference": f"r{i}"} for i in range(20)]
         answer = self.site.transit("POST", f"encrypt/{name}", {"batch_input": items})
-        self.assertEqual(answer.status, 200)
+        assert answer.status == 200
         results = answer.data["batch_results"]
-        self.assertEqual([result["reference"] for result in results], [f"r{i}" for i in range(20)])
-        self.assertEqual({tuple(sorted(result)) for result in results}, {("ciphertext", "key_version", "reference")})
+        assert [result["reference"] for result in results] == [f"r{i}" for i in range(20)]
+        assert {tuple(sorted(result)) for result in results} == {("ciphertext", "key_version", "reference")}
         items = [{"ciphertext": result["ciphertext"]} for result in results]
         answer = self.site.transit("POST", f"decrypt/{name}", {"batch_input": items})
         expected = [{"plaintext": b64(bytes([i])), "reference": ""} for i in range(20)]
-        self.assertEqual(answer.data["batch_results"], expected)
+        assert answer.data["batch_results"] == expected
 
     def test_what_is_wrong_in_a_batch_does_not_stop_the_rest(self):
         name = self.key()
@@ -311,21 +311,18 @@ class KeyCases:
             ([bad, bad], {"partial_failure_response_code": 207}, 400, [wrong, wrong]),
         ):
             answer = self.site.transit("POST", f"decrypt/{name}", {"batch_input": items, **more})
-            self.assertEqual((answer.status, answer.data["batch_results"]), (status, expected))
+            assert (answer.status, answer.data["batch_results"]) == (status, expected)
         answer = self.site.transit("POST", f"encrypt/{name}", {"batch_input": [{"plaintext": ""}, {"plaintext": "!"}]})
-        self.assertEqual(answer.status, 400)
-        self.assertEqual(answer.data["batch_results"][0]["key_version"], 1)
-        self.assertEqual(set(answer.data["batch_results"][1]), {"error", "reference"})
+        assert answer.status == 400
+        assert answer.data["batch_results"][0]["key_version"] == 1
+        assert set(answer.data["batch_results"][1]) == {"error", "reference"}
         answer = self.site.transit("POST", f"rewrap/{name}", {"batch_input": [good, bad, {}]})
-        self.assertEqual(answer.status, 200)
-        self.assertEqual(answer.data["batch_results"][0]["reference"], "g")
-        self.assertEqual(
-            answer.data["batch_results"][1:],
-            [
-                {"error": "invalid ciphertext: no prefix", "reference": "b"},
-                {"error": "missing ciphertext to decrypt", "reference": ""},
-            ],
-        )
+        assert answer.status == 200
+        assert answer.data["batch_results"][0]["reference"] == "g"
+        assert answer.data["batch_results"][1:] == [
+            {"error": "invalid ciphertext: no prefix", "reference": "b"},
+            {"error": "missing ciphertext to decrypt", "reference": ""},
+        ]
 
     def test_batches_that_are_refused_as_a_whole(self):
         name = self.key()
@@ -341,8 +338,8 @@ class KeyCases:
                 malformed += [[{}], [{field: 5}], [{field: "eA==", "context": 5}]]
             for items in malformed:
                 answer = self.site.transit("POST", f"{operation}/{name}", {"batch_input": items})
-                self.assertEqual((answer.status, len(answer.errors)), (500, 1), items)
-                self.assertIn("failed to parse batch input", answer.errors[0])
+                assert (answer.status, len(answer.errors)) == (500, 1), items
+                assert "failed to parse batch input" in answer.errors[0]
 
     # Versions
 
@@ -351,18 +348,18 @@ class KeyCases:
             name = self.key(**options)
             old = self.encrypt(name, **more)
             answer = self.site.transit("POST", f"keys/{name}/rotate")
-            self.assertEqual((answer.status, answer.data["latest_version"]), (200, 2))
-            self.assertEqual(set(answer.data["keys"]), {"1", "2"})
-            self.assertEqual(self.decrypt(name, old, **more), b"plaintext")
+            assert (answer.status, answer.data["latest_version"]) == (200, 2)
+            assert set(answer.data["keys"]) == {"1", "2"}
+            assert self.decrypt(name, old, **more) == b"plaintext"
             answer = self.site.transit("POST", f"rewrap/{name}", {"ciphertext": old, **more})
-            self.assertEqual((answer.status, answer.data["key_version"]), (200, 2))
-            self.assertEqual(set(answer.data), {"ciphertext", "key_version"})
-            self.assertTrue(answer.data["ciphertext"].startswith("vault:v2:"))
-            self.assertEqual(self.decrypt(name, answer.data["ciphertext"], **more), b"plaintext")
-            self.assertEqual(self.site.transit("POST", f"datakey/wrapped/{name}", more).data["key_version"], 2)
+            assert (answer.status, answer.data["key_version"]) == (200, 2)
+            assert set(answer.data) == {"ciphertext", "key_version"}
+            assert answer.data["ciphertext"].startswith("vault:v2:")
+            assert self.decrypt(name, answer.data["ciphertext"], **more) == b"plaintext"
+            assert self.site.transit("POST", f"datakey/wrapped/{name}", more).data["key_version"] == 2
             older = self.encrypt(name, key_version=1, **more)
-            self.assertTrue(older.startswith("vault:v1:"))
-            self.assertEqual(self.decrypt(name, older, **more), b"plaintext")
+            assert older.startswith("vault:v1:")
+            assert self.decrypt(name, older, **more) == b"plaintext"
             swapped = "vault:v2:" + old[9:]
             answer = self.site.transit("POST", f"decrypt/{name}", {"ciphertext": swapped, **more})
             self.assertRefused(answer, 400, NOT_AUTHENTIC)
@@ -373,8 +370,8 @@ class KeyCases:
         old = self.encrypt(name)
         self.site.transit("POST", f"keys/{name}/rotate")
         answer = self.site.transit("POST", f"keys/{name}/config", {"min_decryption_version": 2})
-        self.assertEqual((answer.status, answer.data["min_decryption_version"]), (200, 2))
-        self.assertEqual(set(self.site.transit("GET", f"keys/{name}").data["keys"]), {"2"})
+        assert (answer.status, answer.data["min_decryption_version"]) == (200, 2)
+        assert set(self.site.transit("GET", f"keys/{name}").data["keys"]) == {"2"}
         too_old = "ciphertext or signature version is disallowed by policy (too old)"
         for operation in ("decrypt", "rewrap"):
             answer = self.site.transit("POST", f"{operation}/{name}", {"ciphertext": old})
@@ -384,8 +381,8 @@ class KeyCases:
         self.assertRefused(
             answer, 400, "requested version for encryption is less than the minimum encryption key version"
         )
-        self.assertEqual(self.site.transit("POST", f"keys/{name}/config", {"min_decryption_version": 1}).status, 200)
-        self.assertEqual(self.decrypt(name, old), b"plaintext")
+        assert self.site.transit("POST", f"keys/{name}/config", {"min_decryption_version": 1}).status == 200
+        assert self.decrypt(name, old) == b"plaintext"
 
     def test_configurations_that_are_refused_change_nothing(self):
         name = self.key()
@@ -408,7 +405,7 @@ class KeyCases:
         ):
             self.assertRefused(self.site.transit("POST", f"keys/{name}/config", fields), 400, error)
         for fields in ({"min_decryption_version": "x"}, {"deletion_allowed": "x"}):
-            self.assertEqual(self.site.transit("POST", f"keys/{name}/config", fields).status, 400)
-        self.assertEqual(self.site.transit("GET", f"keys/{name}").data, before)
+            assert self.site.transit("POST", f"keys/{name}/config", fields).status == 400
+        assert self.site.transit("GET", f"keys/{name}").data == before
         missing = "no existing key named no-such-key could be found"
         self.assertRefused(self.site.transit("POST", "keys/no-such-key/config", {}), 400, missing)

@@ -70,7 +70,7 @@ def decoded(value):
         return base64.b64decode(re.sub(r"[\r\n]", "", value), validate=True)
     except (binascii.Error, ValueError):
         # The real ones name the place; nobody should rely on it.
-        raise Refused("illegal base64 data at input byte 0")
+        raise Refused("illegal base64 data at input byte 0") from None
 
 
 def encoded(data):
@@ -198,7 +198,7 @@ class Key:
         try:
             data = decoded(data)
         except Refused:
-            raise Refused("invalid ciphertext: could not decode base64")
+            raise Refused("invalid ciphertext: could not decode base64") from None
         key = self.encryption_key(version, context)
         return opened(key, NONCE_BYTES[self.kind], data, associated_bytes(associated))
 
@@ -223,9 +223,7 @@ class Key:
         if version < 0:
             raise Refused(f"min {what} version cannot be negative")
         if version > self.latest_version:
-            raise Refused(
-                f"cannot set min {what} version of {version}, latest key version is {self.latest_version}"
-            )
+            raise Refused(f"cannot set min {what} version of {version}, latest key version is {self.latest_version}")
         return version
 
 
@@ -234,7 +232,7 @@ def associated_bytes(associated):
         return decoded(associated)
     except Refused as refused:
         message = f"unable to get associated_data/additional_data from factory[0]: {refused.message}"
-        raise Refused(message, status=500)
+        raise Refused(message, status=500) from None
 
 
 class Keyring:

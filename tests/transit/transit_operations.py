@@ -29,7 +29,7 @@ def data_key(keyring, fields, name, how):
     try:
         context = decoded(context)
     except Refused:
-        raise Refused("failed to base64-decode context")
+        raise Refused("failed to base64-decode context") from None
     key = keyring.existing(name)
     if bits not in DATA_KEY_BITS:
         raise Refused("invalid bit length")

@@ -214,7 +214,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     body += part
         except ValueError:
             self.close_connection = True
-            raise Refused("the body is not what its headers say")
+            raise Refused("the body is not what its headers say") from None
         if len(body) > MAX_BODY_BYTES:
             self.close_connection = True
             raise Refused("http: request body too large", status=413)
@@ -265,6 +265,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise Refused("relative paths not supported")
         header = self.headers.get("X-Vault-Namespace", "")
         self.send_answer(vault.answer(method, path, fields, header, self.token()))
+        return None
 
     def serve_health(self, query, state):
         if self.headers.get("X-Vault-Namespace"):
@@ -290,7 +291,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             try:
                 vault.failures.set(parsed(body))
             except ValueError as error:
-                raise Refused(str(error))
+                raise Refused(str(error)) from None
             return self.send(204, None)
         raise Refused("there are POST /_test/failure, GET /_test/requests and POST /_test/revoke", status=404)
 
@@ -310,6 +311,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 "auth": answer.auth,
             },
         )
+        return None
 
     def send_refusal(self, refused):
         self.send(refused.status, {"errors": [refused.message] if refused.message else []})
@@ -334,6 +336,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             body = body[: len(body) // 2]
         if self.command != "HEAD":
             self.wfile.write(body)
+        return None
 
     def log_message(self, *arguments):
         pass
@@ -348,7 +351,7 @@ def parsed(body):
     try:
         fields = json.loads(body, parse_constant=refuse_constant) if body.strip() else {}
     except (ValueError, RecursionError) as error:
-        raise Refused(f"failed to decode JSON input: {error}")
+        raise Refused(f"failed to decode JSON input: {error}") from None
     if fields is None:
         return {}
     if not isinstance(fields, dict):

@@ -20,7 +20,7 @@ def duration_seconds(value):
     try:
         return int(value[:-1]) * factor if factor else int(value)
     except ValueError:
-        raise unfit("increment", f'time: invalid duration "{value}"')
+        raise unfit("increment", f'time: invalid duration "{value}"') from None
 
 
 class Token:

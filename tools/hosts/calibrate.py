@@ -115,7 +115,7 @@ def measure(cluster, redundancy, pool, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--atoll", default=str(driver.harness.REPOSITORY / "target" / "release" / "atoll"), help="the binary")
+    parser.add_argument("--atoll", default=str(driver.REPOSITORY / "target" / "release" / "atoll"), help="the binary")
     parser.add_argument("--dir", type=pathlib.Path, help="where clusters are made (a new directory under /var/tmp)")
     parser.add_argument("--seconds", type=int, default=5, help="of each run (5)")
     parser.add_argument("--rounds", type=int, default=3)

@@ -15,8 +15,9 @@ import argparse, concurrent.futures, hashlib, json, os, pathlib, shutil, subproc
 import caps
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "e2e"))
-import harness  # noqa: E402
-from namespaces import ETCD_IP, NETWORK, Etcd, Host, Namespaces  # noqa: E402
+from lib.scenario import REPOSITORY, Scenario  # noqa: E402
+from lib.waiting import wait_for  # noqa: E402
+from lib.net import ETCD_IP, NETWORK, Etcd, Host, Namespaces  # noqa: E402
 
 HOSTS_MIN, HOSTS_MAX = 3, 64
 CLIENT_IP = f"{NETWORK}.200"
@@ -74,8 +75,7 @@ def up(arguments):
 
 
 def start(directory, arguments):
-    test = harness.Test("hosts", arguments, directory)
-    harness.check_direct_io(directory)
+    test = Scenario("hosts", arguments.atoll, directory=directory)
     groups = caps.CpuGroups(name_of(directory))
     groups.make(["etcd", *(f"h{number}" for number in range(1, arguments.hosts + 1))])
     namespaces = Namespaces(test, name_of(directory) + "-")
@@ -109,7 +109,7 @@ def start_hosts(hosts, etcd, arguments):
         for _ in starts.map(join, others):
             pass
     for host in hosts:
-        harness.wait_for(f"{host.name} is healthy", host.healthy, 120)
+        wait_for(f"{host.name} is healthy", host.healthy, 120)
 
 
 def spread(first, host_count):
@@ -119,7 +119,7 @@ def spread(first, host_count):
         if pool["pg_num"] < pg_num:
             first.cli("pool", "set", pool["name"], "pg_num", pg_num)
     say("waiting until all placement groups are where they are to be")
-    harness.wait_for("all groups are clean", lambda: is_settled(first, pg_num), 240, pause=2)
+    wait_for("all groups are clean", lambda: is_settled(first, pg_num), 240, pause=2)
 
 
 def is_settled(first, pg_num):
@@ -139,7 +139,7 @@ def describe(hosts, etcd, client, arguments):
     objects = f"EC {arguments.pool_ec}" if arguments.pool_ec else "3 copies"
     record = {
         "title": f"Atoll, {len(hosts)} hosts" + ("" if arguments.uncapped else f" with {arguments.cpu_percent:g} % of a core and {arguments.bandwidth_mbit:g} Mbit/s"),
-        "version": first.test.run(first.test.atoll, "--version").stdout.split()[-1],
+        "version": first.scenario.run(first.scenario.atoll, "--version").stdout.split()[-1],
         "protections": f"images 3 copies, objects {objects}, on different hosts, every ack durable (RWF_DSYNC) on all, CRC-32C per 4 KiB, "
                        "secure frames, images and objects sealed, plain HTTP to the gateways",
         "servers": servers,
@@ -169,7 +169,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     starting = commands.add_parser("up", help="start a cluster and leave it running")
-    starting.add_argument("--atoll", default=str(harness.REPOSITORY / "target" / "release" / "atoll"), help="the binary")
+    starting.add_argument("--atoll", default=str(REPOSITORY / "target" / "release" / "atoll"), help="the binary")
     starting.set_defaults(scale=1)
     starting.add_argument("--hosts", type=int, default=4, help=f"{HOSTS_MIN} to {HOSTS_MAX} (4)")
     starting.add_argument("--cpu-percent", type=float, default=10, help="of one core, for all processes of a host together (10)")

@@ -1,12 +1,44 @@
 //! Commands about buckets.
 
-use atoll_base::records::BucketRecord;
-use atoll_cluster::keys;
-use atoll_supervisor::set_bucket_sealing;
+use atoll_admin::buckets::{self, BucketSummary};
+use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
-use super::{OpenCluster, print_json, print_table, tokio_runtime};
-use crate::cli::{BucketCommand, BucketKeyArgument, OutputArguments};
+use super::arguments::{OutputArguments, SealingArgument};
+use super::open_cluster::connected;
+use super::output::{print_json, print_table};
+
+#[derive(Subcommand)]
+pub enum BucketCommand {
+    /// List buckets
+    Ls(OutputArguments),
+    /// Change a bucket
+    #[command(after_help = "\
+Examples:
+  atoll bucket set scratch sealing off     new objects are stored as they are, unless a request asks for encryption
+  atoll bucket set scratch sealing on
+
+Gateways follow within 2 s; objects that are there stay as they are. Without sealing, who has a device or the root
+password of an OSD's host can read the objects, and change them unnoticed (docs/reference/threat-model.md). Buckets are made by
+S3 clients.")]
+    Set {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The bucket
+        name: String,
+        /// What to change
+        key: BucketKeyArgument,
+        /// The new value
+        value: SealingArgument,
+    },
+}
+
+/// What of a bucket can be changed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BucketKeyArgument {
+    /// Whether new objects are sealed
+    Sealing,
+}
 
 /// Runs a command about buckets.
 pub fn run(command: &BucketCommand) -> anyhow::Result<()> {
@@ -18,54 +50,40 @@ pub fn run(command: &BucketCommand) -> anyhow::Result<()> {
     }
 }
 
-/// The parts of a record that are for people and scripts; wrapped keys are not.
-fn public(record: &BucketRecord) -> serde_json::Value {
-    json!({
-        "name": record.name, "id": record.id, "owner": record.owner, "pool": record.pool,
-        "data_pool": record.data_pool(), "created_unix_ms": record.created_unix_ms,
-        "new_objects_sealed": record.seals_by_default(), "default_encryption": record.default_encryption,
-    })
-}
-
-fn new_objects(record: &BucketRecord) -> &'static str {
-    match &record.default_encryption {
-        _ if !record.seals_by_default() => "not sealed",
+fn new_objects(bucket: &BucketSummary) -> &'static str {
+    match &bucket.default_encryption {
+        _ if !bucket.new_objects_sealed => "not sealed",
         Some(encryption) if encryption.is_kms => "sealed, SSE-KMS",
         _ => "sealed, SSE-S3",
     }
 }
 
 fn list(output: &OutputArguments) -> anyhow::Result<()> {
-    let open = OpenCluster::open(&output.data)?;
-    let listing = tokio_runtime()?
-        .block_on(async { anyhow::Ok(open.connect().await?.list::<BucketRecord>(keys::BUCKETS).await?) })?;
-    let buckets = listing.entries.iter().map(|(_, record, _)| record);
+    let all = connected(output, async |_, state| Ok(buckets::list(&state).await?))?;
     if output.json {
-        return print_json(&buckets.map(public).collect::<Vec<_>>());
+        return print_json(&json!(all));
     }
-    let row = |bucket: &BucketRecord| {
+    let row = |bucket: &BucketSummary| {
         vec![
             bucket.name.clone(),
             bucket.owner.clone(),
-            bucket.data_pool().to_string(),
+            bucket.data_pool.to_string(),
             new_objects(bucket).to_owned(),
         ]
     };
-    let rows: Vec<_> = buckets.map(row).collect();
+    let rows: Vec<_> = all.iter().map(row).collect();
     print_table(&["NAME", "OWNER", "DATA POOL", "NEW OBJECTS"], &rows);
     Ok(())
 }
 
 fn set_sealing(output: &OutputArguments, name: &str, is_sealed: bool) -> anyhow::Result<()> {
-    let open = OpenCluster::open(&output.data)?;
-    let record = tokio_runtime()?.block_on(async {
-        let state = open.connect().await?;
-        anyhow::Ok(set_bucket_sealing(&state, &*open.keys()?, name, is_sealed).await?)
+    let bucket = connected(output, async |open, state| {
+        Ok(buckets::set_sealing(&state, &*open.keys()?, name, is_sealed).await?)
     })?;
     if output.json {
-        return print_json(&public(&record));
+        return print_json(&json!(bucket));
     }
-    let new = new_objects(&record);
+    let new = new_objects(&bucket);
     println!("new objects of bucket '{name}' are {new}, within 2 s; those that are there stay as they are");
     Ok(())
 }

@@ -3,17 +3,37 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use atoll_admin::overview::health_name;
 use atoll_coordinator::health::{Health, HealthStatus, Severity, evaluate};
 use atoll_coordinator::{View, unix_ms};
+use clap::Args;
 
-use super::{OpenCluster, print_json, tokio_runtime};
-use crate::cli::HealthArguments;
+use super::arguments::OutputArguments;
+use super::open_cluster::{OpenCluster, tokio_runtime};
+use super::output::{ago, print_json};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll health                  what is wrong, since when, and what to do
+  atoll health --json | jq -r '.problems[].code'
+  atoll health --watch          again whenever something changes, until Ctrl-C
+
+Exit codes: 0 ok, 1 something is wrong but all is served, 2 something is not served, or nobody answers.")]
+pub struct HealthArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// Show it again whenever it changes
+    #[arg(long)]
+    pub watch: bool,
+}
 
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
+
 const SUBJECTS_MAX: usize = 8;
 
 /// `atoll health`.
-pub fn health(arguments: &HealthArguments) -> anyhow::Result<ExitCode> {
+pub fn run(arguments: &HealthArguments) -> anyhow::Result<ExitCode> {
     let open = OpenCluster::open(&arguments.output.data)?;
     let runtime = tokio_runtime()?;
     let mut shown = None;
@@ -56,17 +76,8 @@ fn exit_code(status: HealthStatus) -> ExitCode {
     }
 }
 
-/// A status as people read it.
-pub fn status_name(status: HealthStatus) -> &'static str {
-    match status {
-        HealthStatus::Ok => "ok",
-        HealthStatus::Warning => "warning",
-        HealthStatus::Error => "error",
-    }
-}
-
 fn print_health(health: &Health) {
-    println!("{}", status_name(health.status));
+    println!("{}", health_name(health.status));
     for problem in &health.problems {
         let severity = match problem.severity {
             Severity::Error => "error  ",
@@ -82,16 +93,5 @@ fn print_health(health: &Health) {
             println!("         {}{more}", first.join(", "));
         }
         println!("         -> {}", problem.action);
-    }
-}
-
-/// How long ago that was.
-pub fn ago(since_unix_ms: u64) -> String {
-    let seconds = unix_ms().saturating_sub(since_unix_ms) / 1000;
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} days", seconds / 86_400),
     }
 }

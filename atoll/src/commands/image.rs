@@ -1,18 +1,74 @@
 //! Commands about images.
 
-use std::cell::RefCell;
-
-use atoll_base::records::ImageRecord;
-use atoll_base::size::format_size;
+use atoll_admin::images::{self, ImageSummary};
+use atoll_admin::pools::POOL_IMAGES;
+use atoll_base::size::{format_size, parse_size_bytes};
 use atoll_client::LocalClient;
-use atoll_cluster::ClusterClient;
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_reactor::LocalRuntime;
-use indicatif::{ProgressBar, ProgressStyle};
+use clap::Subcommand;
 use serde_json::json;
 
-use super::{OpenCluster, print_json, print_table, tokio_runtime};
-use crate::cli::{DataArgument, ImageCommand, OutputArguments};
+use super::arguments::{DataArgument, OutputArguments, SealingArgument};
+use super::open_cluster::{OpenCluster, connected, tokio_runtime};
+use super::output::{print_json, print_table, progress_bar};
+
+#[derive(Subcommand)]
+pub enum ImageCommand {
+    /// Create an image; it takes no space until it is written
+    #[command(after_help = "\
+Examples:
+  atoll image create --data ./atoll-data disk1 --size 4G
+  atoll image create --data ./atoll-data archive1 --size 1T --pool archive
+  atoll image create --data ./atoll-data scratch --size 100G --sealing off
+
+Without sealing, who has a device or the root password of an OSD's host can read the image, and change it unnoticed
+(docs/reference/threat-model.md). This cannot be changed later.")]
+    Create {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// Letters, digits, '-', '_' and '.'
+        name: String,
+        /// Such as 512M, 4G, 1T
+        #[arg(long, value_parser = parse_size_bytes)]
+        size: u64,
+        /// The pool that holds its data; 'atoll pool ls' names them
+        #[arg(long, default_value = POOL_IMAGES)]
+        pool: String,
+        /// Whether its blocks are sealed (AES-256-GCM) before they leave this host
+        #[arg(long, value_enum, default_value = "on")]
+        sealing: SealingArgument,
+    },
+    /// List images
+    Ls(OutputArguments),
+    /// Show an image
+    Info {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The image
+        name: String,
+    },
+    /// Change an image's size; clients see it when they reconnect
+    Resize {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The image
+        name: String,
+        /// The new size
+        #[arg(long, value_parser = parse_size_bytes)]
+        size: u64,
+        /// Allow a smaller size, which destroys the data beyond it
+        #[arg(long)]
+        allow_shrink: bool,
+    },
+    /// Remove an image and its data
+    Rm {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The image
+        name: String,
+    },
+}
 
 const TIMEOUT_MS: u64 = 60_000;
 
@@ -39,24 +95,6 @@ impl ImageAccess {
     }
 }
 
-/// A progress bar that appears when there is something to show.
-pub(super) fn progress_bar(what: &'static str) -> impl Fn(u64, u64) {
-    let bar: RefCell<Option<ProgressBar>> = RefCell::new(None);
-    move |done, all| {
-        let mut bar = bar.borrow_mut();
-        let bar = bar.get_or_insert_with(|| {
-            let style = ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}");
-            ProgressBar::new(all)
-                .with_message(what)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        bar.set_position(done);
-        if done >= all {
-            bar.finish_and_clear();
-        }
-    }
-}
-
 /// Runs an image command.
 pub fn run(command: ImageCommand) -> anyhow::Result<()> {
     match command {
@@ -70,7 +108,7 @@ pub fn run(command: ImageCommand) -> anyhow::Result<()> {
             let resized = access.admin_call(|admin, client| async move {
                 admin.resize(&client, &name, size, allow_shrink).await
             })?;
-            print_image(&output, &resized, "resized")
+            print_image(&output, &ImageSummary::from(&resized), "resized")
         }
         ImageCommand::Rm { output, name } => {
             let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
@@ -112,36 +150,18 @@ fn create(
     pool: &str,
     is_sealed: bool,
 ) -> anyhow::Result<()> {
-    let open = OpenCluster::open(&output.data)?;
-    let record = tokio_runtime()?.block_on(async {
-        let state = open.connect().await?;
-        let admin = ImageAdmin::new(state.clone(), open.keys()?);
-        make(&state, &admin, name, size_bytes, pool, is_sealed).await
+    let image = connected(output, async |open, state| {
+        Ok(images::create(&state, open.keys()?, name, size_bytes, pool, is_sealed).await?)
     })?;
-    print_image(output, &record, "created")
+    print_image(output, &image, "created")
 }
 
-/// Makes an image.
-pub(super) async fn make(
-    state: &ClusterClient,
-    admin: &ImageAdmin,
-    name: &str,
-    size_bytes: u64,
-    pool: &str,
-    is_sealed: bool,
-) -> anyhow::Result<ImageRecord> {
-    let pools = state.list::<atoll_base::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
-    let found = pools.entries.iter().find(|(_, found, _)| found.name == pool);
-    let pool = found.ok_or_else(|| anyhow::anyhow!("there is no pool '{pool}'; see 'atoll pool ls'"))?.1.id;
-    Ok(admin.create(name, size_bytes, pool, is_sealed).await?)
-}
-
-fn print_image(output: &OutputArguments, record: &ImageRecord, what: &str) -> anyhow::Result<()> {
+fn print_image(output: &OutputArguments, image: &ImageSummary, what: &str) -> anyhow::Result<()> {
     if output.json {
-        return print_json(&public(record));
+        return print_json(&json!(image));
     }
-    let note = if record.key.is_sealed() { "" } else { ", not sealed" };
-    println!("{what} image '{}', {}{note}", record.name, format_size(record.size_bytes));
+    let note = if image.sealed { "" } else { ", not sealed" };
+    println!("{what} image '{}', {}{note}", image.name, format_size(image.size_bytes));
     Ok(())
 }
 
@@ -150,55 +170,35 @@ pub(super) fn sealing_text(is_sealed: bool) -> &'static str {
     if is_sealed { "image sealed per 4 KiB block" } else { "image not sealed" }
 }
 
-/// The parts of a record that are for people and scripts; the wrapped key is not.
-fn public(record: &ImageRecord) -> serde_json::Value {
-    json!({
-        "name": record.name, "id": record.id, "size_bytes": record.size_bytes, "pool": record.pool,
-        "object_bytes": record.object_bytes, "created_unix_ms": record.created_unix_ms,
-        "attach_count": record.attach_ids.len(), "sealed": record.key.is_sealed(),
-    })
-}
-
 fn list(output: &OutputArguments) -> anyhow::Result<()> {
-    let open = OpenCluster::open(&output.data)?;
-    let images = tokio_runtime()?.block_on(async {
-        let admin = ImageAdmin::new(open.connect().await?, open.keys()?);
-        anyhow::Ok(admin.list().await?)
-    })?;
+    let all = connected(output, async |open, state| Ok(images::list(&state, open.keys()?).await?))?;
     if output.json {
-        return print_json(&images.iter().map(public).collect::<Vec<_>>());
+        return print_json(&json!(all));
     }
-    let row = |image: &ImageRecord| {
-        let sealed = if image.key.is_sealed() { "yes" } else { "no" };
+    let row = |image: &ImageSummary| {
+        let sealed = if image.sealed { "yes" } else { "no" };
         vec![image.name.clone(), format_size(image.size_bytes), sealed.to_owned()]
     };
-    let rows: Vec<_> = images.iter().map(row).collect();
+    let rows: Vec<_> = all.iter().map(row).collect();
     print_table(&["NAME", "SIZE", "SEALED"], &rows);
     Ok(())
 }
 
 fn info(output: &OutputArguments, name: &str) -> anyhow::Result<()> {
-    let open = OpenCluster::open(&output.data)?;
-    let (record, lock) = tokio_runtime()?.block_on(async {
-        let admin = ImageAdmin::new(open.connect().await?, open.keys()?);
-        let (record, _) = admin.get(name).await?;
-        let lock = admin.lock(&record.id).await?.map(|(lock, _)| lock);
-        anyhow::Ok((record, lock))
-    })?;
+    let details = connected(output, async |open, state| Ok(images::info(&state, open.keys()?, name).await?))?;
     if output.json {
-        let mut value = public(&record);
-        value["writer"] = serde_json::to_value(&lock)?;
-        return print_json(&value);
+        return print_json(&json!(details));
     }
-    println!("name     {}", record.name);
-    println!("id       {}", record.id);
-    println!("size     {} ({} bytes)", format_size(record.size_bytes), record.size_bytes);
-    println!("objects  {} each, named img.{}.*", format_size(record.object_bytes), record.id);
-    match record.key.is_sealed() {
-        true => println!("sealed   AES-256-GCM per 4 KiB block; {} attachments so far", record.attach_ids.len()),
+    let image = &details.image;
+    println!("name     {}", image.name);
+    println!("id       {}", image.id);
+    println!("size     {} ({} bytes)", format_size(image.size_bytes), image.size_bytes);
+    println!("objects  {} each, named img.{}.*", format_size(image.object_bytes), image.id);
+    match image.sealed {
+        true => println!("sealed   AES-256-GCM per 4 KiB block; {} attachments so far", image.attach_count),
         false => println!("sealed   no: OSDs and their devices hold it in clear, with a CRC-32C per 4 KiB"),
     }
-    match lock {
+    match details.writer {
         Some(lock) => println!("writer   {} (process {} on {})", lock.purpose, lock.process_id, lock.host),
         None => println!("writer   none"),
     }

@@ -1,19 +1,151 @@
 //! Keys of the key service, and what they have wrapped.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, bail};
-use atoll_base::records::{AuthorizedKeyRecord, PeerRole};
+use atoll_admin::keys;
+use atoll_admin::wrapped_secrets::{KeyUses, RewrapReport, forget_bucket_keys, rewrap_all};
 use atoll_cluster::ClusterClient;
-use atoll_crypto::{
-    DEFAULT_KEY, KeyDescription, KeyFile, KeyRing, KeyService, Transit, TransitLogin, TransitSettings,
-};
 use atoll_image::ImageAdmin;
-use atoll_supervisor::{KeyUses, RewrapReport, UsesByVersion, forget_bucket_keys, rewrap_all};
+use atoll_keys::{DEFAULT_KEY, KeyFile, KeyRing, KeyService, Transit, TransitLogin, TransitSettings};
+use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::health::ago;
-use super::{OpenCluster, print_json, print_table, tokio_runtime};
-use crate::cli::{DestroyArguments, KeyCommand, OutputArguments, TransitArguments};
+use super::arguments::OutputArguments;
+use super::open_cluster::{OpenCluster, tokio_runtime};
+use super::output::{ago, print_json, print_table};
+
+#[derive(Subcommand)]
+pub enum KeyCommand {
+    /// List the keys of the key service, their versions, and what each has wrapped
+    #[command(after_help = "Examples:\n  atoll key ls\n  atoll key ls --json | jq '.[].versions'")]
+    Ls(OutputArguments),
+    /// Create a key, for SSE-KMS
+    #[command(after_help = "\
+Example:
+  atoll key create project-x
+  aws s3 cp file s3://bucket/ --sse aws:kms --sse-kms-key-id project-x")]
+    Create {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// Letters, digits, '-', '_' and '.'
+        name: String,
+    },
+    /// Give a key a new version, and rewrap with it what older versions have wrapped; data is not touched
+    #[command(after_help = "\
+Examples:
+  atoll key rotate                    the default key
+  atoll key rotate project-x
+  atoll key rotate --no-rewrap        only for what is new; 'atoll key rewrap' does the rest later
+
+Local keys are in keys/kms.json: with several hosts, copy the file to all of them between
+'rotate --no-rewrap' and 'rewrap'.")]
+    Rotate {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The key
+        #[arg(default_value = DEFAULT_KEY)]
+        name: String,
+        /// Do not rewrap existing keys
+        #[arg(long)]
+        no_rewrap: bool,
+    },
+    /// Wrap the keys of images and buckets, and users' secrets, with the newest versions of their keys
+    #[command(
+        after_help = "Example:\n  atoll key rewrap        after a rotation elsewhere, or a change of the key service"
+    )]
+    Rewrap(OutputArguments),
+    /// Make gateways drop cached bucket keys and ask the key service again, within seconds
+    #[command(after_help = "\
+Example:
+  atoll key forget --bucket photos      after its key was disabled in the key service")]
+    Forget {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// Only this bucket's
+        #[arg(long, value_name = "NAME")]
+        bucket: Option<String>,
+    },
+    /// Destroy a key, or the key of one bucket or image: the data that it protects can never be read again
+    #[command(after_help = "\
+Examples:
+  atoll key destroy --key project-x --force      everything that was written for this key, in all buckets
+  atoll key destroy --bucket photos --force      everything in the bucket
+  atoll key destroy --image disk1 --force        everything in the image
+
+The data stays in place, unreadable; remove it as usual. Old backups of cluster state and of the key
+file still have the keys.")]
+    Destroy {
+        #[command(flatten)]
+        output: OutputArguments,
+        #[command(flatten)]
+        what: DestroyArguments,
+        /// Confirm: this cannot be undone
+        #[arg(long)]
+        force: bool,
+    },
+    /// Switch to a Vault or OpenBao Transit engine
+    #[command(after_help = "\
+Example:
+  atoll key use-transit --kms-address https://vault:8200 --kms-token-file /run/vault-agent/token
+  atoll key rewrap                         what the local key has wrapped goes over to it
+  atoll down; atoll up                     gateways and NBD servers take it up when they start
+
+The local keys stay in keys/kms.json until 'atoll key destroy' removes them.")]
+    UseTransit {
+        #[command(flatten)]
+        output: OutputArguments,
+        #[command(flatten)]
+        transit: TransitArguments,
+    },
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct DestroyArguments {
+    /// The key of the key service
+    #[arg(long, value_name = "NAME")]
+    pub key: Option<String>,
+    /// The keys of this bucket
+    #[arg(long, value_name = "NAME")]
+    pub bucket: Option<String>,
+    /// The key of this image, which nobody may have attached
+    #[arg(long, value_name = "NAME")]
+    pub image: Option<String>,
+}
+
+/// Where a Transit engine is, and how to log in.
+#[derive(Args, Clone, Default)]
+pub struct TransitArguments {
+    /// Keep keys in a Vault or OpenBao Transit engine at this address
+    #[arg(long, value_name = "URL", env = "ATOLL_KMS_ADDRESS")]
+    pub kms_address: Option<String>,
+    /// Name of the key there [default: atoll]; it is made if it is not there and the policy allows it
+    #[arg(long, value_name = "NAME", requires = "kms_address")]
+    pub kms_key: Option<String>,
+    /// Path of the engine [default: transit]
+    #[arg(long, value_name = "PATH", requires = "kms_address")]
+    pub kms_mount: Option<String>,
+    /// Namespace
+    #[arg(long, value_name = "NAME", requires = "kms_address")]
+    pub kms_namespace: Option<String>,
+    /// Certificates of the authorities to trust, in place of the system's
+    #[arg(long, value_name = "FILE", requires = "kms_address")]
+    pub kms_ca: Option<PathBuf>,
+    /// File with a token; an agent may keep it fresh
+    #[arg(long, value_name = "FILE", requires = "kms_address", conflicts_with = "kms_role_id")]
+    pub kms_token_file: Option<PathBuf>,
+    /// Log in by AppRole
+    #[arg(long, value_name = "ID", requires = "kms_secret_id_file")]
+    pub kms_role_id: Option<String>,
+    /// File with the secret id of the role
+    #[arg(long, value_name = "FILE", requires = "kms_role_id")]
+    pub kms_secret_id_file: Option<PathBuf>,
+    /// How long one question may take, in milliseconds [default: 5000]
+    #[arg(long, value_name = "MS", requires = "kms_address")]
+    pub kms_timeout_ms: Option<u64>,
+}
 
 /// Runs a command about keys.
 pub fn run(command: &KeyCommand) -> anyhow::Result<()> {
@@ -32,29 +164,19 @@ pub fn run(command: &KeyCommand) -> anyhow::Result<()> {
 
 async fn list(output: &OutputArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
-    let uses = UsesByVersion::read(&open.connect().await?).await?;
-    let keys = open.keys()?.list().await?;
+    let all = keys::list(&open.connect().await?, &*open.keys()?).await?;
     if output.json {
-        let version = |key: &KeyDescription, index: usize| {
-            let version = &key.versions[index];
-            json!({ "id": version.id, "created_unix_ms": version.created_unix_ms,
-                    "wraps": index + 1 == key.versions.len(), "has_wrapped": uses.of(key, &version.id) })
-        };
-        let key = |key: &KeyDescription| {
-            let versions: Vec<_> = (0..key.versions.len()).map(|index| version(key, index)).collect();
-            json!({ "name": key.name, "service": key.service, "versions": versions })
-        };
-        return print_json(&keys.iter().map(key).collect::<Vec<_>>());
+        return print_json(&json!(all));
     }
     let mut rows = Vec::new();
-    for key in &keys {
-        for (index, version) in key.versions.iter().enumerate() {
-            let KeyUses { images, buckets, users } = uses.of(key, &version.id);
+    for key in &all {
+        for version in &key.versions {
+            let KeyUses { images, buckets, users } = version.has_wrapped;
             let age = match version.created_unix_ms {
                 0 => "-".into(),
                 created => ago(created),
             };
-            let note = if index + 1 == key.versions.len() { "wraps" } else { "opens only" };
+            let note = if version.wraps { "wraps" } else { "opens only" };
             let counts = [images, buckets, users].map(|count| count.to_string());
             let mut row = vec![key.name.clone(), key.service.into(), version.id.clone(), age, note.into()];
             row.extend(counts);
@@ -82,11 +204,7 @@ async fn rotate(output: &OutputArguments, name: &str, no_rewrap: bool) -> anyhow
     // A cluster that is not there is noticed before anything changes.
     let state = open.connect().await?;
     let service = open.keys()?;
-    if !no_rewrap {
-        refuse_if_others_have_copies(&state, &service.list().await?, name).await?;
-    }
-    let key = service.rotate(name).await?;
-    let version = key.versions.last().map(|version| version.id.clone()).unwrap_or_default();
+    let version = keys::rotate(&state, &*service, name, !no_rewrap).await?;
     if !output.json {
         println!("the key '{name}' has version {version}");
     }
@@ -97,25 +215,6 @@ async fn rotate(output: &OutputArguments, name: &str, no_rewrap: bool) -> anyhow
         };
     }
     finish_rewrap(output, rewrap_with_progress(&state, &*service).await?)
-}
-
-/// Local keys are in a file of which every host with clients has a copy: what is wrapped with a version
-/// that only one copy has, the others cannot open.
-async fn refuse_if_others_have_copies(
-    state: &ClusterClient,
-    keys: &[KeyDescription],
-    name: &str,
-) -> anyhow::Result<()> {
-    let is_local = keys.iter().any(|key| key.name == name && key.service == "local");
-    let holders = state.list::<AuthorizedKeyRecord>(atoll_cluster::keys::AUTHORIZED_KEYS).await?.entries;
-    let hosts = holders.iter().filter(|(_, record, _)| record.role == PeerRole::Client).count();
-    if is_local && hosts > 1 {
-        bail!(
-            "{hosts} hosts have copies of keys/kms.json, and only this one would get the new version: run 'atoll key rotate \
-             --no-rewrap', copy the file to the others at once, then 'atoll key rewrap'"
-        );
-    }
-    Ok(())
 }
 
 async fn rewrap(output: &OutputArguments) -> anyhow::Result<()> {
@@ -169,16 +268,11 @@ async fn destroy(output: &OutputArguments, what: &DestroyArguments, force: bool)
         DestroyArguments { image: Some(name), .. } => ("image", name),
         _ => bail!("name a key, a bucket or an image"),
     };
-    if kind == "key" {
-        check_unused(&service.list().await?, &UsesByVersion::read(&state).await?, name, force)?;
-    } else if !force {
+    if kind != "key" && !force {
         bail!("everything in the {kind} '{name}' would be lost for good; say --force if that is meant");
     }
     match kind {
-        "key" => {
-            service.destroy(name).await?;
-            forget_bucket_keys(&state, None, false).await?;
-        }
+        "key" => keys::destroy(&state, &*service, name, force).await?,
         "bucket" => drop(forget_bucket_keys(&state, Some(name), true).await?),
         _ => ImageAdmin::new(state, service).destroy_key(name).await?,
     }
@@ -191,20 +285,6 @@ async fn destroy(output: &OutputArguments, what: &DestroyArguments, force: bool)
             Ok(())
         }
     }
-}
-
-/// A key that has wrapped nothing may go; another needs `--force`.
-fn check_unused(keys: &[KeyDescription], uses: &UsesByVersion, name: &str, force: bool) -> anyhow::Result<()> {
-    let key = keys.iter().find(|key| key.name == name);
-    let key = key.with_context(|| format!("there is no key '{name}'; 'atoll key ls' names all"))?;
-    let wrapped: u64 = key.versions.iter().map(|version| uses.of(key, &version.id).total()).sum();
-    if wrapped > 0 && !force {
-        bail!(
-            "the key '{name}' has wrapped the keys of {wrapped} images, buckets and users, and all that is in them would be \
-             lost for good; 'atoll key ls' shows them; say --force if that is meant"
-        );
-    }
-    Ok(())
 }
 
 /// The settings that arguments make, if they name a service.

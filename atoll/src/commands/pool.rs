@@ -1,21 +1,115 @@
 //! Pools.
 
-use std::time::{Duration, Instant};
-
 use anyhow::bail;
-use atoll_base::records::{FailureDomain, PgRecord, PoolRecord, Redundancy};
-use atoll_cluster::{ClusterClient, keys};
-use atoll_coordinator::admin::pools::{self, NewPool, PoolChange};
-use atoll_supervisor::{POOL_IMAGES, POOL_OBJECTS};
-use clap::ValueEnum;
-use serde_json::{Value, json};
+use atoll_admin::pools::{self, NewPool, PoolChange, PoolStatus, is_built_in};
+use atoll_base::records::{FailureDomain, Redundancy};
+use atoll_base::size::parse_size_bytes;
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
 
-use super::{OpenCluster, print_json, print_table, tokio_runtime};
-use crate::cli::{FailureDomainArgument, OutputArguments, PoolCommand, PoolCreateArguments, PoolKeyArgument};
+use super::arguments::{ErasureCode, FailureDomainArgument, OutputArguments, parse_erasure_code};
+use super::open_cluster::connected;
+use super::output::{print_json, print_table};
+
+#[derive(Subcommand)]
+pub enum PoolCommand {
+    /// List pools
+    Ls(OutputArguments),
+    /// Create a pool
+    Create(PoolCreateArguments),
+    /// Change a pool; data moves automatically where needed
+    #[command(after_help = "\
+Examples:
+  atoll pool set archive size 2
+  atoll pool set archive failure_domain rack
+  atoll pool set archive pg_num 128
+  atoll pool set archive device_class any")]
+    Set {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The pool
+        name: String,
+        /// What to change
+        key: PoolKeyArgument,
+        /// The new value
+        value: String,
+    },
+    /// Remove a pool that holds no images and no buckets
+    #[command(after_help = "Example:\n  atoll pool rm archive --yes-destroy archive")]
+    Rm {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The pool
+        name: String,
+        /// The pool's name once more: what is in it is destroyed
+        #[arg(long, value_name = "NAME")]
+        yes_destroy: Option<String>,
+    },
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll pool create archive --size 3 --failure-domain rack --device-class hdd
+  atoll pool create scratch --pg-num 128 --size 2 --min-size 1 --failure-domain osd
+  atoll pool create cold --ec 4+2                     6 shards on 6 hosts; 2 may be lost; takes 1.5 times the space
+  atoll pool create disks --ec 2+1 --chunk 16K --failure-domain osd
+
+An erasure-coded pool holds data: of images ('atoll image create --pool'), and of S3 objects if the gateway uses
+it for new buckets ('atoll gateway run --help'). Bucket indexes stay in a replicated pool.")]
+pub struct PoolCreateArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// Letters, digits, '-', '_' and '.'
+    pub name: String,
+    /// Number of PGs, a power of two: aim at about 100 copies or shards for each OSD in all pools together
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub pg_num: u32,
+    /// Copies [default: 3]
+    #[arg(long, value_name = "N")]
+    pub size: Option<u32>,
+    /// Erasure code instead of copies: K data shards (2 to 16) and M parity shards (1 to 4). It needs K+M failure
+    /// domains and cannot change later
+    #[arg(long, value_name = "K+M", value_parser = parse_erasure_code, conflicts_with = "size")]
+    pub ec: Option<ErasureCode>,
+    /// Bytes of an object on one shard before the next shard follows: a power of two from 4K to 1M. It cannot
+    /// change later; S3 data needs 64K or more [default: 64K]
+    #[arg(long, value_name = "SIZE", value_parser = parse_chunk_bytes, requires = "ec")]
+    pub chunk: Option<u32>,
+    /// I/O stops with fewer copies or shards [default: half of the copies, rounded up; K+1 shards]
+    #[arg(long, value_name = "N")]
+    pub min_size: Option<u32>,
+    /// What the copies or shards are spread over
+    #[arg(long, value_name = "LEVEL", default_value = "host")]
+    pub failure_domain: FailureDomainArgument,
+    /// Only OSDs of this class [default: all]
+    #[arg(long, value_name = "CLASS")]
+    pub device_class: Option<String>,
+}
+
+fn parse_chunk_bytes(text: &str) -> Result<u32, String> {
+    let bytes = parse_size_bytes(text)?;
+    bytes.try_into().map_err(|_| "a chunk is a power of two from 4K to 1M, such as 64K".into())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum PoolKeyArgument {
+    /// Its name
+    Name,
+    /// Copies, if the pool is not erasure-coded
+    Size,
+    /// I/O stops with fewer copies or shards
+    MinSize,
+    /// osd, host, rack or zone
+    FailureDomain,
+    /// ssd, hdd, ... or 'any'
+    DeviceClass,
+    /// Number of PGs, a power of two; it can only grow
+    PgNum,
+}
 
 const DEFAULT_COPIES: u32 = 3;
-/// How long to wait for a pool's new groups, made by the coordinator or split off.
-const GROUPS_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a command about pools.
 pub fn run(command: &PoolCommand) -> anyhow::Result<()> {
@@ -27,57 +121,40 @@ pub fn run(command: &PoolCommand) -> anyhow::Result<()> {
     }
 }
 
-fn connected<T>(
-    output: &OutputArguments,
-    call: impl AsyncFnOnce(ClusterClient) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let open = OpenCluster::open(&output.data)?;
-    tokio_runtime()?.block_on(async { call(open.connect().await?).await })
-}
-
 fn list(output: &OutputArguments) -> anyhow::Result<()> {
-    let (pools, groups) = connected(output, async |state| {
-        let groups = state.list::<PgRecord>(keys::PGS).await?.entries;
-        Ok((state.list::<PoolRecord>(keys::POOLS).await?.entries, groups))
-    })?;
+    let pools = connected(output, async |_, state| Ok(pools::list(&state).await?))?;
     if output.json {
-        return print_json(&pools.iter().map(|(_, pool, _)| as_json(pool)).collect::<Result<Vec<_>, _>>()?);
+        return print_json(&json!(pools));
     }
-    let row = |pool: &PoolRecord| {
-        let made = groups.iter().filter_map(|(key, _, _)| keys::parse_pg(key));
-        let made = made.filter(|pg| pg.pool == pool.id).count();
+    let row = |status: &PoolStatus| {
+        let PoolStatus { pool, pgs_made, .. } = status;
+        let is_whole = *pgs_made == pool.pg_num as usize;
         vec![
             pool.id.to_string(),
             pool.name.clone(),
             format!("{}, at least {}", pool.redundancy, pool.redundancy.min_size()),
-            space(pool),
-            if made == pool.pg_num as usize { made.to_string() } else { format!("{made} of {}", pool.pg_num) },
+            space(status),
+            if is_whole { pgs_made.to_string() } else { format!("{pgs_made} of {}", pool.pg_num) },
             format!("{:?}", pool.failure_domain).to_lowercase(),
             pool.device_class.clone().unwrap_or_else(|| "any".into()),
         ]
     };
-    let rows: Vec<_> = pools.iter().map(|(_, pool, _)| row(pool)).collect();
+    let rows: Vec<_> = pools.iter().map(row).collect();
     print_table(&["ID", "NAME", "REDUNDANCY", "SPACE", "PGS", "FAILURE DOMAIN", "CLASS"], &rows);
     Ok(())
 }
 
-/// The record, and what follows from it.
-fn as_json(pool: &PoolRecord) -> anyhow::Result<Value> {
-    let mut value = serde_json::to_value(pool)?;
-    value["space_factor"] = json!(pool.redundancy.space_factor());
-    Ok(value)
-}
-
 /// What a byte takes on all devices together.
-fn space(pool: &PoolRecord) -> String {
-    let text = format!("{:.2}", pool.redundancy.space_factor());
+fn space(status: &PoolStatus) -> String {
+    let text = format!("{:.2}", status.space_factor);
     format!("x{}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-fn print_pool(output: &OutputArguments, pool: &PoolRecord, what: &str) -> anyhow::Result<()> {
+fn print_pool(output: &OutputArguments, status: &PoolStatus, what: &str) -> anyhow::Result<()> {
     if output.json {
-        return print_json(&as_json(pool)?);
+        return print_json(&json!(status));
     }
+    let pool = &status.pool;
     println!(
         "{what} pool '{}' ({}): {} on different {}s, at least {} for I/O, space {}, {} placement groups{}",
         pool.name,
@@ -85,7 +162,7 @@ fn print_pool(output: &OutputArguments, pool: &PoolRecord, what: &str) -> anyhow
         pool.redundancy,
         format!("{:?}", pool.failure_domain).to_lowercase(),
         pool.redundancy.min_size(),
-        space(pool),
+        space(status),
         pool.pg_num,
         pool.device_class.as_ref().map_or_else(String::new, |class| format!(", on {class} only"))
     );
@@ -104,30 +181,14 @@ fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
         failure_domain: arguments.failure_domain.into(),
         device_class: arguments.device_class.clone(),
     };
-    let (pool, made) = connected(&arguments.output, async |state| {
-        refuse_before_first_pools(&state).await?;
-        let pool = pools::create(&state, &new).await?;
-        let made = wait_for_groups(&state, &pool).await?;
-        Ok((pool, made))
-    })?;
-    print_pool(&arguments.output, &pool, "made")?;
+    let status = connected(&arguments.output, async |_, state| Ok(pools::create_further(&state, &new).await?))?;
+    print_pool(&arguments.output, &status, "made")?;
+    let PoolStatus { pool, pgs_made: made, .. } = status;
     if made < pool.pg_num as usize {
         eprintln!(
             "atoll: {made} of {} placement groups were made so far; the coordinator makes the others when there are \
              OSDs for them ('atoll health' says what is missing)",
             pool.pg_num
-        );
-    }
-    Ok(())
-}
-
-/// The first pools have numbers of their own, which another one would take.
-async fn refuse_before_first_pools(state: &ClusterClient) -> anyhow::Result<()> {
-    let there = state.list::<PoolRecord>(keys::POOLS).await?.entries;
-    let is_there = |name: &str| there.iter().any(|(_, pool, _)| pool.name == name);
-    if let Some(missing) = [POOL_IMAGES, POOL_OBJECTS].into_iter().find(|name| !is_there(name)) {
-        bail!(
-            "the pool '{missing}' is made first, as soon as OSDs of enough hosts have joined ('atoll up' says what it waits for)"
         );
     }
     Ok(())
@@ -143,15 +204,12 @@ fn set(output: &OutputArguments, name: &str, key: PoolKeyArgument, value: &str) 
         PoolKeyArgument::DeviceClass => PoolChange::DeviceClass((value != "any").then(|| value.into())),
         PoolKeyArgument::PgNum => PoolChange::PgNum(number()?),
     };
-    if key == PoolKeyArgument::Name && is_built_in(name) {
-        bail!("the pool '{name}' is found by its name and keeps it");
-    }
-    let (pool, made) = connected(output, async |state| {
+    let status = connected(output, async |_, state| {
         let pool = pools::change(&state, name, &change).await?;
-        let made = wait_for_groups(&state, &pool).await?;
-        Ok((pool, made))
+        Ok(pools::wait_for_pgs(&state, pool).await?)
     })?;
-    print_pool(output, &pool, "changed")?;
+    print_pool(output, &status, "changed")?;
+    let PoolStatus { pool, pgs_made: made, .. } = status;
     if made < pool.pg_num as usize {
         eprintln!(
             "atoll: {made} of {} placement groups are there so far; each group is split when it is active \
@@ -162,28 +220,11 @@ fn set(output: &OutputArguments, name: &str, key: PoolKeyArgument, value: &str) 
     Ok(())
 }
 
-/// Waits for a while until all groups of a pool are there; returns how many are.
-async fn wait_for_groups(state: &ClusterClient, pool: &PoolRecord) -> anyhow::Result<usize> {
-    let deadline = Instant::now() + GROUPS_PATIENCE;
-    loop {
-        let made = state.list_raw(&keys::pgs_of_pool(pool.id)).await?.entries.len();
-        if made >= pool.pg_num as usize || Instant::now() > deadline {
-            return Ok(made);
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
 fn failure_domain(text: &str) -> anyhow::Result<FailureDomain> {
     let known = FailureDomainArgument::from_str(text, false);
     Ok(known
         .map_err(|_| anyhow::anyhow!("'{text}' is not a failure domain: choose osd, host, rack or zone"))?
         .into())
-}
-
-/// The NBD server and the gateway look for these.
-fn is_built_in(name: &str) -> bool {
-    [POOL_IMAGES, POOL_OBJECTS].contains(&name)
 }
 
 fn remove(output: &OutputArguments, name: &str, yes_destroy: Option<&str>) -> anyhow::Result<()> {
@@ -196,10 +237,49 @@ fn remove(output: &OutputArguments, name: &str, yes_destroy: Option<&str>) -> an
              name the pool twice: atoll pool rm {name} --yes-destroy {name}"
         );
     }
-    let pool = connected(output, async |state| Ok(pools::remove(&state, name).await?))?;
+    let pool = connected(output, async |_, state| Ok(pools::remove(&state, name).await?))?;
     if output.json {
         return print_json(&json!({ "removed": pool.name, "id": pool.id }));
     }
     println!("removed pool '{}'", pool.name);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(subcommand)]
+        command: PoolCommand,
+    }
+
+    #[test]
+    fn chunks() {
+        assert_eq!(parse_chunk_bytes("16K"), Ok(16 << 10));
+        assert!(parse_chunk_bytes("4G").unwrap_err().contains("64K"));
+    }
+
+    #[test]
+    fn a_pool_has_copies_or_a_code() {
+        let parse = |text: &str| {
+            let words = format!("pool create p {text}");
+            let parsed = Arguments::try_parse_from(words.split_whitespace());
+            parsed.map(|arguments| arguments.command).map_err(|error| error.to_string())
+        };
+        for right in ["", "--size 2", "--ec 4+2", "--ec 4+2 --chunk 4K --min-size 4"] {
+            assert!(parse(right).is_ok(), "{right}");
+        }
+        for (wrong, word) in [
+            ("--ec 4+2 --size 3", "cannot be used with"),
+            ("--chunk 4K", "--ec"),
+            ("--ec 4", "K data shards"),
+            ("--ec 4+2 --chunk lots", "not a size"),
+        ] {
+            assert!(parse(wrong).err().is_some_and(|text| text.contains(word)), "{wrong}");
+        }
+    }
 }

@@ -2,15 +2,70 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use atoll_base::size::format_size;
+use atoll_base::{ObjectName, PgId};
 use atoll_osd::ReadOnlyDevice;
 use atoll_store::{CheckOptions, CheckPhase, CheckReport, DumpOptions, DumpRecord, ObjectRecord, check, dump};
+use clap::{Args, Subcommand};
 
-use super::image::progress_bar;
-use super::print_json;
-use crate::cli::{StoreCommand, StoreDevices};
+use super::arguments::parse_object_name;
+use super::output::{print_json, progress_bar};
+
+#[derive(Subcommand)]
+pub enum StoreCommand {
+    /// Check a store without changing it: its metadata, its log, and with --data every block
+    #[command(after_help = "\
+Examples:
+  atoll store check --device ./atoll-data/osd-0/device
+  atoll store check --device /dev/disk/by-id/nvme-A --wal-device /dev/disk/by-id/nvme-C-part1 --data
+  atoll store check --device ./atoll-data/osd-0/device --json | jq .problems
+
+Stop the OSD first. Exit codes: 0 no problems, 1 problems were found or it failed, 2 wrong usage.")]
+    Check {
+        #[command(flatten)]
+        devices: StoreDevices,
+        /// Also read all data and compare it with its checksums
+        #[arg(long)]
+        data: bool,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what a store holds
+    #[command(after_help = "\
+Examples:
+  atoll store dump --device ./atoll-data/osd-0/device
+  atoll store dump --device ./atoll-data/osd-0/device --pg 1.2f
+  atoll store dump --device ./atoll-data/osd-0/device --pg 1.2f --object @pg --json
+
+Stop the OSD first. With --json each line is one record.")]
+    Dump {
+        #[command(flatten)]
+        devices: StoreDevices,
+        /// Only this PG
+        #[arg(long, value_name = "PG")]
+        pg: Option<PgId>,
+        /// Only objects of this name, with their extents, checksums and omap keys
+        #[arg(long, value_name = "NAME", value_parser = parse_object_name)]
+        object: Option<ObjectName>,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+pub struct StoreDevices {
+    /// The OSD's block device or file
+    #[arg(long, value_name = "PATH")]
+    pub device: PathBuf,
+    /// The device with its log, if it has its own
+    #[arg(long, value_name = "PATH")]
+    pub wal_device: Option<PathBuf>,
+}
 
 /// Runs a store command.
 pub fn run(command: &StoreCommand) -> anyhow::Result<()> {

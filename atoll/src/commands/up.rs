@@ -7,17 +7,101 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use atoll_base::frames::FrameModes;
-use atoll_base::records::{OsdUsageRecord, Redundancy};
-use atoll_base::size::format_size;
+use atoll_base::frames::{FrameMode, FrameModes};
+use atoll_base::records::{OsdUsageRecord, PeerRole, Redundancy};
+use atoll_base::size::{format_size, parse_size_bytes};
 use atoll_cluster::{ClusterClient, keys};
-use atoll_supervisor::{Choices, ClusterFile, Credentials, DataDir, ProcessesFile, Progress, stop, supervise};
+use atoll_node::{Choices, ClusterFile, Credentials, DataDir, ProcessesFile, Progress, stop, supervise};
+use atoll_reactor::ListenAddress;
+use clap::Args;
 
-use super::daemons::log_filter;
-use super::hosts::host_choices;
-use super::key::transit_settings;
-use super::tokio_runtime;
-use crate::cli::{DataArgument, FrameModeChoice, UpArguments};
+use super::arguments::{DataArgument, ErasureCode, FailureDomainArgument, parse_erasure_code};
+use super::daemon::log_filter;
+use super::gateway::S3ListenArguments;
+use super::join::{EtcdArguments, HostArguments, host_choices};
+use super::key::{TransitArguments, transit_settings};
+use super::open_cluster::tokio_runtime;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll up --data ./atoll-data
+  atoll up --data ./atoll-data --ec 2+1           S3 data in 2 data and 1 parity shards
+  atoll up --data ./atoll-data --frame-mode client=secure-128 --frame-mode gateway=secure-128
+  atoll up --data ./atoll-data --s3-listen 127.0.0.1:9000 --nbd-listen 127.0.0.1:10809 --detach
+  atoll up --data ./atoll-data --s3-listen off --s3-tls-listen 0.0.0.0:9443 --tls-name s3.example.org
+  atoll up --data /srv/atoll --etcd https://10.0.0.1:2379 --etcd-ca ca.pem --listen 10.0.0.1 --failure-domain host
+  atoll up --data /srv/atoll --join TOKEN --osds 2 --listen 10.0.0.2 --key-service ./kms.json")]
+pub struct UpArguments {
+    #[command(flatten)]
+    pub data: DataArgument,
+    /// Number of OSD processes [default: 3, fixed at the first start]
+    #[arg(long, value_name = "N")]
+    pub osds: Option<u32>,
+    /// Size of each OSD's device file, which is sparse [default: 32G, fixed at the first start]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
+    pub osd_size: Option<u64>,
+    #[command(flatten)]
+    pub s3: S3ListenArguments,
+    /// Where the NBD server listens; may be given several times [default: unix:DIR/nbd.sock].
+    /// Anyone who can reach a TCP address can read and write every image, unless client certificates are
+    /// required: see 'atoll nbd run --help'
+    #[arg(long, value_name = "unix:PATH|IP:PORT")]
+    pub nbd_listen: Vec<ListenAddress>,
+    #[command(flatten)]
+    pub etcd: EtcdArguments,
+    #[command(flatten)]
+    pub host: HostArguments,
+    /// What no two copies or shards share [default: osd; fixed at the first start]. With host, rack or zone the first
+    /// pools are made as soon as OSDs of enough of them have joined
+    #[arg(long, value_name = "KIND")]
+    pub failure_domain: Option<FailureDomainArgument>,
+    /// Copies of each object [default: 3, or as many as there are OSDs; fixed at the first start]
+    #[arg(long, value_name = "N")]
+    pub copies: Option<u32>,
+    /// Keep the data of S3 objects erasure-coded, in K data and M parity shards on different OSDs (or hosts: see
+    /// --failure-domain), of which M may be lost, in a pool 'data' of its own [fixed at the first start]. Without
+    /// --osds there are as many OSDs as it takes
+    #[arg(long, value_name = "K+M", value_parser = parse_erasure_code, conflicts_with = "join")]
+    pub ec: Option<ErasureCode>,
+    /// Join a cluster that runs on other hosts, with a token of 'atoll cluster token create'. Later starts
+    /// ignore the token
+    #[arg(long, value_name = "TOKEN", env = "ATOLL_JOIN_TOKEN", hide_env_values = true)]
+    pub join: Option<String>,
+    /// Protection of frames between Atoll's processes: secure (AES-256-GCM), secure-128 or crc (checksums only; the
+    /// handshake still authenticates), for all or for one of the roles cluster (OSDs among themselves), client (NBD
+    /// server, benches, command line) and gateway; may be given several times [default: secure; for the first start:
+    /// 'atoll settings set frame_mode_ROLE' changes it later]
+    #[arg(long, value_name = "[ROLE=]MODE", value_parser = parse_frame_mode)]
+    pub frame_mode: Vec<FrameModeChoice>,
+    #[command(flatten)]
+    pub transit: TransitArguments,
+    /// Make the OSDs' device files LUKS2 volumes that the key service unlocks [fixed at the first start]
+    #[arg(long)]
+    pub encrypt_at_rest: bool,
+    /// Go to the background; return when everything serves
+    #[arg(long)]
+    pub detach: bool,
+}
+
+/// `[ROLE=]MODE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameModeChoice {
+    /// All roles if absent.
+    pub role: Option<PeerRole>,
+    pub mode: FrameMode,
+}
+
+fn parse_frame_mode(text: &str) -> Result<FrameModeChoice, String> {
+    let (role, mode) = match text.split_once('=') {
+        None => (None, text),
+        Some(("cluster", mode)) => (Some(PeerRole::Osd), mode),
+        Some(("client", mode)) => (Some(PeerRole::Client), mode),
+        Some(("gateway", mode)) => (Some(PeerRole::Gateway), mode),
+        Some((other, _)) => return Err(format!("'{other}' is no role: choose cluster, client or gateway")),
+    };
+    Ok(FrameModeChoice { role, mode: mode.parse()? })
+}
 
 const DETACH_LIMIT: Duration = Duration::from_secs(180);
 
@@ -241,4 +325,21 @@ pub fn down(data: &DataArgument) -> anyhow::Result<()> {
     tokio_runtime()?.block_on(stop(&directory))?;
     println!("stopped; all data is in {}", directory.root().display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frame_modes() {
+        let choice = |role, mode| Ok(FrameModeChoice { role, mode });
+        assert_eq!(parse_frame_mode("crc"), choice(None, FrameMode::Crc));
+        assert_eq!(parse_frame_mode("cluster=secure-128"), choice(Some(PeerRole::Osd), FrameMode::Secure128));
+        for (wrong, words) in
+            [("", "secure-128"), ("aes", "secure-128"), ("osd=crc", "cluster"), ("client=", "crc")]
+        {
+            assert!(parse_frame_mode(wrong).unwrap_err().contains(words), "{wrong}");
+        }
+    }
 }

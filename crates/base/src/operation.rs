@@ -6,15 +6,20 @@
 use bytes::Bytes;
 
 pub mod codec;
+mod mutation;
+pub mod shapes;
+pub mod table;
+
+pub use mutation::Mutation;
 
 use crate::ids::{ObjectName, PgId, RequestId, Version};
 
-/// The name of a placement group's own object. It holds what must survive with the group as omap
+/// The name of a PG's own object. It holds what must survive with the PG as omap
 /// entries: the promised epoch and the image fences. Clients may only set fences in it.
 pub const PG_META_OBJECT: &str = "@pg";
-/// Prefix of the names under which an OSD keeps shards as they were before a write.
+/// Prefix of the names of pre-images: shards as they were before a write.
 pub const KEPT_OBJECT_PREFIX: &str = "@kept/";
-/// Prefix of fence keys in the group's own object; the rest of the key is the fence's name.
+/// Prefix of fence keys in the PG's own object; the rest of the key is the fence's name.
 pub const FENCE_KEY_PREFIX: &[u8] = b"fence/";
 
 /// Seals (authentication tags and what is needed to open them) of consecutive sealed units.
@@ -27,118 +32,6 @@ pub struct Seals {
     pub seal_bytes: u16,
     /// The seals, one after the other. All zeros means "never written".
     pub bytes: Bytes,
-}
-
-/// One change of one object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mutation {
-    /// Writes the next `length` bytes of the payload at `offset`, growing the object if needed.
-    /// The offset is a multiple of the block size, and so is the length unless the write reaches
-    /// the object's end.
-    Write {
-        /// Offset in the object, in bytes.
-        offset: u64,
-        /// Length in bytes.
-        length: u32,
-        /// Seals of the units written; the write must then start at a unit boundary.
-        seals: Option<Seals>,
-    },
-    /// Makes a block-aligned range read as zeros, without seals, and frees its space. It does not
-    /// change the object's size.
-    Zero {
-        /// Offset in the object, in bytes.
-        offset: u64,
-        /// Length in bytes.
-        length: u64,
-    },
-    /// Cuts the object off at a size and frees the space behind it. The size is no more than the
-    /// object's and, unless it is equal, a multiple of the block size and of the unit of its seals.
-    Truncate {
-        /// The new size in bytes.
-        size_bytes: u64,
-    },
-    /// Makes the object a copy of another one of the same placement group, data, seals and omap
-    /// included, that shares its space. It is the only mutation of its write.
-    CloneFrom {
-        /// The object to copy.
-        source: ObjectName,
-    },
-    /// Makes sure that the object exists.
-    Create,
-    /// Removes the object with its data and omap; no error if it does not exist.
-    Remove,
-    /// Sets an omap entry.
-    OmapSet {
-        /// The key.
-        key: Bytes,
-        /// Its new value.
-        value: Bytes,
-    },
-    /// Removes an omap entry; no error if it does not exist.
-    OmapRemove {
-        /// The key.
-        key: Bytes,
-    },
-    /// Sets (or, without a value, removes) an omap entry; if there was one, its old value moves
-    /// to the key `displaced_to`. This is how replaced data gets onto a garbage list atomically.
-    OmapReplace {
-        /// The key.
-        key: Bytes,
-        /// The new value, or `None` to remove the entry.
-        value: Option<Bytes>,
-        /// Where the old value goes.
-        displaced_to: Bytes,
-    },
-    /// Says which write the object's state is that of. Only between members: a copy that was made
-    /// from another one has the other one's version.
-    SetVersion {
-        /// The version of the object's last change.
-        version: Version,
-    },
-    /// Forgets the entries of the group's log that are newer, so that the member's history ends
-    /// there. Only between members, in the group's own object: what a member has that the group
-    /// does not have was never acknowledged.
-    ResetLog {
-        /// The new head.
-        head: Version,
-    },
-    /// Makes the group one of `pg_num` of its pool. Objects that are not its own then belong to
-    /// groups that were split off, which begin with the group's history and its own object; groups
-    /// that were split off beyond `pg_num` are undone. Only between members, in the group's own
-    /// object, behind all other mutations.
-    Split {
-        /// If `is_whole`, groups of which it was one until now. Otherwise the groups that the pool
-        /// was made with, for a member that was never told of a split.
-        pg_num_before: u32,
-        /// Groups of which this is one from now on.
-        pg_num: u32,
-        /// Whether the member has all objects, so that the groups split off are whole as well.
-        /// Otherwise nothing is known of them.
-        is_whole: bool,
-    },
-    /// Says what whole object this one is a shard of, and makes the shard as long as it must be then;
-    /// what is added reads as zeros. Only between members.
-    SetShardOf {
-        /// Size of the whole object, in bytes.
-        object_bytes: u64,
-        /// Size of the shard, in bytes, a multiple of the block size and no less than it was.
-        shard_bytes: u64,
-        /// Bytes of data that one seal covers; 0 if the object has no seals.
-        seal_unit_bytes: u32,
-        /// Length of a seal.
-        seal_bytes: u16,
-    },
-    /// Makes another object of the group a copy of this one as it is so far, which shares its space; it
-    /// has none if this one does not exist. Only between members.
-    KeepAs {
-        /// The copy.
-        copy: ObjectName,
-    },
-    /// Removes another object of the group. Only between members.
-    RemoveOther {
-        /// The object to remove.
-        object: ObjectName,
-    },
 }
 
 /// What must hold for a write to be done at all; otherwise it is refused and nothing changes.
@@ -165,16 +58,16 @@ pub enum Condition {
         /// The value.
         value: Bytes,
     },
-    /// No fence of this name with a higher generation was set in the placement group.
+    /// No fence of this name with a higher generation was set in the PG.
     NotFenced {
         /// The fence's name.
         name: Bytes,
         /// The generation that the writer holds.
         generation: u64,
     },
-    /// The group is one of so many: it was not split since the writer looked at the map.
+    /// The PG is one of so many: it was not split since the writer looked at the map.
     PgNum {
-        /// The number of groups.
+        /// The number of PGs.
         pg_num: u32,
     },
 }
@@ -279,7 +172,7 @@ pub enum Refusal {
         /// The generation that the newer writer holds.
         generation: u64,
     },
-    /// An OSD of the placement group has no space left.
+    /// An OSD of the PG has no space left.
     #[error("no space left on {osd}: delete data or add OSDs")]
     NoSpace {
         /// The full OSD.
@@ -297,11 +190,11 @@ pub enum Refusal {
         /// Which rule.
         detail: String,
     },
-    /// This OSD is not the primary of the placement group, or not under this epoch. The client
+    /// This OSD is not the primary of the PG, or not under this epoch. The client
     /// should refresh its map and retry.
     #[error("not the primary of this placement group in this epoch")]
     NotPrimary,
-    /// The placement group cannot serve now. The client should retry later.
+    /// The PG cannot serve now. The client should retry later.
     #[error("placement group is not active: {detail}")]
     Inactive {
         /// What it is waiting for.
@@ -328,56 +221,6 @@ pub struct Touched {
     pub block_ranges: Vec<(u32, u32)>,
     /// Omap keys set or removed.
     pub omap_keys: Vec<Bytes>,
-}
-
-impl Mutation {
-    /// No fewer bytes than the mutation takes in a control segment, its trace in the log included.
-    pub fn control_bytes_bound(&self) -> usize {
-        const FIXED: usize = 64;
-        let variable = match self {
-            Mutation::Write { seals, .. } => seals.as_ref().map_or(0, |seals| seals.bytes.len()),
-            Mutation::Zero { .. }
-            | Mutation::Truncate { .. }
-            | Mutation::Create
-            | Mutation::Remove
-            | Mutation::SetVersion { .. }
-            | Mutation::ResetLog { .. }
-            | Mutation::SetShardOf { .. }
-            | Mutation::Split { .. } => 0,
-            Mutation::CloneFrom { source: other }
-            | Mutation::KeepAs { copy: other }
-            | Mutation::RemoveOther { object: other } => other.as_str().len(),
-            Mutation::OmapSet { key, value } => 2 * key.len() + value.len(),
-            Mutation::OmapRemove { key } => 2 * key.len(),
-            Mutation::OmapReplace { key, value, displaced_to } => {
-                2 * (key.len() + displaced_to.len()) + value.as_ref().map_or(0, Bytes::len)
-            }
-        };
-        FIXED + variable
-    }
-}
-
-impl Mutation {
-    /// Whether clients may ask for it.
-    pub fn is_for_clients(&self) -> bool {
-        !matches!(
-            self,
-            Mutation::SetVersion { .. }
-                | Mutation::ResetLog { .. }
-                | Mutation::SetShardOf { .. }
-                | Mutation::KeepAs { .. }
-                | Mutation::RemoveOther { .. }
-                | Mutation::Split { .. }
-        )
-    }
-
-    /// The object that it makes a copy of.
-    pub fn clone_source(&self) -> Option<&ObjectName> {
-        match self {
-            Mutation::CloneFrom { source } => Some(source),
-            _ => None,
-        }
-    }
 }
 
 impl WriteRequest {
@@ -467,10 +310,10 @@ impl Touched {
     }
 }
 
-/// One entry of a placement group's log.
+/// One entry of a PG's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its place in the group's history.
+    /// Its place in the PG's history.
     pub version: Version,
     /// The client's request, by which a retry is recognised.
     pub request: Option<RequestId>,
@@ -478,7 +321,7 @@ pub struct LogEntry {
     pub object: ObjectName,
     /// What of the object was changed.
     pub touched: Touched,
-    /// In an erasure-coded group, how this member takes the write back. It is kept until all members
+    /// In an erasure-coded PG, how this member rolls the write back: its pre-image. It stays until all members
     /// are known to have the write.
     pub undo: Option<Undo>,
 }
@@ -499,10 +342,10 @@ impl Undo {
     }
 }
 
-/// A change of one object of one placement group that is applied whole or not at all.
+/// A change of one object of one PG that is applied whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
-    /// The placement group.
+    /// The PG.
     pub pg: PgId,
     /// The object.
     pub object: ObjectName,
@@ -512,13 +355,13 @@ pub struct Transaction {
     pub payload: Bytes,
     /// Whether the payload was sealed by the client.
     pub payload_sealed: bool,
-    /// The entries that this change adds to the group's log, oldest first: one for a client's
-    /// write, several when a lagging member is brought level, none for the group's own state.
+    /// The entries that this change adds to the PG's log, oldest first: one for a client's
+    /// write, several when a lagging member catches up, none for the PG's own state.
     pub log: Vec<LogEntry>,
 }
 
 impl Transaction {
-    /// Where the group's log ends once this change has forgotten what is newer, if it does that.
+    /// Where the PG's log ends once this change has forgotten what is newer, if it does that.
     pub fn reset_head(&self) -> Option<Version> {
         self.mutations.iter().rev().find_map(|mutation| match mutation {
             Mutation::ResetLog { head } => Some(*head),

@@ -8,7 +8,7 @@ use atoll_base::{
     BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Touched, Transaction, Version,
 };
 use atoll_osd::BlockingDevice;
-use atoll_store::{Disk, FormatOptions, Store, StoreError, Wish};
+use atoll_store::{Disk, FormatOptions, LoadRequest, Store, StoreError};
 use bytes::Bytes;
 
 const PG_COUNT: u32 = 64;
@@ -47,7 +47,7 @@ impl Filler {
         loop {
             match self.store.submit(&transaction) {
                 Ok(_) => break,
-                Err(StoreError::Cold(cold)) => drop(self.store.load(Wish::Pages(cold))),
+                Err(StoreError::Cold(cold)) => drop(self.store.load(LoadRequest::Pages(cold))),
                 Err(error) => panic!("{error}"),
             }
             self.run();

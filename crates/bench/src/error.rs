@@ -44,14 +44,6 @@ pub enum BenchError {
     /// A run that uses something up has used all of it; it ends, and what it measured counts.
     #[error("{0}")]
     NothingLeft(String),
-    /// A file of results or a matrix could not be read or written.
-    #[error("{}: {detail}", path.display())]
-    File {
-        /// The file.
-        path: std::path::PathBuf,
-        /// Why, and what to do.
-        detail: String,
-    },
     /// A process that takes part could not be started or failed.
     #[error("{what}: {detail}")]
     Process {

@@ -1,23 +1,18 @@
-//! Load generators and what becomes of their figures: block I/O on images, NBD exports, files and
-//! devices, objects through any S3 endpoint, a store alone on its device beside fio, clients while an
-//! OSD's data moves; matrices of such runs over differently set up clusters, and their reports. Every
-//! run measures operations, latency, and the CPU time of the processes that do the work.
+//! Load generators and figures: block I/O on images, NBD exports, files and devices, objects through any
+//! S3 endpoint, a store alone on its device beside fio, a drive alone, each OSD by itself. Every run
+//! measures operations, latency, and the CPU time of the processes that do the work.
 //!
-//! This room generates load and counts; it knows nothing of how the cluster does its work.
+//! This crate generates load and counts. It does not know how the cluster does its work; what runs
+//! mean when they are compared is `atoll-lab`'s.
 
 mod block;
 mod disk;
 mod error;
 mod figures;
 mod fio;
-mod guard;
 mod load;
-mod matrix;
-pub mod model;
 mod object;
 mod osds;
-mod recovery;
-mod report;
 mod store;
 
 pub use block::{
@@ -27,26 +22,14 @@ pub use block::{
 pub use disk::{DiskBench, DiskBenchReport, DiskTestReport};
 pub use error::BenchError;
 pub use figures::{
-    ClientMeasurement, CpuByRole, HostFacts, KindMeasurement, Latency, LatencyHistogram, MachineWork, Measurement,
-    Noise, NoiseWatch, ProcessTimes, Processes, Second, Setting,
+    ClientMeasurement, Counts, CpuByRole, HostFacts, KindMeasurement, Latency, LatencyHistogram, MachineWork,
+    Measurement, Noise, NoiseWatch, ProcessTimes, Processes, Second, Setting, round, unix_s,
 };
-pub use guard::{Budget, ByKind, CellCost, CellVerdict, Guard, GuardReport, GuardStep, Verdict, Yardstick, judge};
-pub use load::{ClientVoice, Done, Operations, Outcome, Plan, Timer, run_client, run_processes};
-pub use matrix::{
-    Begun, CellName, DataFacts, EXIT_WITH_PARENT, Failed, Load, Matrix, MatrixRun, MatrixStep, RECORD_FORMAT,
-    Record, RecordLine, RecordWriter, Run, SHIPPED, Started, Stops, Subject,
-};
+pub use load::{ClientVoice, Done, Operations, Outcome, Pace, Plan, Random, Timer, run_client, run_processes};
 pub use object::{
     ObjectOperation, ObjectOperations, ObjectTarget, ObjectWorkload, OperationMix, SizeDistribution,
 };
 pub use osds::{OsdFigures, OsdReport, OsdSubject, OsdsBench};
-pub use recovery::{
-    ClientLoad, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep, RecoveryView,
-    run_recovery,
-};
-pub use report::{
-    Change, ChangedCell, Comparison, Interval, Mark, Metric, Ratio, Spread, Table, TableCell, write_reports,
-};
 pub use store::{
     PreparedStoreBench, Ratios, RunFigures, StoreBench, StoreBenchReport, StoreFigures, StoreRun, Workload,
     WorkloadReport,

@@ -10,13 +10,13 @@ use atoll_base::frames::FrameMode;
 use atoll_base::records::PoolRecord;
 use atoll_base::{ObjectName, OsdId, PoolId, ReadOutcome, ReadRequest, Refusal, WriteRequest};
 use atoll_cluster::ConnectOptions;
+use atoll_objects::{ClientError, ObjectClient};
 use atoll_reactor::{LocalRuntime, Stream};
 use atoll_wire::{KeyPair, Link, LinkInput, Message};
 use bytes::Bytes;
 use futures::channel::oneshot;
 use futures::future::{Either, select};
 
-use crate::api::{ClientError, ObjectClient};
 use crate::map_feed;
 use crate::router::{Answer, Call, Router, RouterAction, Target, fence_write};
 
@@ -58,6 +58,21 @@ const SILENT_TICKS_MAX: u32 = 200;
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 
 /// The handle that lives on a reactor's own thread. Clones share one client.
+///
+/// ```no_run
+/// use atoll_client::{ClientConfig, LocalClient};
+/// use atoll_reactor::LocalRuntime;
+///
+/// fn wait_for_pool(config: ClientConfig, name: &str) -> Result<(), Box<dyn std::error::Error>> {
+///     let runtime = LocalRuntime::new()?;
+///     let client = LocalClient::start(&runtime, config)?;
+///     runtime.block_on(async {
+///         let pool = client.pool_by_name(name).await?;
+///         client.wait_until_active(pool.id).await?;
+///         Ok::<(), Box<dyn std::error::Error>>(())
+///     })?
+/// }
+/// ```
 #[derive(Clone)]
 pub struct LocalClient(Rc<Shell>);
 
@@ -124,20 +139,20 @@ impl LocalClient {
         Ok(())
     }
 
-    /// Sets a fence in every placement group of a pool: from then on, writes that carry a lower
+    /// Sets a fence in every PG of a pool: from then on, writes that carry a lower
     /// generation of this fence are refused.
     pub async fn fence(&self, pool: PoolId, name: Bytes, generation: u64) -> Result<(), ClientError> {
         // Without a map after the time limit, the pool is as good as absent.
         self.wait_for_map().await.map_err(|_| ClientError::NoSuchPool(pool))?;
         let deadline_ms = self.0.runtime.now_ms() + self.0.config.timeout_ms;
         loop {
-            let groups = self.0.router.borrow().groups(pool)?;
-            let calls = groups.into_iter().map(|(pg, pg_num)| {
+            let pgs = self.0.router.borrow().pgs(pool)?;
+            let calls = pgs.into_iter().map(|(pg, pg_num)| {
                 let call = Call::Write(fence_write(&name, generation, pg_num));
-                self.call(Target::Group(pg), call)
+                self.call(Target::Pg(pg), call)
             });
             match futures::future::try_join_all(calls).await {
-                // A group was split meanwhile; the new one may not have the fence.
+                // A PG was split meanwhile; the new one may not have the fence.
                 Err(ClientError::Refused { refusal: Refusal::ConditionFailed { .. }, .. })
                     if self.0.runtime.now_ms() < deadline_ms =>
                 {
@@ -148,13 +163,13 @@ impl LocalClient {
         }
     }
 
-    /// Waits until every placement group of a pool serves reads, or until the time limit.
+    /// Waits until every PG of a pool serves reads, or until the time limit.
     pub async fn wait_until_active(&self, pool: PoolId) -> Result<(), ClientError> {
         let object = ObjectName::new(atoll_base::operation::PG_META_OBJECT).expect("the name is short");
-        let groups = self.0.router.borrow().groups(pool)?;
-        let calls = groups.into_iter().map(|(pg, _)| {
+        let pgs = self.0.router.borrow().pgs(pool)?;
+        let calls = pgs.into_iter().map(|(pg, _)| {
             let call = Call::Read(object.clone(), ReadRequest::Stat);
-            self.call(Target::Group(pg), call)
+            self.call(Target::Pg(pg), call)
         });
         for answer in futures::future::join_all(calls).await {
             match answer {

@@ -3,11 +3,11 @@
 use std::sync::mpsc;
 
 use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
+use atoll_objects::{ClientError, ObjectClient};
 use atoll_reactor::{LocalRuntime, Wake};
 use bytes::Bytes;
 use futures::channel::oneshot;
 
-use crate::api::{ClientError, ObjectClient};
 use crate::local::{ClientConfig, LocalClient};
 use crate::router::{Answer, Call, Target};
 
@@ -18,6 +18,18 @@ struct RemoteCall {
 }
 
 /// A handle that may be used from any thread and cloned at will.
+///
+/// ```no_run
+/// use atoll_base::{ObjectName, PoolId};
+/// use atoll_client::{ClientConfig, ObjectClient, RemoteClient};
+///
+/// async fn size_of(config: ClientConfig, name: &str) -> Result<u64, Box<dyn std::error::Error>> {
+///     let client = RemoteClient::start(config)?;
+///     let object = ObjectName::new(name).ok_or("a name has 1 to 255 bytes")?;
+///     let (size_bytes, _version) = client.stat(PoolId(1), object).await?;
+///     Ok(size_bytes)
+/// }
+/// ```
 #[derive(Clone)]
 pub struct RemoteClient {
     queue: mpsc::Sender<RemoteCall>,

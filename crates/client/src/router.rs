@@ -8,10 +8,11 @@ use atoll_base::{
     Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest,
 };
 use atoll_cluster::{ClusterMap, MapChange};
+use atoll_objects::ClientError;
 use atoll_wire::Message;
 use bytes::Bytes;
 
-use crate::api::ClientError;
+use crate::invariants;
 
 /// What a caller asks for.
 #[derive(Clone, Debug)]
@@ -23,10 +24,10 @@ pub(crate) enum Call {
 /// Where a call goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
-    /// To the placement group of its object.
+    /// To the PG of its object.
     ByName(PoolId),
-    /// To a placement group itself.
-    Group(PgId),
+    /// To a PG itself.
+    Pg(PgId),
 }
 
 /// The outcome of a call: writes give none.
@@ -73,6 +74,8 @@ pub(crate) struct Router {
     /// This client's public key in hexadecimal, by which cluster state knows what it may do.
     own_key: String,
     next_sequence: u64,
+    /// What the last write said: requests below it were answered.
+    answered_below: u64,
     map: ClusterMap,
     has_map: bool,
     /// Where each OSD was announced last. One that has lost its lease in cluster state still serves.
@@ -90,6 +93,7 @@ impl Router {
             session,
             own_key,
             next_sequence: 1,
+            answered_below: 0,
             map: ClusterMap::default(),
             has_map: false,
             addresses: BTreeMap::new(),
@@ -135,6 +139,7 @@ impl Router {
             Call::Read(..) => None,
         };
         let refused = too_large.map(|refusal| outstanding.refused(refusal));
+        invariants::sequences_ascend(self.outstanding.last_key_value().map(|(newest, _)| *newest), sequence);
         self.outstanding.insert(sequence, outstanding);
         match refused {
             Some(error) => self.complete(sequence, Err(error)),
@@ -150,7 +155,7 @@ impl Router {
 
     fn place(&self, target: Target, object: &ObjectName) -> Result<PgId, ClientError> {
         match target {
-            Target::Group(pg) => Ok(pg),
+            Target::Pg(pg) => Ok(pg),
             Target::ByName(pool) => {
                 let record = self.map.pools.get(&pool).ok_or(ClientError::NoSuchPool(pool))?;
                 Ok(record.pg_of_object(object, |pg| self.map.pgs.contains_key(&pg)))
@@ -158,11 +163,11 @@ impl Router {
         }
     }
 
-    /// The placement groups of a pool, and of how many each is one: those that it was made with, and
+    /// The PGs of a pool, each with the number of PGs of which it is one: those that the pool was made with, and
     /// those that were split off.
-    pub fn groups(&self, pool: PoolId) -> Result<Vec<(PgId, u32)>, ClientError> {
+    pub fn pgs(&self, pool: PoolId) -> Result<Vec<(PgId, u32)>, ClientError> {
         let record = self.map.pools.get(&pool).ok_or(ClientError::NoSuchPool(pool))?;
-        let group = |index| {
+        let listed = |index| {
             let pg = PgId { pool, index };
             let known = self.map.pgs.get(&pg);
             if known.is_none() && index >= record.pg_num_first() {
@@ -173,7 +178,7 @@ impl Router {
                 known.map_or(pg.first_pg_num(pg_num_first), |(known, _)| known.pg_num_of(pg, pg_num_first));
             Some((pg, pg_num))
         };
-        Ok((0..record.pg_num).filter_map(group).collect())
+        Ok((0..record.pg_num).filter_map(listed).collect())
     }
 
     /// Sends a request to where it belongs now, or leaves it to be tried again.
@@ -188,7 +193,7 @@ impl Router {
             Err(error) => return self.complete(sequence, Err(error)),
         };
         let Some((record, _)) = self.map.pgs.get(&pg) else {
-            return self.retry_later(now_ms, sequence, format!("placement group {pg} has no record yet"));
+            return self.retry_later(now_ms, sequence, format!("PG {pg} has no record yet"));
         };
         let (primary, epoch) = (record.primary, record.epoch);
         if !self.connected.contains(&primary) {
@@ -198,6 +203,7 @@ impl Router {
             };
             return self.retry_later(now_ms, sequence, problem);
         }
+        invariants::target_is_connected(self.connected.contains(&primary), primary);
         let message = self.message(sequence, pg, epoch);
         let outstanding = self.outstanding.get_mut(&sequence).expect("looked up above");
         outstanding.sent_to = Some(primary);
@@ -205,12 +211,14 @@ impl Router {
         self.actions.push_back(RouterAction::Send { osd: primary, message });
     }
 
-    fn message(&self, sequence: u64, pg: PgId, epoch: Epoch) -> Message {
+    fn message(&mut self, sequence: u64, pg: PgId, epoch: Epoch) -> Message {
         let id = RequestId { session: self.session, sequence };
         match self.outstanding[&sequence].call.clone() {
             Call::Read(object, request) => Message::Read { id, pg, epoch, object, request },
             Call::Write(request) => {
                 let answered_below = *self.outstanding.keys().next().expect("this request is outstanding");
+                invariants::answered_below_is_right(self.answered_below, answered_below, sequence);
+                self.answered_below = answered_below;
                 Message::Write { id, answered_below, pg, epoch, request }
             }
         }
@@ -256,18 +264,36 @@ impl Router {
         outstanding.sent_to = None;
         outstanding.retry_at_ms = Some(now_ms + pause_ms);
         outstanding.last_problem = Some(problem);
+        invariants::one_attempt_is_outstanding(sequence, outstanding.sent_to, outstanding.retry_at_ms);
     }
 
     fn complete(&mut self, sequence: u64, answer: Answer) {
-        self.outstanding.remove(&sequence);
+        let was_outstanding = self.outstanding.remove(&sequence).is_some();
+        invariants::completed_once(sequence, was_outstanding);
         self.actions.push_back(RouterAction::Complete { sequence, answer });
+    }
+
+    /// Everything that holds between events, looked at as a whole.
+    fn check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (sequence, outstanding) in &self.outstanding {
+            invariants::one_attempt_is_outstanding(*sequence, outstanding.sent_to, outstanding.retry_at_ms);
+            if let Some(osd) = outstanding.sent_to {
+                invariants::target_is_connected(self.connected.contains(&osd), osd);
+            }
+        }
+        for osd in &self.connected {
+            invariants::connected_or_connecting(*osd, self.connecting.contains(osd));
+        }
     }
 
     /// The cluster map has changed.
     pub fn map_changed(&mut self, now_ms: u64, changes: Vec<MapChange>) {
         let is_first = !self.has_map;
         self.has_map = true;
-        // Whoever waits for a placement group or an OSD need not wait any longer.
+        // Requests that wait for a PG or an OSD need not wait any longer.
         let may_go = changes.iter().any(|change| matches!(change, MapChange::Pg(..) | MapChange::Up(..)));
         let may_end = |change: &MapChange| matches!(change, MapChange::AuthorizedKey(..) | MapChange::Osd(..));
         let may_end = changes.iter().any(may_end);
@@ -287,6 +313,7 @@ impl Router {
             .map(|(s, _)| *s)
             .collect();
         moved.into_iter().for_each(|sequence| self.dispatch(now_ms, sequence));
+        self.check();
     }
 
     /// Whether a request waits at an OSD that is not the primary any more.
@@ -305,9 +332,11 @@ impl Router {
             return self.actions.push_back(RouterAction::Disconnect { osd });
         }
         self.connected.insert(osd);
+        invariants::connected_or_connecting(osd, self.connecting.contains(&osd));
         let waiting: Vec<u64> =
             self.outstanding.iter().filter(|(_, o)| o.sent_to.is_none()).map(|(s, _)| *s).collect();
         waiting.into_iter().for_each(|sequence| self.dispatch(now_ms, sequence));
+        self.check();
     }
 
     /// A connection is lost or could not be made.
@@ -319,6 +348,7 @@ impl Router {
         for sequence in lost {
             self.retry_later(now_ms, sequence, format!("{osd}: {problem}"));
         }
+        self.check();
     }
 
     /// An answer has come.
@@ -334,6 +364,7 @@ impl Router {
         // one, which may answer differently.
         let outstanding = self.outstanding.get(&sequence).filter(|outstanding| outstanding.sent_to == Some(osd));
         let Some(outstanding) = outstanding else { return };
+        invariants::answer_is_of_the_last_attempt(sequence, outstanding.sent_to, osd);
         match result {
             Ok(found) => self.complete(sequence, Ok(found)),
             Err(refusal) if refusal.is_retryable() => self.retry_later(now_ms, sequence, refusal.to_string()),
@@ -357,6 +388,7 @@ impl Router {
                 self.dispatch(now_ms, sequence);
             }
         }
+        self.check();
     }
 }
 
@@ -373,7 +405,7 @@ impl Outstanding {
     fn pool(&self) -> PoolId {
         match self.target {
             Target::ByName(pool) => pool,
-            Target::Group(pg) => pg.pool,
+            Target::Pg(pg) => pg.pool,
         }
     }
 
@@ -393,7 +425,7 @@ impl Outstanding {
     }
 }
 
-/// A write that sets a fence in a placement group, unless that is not one of `pg_num` any more.
+/// A write that sets a fence in a PG, unless that is not one of `pg_num` any more.
 pub(crate) fn fence_write(name: &Bytes, generation: u64, pg_num: u32) -> WriteRequest {
     let key = [atoll_base::operation::FENCE_KEY_PREFIX, name].concat();
     WriteRequest {

@@ -1,4 +1,4 @@
-//! The placement groups as their records and the presence of OSDs show them.
+//! The PGs as their records and the presence of OSDs show them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use atoll_cluster::ClusterMap;
 use atoll_placement::{Tree, first_record};
 use serde::Serialize;
 
-/// What a group does.
+/// What a PG does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GroupState {
@@ -21,10 +21,10 @@ pub enum GroupState {
     Inactive,
 }
 
-/// A group and how it stands.
+/// A PG and how it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
-    /// The group.
+    /// The PG.
     pub pg: PgId,
     /// What it does.
     pub state: GroupState,
@@ -60,7 +60,7 @@ impl GroupStatus {
     }
 }
 
-/// How all groups that have records stand.
+/// How all PGs that have records stand.
 pub fn statuses(map: &ClusterMap) -> Vec<GroupStatus> {
     let trees: BTreeMap<PoolId, Tree> =
         map.pools.values().map(|pool| (pool.id, Tree::of_pool(pool, &map.osds))).collect();
@@ -120,18 +120,18 @@ fn sorted(members: &[OsdId]) -> Vec<OsdId> {
     members
 }
 
-/// Whether every group exists, serves, has all its members up, and is where it should be. Only then
+/// Whether every PG exists, serves, has all its members up, and is where it should be. Only then
 /// is the balancer's next step worth knowing.
 pub fn is_settled(map: &ClusterMap) -> bool {
     let are_all_there = map.pools.values().all(|pool| absent(map, pool).next().is_none());
     are_all_there && statuses(map).iter().all(GroupStatus::is_clean)
 }
 
-/// First records of the groups that have none; groups that could not serve are left out, until
+/// First records of the PGs that have none; PGs that could not serve are left out, until
 /// there are OSDs for them: those of an erasure-coded pool need `min_size` shards, others a copy.
 pub fn missing_groups(map: &ClusterMap) -> Vec<(PgId, PgRecord)> {
     let of_pool = |pool: &PoolRecord| {
-        // The others come into being when groups are split.
+        // The others come into being when PGs are split.
         let missing: Vec<PgId> = absent(map, pool).filter(|pg| pg.index < pool.pg_num_first()).collect();
         if missing.is_empty() {
             return Vec::new();
@@ -153,13 +153,13 @@ pub fn missing_groups(map: &ClusterMap) -> Vec<(PgId, PgRecord)> {
     map.pools.values().flat_map(of_pool).collect()
 }
 
-/// Groups of a pool that have no record.
+/// PGs of a pool that have no record.
 pub(crate) fn absent(map: &ClusterMap, pool: &PoolRecord) -> impl Iterator<Item = PgId> {
     let all = (0..pool.pg_num).map(|index| PgId { pool: pool.id, index });
     all.filter(|pg| !map.pgs.contains_key(pg))
 }
 
-/// How many groups each OSD is a member of, and of how many it is the primary.
+/// How many PGs each OSD is a member of, and of how many it is the primary.
 pub fn groups_by_osd(map: &ClusterMap) -> BTreeMap<OsdId, (usize, usize)> {
     let mut counts = BTreeMap::<OsdId, (usize, usize)>::new();
     for (record, _) in map.pgs.values() {

@@ -31,7 +31,7 @@ pub struct Problem {
     pub severity: Severity,
     /// What is wrong, in one line.
     pub summary: String,
-    /// The OSDs, groups or pools that it is about.
+    /// The OSDs, PGs or pools that it is about.
     pub subjects: Vec<String>,
     /// What to do.
     pub action: String,
@@ -321,7 +321,7 @@ fn has(count: usize) -> &'static str {
     if count == 1 { "has" } else { "have" }
 }
 
-/// Primaries say more than records: a group may not serve although its record says nothing of it.
+/// Primaries say more than records: a PG may not serve although its record says nothing of it.
 /// What counts is what records make an OSD the primary of and it does not report as active.
 fn reported_states(view: &View, groups: &[GroupStatus], problems: &mut Vec<Problem>) {
     let by_record = groups.iter().filter(|group| group.state != GroupState::Active).count();

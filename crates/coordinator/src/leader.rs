@@ -1,4 +1,4 @@
-//! Who coordinates: whoever could make the coordinator's key, for as long as its lease holds.
+//! Electing the coordinator: the OSD that could make the coordinator's key, for as long as its lease holds.
 
 use std::time::Duration;
 
@@ -67,9 +67,9 @@ async fn lead(client: &ClusterClient, lease: &Lease) -> Result<(), ClusterError>
             changes = watch.next() => if changes.is_none() { return Ok(()) },
             _ = ticks.tick() => match rounds.round(watch.map()).await {
                 Ok(()) => {}
-                // Somebody else was faster; the next round sees what they did.
+                // Another process was faster; the next round sees what it did.
                 Err(ClusterError::Conflict { key, .. } | ClusterError::AlreadyExists { key }) => {
-                    tracing::debug!("{key} was changed by somebody else meanwhile");
+                    tracing::debug!("{key} was changed by another process meanwhile");
                 }
                 Err(error) => return Err(error),
             },

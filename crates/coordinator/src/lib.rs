@@ -1,15 +1,15 @@
 //! What is decided for the cluster as a whole: which OSDs are taken for lost, where the balancer
-//! wants groups, which groups are still to be made, what is wrong ([`health`]), and the changes that
-//! operators make ([`admin`]).
+//! wants PGs, which PGs are still to be created, and what is wrong ([`health`]). It knows cluster
+//! state and placement, and nothing of objects, connections or devices.
 //!
 //! Decisions are pure functions over a [`View`], the records as they were at some moment. One
 //! process of the cluster carries them out at a time ([`run`]); if two believe that they do, nothing
-//! breaks, since every change is a compare-and-swap. The records of groups that exist belong to
-//! their primaries: nobody here writes them.
+//! breaks, since every change is a compare-and-swap. The records of PGs that exist belong to their
+//! primaries: they are never written here.
 
-pub mod admin;
 mod groups;
 pub mod health;
+mod invariants;
 mod leader;
 mod membership;
 mod round;

@@ -7,7 +7,7 @@ use atoll_base::records::{ClusterFlag, OsdRecord, PoolRecord};
 use atoll_cluster::ClusterMap;
 use atoll_placement::{Tree, is_usable};
 
-use crate::View;
+use crate::{View, invariants};
 
 /// A change of who holds data by plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +22,20 @@ pub enum MembershipChange {
 /// clock, counts as now.
 pub fn track_down(map: &ClusterMap, known: &BTreeMap<OsdId, u64>, now_unix_ms: u64) -> BTreeMap<OsdId, u64> {
     let down = map.osds.keys().filter(|osd| !map.up.contains_key(osd));
-    down.map(|osd| (*osd, known.get(osd).map_or(now_unix_ms, |since| (*since).min(now_unix_ms)))).collect()
+    let since = |osd| known.get(osd).map_or(now_unix_ms, |since: &u64| (*since).min(now_unix_ms));
+    let down_since = down.map(|osd| (*osd, since(osd))).collect();
+    invariants::notes_are_of_the_past(map, &down_since, now_unix_ms);
+    down_since
 }
 
 /// What is to be changed now. The view's notes say since when OSDs are down.
 pub fn membership_changes(view: &View, now_unix_ms: u64) -> Vec<MembershipChange> {
+    let changes = decide(view, now_unix_ms);
+    invariants::changes_follow_from_the_map(&view.map, |osd| view.auto_out.contains_key(&osd), &changes);
+    changes
+}
+
+fn decide(view: &View, now_unix_ms: u64) -> Vec<MembershipChange> {
     let map = &view.map;
     let is_back = |osd: &&OsdId| map.up.contains_key(osd) && map.osds.get(osd).is_some_and(|osd| osd.is_out);
     let mut changes: Vec<_> = view.auto_out.keys().filter(is_back).copied().map(MembershipChange::In).collect();

@@ -11,7 +11,7 @@ use atoll_placement::balance;
 
 use crate::groups::{is_settled, missing_groups};
 use crate::membership::{MembershipChange, membership_changes, track_down};
-use crate::{View, health, unix_ms};
+use crate::{View, health, invariants, unix_ms};
 
 /// Changes in one transaction; etcd takes 128 by default.
 const BATCH: usize = 32;
@@ -95,8 +95,11 @@ impl Rounds {
             let pool_key = keys::pool(batch[0].0.pool);
             let Some((_, revision)) = self.client.get::<serde::de::IgnoredAny>(&pool_key).await? else { continue };
             for batch in batch.chunks(BATCH) {
+                invariants::batch_is_bounded(batch.len(), BATCH);
                 let mut transaction = Transaction::new().check(&pool_key, revision);
                 for (pg, record) in batch {
+                    invariants::pg_has_no_record(map, *pg);
+                    invariants::first_record_is_fresh(record);
                     let key = keys::pg(*pg);
                     transaction = transaction.check(&key, 0).put(&key, record)?;
                 }
@@ -127,6 +130,7 @@ impl Rounds {
         }
         let changes: Vec<_> = proposal.changes.into_iter().collect();
         for batch in changes.chunks(BATCH) {
+            invariants::batch_is_bounded(batch.len(), BATCH);
             let mut transaction = Transaction::new();
             for (pg, change) in batch {
                 let key = keys::pg_target(*pg);

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 /// The records as they were at some moment.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// OSDs, pools, groups, flags.
+    /// OSDs, pools, PGs, flags.
     pub map: ClusterMap,
     /// What OSDs last said about their devices.
     pub usage: BTreeMap<OsdId, OsdUsageRecord>,

@@ -53,6 +53,14 @@ pub struct Code {
 
 impl Code {
     /// The code of `data_shards` (2 to 16) and `parity_shards` (1 to 4).
+    ///
+    /// ```
+    /// use atoll_ec::{Code, CodeError};
+    ///
+    /// assert_eq!(Code::new(8, 3)?.shards(), 11);
+    /// assert_eq!(Code::new(1, 1).unwrap_err(), CodeError::DataShards(1));
+    /// # Ok::<(), CodeError>(())
+    /// ```
     pub fn new(data_shards: usize, parity_shards: usize) -> Result<Code, CodeError> {
         if !(MIN_DATA_SHARDS..=MAX_DATA_SHARDS).contains(&data_shards) {
             return Err(CodeError::DataShards(data_shards));
@@ -93,6 +101,26 @@ impl Code {
 
     /// Brings one parity shard (0 to m-1) up to date with a data shard that changed: `delta` is the
     /// XOR of its old and new content, of any part of it for the same part of the parity.
+    ///
+    /// ```
+    /// use atoll_ec::{Code, xor_into};
+    ///
+    /// let code = Code::new(2, 2)?;
+    /// let (old, new, other) = (*b"old!", *b"new!", *b"same");
+    /// let mut parity = [[0; 4], [0; 4]];
+    /// let [p, q] = &mut parity;
+    /// code.encode(&[&old, &other], &mut [p, q]);
+    ///
+    /// let mut delta = old;
+    /// xor_into(&mut delta, &new);
+    /// code.update(0, &delta, 1, &mut parity[1]);
+    ///
+    /// let mut expected = [[0; 4], [0; 4]];
+    /// let [p, q] = &mut expected;
+    /// code.encode(&[&new, &other], &mut [p, q]);
+    /// assert_eq!(parity[1], expected[1]);
+    /// # Ok::<(), atoll_ec::CodeError>(())
+    /// ```
     pub fn update(&self, data_index: usize, delta: &[u8], parity_index: usize, parity: &mut [u8]) {
         let coefficient = self.parity.row(parity_index)[data_index];
         Work { coefficients: &[coefficient], sources: &[delta], outputs: &mut [parity], add: true }.run();

@@ -1,12 +1,26 @@
 //! Erasure coding: m parity shards for k data shards, any k of which give back the others. Pure
-//! functions on byte slices. This room knows a code by its two numbers and a shard by its index; it
+//! functions on byte slices. This crate knows a code by its two numbers and a shard by its index; it
 //! does no I/O, and may not know what is in a shard, how an object is cut into shards, who keeps
-//! them, or which of their versions belong together: whoever calls brings shards of one version and
+//! them, or which of their versions belong together: the caller brings shards of one version and
 //! one length.
 //!
 //! What it computes is a format: parity is stored, and must be understood by every later version.
 //! The field and the coefficients are therefore fixed ([`Code`]), the same whichever kernel does the
 //! work, and pinned by known answers in `tests/format.rs`.
+//!
+//! ```
+//! use atoll_ec::Code;
+//!
+//! let code = Code::new(2, 1)?;
+//! let (first, second, mut parity) = (*b"data", *b"more", [0; 4]);
+//! code.encode(&[&first, &second], &mut [&mut parity]);
+//!
+//! // The second shard is lost: any two give it back.
+//! let mut found = [0; 4];
+//! code.reconstruct(&[(0, &first), (2, &parity)], &[1], &mut [&mut found])?;
+//! assert_eq!(found, second);
+//! # Ok::<(), atoll_ec::CodeError>(())
+//! ```
 
 mod code;
 mod field;
@@ -23,7 +37,13 @@ pub fn backend() -> &'static str {
     kernel::best().name()
 }
 
-/// target ^= source. Both have one length.
+/// `target ^= source`. Both have one length.
+///
+/// ```
+/// let mut target = [0b1100];
+/// atoll_ec::xor_into(&mut target, &[0b1010]);
+/// assert_eq!(target, [0b0110]);
+/// ```
 pub fn xor_into(target: &mut [u8], source: &[u8]) {
     assert_eq!(target.len(), source.len(), "shards of one length");
     for (target, source) in target.iter_mut().zip(source) {

@@ -9,7 +9,7 @@ use atoll_base::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
 use atoll_base::{BLOCK_BYTES, Condition, Mutation, ObjectName, PoolId};
 use atoll_client::ObjectClient;
 use atoll_cluster::{ClusterClient, ClusterError, keys};
-use atoll_crypto::{KeyService, SecretKey, random_u64};
+use atoll_keys::{KeyService, SecretKey, random_u64};
 use futures::{StreamExt, stream};
 
 use crate::ImageError;
@@ -122,7 +122,7 @@ impl ImageAdmin {
         Ok((record, revision))
     }
 
-    /// Who writes to an image now, if anybody does.
+    /// The present writer of an image, if there is one.
     pub async fn lock(&self, image_id: &str) -> Result<Option<(ImageLockRecord, i64)>, ImageError> {
         Ok(self.cluster.get(&keys::image_lock(image_id)).await?)
     }

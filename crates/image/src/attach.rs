@@ -8,7 +8,8 @@ use atoll_base::limits::IMAGE_ATTACHES_MAX;
 use atoll_base::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
 use atoll_client::LocalClient;
 use atoll_cluster::{ClusterError, Lease, keys};
-use atoll_crypto::{AttachId, CryptoError, SecretKey, random_bytes};
+use atoll_keys::{SecretKey, random_bytes};
+use atoll_seal::{AttachId, SealError};
 use bytes::Bytes;
 
 use crate::admin::{ImageAdmin, image_key_context, in_use, unix_ms};
@@ -18,8 +19,8 @@ use crate::sealing::Sealing;
 use crate::{Bridge, ImageError};
 
 pub(crate) const LEASE_TERM: Duration = Duration::from_secs(15);
-/// How long an attach waits for the image: longer than the NBD server keeps an image after its
-/// last connection went.
+/// How long an attach waits for the image: longer than a server keeps an image attached after its
+/// last client went.
 const LOCK_PATIENCE: Duration = Duration::from_secs(4);
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 
@@ -34,7 +35,7 @@ pub struct AttachedImage {
     pub(crate) sealing: Sealing,
     pub(crate) locks: RangeLocks,
     /// Set when another writer has taken over. Losing the lease alone does not stop a writer: without
-    /// cluster state nobody else can take the image, and whoever does fences this writer off.
+    /// cluster state no other writer can take the image, and one that takes it fences this writer off.
     pub(crate) is_lost: Cell<bool>,
     bridge: Bridge,
     lock: RefCell<Option<HeldLock>>,
@@ -55,10 +56,10 @@ fn process_is_alive(process_id: u32) -> bool {
     std::path::Path::new(&format!("/proc/{process_id}")).exists()
 }
 
-fn parse_attach_ids(record: &ImageRecord) -> Result<Vec<AttachId>, CryptoError> {
+fn parse_attach_ids(record: &ImageRecord) -> Result<Vec<AttachId>, SealError> {
     let parse = |text: &String| {
         let mut id = AttachId::default();
-        hex::decode_to_slice(text, &mut id).map(|()| id).map_err(|error| CryptoError::Malformed {
+        hex::decode_to_slice(text, &mut id).map(|()| id).map_err(|error| SealError::Malformed {
             what: format!("the header of image '{}'", record.name),
             detail: error.to_string(),
         })
@@ -116,8 +117,14 @@ impl AttachedImage {
         self.size_bytes.get()
     }
 
-    /// The image has grown since it was attached. It cannot shrink while it is attached.
-    pub(crate) fn grow(&self, size_bytes: u64) {
+    /// Whether another writer has taken the image over, or it was detached.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost.get()
+    }
+
+    /// Tells that the image has grown to `size_bytes` since it was attached. It cannot shrink while it is
+    /// attached.
+    pub fn grow(&self, size_bytes: u64) {
         self.size_bytes.set(self.size_bytes.get().max(size_bytes));
     }
 

@@ -2,7 +2,8 @@
 
 use atoll_client::ClientError;
 use atoll_cluster::ClusterError;
-use atoll_crypto::CryptoError;
+use atoll_keys::KeyError;
+use atoll_seal::SealError;
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +43,12 @@ pub enum ImageError {
     /// Cluster state could not be read or changed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A key or sealed block is not right.
+    /// A key does not open, or its key service does not answer.
     #[error(transparent)]
-    Crypto(#[from] CryptoError),
+    Key(#[from] KeyError),
+    /// A sealed block does not open.
+    #[error(transparent)]
+    Seal(#[from] SealError),
 }
 
 impl ImageError {

@@ -1,8 +1,9 @@
 //! Block images on the object client: an image is cut into 4 MiB objects whose 4 KiB blocks are
-//! sealed here (unless the image was made without), before they leave for the OSDs; one writer at a time holds it, by a lock in cluster
-//! state and a fence at the OSDs. The NBD server gives images to virtual machines and databases.
+//! sealed here, unless the image was made without sealing, before they leave for the OSDs. One writer
+//! at a time holds an image, by a lock in cluster state and a fence at the OSDs.
 //!
-//! This room knows images and keys; it knows nothing of placement, replicas or stores.
+//! This crate knows images, their records and their keys. It may not know placement, replicas or
+//! stores, nor the servers that offer images to virtual machines and databases (atoll-nbd).
 
 mod admin;
 mod attach;
@@ -10,7 +11,6 @@ mod bridge;
 mod error;
 mod held_lock;
 mod io;
-pub mod nbd;
 mod range_locks;
 mod sealing;
 

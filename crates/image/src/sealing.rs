@@ -5,9 +5,8 @@ use std::cell::RefCell;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer, Seals};
 use atoll_client::Extent;
-use atoll_crypto::{
-    AttachId, BLOCK_SEAL_BYTES, BlockOpener, BlockSealer, CryptoError, SEALED_BLOCK_BYTES, SecretKey,
-};
+use atoll_keys::SecretKey;
+use atoll_seal::{AttachId, BLOCK_SEAL_BYTES, BlockOpener, BlockSealer, SEALED_BLOCK_BYTES, SealError};
 use bytes::{Bytes, BytesMut};
 
 use crate::ImageError;
@@ -29,8 +28,8 @@ pub(crate) struct Ciphers {
 
 impl Sealing {
     /// Seals with the newest attachment of the list.
-    pub(crate) fn on(key: SecretKey, image_id: u64, attach_ids: Vec<AttachId>) -> Result<Self, CryptoError> {
-        let newest = attach_ids.last().ok_or_else(|| CryptoError::Malformed {
+    pub(crate) fn on(key: SecretKey, image_id: u64, attach_ids: Vec<AttachId>) -> Result<Self, SealError> {
+        let newest = attach_ids.last().ok_or_else(|| SealError::Malformed {
             what: "the image header".into(),
             detail: "it has no attachments".into(),
         })?;
@@ -40,7 +39,7 @@ impl Sealing {
     }
 
     /// Whole blocks from `first_block` on as they are to be stored.
-    pub(crate) fn close(&self, first_block: u64, plaintext: Bytes) -> Result<(Bytes, Option<Seals>), CryptoError> {
+    pub(crate) fn close(&self, first_block: u64, plaintext: Bytes) -> Result<(Bytes, Option<Seals>), SealError> {
         let Sealing::On(ciphers) = self else { return Ok((plaintext, None)) };
         let mut payload = BlockBuffer::from_bytes(&plaintext);
         let mut seals = BytesMut::with_capacity(payload.block_count() * BLOCK_SEAL_BYTES);
@@ -143,7 +142,7 @@ mod tests {
         let stored = extent(sealed().close(0, plaintext()).unwrap());
         let error = Sealing::Off.open(0, LENGTH, stored).unwrap_err();
         assert!(error.to_string().contains("is sealed"), "{error}");
-        // What has no seal was written by nobody who has the key.
+        // A block without a seal was not written by a holder of the key.
         let stored = extent((plaintext(), None));
         assert_eq!(sealed().open(0, LENGTH, stored).unwrap(), Bytes::from(vec![0; LENGTH]));
     }

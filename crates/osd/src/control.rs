@@ -21,11 +21,11 @@ pub(crate) enum ControlEvent {
     Stop,
 }
 
-/// A group that comes into being with a change of another one's record.
+/// A PG that comes into being with a change of another one's record.
 pub(crate) struct SplitOff {
     pub pg: PgId,
     pub record: PgRecord,
-    /// Where it is to be: where the other one is. What a split must move is nothing.
+    /// Where it is to be: where the other one is. A split moves nothing.
     pub target: PgTargetRecord,
 }
 
@@ -60,7 +60,7 @@ struct Events {
 
 impl Events {
     fn send(&self, event: ControlEvent) {
-        // The loop is gone when the process is about to end; then nobody needs the event.
+        // The loop is gone when the process is about to end; then the event is of no use.
         let _ = self.sender.send(event);
         self.wake.wake();
     }
@@ -164,7 +164,7 @@ async fn propose(
 async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest) {
     match request {
         ControlRequest::Propose { pg, expected_revision, record, split_off } => {
-            // The new record, ours or somebody else's, comes back through the watch.
+            // The new record, ours or another process's, comes back through the watch.
             match propose(&client, pg, expected_revision, &record, split_off.as_deref()).await {
                 Ok(_) => {}
                 Err(error) => {
@@ -177,7 +177,7 @@ async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest) {
                 // Then the scrub is due still, and is done again.
                 return tracing::warn!("pg {pg}: cannot report its scrub in cluster state: {error}");
             }
-            // A newer request for the same group stays.
+            // A newer request for the same PG stays.
             if let Some(revision) = request_revision
                 && let Err(error) = client.delete_if(&keys::scrub_request(pg), revision).await
             {

@@ -1,23 +1,31 @@
-//! The OSD daemon: one event-loop thread that joins the reactor, the placement groups, the store
-//! and the wire, and one control thread that speaks with cluster state. No protocol decisions are
-//! made here; whoever looks for one finds it in `pg`, `store` or `wire`.
+//! The OSD daemon: one event-loop thread that joins the reactor, the PGs, the store and the wire, and one control
+//! thread that speaks with cluster state. It also formats, encrypts and unlocks the devices of an OSD. Protocol
+//! decisions are made in `pg`, `store` and `wire`, not here.
+//!
+//! Each component keeps its own state (`links`, `pgs`, `storage`, `recovery`, `scrubs`,
+//! `removed_pools`, `reports`), uses what the `context` offers, and gives out effects, which `effects`
+//! hands on. `daemon` is the turn of the loop.
 
-mod admission;
+mod config;
+mod context;
 mod control;
 mod daemon;
 mod device;
-mod groups;
+mod effects;
+mod invariants;
+mod links;
+mod map_changes;
 mod memory;
-mod object_reads;
-mod peers;
-mod pg_actions;
+mod pgs;
 mod recovery;
 mod removed_pools;
+mod reports;
 mod scrubs;
-mod sync_reads;
+mod storage;
 mod view;
 
-pub use daemon::{Osd, OsdConfig, OsdError};
+pub use config::{OsdConfig, OsdError};
+pub use daemon::Osd;
 pub use device::{
     AtRestError, BlockingDevice, DeviceError, DeviceKey, FormatError, FormatRequest, Formatted,
     LOG_DEVICE_BYTES_MIN, ReadOnlyDevice, RingDevice, encrypt_device, file_operation, format_device, make_file,

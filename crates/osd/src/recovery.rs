@@ -1,5 +1,5 @@
-//! Recovery yields to clients: while they are at work, what is read to fill other OSDs keeps to a
-//! rate; otherwise it goes as fast as it can. What members wait for while a group peers is never
+//! Recovery yields to clients: while they are at work, what is read for other OSDs keeps to a
+//! rate; otherwise it goes as fast as it can. What members wait for while a PG peers is never
 //! held back by clients, because they wait for it too. In any case only so many objects are on their
 //! way at once, which bounds memory.
 
@@ -8,6 +8,8 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use atoll_base::{ObjectName, PgId, Touched};
 use atoll_pg::Token;
+
+use crate::invariants;
 
 /// Clients are at work until so long after their last request.
 const CLIENTS_REST_MS: u64 = 250;
@@ -39,7 +41,7 @@ impl RecoveryRead {
 pub(crate) enum RecoveryStep {
     /// To read this, for which clients wait.
     Read(RecoveryRead),
-    /// The group may begin with its next object.
+    /// The PG may begin with its next object.
     Next(PgId),
 }
 
@@ -47,12 +49,12 @@ pub(crate) enum RecoveryStep {
 pub(crate) struct RecoveryScheduler {
     bytes_per_second: u64,
     urgent: VecDeque<RecoveryRead>,
-    /// Groups that have an object to copy; they take turns.
+    /// PGs that have an object to copy; they take turns.
     wanting: BTreeSet<PgId>,
     last: Option<PgId>,
     /// Objects of which nothing was sent yet.
     reading: usize,
-    /// Objects by group of which some was sent, and not all has arrived.
+    /// Objects by PG of which some was sent, and not all has arrived.
     on_their_way: BTreeMap<PgId, usize>,
     on_their_way_in_all: usize,
     read_bytes: u64,
@@ -92,27 +94,31 @@ impl RecoveryScheduler {
         self.urgent.push_back(read);
     }
 
-    /// How a group stands: objects that are on their way, and whether it has more to copy.
-    pub fn note_group(&mut self, pg: PgId, on_their_way: usize, wants_to_copy: bool) {
+    /// How a PG stands: objects that are on their way, and whether it has more to copy.
+    pub fn note_group(&mut self, pg: PgId, on_their_way: usize, wants_to_backfill: bool) {
         let before = match on_their_way {
             0 => self.on_their_way.remove(&pg).unwrap_or(0),
             _ => self.on_their_way.insert(pg, on_their_way).unwrap_or(0),
         };
         self.on_their_way_in_all = self.on_their_way_in_all - before + on_their_way;
-        if wants_to_copy {
+        if cfg!(debug_assertions) {
+            let sum = self.on_their_way.values().sum();
+            invariants::objects_on_their_way_add_up(self.on_their_way_in_all, sum);
+        }
+        if wants_to_backfill {
             self.wanting.insert(pg);
         } else {
             self.wanting.remove(&pg);
         }
     }
 
-    /// A group is gone, with objects that it has begun to read from members.
+    /// A PG is gone, with objects that it has begun to read from members.
     pub fn forget_group(&mut self, pg: PgId, reading: usize) {
         self.note_group(pg, 0, false);
-        self.reading = self.reading.checked_sub(reading).expect("they were told to begin");
+        self.end(reading);
     }
 
-    /// What to do now, if anything. Whoever is told "next" and has nothing says so by
+    /// What to do now, if anything. A PG that is told "next" and has nothing says so by
     /// [`RecoveryScheduler::declined`].
     pub fn next(&mut self, now_ms: u64) -> Option<RecoveryStep> {
         self.earn(now_ms);
@@ -148,9 +154,14 @@ impl RecoveryScheduler {
         }
     }
 
-    /// The group had nothing to begin with.
+    /// The PG had nothing to begin with.
     pub fn declined(&mut self) {
-        self.reading = self.reading.checked_sub(1).expect("it was told to begin");
+        self.end(1);
+    }
+
+    fn end(&mut self, objects: usize) {
+        invariants::recovery_ends_what_it_began(self.reading, objects);
+        self.reading -= objects;
     }
 
     /// Something has been read.
@@ -161,7 +172,7 @@ impl RecoveryScheduler {
     /// Something has been read, the first part of an object if it `begins`.
     pub fn read(&mut self, begins: bool, bytes: u64) {
         if begins {
-            self.reading = self.reading.checked_sub(1).expect("what ends has begun");
+            self.end(1);
         }
         self.credit_bytes = self.credit_bytes.saturating_sub_unsigned(bytes);
         self.read_bytes += bytes;
@@ -182,7 +193,7 @@ mod tests {
         RecoveryRead { pg, token: Token(1), object, touched: Touched::default(), from: Some(0) }
     }
 
-    /// The group that may begin.
+    /// The PG that may begin.
     fn begun(scheduler: &mut RecoveryScheduler, now_ms: u64) -> Option<PgId> {
         match scheduler.next(now_ms)? {
             RecoveryStep::Next(pg) => Some(pg),

@@ -1,29 +1,32 @@
-//! What placement groups may see of the store and of the other members' space.
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+//! What PGs may see of the store and of the other members' space.
 
 use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{
-    Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Transaction, Version,
-};
-use atoll_pg::{Leases, ObjectView, Token, WholeObject};
+use atoll_base::{Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version};
+use atoll_pg::{ObjectView, WholeObject};
 use atoll_store::{ObjectKey, Store, StoreError};
 use bytes::Bytes;
 
+use crate::context::Context;
+use crate::links::Links;
+use crate::storage::Storage;
+
+/// The store, the other members' space and leases, and the time, as a PG may see them.
 pub(crate) struct StoreView<'a> {
-    pub store: &'a Store,
-    pub me: OsdId,
-    pub now_ms: u64,
-    pub leases: &'a Leases,
-    /// Other OSDs that have said that they are full.
-    pub full: &'a BTreeSet<OsdId>,
-    /// Submissions that wait, per group; nobody may overtake those of its own group.
-    pub backlog: &'a BTreeMap<PgId, VecDeque<(Token, Transaction)>>,
+    store: &'a Store,
+    storage: &'a Storage,
+    links: &'a Links,
+    me: OsdId,
+    now_ms: u64,
 }
 
-/// A group looks only at what it asked to have loaded, and nothing is dropped before it has come to
-/// rest.
-const LOADED: &str = "a group looks only at what is loaded";
+impl<'a> StoreView<'a> {
+    pub fn new(storage: &'a Storage, links: &'a Links, context: &Context) -> Self {
+        StoreView { store: storage.store(), storage, links, me: context.me(), now_ms: context.now_ms() }
+    }
+}
+
+/// A PG looks only at what it asked to have loaded, and nothing is dropped before all PGs are quiet.
+const LOADED: &str = "a PG looks only at what is loaded";
 
 fn key(pg: PgId, object: &ObjectName) -> ObjectKey {
     ObjectKey { pg, name: object.clone() }
@@ -84,14 +87,14 @@ impl ObjectView for StoreView<'_> {
         let is_own = object.as_str() == PG_META_OBJECT;
         let adds_omap = Store::adds_metadata(mutations) && !is_own;
         let adds_data = payload_bytes > 0 || adds_omap;
-        match members.iter().find(|member| self.full.contains(member)) {
+        match members.iter().find(|member| self.links.is_full(**member)) {
             Some(&osd) if adds_data => Err(Refusal::NoSpace { osd }),
             _ => Ok(()),
         }
     }
 
     fn has_room(&self, pg: PgId) -> bool {
-        !self.backlog.contains_key(&pg) && self.store.has_log_room()
+        self.storage.has_room_for(pg)
     }
 
     fn pg_num(&self, pg: PgId) -> Option<u32> {
@@ -103,11 +106,11 @@ impl ObjectView for StoreView<'_> {
     }
 
     fn lease_held_until_ms(&self, peer: OsdId) -> u64 {
-        self.leases.held_until_ms(peer)
+        self.links.leases().held_until_ms(peer)
     }
 
     fn lease_granted_until_ms(&self, peer: Option<OsdId>) -> u64 {
-        self.leases.granted_until_ms(peer)
+        self.links.leases().granted_until_ms(peer)
     }
 
     fn matches_checks(&self, pg: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool {

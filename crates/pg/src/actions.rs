@@ -1,4 +1,4 @@
-//! What a placement group asks of its shell, and what it may look at.
+//! What a PG asks of its shell, and the view of the store that the shell gives it.
 
 use atoll_base::records::PgRecord;
 use atoll_base::{
@@ -10,15 +10,15 @@ use bytes::Bytes;
 
 use crate::scrub::ScrubReport;
 
-/// Names something that the group asked for, in the answer to it.
+/// Identifies an action in the shell's answer to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// Names a client connection of the shell; never used twice.
+/// Identifies a client connection of the shell; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
-/// What a group is about to look at in the store.
+/// What a PG is about to look at in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// What a read looks at.
@@ -39,13 +39,13 @@ pub enum Lookup {
     },
 }
 
-/// What a lagging member lacks of an object, or a part of it.
+/// What a learner lacks of an object, or a part of it.
 #[derive(Clone, Debug)]
 pub struct ObjectParts {
-    /// What brings the member level, in order. The last transaction of an object, and no other, says
-    /// of what version it is, unless all that it does is to remove it.
+    /// Transactions for the learner, in order. The last one of an object, and no other, sets the
+    /// version, unless it only removes the object.
     pub transactions: Vec<Transaction>,
-    /// Where the next part begins. Then there is one transaction.
+    /// Byte at which the next part begins, if there is one. Then `transactions` holds one.
     pub next: Option<u64>,
 }
 
@@ -53,22 +53,22 @@ pub struct ObjectParts {
 #[derive(Debug)]
 pub enum Action {
     /// Submit to the store; answer with [`crate::Pg::committed`] or [`crate::Pg::submit_failed`].
-    /// Submissions of one group keep their order.
+    /// Submissions of one PG keep their order.
     Submit {
         /// Repeated in the answer.
         token: Token,
         /// What to submit.
         transaction: Transaction,
     },
-    /// Bring into memory what the group is about to look at; answer with [`crate::Pg::loaded`].
+    /// Load into memory what the PG is about to look at; answer with [`crate::Pg::loaded`].
     Load {
         /// Repeated in the answer.
         token: Token,
-        /// What to bring.
+        /// What to load.
         lookup: Lookup,
     },
-    /// Read from the store; answer with [`crate::Pg::read_done`]. What is read is the state at the
-    /// time of this action. The view has said that it is loaded.
+    /// Read from the store, as it is at the time of this action; answer with
+    /// [`crate::Pg::read_done`]. The view has said that the metadata is loaded.
     Read {
         /// Repeated in the answer.
         token: Token,
@@ -77,41 +77,41 @@ pub enum Action {
         /// What to read.
         request: ReadRequest,
     },
-    /// List objects of the group but its own one, with the versions of their last changes, in
-    /// order and at most [`atoll_base::limits::OBJECTS_LISTED_MAX`]; answer with
+    /// List objects of the PG except its own object, in order, with the versions of their last
+    /// changes, at most [`atoll_base::limits::OBJECTS_LISTED_MAX`]; answer with
     /// [`crate::Pg::objects_listed`].
     ListObjects {
         /// Repeated in the answer.
         token: Token,
-        /// Only objects behind this one.
+        /// Only objects after this one.
         after: Option<ObjectName>,
     },
-    /// Read what a lagging member lacks of an object, as transactions that bring it level; answer
-    /// with [`crate::Pg::sync_ready`]. Nothing need be loaded: the shell loads what it reads.
+    /// Read what a learner lacks of an object, as transactions for it; answer with
+    /// [`crate::Pg::sync_ready`]. The shell loads what it reads.
     ReadForSync {
         /// Repeated in the answer.
         token: Token,
         /// The object.
         object: ObjectName,
-        /// What it lacks.
+        /// The parts of the object that differ.
         touched: Touched,
-        /// Read only a part, from this byte on; otherwise everything at once.
+        /// Read only a part, from this byte on; `None` for everything at once.
         from: Option<u64>,
-        /// Clients wait for it: it yields to nothing. Otherwise the shell has just asked for it, by
-        /// [`crate::Pg::copy_next`], or it is a further part.
+        /// Clients wait for it, so it is not paced. Otherwise the shell has just asked for it, by
+        /// [`crate::Pg::backfill_next`], or it is a further part.
         is_urgent: bool,
     },
-    /// Examine this OSD's copy of an object, a deep scrub with its data; answer with
-    /// [`crate::Pg::scrubbed`]. What counts is the state at the time of this action or later.
+    /// Examine this OSD's copy of an object, as it is at the time of this action or later; answer
+    /// with [`crate::Pg::scrubbed`].
     Scrub {
         /// Repeated in the answer.
         token: Token,
         /// The object.
         object: ObjectName,
-        /// Whether to read its data.
+        /// Whether to read its data and compare it with its checksums.
         deep: bool,
     },
-    /// A scrub of the whole group has come to its end.
+    /// A scrub of the whole PG has ended.
     ScrubDone {
         /// What it found.
         report: ScrubReport,
@@ -130,27 +130,28 @@ pub enum Action {
         /// The message.
         message: Message,
     },
-    /// Change the group's record by compare-and-swap against the record with `expected`. The
+    /// Change the PG's record by compare-and-swap against the record with `expected`. The
     /// outcome comes as [`crate::Pg::set_record`]; a failure needs no answer, a tick tries again.
     Propose {
         /// The record as this member knows it.
         expected: PgRecord,
         /// The new record.
         record: PgRecord,
-        /// A group that comes into being with it, and its first record: both or neither.
+        /// The PG that is split off and its first record, to be written in the same transaction.
         split_off: Option<Box<(PgId, PgRecord)>>,
     },
-    /// A part of an object has been read from members to fill an OSD of an erasure-coded group, or will
-    /// not be.
-    ReadToFill {
-        /// The object was begun by [`crate::Pg::copy_next`], and this is its first part.
+    /// For the pacing of backfill: a part of an object was read from members to backfill an OSD of
+    /// an erasure-coded PG, or its read was given up.
+    ReadForBackfill {
+        /// This is the first part of an object that [`crate::Pg::backfill_next`] began.
         begins: bool,
-        /// Bytes that members have read.
+        /// Bytes that members have read; 0 if the read was given up.
         bytes: u64,
     },
-    /// Nobody will take back what is no newer: the log need not say any more how.
+    /// All members have these writes, so none of them will be rolled back: the log may forget their
+    /// pre-images.
     ForgetUndo {
-        /// The newest such write.
+        /// The newest of these writes.
         through: Version,
     },
     /// Tell the operator.
@@ -160,14 +161,14 @@ pub enum Action {
     },
 }
 
-/// What a shard says of the object that it is one of.
+/// The object that a shard belongs to, as the shard's metadata describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WholeObject {
     /// Size of the whole object, in bytes.
     pub object_bytes: u64,
     /// Version of its last change.
     pub version: Version,
-    /// Bytes of data per seal and length of a seal, if the object has seals.
+    /// Bytes of data per seal and bytes of a seal, if the object has seals.
     pub seal_shape: Option<(u32, u16)>,
 }
 
@@ -178,27 +179,26 @@ pub enum ReadFailure {
     Refused(Refusal),
     /// Blocks of this copy are damaged; another copy may have them.
     Corrupt {
-        /// The object's blocks.
+        /// Numbers of the damaged blocks in the object.
         blocks: Vec<u32>,
     },
 }
 
-/// What a read from the store found: the outcome and the payload.
+/// The answer to a read: the outcome and the payload.
 pub type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
 
-/// The store of this member, as changed by everything submitted so far.
+/// This OSD's store, with everything that the shell has submitted so far, durable or not.
 ///
-/// Not all of it is in memory. [`ObjectView::object_exists`], [`ObjectView::omap_value`],
+/// Not all metadata is in memory. [`ObjectView::object_exists`], [`ObjectView::omap_value`],
 /// [`ObjectView::check_write`] and [`ObjectView::matches_checks`] are called only for what the view
-/// says is loaded; for anything else the group asks for [`Action::Load`] first. What is loaded
-/// stays so until the shell has taken all actions of the group, so that a read finds what the view
-/// promised; then it may be evicted at any time.
+/// says is loaded; for anything else the PG asks for [`Action::Load`] first. The shell evicts
+/// nothing before it has taken all actions of the PG, because they rely on what the view said.
 pub trait ObjectView {
     /// Whether everything that a read looks at is in memory now.
     fn is_read_loaded(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> bool;
 
     /// Whether everything that a write looks at is in memory now: whether the object exists, what
-    /// the conditions ask for (fences in the group's own object included), and what
+    /// the conditions ask for (fences in the PG's own object included), and what
     /// [`ObjectView::check_write`] needs.
     fn is_write_loaded(
         &self,
@@ -211,7 +211,7 @@ pub trait ObjectView {
     /// Whether the object exists.
     fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool;
 
-    /// In an erasure-coded group, the whole object that an object is a shard of, if it exists.
+    /// In an erasure-coded PG: the whole object that this OSD's shard belongs to, if it exists.
     fn whole_object(&self, pg: PgId, object: &ObjectName) -> Option<WholeObject>;
 
     /// Value of an omap entry.
@@ -233,23 +233,22 @@ pub trait ObjectView {
         payload_bytes: usize,
     ) -> Result<(), Refusal>;
 
-    /// Of how many groups of its pool a group is one, by the splits that this OSD's copy has seen.
+    /// The pool's number of PGs by the splits that this OSD's copy has applied.
     fn pg_num(&self, pg: PgId) -> Option<u32>;
 
-    /// Whether a submission of the group would be taken at once. The primary starts no write
-    /// without it.
+    /// Whether the store would take a submission at once. Otherwise the primary starts no write.
     fn has_room(&self, pg: PgId) -> bool;
 
-    /// Milliseconds of this OSD's monotonic clock, read since the event that is being handled came
-    /// in.
+    /// Milliseconds of this OSD's monotonic clock, read after the current event came in.
     fn now_ms(&self) -> u64;
 
-    /// Until when another member helps no other primary (see [`crate::Leases`]).
+    /// Until when another member's lease binds it to this OSD (see [`crate::Leases`]).
     fn lease_held_until_ms(&self, peer: OsdId) -> u64;
 
-    /// Until when this OSD is bound to a peer or, without one, to whomever it has forgotten.
+    /// Until when this OSD's lease binds it to a peer. Without a peer: until when leases may bind
+    /// it that it granted before it started.
     fn lease_granted_until_ms(&self, peer: Option<OsdId>) -> u64;
 
-    /// Whether data read from another copy is what this copy's checks say it must be.
+    /// Whether data of another copy fits this copy's checksums.
     fn matches_checks(&self, pg: PgId, object: &ObjectName, offset: u64, data: &[u8]) -> bool;
 }

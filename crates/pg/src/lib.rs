@@ -1,35 +1,50 @@
-//! The protocol of one placement group, on one of its members (DESIGN section 6): the primary
-//! orders writes and has every member make them durable before it answers; peering under a new
-//! epoch brings all members level after a restart or a lost connection.
+//! The protocol of one placement group (PG) on one OSD. The primary orders writes and answers when
+//! every member has made them durable; after a restart or a lost connection, members agree on one
+//! history by peering under a new epoch.
 //!
-//! Sans-IO: a [`Pg`] takes events (messages, client requests, completions) and gives out
-//! [`Action`]s. It sees its object store, the time and its leases only through [`ObjectView`]; it sees
-//! no sockets, no clocks, no threads and no randomness.
+//! A [`Pg`] takes events (messages, clients' requests, completions, ticks, records of cluster
+//! state) and returns [`Action`]s. It looks at its object store, its leases and the time through
+//! [`ObjectView`]. It may not know sockets, threads, clocks, devices or randomness, so one seed of
+//! the simulator (`crates/sim`) repeats a run exactly.
+//!
+//! Where things are:
+//!
+//! - `group`, `events`: a [`Pg`] with its components, and the events that every role handles.
+//! - `actions`, `outbox`, `submissions`: what the PG asks of its shell, and the shell's answers.
+//! - `config`, `own_object`, `intake`, `primary_requests`: the configuration in force, what is durable
+//!   about this copy, and what a primary has asked of it.
+//! - `peering`: membership, promises, leases, and the comparison of heads.
+//! - `replication`: clients' requests, from admission to the answer.
+//! - `backfill`: learners, and the objects on their way to them.
+//! - `scrub`, `split`, `stray`: comparing copies, splitting the PG, deleting stray copies.
+//! - `erasure`: what differs when each member holds a shard.
+//! - `idle`, `waits_for`: whether the PG needs ticks, and what it waits for.
+//! - `invariants`: what must hold, asserted in release builds too.
 
 mod actions;
-mod client_answers;
-mod client_requests;
-mod coded;
-mod conflicts;
-mod copies;
+mod backfill;
+mod config;
+mod erasure;
+mod events;
 mod group;
-mod learners;
-mod leases;
-mod membership;
+mod idle;
+mod intake;
+mod invariants;
+mod outbox;
+mod own_object;
 mod peering;
-mod promises;
-mod purge;
-mod rest;
-mod retries;
+mod primary_requests;
+mod replication;
 mod scrub;
-mod scrub_verdict;
 mod split;
+mod stray;
 mod submissions;
-mod waiting;
+mod waits_for;
 
 pub use actions::{Action, ClientId, Lookup, ObjectParts, ObjectView, ReadFailure, Token, WholeObject};
-pub use coded::{SHARD_KEY, is_hidden};
-pub use group::{CodeShape, EPOCH_KEY, INCOMPLETE_KEY, Pg, PgState, PoolPolicy};
-pub use leases::{LEASE_RENEWAL_MS, Leases};
+pub use config::{CodeShape, PgState, PoolPolicy};
+pub use erasure::is_hidden;
+pub use group::Pg;
+pub use own_object::{EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, SPLIT_KEY};
+pub use peering::leases::{LEASE_RENEWAL_MS, Leases};
 pub use scrub::ScrubReport;
-pub use split::SPLIT_KEY;

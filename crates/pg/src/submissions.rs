@@ -1,4 +1,4 @@
-//! What this OSD's store was asked to make durable, and what follows from its answers.
+//! What the PG submitted to its store, and what follows from the store's answers.
 
 use atoll_base::{Epoch, OsdId, Version};
 use atoll_wire::Message;
@@ -14,81 +14,86 @@ pub(crate) enum Submission {
     Replica { primary: OsdId, epoch: Epoch, version: Version },
     /// The promise not to heed lower epochs.
     Promise { epoch: Epoch },
-    /// What this member lacked.
+    /// A part of a backfill of this OSD.
     Sync { from: OsdId, epoch: Epoch, tag: u64 },
-    /// A damaged block written anew.
+    /// Damaged blocks written again, or the mark that the copy is incomplete.
     Repair,
-    /// A part of a good copy in place of this primary's.
-    Mend { tag: u64, is_last: bool },
-    /// An object removed from a copy that nobody needs.
-    Purge,
-    /// Clones removed that were kept for writes which nobody will take back.
+    /// A part of a good copy, in place of this primary's bad one; `is_whole` if it is the only part.
+    RewriteOwnCopy { tag: u64, is_last: bool, is_whole: bool },
+    /// A deletion in a stray copy.
+    StrayCopy,
+    /// The removal of pre-image clones of writes that all members have.
     Forget { through: Version },
-    /// A write taken back.
+    /// A write rolled back.
     RollBack,
 }
 
 impl Pg {
     /// A submission is durable.
     pub fn committed(&mut self, token: Token, view: &impl ObjectView) {
-        match self.submissions.remove(&token).expect("commits belong to submissions") {
-            Submission::Write { version } => self.acknowledged(self.me, version, view),
+        match self.outbox.answered(token) {
+            Submission::Write { version } => self.acknowledged(self.config.me, version, view),
             Submission::Replica { primary, epoch, version } => {
                 // The shell fills in whether the device is full.
-                let ack = Message::ReplicateAck { pg: self.id, epoch, version, is_full: false };
-                self.send(primary, ack);
+                let ack = Message::ReplicateAck { pg: self.config.id, epoch, version, is_full: false };
+                self.outbox.send(primary, ack);
             }
             Submission::Promise { epoch } => self.promise_is_durable(epoch, view),
             Submission::Sync { from, epoch, tag } => {
-                if self.broken_sync != Some((epoch, tag)) {
-                    self.send(from, Message::PeerSynced { pg: self.id, epoch, tag });
+                if self.intake.is_backfill_whole(epoch, tag) {
+                    self.outbox.send(from, Message::PeerSynced { pg: self.config.id, epoch, tag });
                 }
             }
-            Submission::Mend { tag, is_last: true } => self.mended(tag, view),
-            Submission::Repair | Submission::Mend { .. } => {}
-            Submission::Forget { through } => self.actions.push_back(Action::ForgetUndo { through }),
+            Submission::RewriteOwnCopy { tag, is_last: true, .. } => self.own_copy_rewritten(tag, view),
+            Submission::Repair | Submission::RewriteOwnCopy { .. } => {}
+            Submission::Forget { through } => self.outbox.push(Action::ForgetUndo { through }),
             Submission::RollBack => self.rolled_back(view),
-            Submission::Purge => self.removed(view),
+            Submission::StrayCopy => self.removed(view),
         }
     }
 
-    /// The store did not take a submission.
+    /// The store refused a submission.
     pub fn submit_failed(&mut self, token: Token, cause: &str, view: &impl ObjectView) {
-        let submission = self.submissions.remove(&token).expect("answers belong to submissions");
+        let submission = self.outbox.answered(token);
         if let Submission::Sync { epoch, tag, .. } = submission {
-            self.broken_sync = Some((epoch, tag));
+            self.intake.break_backfill(epoch, tag);
         }
         let leader = match submission {
             Submission::Repair => {
-                let text = format!("{} could not repair a damaged block: {cause}", self.me);
-                return self.warn(text);
+                let text = format!("{} could not repair a damaged block: {cause}", self.config.me);
+                return self.outbox.warn(text);
             }
             Submission::Forget { .. } => {
-                let text = format!("{} could not remove what it kept of old writes: {cause}", self.me);
-                return self.warn(text);
+                let text = format!("{} could not remove the pre-images of old writes: {cause}", self.config.me);
+                return self.outbox.warn(text);
             }
             Submission::RollBack => return self.roll_back_refused(cause, view),
-            Submission::Mend { .. } => return self.mend_failed(cause, view),
-            Submission::Purge => return self.removed(view),
+            Submission::RewriteOwnCopy { tag, is_whole: true, .. } => {
+                return self.own_copy_rewrite_refused(tag, cause, view);
+            }
+            Submission::RewriteOwnCopy { .. } => return self.own_copy_rewrite_failed(cause, view),
+            Submission::StrayCopy => return self.removed(view),
             Submission::Write { version } => {
                 self.abandon(version);
-                // They have it in their history, and would get objects as they are without it.
+                // Learners have the write in their history and would get objects without it.
                 self.learners.clear();
-                self.me
+                self.config.me
             }
-            _ if self.leads() => self.me,
+            _ if self.leads() => self.config.me,
             Submission::Replica { primary, .. } => primary,
             Submission::Sync { from, .. } => from,
-            Submission::Promise { .. } => self.promises.asked_by.unwrap_or(self.me),
+            Submission::Promise { .. } => self.promises.asked_by().unwrap_or(self.config.me),
         };
-        // Copies may differ by what was not taken, which is no damage.
+        // Copies may differ by the refused write, which is no damage.
         self.scrub = None;
         // What follows cannot be taken either: the store refuses a gap.
-        self.last_sequence = view.head(self.id).sequence;
-        if self.history_broken.replace(leader).is_none() {
-            let text =
-                format!("the store of {} did not take a write ({cause}); the group waits until it does", self.me);
-            self.warn(text);
+        self.log.ends_at(view.head(self.config.id).sequence);
+        if self.intake.refuse(leader) {
+            let text = format!(
+                "the store of {} did not take a write ({cause}); the PG waits until it does",
+                self.config.me
+            );
+            self.outbox.warn(text);
         }
     }
 }

@@ -1,16 +1,17 @@
-//! The balancer: straw2 spreads groups as dice would, so some OSDs get more than their share of
+//! The balancer: straw2 spreads PGs as dice would, so some OSDs get more than their share of
 //! them, and the fullest one says how full the cluster can get. The balancer names other members
-//! for as few groups as it takes to level that.
+//! for as few PGs as it takes to level that.
 
 use std::collections::BTreeMap;
 
 use atoll_base::records::{OsdRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT};
 use atoll_base::{OsdId, PgId, PoolId};
 
+use crate::invariants;
 use crate::level::{Level, Moves};
 use crate::tree::Tree;
 
-/// An OSD is level when it is within this share of what it should have, or within one group.
+/// An OSD is level when it is within this share of what it should have, or within one PG.
 const TOLERANCE: f64 = 0.05;
 
 /// What the balancer proposes.
@@ -20,13 +21,21 @@ pub struct Balance {
     pub changes: BTreeMap<PgId, Option<PgTargetRecord>>,
     /// Copies that move to another OSD.
     pub moved_copies: usize,
-    /// Groups that only get another primary.
+    /// PGs that only get another primary.
     pub moved_primaries: usize,
 }
 
 /// Proposes targets that level members and primaries over the OSDs, starting from the present
 /// targets, with at most `moves_max` copies moved. Pools are levelled one after the other; what
-/// whole groups cannot level in one is made good in the next.
+/// whole PGs cannot level in one is made good in the next.
+///
+/// ```
+/// use std::collections::BTreeMap;
+///
+/// // Without pools there is nothing to level.
+/// let none = BTreeMap::new();
+/// assert!(atoll_placement::balance(&none, &BTreeMap::new(), &BTreeMap::new(), 10).changes.is_empty());
+/// ```
 pub fn balance(
     pools: &BTreeMap<PoolId, PoolRecord>,
     osds: &BTreeMap<OsdId, OsdRecord>,
@@ -49,10 +58,12 @@ pub fn balance(
         let mut level = primaries.level(&tree, plan.primary_counts(), &shares);
         balance.moved_primaries += level.run(&mut PrimaryMoves { plan: &mut plan }, usize::MAX);
         primaries.carry(&tree, &level);
+        plan.check();
         plan.changes(pool.id, present, &mut balance.changes);
     }
     let has_group = |pg: &PgId| pools.get(&pg.pool).is_some_and(|pool| pg.index < pool.pg_num);
     balance.changes.extend(present.keys().filter(|pg| !has_group(pg)).map(|pg| (*pg, None)));
+    invariants::targets_name_members_once(&balance);
     balance
 }
 
@@ -97,11 +108,11 @@ struct Group {
     members: Vec<usize>,
 }
 
-/// The groups of one pool; OSDs are named by their position in the tree.
+/// The PGs of one pool; OSDs are named by their position in the tree.
 struct Plan<'a> {
     tree: &'a Tree,
     groups: Vec<Group>,
-    /// For each OSD, the groups of which it is a member.
+    /// For each OSD, the PGs of which it is a member.
     held: Vec<Vec<usize>>,
 }
 
@@ -121,6 +132,17 @@ impl<'a> Plan<'a> {
         Plan { tree, groups, held }
     }
 
+    /// What must hold of a plan when all its moves are made.
+    fn check(&self) {
+        for group in &self.groups {
+            invariants::members_stand_apart(self.tree, &group.members);
+        }
+        if cfg!(debug_assertions) {
+            let members: Vec<&[usize]> = self.groups.iter().map(|group| &*group.members).collect();
+            invariants::holders_hold_their_pgs(&self.held, &members);
+        }
+    }
+
     fn member_counts(&self) -> Vec<f64> {
         self.held.iter().map(|groups| groups.len() as f64).collect()
     }
@@ -131,7 +153,7 @@ impl<'a> Plan<'a> {
         counts
     }
 
-    /// Every member of a group should be primary as often as the others.
+    /// Every member of a PG should be primary as often as the others.
     fn fair_primaries(&self) -> Vec<f64> {
         let mut shares = vec![0.0; self.held.len()];
         for group in &self.groups {
@@ -203,7 +225,7 @@ impl Moves for PrimaryMoves<'_, '_> {
             let members = &self.plan.groups[**index].members;
             members.first() == Some(&from) && members.contains(&to)
         };
-        // Groups that have a record anyway first.
+        // PGs that have a record anyway first.
         let preference = |index: &&usize| {
             let group = &self.plan.groups[**index];
             (group.members == group.crush, **index)

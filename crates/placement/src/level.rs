@@ -1,6 +1,8 @@
 //! Levelling: moving whole things from holders that have too many to holders that have too few, as
 //! few as possible, where not everything may move everywhere.
 
+use crate::invariants;
+
 /// What can be moved.
 pub(crate) trait Moves {
     /// Something that may move from one holder to another, the best if there are several.
@@ -53,6 +55,7 @@ impl Level {
                 }
             }
         }
+        invariants::moves_are_bounded(made, moves_max, CHAIN_MAX);
         made
     }
 

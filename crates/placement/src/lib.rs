@@ -1,10 +1,11 @@
-//! Placement: from an object's name to its placement group, and from a placement group to the OSDs
-//! that should hold it (straw2 over the tree of zones, racks, hosts and OSDs; Weil et al., "CRUSH",
+//! Placement: which OSDs should hold a placement group (PG):
+//! straw2 over the tree of zones, racks, hosts and OSDs (Weil et al., "CRUSH",
 //! 2006, with the straw2 bucket of Ceph Hammer), and the balancer that evens out what chance leaves
-//! uneven. Pure functions: what is in force is the configuration stored in cluster state; this room
-//! only says what it should be.
+//! uneven. Pure functions over records: what is in force is in cluster state, and this crate only says
+//! what it should be. It may not know connections, stores or who is up.
 
 mod balance;
+mod invariants;
 mod level;
 mod straw2;
 mod target;

@@ -6,17 +6,21 @@
 //! only OSDs draw: the straw of a host, a rack or a zone is the longest within it, and choosing
 //! domains first and descending into them is the same as taking OSDs in the order of their straws
 //! and passing over domains that are taken. That keeps the movement as small as it can be: one OSD
-//! more or less changes at most one member of any group, which separate draws for each level of the
+//! more or less changes at most one member of any PG, which separate draws for each level of the
 //! tree would not.
 
 use atoll_base::mix;
+
+use crate::invariants;
 
 /// Length of an item's straw, never above zero. `weight` is above zero.
 pub(crate) fn straw(key: u64, item: u64, weight: f64) -> f64 {
     // Without the constant, item 0 would draw the key itself.
     let draw = mix(key ^ mix(item.wrapping_add(0x9e37_79b9_7f4a_7c15)));
     let uniform = ((draw >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
-    uniform.ln() / weight
+    let length = uniform.ln() / weight;
+    invariants::straw_is_drawn_by_weight(weight, length);
+    length
 }
 
 #[cfg(test)]

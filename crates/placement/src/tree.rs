@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use atoll_base::OsdId;
 use atoll_base::records::{FailureDomain, OsdRecord, PoolRecord};
 
-/// The rack and the zone of whom nobody has said where they are.
+use crate::invariants;
+
+/// The rack and the zone of OSDs whose place is not known.
 pub const DEFAULT_PLACE: &str = "default";
 
 /// Where an OSD is. Two racks of one name in different zones are two racks.
@@ -45,7 +47,13 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    /// Whether only one of the two may hold a copy of the same group. Copies in different racks are
+    /// An OSD that may share its host with others.
+    #[cfg(test)]
+    pub fn alone(id: OsdId, domain: usize) -> Leaf {
+        Leaf { id, weight: 1.0, domain, host: None }
+    }
+
+    /// Whether only one of the two may hold a copy of the same PG. Copies in different racks are
     /// on different hosts, too, even if somebody has put OSDs of one host into two racks.
     pub fn excludes(&self, other: &Leaf) -> bool {
         self.domain == other.domain || (self.host.is_some() && self.host == other.host)
@@ -79,9 +87,9 @@ impl Tree {
         let mut domains = Numbers(BTreeMap::new());
         let mut hosts = Numbers(BTreeMap::new());
         let mut tree = Tree { leaves: Vec::new(), domain_weights: Vec::new(), size: size as usize };
-        for osd in osds.values().filter(|osd| is_usable(osd, pool)) {
+        for (id, osd) in osds.iter().filter(|(_, osd)| is_usable(osd, pool)) {
             let Location { zone, rack, host } = location(osd);
-            let own = osd.id.to_string();
+            let own = id.to_string();
             let path = match pool.failure_domain {
                 FailureDomain::Osd => [own.as_str(), ""],
                 FailureDomain::Host => [host, ""],
@@ -90,10 +98,11 @@ impl Tree {
             };
             let domain = domains.number(path.map(str::to_owned));
             let host = (pool.failure_domain != FailureDomain::Osd).then(|| hosts.number(host));
-            tree.leaves.push(Leaf { id: osd.id, weight: osd.weight, domain, host });
+            tree.leaves.push(Leaf { id: *id, weight: osd.weight, domain, host });
             tree.domain_weights.resize(domains.0.len(), 0.0);
             tree.domain_weights[domain] += osd.weight;
         }
+        invariants::leaves_are_in_order(&tree);
         tree
     }
 
@@ -102,7 +111,7 @@ impl Tree {
         self.domain_weights.len()
     }
 
-    /// How many copies a group can have: no more than failure domains.
+    /// How many copies a PG can have: no more than failure domains.
     pub fn copies(&self) -> usize {
         self.size.min(self.domain_count())
     }
@@ -111,8 +120,8 @@ impl Tree {
         self.leaves.binary_search_by_key(&id, |leaf| leaf.id).ok()
     }
 
-    /// The share of all groups that each OSD should be a member of: by weight, but no failure domain
-    /// can have more than one copy of every group, and what it cannot take the others must.
+    /// The share of all PGs that each OSD should be a member of: by weight, but no failure domain
+    /// can have more than one copy of every PG, and what it cannot take the others must.
     pub(crate) fn fair_shares(&self) -> Vec<f64> {
         let mut by_weight: Vec<usize> = (0..self.domain_count()).collect();
         by_weight.sort_by(|one, other| self.domain_weights[*other].total_cmp(&self.domain_weights[*one]));
@@ -128,6 +137,10 @@ impl Tree {
             weight_left -= weight;
         }
         let of_leaf = |leaf: &Leaf| shares[leaf.domain] * leaf.weight / self.domain_weights[leaf.domain];
-        self.leaves.iter().map(of_leaf).collect()
+        let shares: Vec<f64> = self.leaves.iter().map(of_leaf).collect();
+        if cfg!(debug_assertions) {
+            invariants::shares_add_up(&shares, self.copies());
+        }
+        shares
     }
 }

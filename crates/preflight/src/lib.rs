@@ -2,7 +2,7 @@
 //! the network to other hosts. Each finding says what was looked at, what was found, what that means
 //! for Atoll and how to fix it.
 //!
-//! This room looks at the host and judges; it knows nothing of clusters, stores or data directories.
+//! This crate looks at the host and judges; it knows nothing of clusters, stores or data directories.
 //! What it reads comes from a root directory of facts (`/proc` and `/sys`, or a test's stand-in), and
 //! what is not there is reported as not visible, never guessed.
 

@@ -1,4 +1,4 @@
-//! Encryption at rest, as a file does it for whoever uses it: what comes in and goes out is plain,
+//! Encryption at rest, as a file does it for its users: what comes in and goes out is plain,
 //! what the device gets is not, and the bytes before the data (a LUKS header) cannot be reached.
 
 use std::cell::RefCell;

@@ -129,6 +129,6 @@ impl Connection {
 const SEND_NOW_BYTES_MAX: usize = 64 << 10;
 /// Least room for a receive: several small frames fit into one.
 pub(crate) const RECEIVE_BYTES_MIN: usize = 32 << 10;
-/// A receive into a long run waits for so much of it. Whoever wants to see that the peer is alive sees
+/// A receive into a long run waits for so much of it. A caller that watches whether the peer is alive sees
 /// it this often.
 pub(crate) const RECEIVE_BYTES_AT_ONCE: usize = 256 << 10;

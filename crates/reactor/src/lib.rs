@@ -1,5 +1,6 @@
-//! The event loop of one thread on one io_uring: sockets, disk files, timers and wake-ups. It is
-//! the only room with `unsafe` I/O. It moves bytes and tells what happened; it knows no protocol.
+//! The event loop of one thread on one io_uring: sockets, disk files, timers and wake-ups. All I/O that needs
+//! `unsafe` code is here. It moves bytes and tells what happened; it may not know protocols, formats or keys (a
+//! [`SectorCipher`] is given to it).
 //!
 //! Buffers belong to the ring from submission until the operation's terminal completion; only
 //! then are they given back or freed. [`LocalExecutor`] runs futures on the same thread for shells

@@ -341,7 +341,7 @@ impl Stream {
         self.runtime.0.reactor.borrow_mut().resume(self.id);
     }
 
-    /// Closes the connection now; whoever waits on it gets an error of kind `ConnectionAborted`.
+    /// Closes the connection now; a task that waits on it gets an error of kind `ConnectionAborted`.
     pub fn abort(&self) {
         if self.closes_itself.get() {
             return;
@@ -350,7 +350,7 @@ impl Stream {
         self.runtime.stream_news(self.id, |state| state.closed = Some(io::ErrorKind::ConnectionAborted));
     }
 
-    /// Sends what is queued, then closes; whoever waits on it gets an error at once.
+    /// Sends what is queued, then closes; a task that waits on it gets an error at once.
     pub fn close_after_send(&self) {
         self.runtime.0.reactor.borrow_mut().close_after_send(self.id);
         self.closes_itself.set(true);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_base::records::BucketRecord;
-use atoll_crypto::{CryptoError, KeyService, SecretKey};
+use atoll_keys::{KeyError, KeyService, SecretKey};
 
 use crate::directory::BucketDirectory;
 use crate::error::GatewayError;
@@ -144,7 +144,7 @@ impl Buckets {
                 .named_keys
                 .get(key_name)
                 .cloned()
-                .ok_or_else(|| CryptoError::NoSuchKey { key_id: key_name.into() })?,
+                .ok_or_else(|| KeyError::NoSuchKey { key_id: key_name.into() })?,
         };
         if wrapped.is_empty() {
             return Err(GatewayError::KeyDestroyed(record.name.clone()));

@@ -1,6 +1,6 @@
 //! Stored data: cut into chunk objects, or small enough for the index; sealed segment by segment.
 //!
-//! This room knows chunks, segments and data keys; it does not know keys of objects, entries or HTTP.
+//! This module knows chunks, segments and data keys; it does not know keys of objects, entries or HTTP.
 
 mod budget;
 mod inline;
@@ -13,7 +13,7 @@ pub(crate) use reader::{DataReader, plan_reads};
 pub(crate) use removal::{inline_removals, remove_chunks_of};
 pub(crate) use writer::{DataWriter, Unfinished};
 
-use atoll_crypto::{SEGMENT_BYTES, SEGMENT_SEAL_BYTES};
+use atoll_seal::{SEGMENT_BYTES, SEGMENT_SEAL_BYTES};
 
 /// Plaintext (and ciphertext) in one chunk object.
 pub(crate) const CHUNK_BYTES: u64 = atoll_base::limits::OBJECT_BYTES_MAX;

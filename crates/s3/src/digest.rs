@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use atoll_md5::Md5;
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -13,7 +14,6 @@ use md5::Digest;
 use s3s::{S3Error, S3Result, TrailingHeaders, s3_error};
 
 use crate::error::custom_error;
-use crate::md5_streams::Md5;
 use crate::record::Checksums;
 
 /// A checksum algorithm of S3.

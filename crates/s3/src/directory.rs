@@ -19,8 +19,8 @@ pub enum DirectoryError {
     },
 }
 
-/// The records of buckets and users, and of pools as far as new buckets need them. Every call goes to cluster state; the gateway does its own
-/// caching on the data path.
+/// The records of buckets and users, and of pools as far as new buckets need them. Every call goes to
+/// cluster state; the gateway does its own caching on the data path.
 #[async_trait]
 pub trait BucketDirectory: Send + Sync + 'static {
     /// The bucket of this name.

@@ -8,7 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_crypto::{SecretKey, SegmentCipher, WRAPPED_KEY_BYTES, random_bytes, unwrap_key, wrap_key};
+use atoll_keys::{SecretKey, WRAPPED_KEY_BYTES, random_bytes, unwrap_key, wrap_key};
+use atoll_seal::SegmentCipher;
 use serde::{Deserialize, Serialize};
 
 use crate::error::GatewayError;

@@ -1,8 +1,9 @@
 //! What can go wrong below the S3 operations, and how it is told to S3 clients.
 
 use atoll_base::Refusal;
-use atoll_client::ClientError;
-use atoll_crypto::CryptoError;
+use atoll_keys::KeyError;
+use atoll_objects::ClientError;
+use atoll_seal::SealError;
 use http::StatusCode;
 use s3s::{S3Error, S3ErrorCode, s3_error};
 
@@ -14,9 +15,12 @@ pub enum GatewayError {
     /// The cluster did not do what it was asked.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// A key or a sealed segment does not open.
+    /// A key does not open, or its key service does not answer.
     #[error(transparent)]
-    Crypto(#[from] CryptoError),
+    Key(#[from] KeyError),
+    /// A sealed segment does not open.
+    #[error(transparent)]
+    Seal(#[from] SealError),
     /// The bucket's key was destroyed on purpose.
     #[error("the key of bucket '{0}' was destroyed; what is in it cannot be read any more")]
     KeyDestroyed(String),
@@ -40,7 +44,7 @@ pub enum GatewayError {
         /// The data id, in hexadecimal.
         data_id: String,
     },
-    /// The bucket's index is not there.
+    /// The bucket's index does not exist.
     #[error("bucket '{0}' does not exist")]
     NoSuchBucket(String),
     /// Somebody is deleting the bucket.
@@ -97,18 +101,19 @@ impl From<GatewayError> for S3Error {
                 s3_error!(PreconditionFailed, "At least one of the preconditions you specified did not hold")
             }
             // Clients try again; the log says which service it is and why.
-            GatewayError::Crypto(CryptoError::ServiceUnavailable { .. }) => {
+            GatewayError::Key(KeyError::ServiceUnavailable { .. }) => {
                 s3_error!(ServiceUnavailable, "The key service does not answer; retry later")
             }
-            GatewayError::Crypto(CryptoError::ServiceRefused { .. }) => {
+            GatewayError::Key(KeyError::ServiceRefused { .. }) => {
                 s3_error!(ServiceUnavailable, "The key service refuses the gateway; its operator must look")
             }
-            GatewayError::Crypto(CryptoError::NoSuchKey { .. }) => {
+            GatewayError::Key(KeyError::NoSuchKey { .. }) => {
                 custom_error("KMS.DisabledException", StatusCode::BAD_REQUEST, error.to_string())
             }
             GatewayError::KeyDestroyed(_) => s3_error!(AccessDenied, "{error}"),
             GatewayError::SealingRequired(_) => s3_error!(InvalidRequest, "{error}"),
-            GatewayError::Crypto(_)
+            GatewayError::Key(_)
+            | GatewayError::Seal(_)
             | GatewayError::Directory(_)
             | GatewayError::Malformed { .. }
             | GatewayError::Vanished { .. } => s3_error!(InternalError, "{error}"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_base::PoolId;
-use atoll_crypto::KeyService;
+use atoll_keys::KeyService;
 use futures::future::BoxFuture;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::host::SingleDomain;
@@ -107,7 +107,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Puts a gateway together; nothing runs yet. Fails on a domain that is none.
+    /// Puts a gateway together; nothing runs yet. Fails on a malformed domain.
     pub fn new(
         config: GatewayConfig,
         store: Arc<dyn DataStore>,

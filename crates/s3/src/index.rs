@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_base::{Condition, Mutation, ObjectName};
-use atoll_client::ClientError;
+use atoll_objects::ClientError;
 use bytes::Bytes;
 
 use crate::DataStore;
@@ -34,7 +34,7 @@ impl Index {
         GatewayError::NoSuchBucket(self.bucket.record.name.clone())
     }
 
-    /// Whether an index object that is not there is told as what it means.
+    /// What an error of a call on an index object means: a missing one is a missing bucket.
     pub(crate) fn explain(&self, error: ClientError) -> GatewayError {
         if error.is_no_such_object() { self.no_such_bucket() } else { error.into() }
     }

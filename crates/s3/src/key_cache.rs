@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use atoll_crypto::{CryptoError, KeyService, SecretKey};
+use atoll_keys::{KeyError, KeyService, SecretKey};
 
 /// Keys kept at once; each is one bucket's, one user's, or a bucket's for one named key.
 const ENTRIES_MAX: usize = 65_536;
-/// After the service failed, whoever else asks for the same key within this time fails at once.
+/// After the service failed, others that ask for the same key within this time fail at once.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// Keys that are asked for at once, in different of these.
 const LANES: usize = 64;
@@ -30,7 +30,7 @@ struct Entry {
     since: Instant,
     /// When the service is asked again while the key still serves.
     refresh_at: Instant,
-    outcome: Result<SecretKey, CryptoError>,
+    outcome: Result<SecretKey, KeyError>,
 }
 
 impl KeyCache {
@@ -60,7 +60,7 @@ impl KeyCache {
         context: &str,
         wrapped: &str,
         generation: u64,
-    ) -> Result<SecretKey, CryptoError> {
+    ) -> Result<SecretKey, KeyError> {
         if let Some(entry) = self.known(context, wrapped, generation) {
             if entry.outcome.is_ok() && entry.refresh_at <= Instant::now() {
                 self.refresh(context, wrapped, generation);
@@ -80,7 +80,7 @@ impl KeyCache {
         outcome
     }
 
-    fn keep(&self, context: &str, wrapped: &str, generation: u64, outcome: Result<SecretKey, CryptoError>) {
+    fn keep(&self, context: &str, wrapped: &str, generation: u64, outcome: Result<SecretKey, KeyError>) {
         let now = Instant::now();
         let mut entries = self.lock();
         if entries.len() >= ENTRIES_MAX {
@@ -104,7 +104,7 @@ impl KeyCache {
         tokio::spawn(async move {
             match cache.service.unwrap(&context, &wrapped).await {
                 // The key in the cache goes on until its time is over.
-                Err(error @ CryptoError::ServiceUnavailable { .. }) => {
+                Err(error @ KeyError::ServiceUnavailable { .. }) => {
                     tracing::warn!("the key of {context} stays in use for now: {error}");
                 }
                 outcome => cache.keep(&context, &wrapped, generation, outcome),

@@ -1,9 +1,9 @@
 //! The S3 gateway: buckets and objects on the object client. Protocol breadth comes from `s3s`;
 //! what is kept, how it is sealed and when it becomes visible is decided here.
 //!
-//! This room knows S3, HTTP, bucket indexes and data keys. It reaches the cluster's objects only
+//! This crate knows S3, HTTP, bucket indexes and data keys. It reaches the cluster's objects only
 //! through [`DataStore`] and cluster state only through [`BucketDirectory`]; it may not know
-//! placement groups, OSDs or etcd. The stored formats are in docs/formats.md, "S3 objects".
+//! PGs, OSDs or etcd (atoll-gateway does). The stored formats are in docs/reference/formats.md, "S3 objects".
 
 mod bucket;
 mod clock;
@@ -13,12 +13,10 @@ mod digest;
 mod directory;
 mod encryption;
 mod error;
-mod etcd_directory;
 mod gateway;
 mod index;
 mod key_cache;
 mod listing;
-mod md5_streams;
 mod names;
 mod ops;
 mod record;
@@ -29,7 +27,6 @@ mod users;
 pub use bucket::{bucket_key_context, named_key_context, unsealed_permit_context};
 pub use directory::{BucketDirectory, DirectoryError};
 pub use error::GatewayError;
-pub use etcd_directory::EtcdDirectory;
 pub use gateway::{CollectorReport, Gateway, GatewayConfig};
 pub use ops::check_data_pool;
 pub use shell::{ClientAuthority, Listener, Tls, TlsError, TlsSettings, TrustedProxy};

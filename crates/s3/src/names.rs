@@ -1,4 +1,4 @@
-//! Names of the gateway's objects and of the keys in a bucket's index (docs/formats.md, "S3
+//! Names of the gateway's objects and of the keys in a bucket's index (docs/reference/formats.md, "S3
 //! objects").
 
 use atoll_base::{ObjectName, crc32c};
@@ -65,7 +65,7 @@ pub(crate) fn parse_upload_key(index_key: &[u8]) -> Option<(&str, &str)> {
 
 /// A fresh upload id.
 pub(crate) fn new_upload_id() -> String {
-    hex::encode(atoll_crypto::random_bytes::<{ UPLOAD_ID_CHARS / 2 }>())
+    hex::encode(atoll_keys::random_bytes::<{ UPLOAD_ID_CHARS / 2 }>())
 }
 
 /// Whether this has the form of an upload id; anything else cannot be one of ours.
@@ -91,7 +91,7 @@ pub(crate) fn parse_part_number(index_key: &[u8]) -> Option<u32> {
 
 /// A fresh index key for garbage that arises at `unix_ms`.
 pub(crate) fn garbage_key(unix_ms: u64) -> Bytes {
-    format!("g/{unix_ms:016x}/{}", hex::encode(atoll_crypto::random_bytes::<8>())).into()
+    format!("g/{unix_ms:016x}/{}", hex::encode(atoll_keys::random_bytes::<8>())).into()
 }
 
 /// When the garbage under this index key arose.

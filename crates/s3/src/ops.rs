@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use atoll_base::PoolId;
 use atoll_base::records::BucketRecord;
-use atoll_crypto::KeyService;
+use atoll_keys::KeyService;
 use s3s::S3Result;
 
 use crate::bucket::{Bucket, Buckets};

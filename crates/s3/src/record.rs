@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_crypto::WRAPPED_KEY_BYTES;
+use atoll_keys::WRAPPED_KEY_BYTES;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 

@@ -1,13 +1,13 @@
 //! The cluster's objects as the gateway needs them: the calls of
-//! [`atoll_client::ObjectClient`], with futures that may move between threads.
+//! [`ObjectClient`](atoll_objects::ObjectClient), with futures that may move between threads.
 
 use async_trait::async_trait;
 use atoll_base::{Condition, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
-use atoll_client::{ClientError, Extent, ObjectClient, RemoteClient};
+use atoll_objects::{ClientError, Extent};
 use bytes::Bytes;
 
-/// Access to the cluster's objects from any thread. [`atoll_client::ObjectClient`] promises nothing
-/// about `Send`, since one of its implementations lives on a single reactor thread; a handle whose
+/// Access to the cluster's objects from any thread. [`ObjectClient`](atoll_objects::ObjectClient) promises
+/// nothing about `Send`, since one of its implementations lives on a single reactor thread; a handle whose
 /// futures are `Send` implements this trait by passing both calls on.
 #[async_trait]
 pub trait DataStore: Send + Sync + 'static {
@@ -21,22 +21,6 @@ pub trait DataStore: Send + Sync + 'static {
 
     /// Sends a write and waits until it is durable.
     async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError>;
-}
-
-#[async_trait]
-impl DataStore for RemoteClient {
-    async fn send_read(
-        &self,
-        pool: PoolId,
-        object: ObjectName,
-        request: ReadRequest,
-    ) -> Result<(ReadOutcome, Bytes), ClientError> {
-        ObjectClient::send_read(self, pool, object, request).await
-    }
-
-    async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
-        ObjectClient::send_write(self, pool, request).await
-    }
 }
 
 impl dyn DataStore {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_base::records::{RECORD_FORMAT, UserRecord};
-use atoll_crypto::{CryptoError, KeyService, SecretKey};
+use atoll_keys::{KeyError, KeyService, SecretKey};
 use s3s::auth::S3Auth;
 use s3s::{S3Result, s3_error};
 
@@ -27,7 +27,7 @@ pub async fn new_user(
     keys: &dyn KeyService,
     access_key: &str,
     display_name: &str,
-) -> Result<(UserRecord, String), CryptoError> {
+) -> Result<(UserRecord, String), KeyError> {
     let secret = SecretKey::random();
     let record = UserRecord {
         format: RECORD_FORMAT,

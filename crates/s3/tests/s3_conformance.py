@@ -4,10 +4,25 @@
     S3_ENDPOINT=http://127.0.0.1:9000 S3_ACCESS_KEY=... S3_SECRET_KEY=... s3_conformance.py
 
 With S3_OTHER_ACCESS_KEY and S3_OTHER_SECRET_KEY a second user is tried, too. It makes buckets with
-random names and deletes them. For HTTPS, AWS_CA_BUNDLE may name the certificate to trust. Prints a line for each check; the exit code tells whether all passed.
+random names and deletes them. For HTTPS, AWS_CA_BUNDLE may name the certificate to trust. Prints a line for each
+check; the exit code tells whether all passed.
 """
-import base64, binascii, datetime, hashlib, http.client, io, os, random, secrets, ssl, sys, threading, traceback
-import urllib.parse, urllib.request
+
+import base64
+import binascii
+import datetime
+import hashlib
+import http.client
+import io
+import os
+import random
+import secrets
+import ssl
+import sys
+import threading
+import traceback
+import urllib.parse
+import urllib.request
 
 import boto3
 from boto3.s3.transfer import TransferConfig
@@ -24,9 +39,17 @@ random.seed(7)
 
 
 def client(access=ACCESS, secret=SECRET, **config):
-    settings = Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, signature_version="s3v4", **config)
-    return boto3.client("s3", endpoint_url=ENDPOINT, region_name="us-east-1", aws_access_key_id=access,
-                        aws_secret_access_key=secret, config=settings)
+    settings = Config(
+        s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, signature_version="s3v4", **config
+    )
+    return boto3.client(
+        "s3",
+        endpoint_url=ENDPOINT,
+        region_name="us-east-1",
+        aws_access_key_id=access,
+        aws_secret_access_key=secret,
+        config=settings,
+    )
 
 
 s3 = client()
@@ -75,6 +98,7 @@ class Bucket:
 
 def raw(method, path, body=b"", headers=None, content_sha256=None, query=""):
     """A signed request whose body and headers boto3 would not send."""
+
     class Auth(S3SigV4Auth):
         def payload(self, request):
             return content_sha256 or hashlib.sha256(body).hexdigest()
@@ -109,6 +133,7 @@ def send(method, target, body=b"", headers=None):
 
 
 # --- buckets
+
 
 @check
 def bucket_lifecycle():
@@ -161,6 +186,7 @@ def bucket_of_another_user():
 
 # --- objects
 
+
 @check
 def put_get_sizes():
     with Bucket() as name:
@@ -184,10 +210,19 @@ def an_empty_object_leaves_the_connection_usable():
 @check
 def metadata_and_headers_come_back():
     with Bucket() as name:
-        expires = datetime.datetime(2031, 5, 6, 7, 8, 9, tzinfo=datetime.timezone.utc)
-        s3.put_object(Bucket=name, Key="k", Body=b"x", ContentType="text/x-test", CacheControl="max-age=5",
-                      ContentDisposition="attachment", ContentEncoding="gzip", ContentLanguage="de", Expires=expires,
-                      Metadata={"one": "1", "two-words": "hello world"})
+        expires = datetime.datetime(2031, 5, 6, 7, 8, 9, tzinfo=datetime.UTC)
+        s3.put_object(
+            Bucket=name,
+            Key="k",
+            Body=b"x",
+            ContentType="text/x-test",
+            CacheControl="max-age=5",
+            ContentDisposition="attachment",
+            ContentEncoding="gzip",
+            ContentLanguage="de",
+            Expires=expires,
+            Metadata={"one": "1", "two-words": "hello world"},
+        )
         for got in [s3.head_object(Bucket=name, Key="k"), s3.get_object(Bucket=name, Key="k")]:
             assert got["Metadata"] == {"one": "1", "two-words": "hello world"}, got["Metadata"]
             assert got["ContentType"] == "text/x-test" and got["CacheControl"] == "max-age=5"
@@ -204,8 +239,15 @@ def metadata_and_headers_come_back():
 def response_overrides():
     with Bucket() as name:
         s3.put_object(Bucket=name, Key="k", Body=b"x")
-        got = s3.get_object(Bucket=name, Key="k", ResponseContentType="a/b", ResponseCacheControl="no-store",
-                            ResponseContentDisposition="inline", ResponseContentEncoding="br", ResponseContentLanguage="fr")
+        got = s3.get_object(
+            Bucket=name,
+            Key="k",
+            ResponseContentType="a/b",
+            ResponseCacheControl="no-store",
+            ResponseContentDisposition="inline",
+            ResponseContentEncoding="br",
+            ResponseContentLanguage="fr",
+        )
         assert (got["ContentType"], got["CacheControl"], got["ContentDisposition"]) == ("a/b", "no-store", "inline")
         assert (got["ContentEncoding"], got["ContentLanguage"]) == ("br", "fr")
 
@@ -216,9 +258,16 @@ def ranges():
         data = noise(4 * MIB + 200_000)
         s3.put_object(Bucket=name, Key="k", Body=data)
         size = len(data)
-        cases = {"bytes=0-0": data[:1], "bytes=5-99": data[5:100], "bytes=65530-65540": data[65530:65541],
-                 f"bytes={4 * MIB - 3}-{4 * MIB + 3}": data[4 * MIB - 3:4 * MIB + 4], "bytes=4300000-": data[4300000:],
-                 "bytes=-7": data[-7:], f"bytes=-{size + 9}": data, f"bytes=1-{size * 2}": data[1:]}
+        cases = {
+            "bytes=0-0": data[:1],
+            "bytes=5-99": data[5:100],
+            "bytes=65530-65540": data[65530:65541],
+            f"bytes={4 * MIB - 3}-{4 * MIB + 3}": data[4 * MIB - 3 : 4 * MIB + 4],
+            "bytes=4300000-": data[4300000:],
+            "bytes=-7": data[-7:],
+            f"bytes=-{size + 9}": data,
+            f"bytes=1-{size * 2}": data[1:],
+        }
         for header, expected in cases.items():
             got = s3.get_object(Bucket=name, Key="k", Range=header)
             assert got["ResponseMetadata"]["HTTPStatusCode"] == 206, header
@@ -302,8 +351,21 @@ def deletes():
 
 @check
 def strange_keys():
-    keys = ["a b", "a+b", "ü/ö/ä.txt", "%41", "a//b", "/lead", "trail/", "q?x=1&y#z", "𝄞", "a'b\"<&>", "~!@$^*()_-=[]{}|;:,.",
-            "x" * 1024, "é" * 512]
+    keys = [
+        "a b",
+        "a+b",
+        "ü/ö/ä.txt",
+        "%41",
+        "a//b",
+        "/lead",
+        "trail/",
+        "q?x=1&y#z",
+        "𝄞",
+        "a'b\"<&>",
+        "~!@$^*()_-=[]{}|;:,.",
+        "x" * 1024,
+        "é" * 512,
+    ]
     with Bucket() as name:
         for key in keys:
             s3.put_object(Bucket=name, Key=key, Body=key.encode())
@@ -315,6 +377,7 @@ def strange_keys():
 
 
 # --- digests
+
 
 @check
 def content_md5():
@@ -334,10 +397,13 @@ def crc32(data):
 @check
 def checksum_headers():
     data = b"123456789"
-    sums = {"CRC32": crc32(data), "SHA1": base64.b64encode(hashlib.sha1(data).digest()).decode(),
-            "SHA256": base64.b64encode(hashlib.sha256(data).digest()).decode(),
-            "CRC32C": base64.b64encode(bytes.fromhex("e3069283")).decode(),
-            "CRC64NVME": base64.b64encode(bytes.fromhex("ae8b14860a799888")).decode()}
+    sums = {
+        "CRC32": crc32(data),
+        "SHA1": base64.b64encode(hashlib.sha1(data).digest()).decode(),
+        "SHA256": base64.b64encode(hashlib.sha256(data).digest()).decode(),
+        "CRC32C": base64.b64encode(bytes.fromhex("e3069283")).decode(),
+        "CRC64NVME": base64.b64encode(bytes.fromhex("ae8b14860a799888")).decode(),
+    }
     with Bucket() as name:
         for algorithm, value in sums.items():
             field = "Checksum" + algorithm
@@ -354,13 +420,19 @@ def checksum_headers():
 
 
 def chunked(data, trailer, size=64 << 10):
-    body = b"".join(b"%x\r\n%s\r\n" % (len(data[at:at + size]), data[at:at + size]) for at in range(0, len(data), size))
+    body = b"".join(
+        b"%x\r\n%s\r\n" % (len(data[at : at + size]), data[at : at + size]) for at in range(0, len(data), size)
+    )
     return body + b"0\r\n" + trailer + b"\r\n"
 
 
 def put_chunked(name, key, body, length, headers=None):
-    headers = {"content-encoding": "aws-chunked", "x-amz-decoded-content-length": str(length),
-               "x-amz-trailer": "x-amz-checksum-crc32", **(headers or {})}
+    headers = {
+        "content-encoding": "aws-chunked",
+        "x-amz-decoded-content-length": str(length),
+        "x-amz-trailer": "x-amz-checksum-crc32",
+        **(headers or {}),
+    }
     return raw("PUT", f"/{name}/{key}", body, headers, "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
 
 
@@ -377,7 +449,7 @@ def checksum_trailers():
         for what, body, length, code in [
             ("wrong trailer", chunked(data, trailer(crc32(b"other"))), len(data), b"BadDigest"),
             ("no trailer", chunked(data, b""), len(data), b"MalformedTrailerError"),
-            ("cut between chunks", chunked(data, b"")[:(65536 + 9) * 8], len(data), b"IncompleteBody"),
+            ("cut between chunks", chunked(data, b"")[: (65536 + 9) * 8], len(data), b"IncompleteBody"),
             ("shorter than said", chunked(data[:100], trailer(crc32(data[:100]))), len(data), b"IncompleteBody"),
             ("large chunk", chunked(data, trailer(crc32(data)), 2 * MIB), len(data), b"too large"),
         ]:
@@ -395,6 +467,7 @@ def body_must_fit_its_signature():
 
 
 # --- copies
+
 
 @check
 def copies():
@@ -419,9 +492,16 @@ def copies():
 
 # --- listings
 
+
 @check
 def listings():
-    keys = [f"{top}/{middle}/{leaf}" for top in "ab" for middle in "xyz" for leaf in range(6)] + ["c", "a", "a/", "a0", "é"]
+    keys = [f"{top}/{middle}/{leaf}" for top in "ab" for middle in "xyz" for leaf in range(6)] + [
+        "c",
+        "a",
+        "a/",
+        "a0",
+        "é",
+    ]
     order = sorted(keys, key=str.encode)
     with Bucket() as name:
         for key in keys:
@@ -437,7 +517,9 @@ def listings():
                 pages = s3.get_paginator(paginator).paginate(Bucket=name, PaginationConfig={"PageSize": size})
                 found = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
                 assert found == order, (paginator, size)
-                pages = s3.get_paginator(paginator).paginate(Bucket=name, Delimiter="/", PaginationConfig={"PageSize": size})
+                pages = s3.get_paginator(paginator).paginate(
+                    Bucket=name, Delimiter="/", PaginationConfig={"PageSize": size}
+                )
                 tops, folded = [], []
                 for page in pages:
                     tops += [entry["Key"] for entry in page.get("Contents", [])]
@@ -459,6 +541,7 @@ def listings():
 
 
 # --- multipart
+
 
 def parts_of(name, key, upload, pieces, **extra):
     done = []
@@ -495,7 +578,7 @@ def multipart():
         got = s3.get_object(Bucket=name, Key="k")
         assert got["Body"].read() == whole and got["Metadata"] == {"m": "1"} and got["ContentType"] == "a/b"
         header = f"bytes={5 * MIB - 9}-{11 * MIB + 20}"
-        assert s3.get_object(Bucket=name, Key="k", Range=header)["Body"].read() == whole[5 * MIB - 9:11 * MIB + 21]
+        assert s3.get_object(Bucket=name, Key="k", Range=header)["Body"].read() == whole[5 * MIB - 9 : 11 * MIB + 21]
         assert "Uploads" not in s3.list_multipart_uploads(Bucket=name)
         refused("NoSuchUpload", s3.list_parts, Bucket=name, Key="k", UploadId=upload)
         refused("NoSuchUpload", s3.abort_multipart_upload, Bucket=name, Key="k", UploadId=upload)
@@ -506,7 +589,9 @@ def multipart_mistakes():
     with Bucket() as name:
         upload = s3.create_multipart_upload(Bucket=name, Key="k")["UploadId"]
         parts = parts_of(name, "k", upload, [noise(5 * MIB), b"small", b"last"])
-        complete = lambda parts: s3.complete_multipart_upload(Bucket=name, Key="k", UploadId=upload, MultipartUpload={"Parts": parts})
+        complete = lambda parts: s3.complete_multipart_upload(
+            Bucket=name, Key="k", UploadId=upload, MultipartUpload={"Parts": parts}
+        )
         refused("EntityTooSmall", complete, parts)
         refused("InvalidPartOrder", complete, [parts[2], parts[0]])
         refused("InvalidPart", complete, [parts[0], {"PartNumber": 7, "ETag": parts[0]["ETag"]}])
@@ -525,8 +610,14 @@ def multipart_abort():
         upload = s3.create_multipart_upload(Bucket=name, Key="k")["UploadId"]
         parts = parts_of(name, "k", upload, [noise(70_000)])
         s3.abort_multipart_upload(Bucket=name, Key="k", UploadId=upload)
-        refused("NoSuchUpload", s3.complete_multipart_upload, Bucket=name, Key="k", UploadId=upload,
-                MultipartUpload={"Parts": parts})
+        refused(
+            "NoSuchUpload",
+            s3.complete_multipart_upload,
+            Bucket=name,
+            Key="k",
+            UploadId=upload,
+            MultipartUpload={"Parts": parts},
+        )
         refused("NoSuchUpload", s3.upload_part, Bucket=name, Key="k", UploadId=upload, PartNumber=1, Body=b"")
 
 
@@ -538,13 +629,27 @@ def multipart_copy():
         upload = s3.create_multipart_upload(Bucket=name, Key="k")["UploadId"]
         source, parts = {"Bucket": name, "Key": "source"}, []
         for number, (first, last) in enumerate([(5, 5 * MIB + 10), (0, 99)], 1):
-            answer = s3.upload_part_copy(Bucket=name, Key="k", UploadId=upload, PartNumber=number, CopySource=source,
-                                         CopySourceRange=f"bytes={first}-{last}")
+            answer = s3.upload_part_copy(
+                Bucket=name,
+                Key="k",
+                UploadId=upload,
+                PartNumber=number,
+                CopySource=source,
+                CopySourceRange=f"bytes={first}-{last}",
+            )
             parts.append({"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]})
-        refused("InvalidRange", s3.upload_part_copy, Bucket=name, Key="k", UploadId=upload, PartNumber=3,
-                CopySource=source, CopySourceRange=f"bytes=0-{len(data)}")
+        refused(
+            "InvalidRange",
+            s3.upload_part_copy,
+            Bucket=name,
+            Key="k",
+            UploadId=upload,
+            PartNumber=3,
+            CopySource=source,
+            CopySourceRange=f"bytes=0-{len(data)}",
+        )
         s3.complete_multipart_upload(Bucket=name, Key="k", UploadId=upload, MultipartUpload={"Parts": parts})
-        assert s3.get_object(Bucket=name, Key="k")["Body"].read() == data[5:5 * MIB + 11] + data[:100]
+        assert s3.get_object(Bucket=name, Key="k")["Body"].read() == data[5 : 5 * MIB + 11] + data[:100]
 
 
 @check
@@ -556,16 +661,27 @@ def multipart_checksums():
             assert created["ChecksumAlgorithm"] == algorithm and created["ChecksumType"] == kind
             parts, digests, field = [], b"", "Checksum" + algorithm
             for number, piece in enumerate(pieces, 1):
-                answer = s3.upload_part(Bucket=name, Key="k", UploadId=created["UploadId"], PartNumber=number, Body=piece,
-                                        ChecksumAlgorithm=algorithm)
+                answer = s3.upload_part(
+                    Bucket=name,
+                    Key="k",
+                    UploadId=created["UploadId"],
+                    PartNumber=number,
+                    Body=piece,
+                    ChecksumAlgorithm=algorithm,
+                )
                 parts.append({"PartNumber": number, "ETag": answer["ETag"], field: answer[field]})
                 digests += base64.b64decode(answer[field])
-            done = s3.complete_multipart_upload(Bucket=name, Key="k", UploadId=created["UploadId"],
-                                                MultipartUpload={"Parts": parts})
+            done = s3.complete_multipart_upload(
+                Bucket=name, Key="k", UploadId=created["UploadId"], MultipartUpload={"Parts": parts}
+            )
             if kind == "FULL_OBJECT":
                 expected = crc32(b"".join(pieces))
             else:
-                whole = crc32(digests) if algorithm == "CRC32" else base64.b64encode(hashlib.sha256(digests).digest()).decode()
+                whole = (
+                    crc32(digests)
+                    if algorithm == "CRC32"
+                    else base64.b64encode(hashlib.sha256(digests).digest()).decode()
+                )
                 expected = whole + "-2"
             assert done[field] == expected and done["ChecksumType"] == kind, done
             got = s3.head_object(Bucket=name, Key="k", ChecksumMode="ENABLED")
@@ -580,7 +696,9 @@ def uploads_are_listed_in_order():
             ids.setdefault(key, []).append(s3.create_multipart_upload(Bucket=name, Key=key)["UploadId"])
         expected = [(key, upload) for key in sorted(ids) for upload in sorted(ids[key])]
         for size in [1, 2, 100]:
-            pages = s3.get_paginator("list_multipart_uploads").paginate(Bucket=name, PaginationConfig={"PageSize": size})
+            pages = s3.get_paginator("list_multipart_uploads").paginate(
+                Bucket=name, PaginationConfig={"PageSize": size}
+            )
             found = [(entry["Key"], entry["UploadId"]) for page in pages for entry in page.get("Uploads", [])]
             assert found == expected, (size, found)
         folded = s3.list_multipart_uploads(Bucket=name, Delimiter="/")
@@ -602,6 +720,7 @@ def transfer_manager():
 
 
 # --- who may do what
+
 
 @check
 def anonymous_and_forged_requests_are_refused():
@@ -630,7 +749,7 @@ def presigned_urls():
         assert urllib.request.urlopen(url, context=trust).read() == b"presigned"
         parts = urllib.parse.urlparse(url)
         at = parts.query.index("X-Amz-Signature=") + len("X-Amz-Signature=")
-        forged = parts.query[:at] + ("1" if parts.query[at] == "0" else "0") + parts.query[at + 1:]
+        forged = parts.query[:at] + ("1" if parts.query[at] == "0" else "0") + parts.query[at + 1 :]
         status, _, body = send("GET", parts.path + "?" + forged)
         assert status == 403 and b"SignatureDoesNotMatch" in body, (status, body)
         expired = s3.generate_presigned_url("get_object", {"Bucket": name, "Key": "k ä"}, ExpiresIn=-1)
@@ -639,6 +758,7 @@ def presigned_urls():
 
 
 # --- the shell
+
 
 @check
 def health_and_limits():

@@ -15,9 +15,9 @@ pub struct Campaign {
     pub jobs: usize,
     /// The pool is erasure-coded.
     pub is_coded: bool,
-    /// Runs each seed twice: both must go the same way.
+    /// Runs each seed twice: both runs must give the same trace.
     pub twice: bool,
-    /// More failures than this teach nothing new.
+    /// Stops after this many failures.
     pub failures_max: usize,
 }
 
@@ -38,7 +38,7 @@ pub struct Report {
 }
 
 impl Campaign {
-    /// Runs the seeds; `progress` is told how many are done, of how many.
+    /// Runs the seeds. `progress` gets the number of those done and of all.
     pub fn run(&self, progress: &(dyn Fn(u64, u64) + Sync)) -> Report {
         let next = AtomicU64::new(0);
         let has_enough = AtomicBool::new(false);

@@ -1,6 +1,6 @@
 //! What must hold of a finished run. The members' logs give the order of all writes; replayed on
-//! the model in that order they must explain every answer. A group that was split off has the history
-//! of the group that it came from up to the split.
+//! the model in that order, they must explain every answer. A PG that was split off has the history
+//! of the PG that it came from up to the split.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,29 +16,29 @@ use crate::state::{Object, PG, SPLIT_PG, State, failed_condition, name, pg_of, r
 use crate::store::clone_source;
 use crate::world::World;
 
-/// All states of one object, by the sequence of the write that led to them.
+/// All states of one object, by the sequence of the write that led to each.
 type Versions = BTreeMap<u64, Option<Object>>;
 
 pub fn check(world: &World) {
-    for pg in world.cluster.groups() {
-        let group = Group { pg, world };
-        let history = group.merged_history();
-        group.replicas_are_identical(&history);
-        let places = group.place_writes(&history);
+    for pg in world.cluster.pgs() {
+        let checked = Checked { pg, world };
+        let history = checked.merged_history();
+        checked.replicas_are_identical(&history);
+        let places = checked.requests_happen_once(&history);
         writes_keep_real_time_order(&world.clients.ops, &places);
-        let versions = group.replay(&history);
-        group.answers_fit(&places, &versions, history.len() as u64);
+        let versions = checked.replay(&history);
+        checked.answers_fit(&places, &versions, history.len() as u64);
     }
 }
 
-/// One group of a finished run.
+/// One PG of a finished run, to be checked.
 #[derive(Clone, Copy)]
-struct Group<'a> {
+struct Checked<'a> {
     pg: PgId,
     world: &'a World,
 }
 
-impl Group<'_> {
+impl Checked<'_> {
     fn state_at(&self, at: usize) -> &State {
         self.world.members[at].store.visible.of(self.pg)
     }
@@ -47,16 +47,16 @@ impl Group<'_> {
         self.world.primary_of(self.pg)
     }
 
-    /// Of how many groups it is one in the end.
+    /// The number of PGs in the end.
     fn pg_num(&self) -> u32 {
-        self.world.cluster.groups().len() as u32
+        self.world.cluster.pgs().len() as u32
     }
 
     fn holds(&self, object: &ObjectName) -> bool {
         pg_of(object, self.pg_num()) == self.pg
     }
 
-    /// Whether a request was about what is this group's in the end.
+    /// Whether a request was about an object of this PG.
     fn is_own(&self, op: &Op) -> bool {
         let object = match &op.kind {
             Kind::Read(object, _) => object,
@@ -65,16 +65,16 @@ impl Group<'_> {
         if object.as_str() == PG_META_OBJECT { op.own_of == self.pg } else { self.holds(object) }
     }
 
-    /// The history of the group: of two entries in one place that of the later epoch is in force, for
+    /// The history of the PG. Of two entries with one sequence the one of the higher epoch counts:
     /// the other one was never acknowledged.
     fn merged_history(&self) -> Vec<LogEntry> {
         let head = self.world.members[self.primary()].store.durable.of(self.pg).head;
-        // How a member takes a write back is its own.
+        // Pre-images differ between members.
         let plain = |entry: &LogEntry| LogEntry { undo: None, ..entry.clone() };
         let mut merged: BTreeMap<u64, LogEntry> = BTreeMap::new();
         if self.pg == SPLIT_PG {
-            // Who was not there at the split may be the only one that knows what is long past.
-            let before = Group { pg: PG, ..*self }.merged_history();
+            // A member that was away at the split may be the only one that has the oldest entries.
+            let before = Checked { pg: PG, ..*self }.merged_history();
             let split = before.iter().position(|entry| entry.request.is_none()).expect("it was split");
             merged.extend(before.into_iter().take(split + 1).map(|entry| (entry.version.sequence, entry)));
         }
@@ -95,7 +95,7 @@ impl Group<'_> {
 
     fn replicas_are_identical(&self, history: &[LogEntry]) {
         let first = self.state_at(self.primary());
-        for member in &self.world.cluster.of(self.pg).expect("the group exists").record.members {
+        for member in &self.world.cluster.of(self.pg).expect("the PG exists").record.members {
             let at = member.0 as usize - 1;
             let (visible, durable) = (self.state_at(at), self.world.members[at].store.durable.of(self.pg));
             assert!(visible.objects == durable.objects, "everything is durable on member {at}");
@@ -105,7 +105,7 @@ impl Group<'_> {
                 "head of {at}"
             );
             for entry in &visible.log {
-                assert_eq!(entry.undo, None, "all members have it, and member {at} does not know");
+                assert_eq!(entry.undo, None, "member {at} keeps the pre-image of a write that all members have");
                 assert_eq!(*entry, history[entry.version.sequence as usize - 1], "log of member {at}");
             }
             assert!(visible.objects.keys().all(|object| object.as_str() == PG_META_OBJECT || !is_hidden(object)));
@@ -116,7 +116,7 @@ impl Group<'_> {
                     assert_eq!(fences(contents), fences(other), "fences on member {at}");
                     continue;
                 }
-                assert!(self.holds(object), "{object} is not of group {}", self.pg);
+                assert!(self.holds(object), "{object} is not of PG {}", self.pg);
                 assert_eq!(contents.version, other.version, "version of {object} on member {at}");
                 assert_eq!(contents.omap, other.omap, "omap of {object} on member {at}");
                 if self.world.options.shape.is_some() {
@@ -125,18 +125,19 @@ impl Group<'_> {
                 }
                 assert!(same_data(contents, other), "data of {object} on member {at}");
             }
-            assert_eq!(first.objects.len(), visible.objects.len(), "objects of member {at}");
+            let names = |state: &State| state.objects.keys().map(ObjectName::to_string).collect::<Vec<_>>();
+            assert_eq!(names(first), names(visible), "objects of PG {} on member {at}", self.pg);
         }
     }
 
-    /// The objects of the group, put together from their shards if it is erasure-coded; then all shards
-    /// must be those of one object.
+    /// The objects of the PG, assembled from their shards if it is erasure-coded. All shards of an
+    /// object must fit together.
     fn objects(&self) -> BTreeMap<ObjectName, Object> {
         let own = self.state_at(self.primary()).objects.clone();
         let Some(shape) = self.world.options.shape else { return own };
         let (data_count, shard_count) = (usize::from(shape.data), usize::from(shape.shards()));
         let code = Code::new(data_count, usize::from(shape.parity)).unwrap();
-        let record = &self.world.cluster.of(self.pg).expect("the group exists").record;
+        let record = &self.world.cluster.of(self.pg).expect("the PG exists").record;
         assert_eq!(record.shards.iter().collect::<BTreeSet<_>>().len(), shard_count, "every shard is held");
         let holder = |shard: u8| record.members[record.shards.iter().position(|held| *held == shard).unwrap()];
         let whole = |(object, own): (ObjectName, Object)| {
@@ -156,7 +157,7 @@ impl Group<'_> {
             for (number, parity) in wanted.iter().zip(parity) {
                 assert!(parity == shards[*number], "parity shard {number} of {object} fits the data");
             }
-            let size = own.whole_size.expect("a shard says what it is one of");
+            let size = own.whole_size.expect("a shard knows the size of its object");
             let mut plain = Object { size, version: own.version, ..Object::default() };
             let (chunk, block_bytes) = (u64::from(shape.chunk_bytes), BLOCK_BYTES as u64);
             for block in 0..size.div_ceil(block_bytes) {
@@ -170,8 +171,8 @@ impl Group<'_> {
         own.into_iter().map(whole).collect()
     }
 
-    /// Where each request is in the history: at most once, and only if its client knows of it.
-    fn place_writes(&self, history: &[LogEntry]) -> BTreeMap<RequestId, u64> {
+    /// The sequence of each request in the history: at most one, and none if it was refused.
+    fn requests_happen_once(&self, history: &[LogEntry]) -> BTreeMap<RequestId, u64> {
         let mut places = BTreeMap::new();
         for entry in history {
             let Some(request) = entry.request else { continue };
@@ -192,7 +193,7 @@ impl Group<'_> {
         places
     }
 
-    /// Replays the history; every write's conditions must have held at its place.
+    /// Replays the history. The conditions of every write must have held at its sequence.
     fn replay(&self, history: &[LogEntry]) -> BTreeMap<ObjectName, Versions> {
         let ops: BTreeMap<RequestId, &Op> = self.world.clients.ops.iter().map(|op| (op.id, op)).collect();
         let mut state = State::default();
@@ -200,7 +201,7 @@ impl Group<'_> {
         let mut versions: BTreeMap<ObjectName, Versions> = BTreeMap::new();
         for entry in history {
             let Some(request) = entry.request else {
-                assert_eq!(pg_num, 1, "the group is split once");
+                assert_eq!(pg_num, 1, "the PG is split once");
                 pg_num = 2;
                 state.objects.retain(|object, _| object.as_str() == PG_META_OBJECT || self.holds(object));
                 continue;
@@ -211,7 +212,7 @@ impl Group<'_> {
             assert_eq!(failed, None, "{request:?} at {} was done", entry.version);
             assert_eq!(entry.touched, Touched::by(&write.mutations));
             if let Some(source) = clone_source(&write.mutations) {
-                assert!(state.objects.contains_key(source), "{request:?} cloned {source}, which there was not");
+                assert!(state.objects.contains_key(source), "{request:?} cloned {source}, which did not exist");
             }
             let transaction = Transaction {
                 pg: self.pg,
@@ -226,7 +227,7 @@ impl Group<'_> {
             versions.entry(write.object.clone()).or_default().insert(entry.version.sequence, now);
         }
         assert_eq!(pg_num, self.pg_num(), "the split is in the history");
-        // The group's own object holds the promise too, which has no place in the history.
+        // The PG's own object holds the promise, too, which is not in the history.
         let mut objects = self.objects();
         if let Some(meta) = objects.remove(&name(PG_META_OBJECT)) {
             let model = state.objects.remove(&name(PG_META_OBJECT)).unwrap_or_default();
@@ -242,8 +243,9 @@ impl Group<'_> {
         versions
     }
 
-    /// Every read and every definite refusal must fit one point of the history: not before any write
-    /// answered or any read's point known before it began, not after a write that began later.
+    /// Every read and every definite refusal must fit one point of the history: not before a write
+    /// that was answered, or a point that a read showed, before it began; not after a write that
+    /// began later.
     fn answers_fit(
         &self,
         places: &BTreeMap<RequestId, u64>,
@@ -251,7 +253,7 @@ impl Group<'_> {
         last: u64,
     ) {
         let ops = &self.world.clients.ops;
-        // Per object, the points that answered requests have shown to be reached, in order of time.
+        // Per object, the points that answers show to be reached, in order of time.
         let mut reached: BTreeMap<ObjectName, Vec<(u64, u64)>> = BTreeMap::new();
         for op in ops {
             if let (Kind::Write(write), Some((answered, _)), Some(place)) =
@@ -301,8 +303,8 @@ impl Group<'_> {
         }
     }
 
-    /// Whether a write failed since there are two groups: it said that there is one, or it clones
-    /// what is in the other.
+    /// Whether a write was refused because of the split: its condition names another number of PGs,
+    /// or it clones an object of the other PG.
     fn is_refused_for_the_split(&self, op: &Op, answer: &Answer) -> bool {
         let (Kind::Write(write), Answer::Written(Err(refusal))) = (&op.kind, answer) else { return false };
         match refusal {
@@ -319,10 +321,10 @@ impl Group<'_> {
     }
 }
 
-/// Of the group's own object the rest is each OSD's own.
+/// The fences in the PG's own object. The rest belongs to each OSD.
 fn fences(meta: &Object) -> BTreeMap<bytes::Bytes, bytes::Bytes> {
-    let of_group = meta.omap.iter().filter(|(key, _)| key.starts_with(FENCE_KEY_PREFIX));
-    of_group.map(|(key, value)| (key.clone(), value.clone())).collect()
+    let of_pg = meta.omap.iter().filter(|(key, _)| key.starts_with(FENCE_KEY_PREFIX));
+    of_pg.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 fn writes_keep_real_time_order(ops: &[Op], places: &BTreeMap<RequestId, u64>) {
@@ -347,7 +349,7 @@ fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
     match (kind, answer) {
         (Kind::Read(_, request), Answer::Found(result, payload)) => {
             match (read(state, request), result) {
-                // The size beside data is a hint: it may be that of a write in flight.
+                // The size beside data is a hint: it may include a write in flight.
                 (Ok((Data { .. }, expected)), Ok(Data { .. })) => is_padded(&expected, payload),
                 (Ok((expected, data)), Ok(outcome)) => expected == *outcome && data == *payload,
                 (Err(expected), Err(refusal)) => expected == *refusal,
@@ -358,7 +360,7 @@ fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
             state.is_none() || clone_source(&write.mutations) == Some(&write.object)
         }
         (Kind::Write(write), Answer::Written(Err(refusal))) => {
-            // A fence is looked at in the group's own object, everything else in the write's.
+            // A fence is in the PG's own object, everything else in the write's.
             let failed = match refusal {
                 Refusal::Fenced { .. } => failed_condition(&write.conditions, None, state, 0),
                 _ => failed_condition(&write.conditions, state, None, 0),
@@ -369,7 +371,7 @@ fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
     }
 }
 
-/// A repair may write zeros where there is a hole.
+/// A repair may write zeros into a hole.
 fn same_data(one: &Object, other: &Object) -> bool {
     one.data(0, one.size) == other.data(0, other.size)
 }

@@ -1,5 +1,6 @@
-//! Client sessions: several requests outstanding, retried under their ids until there is a
-//! definite answer, with duplicates and lost connections. What they saw is kept for the checks.
+//! Client sessions. Each has several requests outstanding and retries them under their ids until
+//! there is a definite answer, with duplicates and lost connections. All answers are recorded for
+//! the checks.
 
 use std::collections::BTreeMap;
 
@@ -34,9 +35,9 @@ pub enum Answer {
 pub struct Op {
     pub session: usize,
     pub id: RequestId,
-    /// The group, of a request about a group's own object.
+    /// The PG, of a request about a PG's own object.
     pub own_of: PgId,
-    /// The group that it was last sent to; only that one's answer counts.
+    /// The PG that it was last sent to. Only answers of that one count.
     sent_to: PgId,
     pub kind: Kind,
     pub invoked: u64,
@@ -47,9 +48,9 @@ pub struct Op {
 pub struct Session {
     pub id: u64,
     next_sequence: u64,
-    /// Its connection to the primary of each group.
+    /// Its connection to the primary of each PG.
     links: [Link; 2],
-    /// The fence generation that it holds.
+    /// The generation of its fence.
     pub generation: u64,
 }
 
@@ -66,13 +67,13 @@ pub struct Clients {
     pub sessions: Vec<Session>,
     pub ops: Vec<Op>,
     conns: BTreeMap<ClientId, (usize, PgId)>,
-    /// Omap values as last heard of.
+    /// The omap values that clients saw last.
     pub known: BTreeMap<(ObjectName, Bytes), Option<Bytes>>,
     pub last_value: u64,
     pub last_generation: u64,
-    /// How many objects there are.
+    /// The number of objects.
     pub objects: u64,
-    /// The pool is erasure-coded: there is data only.
+    /// The pool is erasure-coded: objects have data only.
     pub is_coded: bool,
 }
 
@@ -106,7 +107,7 @@ impl Clients {
         outstanding.map(|op| op.id.sequence).min().unwrap_or(session.next_sequence)
     }
 
-    /// Whether the log may soon forget a write that a client still retries.
+    /// Whether the log may soon drop a write that a client still retries.
     fn may_outrun_ring(&self, ring_entries: usize) -> bool {
         let is_write = |op: &&Op| matches!(op.kind, Kind::Write(_));
         let oldest = self.ops.iter().filter(is_write).find(|op| op.answered.is_none());
@@ -159,11 +160,11 @@ impl World {
         if self.is_quiet() || self.clients.ops.len() >= OPS_MAX {
             return;
         }
-        // Requests come in bursts, so that they meet each other.
+        // Requests come in bursts, so they meet each other.
         let burst = (OUTSTANDING_MAX - outstanding.min(OUTSTANDING_MAX)).min(1 + self.random.below(6) as usize);
         for _ in 0..burst {
             if !self.clients.may_outrun_ring(ring_entries) {
-                let pg_num = self.cluster.groups().len() as u32;
+                let pg_num = self.cluster.pgs().len() as u32;
                 let kind = self.clients.draw(session, pg_num, &mut self.random);
                 self.start(session, kind);
             }
@@ -215,7 +216,7 @@ impl World {
         link.last_request = time;
         let (conn, to, incarnation) = (link.conn, link.to, link.incarnation);
         if self.mishap(10) {
-            // A duplicate, over this connection or as if left behind in an older one.
+            // A duplicate, over this connection or late over an older one.
             let is_same = self.random.chance(30);
             let conn = if is_same { conn } else { self.clients.conn_id(session, pg) };
             let late = if is_same { time } else { self.now + self.random.delay(2_000) };
@@ -226,7 +227,7 @@ impl World {
         self.at(self.now + patience, Event::ClientRetries { op: index, attempt });
     }
 
-    /// The group of a request as a client's map has it, which may lag.
+    /// The PG of a request by the client's map, which may lag.
     fn believed_pg(&mut self, op: usize) -> PgId {
         let lags = self.mishap(10);
         let op = &self.clients.ops[op];
@@ -237,14 +238,16 @@ impl World {
         if object.as_str() == PG_META_OBJECT {
             return op.own_of;
         }
-        pg_of(object, if lags { 1 } else { self.cluster.groups().len() as u32 })
+        // A map lags but never goes back: once it knew of the split, it knows.
+        let knew_split = op.sent_to == SPLIT_PG;
+        pg_of(object, if lags && !knew_split { 1 } else { self.cluster.pgs().len() as u32 })
     }
 
-    /// The primary as a client's map has it, which may lag.
+    /// The primary by the client's map, which may lag.
     fn believed_primary(&mut self, pg: PgId) -> usize {
         let lags = self.mishap(10);
-        let group = self.cluster.of(pg).expect("it is believed in");
-        let record = if lags { &group.previous } else { &group.record };
+        let state = self.cluster.of(pg).expect("it is believed in");
+        let record = if lags { &state.previous } else { &state.record };
         let primary = record.primary.0 as usize - 1;
         let is_lost = self.mishap(3);
         if is_lost { self.random.below(self.members.len() as u64) as usize } else { primary }
@@ -258,9 +261,9 @@ impl World {
         self.clients.sessions[session].links[pg.index as usize] = link;
     }
 
-    /// The connection is lost: answers on it do not arrive, requests in flight may.
+    /// The connection is lost. Answers on it do not arrive; requests in flight may.
     pub fn break_client(&mut self, session: usize) {
-        for pg in self.cluster.groups() {
+        for pg in self.cluster.pgs() {
             self.new_conn(session, pg);
         }
         let lost: Vec<usize> = (0..self.clients.ops.len())
@@ -302,7 +305,7 @@ impl World {
         let (sequence, answer) = match message {
             Message::WriteReply { sequence, result } => (sequence, Answer::Written(result)),
             Message::ReadReply { sequence, result, payload } => (sequence, Answer::Found(result, payload)),
-            _ => unreachable!("clients get nothing else"),
+            _ => unreachable!("clients get only replies"),
         };
         let of_this = |op: &Op| op.session == session && op.id.sequence == sequence;
         let index = self.clients.ops.iter().position(of_this).unwrap();
@@ -325,7 +328,7 @@ impl World {
         if is_corrupt {
             self.statistics.corrupt_refusals += 1;
             let has_long_been_quiet = self.now > self.options.quiet_at.saturating_add(60_000_000);
-            assert!(!has_long_been_quiet, "block damaged on one copy only, and all members are there");
+            assert!(!has_long_been_quiet, "a block is damaged on one copy only, and all members can be reached");
         }
         self.after(40_000, Event::ClientRetries { op: index, attempt });
     }

@@ -1,4 +1,4 @@
-//! Cluster state: one linearizable record with compare-and-swap. Whoever watches it may lag.
+//! Cluster state: one linearizable record with compare-and-swap. Watchers may lag.
 
 use atoll_base::records::{PgRecord, RECORD_FORMAT};
 use atoll_base::{Epoch, OsdId, PgId};
@@ -7,11 +7,11 @@ use crate::state::{PG, SPLIT_PG};
 
 pub struct ClusterState {
     pub record: PgRecord,
-    /// What a reader that lags may see.
+    /// The record before, which a watcher that lags may see.
     pub previous: PgRecord,
-    /// The members that the group should have.
+    /// The members that the PG should have.
     pub target: Vec<OsdId>,
-    /// The group that was split off.
+    /// The PG that was split off, if the split is done.
     pub split_off: Option<Box<ClusterState>>,
 }
 
@@ -31,7 +31,7 @@ impl ClusterState {
         ClusterState { previous: record.clone(), record, target: members, split_off: None }
     }
 
-    /// How many different shards members hold.
+    /// The number of different shards that members hold.
     pub fn shards(&self) -> usize {
         self.record.shards.iter().collect::<std::collections::BTreeSet<_>>().len()
     }
@@ -44,8 +44,8 @@ impl ClusterState {
         if pg == PG { Some(self) } else { self.split_off.as_deref_mut() }
     }
 
-    /// The groups that there are.
-    pub fn groups(&self) -> Vec<PgId> {
+    /// The PGs in cluster state.
+    pub fn pgs(&self) -> Vec<PgId> {
         [Some(PG), self.split_off.is_some().then_some(SPLIT_PG)].into_iter().flatten().collect()
     }
 
@@ -61,7 +61,7 @@ impl ClusterState {
         }
         if let Some(record) = split_off {
             assert!(self.split_off.is_none(), "there is one split");
-            // Where the group should be does not depend on who happens to be there.
+            // The target does not depend on the members at the time.
             let target = self.target.clone();
             let new = ClusterState { previous: record.clone(), record, target, split_off: None };
             self.split_off = Some(Box::new(new));
@@ -70,7 +70,7 @@ impl ClusterState {
         true
     }
 
-    /// Whether the group is where it should be, and active.
+    /// Whether the PG is active and on target.
     pub fn is_clean(&self) -> bool {
         let record = &self.record;
         let is_clean = record.members == self.target

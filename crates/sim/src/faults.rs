@@ -1,8 +1,9 @@
 //! Faults: broken connections, one-way and whole partitions, paused processes, crashes and
 //! restarts, replaced devices, full stores, bad blocks, cluster state out of reach, and plans to
-//! move the group.
+//! move the PG.
 
-use atoll_base::PgId;
+use atoll_base::{ObjectName, OsdId, PgId};
+use atoll_pg::is_hidden;
 
 use crate::cluster::ClusterState;
 use crate::options::Fault;
@@ -17,7 +18,7 @@ impl World {
         self.random.below(self.members.len() as u64) as usize
     }
 
-    /// Often the primary: there most can go wrong.
+    /// Often the primary, where most can go wrong.
     fn interesting_osd(&mut self) -> usize {
         let primary = self.cluster.record.primary.0 as usize - 1;
         if self.random.chance(50) { primary } else { self.any_osd() }
@@ -29,11 +30,7 @@ impl World {
         if a == b { (a, (a + 1) % self.members.len()) } else { (a, b) }
     }
 
-    pub fn fault(&mut self) {
-        if self.is_quiet() {
-            return;
-        }
-        self.after(self.options.fault_pace, Event::Fault);
+    fn draw_fault(&mut self) -> Fault {
         let all: u64 = self.options.faults.iter().map(|(_, weight)| weight).sum();
         let mut chosen = self.random.below(all);
         let fault = self.options.faults.iter().find(|(_, weight)| {
@@ -41,7 +38,15 @@ impl World {
             chosen = chosen.saturating_sub(*weight);
             is_it
         });
-        match fault.unwrap().0 {
+        fault.unwrap().0
+    }
+
+    pub fn fault(&mut self) {
+        if self.is_quiet() {
+            return;
+        }
+        self.after(self.options.fault_pace, Event::Fault);
+        match self.draw_fault() {
             Fault::BreakLink => {
                 let (a, b) = self.any_pair();
                 self.break_link(a, b);
@@ -83,8 +88,8 @@ impl World {
             Fault::DamageBlock => self.damage_block(),
             Fault::Split => self.split(),
             Fault::Scrub => {
-                let groups = self.cluster.groups();
-                let pg = groups[self.random.below(groups.len() as u64) as usize];
+                let pgs = self.cluster.pgs();
+                let pg = pgs[self.random.below(pgs.len() as u64) as usize];
                 let is_deep = self.random.chance(60);
                 self.scrub(pg, is_deep);
             }
@@ -130,12 +135,12 @@ impl World {
         self.note("pause", &[at as u64, self.members[at].paused_until]);
     }
 
-    /// The tree changes: the group should have other members, or another primary.
+    /// The target changes: other members, or another primary.
     fn plan_move(&mut self) {
         let mut osds: Vec<usize> = (0..self.members.len()).collect();
         let mut target = Vec::new();
-        let groups = self.cluster.groups();
-        let pg = groups[self.random.below(groups.len() as u64) as usize];
+        let pgs = self.cluster.pgs();
+        let pg = pgs[self.random.below(pgs.len() as u64) as usize];
         while target.len() < self.cluster.target.len() {
             let chosen = self.random.below(osds.len() as u64) as usize;
             target.push(osd(osds.remove(chosen)));
@@ -149,7 +154,7 @@ impl World {
         }
     }
 
-    /// The pool shall have two groups.
+    /// The pool should have two PGs.
     pub fn split(&mut self) {
         self.note("split", &[]);
         self.policy.pg_num = 2;
@@ -179,7 +184,7 @@ impl World {
         self.after(usual, Event::Restart { at });
     }
 
-    /// The process dies, and comes back only if somebody starts it.
+    /// The process dies and is not restarted by itself.
     pub fn kill(&mut self, at: usize) {
         self.statistics.crashes += 1;
         self.note("crash", &[at as u64]);
@@ -196,10 +201,10 @@ impl World {
         }
         self.note("restart", &[at as u64]);
         let lags = self.mishap(30);
-        let groups = self.cluster.groups().into_iter().filter_map(|pg| Some((pg, self.cluster.of(pg)?)));
-        let seen = |group: &ClusterState| if lags { &group.previous } else { &group.record }.clone();
-        let records = groups.clone().map(|(pg, group)| (pg, seen(group))).collect();
-        let newest: Vec<_> = groups.map(|(pg, group)| (pg, group.record.clone())).collect();
+        let pgs = self.cluster.pgs().into_iter().filter_map(|pg| Some((pg, self.cluster.of(pg)?)));
+        let seen = |state: &ClusterState| if lags { &state.previous } else { &state.record }.clone();
+        let records = pgs.clone().map(|(pg, state)| (pg, seen(state))).collect();
+        let newest: Vec<_> = pgs.map(|(pg, state)| (pg, state.record.clone())).collect();
         self.restart_member(at, records);
         let incarnation = self.members[at].incarnation;
         for (pg, record) in newest {
@@ -210,21 +215,24 @@ impl World {
         }
     }
 
-    /// Now and then an OSD loses its device; never the last that has everything.
+    /// An OSD loses its device, unless the PG has as few copies as it needs.
     fn replace_device(&mut self) {
         let may_lose_one = |pg: &PgId| {
-            let group = self.cluster.of(*pg).expect("it is listed");
-            let record = &group.record;
+            let state = self.cluster.of(*pg).expect("it is listed");
+            let record = &state.record;
             let is_active = record.activated_epoch == record.epoch;
             let is_over = self.wiped.is_none_or(|wiped| !record.members.contains(&wiped));
+            // A copy that is incomplete is lost as well, although the record does not say so yet.
+            let is_complete = |osd: &OsdId| !self.members[osd.0 as usize - 1].store.is_incomplete(*pg);
+            let are_complete = record.members.iter().all(is_complete);
             // As few as there must be cannot lose one.
             let needed = self.options.shape.map_or(1, |shape| usize::from(shape.data));
-            let copies = if needed > 1 { group.shards() } else { record.members.len() };
-            is_active && is_over && copies > needed
+            let copies = if needed > 1 { state.shards() } else { record.members.len() };
+            is_active && is_over && are_complete && copies > needed
         };
-        // A split that is under way may be known to one device only.
-        let is_splitting = self.cluster.groups().len() < self.policy.pg_num as usize;
-        let may_lose_one = !is_splitting && self.cluster.groups().iter().all(may_lose_one);
+        // A split under way may be on one device only.
+        let is_splitting = self.cluster.pgs().len() < self.policy.pg_num as usize;
+        let may_lose_one = !is_splitting && self.cluster.pgs().iter().all(may_lose_one);
         if !may_lose_one || self.statistics.wipes == WIPES_MAX {
             return;
         }
@@ -247,19 +255,19 @@ impl World {
         *store = Store { history, requests, ..Store::new(store.ring_entries) };
     }
 
-    /// Damages one block of an object that is whole on every other OSD: a read of a range is
-    /// answered from one copy, so damage spread over all copies is beyond repair.
+    /// Damages an object that has no damage on any other OSD: damage spread over all copies would
+    /// be beyond repair.
     fn damage_block(&mut self) {
         // Only the primary reads for clients.
         let at = self.interesting_osd();
         let is_whole = |pg: &PgId| {
-            let group = self.cluster.of(*pg).expect("it is listed");
-            let record = &group.record;
+            let state = self.cluster.of(*pg).expect("it is listed");
+            let record = &state.record;
             let least = self.options.shape.map_or(2, |shape| usize::from(shape.shards()));
-            let copies = if self.options.shape.is_some() { group.shards() } else { record.members.len() };
+            let copies = if self.options.shape.is_some() { state.shards() } else { record.members.len() };
             record.activated_epoch == record.epoch && copies >= least
         };
-        if !self.cluster.groups().iter().all(is_whole) {
+        if !self.cluster.pgs().iter().all(is_whole) {
             return;
         }
         let all: Vec<_> = self.members[at]
@@ -272,11 +280,13 @@ impl World {
             return;
         }
         let chosen = all[self.random.below(all.len() as u64) as usize].clone();
-        let is_damaged = |store: &Store| store.bad.iter().any(|(object, _)| *object == chosen.0);
+        // A roll back brings the damage of a pre-image into the object that it is one of.
+        let may_meet = |object: &ObjectName| *object == chosen.0 || is_hidden(object) || is_hidden(&chosen.0);
+        let is_damaged = |store: &Store| store.bad.iter().any(|(object, _)| may_meet(object));
         if !self.members.iter().enumerate().any(|(other, member)| other != at && is_damaged(&member.store)) {
             self.note("damage", &[at as u64, chosen.1.into()]);
             self.damaged.insert(chosen.0.clone());
-            // Often all of the object: then a bad sector meets requests that race with each other.
+            // Often all blocks of the object, so damage meets requests that race with each other.
             let whole = self.random.chance(50);
             let bad =
                 all.into_iter().filter(|(object, block)| *object == chosen.0 && (whole || *block == chosen.1));
@@ -295,7 +305,7 @@ impl World {
             let incarnation = self.members[at].incarnation;
             self.after(3_000, Event::Target { at, incarnation });
         }
-        for pg in self.cluster.groups() {
+        for pg in self.cluster.pgs() {
             let record = self.cluster.of(pg).expect("it is listed").record.clone();
             self.tell_record(pg, &record);
         }

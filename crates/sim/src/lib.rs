@@ -1,11 +1,13 @@
-//! Simulates a placement group on three to five OSDs from one seed, in one thread: delayed, lost and
-//! cut connections in both directions or one, crashes, paused processes, drifting clocks, lost
-//! devices, damaged blocks, rotten copies, scrubs, back-pressure, objects that are not in memory, cluster state that lags
-//! or cannot be reached, plans to move the group, and impatient clients. Then all faults end and
-//! everything must become clean. What clients saw is checked against one history.
+//! Simulates one PG, which may split into two, on three to five OSDs from one seed, in one thread.
 //!
-//! The OSDs run `atoll-pg` as the daemon does; the store is a stand-in with the same rules. This
-//! room knows nothing of sockets, threads, clocks and devices.
+//! Connections are slow, lost, or cut in one direction or both; processes crash, pause, and their
+//! clocks drift; devices are lost, damaged, full or slow; metadata is evicted; cluster state lags
+//! or is out of reach; plans move the PG, scrubs run, and clients are impatient. Then all faults
+//! end, and everything must become clean. The answers that clients saw are checked against one
+//! history.
+//!
+//! The OSDs run `atoll-pg` as the daemon does, and the store is a stand-in with the same rules.
+//! This crate may not know sockets, clocks or devices; threads only run several seeds at once.
 
 #![allow(clippy::unwrap_used, missing_docs)] // a test through and through
 
@@ -14,11 +16,13 @@ mod check;
 mod clients;
 mod cluster;
 mod faults;
+mod invariants;
 mod network;
 mod options;
 mod random;
 mod script;
 mod scrubs;
+mod settled;
 mod shell;
 mod state;
 mod statistics;
@@ -41,7 +45,8 @@ pub struct Outcome {
     pub statistics: Statistics,
 }
 
-/// Runs one seed to its end, of a replicated or of an erasure-coded pool. Panics if anything that must hold does not.
+/// Runs one seed to its end, of a replicated or of an erasure-coded pool (`is_coded`). Panics if a
+/// check fails.
 pub fn simulate(seed: u64, is_coded: bool, verbose: bool) -> Outcome {
     let mut world = world::World::new(seed, is_coded, verbose);
     world.run();

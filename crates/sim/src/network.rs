@@ -12,10 +12,10 @@ struct Link {
     broken: bool,
     /// The generation that each end knows as up; the lower-numbered OSD first.
     ends: [Option<u64>; 2],
-    /// Nothing sent to this end arrives after this time.
+    /// Messages to this end that would arrive after this time are lost.
     cut_at: [u64; 2],
     last_arrival: [u64; 2],
-    /// Nothing arrives at this end before this time.
+    /// Messages to this end are delayed until this time.
     blocked_until: [u64; 2],
     heard_at: [u64; 2],
 }
@@ -44,8 +44,9 @@ impl Network {
         self.links.get_mut(&pair(a, b)).unwrap()
     }
 
-    /// Makes a new connection if both ends know that the old one is gone and the network is open:
-    /// the times at which the ends learn of it, the lower-numbered first, and its generation.
+    /// Makes a new connection if both ends know that the old one is gone and the network is open.
+    /// Returns the times at which the ends learn of it, the lower-numbered first, and its
+    /// generation.
     pub fn connect(&mut self, a: usize, b: usize, now: u64, random: &mut Random) -> Option<([u64; 2], u64)> {
         let link = self.link(a, b);
         let is_blocked = link.blocked_until.iter().any(|until| now < *until);
@@ -61,7 +62,7 @@ impl Network {
         Some((up_at, link.generation))
     }
 
-    /// Breaks the connection: the ends that must be told, and when.
+    /// Breaks the connection. Returns the ends that hear of it, the times, and its generation.
     pub fn break_link(&mut self, a: usize, b: usize, now: u64, random: &mut Random) -> Vec<(usize, u64, u64)> {
         let link = self.link(a, b);
         if link.broken {
@@ -84,13 +85,14 @@ impl Network {
         self.links.values_mut().for_each(|link| link.blocked_until = [0; 2]);
     }
 
-    /// The connection that `at` knows as up, if it has heard nothing on it for so long.
+    /// The connection that `at` knows as up, if it has heard nothing on it for longer than
+    /// `patience`.
     pub fn silent(&mut self, at: usize, other: usize, now: u64, patience: u64) -> Option<u64> {
         let link = self.link(at, other);
         link.ends[end(at, other)].filter(|_| now > link.heard_at[end(at, other)] + patience)
     }
 
-    /// Whether `at` shall be told that its connection is up.
+    /// `at` hears that its connection is up. False if it has broken since.
     pub fn comes_up(&mut self, at: usize, other: usize, generation: u64) -> bool {
         let link = self.link(at, other);
         let is_up = !link.broken && link.generation == generation;
@@ -100,7 +102,7 @@ impl Network {
         is_up
     }
 
-    /// Whether `at` shall be told that its connection is down.
+    /// `at` hears that its connection is down. False if it knew already.
     pub fn goes_down(&mut self, at: usize, other: usize, generation: u64) -> bool {
         let up = &mut self.link(at, other).ends[end(at, other)];
         let was_up = *up == Some(generation);
@@ -110,7 +112,7 @@ impl Network {
         was_up
     }
 
-    /// The process at an end is gone, and what it knew.
+    /// The process at an end is gone.
     pub fn forget_end(&mut self, at: usize, other: usize) {
         self.link(at, other).ends[end(at, other)] = None;
     }

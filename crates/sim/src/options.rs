@@ -1,5 +1,6 @@
-//! What differs between runs: drawn from the seed, or given by a script. Seeds differ in what they
-//! leave out too (swarm testing): a fault that ends every long history hides what needs one.
+//! The options of a run: drawn from the seed, or given by a script. Each seed leaves out some
+//! faults (swarm testing), because a fault that ends every long history hides defects that need
+//! one.
 
 use atoll_base::BLOCK_BYTES;
 use atoll_base::limits::PG_LOG_ENTRIES;
@@ -7,7 +8,7 @@ use atoll_pg::CodeShape;
 
 use crate::random::Random;
 
-/// What can go wrong by chance.
+/// A fault that happens by chance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     BreakLink,
@@ -49,13 +50,13 @@ const FAULTS: [(Fault, u64); 15] = [
 /// The shape of one run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How fast each OSD's clock goes, in millionths; there are as many OSDs.
+    /// The rate of each OSD's clock, in millionths; one entry per OSD.
     pub clock_rates: Vec<u64>,
     /// How objects are cut into shards, in an erasure-coded pool.
     pub shape: Option<CodeShape>,
-    /// Copies without which nothing is served.
+    /// With fewer copies, or shards, nothing is served.
     pub min_size: u32,
-    /// A short ring makes learners start from a log that does not reach back.
+    /// Entries of the log. With few of them, logs do not reach back to where histories part.
     pub ring_entries: usize,
     pub sessions: u64,
     pub objects: u64,
@@ -63,23 +64,23 @@ pub struct Options {
     pub client_pace: u64,
     /// The usual time between faults.
     pub fault_pace: u64,
-    /// What can go wrong, and how often each among the others.
+    /// The faults, with their weights.
     pub faults: Vec<(Fault, u64)>,
-    /// How often something is evicted from memory when a group has come to rest.
+    /// How often metadata is evicted when a PG has no more actions.
     pub eviction_percent: u64,
-    /// How often chance delays, loses or repeats what usually goes well.
+    /// Whether chance delays, loses or repeats what usually goes well.
     pub has_mishaps: bool,
     /// Simulated time at which all faults end.
     pub quiet_at: u64,
 }
 
 impl Options {
-    /// Copies, or shards, that the group should have.
+    /// Copies, or shards, that the PG should have.
     pub fn size(&self) -> usize {
         self.shape.map_or(3, |shape| shape.shards().into())
     }
 
-    /// The shape of a seed's run, in a replicated or in an erasure-coded pool.
+    /// The options of a seed's run, in a replicated or in an erasure-coded pool.
     pub fn draw(is_coded: bool, random: &mut Random) -> Self {
         let ring_entries = if random.chance(40) { 64 } else { PG_LOG_ENTRIES };
         let fault_pace = random.one_of([200_000, 600_000, 2_000_000]);
@@ -113,13 +114,13 @@ impl Options {
         }
     }
 
-    /// An erasure-coded world in which nothing happens but what a script says.
+    /// An erasure-coded world in which only the script acts.
     pub fn scripted_coded(osds: usize, data: u8, parity: u8) -> Self {
         let shape = Some(CodeShape { data, parity, chunk_bytes: BLOCK_BYTES as u32 });
         Options { shape, min_size: u32::from(data) + 1, ..Options::scripted(osds) }
     }
 
-    /// A world in which nothing happens but what a script says.
+    /// A world in which only the script acts.
     pub fn scripted(osds: usize) -> Self {
         Options {
             shape: None,

@@ -1,5 +1,5 @@
-//! Written scenarios: the same world without chance faults, and a script that does what it wants
-//! at the moment it wants. OSDs are numbered from 0.
+//! Scenarios: the same world without faults by chance, driven by a script. OSDs are numbered from
+//! 0.
 
 use std::ops::{Deref, DerefMut};
 
@@ -15,10 +15,10 @@ use crate::state::{PG, pg_of};
 use crate::workload::{BLOCK, block_of, key, object_name, write};
 use crate::world::{Event, World};
 
-/// Longer than anything takes that comes at all, in simulated microseconds.
+/// Longer than anything takes that happens at all, in simulated microseconds.
 const PATIENCE: u64 = 60_000_000;
 
-/// A world that does what it is told.
+/// A world driven by a script.
 pub struct Script(World);
 
 impl Deref for Script {
@@ -36,11 +36,11 @@ impl DerefMut for Script {
 }
 
 impl Script {
-    /// All OSDs start, and the group becomes active.
+    /// All OSDs start, and the PG becomes active.
     pub fn new(options: Options) -> Self {
         let verbose = std::env::var("ATOLL_SIM_TRACE").is_ok();
         let mut script = Script(World::with_options(options, Random::new(1), verbose));
-        script.run_while("the group is not clean", |world| {
+        script.run_while("the PG is not clean", |world| {
             let is_active = |at: usize| world.state_of(at) == Some(PgState::Active);
             !world.cluster.is_clean() || !is_active(world.primary())
         });
@@ -58,7 +58,7 @@ impl Script {
         self.run_until(self.now + microseconds);
     }
 
-    /// Runs event by event; what holds for too long does not end.
+    /// Runs event by event while a condition holds. Panics, with `what`, if it holds for too long.
     pub fn run_while(&mut self, what: &str, holds: impl Fn(&World) -> bool) {
         let end = self.now + PATIENCE;
         while holds(&self.0) {
@@ -66,7 +66,7 @@ impl Script {
         }
     }
 
-    /// Nothing reaches an OSD and nothing of it reaches others, for so long.
+    /// Cuts an OSD off from all others for a while.
     pub fn cut_off(&mut self, at: usize, microseconds: u64) {
         let until = self.now + microseconds;
         for other in (0..self.members.len()).filter(|other| *other != at) {
@@ -75,23 +75,23 @@ impl Script {
         }
     }
 
-    /// Nothing that one OSD sends reaches the other, for so long.
+    /// Cuts the way from one OSD to another for a while.
     pub fn cut_one_way(&mut self, from: usize, to: usize, microseconds: u64) {
         let until = self.now + microseconds;
         self.network.block(from, to, until);
     }
 
-    /// An OSD's process stands still while its clock goes on.
+    /// Pauses an OSD's process for a while; its clock goes on.
     pub fn stand_still(&mut self, at: usize, microseconds: u64) {
         self.members[at].paused_until = self.now + microseconds;
     }
 
-    /// An OSD neither hears of changes of cluster state nor makes any, for so long.
+    /// Cuts an OSD off from cluster state for a while.
     pub fn keep_from_state(&mut self, at: usize, microseconds: u64) {
         self.members[at].state_blocked_until = self.now + microseconds;
     }
 
-    /// The group should have these members, the first as primary.
+    /// The PG should have these members, the first as primary.
     pub fn plan(&mut self, target: &[usize]) {
         self.cluster.target = target.iter().map(|at| crate::world::osd(*at)).collect();
         for at in 0..self.members.len() {
@@ -100,18 +100,19 @@ impl Script {
         }
     }
 
-    /// A copy of a request that was sent long ago, under an epoch of then, arrives at an OSD.
+    /// A late copy of a request, of an old epoch, arrives at an OSD.
     pub fn arrives_late(&mut self, op: usize, at: usize, epoch: Epoch) {
         let request = match &self.clients.ops[op].kind {
             Kind::Write(request) => request.clone(),
-            Kind::Read(..) => panic!("reads may be late"),
+            Kind::Read(..) => panic!("only writes are checked for late copies"),
         };
         let (id, session) = (self.id_of(op), self.clients.ops[op].session);
         let conn = self.clients.conn_id(session, PG);
         self.request(conn, at, Message::Write { id, answered_below: 0, pg: PG, epoch, request });
     }
 
-    /// Everything becomes well again and settles; then what clients saw is checked.
+    /// Ends all faults, waits until everything has settled, and checks the answers that clients
+    /// saw.
     pub fn finish(mut self) -> World {
         self.options.quiet_at = self.now;
         self.heal();
@@ -131,7 +132,7 @@ impl World {
         self.members[at].pgs.get(&PG).map(|pg| pg.record().epoch)
     }
 
-    /// What a request was answered, if it was.
+    /// The answer to a request, if it has come.
     pub fn answer_of(&self, op: usize) -> Option<&Answer> {
         self.clients.ops[op].answered.as_ref().map(|(_, answer)| answer)
     }
@@ -145,7 +146,7 @@ impl World {
         self.members[at].store.requests.contains(&self.id_of(op))
     }
 
-    /// Whether a write is in the history that an OSD's store shows.
+    /// Whether a write is in the log that an OSD's store shows.
     pub fn shows(&self, op: usize, at: usize) -> bool {
         self.members[at].store.visible.of(PG).log.iter().any(|entry| entry.request == Some(self.id_of(op)))
     }
@@ -157,7 +158,7 @@ pub fn write_block(object: u64, block: u64, value: u64) -> Kind {
     write(object_name(object), vec![], vec![mutation], block_of(value))
 }
 
-/// Makes an object that must not exist.
+/// Creates an object that must not exist.
 pub fn create(object: u64) -> Kind {
     write(object_name(object), vec![Condition::ObjectAbsent], vec![Mutation::Create], vec![])
 }
@@ -167,7 +168,7 @@ pub fn remove(object: u64) -> Kind {
     write(object_name(object), vec![], vec![Mutation::Remove], vec![])
 }
 
-/// Where an object is once there are two groups.
+/// The PG of an object when there are two.
 pub fn half_of(object: u64) -> PgId {
     pg_of(&object_name(object), 2)
 }
@@ -182,7 +183,7 @@ pub fn read_block(object: u64, block: u64) -> Kind {
     Kind::Read(object_name(object), ReadRequest::Data { offset: block * BLOCK, length: BLOCK as u32 })
 }
 
-/// What a block holds that was written as `value`.
+/// The contents of a block that was written as `value`.
 pub fn block(value: u64) -> Vec<u8> {
     block_of(value)
 }

@@ -1,5 +1,5 @@
-//! Scrubs: now and then during the run; and once after it, when copies have rotted in every way
-//! there is, which only the scrub can find and must repair.
+//! Scrubs: now and then during a run, and once at its end, when copies have rotted in many ways.
+//! The last scrub must find and repair all of that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +13,18 @@ use crate::state::{Object, State, name, pg_of};
 use crate::store::Store;
 use crate::world::World;
 
-/// How the last scrub is getting on.
+/// The progress of the last scrub.
 #[derive(Default)]
 pub struct LastScrub {
-    /// Objects of which a copy has rotted.
+    /// The number of objects with a rotten copy.
     rotten: u64,
     reports: BTreeMap<PgId, ScrubReport>,
-    /// Groups whose scrub has begun.
+    /// PGs whose scrub has begun.
     begun: BTreeSet<PgId>,
 }
 
 impl World {
-    /// Asks a group for a scrub; one that does not serve ignores it.
+    /// Asks a PG for a scrub; one that does not serve ignores it.
     pub fn scrub(&mut self, pg: PgId, is_deep: bool) {
         let at = self.primary_of(pg);
         self.note("scrub", &[at as u64, is_deep.into()]);
@@ -40,32 +40,33 @@ impl World {
         assert!(report.repaired <= report.errors && report.errors <= report.objects);
         match &mut self.last_scrub {
             Some(last) => drop(last.reports.insert(pg, report)),
-            // A clone of a damaged object is damaged, too.
+            // Clones of damaged objects are damaged, too.
             None => assert!(report.errors == 0 || !self.damaged.is_empty(), "only damage is an error: {report:?}"),
         }
     }
 
-    /// Lets copies rot, at most one of each object, and has them scrubbed. True once that is done.
+    /// Lets copies rot, at most one of each object, and scrubs all PGs. True once that is done.
     pub fn scrub_is_over(&mut self) -> bool {
-        let groups = self.cluster.groups();
-        let group = |world: &Self, pg: PgId, holds: fn(&Pg) -> bool| {
+        let pgs = self.cluster.pgs();
+        let primary_is = |world: &Self, pg: PgId, holds: fn(&Pg) -> bool| {
             world.members[world.primary_of(pg)].pgs.get(&pg).is_some_and(holds)
         };
         if self.last_scrub.is_none() {
-            if !groups.iter().all(|pg| group(self, *pg, |pg| !pg.is_scrubbing())) {
+            if !pgs.iter().all(|pg| primary_is(self, *pg, |pg| !pg.is_scrubbing())) {
                 return false;
             }
             let rotten = (0..self.options.objects + 1).filter(|index| self.rot(*index)).count() as u64;
             self.last_scrub = Some(LastScrub { rotten, ..LastScrub::default() });
         }
         let last = self.last_scrub.as_ref().expect("made above");
-        let missing = groups.iter().find(|pg| !last.reports.contains_key(pg)).copied();
+        let missing = pgs.iter().find(|pg| !last.reports.contains_key(pg)).copied();
         if let Some(pg) = missing {
-            if group(self, pg, |pg| *pg.state() == PgState::Active && !pg.is_scrubbing()) {
+            if primary_is(self, pg, |pg| *pg.state() == PgState::Active && !pg.is_scrubbing()) {
                 self.scrub(pg, true);
                 let last = self.last_scrub.as_mut().expect("made above");
                 if !last.begun.insert(pg) {
-                    // A change of the configuration ended the one before; what that repaired is good now.
+                    // A change of the configuration ended a scrub, which may have repaired some
+                    // objects.
                     last.rotten = 0;
                 }
             }
@@ -75,7 +76,7 @@ impl World {
         let repaired: u64 = last.reports.values().map(|report| report.repaired).sum();
         assert!(errors >= last.rotten, "{} objects are rotten: {:?}", last.rotten, last.reports);
         assert_eq!(repaired, errors, "everything is repaired");
-        for pg in groups {
+        for pg in pgs {
             for member in &self.cluster.of(pg).expect("it is listed").record.members {
                 let store = &self.members[member.0 as usize - 1].store;
                 assert!(store.damaged_objects(pg).is_empty(), "{member} has damaged blocks");
@@ -84,27 +85,27 @@ impl World {
         true
     }
 
-    /// One copy of an object becomes another than it was. False if nothing happens to it.
+    /// Changes one copy of an object. False if nothing is changed.
     fn rot(&mut self, index: u64) -> bool {
         if self.random.chance(30) {
             return false;
         }
         let object = name(&format!("object{index}"));
         let pg = pg_of(&object, self.policy.pg_num);
-        let members = &self.cluster.of(pg).expect("all groups are clean").record.members;
+        let members = &self.cluster.of(pg).expect("all PGs are clean").record.members;
         let chosen = members[self.random.below(members.len() as u64) as usize];
         let mut kind = self.random.below(6);
         if let Some(shape) = self.options.shape {
-            // Shards have no omap. Wrong data that the store does not notice shows by parity, and which
-            // shard it is in by a second one.
+            // Shards have no omap. Parity shows wrong data that the store does not notice, and a
+            // second parity shard tells which shard is wrong.
             kind = match kind {
                 1 if shape.parity > 1 => 6,
                 1 | 5 => 2,
                 kind => kind,
             };
         }
-        // Blocks that rotted during the run may be bad on one member already. Were another copy to
-        // rot, too, there might be no good one left.
+        // A block may be bad on one member already. If another copy rotted, too, there might be no
+        // good one left.
         let is_damaged = |member: &atoll_base::OsdId| {
             self.members[member.0 as usize - 1].store.damaged_objects(pg).contains(&&object)
         };
@@ -128,7 +129,7 @@ impl World {
 fn rot(state: &mut State, object: &ObjectName, kind: u64) -> bool {
     assert_ne!(object.as_str(), PG_META_OBJECT);
     let Some(found) = state.objects.get_mut(object) else {
-        // A copy of something that does not exist.
+        // An object appears that does not exist.
         state.objects.insert(object.clone(), Object { size: BLOCK_BYTES as u64, ..Object::default() });
         return true;
     };
@@ -150,7 +151,7 @@ fn rot(state: &mut State, object: &ObjectName, kind: u64) -> bool {
 }
 
 impl Store {
-    /// What a scrub of a copy finds.
+    /// Examines a copy of an object.
     pub fn scrub(&self, pg: PgId, object: &ObjectName, deep: bool) -> ScrubFinding {
         let Some(found) = self.visible.of(pg).objects.get(object) else { return ScrubFinding::Absent };
         let bad = found.block_numbers().filter(|block| deep && self.is_bad(pg, object, *block));

@@ -1,8 +1,10 @@
-//! The shell of a member: gives its group events and does what it asks for.
+//! The shell of a member: gives its PGs events and performs their actions.
+
+use std::fmt::Write;
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::PgRecord;
-use atoll_base::{ObjectName, OsdId, PgId, Refusal, RequestId, Transaction};
+use atoll_base::{ObjectName, OsdId, PgId, ReadRequest, Refusal, RequestId, Touched, Transaction, Version};
 use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, ReadFailure, Token};
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -10,18 +12,18 @@ use bytes::Bytes;
 use crate::state::name;
 use crate::store::clone_source;
 use crate::view::View;
-use crate::world::{Event, Member, SILENCE, Swap, TICK, World, osd};
+use crate::world::{Event, SILENCE, Swap, TICK, World, osd};
 
-/// More actions in a row than any event gives cause for.
+/// No event leads to so many actions.
 const ACTIONS_MAX: usize = 10_000;
 
 impl World {
-    /// Gives an event to a group, if the member has it.
+    /// Gives an event to a PG, if the member has it.
     pub fn with_pg(&mut self, at: usize, pg: PgId, event: impl FnOnce(&mut Pg, &View)) {
         let now_ms = self.local_ms(at);
         let member = &mut self.members[at];
-        if let Some(group) = member.pgs.get_mut(&pg) {
-            event(group, &View { store: &member.store, leases: &member.leases, now_ms });
+        if let Some(found) = member.pgs.get_mut(&pg) {
+            event(found, &View { store: &member.store, leases: &member.leases, now_ms });
             // Now and then several events come before the actions are taken.
             if self.mishap(15) {
                 self.after(100, Event::Run { at });
@@ -37,23 +39,22 @@ impl World {
         }
     }
 
-    /// Time has passed, or a lease was renewed. Half of the members leave groups that are at rest
-    /// alone, as an OSD does; with the others it is seen that nothing would come of it.
+    /// Time has passed, or a lease was renewed. Half of the members skip idle PGs, as an OSD does;
+    /// the others show that a tick does nothing to them.
     pub fn tick_pgs(&mut self, at: usize) {
         let leaves_alone = at % 2 == 1;
         let now_ms = self.local_ms(at);
         for pg in self.members[at].pgs.keys().copied().collect::<Vec<_>>() {
             let member = &self.members[at];
-            let is_at_rest =
-                member.pgs[&pg].is_at_rest(&View { store: &member.store, leases: &member.leases, now_ms });
-            if is_at_rest && leaves_alone {
+            let is_idle = member.pgs[&pg].is_idle(&View { store: &member.store, leases: &member.leases, now_ms });
+            if is_idle && leaves_alone {
                 continue;
             }
             self.with_pg(at, pg, |pg, view| {
                 pg.tick(view);
-                if is_at_rest {
+                if is_idle {
                     pg.proceed(view);
-                    assert!(pg.is_at_rest(view), "a tick does nothing to a group at rest");
+                    assert!(pg.is_idle(view), "a tick does nothing to an idle PG");
                 }
             });
         }
@@ -83,7 +84,7 @@ impl World {
                     let reply = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
                     return self.send_answer(conn, reply);
                 }
-                // What the client has been answered is owed nothing.
+                // A request that was answered is owed nothing.
                 if id.sequence >= self.clients.answered_below(id.session) {
                     member.owed_writes.insert(id);
                 }
@@ -97,7 +98,7 @@ impl World {
     pub fn peer_message(&mut self, from: usize, to: usize, message: Message) {
         match message {
             Message::Ping { tag } => {
-                // Whatever the groups have to say goes first: it may take a lease away.
+                // Messages of PGs go first: one of them may end a lease.
                 self.run_pgs(to);
                 let now_ms = self.local_ms(to);
                 self.members[to].leases.granted(osd(from), now_ms);
@@ -117,10 +118,9 @@ impl World {
                 {
                     return self.send(to, from, Message::FencedAck { pg, epoch: *epoch });
                 }
-                let kind = format!("{message:?}");
-                self.note(kind.split([' ', '{']).next().unwrap(), &[from as u64, to as u64]);
+                self.note(&kind_of(&message), &[from as u64, to as u64]);
                 if self.verbose && matches!(message, Message::PeerQuery { .. } | Message::PeerInfo { .. }) {
-                    println!("         {kind}");
+                    println!("         {message:?}");
                 }
                 self.with_pg(to, pg, |pg, view| pg.message(osd(from), message, view));
             }
@@ -152,10 +152,10 @@ impl World {
         let now_ms = self.local_ms(at);
         for _ in 0..ACTIONS_MAX {
             let member = &mut self.members[at];
-            let Some(group) = member.pgs.get_mut(&pg) else { return };
-            let action = group.next_action().or_else(|| {
-                group.proceed(&View { store: &member.store, leases: &member.leases, now_ms });
-                group.next_action()
+            let Some(running) = member.pgs.get_mut(&pg) else { return };
+            let action = running.next_action().or_else(|| {
+                running.proceed(&View { store: &member.store, leases: &member.leases, now_ms });
+                running.next_action()
             });
             let Some(action) = action else {
                 self.let_copy(at, pg);
@@ -163,32 +163,31 @@ impl World {
             };
             self.perform(at, pg, action);
         }
-        panic!("the group on member {at} does not come to rest");
+        panic!("PG {pg} on member {at} does not run out of actions");
     }
 
-    /// Sooner or later there is room to read another object.
+    /// Sooner or later the shell lets the PG copy another object.
     fn let_copy(&mut self, at: usize, pg: PgId) {
         let member = &mut self.members[at];
-        if member.pgs.get(&pg).is_some_and(Pg::wants_to_copy) && member.may_copy_soon.insert(pg) {
+        if member.pgs.get(&pg).is_some_and(Pg::wants_to_backfill) && member.may_copy_soon.insert(pg) {
             let incarnation = member.incarnation;
             self.after(2_000, Event::MayCopy { at, incarnation, pg });
         }
     }
 
-    /// Now and then memory is needed for something else; never between what the group was told and
-    /// the actions that rest on it.
+    /// Now and then evicts metadata; never between an event and the actions that rely on it.
     fn evict(&mut self, at: usize, pg: PgId) {
         if self.random.chance(self.options.eviction_percent) {
             let loaded = &mut self.members[at].store.loaded;
-            let of_group: Vec<_> = loaded.iter().filter(|(of, _)| *of == pg).cloned().collect();
-            if !of_group.is_empty() {
-                loaded.remove(&of_group[self.random.below(of_group.len() as u64) as usize]);
+            let of_pg: Vec<_> = loaded.iter().filter(|(of, _)| *of == pg).cloned().collect();
+            if !of_pg.is_empty() {
+                loaded.remove(&of_pg[self.random.below(of_pg.len() as u64) as usize]);
             }
         }
     }
 
     pub fn loaded(&mut self, at: usize, pg: PgId, token: Token, lookup: &Lookup) {
-        // What has come may be gone again before its turn.
+        // It may be evicted again before its turn.
         if !self.random.chance(self.options.eviction_percent) {
             self.members[at].store.load(pg, lookup);
         }
@@ -211,41 +210,14 @@ impl World {
                 self.statistics.loads += 1;
                 self.after(300, Event::Loaded { at, incarnation, pg, token, lookup });
             }
-            Action::Read { token, object, request } => {
-                let answer = self.members[at].store.read(pg, &object, &request);
-                if let (Some(shape), Err(ReadFailure::Corrupt { blocks })) = (self.options.shape, &answer)
-                    && self.cluster.of(pg).expect("the group exists").shards() < shape.shards().into()
-                    && self.random.chance(50)
-                {
-                    // Stands for an operator: with others away as well it may be one too many.
-                    let bad = &mut self.members[at].store.bad;
-                    bad.retain(|(other, block)| *other != object || !blocks.contains(block));
-                }
-                self.after(150, Event::ReadDone { at, incarnation, pg, token, answer });
-            }
+            Action::Read { token, object, request } => self.read(at, pg, token, &object, &request),
             Action::ListObjects { token, after } => {
                 self.statistics.lists += 1;
                 let (objects, more) = self.members[at].store.objects(pg, after.as_ref(), self.objects_listed_max);
                 self.after(1_000, Event::Listed { at, incarnation, pg, token, objects, more });
             }
             Action::ReadForSync { token, object, touched, from, .. } => {
-                let is_first = from.unwrap_or(0) == 0;
-                self.statistics.syncs += u64::from(is_first);
-                self.statistics.whole_syncs += u64::from(is_first && touched.whole);
-                self.statistics.further_parts += u64::from(!is_first);
-                let is_small = self.random.chance(50);
-                let member = &mut self.members[at];
-                let result = member.store.read_for_sync(pg, &object, &touched, from, is_small);
-                self.statistics.unreadable_syncs += u64::from(result.is_err());
-                if let Err(block) = result
-                    && !self.will_repair(at, pg, &object)
-                    && self.random.chance(50)
-                {
-                    // Stands for an operator.
-                    self.members[at].store.bad.remove(&(object, block));
-                }
-                let result = result.map_err(|block| format!("block {block} is damaged"));
-                self.after(300, Event::SyncRead { at, incarnation, pg, token, result });
+                self.read_for_sync(at, pg, token, object, &touched, from);
             }
             Action::Scrub { token, object, deep } => {
                 let finding = self.members[at].store.scrub(pg, &object, deep);
@@ -260,25 +232,12 @@ impl World {
             Action::Reply { client, message } => self.reply(at, pg, client, message),
             Action::Propose { expected, record, split_off } => {
                 let split_off = split_off.map(|off| off.1);
-                self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
-                if record.activated_epoch == record.epoch {
-                    let pending = &self.members[at].store.pending;
-                    let is_cut = pending
-                        .iter()
-                        .any(|(_, transaction)| transaction.pg == pg && transaction.reset_head().is_some());
-                    assert!(!is_cut, "active, and a crash may bring back what was taken back");
-                }
-                if self.is_quiet() || !self.mishap(15) {
-                    let reached_at = self.now.max(self.members[at].state_blocked_until);
-                    let delay = self.random.delay(1_000);
-                    let swap = Box::new(Swap { expected, record, split_off });
-                    self.at(reached_at + delay, Event::Swap { at, pg, swap });
-                }
+                self.propose(at, pg, Swap { expected, record, split_off });
             }
-            Action::ReadToFill { begins, bytes } => self.note("read to fill", &[begins.into(), bytes]),
+            Action::ReadForBackfill { begins, bytes } => self.note("read to fill", &[begins.into(), bytes]),
             Action::ForgetUndo { through } => {
-                // A crash may bring back what was forgotten, as it may in a log that was saved before.
-                self.members[at].store.visible.of_mut(pg).forget_undo(through);
+                // Not durable: a crash may bring the pre-images back.
+                self.members[at].store.visible.of_mut(pg).forget_pre_images(through);
             }
             Action::Warn { text } => {
                 if self.verbose {
@@ -288,14 +247,74 @@ impl World {
         }
     }
 
-    /// Whether a group repairs the copy of an object itself: it serves, and has a good one elsewhere.
+    fn read(&mut self, at: usize, pg: PgId, token: Token, object: &ObjectName, request: &ReadRequest) {
+        let incarnation = self.members[at].incarnation;
+        let answer = self.members[at].store.read(pg, object, request);
+        if let (Some(shape), Err(ReadFailure::Corrupt { blocks })) = (self.options.shape, &answer)
+            && self.cluster.of(pg).expect("the PG exists").shards() < shape.shards().into()
+            && self.random.chance(50)
+        {
+            // Stands for an operator: with other shards away, too, the object may be lost.
+            let bad = &mut self.members[at].store.bad;
+            bad.retain(|(other, block)| other != object || !blocks.contains(block));
+        }
+        self.after(150, Event::ReadDone { at, incarnation, pg, token, answer });
+    }
+
+    fn read_for_sync(
+        &mut self,
+        at: usize,
+        pg: PgId,
+        token: Token,
+        object: ObjectName,
+        touched: &Touched,
+        from: Option<u64>,
+    ) {
+        let incarnation = self.members[at].incarnation;
+        let is_first = from.unwrap_or(0) == 0;
+        self.statistics.syncs += u64::from(is_first);
+        self.statistics.whole_syncs += u64::from(is_first && touched.whole);
+        self.statistics.further_parts += u64::from(!is_first);
+        let is_small = self.random.chance(50);
+        let member = &mut self.members[at];
+        let result = member.store.read_for_sync(pg, &object, touched, from, is_small);
+        self.statistics.unreadable_syncs += u64::from(result.is_err());
+        if let Err(block) = result
+            && !self.will_repair(at, pg, &object)
+            && self.random.chance(50)
+        {
+            // Stands for an operator.
+            self.members[at].store.bad.remove(&(object, block));
+        }
+        let result = result.map_err(|block| format!("block {block} is damaged"));
+        self.after(300, Event::SyncRead { at, incarnation, pg, token, result });
+    }
+
+    fn propose(&mut self, at: usize, pg: PgId, swap: Swap) {
+        let record = &swap.record;
+        self.note("propose", &[record.epoch.0, record.activated_epoch.0]);
+        if record.activated_epoch == record.epoch {
+            let pending = &self.members[at].store.pending;
+            let is_cut =
+                pending.iter().any(|(_, transaction)| transaction.pg == pg && transaction.reset_head().is_some());
+            assert!(!is_cut, "active, and a crash may bring back what was rolled back");
+        }
+        if self.is_quiet() || !self.mishap(15) {
+            let reached_at = self.now.max(self.members[at].state_blocked_until);
+            let delay = self.random.delay(1_000);
+            self.at(reached_at + delay, Event::Swap { at, pg, swap: Box::new(swap) });
+        }
+    }
+
+    /// Whether a PG will repair the copy of an object: it serves, and another member has a good
+    /// one.
     fn will_repair(&self, at: usize, pg: PgId, object: &ObjectName) -> bool {
-        let group = &self.members[at].pgs[&pg];
+        let running = &self.members[at].pgs[&pg];
         let is_good = |member: &OsdId| {
             let other = member.0 as usize - 1;
             other != at && !self.members[other].store.damaged_objects(pg).contains(&object)
         };
-        *group.state() == PgState::Active && group.record().members.iter().any(is_good)
+        *running.state() == PgState::Active && running.record().members.iter().any(is_good)
     }
 
     fn count(&mut self, message: &Message) {
@@ -356,13 +375,11 @@ impl World {
                 let session = self.clients.session_of(client);
                 let request = RequestId { session, sequence: *sequence };
                 self.members[at].owed_writes.remove(&request);
-                let is_durable = |member: &Member| member.store.requests.contains(&request);
-                let record = self.members[at].pgs[&pg].record();
-                let is_everywhere =
-                    record.last_active_members.iter().all(|osd| is_durable(&self.members[osd.0 as usize - 1]));
-                assert!(is_everywhere || result.is_err(), "{request:?} acknowledged before all members have it");
+                if result.is_ok() {
+                    self.acknowledged_write_is_durable(pg, at, request);
+                }
             }
-            _ => unreachable!("clients get nothing else"),
+            _ => unreachable!("clients get only replies"),
         }
         self.send_answer(client, message);
     }
@@ -381,20 +398,27 @@ impl World {
         }
     }
 
-    /// Makes a group, if there is a record of it.
+    /// Adds a PG of which the store holds a copy.
+    pub fn add_stray_pg(&mut self, at: usize, pg: PgId) {
+        if self.members[at].store.visible.of(pg).head != Version::default() {
+            self.add_pg(at, pg);
+        }
+    }
+
+    /// Adds a PG, if the member has its record.
     pub fn add_pg(&mut self, at: usize, pg: PgId) {
         let now_ms = self.local_ms(at);
         let member = &self.members[at];
         let Some(record) = member.records.get(&pg).cloned().filter(|_| !member.pgs.contains_key(&pg)) else {
             return;
         };
-        let Some(target) = self.cluster.of(pg).map(|group| group.target.clone()) else { return };
+        let Some(target) = self.cluster.of(pg).map(|state| state.target.clone()) else { return };
         let policy = self.policy;
         let member = &mut self.members[at];
         member.store.loaded.insert((pg, name(PG_META_OBJECT)));
         let view = View { store: &member.store, leases: &member.leases, now_ms };
-        let group = Pg::new(pg, osd(at), policy, target, record, &view);
-        member.pgs.insert(pg, group);
+        let started = Pg::new(pg, osd(at), policy, target, record, &view);
+        member.pgs.insert(pg, started);
         self.run_pg(at, pg);
         for other in (0..self.members.len()).filter(|other| *other != at) {
             if self.network.is_up(at, other) {
@@ -417,4 +441,20 @@ impl World {
         member.owed_reads.clear();
         member.owed_writes.clear();
     }
+}
+
+/// The name of a message's kind, without its fields, which may be long.
+fn kind_of(message: &Message) -> String {
+    struct FirstWord(String);
+    impl Write for FirstWord {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            let end = text.find([' ', '{']);
+            self.0.push_str(&text[..end.unwrap_or(text.len())]);
+            if end.is_some() { Err(std::fmt::Error) } else { Ok(()) }
+        }
+    }
+    let mut word = FirstWord(String::new());
+    // Formatting stops with an error at the first field.
+    _ = write!(word, "{message:?}");
+    word.0
 }

@@ -1,5 +1,5 @@
-//! What a placement group holds, as plain maps: the contents of a member's stand-in store, and the
-//! model that the recorded history is replayed on.
+//! What a PG holds, as plain maps: the contents of a member's stand-in store, and the model on
+//! which the recorded history is replayed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,12 +11,12 @@ use atoll_base::{
 use atoll_pg::is_hidden;
 use bytes::{Bytes, BytesMut};
 
-/// The group that a run begins with, the only one of its pool.
+/// The PG that a run begins with, the only one of its pool.
 pub const PG: PgId = PgId { pool: PoolId(1), index: 0 };
-/// The group that may be split off.
+/// The PG that may be split off.
 pub const SPLIT_PG: PgId = PgId { pool: PoolId(1), index: 1 };
 
-/// The group of an object when there are so many.
+/// The PG of an object when the pool has `pg_num` PGs.
 pub fn pg_of(object: &ObjectName, pg_num: u32) -> PgId {
     pg_of_object(PG.pool, object, pg_num)
 }
@@ -38,16 +38,16 @@ pub struct Object {
 #[derive(Clone, Default)]
 pub struct State {
     pub objects: BTreeMap<ObjectName, Object>,
-    /// The ring that the group sees.
+    /// The log, as far as its ring reaches back.
     pub log: VecDeque<LogEntry>,
     pub head: Version,
-    /// Of how many groups this is one, once it was told.
+    /// The pool's number of PGs by the splits that this copy has applied.
     pub pg_num: Option<u32>,
 }
 
-/// All groups of a member.
+/// All PGs of a member.
 #[derive(Clone, Default)]
-pub struct Groups(BTreeMap<PgId, State>);
+pub struct Pgs(BTreeMap<PgId, State>);
 
 const NOTHING: State = State {
     objects: BTreeMap::new(),
@@ -56,7 +56,7 @@ const NOTHING: State = State {
     pg_num: None,
 };
 
-impl Groups {
+impl Pgs {
     pub fn of(&self, pg: PgId) -> &State {
         static EMPTY: State = NOTHING;
         self.0.get(&pg).unwrap_or(&EMPTY)
@@ -74,7 +74,7 @@ impl Groups {
         self.0.values().flat_map(|state| &state.objects)
     }
 
-    /// Returns whether a group was split off with its history.
+    /// Returns whether a PG was split off with its history.
     pub fn apply(&mut self, transaction: &Transaction, ring_entries: usize) -> bool {
         self.of_mut(transaction.pg).apply(transaction, ring_entries);
         let mut is_split = false;
@@ -165,7 +165,7 @@ impl State {
         self.log.drain(..excess);
     }
 
-    pub fn forget_undo(&mut self, through: Version) {
+    pub fn forget_pre_images(&mut self, through: Version) {
         self.log.iter_mut().filter(|entry| entry.version <= through).for_each(|entry| entry.undo = None);
     }
 
@@ -256,7 +256,7 @@ pub fn read(object: Option<&Object>, request: &ReadRequest) -> Result<(ReadOutco
     Ok((outcome, Bytes::new()))
 }
 
-/// The first condition that does not hold, for the object and the group's own object.
+/// The first condition that does not hold, for the object and the PG's own object.
 pub fn failed_condition(
     conditions: &[Condition],
     object: Option<&Object>,

@@ -1,4 +1,4 @@
-//! What happened in runs, so that nobody takes a quiet simulation for a passed one.
+//! Counts what happened in runs: a run in which nothing happened tests nothing.
 
 macro_rules! statistics {
     ($($name:ident: $text:literal,)*) => {
@@ -37,11 +37,11 @@ statistics! {
     swaps_failed: "swaps lost",
     learners: "learners",
     lists: "lists of objects",
-    syncs: "objects synced",
+    syncs: "objects read for others",
     whole_syncs: "of them whole",
-    unreadable_syncs: "objects not readable for that",
+    unreadable_syncs: "of them unreadable",
     further_parts: "further parts of objects",
-    rollbacks: "histories cut back",
+    rollbacks: "histories rolled back",
     copy_reads: "copy reads",
     corrupt_refusals: "refused as damaged",
     backlogged: "submissions that waited",

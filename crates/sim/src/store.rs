@@ -1,5 +1,5 @@
-//! A member's stand-in store: what is submitted shows at once and becomes durable later, in order;
-//! a crash loses the rest. Single blocks may go bad. Only objects that are loaded may be looked at.
+//! A member's stand-in store. Submissions show at once and become durable later, in order; a crash
+//! loses those that are not durable. Blocks may go bad. Only loaded objects may be looked at.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,26 +11,26 @@ use atoll_base::{
 use atoll_pg::{Lookup, ObjectParts, ReadFailure, Token, is_hidden};
 use bytes::{Bytes, BytesMut};
 
-use crate::state::{Groups, SPLIT_PG, name, read};
+use crate::state::{Object, Pgs, SPLIT_PG, name, read};
 
-/// Blocks that are read at once for a member that lacks them.
+/// Blocks in one part of an object for a learner.
 const BLOCKS_PER_PART: usize = 2;
 
 #[derive(Default)]
 pub struct Store {
-    pub visible: Groups,
-    pub durable: Groups,
+    pub visible: Pgs,
+    pub durable: Pgs,
     pub pending: VecDeque<(Token, Transaction)>,
     /// Submissions that wait for room.
     pub backlog: VecDeque<(Token, Transaction)>,
     pub out_of_room: bool,
-    /// Names whose object, or lack of one, is in memory.
+    /// Names whose object, or the lack of one, is in memory.
     pub loaded: BTreeSet<(PgId, ObjectName)>,
     /// Damaged blocks.
     pub bad: BTreeSet<(ObjectName, u32)>,
     pub ring_entries: usize,
-    /// The last entry ever applied in each place, though it was cut off again; not part of what the
-    /// group sees.
+    /// The last entry ever applied of each sequence, even if it was cut off again. The PG does not
+    /// see it.
     pub history: BTreeMap<PgId, BTreeMap<u64, LogEntry>>,
     /// Requests that were durable here at some time.
     pub requests: BTreeSet<RequestId>,
@@ -41,7 +41,7 @@ impl Store {
         Store { ring_entries, ..Store::default() }
     }
 
-    /// Whether the store takes a transaction now; one that refuses data takes the rest.
+    /// Whether the store takes a transaction now. If it refuses data, it still takes other changes.
     pub fn takes(&self, transaction: &Transaction, refuses_data: bool) -> bool {
         let adds = |mutation: &Mutation| {
             use Mutation::{CloneFrom, Create, KeepAs, OmapReplace, OmapSet};
@@ -72,7 +72,7 @@ impl Store {
                 self.bad.retain(|(object, _)| *object != transaction.object);
             }
             if let Mutation::CloneFrom { source } = mutation {
-                // It shares the source's blocks.
+                // The clone shares the source's blocks.
                 let of_source = self.bad.iter().filter(|(object, _)| object == source);
                 let shared: Vec<_> = of_source.map(|(_, block)| (transaction.object.clone(), *block)).collect();
                 self.bad.extend(shared);
@@ -105,13 +105,19 @@ impl Store {
         (pg, token)
     }
 
-    /// Whether it is known of groups that nobody will take anything back.
-    pub fn has_forgotten_undo<'a>(&self, mut groups: impl Iterator<Item = &'a PgId>) -> bool {
-        groups.all(|pg| {
+    /// Whether these PGs have forgotten all pre-images.
+    pub fn has_forgotten_pre_images<'a>(&self, mut pgs: impl Iterator<Item = &'a PgId>) -> bool {
+        pgs.all(|pg| {
             let state = self.visible.of(*pg);
             state.log.iter().all(|entry| entry.undo.is_none())
                 && state.objects.keys().all(|object| object.as_str() == PG_META_OBJECT || !is_hidden(object))
         })
+    }
+
+    /// Whether the copy of a PG has been noted to be incomplete.
+    pub fn is_incomplete(&self, pg: PgId) -> bool {
+        let own = self.visible.of(pg).objects.get(&name(PG_META_OBJECT));
+        own.is_some_and(|own| own.omap.contains_key(atoll_pg::INCOMPLETE_KEY))
     }
 
     pub fn crash(&mut self) {
@@ -136,7 +142,7 @@ impl Store {
     }
 
     pub fn assert_loaded(&self, pg: PgId, object: &ObjectName) {
-        assert!(self.loaded.contains(&(pg, object.clone())), "{object} is looked at and not loaded");
+        assert!(self.loaded.contains(&(pg, object.clone())), "{object} is not loaded");
     }
 
     pub fn read(
@@ -157,7 +163,7 @@ impl Store {
         read(self.visible.of(pg).objects.get(object), request).map_err(ReadFailure::Refused)
     }
 
-    /// Objects behind `after` but the group's own one, and whether there are more.
+    /// Objects after `after`, except hidden ones, and whether there are more.
     pub fn objects(
         &self,
         pg: PgId,
@@ -182,8 +188,8 @@ impl Store {
         holds && self.bad.contains(&(object.clone(), block))
     }
 
-    /// What a member lacks of an object, or a part of it; `Err` names a damaged block. What is small
-    /// enough goes into one transaction.
+    /// What a learner lacks of an object, or a part of it; `Err` names a damaged block. If
+    /// `is_small`, everything is in one transaction.
     pub fn read_for_sync(
         &self,
         pg: PgId,
@@ -207,16 +213,7 @@ impl Store {
         let is_first = from.unwrap_or(0) == 0;
         let mut mutations = if touched.whole && is_first { vec![Mutation::Remove] } else { Vec::new() };
         mutations.push(Mutation::Create);
-        let all_blocks = (found.size / BLOCK_BYTES as u64) as u32;
-        let ranges = if touched.whole { vec![(0, all_blocks)] } else { touched.block_ranges.clone() };
-        let mut blocks: BTreeSet<u32> = ranges.iter().flat_map(|&(first, count)| first..first + count).collect();
-        blocks.retain(|block| *block < all_blocks);
-        let mut next = None;
-        if let Some(from) = from {
-            blocks = blocks.split_off(&((from / BLOCK_BYTES as u64) as u32));
-            next = blocks.iter().nth(BLOCKS_PER_PART).copied();
-            next.inspect(|next| drop(blocks.split_off(next)));
-        }
+        let (blocks, next) = blocks_of_part(found, touched, from);
         let mut payload = BytesMut::new();
         for block in blocks {
             if self.is_bad(pg, object, block) {
@@ -235,26 +232,14 @@ impl Store {
             let transactions = vec![part(mutations, payload.freeze())];
             return Ok(ObjectParts { transactions, next: Some(u64::from(next) * BLOCK_BYTES as u64) });
         }
-        // The size, when the object ends in zeros.
         if found.size > 0 && (touched.whole || !touched.block_ranges.is_empty()) {
-            let last = all_blocks - 1;
+            let last = (found.size / BLOCK_BYTES as u64) as u32 - 1;
             if self.is_bad(pg, object, last) {
                 return Err(last);
             }
-            let offset = u64::from(last) * BLOCK_BYTES as u64;
-            mutations.push(Mutation::Write { offset, length: BLOCK_BYTES as u32, seals: None });
-            payload.extend_from_slice(&found.data(offset, BLOCK_BYTES as u64));
-            if !found.blocks.contains_key(&last) {
-                mutations.push(Mutation::Zero { offset, length: BLOCK_BYTES as u64 });
-            }
+            set_size(found, last, &mut mutations, &mut payload);
         }
-        let keys = if touched.whole { found.omap.keys().cloned().collect() } else { touched.omap_keys.clone() };
-        let version = Mutation::SetVersion { version: found.version };
-        let omap = keys.into_iter().map(|key| match found.omap.get(&key) {
-            Some(value) => Mutation::OmapSet { key, value: value.clone() },
-            None => Mutation::OmapRemove { key },
-        });
-        let omap = omap.chain([version]);
+        let omap = omap_and_version(found, touched);
         let transactions = if is_small {
             vec![part(mutations.into_iter().chain(omap).collect(), payload.freeze())]
         } else {
@@ -262,6 +247,42 @@ impl Store {
         };
         Ok(ObjectParts { transactions, next: None })
     }
+}
+
+/// The blocks of a part of an object for a learner, and the block with which the next part begins.
+fn blocks_of_part(found: &Object, touched: &Touched, from: Option<u64>) -> (BTreeSet<u32>, Option<u32>) {
+    let all_blocks = (found.size / BLOCK_BYTES as u64) as u32;
+    let ranges = if touched.whole { vec![(0, all_blocks)] } else { touched.block_ranges.clone() };
+    let mut blocks: BTreeSet<u32> = ranges.iter().flat_map(|&(first, count)| first..first + count).collect();
+    blocks.retain(|block| *block < all_blocks);
+    let mut next = None;
+    if let Some(from) = from {
+        blocks = blocks.split_off(&((from / BLOCK_BYTES as u64) as u32));
+        next = blocks.iter().nth(BLOCKS_PER_PART).copied();
+        next.inspect(|next| drop(blocks.split_off(next)));
+    }
+    (blocks, next)
+}
+
+/// Writes the last block, and with it the size: the object may end in a hole.
+fn set_size(found: &Object, last: u32, mutations: &mut Vec<Mutation>, payload: &mut BytesMut) {
+    let offset = u64::from(last) * BLOCK_BYTES as u64;
+    mutations.push(Mutation::Write { offset, length: BLOCK_BYTES as u32, seals: None });
+    payload.extend_from_slice(&found.data(offset, BLOCK_BYTES as u64));
+    if !found.blocks.contains_key(&last) {
+        mutations.push(Mutation::Zero { offset, length: BLOCK_BYTES as u64 });
+    }
+}
+
+/// What sets the touched omap entries, and the version.
+fn omap_and_version(found: &Object, touched: &Touched) -> impl Iterator<Item = Mutation> {
+    let keys = if touched.whole { found.omap.keys().cloned().collect() } else { touched.omap_keys.clone() };
+    let version = Mutation::SetVersion { version: found.version };
+    let omap = keys.into_iter().map(move |key| match found.omap.get(&key) {
+        Some(value) => Mutation::OmapSet { key, value: value.clone() },
+        None => Mutation::OmapRemove { key },
+    });
+    omap.chain([version])
 }
 
 /// The objects that a write looks at.
@@ -275,7 +296,7 @@ pub fn looked_at(
     [object.clone()].into_iter().chain(meta).chain(clone_source(mutations).cloned())
 }
 
-/// The object that a write makes a copy of.
+/// The object that a write clones.
 pub fn clone_source(mutations: &[Mutation]) -> Option<&ObjectName> {
     mutations.iter().find_map(Mutation::clone_source)
 }

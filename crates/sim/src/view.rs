@@ -1,4 +1,4 @@
-//! What a group may see of its OSD.
+//! The view of a PG on its OSD.
 
 use atoll_base::{
     BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version,

@@ -1,4 +1,4 @@
-//! What clients ask for. Every value written is unique in its run.
+//! The requests of clients. Every value written is unique in its run.
 
 use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
 use atoll_base::{BLOCK_BYTES, Condition, Mutation, ObjectName, ReadRequest, WriteRequest};
@@ -85,20 +85,22 @@ impl Clients {
                 let mutations = vec![Mutation::Remove, Mutation::OmapSet { key: omap_key, value }];
                 write(object, vec![Condition::ObjectExists], mutations, vec![])
             }
-            _ => {
-                self.last_generation += 1;
-                let generation = self.last_generation;
-                self.sessions[session].generation = generation;
-                let mut conditions = vec![Condition::NotFenced { name: Bytes::from_static(FENCE), generation }];
-                if random.chance(50) {
-                    conditions.push(Condition::PgNum { pg_num });
-                }
-                let fence_key = [FENCE_KEY_PREFIX, FENCE].concat().into();
-                let value = Bytes::copy_from_slice(&generation.to_be_bytes());
-                let set = Mutation::OmapSet { key: fence_key, value };
-                write(name(PG_META_OBJECT), conditions, vec![set], vec![])
-            }
+            _ => self.draw_fence(session, pg_num, random),
         }
+    }
+
+    fn draw_fence(&mut self, session: usize, pg_num: u32, random: &mut Random) -> Kind {
+        self.last_generation += 1;
+        let generation = self.last_generation;
+        self.sessions[session].generation = generation;
+        let mut conditions = vec![Condition::NotFenced { name: Bytes::from_static(FENCE), generation }];
+        if random.chance(50) {
+            conditions.push(Condition::PgNum { pg_num });
+        }
+        let fence_key = [FENCE_KEY_PREFIX, FENCE].concat().into();
+        let value = Bytes::copy_from_slice(&generation.to_be_bytes());
+        let set = Mutation::OmapSet { key: fence_key, value };
+        write(name(PG_META_OBJECT), conditions, vec![set], vec![])
     }
 
     fn draw_data(&mut self, object: ObjectName, session: usize, random: &mut Random) -> Kind {
@@ -136,7 +138,7 @@ impl Clients {
     }
 }
 
-/// Reads of everything there is.
+/// Reads of all objects.
 pub fn final_reads(objects: u64) -> Vec<Kind> {
     let objects = (0..objects).map(object_name);
     let requests = || {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_base::records::PgRecord;
 use atoll_base::{ObjectName, OsdId, PgId, ReadOutcome, RequestId, Version};
-use atoll_pg::{ClientId, Leases, Lookup, Pg, PgState, PoolPolicy, ReadFailure, Token};
+use atoll_pg::{ClientId, Leases, Lookup, Pg, PoolPolicy, ReadFailure, Token};
 use atoll_wire::{Message, ScrubFinding};
 use bytes::Bytes;
 
@@ -20,14 +20,14 @@ use crate::statistics::Statistics;
 use crate::store::Store;
 
 pub const TICK: u64 = 100_000;
-/// An OSD that hears nothing on a connection for so long gives it up.
+/// An OSD that hears nothing on a connection for this time gives it up.
 pub const SILENCE: u64 = 3_000_000;
-/// Simulated time within which everything has settled after the last fault.
+/// Simulated time within which everything must have settled after the last fault.
 const PATIENCE: u64 = 120_000_000;
 
 pub type ReadResult = Result<(ReadOutcome, Bytes), ReadFailure>;
 
-/// A change of a group's record by compare-and-swap.
+/// A change of a PG's record by compare-and-swap.
 pub struct Swap {
     pub expected: PgRecord,
     pub record: PgRecord,
@@ -61,8 +61,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether something may still follow from it when all else is quiet.
-    fn may_unsettle(&self) -> bool {
+    /// Whether the world is not settled while this event is ahead.
+    pub fn may_unsettle(&self) -> bool {
         use Event::{PeerDown, PeerMessage, PeerUp, Request};
         match self {
             PeerMessage { message, .. } => !matches!(message, Message::Ping { .. } | Message::Pong { .. }),
@@ -108,26 +108,50 @@ pub struct Member {
     pub last_commit: u64,
     /// Until then its device is slow.
     pub slow_until: u64,
-    /// Until then its process stands still.
+    /// Until then its process is paused.
     pub paused_until: u64,
     /// Until then it cannot reach cluster state.
     pub state_blocked_until: u64,
     /// Until then its store refuses data.
     pub refuses_until: u64,
-    /// How fast its clock goes, in millionths, and how far ahead it is, in microseconds.
+    /// The rate of its clock, in millionths, and how far ahead it is, in microseconds.
     clock_rate: u64,
     clock_offset: u64,
-    /// Groups that may soon begin to copy another object.
+    /// PGs that the shell will soon let copy another object.
     pub may_copy_soon: BTreeSet<PgId>,
-    /// Requests given to this process that it owes an answer.
+    /// Requests that this process has yet to answer.
     pub owed_reads: BTreeMap<(ClientId, u64), u32>,
     pub owed_writes: BTreeSet<RequestId>,
+}
+
+impl Member {
+    /// An OSD that has not started yet, with an empty store.
+    fn new(clock_rate: u64, clock_offset: u64, ring_entries: usize) -> Self {
+        Member {
+            incarnation: 0,
+            is_up: false,
+            pgs: BTreeMap::new(),
+            records: BTreeMap::new(),
+            leases: Leases::new(0),
+            store: Store::new(ring_entries),
+            last_commit: 0,
+            slow_until: 0,
+            paused_until: 0,
+            state_blocked_until: 0,
+            refuses_until: 0,
+            clock_rate,
+            clock_offset,
+            may_copy_soon: BTreeSet::new(),
+            owed_reads: BTreeMap::new(),
+            owed_writes: BTreeSet::new(),
+        }
+    }
 }
 
 pub struct World {
     pub now: u64,
     pub random: Random,
-    queue: BTreeMap<(u64, u64), Event>,
+    pub queue: BTreeMap<(u64, u64), Event>,
     next_event: u64,
     pub members: Vec<Member>,
     pub network: Network,
@@ -140,7 +164,7 @@ pub struct World {
     /// The OSD that lost its device last.
     pub wiped: Option<OsdId>,
     pub options: Options,
-    /// Objects of which a copy was damaged at some time.
+    /// Objects with a copy that was damaged at some time.
     pub damaged: BTreeSet<ObjectName>,
     pub last_scrub: Option<LastScrub>,
     /// Objects in one message that lists them.
@@ -160,26 +184,9 @@ impl World {
 
     pub fn with_options(options: Options, mut random: Random, verbose: bool) -> Self {
         let count = options.clock_rates.len();
-        let members = (0..count)
-            .map(|at| Member {
-                incarnation: 0,
-                is_up: false,
-                pgs: BTreeMap::new(),
-                records: BTreeMap::new(),
-                leases: Leases::new(0),
-                store: Store::new(options.ring_entries),
-                last_commit: 0,
-                slow_until: 0,
-                paused_until: 0,
-                state_blocked_until: 0,
-                refuses_until: 0,
-                clock_rate: options.clock_rates[at],
-                clock_offset: random.below(1 << 40),
-                may_copy_soon: BTreeSet::new(),
-                owed_reads: BTreeMap::new(),
-                owed_writes: BTreeSet::new(),
-            })
-            .collect();
+        let members = options.clock_rates.iter();
+        let members =
+            members.map(|rate| Member::new(*rate, random.below(1 << 40), options.ring_entries)).collect();
         let mut world = World {
             now: 0,
             queue: BTreeMap::new(),
@@ -225,7 +232,7 @@ impl World {
         self.now >= self.options.quiet_at
     }
 
-    /// Whether something goes another way than usual.
+    /// Whether something unusual happens.
     pub fn mishap(&mut self, percent: u64) -> bool {
         self.options.has_mishaps && self.random.chance(percent)
     }
@@ -267,7 +274,7 @@ impl World {
                 self.read_everything();
             }
             let deadline = self.options.quiet_at.saturating_add(PATIENCE);
-            assert!(self.now < deadline, "not settled: {}", self.what_is_missing());
+            assert!(self.now < deadline, "not settled: {}", self.what_is_not_settled());
         }
     }
 
@@ -291,50 +298,10 @@ impl World {
         self.primary_of(PG)
     }
 
-    /// The primary of a group that there is.
+    /// The primary of a PG.
     pub fn primary_of(&self, pg: PgId) -> usize {
-        let group = self.cluster.of(pg).expect("the group exists");
-        group.record.primary.0 as usize - 1
-    }
-
-    fn is_settled(&self) -> bool {
-        let is_active = |pg: &PgId| {
-            let group = self.members[self.primary_of(*pg)].pgs.get(pg);
-            group.is_some_and(|group| *group.state() == PgState::Active)
-        };
-        self.clients.all_answered()
-            && self.cluster.is_clean()
-            && self.cluster.groups().len() == self.policy.pg_num as usize
-            && self.cluster.groups().iter().all(is_active)
-            && self.members.iter().all(|member| {
-                member.is_up
-                    && member.store.pending.is_empty()
-                    && member.store.has_forgotten_undo(member.pgs.keys())
-                    && member.store.backlog.is_empty()
-                    && member.owed_reads.is_empty()
-                    && member.owed_writes.is_empty()
-            })
-            && !self.queue.values().any(Event::may_unsettle)
-    }
-
-    fn what_is_missing(&self) -> String {
-        let members = self.members.iter().map(|member| {
-            let states = member.pgs.values().map(|pg| {
-                let head = member.store.visible.of(pg.id()).head;
-                (pg.id(), pg.state().clone(), pg.learners().collect::<Vec<_>>(), head)
-            });
-            let owed = (&member.owed_reads, &member.owed_writes);
-            let undo = if member.store.has_forgotten_undo(member.pgs.keys()) {
-                ""
-            } else {
-                ", has not forgotten how to undo"
-            };
-            format!("{:?} owes {owed:?}{undo}", states.collect::<Vec<_>>())
-        });
-        let groups = self.cluster.groups();
-        let groups =
-            groups.iter().filter_map(|pg| self.cluster.of(*pg)).map(|group| (&group.record, &group.target));
-        format!("{:#?}, records and targets {:?}", members.collect::<Vec<_>>(), groups.collect::<Vec<_>>())
+        let state = self.cluster.of(pg).expect("the PG exists");
+        state.record.primary.0 as usize - 1
     }
 
     pub fn is_current(&self, at: usize, incarnation: u64) -> bool {
@@ -362,72 +329,9 @@ impl World {
                     self.connect(at, other);
                 }
             }
-            Event::Request { conn, to, incarnation, message } => {
-                if self.is_current(to, incarnation) {
-                    self.request(conn, to, message);
-                }
-            }
             Event::Answer { conn, message } => self.answer_arrives(conn, message),
-            Event::Commit { at, incarnation } => {
-                if self.is_current(at, incarnation) {
-                    let (pg, token) = self.members[at].store.commit();
-                    self.note("commit", &[at as u64, token.0]);
-                    self.with_pg(at, pg, |pg, view| pg.committed(token, view));
-                }
-            }
-            Event::Loaded { at, incarnation, pg, token, lookup } => {
-                if self.is_current(at, incarnation) {
-                    self.note("loaded", &[at as u64, token.0]);
-                    self.loaded(at, pg, token, &lookup);
-                }
-            }
-            Event::Listed { at, incarnation, pg, token, objects, more } => {
-                if self.is_current(at, incarnation) {
-                    self.note("listed", &[at as u64, token.0]);
-                    self.with_pg(at, pg, |pg, _| pg.objects_listed(token, objects, more));
-                }
-            }
-            Event::ReadDone { at, incarnation, pg, token, answer } => {
-                if self.is_current(at, incarnation) {
-                    self.note("read", &[at as u64, token.0]);
-                    self.with_pg(at, pg, |pg, view| pg.read_done(token, answer, view));
-                }
-            }
-            Event::Scrubbed { at, incarnation, pg, token, finding } => {
-                if self.is_current(at, incarnation) {
-                    self.note("examined", &[at as u64, token.0]);
-                    self.with_pg(at, pg, |pg, view| pg.scrubbed(token, finding, view));
-                }
-            }
-            Event::MayCopy { at, incarnation, pg } => {
-                if self.is_current(at, incarnation) {
-                    self.members[at].may_copy_soon.remove(&pg);
-                    self.with_pg(at, pg, |pg, view| _ = pg.copy_next(view));
-                }
-            }
-            Event::SyncRead { at, incarnation, pg, token, result } => {
-                if self.is_current(at, incarnation) {
-                    self.note("sync read", &[at as u64, token.0, u64::from(result.is_ok())]);
-                    self.with_pg(at, pg, |pg, view| pg.sync_ready(token, result, view));
-                }
-            }
             Event::Record { at, incarnation, pg, record } => self.record_arrives(at, incarnation, pg, record),
-            Event::Target { at, incarnation } => {
-                if self.is_current(at, incarnation) {
-                    for pg in self.cluster.groups() {
-                        let target = self.cluster.of(pg).expect("it is listed").target.clone();
-                        let policy = self.policy;
-                        self.with_pg(at, pg, |pg, view| pg.set_target(target, policy, view));
-                    }
-                }
-            }
             Event::Swap { at, pg, swap } => self.swap(at, pg, *swap),
-            Event::Tick { at, incarnation } => {
-                if self.is_current(at, incarnation) {
-                    self.tick(at);
-                    self.at(self.now + TICK, Event::Tick { at, incarnation });
-                }
-            }
             Event::Run { at } => self.run_pgs(at),
             Event::Restart { at } => self.restart(at),
             Event::Room { at, out_of_room } => self.set_room(at, out_of_room),
@@ -435,6 +339,70 @@ impl World {
             Event::Quiet => self.heal(),
             Event::ClientWakes { session } => self.client_wakes(session),
             Event::ClientRetries { op, attempt } => self.client_retries(op, attempt),
+            Event::Request { to: at, incarnation, .. }
+            | Event::Commit { at, incarnation }
+            | Event::Loaded { at, incarnation, .. }
+            | Event::Listed { at, incarnation, .. }
+            | Event::ReadDone { at, incarnation, .. }
+            | Event::Scrubbed { at, incarnation, .. }
+            | Event::MayCopy { at, incarnation, .. }
+            | Event::SyncRead { at, incarnation, .. }
+            | Event::Target { at, incarnation }
+            | Event::Tick { at, incarnation } => {
+                if self.is_current(at, incarnation) {
+                    self.process_step(event);
+                }
+            }
+        }
+    }
+
+    /// Handles an event of a process that still runs.
+    fn process_step(&mut self, event: Event) {
+        match event {
+            Event::Request { conn, to, message, .. } => self.request(conn, to, message),
+            Event::Commit { at, .. } => {
+                let (pg, token) = self.members[at].store.commit();
+                self.note("commit", &[at as u64, token.0]);
+                self.histories_of_electors_are_prefixes(pg, at);
+                self.with_pg(at, pg, |pg, view| pg.committed(token, view));
+            }
+            Event::Loaded { at, pg, token, lookup, .. } => {
+                self.note("loaded", &[at as u64, token.0]);
+                self.loaded(at, pg, token, &lookup);
+            }
+            Event::Listed { at, pg, token, objects, more, .. } => {
+                self.note("listed", &[at as u64, token.0]);
+                self.with_pg(at, pg, |pg, _| pg.objects_listed(token, objects, more));
+            }
+            Event::ReadDone { at, pg, token, answer, .. } => {
+                self.note("read", &[at as u64, token.0]);
+                self.with_pg(at, pg, |pg, view| pg.read_done(token, answer, view));
+            }
+            Event::Scrubbed { at, pg, token, finding, .. } => {
+                self.note("examined", &[at as u64, token.0]);
+                self.with_pg(at, pg, |pg, view| pg.scrubbed(token, finding, view));
+            }
+            Event::MayCopy { at, pg, .. } => {
+                self.members[at].may_copy_soon.remove(&pg);
+                self.with_pg(at, pg, |pg, view| _ = pg.backfill_next(view));
+            }
+            Event::SyncRead { at, pg, token, result, .. } => {
+                self.note("sync read", &[at as u64, token.0, u64::from(result.is_ok())]);
+                self.with_pg(at, pg, |pg, view| pg.sync_ready(token, result, view));
+            }
+            Event::Target { at, .. } => {
+                for pg in self.cluster.pgs() {
+                    self.add_stray_pg(at, pg);
+                    let target = self.cluster.of(pg).expect("it is listed").target.clone();
+                    let policy = self.policy;
+                    self.with_pg(at, pg, |pg, view| pg.set_target(target, policy, view));
+                }
+            }
+            Event::Tick { at, incarnation } => {
+                self.tick(at);
+                self.at(self.now + TICK, Event::Tick { at, incarnation });
+            }
+            _ => unreachable!("all other events are handled before"),
         }
     }
 
@@ -456,14 +424,15 @@ impl World {
         if record.members.contains(&me) || record.last_active_members.contains(&me) {
             self.add_pg(at, pg);
         }
+        self.add_stray_pg(at, pg);
         self.with_pg(at, pg, |pg, view| pg.set_record(record, view));
     }
 
     fn swap(&mut self, at: usize, pg: PgId, swap: Swap) {
         let Swap { expected, record, split_off } = swap;
-        let group = self.cluster.of_mut(pg).expect("the group exists");
-        let was_done = group.compare_and_swap(&expected, record, split_off.clone());
-        let record = group.record.clone();
+        let state = self.cluster.of_mut(pg).expect("the PG exists");
+        let was_done = state.compare_and_swap(&expected, record, split_off.clone());
+        let record = state.record.clone();
         self.note("swap", &[at as u64, u64::from(was_done), record.epoch.0]);
         if !was_done {
             self.statistics.swaps_failed += 1;
@@ -474,6 +443,9 @@ impl World {
         }
         self.statistics.activations += u64::from(record.activated_epoch == record.epoch);
         self.statistics.takeovers += u64::from(record.primary != expected.primary);
+        for osd in &record.last_active_members {
+            self.histories_of_electors_are_prefixes(pg, osd.0 as usize - 1);
+        }
         self.tell_record(pg, &record);
         if let Some(record) = split_off {
             self.statistics.splits += 1;

@@ -1,17 +1,17 @@
-//! What is different when every member holds a shard: each scenario says that its situation really
-//! occurred, and what clients saw is checked against one history at the end. OSD n holds shard n at
+//! Scenarios of erasure-coded PGs. Every scenario asserts that its situation really occurred; at
+//! the end the answers that clients saw are checked against one history. OSD n holds shard n at
 //! first; `ATOLL_SIM_TRACE` prints what happens.
 
 #![allow(clippy::unwrap_used)] // a test through and through
 
-use atoll_base::{BLOCK_BYTES, ObjectName};
+use atoll_base::{BLOCK_BYTES, Epoch, ObjectName, OsdId};
 use atoll_pg::PgState;
 use atoll_sim::{Answer, Kind, Options, PG, Script, World, block, data_of, read_block, remove, write_block};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
 
-/// An active group of two data and two parity shards, which serves with as few as it takes.
+/// An active PG of two data and two parity shards, which serves with as few shards as possible.
 fn two_and_two(osds: usize) -> Script {
     let mut script = Script::new(Options { min_size: 2, ..Options::scripted_coded(osds, 2, 2) });
     script.run_for(SECOND);
@@ -26,7 +26,7 @@ fn written(script: &mut Script, object: u64, at: u64, value: u64) -> usize {
 }
 
 /// Writes the first blocks of object 0: 10, 11, ...
-fn fill(script: &mut Script, blocks: u64) {
+fn write_blocks(script: &mut Script, blocks: u64) {
     for at in 0..blocks {
         written(script, 0, at, 10 + at);
     }
@@ -78,17 +78,17 @@ fn object(number: u64) -> ObjectName {
 }
 
 #[test]
-fn a_write_that_a_shard_lacks_is_taken_back() {
+fn a_write_that_a_shard_lacks_is_rolled_back() {
     for has_it in [1, 2] {
         let mut script = two_and_two(4);
-        fill(&mut script, 4);
-        // Of three that are left, one has it: neither the old nor the new bytes are on two of the shards
-        // that were touched.
+        write_blocks(&mut script, 4);
+        // Of three that are left, one has it: neither the old nor the new bytes are on two of the
+        // shards that were touched.
         let slow = [3 - has_it, 3];
         let op = prepared(&mut script, write_block(0, 0, 2), &[has_it], &slow);
         script.kill(0);
         crash(&mut script, op, &slow);
-        script.run_while("not taken back", |world| world.shows(op, has_it));
+        script.run_while("not rolled back", |world| world.shows(op, has_it));
         script.run_while("the retry is not answered", |world| world.answer_of(op).is_none());
         assert!(script.statistics.rollbacks > 0);
         holds(&mut script, 0, 0, 2);
@@ -98,19 +98,19 @@ fn a_write_that_a_shard_lacks_is_taken_back() {
 }
 
 #[test]
-fn what_is_taken_back_is_there_again() {
-    // Removed, made anew, cloned over: what all of these replace is kept until all have them.
+fn a_roll_back_restores_the_pre_image() {
+    // Removed, created again, cloned over: each has a pre-image until all members have it.
     let replacements = [remove(0), write_block(0, 3, 9)];
     for replacement in replacements {
         let mut script = two_and_two(4);
-        fill(&mut script, 3);
+        write_blocks(&mut script, 3);
         let op = prepared(&mut script, replacement, &[1, 2], &[3]);
         // The client does not ask again.
         script.clients.ops[op].attempt += 1;
         script.kill(0);
         crash(&mut script, op, &[3]);
-        script.run_while("not taken back", |world| (1..3).any(|at| world.shows(op, at)));
-        script.run_while("nobody serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
+        script.run_while("not rolled back", |world| (1..3).any(|at| world.shows(op, at)));
+        script.run_while("no member serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
         (0..3).for_each(|at| holds(&mut script, 0, at, 10 + at));
         let attempt = script.clients.ops[op].attempt;
         script.client_retries(op, attempt);
@@ -119,11 +119,12 @@ fn what_is_taken_back_is_there_again() {
 }
 
 #[test]
-fn what_the_store_does_not_take_back_is_tried_again() {
+fn a_roll_back_that_the_store_refuses_is_tried_again() {
     for refusing in [1, 2] {
         let mut script = two_and_two(4);
-        fill(&mut script, 3);
-        // A removal is taken back with data, which the store refuses; what came after it is not.
+        write_blocks(&mut script, 3);
+        // The roll back of the removal writes data, which the store refuses; that of the write
+        // after it does not.
         let op = prepared(&mut script, remove(0), &[1, 2], &[3]);
         let next = prepared(&mut script, write_block(1, 0, 2), &[1, 2], &[3]);
         [op, next].iter().for_each(|op| script.clients.ops[*op].attempt += 1);
@@ -132,12 +133,15 @@ fn what_the_store_does_not_take_back_is_tried_again() {
         crash(&mut script, op, &[3]);
         script.run_while("not refused", |world| world.statistics.refused == 0);
         script.run_for(5 * SECOND);
-        assert!(script.shows(op, refusing) && !script.shows(next, refusing), "osd {refusing} is half way back");
+        assert!(
+            script.shows(op, refusing) && !script.shows(next, refusing),
+            "osd {refusing} has rolled back half of it"
+        );
         script.members[refusing].refuses_until = 0;
-        script.run_while("not taken back", |world| (1..3).any(|at| world.shows(op, at)));
-        script.run_while("nobody serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
+        script.run_while("not rolled back", |world| (1..3).any(|at| world.shows(op, at)));
+        script.run_while("no member serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
         (0..3).for_each(|at| holds(&mut script, 0, at, 10 + at));
-        // The removal gets another place than it had, so what was kept for it has another name.
+        // The removal gets another sequence than it had, so its pre-image clone has another name.
         for op in [next, op] {
             let attempt = script.clients.ops[op].attempt;
             script.client_retries(op, attempt);
@@ -148,39 +152,39 @@ fn what_the_store_does_not_take_back_is_tried_again() {
 }
 
 #[test]
-fn what_was_to_be_taken_back_and_was_not_may_stay() {
+fn a_write_whose_roll_back_was_refused_may_stay() {
     let mut script = two_and_two(4);
-    fill(&mut script, 2);
+    write_blocks(&mut script, 2);
     let op = prepared(&mut script, write_block(0, 0, 2), &[0, 1, 2], &[3]);
     script.kill(0);
     script.members[2].refuses_until = u64::MAX;
     crash(&mut script, op, &[3]);
     script.run_while("not refused", |world| world.statistics.refused == 0);
-    // Those who lack it are gone, and the two that are left have it.
+    // The members that lack it are gone, and the two that are left have it.
     [1, 3].into_iter().for_each(|at| script.kill(at));
     script.restart(0);
-    script.run_while("nobody serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    script.run_while("no member serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
     script.members[2].refuses_until = 0;
     assert!(script.shows(op, 2));
     let refused = script.statistics.refused;
     written(&mut script, 0, 1, 5);
-    assert_eq!(script.statistics.refused, refused, "the write has the place behind those that stay");
+    assert_eq!(script.statistics.refused, refused, "the write is ordered after those that stay");
     holds(&mut script, 0, 0, 2);
     script.finish();
 }
 
 #[test]
-fn nobody_serves_before_what_it_took_back_is_gone() {
+fn no_primary_serves_before_its_roll_back_is_durable() {
     let mut script = two_and_two(4);
-    fill(&mut script, 2);
+    write_blocks(&mut script, 2);
     let op = prepared(&mut script, write_block(0, 0, 2), &[1], &[2, 3]);
     script.kill(0);
     crash(&mut script, op, &[2, 3]);
-    script.run_while("not taken back", |world| world.shows(op, 1));
+    script.run_while("not rolled back", |world| world.shows(op, 1));
     assert!(!script.members[1].store.pending.is_empty(), "that is not durable yet");
-    // The simulator looks whether something is being taken back when a group becomes active.
+    // The simulator checks that no roll back is pending when a PG becomes active.
     script.tick_pgs(1);
-    script.run_while("nobody serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    script.run_while("no member serves", |world| world.state_of(world.primary()) != Some(PgState::Active));
     script.finish();
 }
 
@@ -203,17 +207,17 @@ fn a_write_that_all_shards_left_have_stays() {
 fn any_m_shards_may_be_gone() {
     for lost in [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]] {
         let mut script = two_and_two(4);
-        fill(&mut script, 6);
+        write_blocks(&mut script, 6);
         written(&mut script, 0, 2, 7);
         serves_without(&mut script, &lost);
         holds(&mut script, 0, 0, 10);
         holds(&mut script, 0, 2, 7);
         holds(&mut script, 0, 5, 15);
-        // A partial overwrite with so many missing.
+        // A partial overwrite with these shards missing.
         written(&mut script, 0, 0, 20);
         holds(&mut script, 0, 0, 20);
         holds(&mut script, 0, 1, 11);
-        // They come back, are filled, and the others go.
+        // They come back, are backfilled, and the others go.
         lost.iter().for_each(|at| script.restart(*at));
         is_whole(&mut script);
         let others: Vec<usize> = (0..4).filter(|at| !lost.contains(at)).collect();
@@ -233,7 +237,7 @@ fn fewer_shards_than_it_takes_wait() {
     script.run_while("served", |world| world.state_of(0) == Some(PgState::Active));
     let read = script.start(1, read_block(0, 0));
     script.run_for(30 * SECOND);
-    assert_eq!(script.answer_of(read), None, "nobody can answer");
+    assert_eq!(script.answer_of(read), None, "no member can answer");
     script.restart(2);
     script.run_while("the read is not answered", |world| world.answer_of(read).is_none());
     assert_eq!(data_of(script.answer_of(read)), Some(&block(1)[..]));
@@ -241,7 +245,7 @@ fn fewer_shards_than_it_takes_wait() {
 }
 
 #[test]
-fn a_stale_shard_that_returns_is_filled_before_it_counts() {
+fn a_stale_shard_that_returns_is_backfilled_before_it_counts() {
     let mut script = two_and_two(4);
     written(&mut script, 0, 0, 1);
     serves_without(&mut script, &[0]);
@@ -259,7 +263,7 @@ fn a_stale_shard_that_returns_is_filled_before_it_counts() {
 #[test]
 fn a_lost_device_is_rebuilt_on_a_spare() {
     let mut script = two_and_two(5);
-    fill(&mut script, 6);
+    write_blocks(&mut script, 6);
     script.kill(1);
     script.wipe(1);
     script.plan(&[0, 2, 3, 4]);
@@ -273,7 +277,7 @@ fn a_lost_device_is_rebuilt_on_a_spare() {
 #[test]
 fn an_osd_takes_another_shard_than_it_had() {
     let mut script = two_and_two(5);
-    fill(&mut script, 6);
+    write_blocks(&mut script, 6);
     // OSD 1 is away while its shard is rebuilt elsewhere, and comes back in the place of another.
     script.kill(1);
     script.plan(&[0, 4, 2, 3]);
@@ -283,7 +287,7 @@ fn an_osd_takes_another_shard_than_it_had() {
     script.plan(&[0, 4, 2, 1]);
     is_whole(&mut script);
     let record = script.cluster.record.clone();
-    assert_eq!(record.shard_of(atoll_base::OsdId(2)), Some(3), "it had shard 1");
+    assert_eq!(record.shard_of(OsdId(2)), Some(3), "it had shard 1");
     serves_without(&mut script, &[0, 2]);
     (0..6).for_each(|at| holds(&mut script, 0, at, 10 + at));
     script.finish();
@@ -293,7 +297,7 @@ fn an_osd_takes_another_shard_than_it_had() {
 fn a_damaged_shard_is_rebuilt_when_it_is_read() {
     for (holder, at) in [(0, 0), (1, 1)] {
         let mut script = two_and_two(4);
-        fill(&mut script, 2);
+        write_blocks(&mut script, 2);
         script.members[holder].store.bad.insert((object(0), 0));
         script.damaged.insert(object(0));
         holds(&mut script, 0, at, 10 + at);
@@ -307,11 +311,11 @@ fn a_damaged_shard_is_rebuilt_when_it_is_read() {
 fn shards_of_another_length_give_no_data_and_are_repaired() {
     for change in [BLOCK_BYTES as i64, -(BLOCK_BYTES as i64)] {
         let mut script = two_and_two(4);
-        fill(&mut script, 2);
+        write_blocks(&mut script, 2);
         script.damaged.insert(object(0));
         let store = &mut script.members[1].store;
-        for groups in [&mut store.visible, &mut store.durable] {
-            let shard = groups.of_mut(PG).objects.get_mut(&object(0)).unwrap();
+        for pgs in [&mut store.visible, &mut store.durable] {
+            let shard = pgs.of_mut(PG).objects.get_mut(&object(0)).unwrap();
             shard.size = shard.size.checked_add_signed(change).unwrap();
         }
         let wrong = script.members[1].store.visible.of(PG).objects[&object(0)].size;
@@ -322,4 +326,72 @@ fn shards_of_another_length_give_no_data_and_are_repaired() {
         script.run_for(100 * MS);
         script.finish();
     }
+}
+
+#[test]
+fn an_elector_that_was_backfilled_with_another_shard_joins_with_that_one() {
+    let mut script = Script::new(Options { min_size: 3, ..Options::scripted_coded(5, 2, 2) });
+    script.run_for(SECOND);
+    write_blocks(&mut script, 4);
+    serves_without(&mut script, &[3]);
+    script.kill(2);
+    script.wipe(2);
+    script.run_while("three members", |world| world.cluster.record.members.len() > 2);
+    // A spare is backfilled with shard 2, so the OSD that had that shard gets shard 3.
+    script.members[2].slow_until = u64::MAX;
+    script.restart(2);
+    script.run_while("the elector counts", |world| world.epoch_at(0) < Some(Epoch(6)));
+    script.plan(&[0, 1, 4, 2]);
+    script.run_while("the backfill of the spare has not begun", |world| {
+        !world.members[0].pgs[&PG].learners().any(|learner| matches!(learner, (OsdId(5), Some(_))))
+    });
+    script.members[4].last_commit = u64::MAX / 2;
+    script.run_while("not served with the shard that it has", |world| {
+        let record = &world.cluster.record;
+        record.activated_epoch < record.epoch || record.shards != [0, 1, 3]
+    });
+    assert!(script.cluster.record.epoch.0 < 20, "members do not depose each other");
+    script.kill(4);
+    script.members[4].last_commit = 0;
+    script.restart(4);
+    is_whole(&mut script);
+    serves_without(&mut script, &[1]);
+    (0..4).for_each(|at| holds(&mut script, 0, at, 10 + at));
+    script.finish();
+}
+
+#[test]
+fn a_shard_whose_backfill_ends_unfinished_is_deleted() {
+    let mut script = two_and_two(5);
+    write_blocks(&mut script, 6);
+    script.members[4].slow_until = u64::MAX;
+    script.plan(&[0, 1, 2, 4]);
+    script
+        .run_while("the backfill has not begun", |world| world.members[4].store.visible.of(PG).head.sequence == 0);
+    script.plan(&[0, 1, 2, 3]);
+    script.run_while("the stray copy stays", |world| world.members[4].store.visible.of(PG).head.sequence > 0);
+    assert!(!script.cluster.record.members.contains(&OsdId(5)), "it never was a member");
+    script.finish();
+}
+
+#[test]
+fn a_repair_that_the_store_refuses_costs_no_shard() {
+    let mut script = two_and_two(4);
+    write_blocks(&mut script, 2);
+    let epoch = script.cluster.record.epoch;
+    script.members[0].store.bad.insert((object(0), 0));
+    script.damaged.insert(object(0));
+    script.members[0].refuses_until = u64::MAX;
+    holds(&mut script, 0, 0, 10);
+    script.run_while("no repair is refused", |world| world.statistics.refused == 0);
+    script.run_for(5 * SECOND);
+    assert_eq!(
+        (script.cluster.record.epoch, script.state_of(0)),
+        (epoch, Some(PgState::Active)),
+        "it still serves"
+    );
+    script.members[0].refuses_until = 0;
+    holds(&mut script, 0, 0, 10);
+    script.run_while("not repaired", |world| !world.members[0].store.bad.is_empty());
+    script.finish();
 }

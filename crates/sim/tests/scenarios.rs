@@ -1,5 +1,6 @@
-//! The failures that storage systems are known for, each written out. Every scenario says that its
-//! situation really occurred; what clients saw is checked against one history at the end.
+//! The well-known failures of storage systems, a scenario each. Every scenario asserts that its
+//! situation really occurred; at the end the answers that clients saw are checked against one
+//! history.
 //! `ATOLL_SIM_TRACE` prints what happens.
 
 use atoll_base::{Epoch, Refusal};
@@ -15,7 +16,7 @@ fn three_osds() -> Script {
     with_leases(Options::scripted(3))
 }
 
-/// An active group whose primary reads under leases.
+/// An active PG whose primary reads under leases.
 fn with_leases(options: Options) -> Script {
     let mut script = Script::new(options);
     script.run_for(SECOND);
@@ -47,7 +48,7 @@ fn a_lost_answer_and_a_retry_are_one_write() {
     let first = script.start(0, write_block(0, 0, 1));
     script.run_while("not durable everywhere", |world| (0..3).any(|at| !world.was_durable(first, at)));
     assert_eq!(script.answer_of(first), None, "the answer is still to come");
-    // The answer is lost with the connection, and somebody else writes before the retry arrives.
+    // The answer is lost with the connection, and another client writes before the retry arrives.
     let second = script.start(1, write_block(0, 0, 2));
     script.run_while("the other write is not ordered", |world| !world.shows(second, world.primary()));
     script.break_client(0);
@@ -87,7 +88,7 @@ fn a_primary_dies_between_prepare_and_commit() {
         script.kill(0);
         assert_eq!(script.answer_of(op), None);
         assert!(!script.shows(op, other), "the other member lacks it");
-        script.run_while("nobody took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+        script.run_while("no member took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
         assert_ne!(script.primary(), 0);
         for at in [1, 2] {
             assert!(script.shows(op, at), "what one member prepared is rolled forward on osd {at}");
@@ -99,21 +100,21 @@ fn a_primary_dies_between_prepare_and_commit() {
 }
 
 #[test]
-fn a_group_shrinks_to_one_and_its_members_swap() {
+fn a_pg_shrinks_to_one_and_its_members_swap() {
     let mut script = with_leases(Options { min_size: 1, ..Options::scripted(3) });
     written(&mut script, 0, 1);
     script.kill(1);
     script.kill(2);
     script.run_while("not alone", |world| world.cluster.record.last_active_members.len() > 1);
     written(&mut script, 0, 2);
-    // Those that come back know less. Without the one that went on alone they must not serve.
+    // Those that come back have less. Without the one that went on alone they must not serve.
     script.kill(0);
     script.restart(1);
     script.restart(2);
     let lost = script.start(1, read_block(0, 0));
     script.run_for(30 * SECOND);
-    assert_eq!(script.answer_of(lost), None, "nobody answers from old data");
-    assert!((0..3).all(|at| script.state_of(at) != Some(PgState::Active)), "nobody serves");
+    assert_eq!(script.answer_of(lost), None, "no member answers from old data");
+    assert!((0..3).all(|at| script.state_of(at) != Some(PgState::Active)), "no member serves");
     script.restart(0);
     script.run_while("the read is not answered", |world| world.answer_of(lost).is_none());
     assert_eq!(data_of(script.answer_of(lost)), Some(&block(2)[..]));
@@ -121,7 +122,7 @@ fn a_group_shrinks_to_one_and_its_members_swap() {
 }
 
 #[test]
-fn two_that_do_not_reach_each_other_do_not_depose_each_other_for_ever() {
+fn two_osds_out_of_reach_of_each_other_do_not_depose_each_other_for_ever() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
     let before = script.cluster.record.epoch;
@@ -132,7 +133,7 @@ fn two_that_do_not_reach_each_other_do_not_depose_each_other_for_ever() {
     let op = script.start(1, write_block(0, 0, 2));
     script.run_for(SECOND);
     assert_eq!(script.answer_of(op), Some(&Answer::Written(Ok(()))), "one of them leads");
-    assert_eq!(script.cluster.record.members.len(), 2, "the other is none of its members");
+    assert_eq!(script.cluster.record.members.len(), 2, "the other is no member");
     script.run_for(10 * SECOND);
     let epochs = script.cluster.record.epoch.0 - before.0;
     assert!(epochs <= 2, "{epochs} changes for one failure");
@@ -147,7 +148,7 @@ fn a_stale_watch_keeps_an_old_primary_from_nothing_but_serving() {
     // The old primary hears of no change of cluster state, and its peers go on without it.
     script.keep_from_state(0, 20 * SECOND);
     script.cut_off(0, 6 * SECOND);
-    script.run_while("nobody took over", |world| world.primary() == 0);
+    script.run_while("no member took over", |world| world.primary() == 0);
     script.run_while("not active", |world| world.state_of(world.primary()) != Some(PgState::Active));
     script.break_client(0);
     written(&mut script, 0, 2);
@@ -165,7 +166,7 @@ fn a_pause_longer_than_a_lease_serves_no_stale_read() {
     // The request waits in the old primary's socket until it wakes up.
     script.stand_still(0, 5 * SECOND);
     let early = script.start(1, read_block(0, 0));
-    script.run_while("nobody took over", |world| world.primary() == 0);
+    script.run_while("no member took over", |world| world.primary() == 0);
     assert!(script.members[0].paused_until > script.now, "the old primary still sleeps");
     script.run_while("not active", |world| world.state_of(world.primary()) != Some(PgState::Active));
     script.break_client(0);
@@ -193,7 +194,7 @@ fn clocks_that_drift_to_the_limit_serve_no_stale_read() {
             // Stale answers would contradict the write below: the check at the end sees them.
             reads.push(script.start(1, read_block(0, 0)));
             script.run_for(20 * MS);
-            assert!(reads.len() < 1_000, "nobody took over");
+            assert!(reads.len() < 1_000, "no member took over");
         }
         assert!(script.now > cut_at + SECOND, "the take-over waited for the lease");
         let answered = reads.iter().filter(|op| script.answer_of(**op).is_some()).count();
@@ -212,22 +213,22 @@ fn a_corrupt_prepare_is_not_a_missing_one() {
     written(&mut script, 0, 1);
     let op = script.start(0, write_block(0, 0, 2));
     script.run_while("not durable everywhere", |world| (0..3).any(|at| !world.was_durable(op, at)));
-    // On the one that will lead, what was prepared cannot be read any more.
+    // The OSD that will lead cannot read what it prepared.
     let name =
         script.members[1].store.visible.of(PG).log.back().map(|entry| entry.object.clone()).expect("just written");
     script.members[1].store.bad.insert((name, 0));
     script.kill(0);
-    script.run_while("nobody took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    script.run_while("no member took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
     assert_eq!(script.primary(), 1, "the one with the damage leads");
     assert!(script.shows(op, 1) && script.shows(op, 2), "the write counts as prepared");
     holds(&mut script, 0, 2);
     assert!(script.statistics.copy_reads > 0, "it came from the other copy");
-    assert!(script.members[1].store.bad.is_empty(), "and the damage is mended");
+    assert!(script.members[1].store.bad.is_empty(), "and the damage is repaired");
     script.finish();
 }
 
 #[test]
-fn a_lost_device_is_filled_before_it_counts() {
+fn a_lost_device_is_backfilled_before_it_counts() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
     // All go down; the primary's device is replaced while they are.
@@ -242,7 +243,7 @@ fn a_lost_device_is_filled_before_it_counts() {
     assert!(script.primary() != 0 || script.statistics.learners > 0);
     holds(&mut script, 0, 1);
     let world = script.finish();
-    assert!(world.statistics.learners > 0, "the new device was filled");
+    assert!(world.statistics.learners > 0, "the new device was backfilled");
     assert!(world.members[0].store.visible.of(PG).head.sequence > 0, "it has the history now");
 }
 
@@ -250,15 +251,15 @@ fn a_lost_device_is_filled_before_it_counts() {
 fn a_divergent_tail_is_rolled_back() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
-    // Cut off, the primary orders a write that nobody else gets.
+    // Cut off, the primary orders a write that no other member gets.
     script.cut_off(0, 8 * SECOND);
     script.keep_from_state(0, 10 * SECOND);
     let op = script.start(0, write_block(1, 0, 2));
     script.run_while("not prepared", |world| !world.was_durable(op, 0));
     script.kill(0);
-    script.run_while("nobody took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
-    assert!(!script.shows(op, 1) && !script.shows(op, 2), "nobody else has it");
-    // The client gives up nothing: its retry is a write of its own, behind another one.
+    script.run_while("no member took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    assert!(!script.shows(op, 1) && !script.shows(op, 2), "no other member has it");
+    // The client retries, and the retry is ordered after another write.
     let other = script.start(1, write_block(2, 0, 3));
     script.run_while("not answered", |world| world.answer_of(other).is_none() || world.answer_of(op).is_none());
     let entry_of = |script: &Script, at: usize| {
@@ -289,7 +290,7 @@ fn a_refused_write_does_not_share_its_place() {
 }
 
 #[test]
-fn too_few_copies_serve_nothing_until_they_are_filled() {
+fn too_few_copies_serve_nothing_until_others_are_backfilled() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
     script.kill(1);
@@ -306,7 +307,7 @@ fn too_few_copies_serve_nothing_until_they_are_filled() {
 }
 
 #[test]
-fn a_lower_min_size_lets_those_serve_that_were_too_few() {
+fn a_lower_min_size_lets_too_few_copies_serve() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
     script.kill(1);
@@ -321,19 +322,19 @@ fn a_lower_min_size_lets_those_serve_that_were_too_few() {
 }
 
 #[test]
-fn a_primary_that_leads_again_unawares_disowns_what_was_in_flight() {
+fn a_primary_that_leads_again_unawares_disowns_its_writes_in_flight() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
     script.keep_from_state(0, 50 * SECOND);
     script.cut_off(0, 5 * SECOND);
     let op = script.start(0, write_block(1, 0, 2));
     script.run_while("not prepared", |world| !world.was_durable(op, 0));
-    // Its client is patient, so nobody else hears of the write.
+    // Its client is patient, so no other OSD hears of the write.
     script.clients.ops[op].attempt += 1;
-    script.run_while("nobody took over", |world| {
+    script.run_while("no member took over", |world| {
         world.state_of(world.primary()) != Some(PgState::Active) || world.primary() == 0
     });
-    script.run_while("not filled", |world| world.cluster.record.members.len() < 3);
+    script.run_while("not backfilled", |world| world.cluster.record.members.len() < 3);
     assert!(script.statistics.rollbacks > 0, "what it had in flight was cut off");
     script.run_while("not given back", |world| world.primary() != 0);
     assert!(script.epoch_at(0) < script.epoch_at(1), "it has heard of nothing");
@@ -345,7 +346,7 @@ fn a_primary_that_leads_again_unawares_disowns_what_was_in_flight() {
 }
 
 #[test]
-fn a_filling_that_is_refused_in_part_begins_anew() {
+fn a_backfill_that_is_refused_in_part_begins_again() {
     let mut script = three_osds();
     for object in 0..3 {
         written(&mut script, object, object + 1);
@@ -354,14 +355,14 @@ fn a_filling_that_is_refused_in_part_begins_anew() {
     script.wipe(2);
     script.run_while("not without it", |world| world.cluster.record.last_active_members.len() > 2);
     script.restart(2);
-    script.run_while("not being filled", |world| world.statistics.learners == 0);
-    // Not the beginning, but the first data.
+    script.run_while("not being backfilled", |world| world.statistics.learners == 0);
+    // The store takes the start of the backfill and refuses the first data.
     script.members[2].refuses_until = u64::MAX;
     script.run_while("not refused", |world| world.statistics.refused == 0);
     script.members[2].refuses_until = 0;
     let before = script.statistics.learners;
     let world = script.finish();
-    assert!(world.statistics.learners > before, "it was filled once more");
+    assert!(world.statistics.learners > before, "it was backfilled once more");
 }
 
 #[test]
@@ -370,7 +371,7 @@ fn an_old_record_that_arrives_late_lowers_no_promise() {
     written(&mut script, 0, 1);
     // It takes over and is cut off before it hears that it did; the others go on without it.
     script.kill(0);
-    script.run_while("nobody took over", |world| world.primary() == 0);
+    script.run_while("no member took over", |world| world.primary() == 0);
     let taker = script.primary();
     let epoch = script.cluster.record.epoch;
     assert!(script.epoch_at(taker) < Some(epoch), "the record is still on its way");
@@ -378,7 +379,7 @@ fn an_old_record_that_arrives_late_lowers_no_promise() {
     script.cut_off(taker, 6 * SECOND);
     script.restart(0);
     script.run_while("it was not replaced", |world| world.primary() == taker);
-    script.run_while("it was not filled", |world| {
+    script.run_while("it was not backfilled", |world| {
         let record = &world.cluster.record;
         record.members.len() < 3 || record.activated_epoch != record.epoch
     });
@@ -403,21 +404,21 @@ fn a_copy_of_a_refused_request_comes_when_its_osd_leads_again() {
     script.run_while("not removed", |world| world.answer_of(removal).is_none());
     script.plan(&[0, 1, 2]);
     script.run_while("it does not move back", |world| world.state_of(0) != Some(PgState::Active));
-    // A first copy of the request had been on its way to where the group was led then.
+    // An earlier copy of the request was on its way to the primary of that time.
     script.arrives_late(op, 0, epoch);
     script.run_for(SECOND);
     assert!(!script.shows(op, 0), "its client was told that it failed");
     script.finish();
 }
 
-/// Objects of both halves of the group: one that stays, and one that goes to the new group.
+/// Objects of both halves of the PG: one that stays, and one that goes to the new PG.
 fn one_of_each_half() -> (u64, u64) {
     let of = |pg| (0..3).find(|object| half_of(*object) == pg).expect("names are spread");
     (of(PG), of(SPLIT_PG))
 }
 
 #[test]
-fn a_primary_dies_while_its_group_splits() {
+fn a_primary_dies_while_its_pg_splits() {
     let (stays, goes) = one_of_each_half();
     for reached in [false, true] {
         let mut script = three_osds();
@@ -441,7 +442,7 @@ fn a_primary_dies_while_its_group_splits() {
 }
 
 #[test]
-fn what_is_split_off_waits_for_cluster_state() {
+fn requests_for_a_split_off_pg_wait_for_cluster_state() {
     let (stays, goes) = one_of_each_half();
     let mut script = three_osds();
     written(&mut script, goes, 1);
@@ -452,7 +453,7 @@ fn what_is_split_off_waits_for_cluster_state() {
     let waits = script.start(1, write_block(goes, 0, 2));
     written(&mut script, stays, 3);
     script.run_for(SECOND);
-    assert_eq!(script.answer_of(waits), None, "the old group must not change it, and there is no other yet");
+    assert_eq!(script.answer_of(waits), None, "the old PG must not change it, and there is no other yet");
     script.kill(0);
     script.run_while("not answered", |world| world.answer_of(waits).is_none());
     assert!(script.cluster.split_off.is_some(), "the next primary has told cluster state");
@@ -461,7 +462,7 @@ fn what_is_split_off_waits_for_cluster_state() {
 }
 
 #[test]
-fn a_member_was_away_while_its_group_split() {
+fn a_member_was_away_while_its_pg_split() {
     let (stays, goes) = one_of_each_half();
     let mut script = three_osds();
     written(&mut script, stays, 1);
@@ -476,6 +477,24 @@ fn a_member_was_away_while_its_group_split() {
     script.restart(2);
     let world = script.finish();
     for pg in [PG, SPLIT_PG] {
-        assert_eq!(world.cluster.of(pg).map(|group| group.record.members.len()), Some(3), "{pg} has all members");
+        assert_eq!(world.cluster.of(pg).map(|state| state.record.members.len()), Some(3), "{pg} has all members");
     }
+}
+
+#[test]
+fn a_copy_whose_backfill_ends_unfinished_is_deleted() {
+    let mut script = with_leases(Options::scripted(4));
+    (0..3).for_each(|object| _ = written(&mut script, object, 1));
+    script.members[3].slow_until = u64::MAX;
+    script.plan(&[0, 1, 3]);
+    script
+        .run_while("the backfill has not begun", |world| world.members[3].store.visible.of(PG).head.sequence == 0);
+    script.plan(&[0, 1, 2]);
+    script.run_while("the stray copy stays", |world| world.members[3].store.visible.of(PG).head.sequence > 0);
+    assert!(!script.cluster.record.members.contains(&atoll_base::OsdId(4)), "it never was a member");
+    // The deleted copy does not count when the OSD becomes a target again.
+    script.plan(&[0, 3, 2]);
+    script.run_while("not moved", |world| !world.cluster.is_clean());
+    (0..3).for_each(|object| holds(&mut script, object, 1));
+    script.finish();
 }

@@ -1,7 +1,7 @@
 //! 4 KiB random writes and reads of a store on a device in memory, the same ones in every run, so
 //! that callgrind can count their instructions: a figure that no noise of the machine touches.
 //!
-//! `tools/instructions.py` builds this, runs it under valgrind and prints instructions per operation
+//! `crates/lab/tools/instructions.py` builds this, runs it under valgrind and prints instructions per operation
 //! by function. What is counted is what [`measured_writes`] and [`measured_reads`] do, which is what
 //! the OSD asks of its store for each operation of a client that goes to a primary.
 

@@ -53,6 +53,24 @@ impl Allocator {
         self.data.block_count() + self.metadata.block_count()
     }
 
+    /// Whether the same blocks are free, and the index says of all of them so.
+    pub fn has_same_blocks(&self, other: &Allocator) -> bool {
+        self.data.check_invariants();
+        self.metadata.check_invariants();
+        self.data.has_same_blocks(&other.data) && self.metadata.has_same_blocks(&other.metadata)
+    }
+
+    #[cfg(test)]
+    pub fn miscount(&mut self) {
+        self.data.miscount();
+    }
+
+    /// Claims a block as if it had been looked at and found free.
+    #[cfg(test)]
+    pub fn claim_in_use(&mut self, block: u32) {
+        self.data.claim((block, 1));
+    }
+
     /// Whether a block is in use; none for a block outside the region.
     pub fn is_used(&self, block: u32) -> Option<bool> {
         let run = (block, 1);

@@ -10,14 +10,16 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, PgId};
+use atoll_base::{BLOCK_BYTES, BlockBuffer};
 
-use crate::allocator::Zone;
 use crate::disk::{DiskOperation, Segment, WRITE_SEGMENTS_MAX};
+use crate::invariants;
 use crate::lookup::Waiter;
 use crate::metadata::{Cold, Location};
+use crate::outbox::Purpose;
 use crate::overlay::{BufferBlock, Home, PendingBlock};
-use crate::store::{Purpose, Store};
+use crate::pgs::Saving;
+use crate::store::Store;
 use crate::superblock::Superblock;
 
 /// Requests that a checkpoint has in flight at least, and at most.
@@ -25,15 +27,13 @@ const REQUESTS_MIN: usize = 8;
 const REQUESTS_MAX: u64 = 128;
 /// Blocks by which a checkpoint has to be behind for one more request.
 const BEHIND_PER_REQUEST: u64 = 16;
-/// Pages that are read side by side before groups' logs are saved.
-const PAGES_LOADED_MAX: usize = 512;
 /// Metadata pages in one write.
 const PAGES_PER_WRITE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Groups' logs are brought into the tree.
-    SaveGroups,
+    /// The logs of PGs are brought into the tree.
+    SavePgs,
     /// Records that will be trimmed are not all durable yet.
     WaitForLog,
     /// Applying blocks and writing pages.
@@ -68,7 +68,7 @@ enum Request {
 
 pub(crate) struct Checkpoint {
     phase: Phase,
-    /// Groups' logs cannot be saved before a page is there.
+    /// The logs of PGs cannot be saved before a page is there.
     waits_for_page: bool,
     superblock: Superblock,
     /// Position of the log up to which it is trimmed at the end.
@@ -85,8 +85,6 @@ pub(crate) struct Checkpoint {
     apply_from: Option<u32>,
     runs: BTreeMap<u64, Run>,
     requests: BTreeMap<u64, Request>,
-    /// Blocks that are free once this checkpoint is in force.
-    freed: Vec<u32>,
 }
 
 impl Checkpoint {
@@ -95,9 +93,13 @@ impl Checkpoint {
         self.pages.len()
     }
 
-    /// Blocks that are free once this checkpoint is in force.
-    pub fn freed_count(&self) -> usize {
-        self.freed.len()
+    /// Where the log is trimmed to at the end, once that is known.
+    pub fn trims_to(&self) -> Option<u64> {
+        (self.phase != Phase::SavePgs).then_some(self.wal_trim_to)
+    }
+
+    pub fn request_ids(&self) -> impl Iterator<Item = u64> {
+        self.requests.keys().copied()
     }
 }
 
@@ -113,7 +115,7 @@ impl Store {
             return;
         }
         self.checkpoint = Some(Box::new(Checkpoint {
-            phase: Phase::SaveGroups,
+            phase: Phase::SavePgs,
             waits_for_page: false,
             superblock: self.superblock.clone(),
             wal_trim_to: 0,
@@ -125,7 +127,6 @@ impl Store {
             apply_from: Some(0),
             runs: BTreeMap::new(),
             requests: BTreeMap::new(),
-            freed: Vec::new(),
         }));
         self.advance_checkpoint();
     }
@@ -145,14 +146,14 @@ impl Store {
 
     fn advance_phase(&mut self, checkpoint: &mut Checkpoint) {
         match checkpoint.phase {
-            Phase::SaveGroups => {
-                if !checkpoint.waits_for_page && self.save_groups(checkpoint) {
+            Phase::SavePgs => {
+                if !checkpoint.waits_for_page && self.save_pgs(checkpoint) {
                     self.freeze(checkpoint);
                     checkpoint.phase = Phase::WaitForLog;
                 }
             }
             Phase::WaitForLog => {
-                if self.wal_durable_through() + 1 >= checkpoint.superblock.wal_sequence {
+                if self.log.durable_through() + 1 >= checkpoint.superblock.wal_sequence {
                     checkpoint.phase = Phase::Write;
                 }
             }
@@ -172,13 +173,17 @@ impl Store {
                 }
             }
             Phase::Fence => {
-                let oldest = self.oldest_uncommitted_number();
+                let oldest = self.log.oldest_uncommitted_number();
                 if oldest.is_none_or(|number| number >= checkpoint.fence_number) {
                     self.request_of(checkpoint, Request::Other, DiskOperation::Sync);
                     checkpoint.phase = Phase::Sync;
                 }
             }
             Phase::Sync if checkpoint.requests.is_empty() => {
+                let frozen_left = checkpoint.pages.len() + self.metadata.tree.pages.set_aside_count();
+                invariants::superblock_comes_after_all_pages(frozen_left, self.page_table.is_stale());
+                let oldest_uncommitted = self.log.oldest_uncommitted_number();
+                invariants::superblock_comes_after_the_fence(oldest_uncommitted, checkpoint.fence_number);
                 let offset = checkpoint.superblock.block() * BLOCK_BYTES as u64;
                 let buffer = Arc::new(checkpoint.superblock.encode());
                 let segments = vec![Segment { buffer, first_block: 0, block_count: 1 }];
@@ -191,41 +196,24 @@ impl Store {
     }
 
     fn request_of(&mut self, checkpoint: &mut Checkpoint, request: Request, operation: DiskOperation) {
-        let id = self.request(Purpose::Checkpoint, operation);
+        let id = self.outbox.request(Purpose::Checkpoint, operation);
         checkpoint.requests.insert(id, request);
     }
 
-    /// Brings the logs of all changed groups into the tree. False if pages must be loaded first.
-    ///
-    /// None is saved before the pages of all are in memory: what is saved while others wait changes again
-    /// meanwhile, and would be saved over and over, a few entries at a time.
-    fn save_groups(&mut self, checkpoint: &mut Checkpoint) -> bool {
-        let cold = |pg: &PgId| self.pgs[pg].cold_pages(*pg, &self.metadata);
-        let cold: Vec<u32> = self.changed_pgs.iter().flat_map(cold).take(PAGES_LOADED_MAX).collect();
-        if !cold.is_empty() {
-            self.wait_with_checkpoint(checkpoint, cold);
-            return false;
+    /// Brings the logs of all PGs that have changed into the tree. False if pages must be loaded first.
+    fn save_pgs(&mut self, checkpoint: &mut Checkpoint) -> bool {
+        match self.pgs.save_all(&mut self.metadata) {
+            Saving::Done => return true,
+            Saving::Cold(pages) => self.wait_with_checkpoint(checkpoint, pages),
+            Saving::Damaged(cause) => self.poison(cause),
         }
-        while let Some(&pg) = self.changed_pgs.first() {
-            let state = self.pgs.get_mut(&pg).expect("groups are never forgotten");
-            match state.save(pg, &mut self.metadata) {
-                Ok(()) => drop(self.changed_pgs.remove(&pg)),
-                Err(unready) => {
-                    match crate::groups::cold(unready) {
-                        Ok(Cold(pages)) => self.wait_with_checkpoint(checkpoint, pages),
-                        Err(cause) => self.poison(cause),
-                    }
-                    return false;
-                }
-            }
-        }
-        true
+        false
     }
 
     /// Has pages read side by side and goes on when the last is there, and so about all of them.
     fn wait_with_checkpoint(&mut self, checkpoint: &mut Checkpoint, pages: Vec<u32>) {
-        let last = *pages.last().expect("somebody needs a page");
-        assert!(!self.metadata.tree.pages.is_resident(last), "nobody would be woken");
+        let last = *pages.last().expect("a PG needs a page");
+        assert!(!self.metadata.tree.pages.is_resident(last), "the checkpoint would not be woken");
         pages.into_iter().for_each(|number| self.load_page(number));
         checkpoint.waits_for_page = true;
         self.wait_for(Cold(vec![last]), Waiter::Checkpoint);
@@ -241,20 +229,20 @@ impl Store {
 
     /// The state as of now is what the checkpoint writes.
     fn freeze(&mut self, checkpoint: &mut Checkpoint) {
-        let (wal_position, wal_sequence) = self.wal_head();
-        checkpoint.wal_trim_to = self.wal_appended_blocks();
-        checkpoint.freed = std::mem::take(&mut self.freed);
+        let (wal_position, wal_sequence) = self.log.head();
+        checkpoint.wal_trim_to = self.log.appended_blocks();
+        self.space.freeze();
         let (pages, given_up) = self.metadata.tree.pages.freeze();
         for (number, location) in given_up {
-            checkpoint.freed.push(location.block);
+            self.space.give_up_with_checkpoint(location.block);
             self.page_table.page_moved(number);
         }
         checkpoint.work_count = pages.len() as u64 + self.overlay.len() as u64;
-        checkpoint.wal_appended_at_start = self.wal_appended_blocks();
+        checkpoint.wal_appended_at_start = self.log.appended_blocks();
         checkpoint.pages = pages.into();
         checkpoint.superblock = Superblock {
             generation: self.superblock.generation + 1,
-            incarnation: self.incarnation,
+            incarnation: self.log.incarnation(),
             wal_position,
             wal_sequence,
             page_count: self.metadata.tree.pages.count(),
@@ -268,13 +256,15 @@ impl Store {
     /// clients, unless it falls behind what clients append to the log, which would end in a log that
     /// is full and in clients that wait for all of the rest.
     fn requests_max(&self, checkpoint: &Checkpoint) -> usize {
-        let appended = self.wal_appended_blocks() - checkpoint.wal_appended_at_start;
-        let due = checkpoint.work_count * appended / self.wal_blocks_per_checkpoint();
+        let appended = self.log.appended_blocks() - checkpoint.wal_appended_at_start;
+        let due = checkpoint.work_count * appended / self.log.blocks_per_checkpoint();
         let behind = due.saturating_sub(checkpoint.done_count);
         REQUESTS_MIN + (behind / BEHIND_PER_REQUEST).min(REQUESTS_MAX - REQUESTS_MIN as u64) as usize
     }
 
     fn write_pages_and_blocks(&mut self, checkpoint: &mut Checkpoint) {
+        let trims_below = checkpoint.superblock.wal_sequence;
+        invariants::checkpoint_applies_durable_records_only(self.log.durable_through(), trims_below);
         let requests_max = self.requests_max(checkpoint);
         // Several at once cost fewer system calls and doorbells than one after the other.
         if checkpoint.requests.len() > requests_max / 2 {
@@ -300,7 +290,7 @@ impl Store {
         if numbers.is_empty() {
             return false;
         }
-        let Some(runs) = self.allocator.allocate(numbers.len() as u32, Zone::Metadata) else {
+        let Some(runs) = self.space.allocate_metadata(numbers.len() as u32) else {
             self.poison("there is no space left for metadata".into());
             return false;
         };
@@ -312,7 +302,7 @@ impl Store {
                 let number = numbers.next().expect("as many blocks were allocated as there are pages");
                 let old = self.metadata.tree.pages.write_frozen(number, block, output);
                 if old != Location::default() {
-                    checkpoint.freed.push(old.block);
+                    self.space.give_up_with_checkpoint(old.block);
                 }
                 self.page_table.page_moved(number);
                 written.push(number);
@@ -335,14 +325,14 @@ impl Store {
             if !self.page_table.is_stale() {
                 return true;
             }
-            let Some(runs) = self.allocator.allocate(1, Zone::Metadata) else {
+            let Some(runs) = self.space.allocate_metadata(1) else {
                 self.poison("there is no space left for metadata".into());
                 return false;
             };
             let block = runs[0].0;
             let (buffer, old_block) = self.page_table.write_next(&self.metadata.tree.pages, block);
             if old_block != 0 {
-                checkpoint.freed.push(old_block);
+                self.space.give_up_with_checkpoint(old_block);
             }
             self.write_metadata(checkpoint, Request::Other, block, buffer);
         }
@@ -377,11 +367,11 @@ impl Store {
         }
         checkpoint.apply_from = (first + (run.blocks.len() as u32 - 1)).checked_add(1);
         run.reads_left = log_reads.len();
-        let id = self.next_id();
+        let id = self.outbox.next_id();
         for (index, log_block) in log_reads {
             let offset = (self.layout.wal_start + log_block) * BLOCK_BYTES as u64;
             let read = DiskOperation::Read { offset, block_count: 1 };
-            let request = self.request_on(self.layout.wal_device, Purpose::Checkpoint, read);
+            let request = self.outbox.request_on(self.layout.wal_device, Purpose::Checkpoint, read);
             checkpoint.requests.insert(request, Request::LogRead { run: id, index });
         }
         checkpoint.runs.insert(id, run);
@@ -436,9 +426,10 @@ impl Store {
     }
 
     fn finish_checkpoint(&mut self, checkpoint: Box<Checkpoint>) {
+        invariants::generations_follow_each_other(self.superblock.generation, checkpoint.superblock.generation);
         self.superblock = checkpoint.superblock;
-        checkpoint.freed.iter().for_each(|&block| self.allocator.release(block));
-        self.trim_wal(checkpoint.wal_trim_to);
+        self.space.reclaim();
+        self.log.trim(checkpoint.wal_trim_to);
         self.usage.checkpoint_count += 1;
     }
 }

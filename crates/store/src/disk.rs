@@ -39,13 +39,13 @@ pub enum DiskOperation {
     Write {
         /// Offset in bytes.
         offset: u64,
-        /// What to write, at most [`WRITE_SEGMENTS_MAX`] pieces.
+        /// What to write, at most `WRITE_SEGMENTS_MAX` pieces.
         segments: Vec<Segment>,
         /// Whether completion means durability.
         durable: bool,
     },
-    /// Write bytes that may lie anywhere in memory, durably, as above. Whoever does it copies or
-    /// encrypts them on the way to where the device takes them from.
+    /// Write bytes that may lie anywhere in memory, durably, as above. The bytes are copied or
+    /// encrypted on the way to where the device takes them from.
     WriteBytes {
         /// Offset in bytes.
         offset: u64,

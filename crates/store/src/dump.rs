@@ -19,7 +19,7 @@ use crate::walk::{Visitor, Walk};
 /// What to tell of.
 #[derive(Clone, Debug, Default)]
 pub struct DumpOptions {
-    /// Only the objects of this group.
+    /// Only the objects of this PG.
     pub pg: Option<PgId>,
     /// Only objects of this name, and what there is to know of them: blocks, checksums, omap keys.
     pub object: Option<ObjectName>,
@@ -33,7 +33,7 @@ pub enum DumpRecord {
     Superblock(SuperblockRecord),
     /// Where things are.
     Layout(LayoutRecord),
-    /// A placement group.
+    /// A PG.
     Group {
         /// Its id.
         pg: String,
@@ -57,7 +57,7 @@ pub enum DumpRecord {
 
 /// A copy of the superblock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "docs/formats.md has the fields")]
+#[allow(missing_docs, reason = "docs/reference/formats.md has the fields")]
 pub struct SuperblockRecord {
     pub block: u64,
     pub is_in_force: bool,
@@ -74,7 +74,7 @@ pub struct SuperblockRecord {
 
 /// Where things are, in blocks of 4 KiB.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs, reason = "docs/formats.md has the fields")]
+#[allow(missing_docs, reason = "docs/reference/formats.md has the fields")]
 pub struct LayoutRecord {
     pub wal_is_apart: bool,
     pub wal_start: u64,
@@ -88,7 +88,7 @@ pub struct LayoutRecord {
 /// An object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ObjectRecord {
-    /// Its group.
+    /// Its PG.
     pub pg: String,
     /// Its name.
     pub object: String,
@@ -134,6 +134,23 @@ pub struct ExtentRecord {
 
 /// Tells what the store holds with its log replayed in memory; without, if that fails. `tell` ends
 /// it by returning `Break`.
+///
+/// ```
+/// use std::ops::ControlFlow;
+///
+/// use atoll_store::{Disk, DumpOptions, DumpRecord, OpenError, dump};
+///
+/// fn object_names(disk: &mut dyn Disk) -> Result<Vec<String>, OpenError> {
+///     let mut names = Vec::new();
+///     dump(disk, &DumpOptions::default(), &mut |record| {
+///         if let DumpRecord::Object(object) = record {
+///             names.push(object.object);
+///         }
+///         ControlFlow::Continue(())
+///     })?;
+///     Ok(names)
+/// }
+/// ```
 pub fn dump(
     disk: &mut dyn Disk,
     options: &DumpOptions,
@@ -224,7 +241,7 @@ fn tell_whole(
 fn dump_objects(disk: &mut dyn Disk, metadata: &Metadata, options: &DumpOptions, tell: Tell) -> ControlFlow<()> {
     let from = match (options.pg, &options.object) {
         (Some(pg), Some(name)) => metadata.parts.object(&ObjectKey { pg, name: name.clone() }),
-        // All that share the prefix; those of other groups are passed over.
+        // All that share the prefix; those of other PGs are passed over.
         (Some(pg), None) => keys::objects_of(metadata.parts.root(pg)),
         (None, _) => keys::OBJECTS.to_vec(),
     };
@@ -244,7 +261,7 @@ fn dump_objects(disk: &mut dyn Disk, metadata: &Metadata, options: &DumpOptions,
 /// Puts objects together from their entries.
 struct Objects<'a> {
     metadata: &'a Metadata,
-    /// The group that was asked for.
+    /// The PG that was asked for.
     pg: Option<PgId>,
     /// The name that was asked for.
     name: Option<&'a ObjectName>,

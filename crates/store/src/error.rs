@@ -22,7 +22,7 @@ pub enum StoreError {
     #[error("metadata must be loaded first")]
     Cold(crate::Cold),
     /// Metadata makes no sense.
-    #[error("metadata is damaged: {detail}; wipe this OSD and let its peers fill it anew")]
+    #[error("metadata is damaged: {detail}; wipe this OSD and let its peers backfill it")]
     Damaged {
         /// What was found.
         detail: String,
@@ -48,7 +48,7 @@ pub enum OpenError {
     /// The store was written by another release.
     #[error(
         "the store has format version {version}, this release knows only {supported}: use the release that made it, or \
-         wipe this OSD and let its peers fill it anew"
+         wipe this OSD and let its peers backfill it"
     )]
     OtherVersion {
         /// Version on the device.
@@ -79,7 +79,7 @@ pub enum OpenError {
         detail: String,
     },
     /// Metadata that was durable does not check.
-    #[error("{what} is damaged: {detail}; wipe this OSD and let its peers fill it anew")]
+    #[error("{what} is damaged: {detail}; wipe this OSD and let its peers backfill it")]
     Damaged {
         /// Checkpoint or log.
         what: &'static str,

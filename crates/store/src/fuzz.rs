@@ -6,9 +6,10 @@ use std::sync::Arc;
 use atoll_base::{BLOCK_BYTES, BlockBuffer, crc32c};
 use bytes::Bytes;
 
+use crate::disk::Disk;
+use crate::log::record::{HEADER_BYTES, RecordHeader};
 use crate::metadata::{Chunk, ObjectInfo, fuzz_page, keys};
 use crate::superblock::Superblock;
-use crate::wal::{HEADER_BYTES, RecordHeader};
 
 /// Gives the bytes to the decoder that the first of them names.
 pub fn decode(input: &[u8]) {
@@ -18,7 +19,7 @@ pub fn decode(input: &[u8]) {
         1 => wal_record(bytes),
         2 => fuzz_page(bytes),
         3 => drop((ObjectInfo::decode(bytes), Chunk::decode(bytes).map(|chunk| chunk.encode()))),
-        _ => drop((keys::parse_object(bytes), keys::parse_group(bytes), keys::parse_shared(bytes))),
+        _ => drop((keys::parse_object(bytes), keys::parse_pg(bytes), keys::parse_shared(bytes))),
     }
 }
 
@@ -37,6 +38,13 @@ fn wal_record(bytes: &[u8]) {
     if let Some(header) = RecordHeader::parse(record.as_slice()) {
         drop(header.decode(&Arc::new(record)));
     }
+}
+
+/// Gives every metadata page to `change` and makes all checksums fit, up to the superblock's: then nothing
+/// but the store's own checks stands between it and metadata that makes no sense. `None` if there is no
+/// store, or a block cannot be read.
+pub fn rewrite_pages(disk: &mut dyn Disk, change: &mut dyn FnMut(&mut [u8])) -> Option<()> {
+    Superblock::rewrite_pages(disk, change)
 }
 
 /// Samples of valid input for [`decode`]: superblocks, records and pages found on a device.

@@ -1,12 +1,39 @@
-//! The object store on one device (DESIGN section 7): a write-ahead log with group commit, data in
-//! 4 KiB blocks with CRC-32C, object metadata and omap in a checkpointed copy-on-write B+tree of
-//! which only a part is in memory, checkpoints and recovery.
+//! The object store on one device: a write-ahead log with group commit, data in 4 KiB blocks with
+//! CRC-32C, object metadata and omap in a checkpointed copy-on-write B+tree of which only a part is in
+//! memory, checkpoints and recovery.
 //!
 //! Sans-IO: [`Store`] takes transactions, reads and disk completions, and gives out disk requests
 //! and events. Only opening, closing, formatting and checking a device read and write through the
-//! blocking [`Disk`] trait, outside of any event loop. This room knows nothing of placement groups
-//! beyond their ids and logs, nothing of the network, of time or of keys.
+//! blocking [`Disk`] trait, outside of any event loop. This crate knows placement groups (PGs) by their
+//! ids, logs and splits only, and nothing of the network, of time or of keys.
+//!
+//! A turn of an event loop around a store:
+//!
+//! ```
+//! use atoll_base::Transaction;
+//! use atoll_store::{Disk, Store, StoreError, StoreEvent};
+//!
+//! fn turn(store: &mut Store, disk: &mut dyn Disk, transaction: &Transaction) -> Result<(), StoreError> {
+//!     if store.has_log_room() {
+//!         store.submit(transaction)?;
+//!     }
+//!     store.flush();
+//!     while let Some(request) = store.next_request() {
+//!         let result = disk.execute(request.device, request.operation);
+//!         store.complete(request.id, result);
+//!     }
+//!     while let Some(event) = store.next_event() {
+//!         match event {
+//!             StoreEvent::Committed(id) => println!("{id:?} is durable"),
+//!             StoreEvent::Poisoned { cause } => println!("the device failed: {cause}"),
+//!             _ => {}
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
 
+mod admission;
 #[doc(hidden)]
 pub mod allocator;
 mod check;
@@ -14,31 +41,35 @@ mod checkpoint;
 mod disk;
 mod dump;
 mod error;
+mod event;
 #[doc(hidden)]
 pub mod fuzz;
-mod group_commit;
-mod groups;
+mod invariants;
 mod layout;
+mod log;
 mod lookup;
 mod metadata;
+mod outbox;
 mod overlay;
+mod pgs;
 mod plan;
 mod read;
 mod recovery;
 mod scrub;
+mod space;
 mod store;
 mod superblock;
 mod validate;
-mod wal;
 mod walk;
 
 pub use check::{BytePlace, CheckOptions, CheckPhase, CheckReport, Finding, Problem, check};
 pub use disk::{Device, Disk, DiskOperation, DiskRequest, DiskResult, Segment};
 pub use dump::{DumpOptions, DumpRecord, ExtentRecord, LayoutRecord, ObjectRecord, SuperblockRecord, dump};
 pub use error::{OpenError, StoreError};
+pub use event::{StoreEvent, StoreUsage, TransactionId};
 pub use layout::{DEVICE_BYTES_MIN, FormatOptions, WAL_BYTES_MIN};
-pub use lookup::{LoadId, Wish};
+pub use lookup::{LoadId, LoadRequest};
 pub use metadata::{Cold, ObjectInfo, ObjectKey, OmapPage};
 pub use read::{ReadData, ReadError};
 pub use scrub::{ScrubError, ScrubResult};
-pub use store::{Store, StoreEvent, StoreUsage, TransactionId};
+pub use store::Store;

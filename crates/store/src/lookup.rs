@@ -9,8 +9,10 @@ use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};
 use crate::error::StoreError;
+use crate::event::StoreEvent;
 use crate::metadata::{Changes, Cold, ObjectInfo, ObjectKey, OmapPage, Unready, keys};
-use crate::store::{Purpose, Store, StoreEvent};
+use crate::outbox::Purpose;
+use crate::store::Store;
 use crate::validate::{validate, written_bytes};
 
 /// Names something that [`Store::load`] was asked for.
@@ -18,13 +20,25 @@ use crate::validate::{validate, written_bytes};
 pub struct LoadId(pub u64);
 
 /// What to load.
+///
+/// ```
+/// use atoll_store::{LoadId, LoadRequest, Store, StoreError};
+///
+/// /// Has loaded what was missing when a call said so; it is made again after `StoreEvent::Loaded`.
+/// fn load_what_was_missing(store: &mut Store, error: StoreError) -> Result<LoadId, StoreError> {
+///     match error {
+///         StoreError::Cold(cold) => Ok(store.load(LoadRequest::Pages(cold))),
+///         error => Err(error),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
-pub enum Wish {
+pub enum LoadRequest {
     /// What a call found to be missing.
     Pages(Cold),
     /// What a read looks at.
     Read {
-        /// The group.
+        /// The PG.
         pg: PgId,
         /// The object.
         object: ObjectName,
@@ -33,7 +47,7 @@ pub enum Wish {
     },
     /// What a write looks at.
     Write {
-        /// The group.
+        /// The PG.
         pg: PgId,
         /// The object.
         object: ObjectName,
@@ -56,7 +70,7 @@ pub(crate) enum Waiter {
 /// What waits for pages.
 #[derive(Default)]
 pub(crate) struct Loads {
-    wishes: BTreeMap<LoadId, Wish>,
+    requests: BTreeMap<LoadId, LoadRequest>,
     waiters: BTreeMap<u32, Waiters>,
 }
 
@@ -107,14 +121,14 @@ impl Store {
         Ok(self.metadata.seals(&object, &info, offset, length)?)
     }
 
-    /// Names of a group's objects in order, behind `after`, up to `limit` of them.
+    /// Names of a PG's objects in order, behind `after`, up to `limit` of them.
     pub fn names_after(
         &self,
         pg: PgId,
         after: Option<&ObjectName>,
         limit: usize,
     ) -> Result<Vec<ObjectName>, StoreError> {
-        Ok(self.metadata.names_after(pg, after, limit).map_err(Unready::from)?)
+        Ok(self.metadata.names_after(pg, after, limit)?)
     }
 
     /// Whether everything that a read looks at is in memory.
@@ -198,27 +212,27 @@ impl Store {
     }
 
     /// Loads metadata. [`StoreEvent::Loaded`] follows, at once if nothing is missing.
-    pub fn load(&mut self, wish: Wish) -> LoadId {
-        let id = LoadId(self.next_id());
-        let missing = match &wish {
-            Wish::Pages(cold) => Err(Unready::Cold(cold.clone())),
-            wish => self.look_at(wish),
+    pub fn load(&mut self, request: LoadRequest) -> LoadId {
+        let id = LoadId(self.outbox.next_id());
+        let missing = match &request {
+            LoadRequest::Pages(cold) => Err(Unready::Cold(cold.clone())),
+            request => self.look_at(request),
         };
         match missing {
             Err(Unready::Cold(cold)) => {
-                self.loads.wishes.insert(id, wish);
+                self.loads.requests.insert(id, request);
                 self.wait_for(cold, Waiter::Load(id));
             }
-            _ => self.events.push_back(StoreEvent::Loaded(id)),
+            _ => self.outbox.tell(StoreEvent::Loaded(id)),
         }
         id
     }
 
-    fn look_at(&self, wish: &Wish) -> Result<(), Unready> {
-        match wish {
-            Wish::Pages(_) => Ok(()),
-            Wish::Read { pg, object, request } => self.look_at_read(*pg, object, request),
-            Wish::Write { pg, object, conditions, mutations } => {
+    fn look_at(&self, request: &LoadRequest) -> Result<(), Unready> {
+        match request {
+            LoadRequest::Pages(_) => Ok(()),
+            LoadRequest::Read { pg, object, request } => self.look_at_read(*pg, object, request),
+            LoadRequest::Write { pg, object, conditions, mutations } => {
                 self.look_at_write(*pg, object, conditions, mutations)
             }
         }
@@ -241,7 +255,7 @@ impl Store {
         if self.metadata.tree.pages.start_loading(number) {
             let block = self.metadata.tree.pages.location(number).block;
             let offset = u64::from(block) * BLOCK_BYTES as u64;
-            self.request(Purpose::Page { number }, DiskOperation::Read { offset, block_count: 1 });
+            self.outbox.request(Purpose::Page { number }, DiskOperation::Read { offset, block_count: 1 });
         }
     }
 
@@ -253,7 +267,7 @@ impl Store {
         };
         if !is_good {
             let cause = format!(
-                "metadata page {number} is damaged or cannot be read; wipe this OSD and let its peers fill it anew"
+                "metadata page {number} is damaged or cannot be read; wipe this OSD and let its peers backfill it"
             );
             self.usage.corrupt_block_count += 1;
             return self.poison(cause);
@@ -270,13 +284,13 @@ impl Store {
             Waiter::Scrub(id) => self.continue_scrub(id),
             Waiter::Checkpoint => self.checkpoint_page_loaded(),
             Waiter::Load(id) => {
-                let Some(wish) = self.loads.wishes.remove(&id) else { return };
-                match self.look_at(&wish) {
+                let Some(request) = self.loads.requests.remove(&id) else { return };
+                match self.look_at(&request) {
                     Err(Unready::Cold(cold)) => {
-                        self.loads.wishes.insert(id, wish);
+                        self.loads.requests.insert(id, request);
                         self.wait_for(cold, waiter);
                     }
-                    _ => self.events.push_back(StoreEvent::Loaded(id)),
+                    _ => self.outbox.tell(StoreEvent::Loaded(id)),
                 }
             }
         }

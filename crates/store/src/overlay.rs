@@ -124,6 +124,21 @@ impl Overlay {
         }
     }
 
+    /// Memory is accounted for: what is counted is what there is.
+    pub fn check_invariants(&self) {
+        let in_memory = self.blocks.values().filter(|pending| pending.buffer.is_some()).count();
+        assert!(self.in_memory == in_memory, "blocks in memory are counted");
+        assert!(
+            self.runs_bytes == self.runs.values().map(Bytes::len).sum::<usize>(),
+            "bytes of large writes are counted"
+        );
+    }
+
+    #[cfg(test)]
+    pub fn miscount(&mut self) {
+        self.in_memory += 1;
+    }
+
     /// Number of blocks that small writes have changed.
     pub fn len(&self) -> usize {
         self.blocks.len()

@@ -174,6 +174,11 @@ fn blocks_to_reuse(
             chunk = changes.blocks(object, index / CHUNK_BLOCKS)?;
         }
         let meta = chunk[index % CHUNK_BLOCKS];
+        if meta != HOLE && !changes.is_in_use(meta.device_block) {
+            // The block may be anybody's, or be given to anybody.
+            let damage = CodecError::Invalid { what: "a block of an object", value: meta.device_block.into() };
+            return Err(damage.into());
+        }
         let is_shared = meta != HOLE && may_share && changes.further_references(meta.device_block)? > 0;
         blocks.push((meta != HOLE && !is_shared).then_some(meta.device_block));
     }
@@ -337,7 +342,7 @@ fn change(
         }
     }
     set_versions(transaction, object, &mut changes)?;
-    Ok(changes.finish())
+    changes.finish()
 }
 
 /// What [`validate`] cannot see: mutations that depend on other objects, and keys that are too long
@@ -398,7 +403,7 @@ fn clear_seals(changes: &mut Changes, object: &[u8]) -> Result<(), Unready> {
     Ok(())
 }
 
-/// What is split off begins with a copy of the group's own object, as far as anything is known of
+/// What is split off begins with a copy of the PG's own object, as far as anything is known of
 /// it; what is undone loses its own.
 fn split_own_object(changes: &mut Changes, split: &Split, object: &[u8], is_whole: bool) -> Result<(), Unready> {
     let own_of = |pg: PgId| {
@@ -481,7 +486,7 @@ pub(crate) fn look_at(
 }
 
 /// A client's write has one log entry, for its object. Entries that come without their writes, to a
-/// member that is being brought level, change no object.
+/// member during a backfill, change no object.
 fn set_versions(transaction: &Transaction, object: &[u8], changes: &mut Changes) -> Result<(), Unready> {
     for entry in transaction.log.iter().filter(|entry| entry.object == transaction.object) {
         if let Some(info) = changes.info(object)? {

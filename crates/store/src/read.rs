@@ -7,10 +7,12 @@ use atoll_base::{BLOCK_BYTES, BlockBuffer, Seals, Version, crc32c};
 use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};
+use crate::event::StoreEvent;
 use crate::lookup::Waiter;
 use crate::metadata::{BlockMeta, HOLE, ObjectKey, Unready};
+use crate::outbox::Purpose;
 use crate::overlay::Home;
-use crate::store::{Purpose, Store, StoreEvent};
+use crate::store::Store;
 
 /// What a read found.
 #[derive(Clone, Debug)]
@@ -106,14 +108,27 @@ fn with_holes_zeroed(expected: &[BlockMeta]) -> BlockBuffer {
 impl Store {
     /// Starts a read of `length` bytes from block-aligned `offset` on. Its result comes as
     /// [`StoreEvent::Read`] with the id that is returned.
+    ///
+    /// ```
+    /// use atoll_store::{ObjectKey, ReadData, Store, StoreEvent};
+    ///
+    /// /// Reads an object whose blocks are all in memory; otherwise the device must answer first.
+    /// fn read_at_once(store: &mut Store, key: ObjectKey) -> Option<ReadData> {
+    ///     let wanted = store.read(key, 0, 4096);
+    ///     match store.next_event()? {
+    ///         StoreEvent::Read { id, result } if id == wanted => result.ok(),
+    ///         _ => None,
+    ///     }
+    /// }
+    /// ```
     pub fn read(&mut self, key: ObjectKey, offset: u64, length: u32) -> u64 {
-        let id = self.next_id();
+        let id = self.outbox.next_id();
         self.start_read(id, ReadOrder { key, offset, length, attempt: 0 });
         id
     }
 
     fn read_ended(&mut self, id: u64, result: Result<ReadData, ReadError>) {
-        self.events.push_back(StoreEvent::Read { id, result });
+        self.outbox.tell(StoreEvent::Read { id, result });
     }
 
     /// Metadata that a read waits for is there.
@@ -191,8 +206,7 @@ impl Store {
             read.from_device[index] = true;
             match runs.last_mut() {
                 Some((first, count))
-                    if *first + *count == index
-                        && read.expected[*first].device_block + *count as u32 == meta.device_block =>
+                    if *first + *count == index && read.expected[*first].is_before(*count, *meta) =>
                 {
                     *count += 1;
                 }
@@ -210,12 +224,12 @@ impl Store {
             let offset = (self.layout.wal_start + log_block) * BLOCK_BYTES as u64;
             let piece = ReadPiece { read_id: id, first, count: 1 };
             let operation = DiskOperation::Read { offset, block_count: 1 };
-            self.request_on(self.layout.wal_device, Purpose::Read(piece), operation);
+            self.outbox.request_on(self.layout.wal_device, Purpose::Read(piece), operation);
         }
         for (first, count) in runs {
             let offset = u64::from(read.expected[first].device_block) * BLOCK_BYTES as u64;
             let piece = ReadPiece { read_id: id, first, count };
-            self.request(Purpose::Read(piece), DiskOperation::Read { offset, block_count: count });
+            self.outbox.request(Purpose::Read(piece), DiskOperation::Read { offset, block_count: count });
         }
     }
 

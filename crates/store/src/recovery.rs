@@ -8,21 +8,29 @@ use atoll_base::{BLOCK_BYTES, BlockBuffer, PgId};
 
 use crate::allocator::Allocator;
 use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks, read_device};
-use crate::error::OpenError;
-use crate::groups::{PgState, record_split};
+use crate::error::{OpenError, StoreError};
 use crate::layout::{FormatOptions, Layout, SUPERBLOCK_COPIES};
+use crate::log::record::{LoggedTransaction, RecordHeader};
 use crate::metadata::page_table::PageTable;
 use crate::metadata::{Bitmap, Cold, Location, Metadata, PageKind, Pages, Tree, Unready};
 use crate::overlay::{Home, Overlay, PendingBlock};
+use crate::pgs::{PgHistory, record_split};
 use crate::plan::prepare_logged;
 use crate::store::{Parts, Store};
 use crate::superblock::{Superblock, check_log_mark, encode_log_mark};
-use crate::wal::{LoggedTransaction, RecordHeader};
 
 const ZERO_BLOCKS: usize = 256;
 
 impl Store {
     /// Makes an empty store on the device. Whatever was there is lost.
+    ///
+    /// ```
+    /// use atoll_store::{Disk, FormatOptions, OpenError, Store};
+    ///
+    /// fn format(disk: &mut dyn Disk, store_id: [u8; 16]) -> Result<(), OpenError> {
+    ///     Store::format(disk, FormatOptions { store_id, wal_bytes: 256 << 20, wal_is_apart: false })
+    /// }
+    /// ```
     pub fn format(disk: &mut dyn Disk, options: FormatOptions) -> Result<(), OpenError> {
         let device_bytes = disk.size_bytes(Device::Data).unwrap_or(0);
         let layout = Layout::new(device_bytes, options.wal_bytes, options.wal_is_apart)?;
@@ -59,6 +67,15 @@ impl Store {
 
     /// Opens the store on a device and recovers every transaction that was durable. `incarnation`
     /// must be a fresh random number: it tells this run's log records from all others.
+    ///
+    /// ```
+    /// use atoll_store::{Disk, OpenError, Store};
+    ///
+    /// fn count_objects(disk: &mut dyn Disk, random: u64) -> Result<u64, OpenError> {
+    ///     let store = Store::open(disk, random)?;
+    ///     Ok(store.usage().object_count)
+    /// }
+    /// ```
     pub fn open(disk: &mut dyn Disk, incarnation: u64) -> Result<Self, OpenError> {
         let recovered = Recovered::load(disk)?;
         let mut store = Store::from_parts(recovered.into_parts(incarnation)?);
@@ -70,12 +87,20 @@ impl Store {
 
     /// Makes everything durable and writes a last checkpoint, so that the next opening has nothing
     /// to replay. For a store that no event loop serves any more.
+    ///
+    /// ```
+    /// use atoll_store::{Disk, OpenError, Store};
+    ///
+    /// fn end(store: Store, disk: &mut dyn Disk) -> Result<(), OpenError> {
+    ///     store.close(disk)
+    /// }
+    /// ```
     pub fn close(mut self, disk: &mut dyn Disk) -> Result<(), OpenError> {
         loop {
             self.flush();
             self.finish_blocking(disk)?;
             // What waited for its data, or for room in a record, is in the log's queue only now.
-            if self.oldest_uncommitted_number().is_none() {
+            if self.log.oldest_uncommitted_number().is_none() {
                 break;
             }
         }
@@ -120,7 +145,7 @@ pub(crate) struct Recovered {
     pub layout: Layout,
     pub metadata: Metadata,
     pub page_table: PageTable,
-    pub pgs: BTreeMap<PgId, PgState>,
+    pub pgs: BTreeMap<PgId, PgHistory>,
     pub overlay: Overlay,
     /// Blocks that the checkpoint refers to and the log has freed.
     pub freed: Vec<u32>,
@@ -135,7 +160,7 @@ impl Recovered {
         for number in 0..metadata.tree.root {
             load_page(disk, &mut metadata.tree.pages, number)?;
         }
-        let (pgs, parts) = warm(disk, &mut metadata, crate::groups::load)?;
+        let (pgs, parts) = warm(disk, &mut metadata, crate::pgs::load)?;
         metadata.parts = parts;
         let next_number = pgs.values().map(|pg| pg.applied_number + 1).max().unwrap_or(1);
         let mut recovered = Recovered {
@@ -203,7 +228,11 @@ impl Recovered {
             })?;
             prepared.freed.iter().for_each(|&block| self.overlay.remove(block));
             self.freed.extend(&prepared.freed);
-            self.metadata.apply(prepared);
+            let damaged = |unready: Unready| OpenError::Damaged {
+                what: "the metadata",
+                detail: StoreError::from(unready).to_string(),
+            };
+            self.metadata.apply(&prepared).map_err(damaged)?;
             record_split(&mut self.pgs, &mut self.metadata.parts, &logged.transaction);
         }
         self.next_number = self.next_number.max(logged.number + 1);

@@ -1,5 +1,5 @@
 //! Scrubbing an object of the running store: a digest of all that healthy replicas of it have in
-//! common, so that placement groups can compare their copies; and, when it is deep, reading its
+//! common, so that PGs can compare their copies; and, when it is deep, reading its
 //! data from the device before.
 //!
 //! Only what is wrong with the object as it is now counts: a block that changed while it was read
@@ -11,10 +11,12 @@ use atoll_base::{BLOCK_BYTES, BlockBuffer, Crc64, Version, crc32c};
 use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};
+use crate::event::StoreEvent;
 use crate::lookup::Waiter;
 use crate::metadata::{BlockMeta, HOLE, ObjectInfo, ObjectKey, Unready};
+use crate::outbox::Purpose;
 use crate::overlay::Home;
-use crate::store::{Purpose, Store, StoreEvent};
+use crate::store::Store;
 
 /// What a scrub found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,8 +123,23 @@ impl<E: Into<Unready>> From<E> for Pause {
 impl Store {
     /// Scrubs an object; a deep scrub reads its data. The result comes as [`StoreEvent::Scrubbed`]
     /// with the id that is returned.
+    ///
+    /// ```
+    /// use atoll_store::{ObjectKey, Store, StoreEvent};
+    ///
+    /// fn start_deep_scrub(store: &mut Store, key: ObjectKey) -> u64 {
+    ///     store.scrub(key, true)
+    /// }
+    ///
+    /// fn bad_blocks(event: StoreEvent) -> Vec<u32> {
+    ///     match event {
+    ///         StoreEvent::Scrubbed { result: Ok(result), .. } => result.bad_blocks,
+    ///         _ => Vec::new(),
+    ///     }
+    /// }
+    /// ```
     pub fn scrub(&mut self, key: ObjectKey, deep: bool) -> u64 {
-        let id = self.next_id();
+        let id = self.outbox.next_id();
         let data = if deep { Data::ToRead } else { Data::Done { bad: Vec::new() } };
         self.continue_with(id, Scrub { key, attempt: 0, data, digest: None });
         id
@@ -154,7 +171,7 @@ impl Store {
                 Err(Pause::Changed) => scrub.attempt += 1,
             }
         };
-        self.events.push_back(StoreEvent::Scrubbed { id, result });
+        self.outbox.tell(StoreEvent::Scrubbed { id, result });
     }
 
     fn advance_scrub(&mut self, id: u64, scrub: &mut Scrub) -> Result<ScrubResult, Pause> {
@@ -222,7 +239,7 @@ impl Store {
                         let offset = (self.layout.wal_start + block) * BLOCK_BYTES as u64;
                         let piece = Purpose::Scrub(ScrubPiece { scrub_id, first: index, count: 1 });
                         let read = DiskOperation::Read { offset, block_count: 1 };
-                        self.request_on(self.layout.wal_device, piece, read);
+                        self.outbox.request_on(self.layout.wal_device, piece, read);
                     }
                     _ => reading.failed.push(index),
                 }
@@ -230,8 +247,7 @@ impl Store {
             }
             match runs.last_mut() {
                 Some((first, count))
-                    if *first + *count == index
-                        && reading.expected[*first].device_block + *count as u32 == meta.device_block =>
+                    if *first + *count == index && reading.expected[*first].is_before(*count, *meta) =>
                 {
                     *count += 1;
                 }
@@ -242,7 +258,7 @@ impl Store {
         for (first, count) in runs {
             let offset = u64::from(reading.expected[first].device_block) * BLOCK_BYTES as u64;
             let piece = Purpose::Scrub(ScrubPiece { scrub_id, first, count });
-            self.request(piece, DiskOperation::Read { offset, block_count: count });
+            self.outbox.request(piece, DiskOperation::Read { offset, block_count: count });
         }
         reading
     }

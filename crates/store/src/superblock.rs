@@ -2,14 +2,17 @@
 //! There are two copies; each checkpoint overwrites the older one, so one is always whole. A log on
 //! a device of its own begins with a mark that says which store it belongs to.
 
+use std::sync::Arc;
+
 use atoll_base::{BLOCK_BYTES, BlockBuffer, CodecError, Reader, Writer, crc32c};
 use bytes::Bytes;
 
-use crate::disk::{Device, Disk, read_blocks, read_log_blocks};
+use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks, read_log_blocks};
 use crate::error::OpenError;
 use crate::layout::{Layout, SUPERBLOCK_COPIES};
+use crate::log::record::counter;
 use crate::metadata::Location;
-use crate::metadata::page_table::{DIRECTORIES_MAX, PAGES_MAX};
+use crate::metadata::page_table::{DIRECTORIES_MAX, PAGES_MAX, rewrite};
 
 pub(crate) const FORMAT_VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"ATOLSTOR";
@@ -86,13 +89,13 @@ impl Superblock {
     fn decode_fields(reader: &mut Reader) -> Result<Self, CodecError> {
         let mut superblock = Superblock {
             store_id: reader.raw(16, "store id")?[..].try_into().expect("16 bytes were read"),
-            generation: reader.u64("generation")?,
+            generation: counter(reader.u64("generation")?, "generation")?,
             device_bytes: reader.u64("device size")?,
             wal_bytes: reader.u64("WAL size")?,
             wal_is_apart: reader.u8("log device")? != 0,
             incarnation: reader.u64("incarnation")?,
             wal_position: reader.u64("WAL position")?,
-            wal_sequence: reader.u64("WAL sequence")?,
+            wal_sequence: counter(reader.u64("WAL sequence")?, "WAL sequence")?,
             object_count: reader.u64("object count")?,
             page_count: reader.u32("page count")?,
             directories: Vec::new(),
@@ -120,6 +123,16 @@ impl Superblock {
         {
             drop(superblock.encode());
         }
+    }
+
+    /// Changes pages of a store's metadata: see `fuzz::rewrite_pages`.
+    pub fn rewrite_pages(disk: &mut dyn Disk, change: &mut dyn FnMut(&mut [u8])) -> Option<()> {
+        let mut superblock = Superblock::load(disk).ok()?;
+        superblock.directories = rewrite(disk, &superblock.directories, change)?;
+        let segment = Segment { buffer: Arc::new(superblock.encode()), first_block: 0, block_count: 1 };
+        let offset = superblock.block() * BLOCK_BYTES as u64;
+        let write = DiskOperation::Write { offset, segments: vec![segment], durable: true };
+        disk.execute(Device::Data, write).ok().map(drop)
     }
 
     /// Whether a block is a superblock.
@@ -191,7 +204,7 @@ pub(crate) fn encode_log_mark(store_id: [u8; 16]) -> BlockBuffer {
 pub(crate) fn check_log_mark(disk: &mut dyn Disk, superblock: &Superblock) -> Result<(), OpenError> {
     let wrong = |detail: &str| Err(OpenError::WrongLogDevice { detail: detail.into() });
     let Some(size_bytes) = disk.size_bytes(Device::Log) else { return wrong("no log device was given") };
-    if size_bytes < superblock.wal_bytes + BLOCK_BYTES as u64 {
+    if size_bytes < superblock.wal_bytes.saturating_add(BLOCK_BYTES as u64) {
         return wrong("the device is smaller than the log");
     }
     let block = read_log_blocks(disk, 0, 1)?;

@@ -1,7 +1,7 @@
 //! What can be checked of a transaction before places are found for its data: sizes, alignment, seals.
 
-use atoll_base::Mutation;
 use atoll_base::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
+use atoll_base::{CodecError, Mutation};
 
 use crate::error::StoreError;
 use crate::metadata::{CHUNK_BYTES, OBJECT_BLOCKS_MAX, ObjectInfo};
@@ -94,6 +94,25 @@ pub(crate) fn validate(
         return Err(invalid(format!("writes of {written_bytes} bytes with a payload of {payload_bytes}")));
     }
     Ok(block_count)
+}
+
+/// Whether ranges and shapes of a mutation that was read from the log are such that it can be prepared.
+/// Transactions in the log were checked before they came there; this is for bytes that merely look so.
+pub(crate) fn check_logged(mutation: &Mutation) -> Result<(), CodecError> {
+    let is_unit = |unit_bytes: u32| {
+        unit_bytes.is_multiple_of(BLOCK as u32) && unit_bytes > 0 && CHUNK_BYTES.is_multiple_of(unit_bytes.into())
+    };
+    let (is_sound, value) = match mutation {
+        Mutation::Zero { offset, length } => {
+            (offset.checked_add(*length).is_some_and(|end| end <= OBJECT_BYTES_MAX), *offset)
+        }
+        Mutation::Write { seals: Some(seals), .. } => (is_unit(seals.unit_bytes), seals.unit_bytes.into()),
+        Mutation::SetShardOf { seal_unit_bytes, .. } => {
+            (*seal_unit_bytes == 0 || is_unit(*seal_unit_bytes), (*seal_unit_bytes).into())
+        }
+        _ => (true, 0),
+    };
+    if is_sound { Ok(()) } else { Err(CodecError::Invalid { what: "a mutation in the log", value }) }
 }
 
 /// Whether a mutation is of something else than its transaction's object.

@@ -22,10 +22,10 @@ use std::collections::VecDeque;
 use atoll_base::frames::FrameMode;
 use atoll_base::limits::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use atoll_base::{Received, crc32c};
-use aws_lc_rs::aead::Nonce;
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::frame_key::FrameKey;
+use crate::invariants;
 
 /// Length of a frame's header in bytes.
 pub const FRAME_HEADER_BYTES: usize = 16;
@@ -106,10 +106,9 @@ impl Protection {
     }
 }
 
-fn nonce(frame_number: u64, segment: u64) -> Nonce {
-    let mut bytes = [0; 12];
-    bytes[4..].copy_from_slice(&(2 * frame_number + segment).to_be_bytes());
-    Nonce::assume_unique_for_key(bytes)
+/// The number in the nonce of a segment: 0 is control, 1 the payload.
+fn nonce(frame_number: u64, segment: u64) -> u64 {
+    2 * frame_number + segment
 }
 
 const FRAME_NUMBER_MAX: u64 = 1 << 62;
@@ -159,6 +158,9 @@ impl SendQueue {
     /// Takes everything that waits, in order.
     pub fn take(&mut self) -> VecDeque<Bytes> {
         self.seal_tail();
+        if cfg!(debug_assertions) {
+            invariants::queue_counts_its_bytes(self.length_bytes, self.chunks.iter().map(Bytes::len).sum());
+        }
         self.length_bytes = 0;
         std::mem::take(&mut self.chunks)
     }
@@ -192,13 +194,7 @@ impl FrameEncoder {
         payload_sealed: bool,
         queue: &mut SendQueue,
     ) -> Result<(), FrameError> {
-        for (segment, length, limit) in
-            [("control", control.len(), CONTROL_BYTES_MAX), ("payload", payload.len(), PAYLOAD_BYTES_MAX)]
-        {
-            if length > limit {
-                return Err(FrameError::TooLong { segment, length, limit });
-            }
-        }
+        invariants::segments_fit(control.len(), payload.len())?;
         if self.next_frame == FRAME_NUMBER_MAX {
             return Err(FrameError::NoncesExhausted);
         }
@@ -218,7 +214,7 @@ impl FrameEncoder {
         queue.push_copy(&header);
         let control_start = queue.tail.len();
         queue.push_copy(control);
-        match &self.protection {
+        match &mut self.protection {
             Protection::Secure(key) => {
                 let tag = key.seal(nonce(number, 0), &header, &mut queue.tail[control_start..]);
                 queue.push_copy(tag.as_ref());
@@ -235,11 +231,14 @@ impl FrameEncoder {
             self.protection.advance();
             self.key_use = 0;
         }
+        if let Protection::Secure(_) = self.protection {
+            invariants::key_is_within_its_limit(self.key_use, KEY_BYTES_MAX);
+        }
         Ok(())
     }
 
-    fn append_payload(&self, number: u64, payload: &Bytes, payload_sealed: bool, queue: &mut SendQueue) {
-        match &self.protection {
+    fn append_payload(&mut self, number: u64, payload: &Bytes, payload_sealed: bool, queue: &mut SendQueue) {
+        match &mut self.protection {
             Protection::Secure(key) if payload_sealed => {
                 let tag = key.seal(nonce(number, 1), payload, &mut []);
                 queue.push(payload.clone());
@@ -317,6 +316,8 @@ struct Begun {
     control: Bytes,
     /// Whether its payload was asked for as a long run.
     is_long: bool,
+    /// Segments whose checks have fitted.
+    checked_segments: u8,
 }
 
 /// Takes the frames of one direction of one connection out of received bytes.
@@ -324,12 +325,13 @@ pub struct FrameDecoder {
     protection: Protection,
     next_frame: u64,
     begun: Option<Begun>,
+    has_failed: bool,
 }
 
 impl FrameDecoder {
     /// Frames of a mode, with the handshake's key for this direction.
     pub fn new(mode: FrameMode, secret: &[u8; 32]) -> Self {
-        FrameDecoder { protection: Protection::new(mode, secret), next_frame: 0, begun: None }
+        FrameDecoder { protection: Protection::new(mode, secret), next_frame: 0, begun: None, has_failed: false }
     }
 
     /// How many bytes beyond those in `received` the next frame needs, as far as can be told.
@@ -348,19 +350,27 @@ impl FrameDecoder {
     /// Takes the next frame, or `None` if it is not there whole; what is there of it is taken, too. After
     /// an error the connection must be closed.
     pub fn decode(&mut self, received: &mut Received) -> Result<Option<Frame>, FrameError> {
+        invariants::nothing_follows_an_error(self.has_failed);
+        let decoded = self.decode_next(received);
+        self.has_failed = decoded.is_err();
+        decoded
+    }
+
+    fn decode_next(&mut self, received: &mut Received) -> Result<Option<Frame>, FrameError> {
         let begun = match self.begun.take() {
             Some(begun) => Some(begun),
             None => self.begin(received)?,
         };
-        let Some(begun) = begun else { return Ok(None) };
+        let Some(mut begun) = begun else { return Ok(None) };
         let payload = match begun.header.payload_bytes {
             0 => Some(Bytes::new()),
-            _ => self.take_payload(&begun, received)?,
+            _ => self.take_payload(&mut begun, received)?,
         };
         let Some(payload) = payload else {
             self.begun = Some(begun);
             return Ok(None);
         };
+        invariants::frame_was_checked(begun.checked_segments, begun.header.payload_bytes);
         if begun.header.is_last_of_key {
             self.protection.advance();
         }
@@ -384,15 +394,15 @@ impl FrameDecoder {
         self.open_control(number, &header, &mut control)?;
         control.truncate(header.control_bytes);
         let sealed_bytes = header.payload_bytes + check_bytes;
-        // Memory is given only to whoever knows the key: the header's check has fit.
+        // Memory is given only to a peer that knows the key: the header's check has fit.
         let is_long = header.payload_bytes >= LONG_PAYLOAD_BYTES && received.len() < sealed_bytes;
         if is_long {
             received.expect_long_run(sealed_bytes);
         }
-        Ok(Some(Begun { number, header, control: control.freeze(), is_long }))
+        Ok(Some(Begun { number, header, control: control.freeze(), is_long, checked_segments: 1 }))
     }
 
-    fn take_payload(&self, begun: &Begun, received: &mut Received) -> Result<Option<Bytes>, FrameError> {
+    fn take_payload(&mut self, begun: &mut Begun, received: &mut Received) -> Result<Option<Bytes>, FrameError> {
         let payload_bytes = begun.header.payload_bytes;
         let sealed_bytes = payload_bytes + self.protection.check_bytes();
         if begun.is_long {
@@ -409,8 +419,8 @@ impl FrameDecoder {
         Ok(Some(sealed.freeze()))
     }
 
-    fn open_control(&self, number: u64, header: &Header, control: &mut BytesMut) -> Result<(), FrameError> {
-        let fits = match &self.protection {
+    fn open_control(&mut self, number: u64, header: &Header, control: &mut BytesMut) -> Result<(), FrameError> {
+        let fits = match &mut self.protection {
             Protection::Secure(key) => key.open(nonce(number, 0), &header.bytes, control),
             Protection::Crc => {
                 let (data, check) = control.split_at(header.control_bytes);
@@ -423,14 +433,15 @@ impl FrameDecoder {
         if fits { Ok(()) } else { Err(FrameError::BadCheck { number, segment: "control" }) }
     }
 
-    fn open_payload(&self, begun: &Begun, sealed: &mut [u8]) -> Result<(), FrameError> {
+    fn open_payload(&mut self, begun: &mut Begun, sealed: &mut [u8]) -> Result<(), FrameError> {
         let number = begun.number;
         let (data, check) = sealed.split_at_mut(begun.header.payload_bytes);
-        let fits = match &self.protection {
+        let fits = match &mut self.protection {
             Protection::Secure(key) if begun.header.payload_sealed => key.open(nonce(number, 1), data, check),
             Protection::Secure(key) => key.open(nonce(number, 1), &[], sealed),
             Protection::Crc => crc32c(data).to_le_bytes() == check,
         };
+        begun.checked_segments += u8::from(fits);
         if fits { Ok(()) } else { Err(FrameError::BadCheck { number, segment: "payload" }) }
     }
 }

@@ -1,12 +1,14 @@
 //! The key of one direction of a connection in a `secure` mode, and the keys that follow it.
 //!
-//! Each key comes from the one before it by HKDF, which cannot be turned round: whoever learns a
+//! Each key comes from the one before it by HKDF, which cannot be turned round: somebody who learns a
 //! key reads nothing that was sent before it was in use.
 
 use atoll_base::frames::FrameMode;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, LessSafeKey, Nonce, Tag, UnboundKey};
 use aws_lc_rs::hkdf;
 use zeroize::Zeroizing;
+
+use crate::invariants;
 
 const LABEL: &[u8] = b"atoll frame key";
 
@@ -15,6 +17,8 @@ pub(crate) struct FrameKey {
     secret: Zeroizing<[u8; 32]>,
     algorithm: &'static Algorithm,
     key: LessSafeKey,
+    /// The nonce used last, under this key or one before it.
+    last_nonce: Option<u64>,
 }
 
 impl FrameKey {
@@ -25,7 +29,12 @@ impl FrameKey {
             FrameMode::Secure128 => &AES_128_GCM,
             FrameMode::Crc => return None,
         };
-        Some(FrameKey { secret: Zeroizing::new(*secret), algorithm, key: cipher(algorithm, secret) })
+        Some(FrameKey {
+            secret: Zeroizing::new(*secret),
+            algorithm,
+            key: cipher(algorithm, secret),
+            last_nonce: None,
+        })
     }
 
     /// Replaces the key by the next one; the old one is wiped.
@@ -40,15 +49,26 @@ impl FrameKey {
     }
 
     /// Encrypts `data` in place; returns the tag over it and `associated`.
-    pub fn seal(&self, nonce: Nonce, associated: &[u8], data: &mut [u8]) -> Tag {
+    pub fn seal(&mut self, nonce: u64, associated: &[u8], data: &mut [u8]) -> Tag {
+        let nonce = self.next_nonce(nonce);
         let sealed = self.key.seal_in_place_separate_tag(nonce, Aad::from(associated), data);
         sealed.expect("AES-GCM seals a bounded segment")
     }
 
     /// Decrypts `data`, which ends with its tag, in place. Says whether the tag fits.
     #[must_use]
-    pub fn open(&self, nonce: Nonce, associated: &[u8], data: &mut [u8]) -> bool {
+    pub fn open(&mut self, nonce: u64, associated: &[u8], data: &mut [u8]) -> bool {
+        let nonce = self.next_nonce(nonce);
         self.key.open_in_place(nonce, Aad::from(associated), data).is_ok()
+    }
+
+    /// The 12 bytes of a nonce: four zeros, then the number.
+    fn next_nonce(&mut self, number: u64) -> Nonce {
+        invariants::nonces_ascend(self.last_nonce, number);
+        self.last_nonce = Some(number);
+        let mut bytes = [0; 12];
+        bytes[4..].copy_from_slice(&number.to_be_bytes());
+        Nonce::assume_unique_for_key(bytes)
     }
 }
 
@@ -70,13 +90,22 @@ mod tests {
             let mut key = FrameKey::new(mode, &[7; 32]).unwrap();
             key.advance();
             assert_eq!(hex(&*key.secret), SECOND);
-            let fresh = FrameKey::new(mode, &key.secret).unwrap();
-            let nonce = || Nonce::assume_unique_for_key([1; 12]);
+            let mut fresh = FrameKey::new(mode, &key.secret).unwrap();
             let (mut left, mut right) = (*b"data", *b"data");
-            let tags = (key.seal(nonce(), b"", &mut left), fresh.seal(nonce(), b"", &mut right));
+            let tags = (key.seal(1, b"", &mut left), fresh.seal(1, b"", &mut right));
             assert_eq!((left, tags.0.as_ref()), (right, tags.1.as_ref()));
         }
         assert!(FrameKey::new(FrameMode::Crc, &[7; 32]).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "nonce 4 comes after Some(4)")]
+    fn sealing_twice_under_one_nonce_is_noticed() {
+        let mut key = FrameKey::new(FrameMode::Secure, &[7; 32]).unwrap();
+        let _ = key.seal(4, b"", &mut []);
+        // The keys that follow count on.
+        key.advance();
+        let _ = key.seal(4, b"", &mut []);
     }
 
     fn hex(bytes: &[u8]) -> String {

@@ -9,7 +9,8 @@ use bytes::Bytes;
 
 use crate::frame::{FrameDecoder, FrameEncoder, FrameError, SendQueue};
 use crate::handshake::{Handshake, HandshakeError, HandshakeInput, KeyPair, PublicKey, SessionKeys};
-use crate::message::Message;
+use crate::invariants;
+use crate::messages::Message;
 
 /// Why a connection must be closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -159,6 +160,7 @@ impl Link {
     }
 
     fn open(&mut self, keys: &SessionKeys) -> Result<(), LinkError> {
+        invariants::a_link_opens_once(self.is_open());
         let encoder = FrameEncoder::new(self.mode, &keys.send);
         let decoder = FrameDecoder::new(self.mode, &keys.receive);
         self.state = State::Open { encoder, decoder };

@@ -28,7 +28,7 @@ pub enum ScrubFinding {
         digest: u64,
         /// Blocks that are damaged or cannot be read; only a deep scrub finds them.
         bad_block_count: u32,
-        /// What the object is a shard of, in an erasure-coded group.
+        /// What the object is a shard of, in an erasure-coded PG.
         shard_of: Option<ShardOf>,
     },
     /// What the device says about the object makes no sense.

@@ -1,4 +1,4 @@
-//! Byte encodings of operations, as docs/formats.md describes them. The same bytes travel in
+//! Byte encodings of operations, as docs/reference/formats.md describes them. The same bytes travel in
 //! control segments and rest in WAL records.
 
 use super::{Condition, LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction, Undo};
@@ -86,14 +86,14 @@ impl Seals {
         Ok(Seals { unit_bytes, seal_bytes, bytes })
     }
 
-    fn encode_optional(seals: Option<&Seals>, writer: &mut Writer) {
+    pub(super) fn encode_optional(seals: Option<&Seals>, writer: &mut Writer) {
         writer.u8(u8::from(seals.is_some()));
         if let Some(seals) = seals {
             seals.encode(writer);
         }
     }
 
-    fn decode_optional(reader: &mut Reader) -> Result<Option<Seals>, CodecError> {
+    pub(super) fn decode_optional(reader: &mut Reader) -> Result<Option<Seals>, CodecError> {
         match reader.u8("seals present")? {
             0 => Ok(None),
             1 => Seals::decode(reader).map(Some),
@@ -108,122 +108,6 @@ fn omap_key(reader: &mut Reader) -> Result<bytes::Bytes, CodecError> {
 
 fn omap_value(reader: &mut Reader) -> Result<bytes::Bytes, CodecError> {
     reader.bytes(limits::OMAP_VALUE_BYTES_MAX, "omap value")
-}
-
-impl Mutation {
-    /// Appends the mutation.
-    pub fn encode(&self, writer: &mut Writer) {
-        match self {
-            Mutation::Write { offset, length, seals } => {
-                writer.u8(1);
-                writer.u64(*offset);
-                writer.u32(*length);
-                Seals::encode_optional(seals.as_ref(), writer);
-            }
-            Mutation::Zero { offset, length } => {
-                writer.u8(2);
-                writer.u64(*offset);
-                writer.u64(*length);
-            }
-            Mutation::Create => writer.u8(3),
-            Mutation::Remove => writer.u8(4),
-            Mutation::OmapSet { key, value } => {
-                writer.u8(5);
-                writer.bytes(key);
-                writer.bytes(value);
-            }
-            Mutation::OmapRemove { key } => {
-                writer.u8(6);
-                writer.bytes(key);
-            }
-            Mutation::OmapReplace { key, value, displaced_to } => {
-                writer.u8(7);
-                writer.bytes(key);
-                writer.optional_bytes(value.as_deref());
-                writer.bytes(displaced_to);
-            }
-            Mutation::Truncate { size_bytes } => {
-                writer.u8(8);
-                writer.u64(*size_bytes);
-            }
-            Mutation::CloneFrom { source } => {
-                writer.u8(9);
-                source.encode(writer);
-            }
-            Mutation::SetVersion { version } => {
-                writer.u8(10);
-                version.encode(writer);
-            }
-            Mutation::ResetLog { head } => {
-                writer.u8(11);
-                head.encode(writer);
-            }
-            Mutation::Split { pg_num_before, pg_num, is_whole } => {
-                writer.u8(12);
-                writer.u32(*pg_num_before);
-                writer.u32(*pg_num);
-                writer.u8(u8::from(*is_whole));
-            }
-            Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes } => {
-                writer.u8(13);
-                writer.u64(*object_bytes);
-                writer.u64(*shard_bytes);
-                writer.u32(*seal_unit_bytes);
-                writer.u16(*seal_bytes);
-            }
-            Mutation::KeepAs { copy } => {
-                writer.u8(14);
-                copy.encode(writer);
-            }
-            Mutation::RemoveOther { object } => {
-                writer.u8(15);
-                object.encode(writer);
-            }
-        }
-    }
-
-    /// Reads a mutation.
-    pub fn decode(reader: &mut Reader) -> Result<Self, CodecError> {
-        Ok(match reader.u8("mutation")? {
-            1 => Mutation::Write {
-                offset: reader.u64("offset")?,
-                length: reader.u32("length")?,
-                seals: Seals::decode_optional(reader)?,
-            },
-            2 => Mutation::Zero { offset: reader.u64("offset")?, length: reader.u64("length")? },
-            3 => Mutation::Create,
-            4 => Mutation::Remove,
-            5 => Mutation::OmapSet { key: omap_key(reader)?, value: omap_value(reader)? },
-            6 => Mutation::OmapRemove { key: omap_key(reader)? },
-            7 => Mutation::OmapReplace {
-                key: omap_key(reader)?,
-                value: reader.optional_bytes(limits::OMAP_VALUE_BYTES_MAX, "omap value")?,
-                displaced_to: omap_key(reader)?,
-            },
-            8 => Mutation::Truncate { size_bytes: reader.u64("size")? },
-            9 => Mutation::CloneFrom { source: ObjectName::decode(reader)? },
-            10 => Mutation::SetVersion { version: Version::decode(reader)? },
-            11 => Mutation::ResetLog { head: Version::decode(reader)? },
-            12 => Mutation::Split {
-                pg_num_before: reader.u32("number of groups")?,
-                pg_num: reader.u32("number of groups")?,
-                is_whole: match reader.u8("whether it is whole")? {
-                    0 => false,
-                    1 => true,
-                    value => return Err(CodecError::Invalid { what: "whether it is whole", value: value.into() }),
-                },
-            },
-            13 => Mutation::SetShardOf {
-                object_bytes: reader.u64("object size")?,
-                shard_bytes: reader.u64("shard size")?,
-                seal_unit_bytes: reader.u32("seal unit")?,
-                seal_bytes: reader.u16("seal length")?,
-            },
-            14 => Mutation::KeepAs { copy: ObjectName::decode(reader)? },
-            15 => Mutation::RemoveOther { object: ObjectName::decode(reader)? },
-            value => return Err(CodecError::Invalid { what: "mutation", value: u64::from(value) }),
-        })
-    }
 }
 
 impl Condition {

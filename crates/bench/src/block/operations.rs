@@ -255,13 +255,14 @@ mod tests {
     /// A disk in memory that may lose a write that it has acknowledged.
     struct Memory {
         bytes: RefCell<Vec<u8>>,
-        loses_write: u64,
+        /// Each write whose number is a multiple of this is lost.
+        loses_every: u64,
         writes: Cell<u64>,
     }
 
     impl Memory {
-        fn new(loses_write: u64) -> Self {
-            Memory { bytes: RefCell::new(vec![0; 1 << 20]), loses_write, writes: Cell::new(0) }
+        fn new(loses_every: u64) -> Self {
+            Memory { bytes: RefCell::new(vec![0; 1 << 20]), loses_every, writes: Cell::new(0) }
         }
     }
 
@@ -278,7 +279,7 @@ mod tests {
         async fn write(&self, offset: u64, data: Bytes) -> Result<(), BenchError> {
             tokio::task::yield_now().await;
             self.writes.set(self.writes.get() + 1);
-            if self.writes.get() != self.loses_write {
+            if !self.writes.get().is_multiple_of(self.loses_every) {
                 self.bytes.borrow_mut()[offset as usize..][..data.len()].copy_from_slice(&data);
             }
             tokio::task::yield_now().await;
@@ -301,8 +302,8 @@ mod tests {
         }
     }
 
-    async fn run(loses_write: u64) -> crate::figures::ClientMeasurement {
-        let operations = BlockOperations::new(Memory::new(loses_write), workload(true)).unwrap();
+    async fn run(loses_every: u64) -> crate::figures::ClientMeasurement {
+        let operations = BlockOperations::new(Memory::new(loses_every), workload(true)).unwrap();
         let plan = Plan {
             depth: 8,
             rate_per_second: None,
@@ -331,7 +332,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_run_is_refused() {
-        let refused = |workload: BlockWorkload| BlockOperations::new(Memory::new(0), workload).is_err();
+        let refused = |workload: BlockWorkload| BlockOperations::new(Memory::new(u64::MAX), workload).is_err();
         assert!(refused(BlockWorkload { block_bytes: 0, ..workload(false) }));
         assert!(refused(BlockWorkload { block_bytes: 1000, ..workload(false) }));
         assert!(refused(BlockWorkload { block_bytes: 2 << 20, ..workload(false) }));

@@ -72,7 +72,7 @@ impl HostFacts {
 }
 
 /// Seconds since 1970.
-pub(crate) fn unix_s() -> u64 {
+pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 

@@ -6,14 +6,14 @@ mod host;
 mod latency;
 mod measurement;
 
-pub(crate) use counts::Counts;
+pub use counts::Counts;
 pub use cpu::{CpuByRole, ProcessTimes, Processes};
 pub(crate) use cpu::{children_cpu_us, own_cpu_us};
-pub(crate) use host::unix_s;
-pub use host::{HostFacts, MachineWork, Noise, NoiseWatch};
+pub use host::{HostFacts, MachineWork, Noise, NoiseWatch, unix_s};
 pub use latency::{Latency, LatencyHistogram};
 pub use measurement::{ClientMeasurement, KindMeasurement, Measurement, Second, Setting};
 
-pub(crate) fn round(value: f64) -> f64 {
+/// Rounds to a tenth.
+pub fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

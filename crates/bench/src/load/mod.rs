@@ -7,6 +7,6 @@ mod processes;
 mod random;
 
 pub use client::{Done, Operations, Plan, Timer, run_client};
-pub(crate) use pace::Pace;
+pub use pace::Pace;
 pub use processes::{ClientVoice, Outcome, run_processes};
-pub(crate) use random::Random;
+pub use random::Random;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Operations begun at a rate, whether or not earlier ones have ended (open loop). Those of one
 /// client share it.
-pub(crate) struct Pace {
+pub struct Pace {
     due: Cell<Instant>,
     interval: Duration,
 }

@@ -1,29 +1,32 @@
-//! A small fast random generator for offsets and payloads (xorshift64*, Vigna 2014).
+//! Random offsets and payloads.
 
-pub(crate) struct Random(u64);
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+
+/// A small fast random generator (xoshiro256++, Blackman and Vigna 2019).
+pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
+    /// Equal seeds give equal numbers.
     pub fn new(seed: u64) -> Self {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Random(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
+    /// The next number.
+    #[expect(clippy::should_implement_trait, reason = "it never ends, and is used one number at a time")]
     pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.0.next_u64()
     }
 
+    /// A number below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound
     }
 
+    /// So many bytes.
     pub fn fill(&mut self, length: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(length + 8);
-        while bytes.len() < length {
-            bytes.extend_from_slice(&self.next().to_le_bytes());
-        }
-        bytes.truncate(length);
+        let mut bytes = vec![0; length];
+        self.0.fill_bytes(&mut bytes);
         bytes
     }
 }

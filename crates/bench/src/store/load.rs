@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use atoll_base::BLOCK_BYTES;
 use atoll_base::limits::OBJECT_BYTES_MAX;
-use atoll_store::{LoadId, StoreError, StoreEvent, Wish};
+use atoll_store::{LoadId, LoadRequest, StoreError, StoreEvent};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::engine::Engine;
@@ -216,7 +216,7 @@ impl Load<'_> {
                     Err(StoreError::NoSpace) if store.is_checkpointing() => break,
                     Err(StoreError::Cold(cold)) => {
                         self.loaded += 1;
-                        let load = store.load(Wish::Pages(cold));
+                        let load = store.load(LoadRequest::Pages(cold));
                         let operation = self.waiting.pop_front().expect("looked at above");
                         self.loading.insert(load, operation);
                         continue;

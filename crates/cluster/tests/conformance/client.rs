@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use atoll_cluster::{
-    ClusterClient, ClusterError, ConnectOptions, LeaseStatus, PrefixWatch, Transaction, WatchEvent,
+    ClusterClient, ClusterError, ConnectOptions, Lease, LeaseStatus, PrefixWatch, Transaction, WatchEvent,
 };
 
 use crate::servers::{Server, free_port, start};
@@ -58,13 +58,18 @@ async fn transactions(client: &ClusterClient) {
     assert_eq!(keys, ["/x/2", "/x/3"]);
 }
 
+/// Fails as soon as a lease is lost within this time.
+async fn stays_held(lease: &Lease, duration: Duration) {
+    let lost = tokio::time::timeout(duration, lease.lost()).await;
+    assert!(lost.is_err() && *lease.status().borrow() == LeaseStatus::Held, "the lease was lost");
+}
+
 async fn leases(client: &ClusterClient, server: &Server) {
     let lease = client.grant_lease(Duration::from_millis(1500)).await.unwrap();
     assert_eq!(lease.term(), Duration::from_secs(2));
     client.create_with_lease("/up/1", &1, &lease).await.unwrap();
     client.put_with_lease("/up/2", &2, &lease).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(*lease.status().borrow(), LeaseStatus::Held);
+    stays_held(&lease, 2 * lease.term() + Duration::from_secs(1)).await;
     assert_eq!(client.list::<u8>("/up/").await.unwrap().entries.len(), 2);
     lease.revoke().await.unwrap();
     assert_eq!(client.list::<u8>("/up/").await.unwrap().entries.len(), 0);
@@ -114,8 +119,7 @@ async fn it_survives_a_restart_of_the_server() {
     assert_eq!(next(&mut watch).await, put("/w/a", "2", second));
     // This one had seen nothing since a revision that the new server has no events of.
     assert!(matches!(next(&mut behind).await, WatchEvent::Resync { entries, .. } if entries.len() == 1));
-    tokio::time::sleep(Duration::from_secs(6)).await;
-    assert_eq!(*lease.status().borrow(), LeaseStatus::Held);
+    stays_held(&lease, lease.term() + Duration::from_secs(1)).await;
     assert!(client.get::<u8>("/up/1").await.unwrap().is_some());
 }
 

@@ -66,7 +66,13 @@ async fn the_death_of_one_member_is_survived() {
         let mut command =
             etcd_process(&format!("m{round}"), &own, &url(*client_port), &url(*peer), &names.join(","));
         members.0[round] = command.spawn().unwrap();
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        // It serves once it has caught up with the others.
+        let one = ConnectOptions::new([url(*client_port)]);
+        let begun = Instant::now();
+        while let Err(error) = read_from(&one).await {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
     assert_eq!(*lease.status().borrow(), LeaseStatus::Held);
     assert!(client.get::<u8>("/up/1").await.unwrap().is_some());
@@ -76,4 +82,11 @@ async fn the_death_of_one_member_is_survived() {
             break;
         }
     }
+}
+
+/// Reads from one member alone.
+async fn read_from(options: &ConnectOptions) -> Result<(), ClusterError> {
+    let client = ClusterClient::connect(options).await?;
+    client.get::<usize>("/k").await?;
+    Ok(())
 }

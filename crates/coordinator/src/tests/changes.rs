@@ -1,22 +1,13 @@
-//! What coordinators and operators change in cluster state, on the embedded server.
+//! What coordinators change in cluster state, on the embedded server.
 
 use std::time::Duration;
 
-use atoll_base::coordination::{AutoOutRecord, CoordinatorRecord, NextPoolRecord};
-use atoll_base::frames::{FrameMode, FrameModes};
-use atoll_base::records::{
-    AuthorizedKeyRecord, BucketRecord, ClusterFlag, FailureDomain, ImageRecord, OsdRecord, PeerRole, PgRecord,
-    PgTargetRecord, PoolRecord, Redundancy,
-};
-use atoll_base::{Epoch, OsdId, PoolId};
+use atoll_base::coordination::{CoordinatorRecord, SettingsRecord};
+use atoll_base::records::{OsdRecord, PgRecord, PoolRecord};
+use atoll_base::{Epoch, OsdId};
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, MapWatch, keys};
 
 use super::{osd, record, up};
-use crate::admin::AdminError;
-use crate::admin::osds::{self, NewLocation};
-use crate::admin::peer_keys;
-use crate::admin::pools::{self, NewPool, PoolChange};
-use crate::admin::whole::{self, Setting};
 use crate::round::Rounds;
 use crate::{MembershipChange, View, is_settled};
 
@@ -40,7 +31,7 @@ impl State {
     async fn with_osds(count: u32) -> State {
         let state = State::start().await;
         for id in 0..count {
-            osds::add(&state.client, &osd(id)).await.unwrap();
+            state.client.put(&keys::osd(OsdId(id)), &osd(id)).await.unwrap();
             state.client.put(&keys::osd_up(OsdId(id)), &up(id)).await.unwrap();
         }
         state
@@ -63,26 +54,16 @@ impl State {
             self.client.put(&keys::pg(group.pg), &record(&members)).await.unwrap();
         }
     }
-}
 
-fn new_pool(name: &str) -> NewPool {
-    NewPool {
-        name: name.into(),
-        pg_num: 64,
-        redundancy: Redundancy::replicated(3, None),
-        failure_domain: FailureDomain::Host,
-        device_class: None,
+    /// Makes a pool of 64 PGs.
+    async fn with_pool(&self, pool: PoolRecord) -> PoolRecord {
+        let pool = PoolRecord { pg_num: 64, ..pool };
+        self.client.put(&keys::pool(pool.id), &pool).await.unwrap();
+        pool
     }
-}
 
-fn with(redundancy: Redundancy) -> NewPool {
-    NewPool { redundancy, ..new_pool("x") }
-}
-
-fn refusal<T: std::fmt::Debug>(result: Result<T, AdminError>) -> String {
-    match result.unwrap_err() {
-        AdminError::Cluster(error) => panic!("{error}"),
-        other => other.to_string(),
+    async fn set(&self, settings: SettingsRecord) {
+        self.client.put(keys::SETTINGS, &settings).await.unwrap();
     }
 }
 
@@ -90,8 +71,9 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, AdminError>) -> String {
 async fn rounds_make_groups_mark_lost_osds_and_level() {
     let state = State::with_osds(6).await;
     let mut rounds = Rounds::new(state.client.clone());
-    let pool = pools::create(&state.client, &new_pool("one")).await.unwrap();
-    whole::set(&state.client, Setting::BalanceSeconds, 1).await.unwrap();
+    let pool = state.with_pool(super::pool(1, 3, 2)).await;
+    let settings = SettingsRecord { balance_seconds: 1, ..SettingsRecord::default() };
+    state.set(settings.clone()).await;
     state.round(&mut rounds).await;
     let groups = state.client.list::<PgRecord>(&keys::pgs_of_pool(pool.id)).await.unwrap().entries;
     assert_eq!(groups.len(), 64);
@@ -119,13 +101,17 @@ async fn rounds_make_groups_mark_lost_osds_and_level() {
     assert!(counts.values().all(|(members, _)| (30..=34).contains(members)), "{counts:?}");
 
     // An OSD goes away; the time is short here.
-    whole::set(&state.client, Setting::OsdDownOutSeconds, 1).await.unwrap();
+    state.set(SettingsRecord { osd_down_out_seconds: 1, ..settings }).await;
     state.client.delete(&keys::osd_up(OsdId(2))).await.unwrap();
     state.round(&mut rounds).await;
     assert!(!state.osd(2).await.is_out);
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    state.round(&mut rounds).await;
-    assert!(state.osd(2).await.is_out);
+    let begun = std::time::Instant::now();
+    while !state.osd(2).await.is_out {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is not marked out");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        state.round(&mut rounds).await;
+    }
+    assert!(begun.elapsed() > Duration::from_millis(500), "it was marked out at once");
     let view = View::read(&state.client).await.unwrap();
     assert!(view.auto_out.contains_key(&OsdId(2)) && view.notes.down_since_unix_ms.contains_key(&OsdId(2)));
     // And comes back.
@@ -138,7 +124,7 @@ async fn rounds_make_groups_mark_lost_osds_and_level() {
 #[tokio::test]
 async fn two_coordinators_at_once_do_no_harm() {
     let state = State::with_osds(4).await;
-    pools::create(&state.client, &new_pool("one")).await.unwrap();
+    state.with_pool(super::pool(1, 3, 2)).await;
     let map = MapWatch::start(&state.client).await.unwrap().map().clone();
     let (mut one, mut other) = (Rounds::new(state.client.clone()), Rounds::new(state.client.clone()));
     let outcomes = tokio::join!(one.round(&map), other.round(&map));
@@ -147,7 +133,7 @@ async fn two_coordinators_at_once_do_no_harm() {
     assert_eq!(state.client.list_raw(keys::PGS).await.unwrap().entries.len(), 64);
 
     // A late decision meets what an operator has done meanwhile.
-    osds::set_out(&state.client, OsdId(1), true).await.unwrap();
+    state.client.put(&keys::osd(OsdId(1)), &OsdRecord { is_out: true, ..osd(1) }).await.unwrap();
     one.change_membership(MembershipChange::In(OsdId(1)), 1).await.unwrap();
     assert!(state.osd(1).await.is_out, "out by the operator's wish");
     one.change_membership(MembershipChange::Out(OsdId(1)), 1).await.unwrap();
@@ -158,9 +144,9 @@ async fn two_coordinators_at_once_do_no_harm() {
 #[tokio::test]
 async fn a_pool_that_is_removed_meanwhile_gets_no_groups() {
     let state = State::with_osds(3).await;
-    let pool = pools::create(&state.client, &new_pool("one")).await.unwrap();
+    let pool = state.with_pool(super::pool(1, 3, 2)).await;
     let stale = MapWatch::start(&state.client).await.unwrap().map().clone();
-    pools::remove(&state.client, &pool.name).await.unwrap();
+    state.client.delete(&keys::pool(pool.id)).await.unwrap();
     Rounds::new(state.client.clone()).round(&stale).await.unwrap();
     assert!(state.client.list_raw(keys::PGS).await.unwrap().entries.is_empty());
 }
@@ -190,255 +176,11 @@ async fn one_coordinates_at_a_time_and_another_takes_over() {
 }
 
 #[tokio::test]
-async fn operators_mark_osds_out_and_the_coordinator_leaves_them() {
-    let state = State::with_osds(2).await;
-    let mark = AutoOutRecord { format: 1, since_unix_ms: 1 };
-    state.client.put(&keys::auto_out(OsdId(0)), &mark).await.unwrap();
-    assert!(osds::set_out(&state.client, OsdId(0), true).await.unwrap().is_out);
-    assert!(View::read(&state.client).await.unwrap().auto_out.is_empty(), "now it is the operator's wish");
-    assert!(!osds::set_out(&state.client, OsdId(0), false).await.unwrap().is_out);
-    assert!(refusal(osds::set_out(&state.client, OsdId(7), true).await).contains("osd.7"));
-    assert_eq!(osds::reweight(&state.client, OsdId(1), 2.5).await.unwrap().weight, 2.5);
-    assert!(refusal(osds::reweight(&state.client, OsdId(1), f64::NAN).await).contains("NaN"));
-    assert!(refusal(osds::reweight(&state.client, OsdId(1), -1.0).await).contains("-1"));
-}
-
-#[tokio::test]
-async fn racks_and_zones_are_given_to_whole_hosts() {
-    let state = State::with_osds(3).await;
-    let place = |host: &str, rack: &str| NewLocation {
-        host: (!host.is_empty()).then(|| host.to_owned()),
-        rack: Some(rack.to_owned()),
-        zone: None,
-    };
-    let changed = osds::set_location(&state.client, &[OsdId(1)], &place("h0", "r1")).await.unwrap();
-    assert_eq!(changed.len(), 2, "osd.1 joins host h0, and osd.0 is there already");
-    assert_eq!((state.osd(0).await.rack, state.osd(1).await.host), ("r1".into(), "h0".into()));
-    assert_eq!(state.osd(2).await, osd(2));
-    let changed = osds::set_location(&state.client, &[OsdId(0)], &place("", "")).await.unwrap();
-    assert_eq!(changed.len(), 2, "back to the default rack");
-    assert!(refusal(osds::set_location(&state.client, &[OsdId(0)], &place("a b", "r")).await).contains("a b"));
-    assert!(refusal(osds::set_location(&state.client, &[OsdId(8)], &place("", "r")).await).contains("osd.8"));
-}
-
-#[tokio::test]
-async fn only_an_osd_that_holds_nothing_or_is_lost_is_removed() {
-    let state = State::with_osds(2).await;
-    assert!(refusal(osds::remove(&state.client, OsdId(1), true).await).contains("running"));
-    state.client.delete(&keys::osd_up(OsdId(1))).await.unwrap();
-    state.client.put(&keys::pg(super::pg(0)), &record(&[0, 1])).await.unwrap();
-    let text = refusal(osds::remove(&state.client, OsdId(1), false).await);
-    assert!(text.contains("1 placement groups") && text.contains("--lost"), "{text}");
-    osds::remove(&state.client, OsdId(1), true).await.unwrap();
-    assert!(refusal(osds::remove(&state.client, OsdId(1), true).await).contains("no osd.1"));
-    let keys_left = state.client.list::<AuthorizedKeyRecord>(keys::AUTHORIZED_KEYS).await.unwrap().entries;
-    assert_eq!(keys_left.len(), 1, "its key is revoked");
-    let again = osds::add(&state.client, &osd(0)).await.unwrap_err();
-    assert!(matches!(again, AdminError::Cluster(_)), "{again}");
-    let text = refusal(osds::add(&state.client, &osd(1)).await);
-    assert!(text.contains("osd.1") && text.contains("not given again"), "{text}");
-    osds::add(&state.client, &osd(2)).await.unwrap();
-}
-
-#[tokio::test]
-async fn pools_are_made_changed_and_removed() {
-    let state = State::start().await;
-    let client = &state.client;
-    client.put(&keys::pool(PoolId(2)), &super::pool(2, 3, 2)).await.unwrap();
-    let made = pools::create(client, &new_pool("one")).await.unwrap();
-    assert_eq!((made.id, made.redundancy), (PoolId(3), super::pool(2, 3, 2).redundancy));
-    assert!(refusal(pools::create(client, &new_pool("one")).await).contains("already"));
-    for (wrong, word) in [
-        (NewPool { pg_num: 48, ..new_pool("x") }, "power of two"),
-        (with(Redundancy::replicated(0, None)), "0"),
-        (with(Redundancy::replicated(9, None)), "9"),
-        (with(Redundancy::replicated(3, Some(4))), "min_size 4"),
-        (NewPool { device_class: Some(String::new()), ..new_pool("x") }, "class"),
-        (new_pool("a/b"), "a/b"),
-        (new_pool(""), "name"),
-    ] {
-        let text = refusal(pools::create(client, &wrong).await);
-        assert!(text.contains(word), "{text}");
-    }
-    assert!(refusal(pools::change(client, "one", &PoolChange::Size(1)).await).contains("lower min_size first"));
-    pools::change(client, "one", &PoolChange::MinSize(1)).await.unwrap();
-    pools::change(client, "one", &PoolChange::Size(1)).await.unwrap();
-    assert!(refusal(pools::change(client, "one", &PoolChange::Name("pool2".into())).await).contains("already"));
-    pools::change(client, "one", &PoolChange::Name("uno".into())).await.unwrap();
-    assert!(refusal(pools::change(client, "one", &PoolChange::Size(1)).await).contains("no pool 'one'"));
-
-    let mut image = ImageRecord {
-        format: 1,
-        id: "1".into(),
-        name: "disk".into(),
-        size_bytes: 1,
-        object_bytes: 1,
-        pool: made.id,
-        key: atoll_base::image_key::ImageKey::WrappedKey(String::new()),
-        attach_ids: Vec::new(),
-        writer_generation: 0,
-        created_unix_ms: 0,
-    };
-    client.put(&keys::image("disk"), &image).await.unwrap();
-    let text = refusal(pools::remove(client, "uno").await);
-    assert!(text.contains("the image 'disk'") && text.contains("atoll image rm disk"), "{text}");
-    image.pool = PoolId(2);
-    client.put(&keys::image("disk"), &image).await.unwrap();
-    let of = |pool, index| atoll_base::PgId { pool, index };
-    for pool in [made.id, PoolId(2)] {
-        client.put(&keys::pg(of(pool, 0)), &record(&[0])).await.unwrap();
-        let wish = PgTargetRecord { format: 1, members: vec![OsdId(0)] };
-        client.put(&keys::pg_target(of(pool, 0)), &wish).await.unwrap();
-    }
-    pools::remove(client, "uno").await.unwrap();
-    assert_eq!(client.list::<PoolRecord>(keys::POOLS).await.unwrap().entries.len(), 1);
-    assert_eq!(client.list_raw(keys::PGS).await.unwrap().entries.len(), 1, "only the other pool's");
-    assert_eq!(client.list_raw(keys::PG_TARGETS).await.unwrap().entries.len(), 1);
-    let again = pools::create(client, &new_pool("one")).await.unwrap();
-    assert_eq!(again.id, PoolId(4), "numbers are not given twice");
-}
-
-#[tokio::test]
-async fn erasure_coded_pools_keep_what_they_were_made_with() {
+async fn groups_of_erasure_coded_pools_have_shards() {
     let state = State::with_osds(6).await;
-    let client = &state.client;
-    let code = |data, parity| with(Redundancy::erasure(data, parity, None, None));
-    let sized = |chunk_bytes, min_size| with(Redundancy::erasure(4, 2, chunk_bytes, min_size));
-    for (wrong, word) in [
-        (code(1, 1), "data shards, and not 1"),
-        (code(17, 1), "not 17"),
-        (code(u32::MAX, u32::MAX), "data shards"),
-        (code(2, 0), "parity shards, and not 0"),
-        (code(2, 5), "not 5"),
-        (sized(Some(2048), None), "2048"),
-        (sized(Some(96 << 10), None), "power of two"),
-        (sized(Some(2 << 20), None), "1.0 MiB"),
-        (sized(None, Some(3)), "choose 4 to 6"),
-        (sized(None, Some(7)), "4 data and 2 parity shards"),
-    ] {
-        let text = refusal(pools::create(client, &wrong).await);
-        assert!(text.contains(word), "{text}");
-    }
-    for fits in [code(16, 4), sized(Some(4096), Some(4)), sized(Some(1 << 20), Some(6))] {
-        pools::create(client, &fits).await.unwrap();
-        pools::remove(client, &fits.name).await.unwrap();
-    }
-    let made = pools::create(client, &code(4, 2)).await.unwrap();
-    let redundancy = Redundancy::Erasure { data: 4, parity: 2, chunk_bytes: 64 << 10, min_size: 5 };
-    assert_eq!(made.redundancy, redundancy);
-    assert!(refusal(pools::change(client, "x", &PoolChange::Size(5)).await).contains("--ec"));
-    assert!(refusal(pools::change(client, "x", &PoolChange::MinSize(3)).await).contains("nothing can be read"));
-    let changed = pools::change(client, "x", &PoolChange::MinSize(4)).await.unwrap();
-    assert_eq!((changed.redundancy.min_size(), changed.redundancy.size()), (4, 6));
-    state.round(&mut Rounds::new(client.clone())).await;
-    let groups = client.list::<PgRecord>(&keys::pgs_of_pool(made.id)).await.unwrap().entries;
+    let pool = state.with_pool(super::coded_pool(1, 4, 2)).await;
+    state.round(&mut Rounds::new(state.client.clone())).await;
+    let groups = state.client.list::<PgRecord>(&keys::pgs_of_pool(pool.id)).await.unwrap().entries;
     assert_eq!(groups.len(), 64);
     assert!(groups.iter().all(|(_, group, _)| group.members.len() == 6 && group.shards == [0, 1, 2, 3, 4, 5]));
-}
-
-#[tokio::test]
-async fn a_pool_with_the_data_of_a_bucket_stays() {
-    let state = State::start().await;
-    for name in ["index", "data"] {
-        pools::create(&state.client, &new_pool(name)).await.unwrap();
-    }
-    let bucket = BucketRecord {
-        format: 1,
-        id: "1".into(),
-        name: "photos".into(),
-        owner: String::new(),
-        pool: PoolId(1),
-        data_pool: Some(PoolId(2)),
-        index_shards: 1,
-        wrapped_key: String::new(),
-        created_unix_ms: 0,
-        named_keys: Default::default(),
-        key_generation: 0,
-        default_encryption: None,
-        unsealed_permit: None,
-    };
-    state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
-    for name in ["index", "data"] {
-        assert!(refusal(pools::remove(&state.client, name).await).contains("'photos'"));
-    }
-}
-
-#[tokio::test]
-async fn a_number_is_not_given_twice_even_if_nobody_counted() {
-    let state = State::start().await;
-    state.client.put(&keys::pool(PoolId(2)), &super::pool(2, 3, 2)).await.unwrap();
-    pools::remove(&state.client, "pool2").await.unwrap();
-    let (next, _) = state.client.get::<NextPoolRecord>(keys::NEXT_POOL).await.unwrap().unwrap();
-    assert_eq!(next.next, PoolId(3));
-    assert_eq!(pools::create(&state.client, &new_pool("one")).await.unwrap().id, PoolId(3));
-}
-
-#[tokio::test]
-async fn two_operators_do_not_overwrite_each_other() {
-    let state = State::with_osds(1).await;
-    let client = &state.client;
-    let (one, other) = tokio::join!(
-        whole::set_flags(client, &[ClusterFlag::NoOut], true, 1),
-        whole::set_flags(client, &[ClusterFlag::NoScrub], true, 2),
-    );
-    assert!(one.is_ok() && other.is_ok());
-    let set = whole::set_flags(client, &[ClusterFlag::NoOut], true, 9).await.unwrap();
-    assert_eq!(set.flags.into_iter().collect::<Vec<_>>(), [(ClusterFlag::NoOut, 1), (ClusterFlag::NoScrub, 2)]);
-    let left = whole::set_flags(client, &[ClusterFlag::NoOut, ClusterFlag::NoBackfill], false, 9).await.unwrap();
-    assert_eq!(left.flags.len(), 1);
-    let pool = new_pool("a");
-    let (one, other) = tokio::join!(pools::create(client, &pool), pools::create(client, &pool));
-    assert!(one.is_ok() != other.is_ok(), "one name, one pool: {one:?} {other:?}");
-    assert!(refusal(whole::set(client, Setting::NearFullPercent, 101).await).contains("101"));
-    assert!(refusal(whole::set(client, Setting::BalanceSeconds, 0).await).contains("norebalance"));
-}
-
-#[tokio::test]
-async fn keys_are_listed_revoked_and_given_back() {
-    let state = State::with_osds(2).await;
-    let client = &state.client;
-    let names = async || -> Vec<String> {
-        peer_keys::list(client).await.unwrap().into_iter().map(|(_, record)| record.name).collect()
-    };
-    let (first, second) = ("a1".repeat(32), "a2".repeat(32));
-    peer_keys::add(client, "client@h1", Some(&first)).await.unwrap();
-    peer_keys::add(client, "gateway@h1", Some(&second)).await.unwrap();
-    assert_eq!(names().await, ["client@h1", "gateway@h1", "osd.0", "osd.1"]);
-    assert!(refusal(peer_keys::add(client, "client@h2", Some(&first)).await).contains("already"));
-
-    let (key, record) = peer_keys::revoke(client, "client@h1").await.unwrap();
-    assert_eq!((key.as_str(), record.role), (first.as_str(), PeerRole::Client));
-    peer_keys::revoke(client, &second[..8].to_uppercase()).await.unwrap();
-    assert!(refusal(peer_keys::revoke(client, "client@h1").await).contains("key ls"));
-    assert!(refusal(peer_keys::revoke(client, "o").await).contains("no key"));
-    peer_keys::revoke(client, "osd.1").await.unwrap();
-    assert_eq!(names().await, ["osd.0"]);
-
-    let (key, record) = peer_keys::add(client, "osd.1", None).await.unwrap();
-    assert_eq!((key, record.osd), (osd(1).public_key, Some(OsdId(1))));
-    for (name, key, words) in [
-        ("client@h1", None, "--public-key"),
-        ("client@h1", Some("xyz"), "64 hexadecimal"),
-        ("client@", Some(first.as_str()), "client@HOST"),
-        ("osd.7", None, "no osd.7"),
-        ("osd.0", Some(first.as_str()), "says its record"),
-    ] {
-        let text = refusal(peer_keys::add(client, name, key).await);
-        assert!(text.contains(words), "{name}: {text}");
-    }
-    for key in [&first, &second] {
-        peer_keys::add(client, "client@twice", Some(key)).await.unwrap();
-    }
-    assert!(refusal(peer_keys::revoke(client, "client@twice").await).contains("first digits"));
-}
-
-#[tokio::test]
-async fn frame_modes_are_set_by_role() {
-    let state = State::start().await;
-    let set = whole::set_frame_mode(&state.client, PeerRole::Client, FrameMode::Crc).await.unwrap();
-    assert_eq!(set.modes, FrameModes { client: FrameMode::Crc, ..FrameModes::default() });
-    assert!(refusal(whole::set_rekey_seconds(&state.client, 0).await).contains("3600"));
-    whole::set_rekey_seconds(&state.client, 60).await.unwrap();
-    let map = MapWatch::start(&state.client).await.unwrap().map().clone();
-    assert_eq!((map.frames.modes, map.frames.rekey_seconds), (set.modes, 60));
 }

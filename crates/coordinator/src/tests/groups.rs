@@ -1,10 +1,9 @@
-//! How groups stand, by their records.
+//! How PGs stand, by their records.
 
 use atoll_base::records::{PgRecord, PgTargetRecord, PoolRecord, Redundancy};
 use atoll_base::{Epoch, OsdId, PoolId};
 
 use super::{healthy, pg, record, stop};
-use crate::admin::osds::check_drain;
 use crate::{GroupState, View, groups_by_osd, is_settled, missing_groups, statuses};
 
 #[test]
@@ -105,24 +104,4 @@ fn erasure_coded_groups_are_made_when_they_could_serve() {
     // Two OSDs of one host are one failure domain.
     view.map.osds.get_mut(&OsdId(4)).unwrap().host = "h0".into();
     assert!(missing_groups(&view.map).is_empty());
-}
-
-#[test]
-fn an_osd_is_drained_only_where_all_copies_have_a_place() {
-    let why =
-        |view: &View, id: u32, more_bytes: u64| check_drain(view, OsdId(id), more_bytes).unwrap_err().to_string();
-    let mut view = healthy(4);
-    assert!(check_drain(&view, OsdId(3), 800).is_ok(), "3000 bytes at 85% take 40 and three times 800");
-    assert!(why(&view, 3, 900).contains("no room"));
-    assert!(why(&view, 7, 0).contains("osd.7"));
-    assert!(why(&healthy(3), 0, 0).contains("no place for 3 copies"));
-    // With one parity shard for two of data, every byte takes one and a half.
-    let mut coded = healthy(4);
-    coded.map.pools.insert(PoolId(1), super::coded_pool(1, 2, 1));
-    assert!(check_drain(&coded, OsdId(3), 1600).is_ok());
-    assert!(why(&coded, 3, 1700).contains("no room"));
-    coded.map.pools.insert(PoolId(1), super::coded_pool(1, 2, 2));
-    assert!(why(&coded, 3, 0).contains("no place for 4 shards"));
-    stop(&mut view, &[3]);
-    assert!(why(&view, 3, 0).contains("not up and in"));
 }

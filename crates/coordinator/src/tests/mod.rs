@@ -54,9 +54,9 @@ fn coded_pool(id: u32, data: u32, parity: u32) -> PoolRecord {
     PoolRecord { redundancy: Redundancy::erasure(data, parity, None, None), ..pool(id, 1, 1) }
 }
 
-/// So many OSDs on hosts of their own, all up, and a pool of three copies whose groups are active
+/// So many OSDs on hosts of their own, all up, and a pool of three copies whose PGs are active
 /// where they should be.
-fn healthy(osds: u32) -> View {
+pub(crate) fn healthy(osds: u32) -> View {
     let mut view = View {
         coordinator: Some(atoll_base::coordination::CoordinatorRecord {
             format: 1,
@@ -79,7 +79,7 @@ fn healthy(osds: u32) -> View {
     view
 }
 
-/// Has every OSD report that all groups are active of which records make it the primary.
+/// Has every OSD report that all PGs are active of which records make it the primary.
 fn report(view: &mut View) {
     let counts = groups_by_osd(&view.map);
     for (id, usage) in &mut view.usage {
@@ -89,15 +89,15 @@ fn report(view: &mut View) {
 }
 
 /// Takes OSDs down.
-fn stop(view: &mut View, ids: &[u32]) {
+pub(crate) fn stop(view: &mut View, ids: &[u32]) {
     ids.iter().for_each(|id| drop(view.map.up.remove(&OsdId(*id))));
 }
 
-fn pg(index: u32) -> PgId {
+pub(crate) fn pg(index: u32) -> PgId {
     PgId { pool: PoolId(1), index }
 }
 
-fn record(members: &[u32]) -> PgRecord {
+pub(crate) fn record(members: &[u32]) -> PgRecord {
     let members = members.iter().map(|id| OsdId(*id)).collect();
     PgRecord { activated_epoch: Epoch(1), ..first_record(members, &pool(1, 3, 2)).unwrap() }
 }

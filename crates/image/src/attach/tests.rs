@@ -5,7 +5,7 @@ use std::sync::Arc;
 use atoll_base::PoolId;
 use atoll_base::image_key::ImageKey;
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer};
-use atoll_crypto::LocalKeys;
+use atoll_keys::{KeyError, LocalKeys};
 
 use super::*;
 
@@ -70,7 +70,7 @@ async fn a_record_that_was_switched_over_does_not_open() {
         let key = if is_sealed { ImageKey::UnsealedPermit(wrapped) } else { ImageKey::WrappedKey(wrapped) };
         world.forge(name, &ImageRecord { key, ..record }).await;
         let error = world.take(name).await.unwrap_err();
-        assert!(matches!(error, ImageError::Crypto(CryptoError::NotAuthentic { .. })), "{error}");
+        assert!(matches!(error, ImageError::Key(KeyError::NotAuthentic { .. })), "{error}");
     }
 }
 
@@ -84,6 +84,6 @@ async fn a_permit_is_for_one_image_of_one_name() {
     assert!(error.to_string().contains("is that of image 'unsealed'"), "{error}");
     world.forge("sealed", &ImageRecord { name: "sealed".into(), ..unsealed.clone() }).await;
     let error = world.take("sealed").await.unwrap_err();
-    assert!(matches!(error, ImageError::Crypto(CryptoError::NotAuthentic { .. })), "{error}");
+    assert!(matches!(error, ImageError::Key(KeyError::NotAuthentic { .. })), "{error}");
     assert_eq!(world.take("unsealed").await.unwrap().id, unsealed.id);
 }

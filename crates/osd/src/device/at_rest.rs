@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
-use atoll_crypto::luks2::{
-    HEADER_BYTES, KeyDerivation, KmsToken, Luks2Error, Luks2Header, VolumeCipher, VolumeKey,
-};
-use atoll_crypto::{CryptoError, KeyService, SecretKey, fill_random};
+use atoll_keys::{KeyError, KeyService, SecretKey, fill_random};
+use atoll_luks2::{HEADER_BYTES, KeyDerivation, KmsToken, Luks2Error, Luks2Header, VolumeCipher, VolumeKey};
 use atoll_reactor::{DirectFile, SectorCipher};
 use zeroize::Zeroizing;
 
@@ -53,7 +51,7 @@ pub enum AtRestError {
     /// It is encrypted and nobody said what with.
     #[error(
         "{} is encrypted (LUKS2 volume {uuid}) and nothing says what unlocks it; name that in at-rest.json beside the \
-         OSD's device (docs/operations.md), or for once with --passphrase-file, --key-file or --kms of 'atoll osd run'",
+         OSD's device (docs/guide/devices.md), or for once with --passphrase-file, --key-file or --kms of 'atoll osd run'",
         path.display()
     )]
     NoKey {
@@ -89,7 +87,7 @@ pub enum AtRestError {
         /// The device.
         path: PathBuf,
         /// Why.
-        reason: CryptoError,
+        reason: KeyError,
     },
 }
 
@@ -184,7 +182,7 @@ fn wrap_context(uuid: &str) -> String {
 }
 
 /// Waits for the key service, which is needed before there is an event loop.
-fn ask<T>(path: &Path, answer: impl Future<Output = Result<T, CryptoError>>) -> Result<T, AtRestError> {
+fn ask<T>(path: &Path, answer: impl Future<Output = Result<T, KeyError>>) -> Result<T, AtRestError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|reason| device_error(path, reason))?;
     runtime.block_on(answer).map_err(|reason| AtRestError::KeyService { path: path.to_owned(), reason })
@@ -201,7 +199,7 @@ fn volume(file: DirectFile, header: &Luks2Header, key: &VolumeKey) -> Result<Dir
 
 /// A random UUID, version 4 (RFC 9562).
 fn random_uuid() -> [u8; 16] {
-    let mut uuid: [u8; 16] = atoll_crypto::random_bytes();
+    let mut uuid: [u8; 16] = atoll_keys::random_bytes();
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     uuid

@@ -1,5 +1,5 @@
 //! Who uses a block device, as the kernel tells it in sysfs and procfs. This is for messages and
-//! for devices with partitions; that nobody else uses a device is certain only once it is taken.
+//! for devices with partitions; that no other process uses a device is certain only once it is taken.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

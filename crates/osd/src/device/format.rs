@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_base::size::format_size;
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
-use atoll_crypto::luks2::HEADER_BYTES;
+use atoll_luks2::HEADER_BYTES;
 use atoll_store::{DEVICE_BYTES_MIN, FormatOptions, OpenError, Store};
 
 use super::probe::{Ends, PROBE_BYTES};

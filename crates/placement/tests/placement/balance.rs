@@ -38,7 +38,7 @@ fn moved_copies(before: &BTreeMap<PgId, Vec<OsdId>>, after: &BTreeMap<PgId, Vec<
     after.iter().map(moved).sum()
 }
 
-/// How many groups each OSD is a member of, and of how many it is the primary.
+/// How many PGs each OSD is a member of, and of how many it is the primary.
 fn counts(members: &BTreeMap<PgId, Vec<OsdId>>) -> (BTreeMap<OsdId, f64>, BTreeMap<OsdId, f64>) {
     let (mut copies, mut primaries) = (BTreeMap::new(), BTreeMap::new());
     for members in members.values() {
@@ -131,7 +131,7 @@ fn what_is_level_stays() {
 
 #[test]
 fn an_unlevel_pool_is_made_good_by_the_next() {
-    // 64 pools of one group each: alone each is level within one group.
+    // 64 pools of one PG each: alone each is level within one PG.
     let osds = hosts(&[1; 8]);
     let pools = pools((1..=64).map(|id| pool(id, 1, 1, FailureDomain::Host)));
     let after =
@@ -220,7 +220,7 @@ proptest! {
     }
 }
 
-/// By weight, while no domain has more than one copy of every group; found by filling step by step,
+/// By weight, while no domain has more than one copy of every PG; found by filling step by step,
 /// unlike in the balancer.
 fn fair_shares(osds: &Osds, pool: &PoolRecord, copies: usize) -> BTreeMap<OsdId, f64> {
     let usable: Vec<_> = osds.values().filter(|osd| is_usable(osd, pool)).collect();

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer};
 use atoll_reactor::DirectFile;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 
 use super::measure::direct_options;
 use crate::facts::Facts;
@@ -49,16 +51,9 @@ impl WriteTarget {
 
     /// A file system that must allocate blocks inside a durable write would measure something else.
     fn fill(&self) -> io::Result<()> {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let buffer = BlockBuffer::filled(FILL_BLOCKS, |_, block| {
-            for word in block.chunks_exact_mut(8) {
-                // Xorshift: nothing that a drive can compress.
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                word.copy_from_slice(&state.to_le_bytes());
-            }
-        });
+        // Nothing that a drive can compress.
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let buffer = BlockBuffer::filled(FILL_BLOCKS, |_, block| random.fill_bytes(block));
         let mut offset = 0;
         while offset < self.size_bytes {
             let length = (self.size_bytes - offset).min(buffer.len() as u64);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use atoll_client::ClientError;
+use atoll_objects::ClientError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::CHUNK_BYTES;

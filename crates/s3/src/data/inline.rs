@@ -2,7 +2,7 @@
 //! replicated write instead of two, and no object of its own that must be removed later. It is sealed
 //! like the only segment of a chunk; the seal comes first.
 
-use atoll_crypto::{SEGMENT_SEAL_BYTES, SegmentCipher};
+use atoll_seal::{SEGMENT_SEAL_BYTES, SegmentCipher};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::error::GatewayError;
@@ -52,7 +52,7 @@ pub(super) fn open(cipher: Option<&SegmentCipher>, piece: &Piece, value: Bytes) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_crypto::{SecretKey, WRAPPED_KEY_BYTES};
+    use atoll_keys::{SecretKey, WRAPPED_KEY_BYTES};
     use proptest::prelude::*;
 
     const ID: [u8; 16] = [7; 16];
@@ -80,7 +80,7 @@ mod tests {
 
             let mut flipped = value.to_vec();
             flipped[at.index(value.len())] ^= 1u8 << bit;
-            prop_assert!(matches!(open(Some(&cipher), &piece, flipped.into()), Err(GatewayError::Crypto(_))));
+            prop_assert!(matches!(open(Some(&cipher), &piece, flipped.into()), Err(GatewayError::Seal(_))));
             let cut = open(Some(&cipher), &piece, value.slice(..at.index(value.len())));
             let is_malformed = matches!(cut, Err(GatewayError::Malformed { .. }));
             prop_assert!(is_malformed);
@@ -93,8 +93,8 @@ mod tests {
         let value = seal(Some(&cipher), &mut [1; 100]);
         let other = seal(Some(&SegmentCipher::new(&SecretKey::random(), &ID)), &mut [1; 100]);
         let mixed = [&other[..SEGMENT_SEAL_BYTES], &value[SEGMENT_SEAL_BYTES..]].concat();
-        assert!(matches!(open(Some(&cipher), &piece(100), mixed.into()), Err(GatewayError::Crypto(_))));
-        assert!(matches!(open(Some(&cipher), &piece(100), other), Err(GatewayError::Crypto(_))));
+        assert!(matches!(open(Some(&cipher), &piece(100), mixed.into()), Err(GatewayError::Seal(_))));
+        assert!(matches!(open(Some(&cipher), &piece(100), other), Err(GatewayError::Seal(_))));
         assert!(matches!(open(Some(&cipher), &piece(99), value), Err(GatewayError::Malformed { .. })));
     }
 

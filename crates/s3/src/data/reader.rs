@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer, ObjectName, PoolId, Refusal};
-use atoll_client::{ClientError, Extent};
-use atoll_crypto::{SEGMENT_BYTES, SegmentCipher};
+use atoll_objects::{ClientError, Extent};
+use atoll_seal::{SEGMENT_BYTES, SegmentCipher};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 
@@ -234,7 +234,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn piece(bytes: u64) -> Piece {
-        Piece { place: Place::Chunks, data_id: [0; 16], wrapped_key: [0; atoll_crypto::WRAPPED_KEY_BYTES], bytes }
+        Piece { place: Place::Chunks, data_id: [0; 16], wrapped_key: [0; atoll_keys::WRAPPED_KEY_BYTES], bytes }
     }
 
     proptest! {

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer, Mutation, PoolId, Seals, WriteRequest};
-use atoll_client::ClientError;
-use atoll_crypto::{SEGMENT_BYTES, SecretKey, SegmentCipher, random_bytes};
+use atoll_keys::{SecretKey, random_bytes};
+use atoll_objects::ClientError;
+use atoll_seal::{SEGMENT_BYTES, SegmentCipher};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -96,7 +97,7 @@ pub(crate) struct DataWriter {
     place: Place,
     /// None if the data is not sealed.
     cipher: Option<SegmentCipher>,
-    wrapped_key: [u8; atoll_crypto::WRAPPED_KEY_BYTES],
+    wrapped_key: [u8; atoll_keys::WRAPPED_KEY_BYTES],
     buffer: Buffer,
     buffer_bytes: u64,
     budget: Budget,

@@ -3,7 +3,7 @@ use super::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use atoll_crypto::KeyDescription;
+use atoll_keys::KeyDescription;
 
 /// Opens everything as one key, slowly, and counts how often.
 #[derive(Default)]
@@ -12,39 +12,39 @@ struct Service {
     is_down: AtomicBool,
 }
 
-fn down() -> CryptoError {
-    CryptoError::ServiceUnavailable { service: "test".into(), detail: "down".into() }
+fn down() -> KeyError {
+    KeyError::ServiceUnavailable { service: "test".into(), detail: "down".into() }
 }
 
 #[async_trait]
 impl KeyService for Service {
-    async fn wrap_with(&self, _: Option<&str>, _: &str, _: &SecretKey) -> Result<String, CryptoError> {
+    async fn wrap_with(&self, _: Option<&str>, _: &str, _: &SecretKey) -> Result<String, KeyError> {
         Err(down())
     }
 
-    async fn unwrap(&self, _: &str, _: &str) -> Result<SecretKey, CryptoError> {
+    async fn unwrap(&self, _: &str, _: &str) -> Result<SecretKey, KeyError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(20)).await;
         if self.is_down.load(Ordering::SeqCst) { Err(down()) } else { Ok(SecretKey::from_bytes([7; 32])) }
     }
 
-    async fn rewrap(&self, _: &str, _: &str) -> Result<Option<String>, CryptoError> {
+    async fn rewrap(&self, _: &str, _: &str) -> Result<Option<String>, KeyError> {
         Err(down())
     }
 
-    async fn list(&self) -> Result<Vec<KeyDescription>, CryptoError> {
+    async fn list(&self) -> Result<Vec<KeyDescription>, KeyError> {
         Err(down())
     }
 
-    async fn create(&self, _: &str) -> Result<(), CryptoError> {
+    async fn create(&self, _: &str) -> Result<(), KeyError> {
         Err(down())
     }
 
-    async fn rotate(&self, _: &str) -> Result<KeyDescription, CryptoError> {
+    async fn rotate(&self, _: &str) -> Result<KeyDescription, KeyError> {
         Err(down())
     }
 
-    async fn destroy(&self, _: &str) -> Result<(), CryptoError> {
+    async fn destroy(&self, _: &str) -> Result<(), KeyError> {
         Err(down())
     }
 }

@@ -1,6 +1,6 @@
 //! Taking in a request's body: counted, hashed, sealed and written in one pass.
 
-use atoll_crypto::random_bytes;
+use atoll_keys::random_bytes;
 use futures::StreamExt;
 use http::{HeaderMap, StatusCode};
 use s3s::dto::StreamingBlob;

@@ -1,7 +1,7 @@
 //! The default encryption of a bucket.
 
 use atoll_base::records::BucketEncryption;
-use atoll_crypto::{CryptoError, DEFAULT_KEY};
+use atoll_keys::{DEFAULT_KEY, KeyError};
 use http::StatusCode;
 use s3s::dto::{
     DeleteBucketEncryptionInput, DeleteBucketEncryptionOutput, GetBucketEncryptionInput,
@@ -61,9 +61,9 @@ impl Service {
         let wanted = parse(&input.server_side_encryption_configuration)?;
         let bucket = self.buckets.get(&input.bucket).await?;
         if let Some(name) = &wanted.key_name {
-            // A key that is not there would be noticed by the first PUT only.
+            // Otherwise only the first PUT would notice that the key does not exist.
             match self.buckets.named_key_to_write(&bucket.record, name).await {
-                Err(GatewayError::Crypto(CryptoError::NoSuchKey { .. })) => return Err(no_such_kms_key(name)),
+                Err(GatewayError::Key(KeyError::NoSuchKey { .. })) => return Err(no_such_kms_key(name)),
                 other => other.map(drop)?,
             }
         }

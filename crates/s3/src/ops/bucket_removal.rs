@@ -3,8 +3,8 @@
 //! Every index object gets the mark `x/deleting`; writes carry the condition that there is none.
 //! With all marks in place the bucket cannot gain objects, so its emptiness can be looked at. The
 //! point of no return is making the mark of index object 0 final, which needs it to be still this
-//! attempt's. After that, whoever comes along (another DeleteBucket, or the collector) finishes the
-//! job: data of garbage and unfinished uploads, index objects with object 0 as the last, record.
+//! attempt's. After that, another DeleteBucket or the collector finishes the job: data of garbage and
+//! unfinished uploads, index objects with object 0 as the last, record.
 //!
 //! A mark names its attempt and the time. It is replaced or removed by others only [`STALE_MS`]
 //! later and beginning with index object 0, so a stalled attempt can never become final after that.
@@ -32,7 +32,7 @@ struct Mark {
     format: u32,
     since_ms: u64,
     token: String,
-    /// Nothing can stop the deletion any more.
+    /// Nothing can stop the deletion.
     is_final: bool,
 }
 
@@ -75,7 +75,7 @@ impl Service {
         let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.clone()))?;
         let index = self.index_of(record);
 
-        let token = hex::encode(atoll_crypto::random_bytes::<8>());
+        let token = hex::encode(atoll_keys::random_bytes::<8>());
         let mark = Mark { format: 1, since_ms: unix_ms(), token, is_final: false };
         let mark_value = mark.encode();
         for shard in 0..index.shards() {
@@ -122,7 +122,7 @@ async fn change(
     shard: u32,
     conditions: Vec<Condition>,
     mutations: Vec<Mutation>,
-) -> Result<(), atoll_client::ClientError> {
+) -> Result<(), atoll_objects::ClientError> {
     index.store.change(index.bucket.record.pool, index.object(shard), conditions, mutations).await
 }
 
@@ -220,7 +220,7 @@ async fn finish_removal(service: &Service, index: &Index) -> Result<(), GatewayE
     Ok(())
 }
 
-/// Finishes or takes back a deletion whose gateway died. The collector calls this now and then.
+/// Finishes or withdraws a deletion whose gateway died. The collector calls this now and then.
 pub(crate) async fn tend_deletion(service: &Service, index: &Index) -> Result<(), GatewayError> {
     let Some(value) = get_mark(index, 0).await? else { return Ok(()) };
     let mark = Mark::decode(&value)?;

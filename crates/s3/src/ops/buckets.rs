@@ -2,7 +2,8 @@
 
 use atoll_base::records::{BucketRecord, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_base::{Condition, Mutation, PoolId};
-use atoll_crypto::{SEGMENT_BYTES, SecretKey, random_bytes};
+use atoll_keys::{SecretKey, random_bytes};
+use atoll_seal::SEGMENT_BYTES;
 use s3s::dto::{
     Bucket as BucketAnswer, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
     GetBucketLocationInput, GetBucketLocationOutput, GetBucketVersioningInput, GetBucketVersioningOutput,
@@ -85,7 +86,7 @@ impl Service {
             default_encryption: None,
             unsealed_permit: None,
         };
-        // The index comes before the record: whoever finds the record finds a working bucket.
+        // The index comes before the record: a gateway that finds the record finds a working bucket.
         let made = async {
             self.make_index(&record).await?;
             Ok::<_, GatewayError>(self.directory.create_bucket(&record).await?)
@@ -129,7 +130,7 @@ impl Service {
         Ok(())
     }
 
-    /// Best effort: an index without a record harms nobody, and nobody knows its id.
+    /// Best effort: an index without a record does no harm, and its id is unknown.
     async fn remove_fresh_index(&self, record: &BucketRecord) {
         for shard in 0..record.index_shards {
             let object = index_object(&record.id, shard);

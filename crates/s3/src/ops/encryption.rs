@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_crypto::{CryptoError, DEFAULT_KEY, SecretKey, is_key_name};
+use atoll_keys::{DEFAULT_KEY, KeyError, SecretKey, is_key_name};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::{Extensions, StatusCode};
@@ -283,7 +283,7 @@ impl Service {
             (_, Some(customer)) => customer.key.clone(),
             (Encryption::Kms { key_name: Some(name), .. }, _) => {
                 match self.buckets.named_key_to_write(&bucket.record, name).await {
-                    Err(GatewayError::Crypto(CryptoError::NoSuchKey { .. })) => return Err(no_such_kms_key(name)),
+                    Err(GatewayError::Key(KeyError::NoSuchKey { .. })) => return Err(no_such_kms_key(name)),
                     other => other?,
                 }
             }

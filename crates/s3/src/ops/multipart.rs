@@ -109,7 +109,7 @@ impl Service {
         Ok(S3Response::new(output))
     }
 
-    /// The upload of this id for this key, in whatever state.
+    /// The upload of this id for this key, in any state.
     pub(super) async fn upload(&self, index: &Index, key: &str, upload_id: &str) -> S3Result<OpenUpload> {
         if !is_upload_id(upload_id) {
             return Err(no_such_upload());
@@ -119,7 +119,7 @@ impl Service {
         Ok(OpenUpload { head: decode_head(&value)?, value })
     }
 
-    /// The upload, open for parts. A closing note whose writer died is taken back.
+    /// The upload, open for parts. A closing note whose writer died is withdrawn.
     async fn open_upload(&self, index: &Index, key: &str, upload_id: &str) -> S3Result<OpenUpload> {
         let upload = self.upload(index, key, upload_id).await?;
         match &upload.head.closing {
@@ -131,7 +131,7 @@ impl Service {
         }
     }
 
-    /// Writes or takes back the closing note, if the upload's record is still the one given.
+    /// Writes or withdraws the closing note, if the upload's record is still the one given.
     pub(super) async fn set_closing(
         &self,
         index: &Index,
@@ -157,7 +157,7 @@ impl Service {
     /// Closes an upload for parts, on behalf of a completion or an abort.
     pub(super) async fn close_upload(&self, index: &Index, key: &str, upload_id: &str) -> S3Result<OpenUpload> {
         let upload = self.upload(index, key, upload_id).await?;
-        let token = hex::encode(atoll_crypto::random_bytes::<8>());
+        let token = hex::encode(atoll_keys::random_bytes::<8>());
         let closing = Closing { token, since_ms: unix_ms() };
         self.set_closing(index, key, upload_id, upload, Some(closing)).await
     }

@@ -95,7 +95,7 @@ impl Service {
             && *error.code() != S3ErrorCode::NoSuchUpload
         {
             // The client may correct its list, or add what is missing, and try again. If this
-            // fails, the note goes stale and is taken back later.
+            // fails, the note goes stale and is withdrawn later.
             let _ = self.set_closing(index, key, upload_id, upload, None).await;
         }
         result

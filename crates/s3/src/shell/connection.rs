@@ -74,7 +74,7 @@ pub(super) async fn serve(
         match timeout(header_timeout, read_header(&mut socket)).await {
             Ok(Ok(read)) => (source, unread) = read,
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
-                return tracing::warn!(%peer, %error, "a trusted proxy sends a PROXY header that is none");
+                return tracing::warn!(%peer, %error, "a trusted proxy sends a malformed PROXY header");
             }
             // It looked whether the port is open.
             Ok(Err(_)) | Err(_) => return,

@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep, sleep};
 /// A TCP socket whose writes fail when the peer takes no byte for a while.
 pub(super) struct GuardedSocket {
     socket: TcpStream,
-    // What came in already, before whatever comes next.
+    // What came in already, before what comes next.
     unread: Bytes,
     stall_timeout: Duration,
     // Armed only while a write waits.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use atoll_base::ObjectName;
-use atoll_crypto::random_u64;
+use atoll_keys::random_u64;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};

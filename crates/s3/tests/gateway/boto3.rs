@@ -1,9 +1,9 @@
 //! The gateway through HTTP with a real S3 client: boto3.
 
 use crate::support::{
-    python, require_boto3, start, start_with_data_pool, start_with_tls, tls_settings, write_pair,
+    command, python, require_boto3, start, start_with_data_pool, start_with_tls, tls_settings, write_pair,
 };
-use atoll_crypto::KeyService;
+use atoll_keys::KeyService;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance() {
@@ -56,7 +56,7 @@ async fn aws_command_line() {
     std::fs::write(file("tree/large"), &data).unwrap();
     std::fs::write(file("tree/small"), b"small").unwrap();
     let aws = async |arguments: &[&str]| {
-        let output = tokio::process::Command::new("aws")
+        let output = command("aws")
             .args(["--endpoint-url", &format!("http://{}", gateway.address), "--region", "us-east-1"])
             .args(arguments)
             .env("AWS_ACCESS_KEY_ID", &gateway.users[0].0)
@@ -64,7 +64,7 @@ async fn aws_command_line() {
             .env("NO_PROXY", "*")
             .output()
             .await
-            .expect("this test needs the AWS command line: pip install awscli");
+            .expect("this test needs the AWS command line: tools/python_venv.sh installs it");
         let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "aws {arguments:?}: {said}");
         said

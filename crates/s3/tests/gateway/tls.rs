@@ -122,8 +122,12 @@ async fn changed_certificates_are_taken_and_broken_ones_are_not() {
     assert_eq!(sender.send_request(get("/-/health")).await.unwrap().status(), 200);
 
     std::fs::write(directory.path().join("server.crt"), "-----BEGIN CERTIFICATE-----\nbroken").unwrap();
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
-    assert!(shown(gateway.address, "localhost").await == first, "a broken file is not used");
+    // The gateway looks at the files every 2 s.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < Duration::from_millis(2_500) {
+        assert!(shown(gateway.address, "localhost").await == first, "a broken file is not used");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 
     let second = write_pair(directory.path(), "server", &["localhost"]);
     crate::support::eventually("the new certificate", async || {

@@ -77,6 +77,31 @@ impl Part {
         (self.blocks.end - self.blocks.start) as u32
     }
 
+    pub fn has_same_blocks(&self, other: &Part) -> bool {
+        self.blocks == other.blocks && self.words == other.words
+    }
+
+    /// The free count is that of the bitmap, no group has a longer run than its class says, and each group
+    /// is found by its class.
+    pub fn check_invariants(&self) {
+        let used: u32 = self.words.iter().map(|word| word.count_ones()).sum();
+        let bits = self.words.len() * WORD_BITS;
+        assert!(bits - used as usize == self.free_count as usize, "free blocks are counted");
+        for (group, words) in self.words.chunks_exact(GROUP_WORDS).enumerate() {
+            let class = usize::from(self.classes[group]);
+            let is_found = class == 0 || self.groups_by_class[class].contains(&(group as u32));
+            assert!(is_found && class_of(longest_free(words)) <= class, "a group of blocks is found by its class");
+        }
+        let found: usize = self.groups_by_class.iter().map(BTreeSet::len).sum();
+        let with_class = self.classes.iter().filter(|&&class| class > 0).count();
+        assert!(found == with_class, "a group of blocks is found by its class");
+    }
+
+    #[cfg(test)]
+    pub fn miscount(&mut self) {
+        self.free_count -= 1;
+    }
+
     /// The bits of what a run has in this part.
     fn bits(&self, (first, count): Run) -> Range<usize> {
         let clamp = |block: u64| (block.clamp(self.blocks.start, self.blocks.end) - self.blocks.start) as usize;
@@ -204,6 +229,17 @@ impl Part {
             self.groups_by_class[class].insert(group as u32);
         }
     }
+}
+
+/// The length of the longest free run of a group.
+fn longest_free(words: &[u64]) -> usize {
+    let (mut longest, mut position) = (0, 0);
+    while position < GROUP_BLOCKS {
+        let start = find_free(words, position);
+        position = if start < GROUP_BLOCKS { find_used(words, start) } else { start };
+        longest = longest.max(position - start);
+    }
+    longest
 }
 
 /// Adds a run, joined to the last one when they touch.

@@ -6,9 +6,9 @@ use atoll_base::{BLOCK_BYTES, CodecError, LogEntry, PgId, Reader, Version};
 use bytes::Bytes;
 
 use super::problem::Problem;
-use crate::groups::decode_header;
 use crate::metadata::keys::{self, ObjectPart, PART_BYTES};
 use crate::metadata::{CHUNK_BLOCKS, CHUNK_BYTES, Chunk, HOLE, OBJECT_BLOCKS_MAX, ObjectInfo, ObjectKey};
+use crate::pgs::decode_header;
 
 /// A value in parts, as far as they have come.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Parts {
     }
 }
 
-struct Group {
+struct PgEntries {
     pg: PgId,
     head: Version,
     /// The last entry of the log so far.
@@ -60,7 +60,7 @@ pub(super) enum Found<'a> {
 #[derive(Default)]
 pub(super) struct Entries {
     object: Option<(ObjectKey, ObjectInfo)>,
-    group: Option<Group>,
+    group: Option<PgEntries>,
     parts: Parts,
     pub object_count: u64,
     pub omap_count: u64,
@@ -70,11 +70,11 @@ pub(super) struct Entries {
 impl Entries {
     /// Looks at the next entry.
     pub fn take(&mut self, key: &[u8], value: &[u8], found: &mut dyn FnMut(Found)) {
-        if !key.starts_with(&keys::GROUPS) {
-            self.end_group(found);
+        if !key.starts_with(&keys::PGS) {
+            self.end_pg(found);
         }
-        if key.starts_with(&keys::GROUPS) {
-            self.group_entry(key, value, found);
+        if key.starts_with(&keys::PGS) {
+            self.pg_entry(key, value, found);
         } else if key.starts_with(&keys::OBJECTS) {
             self.object_entry(key, value, found);
         } else if key.starts_with(&keys::SHARED_BLOCKS) {
@@ -92,7 +92,7 @@ impl Entries {
 
     /// All entries have been taken.
     pub fn end(&mut self, found: &mut dyn FnMut(Found)) {
-        self.end_group(found);
+        self.end_pg(found);
     }
 
     // ---- objects ----------------------------------------------------------------------------
@@ -165,19 +165,19 @@ impl Entries {
         self.omap_count += u64::from(self.parts.count == 1);
     }
 
-    // ---- groups -----------------------------------------------------------------------------
+    // ---- PGs -----------------------------------------------------------------------------
 
-    fn group_entry(&mut self, key: &[u8], value: &[u8], found: &mut dyn FnMut(Found)) {
-        match keys::parse_group(key) {
+    fn pg_entry(&mut self, key: &[u8], value: &[u8], found: &mut dyn FnMut(Found)) {
+        match keys::parse_pg(key) {
             Some((pg, None)) => {
-                self.end_group(found);
+                self.end_pg(found);
                 self.group_count += 1;
                 let head = decode_header(pg, value).map(|(state, _)| state.head);
                 if let Err(error) = &head {
                     found(Found::Problem(Problem::Group { pg, detail: format!("its header: {error}") }));
                 }
                 let head = head.unwrap_or(Version { sequence: u64::MAX, ..Version::default() });
-                self.group = Some(Group { pg, head, last_sequence: 0, segment: Vec::new(), segment_first: 0 });
+                self.group = Some(PgEntries { pg, head, last_sequence: 0, segment: Vec::new(), segment_first: 0 });
             }
             Some((pg, Some(first))) => {
                 let Some(group) = self.group.as_mut().filter(|group| group.pg == pg) else {
@@ -198,11 +198,11 @@ impl Entries {
                     }));
                 }
             }
-            None => found(Found::Problem(Problem::Entry { detail: format!("the key {} of a group", hex(key)) })),
+            None => found(Found::Problem(Problem::Entry { detail: format!("the key {} of a PG", hex(key)) })),
         }
     }
 
-    fn end_group(&mut self, found: &mut dyn FnMut(Found)) {
+    fn end_pg(&mut self, found: &mut dyn FnMut(Found)) {
         if let Some(mut group) = self.group.take() {
             group.end_segment(found);
         }
@@ -219,8 +219,8 @@ const ANY_INFO: ObjectInfo = ObjectInfo {
     may_share: true,
 };
 
-impl Group {
-    /// All parts of a piece of the group's log are there.
+impl PgEntries {
+    /// All parts of a piece of the PG's log are there.
     fn end_segment(&mut self, found: &mut dyn FnMut(Found)) {
         if self.segment.is_empty() {
             return;

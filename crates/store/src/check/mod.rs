@@ -13,7 +13,7 @@ mod problem;
 mod shared;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use atoll_base::BLOCK_BYTES;
 use serde::Serialize;
@@ -21,6 +21,8 @@ use serde::Serialize;
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::layout::Layout;
+use crate::metadata::Metadata;
+use crate::metadata::page_table::PageTable;
 use crate::recovery::{Recovered, load_checkpoint, load_superblock};
 use crate::superblock::Superblock;
 use examination::{Examination, Figures};
@@ -62,7 +64,7 @@ pub struct CheckReport {
     pub superblock_copies: usize,
     /// Records of the log that the checkpoint does not hold.
     pub log_records: u64,
-    /// Placement groups.
+    /// PGs.
     pub groups: u64,
     /// Objects.
     pub objects: u64,
@@ -83,6 +85,15 @@ pub struct CheckReport {
 }
 
 /// Checks the store. `progress` is called now and then with what is done and what there is to do.
+///
+/// ```
+/// use atoll_store::{CheckOptions, Disk, OpenError, check};
+///
+/// fn is_sound(disk: &mut dyn Disk) -> Result<bool, OpenError> {
+///     let report = check(disk, CheckOptions { data: true }, &mut |_, _, _| {})?;
+///     Ok(report.problem_count == 0)
+/// }
+/// ```
 pub fn check(
     disk: &mut dyn Disk,
     options: CheckOptions,
@@ -118,6 +129,18 @@ pub fn check(
     Ok(report.finish(problems, options))
 }
 
+/// What is wrong with the metadata of a store in use.
+pub(crate) fn examine(
+    disk: &mut dyn Disk,
+    metadata: &Metadata,
+    page_table: &PageTable,
+    layout: &Layout,
+) -> Vec<Finding> {
+    let mut problems = Problems::default();
+    Examination::new(metadata, page_table, layout, &mut problems, &mut |_, _, _| {}).run(disk, None);
+    problems.listed
+}
+
 fn examine_replayed(
     disk: &mut dyn Disk,
     recovered: &Recovered,
@@ -128,7 +151,7 @@ fn examine_replayed(
     let (metadata, page_table) = (&recovered.metadata, &recovered.page_table);
     let examination = Examination::new(metadata, page_table, &recovered.layout, problems, progress);
     let mut figures = examination.run(disk, options.data.then_some(&recovered.overlay));
-    // Replay leaves the groups in memory; the tree has those of the checkpoint.
+    // Replay leaves the PGs in memory; the tree has those of the checkpoint.
     figures.groups = recovered.pgs.len() as u64;
     if let Err(error) = recovered.rebuild_allocator() {
         problems.add(Problem::Log { detail: error.to_string() });

@@ -16,7 +16,7 @@ use crate::store::Store;
 
 /// A device in memory; blocks that were never written read as zeros.
 #[derive(Clone, Default)]
-struct MemoryDisk {
+pub(crate) struct MemoryDisk {
     blocks: BTreeMap<u64, Vec<u8>>,
     is_read_only: bool,
 }
@@ -64,9 +64,9 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey { pg: PG, name: ObjectName::new(name).unwrap() }
 }
 
-struct Fixture {
+pub(crate) struct Fixture {
     disk: MemoryDisk,
-    store: Store,
+    pub store: Store,
     sequence: u64,
 }
 
@@ -94,13 +94,35 @@ impl Fixture {
         fixture
     }
 
-    fn write(&mut self, object: &str, first: u64, blocks: u32) {
+    /// A store with a record in flight, two transactions in the log's queue, and one that waits for its data.
+    pub fn busy() -> Self {
+        let mut fixture = Fixture::filled();
+        fixture.accept_write("small", 3, 1);
+        fixture.store.flush();
+        fixture.accept_write("small", 4, 1);
+        fixture.accept_write("small", 20, 1);
+        fixture.accept_write("large", 0, 40);
+        fixture
+    }
+
+    /// A write of which the device knows nothing yet.
+    pub fn accept_write(&mut self, object: &str, first: u64, blocks: u32) {
         let length = blocks * BLOCK_BYTES as u32;
         let write = Mutation::Write { offset: first * BLOCK_BYTES as u64, length, seals: None };
-        self.submit(object, vec![write], length as usize);
+        self.accept(object, vec![write], length as usize);
+    }
+
+    fn write(&mut self, object: &str, first: u64, blocks: u32) {
+        self.accept_write(object, first, blocks);
+        self.run();
     }
 
     fn submit(&mut self, object: &str, mutations: Vec<Mutation>, payload_bytes: usize) {
+        self.accept(object, mutations, payload_bytes);
+        self.run();
+    }
+
+    fn accept(&mut self, object: &str, mutations: Vec<Mutation>, payload_bytes: usize) {
         self.sequence += 1;
         let object = key(object).name;
         let version = Version { epoch: Epoch(1), sequence: self.sequence };
@@ -114,10 +136,9 @@ impl Fixture {
         let payload = vec![self.sequence as u8; payload_bytes].into();
         let transaction = Transaction { pg: PG, object, mutations, payload, payload_sealed: true, log };
         self.store.submit(&transaction).unwrap();
-        self.run();
     }
 
-    fn run(&mut self) {
+    pub fn run(&mut self) {
         self.store.flush();
         while let Some(request) = self.store.next_request() {
             let result = self.disk.execute(request.device, request.operation);
@@ -131,7 +152,7 @@ impl Fixture {
         self.disk
     }
 
-    fn device_block(&self, object: &str, index: usize) -> u32 {
+    pub fn device_block(&self, object: &str, index: usize) -> u32 {
         self.store.metadata.blocks(&keys::object(&key(object)), index, 1).unwrap()[0].device_block
     }
 }

@@ -28,6 +28,7 @@ impl Bitmap {
 
     /// Makes the pages that were never written.
     pub fn create_missing(&self, pages: &mut Pages) {
+        pages.set_tree_start(self.page_count());
         for number in 0..self.page_count() {
             if !pages.is_live(number) {
                 pages.create_as(number, PageKind::Bitmap);
@@ -47,12 +48,13 @@ impl Bitmap {
         (index / BLOCKS_PER_PAGE, HEADER_BYTES + bit as usize / 8, 1 << (bit % 8))
     }
 
+    /// Says whether objects refer to a block from now on, which must be news.
     pub fn set(&self, pages: &mut Pages, block: u32, is_referenced: bool) {
         let (number, byte, mask) = self.place(block);
-        let now = pages.get(number).expect("the bitmap stays in memory").bytes()[byte] & mask != 0;
-        if now != is_referenced {
-            pages.get_mut(number).bytes_mut()[byte] ^= mask;
-        }
+        let bytes = pages.get_mut(number).bytes_mut();
+        let before = bytes[byte] & mask != 0;
+        assert_ne!(before, is_referenced, "block {block} gets and loses its first reference in turn");
+        bytes[byte] ^= mask;
     }
 
     pub fn is_referenced(&self, pages: &Pages, block: u32) -> bool {
@@ -75,7 +77,7 @@ impl Bitmap {
         for (index, &byte) in page.bytes()[HEADER_BYTES..].iter().enumerate() {
             let mut rest = byte;
             while rest != 0 {
-                visit(first + index as u32 * 8 + rest.trailing_zeros());
+                visit(first.saturating_add(index as u32 * 8 + rest.trailing_zeros()));
                 rest &= rest - 1;
             }
         }

@@ -9,7 +9,8 @@ use atoll_base::CodecError;
 
 use super::bitmap::Bitmap;
 use super::keys::{self, PART_BYTES, SHARED_BLOCKS_PER_ENTRY};
-use super::pages::Cold;
+use super::page::KEY_BYTES_MAX;
+use super::pages::PageError;
 use super::records::{BlockMeta, CHUNK_BLOCKS, Chunk, HOLE, ObjectInfo};
 use super::{Metadata, Unready};
 
@@ -80,18 +81,50 @@ impl<'a> Changes<'a> {
         self.metadata
     }
 
-    pub fn finish(mut self) -> Prepared {
+    /// What is to be applied; an error if it contradicts the state that it was prepared from.
+    pub fn finish(mut self) -> Result<Prepared, Unready> {
         self.put_header_back();
+        self.check_blocks()?;
+        let object_count = self.metadata.object_count;
+        if object_count.checked_add_signed(self.object_delta).is_none() {
+            return Err(CodecError::Invalid { what: "the number of objects", value: object_count }.into());
+        }
         let tree = &self.metadata.tree;
         // What is not there must not be removed: its leaf may be gone when its turn comes, and the
         // leaf before need not be in memory.
         let is_effective = |key: &[u8], slot: &Slot| slot.value.is_some() || tree.get(key) != Ok(None);
         let changed = self.slots.into_iter().filter(|(key, slot)| slot.is_changed && is_effective(key, slot));
         let entries = changed.map(|(key, slot)| Entry { key, value: slot.value, leaf: slot.leaf }).collect();
-        Prepared { entries, freed: self.freed, referenced: self.referenced, object_delta: self.object_delta }
+        let (freed, referenced, object_delta) = (self.freed, self.referenced, self.object_delta);
+        Ok(Prepared { entries, freed, referenced, object_delta })
     }
 
-    fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
+    /// What becomes free must be in use until now and become free once; what is taken must be free. Chunks
+    /// and counts that were read from a disk need not say so.
+    fn check_blocks(&self) -> Result<(), CodecError> {
+        if self.freed.is_empty() && self.referenced.is_empty() {
+            return Ok(());
+        }
+        let mut freed = self.freed.clone();
+        freed.sort_unstable();
+        let twice = freed.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        let is_unknown = |block: &u32| !self.is_in_use(*block) && !self.referenced.contains(block);
+        let unknown = || freed.iter().copied().find(is_unknown);
+        if let Some(block) = twice.or_else(unknown) {
+            return Err(CodecError::Invalid { what: "a block that becomes free", value: block.into() });
+        }
+        match self.referenced.iter().find(|block| self.is_in_use(**block)) {
+            Some(block) => Err(CodecError::Invalid { what: "a block that is taken", value: (*block).into() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether objects refer to a block before the changes. It is one of the data region.
+    pub fn is_in_use(&self, block: u32) -> bool {
+        self.metadata.bitmap.is_referenced(&self.metadata.tree.pages, block)
+    }
+
+    fn get(&mut self, key: &[u8]) -> Result<Option<&[u8]>, PageError> {
         if !self.slots.contains_key(key) {
             let (value, leaf) = self.find(key)?;
             let value = value.map(<[u8]>::to_vec);
@@ -101,7 +134,7 @@ impl<'a> Changes<'a> {
     }
 
     /// The value of a key before the changes, and its leaf.
-    fn find(&mut self, key: &[u8]) -> Result<(Option<&'a [u8]>, u32), Cold> {
+    fn find(&mut self, key: &[u8]) -> Result<(Option<&'a [u8]>, u32), PageError> {
         let tree = &self.metadata.tree;
         let near = self.leaf.and_then(|leaf| Some((tree.get_in(leaf, key)?, leaf)));
         let (value, leaf) = near.map_or_else(|| tree.get_with_leaf(key), Ok)?;
@@ -109,7 +142,7 @@ impl<'a> Changes<'a> {
         Ok((value, leaf))
     }
 
-    fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Result<(), Cold> {
+    fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Result<(), PageError> {
         match self.slots.get_mut(&key) {
             Some(slot) => *slot = Slot { value, is_changed: true, ..*slot },
             None => {
@@ -121,7 +154,7 @@ impl<'a> Changes<'a> {
     }
 
     /// The keys from `from` to `to` that exist now.
-    fn keys_between(&self, from: &[u8], to: &[u8]) -> Result<Vec<Vec<u8>>, Cold> {
+    fn keys_between(&self, from: &[u8], to: &[u8]) -> Result<Vec<Vec<u8>>, PageError> {
         let mut found = BTreeMap::new();
         self.metadata.tree.scan(from, to, |key, _| {
             found.insert(key.to_vec(), true);
@@ -210,7 +243,7 @@ impl<'a> Changes<'a> {
     /// Numbers of the object's chunks from `first` to `end`.
     pub fn chunks_between(&self, object: &[u8], first: usize, end: usize) -> Result<Vec<usize>, Unready> {
         let found = self.keys_between(&keys::chunk(object, first), &keys::chunk(object, end))?;
-        Ok(found.iter().map(|key| keys::chunk_index(key)).collect())
+        Ok(found.iter().map(|key| keys::chunk_index(object, key)).collect::<Result<_, _>>()?)
     }
 
     // ---- omap -------------------------------------------------------------------------------
@@ -227,6 +260,9 @@ impl<'a> Changes<'a> {
                 None => value.extend_from_slice(self.metadata.tree.get(&key)?.unwrap_or(&[])),
             }
         }
+        if value.len() > keys::PARTS_BYTES_MAX {
+            return Err(CodecError::Invalid { what: "length of an omap value", value: value.len() as u64 }.into());
+        }
         Ok(Some(value))
     }
 
@@ -235,7 +271,7 @@ impl<'a> Changes<'a> {
     }
 
     /// The keys of the parts that a value has now.
-    fn parts_of(&mut self, entry: &[u8]) -> Result<Vec<Vec<u8>>, Cold> {
+    fn parts_of(&mut self, entry: &[u8]) -> Result<Vec<Vec<u8>>, PageError> {
         let first = keys::part(entry, 0);
         match self.get(&first)?.map(<[u8]>::len) {
             None => Ok(Vec::new()),
@@ -300,6 +336,10 @@ impl<'a> Changes<'a> {
         for key in self.keys_between(&omap, &keys::end_of(&omap))? {
             let value = self.get(&key)?.map(<[u8]>::to_vec);
             let target_key = [&keys::omap(target), &key[omap.len()..]].concat();
+            if target_key.len() > KEY_BYTES_MAX {
+                let detail = format!("an omap key of {} bytes for a clone with a longer name", target_key.len());
+                return Err(Unready::Invalid(detail));
+            }
             self.set(target_key, value)?;
         }
         Ok(true)

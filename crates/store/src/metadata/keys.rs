@@ -1,10 +1,10 @@
-//! How objects, placement groups and shared blocks become keys of the tree. Names and omap keys are
+//! How objects, PGs and shared blocks become keys of the tree. Names and omap keys are
 //! escaped so that they can be followed by more without disturbing the order: a zero byte becomes
 //! `00 ff`, and the end is `00 00`.
 //!
 //! ```text
-//! 01 | pool u32 | pg u32 | 00                            head and newest transaction of a group
-//! 01 | pool u32 | pg u32 | 01 | first sequence u64 | part u16   log entries of a group
+//! 01 | pool u32 | pg u32 | 00                            head and newest transaction of a PG
+//! 01 | pool u32 | pg u32 | 01 | first sequence u64 | part u16   log entries of a PG
 //! 02 | pool u32 | pg u32 | name | 00                     header of an object
 //! 02 | pool u32 | pg u32 | name | 01 | chunk u16         16 blocks of an object and their seals
 //! 02 | pool u32 | pg u32 | name | 02 | omap key | part u16      omap value, in parts
@@ -12,11 +12,11 @@
 //! ```
 //! Numbers in keys are big-endian.
 
-use atoll_base::{ObjectName, PgId, PoolId};
+use atoll_base::{CodecError, ObjectName, PgId, PoolId};
 
 use super::page::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-const GROUP: u8 = 1;
+const PG: u8 = 1;
 const OBJECT: u8 = 2;
 const SHARED: u8 = 3;
 const HEADER: u8 = 0;
@@ -25,13 +25,15 @@ const OMAP: u8 = 2;
 
 /// Bytes of a long value that one part holds.
 pub(crate) const PART_BYTES: usize = VALUE_BYTES_MAX;
+/// Longest value that parts can hold.
+pub(crate) const PARTS_BYTES_MAX: usize = PART_BYTES * u16::MAX as usize;
 /// Blocks whose further references share one entry.
 pub(crate) const SHARED_BLOCKS_PER_ENTRY: u32 = 16;
 
 /// Names an object within a store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// Its placement group.
+    /// Its PG.
     pub pg: PgId,
     /// Its name.
     pub name: ObjectName,
@@ -100,9 +102,12 @@ pub(crate) fn chunk(object: &[u8], index: usize) -> Vec<u8> {
     extended(object, &[&[CHUNK], &index.to_be_bytes()])
 }
 
-/// The chunk's number.
-pub(crate) fn chunk_index(key: &[u8]) -> usize {
-    usize::from(u16::from_be_bytes(*key.last_chunk().expect("keys of chunks end in their number")))
+/// The number of a chunk by its key, which is between those of chunks of the object.
+pub(crate) fn chunk_index(object: &[u8], key: &[u8]) -> Result<usize, CodecError> {
+    match key.strip_prefix(object) {
+        Some(&[CHUNK, high, low]) => Ok(usize::from(u16::from_be_bytes([high, low]))),
+        _ => Err(CodecError::Invalid { what: "length of a chunk's key", value: key.len() as u64 }),
+    }
 }
 
 /// The first bytes of all omap keys of an object.
@@ -140,7 +145,7 @@ pub(crate) fn parse_omap<'a>(omap: &[u8], key: &'a [u8]) -> Option<(Vec<u8>, &'a
     take_escaped(key.strip_prefix(omap)?)
 }
 
-/// The first bytes of the keys of all objects of a group.
+/// The first bytes of the keys of all objects of a PG.
 pub(crate) fn objects_of(pg: PgId) -> Vec<u8> {
     let mut bytes = vec![OBJECT];
     push_pg(&mut bytes, pg);
@@ -149,12 +154,12 @@ pub(crate) fn objects_of(pg: PgId) -> Vec<u8> {
 
 /// The first byte of the keys of all objects.
 pub(crate) const OBJECTS: [u8; 1] = [OBJECT];
-/// The first byte of the keys of all groups.
-pub(crate) const GROUPS: [u8; 1] = [GROUP];
+/// The first byte of the keys of all PGs.
+pub(crate) const PGS: [u8; 1] = [PG];
 /// The first byte of the keys of shared blocks.
 pub(crate) const SHARED_BLOCKS: [u8; 1] = [SHARED];
 
-fn parse_pg(key: &[u8]) -> Option<(PgId, &[u8])> {
+fn take_pg(key: &[u8]) -> Option<(PgId, &[u8])> {
     let (pool, key) = key.split_first_chunk()?;
     let (index, key) = key.split_first_chunk()?;
     Some((PgId { pool: PoolId(u32::from_be_bytes(*pool)), index: u32::from_be_bytes(*index) }, key))
@@ -170,7 +175,7 @@ pub(crate) enum ObjectPart {
 
 /// Takes a key of an object apart.
 pub(crate) fn parse_object(key: &[u8]) -> Option<(ObjectKey, ObjectPart)> {
-    let (pg, rest) = parse_pg(key.strip_prefix(&OBJECTS)?)?;
+    let (pg, rest) = take_pg(key.strip_prefix(&OBJECTS)?)?;
     let (name, rest) = take_escaped(rest)?;
     let name = ObjectName::new(std::str::from_utf8(&name).ok()?)?;
     let part = match rest {
@@ -182,25 +187,25 @@ pub(crate) fn parse_object(key: &[u8]) -> Option<(ObjectKey, ObjectPart)> {
     Some((ObjectKey { pg, name }, part))
 }
 
-pub(crate) fn group(pg: PgId) -> Vec<u8> {
-    let mut bytes = vec![GROUP];
+pub(crate) fn pg(pg: PgId) -> Vec<u8> {
+    let mut bytes = vec![PG];
     push_pg(&mut bytes, pg);
     bytes.push(0);
     bytes
 }
 
-/// The first bytes of all parts of a group's log entries from `first_sequence` on.
-pub(crate) fn group_log(pg: PgId, first_sequence: u64) -> Vec<u8> {
-    let mut bytes = vec![GROUP];
+/// The first bytes of all parts of a PG's log entries from `first_sequence` on.
+pub(crate) fn pg_log(pg: PgId, first_sequence: u64) -> Vec<u8> {
+    let mut bytes = vec![PG];
     push_pg(&mut bytes, pg);
     bytes.push(1);
     bytes.extend(first_sequence.to_be_bytes());
     bytes
 }
 
-/// Takes a key of a group apart: the group, and the first sequence if it is of its log.
-pub(crate) fn parse_group(key: &[u8]) -> Option<(PgId, Option<u64>)> {
-    let (pg, rest) = parse_pg(key.strip_prefix(&GROUPS)?)?;
+/// Takes a key of a PG apart: the PG, and the first sequence if it is of its log.
+pub(crate) fn parse_pg(key: &[u8]) -> Option<(PgId, Option<u64>)> {
+    let (pg, rest) = take_pg(key.strip_prefix(&PGS)?)?;
     match rest {
         [0] => Some((pg, None)),
         [1, rest @ ..] => Some((pg, Some(u64::from_be_bytes(*rest.first_chunk()?)))),
@@ -249,7 +254,7 @@ mod tests {
         #[test]
         fn random_keys_never_panic(key: Vec<u8>) {
             let _ = parse_object(&key);
-            let _ = parse_group(&key);
+            let _ = parse_pg(&key);
             let _ = parse_shared(&key);
         }
     }

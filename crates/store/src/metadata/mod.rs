@@ -1,5 +1,5 @@
 //! Object metadata: sizes, versions, where blocks are, their checksums and seals, omaps, placement
-//! groups' logs, all in one ordered key space (`keys`) on a copy-on-write B+tree (`tree`) of 4 KiB
+//! PGs' logs, all in one ordered key space (`keys`) on a copy-on-write B+tree (`tree`) of 4 KiB
 //! pages (`page`) of which only some are in memory (`pages`). A checkpoint writes the changed pages
 //! to fresh places and then the page table (`page_table`) that says where each page is.
 
@@ -27,7 +27,7 @@ pub(crate) use changes::{Changes, Prepared};
 pub use keys::ObjectKey;
 pub(crate) use page::{PageKind, fuzz_page};
 pub use pages::Cold;
-pub(crate) use pages::{Location, Pages};
+pub(crate) use pages::{Location, PageError, Pages};
 pub(crate) use parts::{Part, Parts, Split};
 pub use records::ObjectInfo;
 pub(crate) use records::{BlockMeta, CHUNK_BLOCKS, CHUNK_BYTES, Chunk, HOLE, OBJECT_BLOCKS_MAX};
@@ -44,9 +44,15 @@ pub(crate) enum Unready {
     Invalid(String),
 }
 
-impl From<Cold> for Unready {
-    fn from(cold: Cold) -> Self {
-        Unready::Cold(cold)
+impl From<PageError> for Unready {
+    fn from(error: PageError) -> Self {
+        match error {
+            PageError::Cold(cold) => Unready::Cold(cold),
+            PageError::Contradiction { page } => Unready::Damaged(CodecError::Invalid {
+                what: "a reference to a metadata page",
+                value: page.into(),
+            }),
+        }
     }
 }
 
@@ -124,20 +130,18 @@ impl Metadata {
             return Ok(());
         }
         let mut damage = None;
-        self.tree.scan(
-            &keys::chunk(object, first),
-            &keys::chunk(object, end),
-            |key, value| match Chunk::decode(value) {
-                Ok(chunk) => {
-                    visit(keys::chunk_index(key), chunk);
+        self.tree.scan(&keys::chunk(object, first), &keys::chunk(object, end), |key, value| {
+            match keys::chunk_index(object, key).and_then(|index| Ok((index, Chunk::decode(value)?))) {
+                Ok((index, chunk)) => {
+                    visit(index, chunk);
                     ControlFlow::Continue(())
                 }
                 Err(error) => {
                     damage = Some(error);
                     ControlFlow::Break(())
                 }
-            },
-        )?;
+            }
+        })?;
         damage.map_or(Ok(()), |error| Err(error.into()))
     }
 
@@ -161,7 +165,7 @@ impl Metadata {
     }
 
     /// A value that may be stored in parts.
-    pub fn value_in_parts(&self, entry: &[u8]) -> Result<Option<Vec<u8>>, Cold> {
+    pub fn value_in_parts(&self, entry: &[u8]) -> Result<Option<Vec<u8>>, PageError> {
         let first = self.tree.get(&keys::part(entry, 0))?;
         // Only the last part is shorter.
         if first.is_none_or(|first| first.len() < keys::PART_BYTES) {
@@ -212,13 +216,13 @@ impl Metadata {
         Ok((entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect(), more))
     }
 
-    /// Names of a group's objects behind `after`, up to `limit`.
+    /// Names of a PG's objects behind `after`, up to `limit`.
     pub fn names_after(
         &self,
         pg: PgId,
         after: Option<&ObjectName>,
         limit: usize,
-    ) -> Result<Vec<ObjectName>, Cold> {
+    ) -> Result<Vec<ObjectName>, Unready> {
         let all = keys::objects_of(self.parts.root(pg));
         let end = keys::end_of(&all);
         let mut from = match after {
@@ -231,10 +235,12 @@ impl Metadata {
             // others of this one.
             let mut found = None;
             self.tree.scan(&from, &end, |key, _| {
-                found = keys::parse_object(key).map(|(object, _)| object);
+                let damaged = CodecError::Invalid { what: "length of an object's key", value: key.len() as u64 };
+                found = Some(keys::parse_object(key).ok_or(damaged));
                 ControlFlow::Break(())
             })?;
-            let Some(object) = found else { break };
+            let Some(key) = found else { break };
+            let (object, _) = key?;
             from = keys::end_of(&keys::object(&object));
             if self.parts.holds(pg, &object.name) {
                 names.push(object.name);
@@ -244,28 +250,40 @@ impl Metadata {
     }
 
     /// Applies changes that were prepared from this very state.
-    pub fn apply(&mut self, prepared: Prepared) {
+    ///
+    /// After an error a part of them is applied, and nothing must be changed or written any more. It
+    /// means that pages contradict each other: the same key leads to different leaves.
+    pub fn apply(&mut self, prepared: &Prepared) -> Result<(), Unready> {
+        self.apply_entries(&prepared.entries).map_err(|error| match error {
+            // Preparing has looked at the leaf of every key.
+            PageError::Cold(Cold(pages)) => PageError::Contradiction { page: pages[0] },
+            error => error,
+        })?;
+        self.object_count =
+            self.object_count.checked_add_signed(prepared.object_delta).expect("preparing has counted, too");
+        for &block in &prepared.referenced {
+            self.bitmap.set(&mut self.tree.pages, block, true);
+        }
+        for &block in &prepared.freed {
+            self.bitmap.set(&mut self.tree.pages, block, false);
+        }
+        Ok(())
+    }
+
+    fn apply_entries(&mut self, entries: &[Entry]) -> Result<(), PageError> {
         // First what is put: a leaf that loses all its entries leaves the tree, and then its keys
         // belong to the leaf before, which need not be in memory.
-        let looked_at = "preparing the changes looked at every leaf";
-        for Entry { key, value, leaf } in &prepared.entries {
+        for Entry { key, value, leaf } in entries {
             match (value, leaf) {
-                (Some(value), Some(leaf)) => self.tree.put_in(*leaf, key, value).expect(looked_at),
-                (Some(value), None) => self.tree.put(key, value).expect(looked_at),
+                (Some(value), Some(leaf)) => self.tree.put_in(*leaf, key, value)?,
+                (Some(value), None) => self.tree.put(key, value)?,
                 (None, _) => {}
             }
         }
-        for Entry { key, .. } in prepared.entries.iter().filter(|entry| entry.value.is_none()) {
-            self.tree.remove(key).expect(looked_at);
+        for Entry { key, .. } in entries.iter().filter(|entry| entry.value.is_none()) {
+            self.tree.remove(key)?;
         }
-        self.object_count =
-            self.object_count.checked_add_signed(prepared.object_delta).expect("objects are counted");
-        for block in prepared.referenced {
-            self.bitmap.set(&mut self.tree.pages, block, true);
-        }
-        for block in prepared.freed {
-            self.bitmap.set(&mut self.tree.pages, block, false);
-        }
+        Ok(())
     }
 }
 
@@ -308,8 +326,10 @@ impl SealRange {
         let units_per_chunk = (CHUNK_BYTES / u64::from(self.unit_bytes)) as usize;
         let chunk_first = chunk_index * units_per_chunk;
         let (from, to) = (chunk_first.max(self.first), (chunk_first + units_per_chunk).min(self.end));
-        let output = &mut self.bytes[(from - self.first) * width..(to - self.first) * width];
-        chunk.get_seals(from - chunk_first, width, output);
+        if from < to {
+            let output = &mut self.bytes[(from - self.first) * width..(to - self.first) * width];
+            chunk.get_seals(from - chunk_first, width, output);
+        }
     }
 
     fn finish(self) -> Seals {

@@ -7,8 +7,8 @@
 //! entry: key length u16 | value length u16 | key without the prefix | value
 //! ```
 //!
-//! All keys of a page begin with its prefix, which is stored once. The checksum of a page is kept
-//! by whoever refers to it (see `page_table`), so that a page that was lost or written to a wrong
+//! All keys of a page begin with its prefix, which is stored once. The checksum of a page is stored
+//! with the reference to it (see `page_table`), so that a page that was lost or written to a wrong
 //! place is noticed too.
 
 use std::cmp::Ordering;
@@ -234,6 +234,12 @@ impl Page {
     /// Whether there is such an entry, and it has the key.
     pub fn has_at(&self, index: usize, key: &[u8]) -> bool {
         index < self.count() && key.strip_prefix(self.prefix()).is_some_and(|suffix| suffix == self.suffix(index))
+    }
+
+    /// Whether all keys are below all of the other page.
+    pub fn is_before(&self, other: &Page) -> bool {
+        let Some(last) = self.count().checked_sub(1) else { return true };
+        other.count() == 0 || self.key(last) < other.key(0)
     }
 
     /// Where the key is, or where it would be.

@@ -4,11 +4,12 @@
 //! lost, misdirected or is out of date is noticed.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use atoll_base::{BLOCK_BYTES, BlockBuffer, crc32c};
 
 use super::pages::{Location, Pages};
-use crate::disk::{Disk, read_blocks};
+use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks};
 use crate::error::OpenError;
 
 const HEADER_BYTES: usize = 16;
@@ -70,6 +71,43 @@ fn load_level(
         entries.extend_from_slice(&found[..wanted]);
     }
     Ok(entries)
+}
+
+/// Gives every page below the directories to `change` and makes all checksums fit what is there then, for
+/// tests of damage that no checksum finds. Returns the directories as they are then.
+pub(crate) fn rewrite(
+    disk: &mut dyn Disk,
+    directories: &[Location],
+    change: &mut dyn FnMut(&mut [u8]),
+) -> Option<Vec<Location>> {
+    directories.iter().map(|location| rewrite_below(disk, 2, *location, change)).collect()
+}
+
+fn rewrite_below(
+    disk: &mut dyn Disk,
+    level: u8,
+    location: Location,
+    change: &mut dyn FnMut(&mut [u8]),
+) -> Option<Location> {
+    if location.block == 0 {
+        return Some(location);
+    }
+    let mut buffer = read_blocks(disk, location.block.into(), 1).ok()?;
+    if level == 0 {
+        change(buffer.as_mut_slice());
+    } else {
+        for place in buffer.as_mut_slice()[HEADER_BYTES..].as_chunks_mut::<8>().0 {
+            let [a, b, c, d, ..] = *place;
+            let below = Location { block: u32::from_le_bytes([a, b, c, d]), crc: 0 };
+            let below = rewrite_below(disk, level - 1, below, change)?;
+            place[4..].copy_from_slice(&below.crc.to_le_bytes());
+        }
+    }
+    let crc = crc32c(buffer.as_slice());
+    let segments = vec![Segment { buffer: Arc::new(buffer), first_block: 0, block_count: 1 }];
+    let offset = u64::from(location.block) * BLOCK_BYTES as u64;
+    disk.execute(Device::Data, DiskOperation::Write { offset, segments, durable: true }).ok()?;
+    Some(Location { crc, ..location })
 }
 
 impl PageTable {

@@ -18,6 +18,18 @@ use super::page::{Page, PageKind};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cold(pub(crate) Vec<u32>);
 
+/// Why a page cannot be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PageError {
+    /// It must be loaded first, and others probably too.
+    Cold(Cold),
+    /// Pages with good checksums contradict each other: something refers to this one that must not.
+    Contradiction {
+        /// Number of the page.
+        page: u32,
+    },
+}
+
 /// Where a page is on the device and the CRC-32C of its bytes there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Location {
@@ -65,11 +77,16 @@ pub(crate) struct Pages {
     generation: u32,
     /// Frozen pages as they were before they changed again.
     set_aside: HashMap<u32, Page, StableHash>,
+    /// What the pages were like when they were frozen.
+    #[cfg(debug_assertions)]
+    frozen_checks: HashMap<u32, u32, StableHash>,
     /// Pages whose reading is under way.
     loading: BTreeSet<u32>,
     resident_count: usize,
     /// Counts the calls of [`Pages::evict`].
     turn: u64,
+    /// The pages below this number are the bitmap's, the others are the tree's.
+    tree_start: u32,
 }
 
 impl Pages {
@@ -82,10 +99,18 @@ impl Pages {
             dirty: Vec::new(),
             generation: 1,
             set_aside: HashMap::default(),
+            #[cfg(debug_assertions)]
+            frozen_checks: HashMap::default(),
             loading: BTreeSet::new(),
             resident_count: 0,
             turn: 0,
+            tree_start: 0,
         }
+    }
+
+    /// The pages below this number are the bitmap's, the others are the tree's.
+    pub fn set_tree_start(&mut self, number: u32) {
+        self.tree_start = number;
     }
 
     /// Adds the next number while the page table is loaded. Without a location it is not in use.
@@ -167,7 +192,7 @@ impl Pages {
         self.free_numbers.push(number);
     }
 
-    pub fn get(&self, number: u32) -> Result<&Page, Cold> {
+    pub fn get(&self, number: u32) -> Result<&Page, PageError> {
         let frame = &self.frames[number as usize];
         match &frame.page {
             Some(page) => {
@@ -175,7 +200,16 @@ impl Pages {
                 frame.looked_at.set(self.turn as u16);
                 Ok(page)
             }
-            None => Err(Cold(vec![number])),
+            None => Err(self.missing(number)),
+        }
+    }
+
+    /// What it means that a page is not in memory.
+    #[cold]
+    fn missing(&self, number: u32) -> PageError {
+        match self.is_live(number) {
+            true => PageError::Cold(Cold(vec![number])),
+            false => PageError::Contradiction { page: number },
         }
     }
 
@@ -225,7 +259,23 @@ impl Pages {
                 given_up.push((number, std::mem::take(&mut frame.location)));
             }
         }
+        #[cfg(debug_assertions)]
+        self.note_frozen();
         (std::mem::take(&mut self.dirty), given_up)
+    }
+
+    #[cfg(debug_assertions)]
+    fn note_frozen(&mut self) {
+        let pages = self.dirty.iter().filter_map(|&number| {
+            let page = self.frames[number as usize].page.as_ref()?;
+            Some((number, crc32c(page.bytes())))
+        });
+        self.frozen_checks = pages.collect();
+    }
+
+    /// Frozen pages that have changed since and are not written yet.
+    pub fn set_aside_count(&self) -> usize {
+        self.set_aside.len()
     }
 
     /// Whether a number from [`Pages::freeze`] stands for a page that is still to be written.
@@ -245,7 +295,10 @@ impl Pages {
                 frame.state = State::Writing;
             }
         }
-        std::mem::replace(&mut frame.location, Location { block, crc: crc32c(output) })
+        let crc = crc32c(output);
+        #[cfg(debug_assertions)]
+        assert!(self.frozen_checks.get(&number) == Some(&crc), "page {number} is written as it was frozen");
+        std::mem::replace(&mut frame.location, Location { block, crc })
     }
 
     /// The device has written a page.
@@ -256,12 +309,58 @@ impl Pages {
         }
     }
 
+    // ---- what must not happen, for tests of the assertions ----------------------------------
+
+    #[cfg(test)]
+    pub fn miscount(&mut self) {
+        self.resident_count += 1;
+    }
+
+    #[cfg(test)]
+    pub fn forget_changes(&mut self) {
+        self.dirty.clear();
+    }
+
+    #[cfg(test)]
+    pub fn claim_loading(&mut self, number: u32) {
+        self.loading.insert(number);
+    }
+
+    #[cfg(all(test, debug_assertions))]
+    pub fn garble(&mut self, number: u32) {
+        let page = self.frames[number as usize].page.as_mut().expect("the page is in memory");
+        page.bytes_mut()[BLOCK_BYTES - 1] ^= 1;
+    }
+
     // ---- memory -----------------------------------------------------------------------------
 
     /// Bytes of memory that the pages take.
     pub fn memory_bytes(&self) -> u64 {
         let pages = self.resident_count + self.set_aside.len();
         (pages * BLOCK_BYTES + self.frames.len() * size_of::<Frame>()) as u64
+    }
+
+    /// Whether reading the page is under way.
+    pub fn is_loading(&self, number: u32) -> bool {
+        self.loading.contains(&number)
+    }
+
+    /// Memory is accounted for, a page that changed will be written, and none is read that is in memory.
+    pub fn check_invariants(&self) {
+        let resident = self.frames.iter().filter(|frame| frame.page.is_some()).count();
+        assert!(resident == self.resident_count, "pages in memory are counted");
+        let dirty: BTreeSet<u32> = self.dirty.iter().copied().collect();
+        let in_clock: BTreeSet<u32> = self.clock.iter().copied().collect();
+        for (number, frame) in (0..).zip(&self.frames) {
+            let has_page = matches!(frame.state, State::Clean | State::Dirty | State::Writing);
+            assert!(frame.page.is_some() == has_page, "the state of page {number} says whether it is in memory");
+            let is_changed = frame.state == State::Dirty && frame.generation == self.generation;
+            assert!(!is_changed || dirty.contains(&number), "the next checkpoint writes page {number}");
+            let can_go = has_page && number >= self.tree_start;
+            assert!(!can_go || in_clock.contains(&number), "page {number} can be dropped one day");
+        }
+        let is_cold = |number: &u32| self.frames[*number as usize].state == State::Cold;
+        assert!(self.loading.iter().all(is_cold), "only pages that are not in memory are read");
     }
 
     /// Starts to load a page. False if it is being loaded or in memory already.
@@ -281,9 +380,12 @@ impl Pages {
             return false;
         }
         let Some(page) = Page::from_block(block, number) else { return false };
-        let leads_outside =
-            page.kind() == PageKind::Branch && (0..page.count()).any(|index| !self.is_live(page.child(index)));
-        if leads_outside {
+        if (page.kind() == PageKind::Bitmap) != (number < self.tree_start) {
+            return false;
+        }
+        // The root has no parent, and nothing is its own child.
+        let is_child = |child: u32| child > self.tree_start && child != number && self.is_live(child);
+        if page.kind() == PageKind::Branch && !(0..page.count()).all(|index| is_child(page.child(index))) {
             return false;
         }
         let frame = &mut self.frames[number as usize];

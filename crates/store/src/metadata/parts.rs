@@ -1,6 +1,6 @@
-//! Groups that were split. Their objects stay where they are in the tree: all groups that came from
+//! PGs that were split. Their objects stay where they are in the tree: all PGs that came from
 //! one share the prefix of its keys, and each has those objects whose names hash to it. Only a
-//! group's own object is under its own prefix.
+//! PG's own object is under its own prefix.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use atoll_base::{ObjectName, PgId};
 use super::Unready;
 use super::keys::{self, ObjectKey};
 
-/// Which objects are a group's.
+/// Which objects are a PG's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// The group under whose prefix they are.
+    /// The PG under whose prefix they are.
     pub root: PgId,
-    /// Of how many groups of the pool this is one.
+    /// Of how many PGs of the pool this is one.
     pub pg_num: u32,
 }
 
-/// The groups of a store that were split or split off. All others have everything under their own
+/// The PGs of a store that were split or split off. All others have everything under their own
 /// prefix.
 #[derive(Default)]
 pub(crate) struct Parts(BTreeMap<PgId, Part>);
@@ -29,9 +29,9 @@ pub(crate) struct Parts(BTreeMap<PgId, Part>);
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Split {
     pub own: Option<Part>,
-    /// Groups that are split off.
+    /// PGs that are split off.
     pub made: Vec<(PgId, Part)>,
-    /// Groups that are one with this one again.
+    /// PGs that are one with this one again.
     pub undone: Vec<PgId>,
 }
 
@@ -47,7 +47,7 @@ impl Parts {
         }
     }
 
-    /// The group under whose prefix a group's objects are.
+    /// The PG under whose prefix a PG's objects are.
     pub fn root(&self, pg: PgId) -> PgId {
         self.0.get(&pg).map_or(pg, |part| part.root)
     }
@@ -62,13 +62,13 @@ impl Parts {
         }
     }
 
-    /// Whether an object under the group's prefix is the group's.
+    /// Whether an object under the PG's prefix is the PG's.
     pub fn holds(&self, pg: PgId, name: &ObjectName) -> bool {
         let Some(part) = self.0.get(&pg) else { return true };
         if name.as_str() == PG_META_OBJECT { part.root == pg } else { pg.holds(name, part.pg_num) }
     }
 
-    /// The group whose an object is, by the key that the tree has.
+    /// The PG whose an object is, by the key that the tree has.
     pub fn owner(&self, key: &ObjectKey) -> PgId {
         let is_own = |(pg, part): &(&PgId, &Part)| {
             part.root == key.pg && key.name.as_str() != PG_META_OBJECT && pg.holds(&key.name, part.pg_num)
@@ -76,13 +76,13 @@ impl Parts {
         self.0.iter().find(is_own).map_or(key.pg, |(pg, _)| *pg)
     }
 
-    /// What it takes to make a group one of `pg_num`. Nothing if this is for a copy that is to be
-    /// filled, and a group that it would split off has objects here already: those that are not the
+    /// What it takes to make a PG one of `pg_num`. Nothing if this is for a copy that is to be
+    /// filled, and a PG that it would split off has objects here already: those that are not the
     /// copy's own will be removed from it.
     pub fn split(&self, pg: PgId, pg_num_before: u32, pg_num: u32, is_whole: bool) -> Result<Split, Unready> {
         let is_number = |number: u32| number.is_power_of_two() && number <= PG_NUM_MAX;
         if !is_number(pg_num_before) || !is_number(pg_num) || pg.index >= pg_num {
-            return Err(Unready::Invalid(format!("a split of group {pg} for {pg_num} groups")));
+            return Err(Unready::Invalid(format!("a split of PG {pg} for {pg_num} PGs")));
         }
         let root = self.root(pg);
         let known = if is_whole { None } else { self.get(pg) };

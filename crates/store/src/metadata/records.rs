@@ -19,6 +19,13 @@ pub(crate) struct BlockMeta {
     pub crc: u32,
 }
 
+impl BlockMeta {
+    /// Whether the other block is so many blocks behind this one on the device.
+    pub fn is_before(&self, count: usize, other: BlockMeta) -> bool {
+        u64::from(self.device_block) + count as u64 == u64::from(other.device_block)
+    }
+}
+
 pub(crate) const HOLE: BlockMeta = BlockMeta { device_block: 0, crc: 0 };
 
 /// What is known of an object as a whole.
@@ -132,6 +139,9 @@ impl Chunk {
         let count = usize::from(count);
         let blocks_and_seals = rest.split_at_checked(8 * count).filter(|_| count <= CHUNK_BLOCKS);
         let (blocks, seals) = blocks_and_seals.ok_or(CodecError::Truncated { what: "chunk" })?;
+        if seals.len() > CHUNK_BLOCKS * SEAL_BYTES_MAX {
+            return Err(CodecError::Invalid { what: "length of a chunk's seals", value: seals.len() as u64 });
+        }
         for (block, bytes) in decoded.iter_mut().zip(blocks.as_chunks::<8>().0) {
             let [a, b, c, d, crc @ ..] = *bytes;
             let device_block = u32::from_le_bytes([a, b, c, d]);

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, ObjectName, PgId, PoolId};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, ObjectName, PgId, PoolId, crc32c};
 use proptest::prelude::*;
 
-use super::page::PageKind;
-use super::pages::{Cold, Pages};
+use super::page::{Page, PageKind};
+use super::pages::{Cold, Location, PageError, Pages};
 use super::tree::Tree;
 use super::{Bitmap, BlockMeta, Changes, Chunk, Metadata, ObjectInfo, Unready, keys};
 
@@ -37,11 +37,12 @@ impl Harness {
     }
 
     /// Repeats an operation until all pages that it needs are loaded.
-    fn warm<T>(&mut self, mut operation: impl FnMut(&mut Tree) -> Result<T, Cold>) -> T {
+    fn warm<T>(&mut self, mut operation: impl FnMut(&mut Tree) -> Result<T, PageError>) -> T {
         loop {
             match operation(&mut self.tree) {
                 Ok(value) => return value,
-                Err(Cold(pages)) => {
+                Err(PageError::Contradiction { page }) => panic!("page {page} is sound"),
+                Err(PageError::Cold(Cold(pages))) => {
                     for number in pages {
                         assert!(self.tree.pages.start_loading(number));
                         let block = self.device[&self.tree.pages.location(number).block].clone();
@@ -50,6 +51,27 @@ impl Harness {
                 }
             }
         }
+    }
+
+    /// What would be read if pages had been written with other content, under checksums that fit.
+    fn reopened_with(mut self, change: impl Fn(u32, &mut Page)) -> Harness {
+        self.freeze();
+        self.write_all();
+        let mut pages = Pages::new();
+        for number in 0..self.tree.pages.count() {
+            let location = self.tree.pages.location(number);
+            let mut page = Page::from_block(self.device[&location.block].clone(), number).unwrap();
+            change(number, &mut page);
+            let block = BlockBuffer::from_bytes(page.bytes());
+            pages.add(Location { crc: crc32c(block.as_slice()), ..location });
+            self.device.insert(location.block, block);
+        }
+        Harness { tree: Tree::new(pages, 0), device: self.device, ..Harness::new() }
+    }
+
+    fn load(&mut self, number: u32) {
+        let block = self.device[&self.tree.pages.location(number).block].clone();
+        assert!(self.tree.pages.loaded(number, block), "page {number} is sound by itself");
     }
 
     fn freeze(&mut self) {
@@ -208,6 +230,82 @@ fn a_branch_copes_with_a_first_key_above_the_second() {
     for key in harness.model.keys() {
         assert!(harness.tree.get(key).unwrap().is_some());
     }
+}
+
+/// Two branches that are sound one by one and refer to each other.
+#[test]
+fn branches_that_lead_in_circles_are_damage() {
+    let mut harness = Harness::new();
+    // Each leaf has one entry, and lower bounds of half of them are long, so that there are three levels.
+    for number in 0..80u8 {
+        let key = [&[number / 2; 900][..], &[number]].concat();
+        harness.tree.put(&key, &[7; 1_200]).unwrap();
+    }
+    let root = harness.tree.pages.get(0).unwrap();
+    let (one, other) = (root.child(0), root.child(1));
+    let mut harness = harness.reopened_with(|number, page| {
+        let target = if number == one { other } else { one };
+        if number == one || number == other {
+            (0..page.count()).for_each(|index| assert!(page.replace(index, &target.to_le_bytes())));
+        }
+    });
+    [0, one, other].into_iter().for_each(|number| harness.load(number));
+    let key = vec![0];
+    let damaged = PageError::Contradiction { page: 0 };
+    assert_eq!(harness.tree.get(&key), Err(damaged.clone()));
+    assert_eq!(harness.tree.touch(&key), Err(damaged.clone()));
+    assert_eq!(harness.tree.put(&key, b""), Err(damaged.clone()));
+    assert_eq!(harness.tree.remove(&key), Err(damaged.clone()));
+    assert_eq!(harness.tree.scan(&key, &[0xff; 4], |_, _| ControlFlow::Continue(())), Err(damaged));
+}
+
+/// A leaf with a key that belongs to another leaf: what lies between is looked for in the one and changed
+/// in the other, which nobody has loaded.
+#[test]
+fn a_leaf_that_claims_keys_of_another_is_damage_when_changes_are_applied() {
+    let mut harness = Harness::new();
+    for number in 0..100u8 {
+        harness.tree.put(&[1, number, 0], &[7; 300]).unwrap();
+    }
+    let leaf = harness.tree.pages.get(0).unwrap().child(0);
+    let mut harness = harness.reopened_with(|number, page| {
+        if number == leaf {
+            assert!(page.insert(page.count(), &[1, 99, 1], b"claimed"));
+        }
+    });
+    harness.load(0);
+    harness.load(leaf);
+    let (bitmap, parts) = (Bitmap::new(100, 1000), super::parts::Parts::default());
+    let mut metadata = Metadata { tree: harness.tree, bitmap, object_count: 0, parts };
+    let mut changes = Changes::new(&metadata);
+    changes.set_value(vec![1, 0, 0], vec![8]).unwrap();
+    changes.set_value(vec![1, 50, 50], vec![8]).unwrap();
+    let prepared = changes.finish().unwrap();
+    let applied = metadata.apply(&prepared);
+    assert!(matches!(applied, Err(Unready::Damaged(_))), "{applied:?}");
+}
+
+#[test]
+fn what_becomes_free_or_is_taken_must_fit_the_bitmap() {
+    let mut pages = Pages::new();
+    pages.add(Location::default());
+    pages.add(Location::default());
+    let bitmap = Bitmap::new(100, 1000);
+    bitmap.create_missing(&mut pages);
+    pages.create_as(1, PageKind::Leaf);
+    let tree = Tree::new(pages, 1);
+    let mut metadata = Metadata { tree, bitmap, object_count: 0, parts: super::parts::Parts::default() };
+    metadata.bitmap.set(&mut metadata.tree.pages, 107, true);
+    let outcome = |freed: &[u32], referenced: &[u32]| {
+        let mut changes = Changes::new(&metadata);
+        (changes.freed, changes.referenced) = (freed.to_vec(), referenced.to_vec());
+        changes.finish().is_ok()
+    };
+    assert!(outcome(&[107], &[108]));
+    assert!(outcome(&[107, 108], &[108]), "what is taken may become free at once");
+    assert!(!outcome(&[109], &[]), "nobody has it");
+    assert!(!outcome(&[107, 107], &[]), "it becomes free twice");
+    assert!(!outcome(&[], &[107]), "somebody has it");
 }
 
 /// Such an entry has a good checksum only if a bug wrote it; it must not become a panic.

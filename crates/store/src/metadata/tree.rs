@@ -1,6 +1,10 @@
 //! The ordered key space: a B+tree of [`Page`]s (Bayer and McCreight 1972; leaves hold all values).
-//! Every operation that needs a page which is not in memory fails with [`Cold`] before it has
-//! changed anything.
+//! Every operation that needs a page which is not in memory fails with [`PageError::Cold`] before it
+//! has changed anything.
+//!
+//! A page is checked by itself when it is loaded, but pages that are sound one by one may contradict
+//! each other if a bug or a stranger wrote them. What shows then is
+//! [`PageError::Contradiction`].
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -9,7 +13,7 @@ use super::page::{
     KEY_BYTES_MAX, PAGE_CAPACITY_BYTES, Page, PageKind, VALUE_BYTES_MAX, common_bytes, common_prefix_bytes,
     entry_bytes,
 };
-use super::pages::{Cold, Pages};
+use super::pages::{Cold, PageError, Pages};
 
 /// Children of a branch that a scan which meets a cold one asks for at once.
 const READ_AHEAD_PAGES: usize = 16;
@@ -28,7 +32,7 @@ type Path = Vec<(u32, usize)>;
 pub(crate) struct Tree {
     pub pages: Pages,
     pub root: u32,
-    /// Leaf and place of the entry that was inserted last. Whoever inserts just behind it probably
+    /// Leaf and place of the entry that was inserted last. The next insertion just behind it probably
     /// goes on in order, and then splitting in halves would leave half-full pages behind.
     inserted_last: Option<(u32, usize)>,
     /// For keys with the same [`hint_of`], where the last way down for one of them led to. An operation
@@ -79,7 +83,7 @@ impl Tree {
 
     /// The value of a key. Branches above its leaf need not be in memory afterwards: see
     /// [`Tree::touch`].
-    pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, Cold> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>, PageError> {
         let hint = &self.hints[hint_of(key)];
         match self.get_by(hint, hint.get().leaf, key) {
             Some(found) => Ok(found),
@@ -102,7 +106,7 @@ impl Tree {
     }
 
     /// The value of a key, and the leaf that has it or would have it. The way there is in memory.
-    pub fn get_with_leaf(&self, key: &[u8]) -> Result<(Option<&[u8]>, u32), Cold> {
+    pub fn get_with_leaf(&self, key: &[u8]) -> Result<(Option<&[u8]>, u32), PageError> {
         let cell = &self.hints[hint_of(key)];
         let hint = cell.get();
         if hint.turn == self.pages.turn()
@@ -115,7 +119,7 @@ impl Tree {
         self.descend_for(cell, key)
     }
 
-    fn descend_for(&self, hint: &Cell<Hint>, key: &[u8]) -> Result<(Option<&[u8]>, u32), Cold> {
+    fn descend_for(&self, hint: &Cell<Hint>, key: &[u8]) -> Result<(Option<&[u8]>, u32), PageError> {
         let mut leaf = self.root;
         for _ in 0..DEPTH_MAX {
             let page = self.pages.get(leaf)?;
@@ -127,20 +131,24 @@ impl Tree {
             }
             leaf = page.child(page.child_index(key));
         }
-        panic!("metadata page {} leads to itself", self.root);
+        Err(self.leads_in_circles())
     }
 
     /// Makes sure that `put` or `remove` of the key would find its leaf in memory, and the way to it. The
     /// same holds afterwards for whatever `get` finds, until pages are evicted.
-    pub fn touch(&self, key: &[u8]) -> Result<(), Cold> {
+    pub fn touch(&self, key: &[u8]) -> Result<(), PageError> {
         self.get_with_leaf(key).map(|_| ())
     }
 
-    fn descend(&self, key: &[u8]) -> Result<(Path, u32), Cold> {
+    /// The way down from the root never ends.
+    fn leads_in_circles(&self) -> PageError {
+        PageError::Contradiction { page: self.root }
+    }
+
+    fn descend(&self, key: &[u8]) -> Result<(Path, u32), PageError> {
         let mut path = Path::new();
         let mut number = self.root;
-        loop {
-            assert!(path.len() < DEPTH_MAX, "metadata page {} leads to itself", self.root);
+        while path.len() < DEPTH_MAX {
             let page = self.pages.get(number)?;
             if page.is_leaf() {
                 return Ok((path, number));
@@ -149,6 +157,7 @@ impl Tree {
             path.push((number, index));
             number = page.child(index);
         }
+        Err(self.leads_in_circles())
     }
 
     /// Visits the entries from `from` (included) to `to` (excluded) in key order.
@@ -157,7 +166,7 @@ impl Tree {
         from: &[u8],
         to: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), Cold> {
+    ) -> Result<(), PageError> {
         let mut from = from.to_vec();
         let mut key = Vec::new();
         while &from[..] < to {
@@ -175,7 +184,13 @@ impl Tree {
                 }
             }
             match next {
-                Some((branch, index)) => from = self.pages.get(branch)?.key(index),
+                Some((branch, index)) => {
+                    let lower_bound = self.pages.get(branch)?.key(index);
+                    if lower_bound <= from {
+                        return Err(PageError::Contradiction { page: branch });
+                    }
+                    from = lower_bound;
+                }
                 None => return Ok(()),
             }
         }
@@ -183,7 +198,7 @@ impl Tree {
     }
 
     /// The leaf that holds `from`, and the branch and its entry with the lower bound of the leaf behind.
-    fn leaf_from(&self, from: &[u8], to: &[u8]) -> Result<(u32, Option<(u32, usize)>), Cold> {
+    fn leaf_from(&self, from: &[u8], to: &[u8]) -> Result<(u32, Option<(u32, usize)>), PageError> {
         let mut next = None;
         let mut number = self.root;
         for _ in 0..DEPTH_MAX {
@@ -196,20 +211,24 @@ impl Tree {
                 next = Some((number, index + 1));
             }
             let child = page.child(index);
+            if !self.pages.is_live(child) {
+                return Err(PageError::Contradiction { page: child });
+            }
             if !self.pages.is_resident(child) {
                 let ahead = (index..page.count())
                     .take(READ_AHEAD_PAGES)
                     .take_while(|&sibling| sibling == index || &page.key(sibling)[..] < to)
                     .map(|sibling| page.child(sibling));
-                return Err(Cold(ahead.filter(|&child| !self.pages.is_resident(child)).collect()));
+                let is_missing = |child: &u32| self.pages.is_live(*child) && !self.pages.is_resident(*child);
+                return Err(PageError::Cold(Cold(ahead.filter(is_missing).collect())));
             }
             number = child;
         }
-        panic!("metadata page {} leads to itself", self.root);
+        Err(self.leads_in_circles())
     }
 
-    /// As [`Tree::put`], for whoever remembers the leaf. If it has the key, it is the right one still.
-    pub fn put_in(&mut self, leaf: u32, key: &[u8], value: &[u8]) -> Result<(), Cold> {
+    /// As [`Tree::put`], with the leaf that the key was in. If it still has the key, it is the right one.
+    pub fn put_in(&mut self, leaf: u32, key: &[u8], value: &[u8]) -> Result<(), PageError> {
         let page = self.pages.get(leaf).ok().filter(|page| page.is_leaf());
         let hint = &self.hints[hint_of(key)];
         if let Some(Ok(index)) = page.map(|page| search_by(hint, page, leaf, key))
@@ -221,7 +240,7 @@ impl Tree {
     }
 
     /// Sets the value of a key.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Cold> {
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), PageError> {
         assert!(key.len() <= KEY_BYTES_MAX && value.len() <= VALUE_BYTES_MAX, "entries are within their limits");
         let (path, leaf) = self.descend(key)?;
         let page = self.pages.get_mut(leaf);
@@ -304,7 +323,7 @@ impl Tree {
     }
 
     /// Removes a key. False if it was not there.
-    pub fn remove(&mut self, key: &[u8]) -> Result<bool, Cold> {
+    pub fn remove(&mut self, key: &[u8]) -> Result<bool, PageError> {
         let (path, leaf) = self.descend(key)?;
         let Ok(index) = self.pages.get(leaf)?.search(key) else { return Ok(false) };
         let page = self.pages.get_mut(leaf);
@@ -312,7 +331,7 @@ impl Tree {
         if page.count() == 0 {
             self.remove_empty(path, leaf);
         } else if page.used_bytes() < MERGE_BELOW_BYTES {
-            self.merge(path, leaf);
+            self.merge(path, leaf)?;
         }
         Ok(true)
     }
@@ -335,9 +354,9 @@ impl Tree {
     }
 
     /// Merges a small leaf with a neighbour under the same parent.
-    fn merge(&mut self, mut path: Path, number: u32) {
-        let Some((parent, index)) = path.pop() else { return };
-        let Ok(page) = self.pages.get(parent) else { return };
+    fn merge(&mut self, mut path: Path, number: u32) -> Result<(), PageError> {
+        let Some((parent, index)) = path.pop() else { return Ok(()) };
+        let page = self.pages.get(parent)?;
         let neighbours = [index.checked_sub(1).map(|left| (left, index)), Some((index, index + 1))];
         let pairs = neighbours.into_iter().flatten().filter(|&(_, right)| right < page.count());
         let pairs: Vec<(u32, u32, usize)> =
@@ -345,6 +364,10 @@ impl Tree {
         for (left, right, right_index) in pairs {
             assert!(left == number || right == number, "one of the two is the small leaf");
             let (Ok(left_page), Ok(right_page)) = (self.pages.get(left), self.pages.get(right)) else { continue };
+            if !left_page.is_leaf() || !right_page.is_leaf() || !left_page.is_before(right_page) {
+                let page = if left == number { right } else { left };
+                return Err(PageError::Contradiction { page });
+            }
             let entries: Vec<Entry> = left_page.entries().into_iter().chain(right_page.entries()).collect();
             if filled_bytes(&entries) > MERGED_BYTES_MAX {
                 continue;
@@ -352,8 +375,10 @@ impl Tree {
             self.pages.get_mut(left).fill(&entries);
             self.pages.free(right);
             self.pages.get_mut(parent).remove(right_index);
-            return self.lower_root();
+            self.lower_root();
+            return Ok(());
         }
+        Ok(())
     }
 
     /// A root with a single child becomes that child, if it is in memory.

@@ -12,6 +12,8 @@ use crate::simulated_disk::SimulatedDisk;
 use crate::verify::run;
 use crate::workload::Profile;
 
+/// The metadata of the store in use is looked at as a whole after one write in so many.
+const STEPS_PER_EXAMINATION: u64 = 25;
 /// Power cuts of one history; then another profile gets its turn.
 const POINTS_PER_HISTORY: u64 = 150;
 
@@ -90,6 +92,10 @@ fn nothing_acknowledged_is_lost_and_nothing_is_half_there() {
         let mut left = per_history;
         while left > 0 {
             if history.step() {
+                if left.is_multiple_of(STEPS_PER_EXAMINATION) {
+                    let problems = history.store.examine(&mut history.disk);
+                    assert!(problems.is_empty(), "{problems:?}");
+                }
                 cut_power(&mut history);
                 left -= 1;
                 points.fetch_add(1, Ordering::Relaxed);

@@ -5,7 +5,8 @@ use atoll_base::{
     BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Seals, Touched, Transaction, Undo, Version,
 };
 use atoll_store::{
-    Cold, DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, ObjectKey, Store, StoreError, StoreEvent, Wish,
+    Cold, DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, LoadRequest, ObjectKey, Store, StoreError,
+    StoreEvent,
 };
 use bytes::Bytes;
 
@@ -42,7 +43,7 @@ impl Driver {
     /// Submits one transaction, loading what it needs.
     pub fn submit(&mut self, object: &str, mutations: Vec<Mutation>, payload: Vec<u8>) {
         while let Err(cold) = self.try_submit(object, mutations.clone(), payload.clone()) {
-            self.store.load(Wish::Pages(cold));
+            self.store.load(LoadRequest::Pages(cold));
             self.settle(false);
         }
     }
@@ -146,6 +147,7 @@ impl Driver {
             let result = self.disk.execute(request.device, request.operation);
             self.store.complete(request.id, result);
         }
+        self.store.check_invariants();
     }
 
     /// Does everything that the store wants of the disk, and returns the events of scrubs.

@@ -2,7 +2,7 @@
 //! anew, and deletes bring the space back.
 
 use atoll_base::{Mutation, ObjectName};
-use atoll_store::{ObjectKey, Store, StoreError, StoreEvent, Wish};
+use atoll_store::{LoadRequest, ObjectKey, Store, StoreError, StoreEvent};
 use bytes::Bytes;
 
 use crate::model::{Builder, ModelPg, ZEROS, pg_id};
@@ -68,7 +68,7 @@ impl Filled {
                     return Ok(());
                 }
                 Err(StoreError::Cold(cold)) => {
-                    self.store.load(Wish::Pages(cold));
+                    self.store.load(LoadRequest::Pages(cold));
                     run(&mut self.store, &mut self.disk);
                 }
                 Err(error) => return Err(error),

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, Transaction, Version};
 use atoll_store::{
-    Device, Disk, DiskOperation, DiskRequest, LoadId, ObjectKey, OpenError, ReadError, Store, StoreError,
-    StoreEvent, Wish,
+    Device, Disk, DiskOperation, DiskRequest, LoadId, LoadRequest, ObjectKey, OpenError, ReadError, Store,
+    StoreError, StoreEvent,
 };
 
 use crate::model::{ModelObject, ModelPg, pg_id};
@@ -195,6 +195,7 @@ impl History {
             _ => has_written = self.complete_one(),
         }
         self.take_requests_and_events();
+        self.store.check_invariants();
         has_written
     }
 
@@ -315,7 +316,7 @@ impl History {
             !self.store.is_write_loaded(transaction.pg, &transaction.object, &[], &transaction.mutations);
         if is_cold && self.random.chance(50) {
             // As the primary does.
-            let load = self.store.load(Wish::Write {
+            let load = self.store.load(LoadRequest::Write {
                 pg: transaction.pg,
                 object: transaction.object.clone(),
                 conditions: Vec::new(),
@@ -338,7 +339,7 @@ impl History {
                 self.read_what_is_kept(pg, &transaction);
             }
             Err(StoreError::Cold(cold)) => {
-                self.loads.insert(self.store.load(Wish::Pages(cold)), pg);
+                self.loads.insert(self.store.load(LoadRequest::Pages(cold)), pg);
                 self.stalled.insert(pg, (transaction, next));
             }
             Err(StoreError::Poisoned { .. } | StoreError::Damaged { .. }) if self.only_writes => {

@@ -2,7 +2,7 @@
 //! nevertheless.
 
 use atoll_base::{ObjectName, Transaction};
-use atoll_store::{Disk, ObjectKey, Store, StoreError, StoreEvent, Wish};
+use atoll_store::{Disk, LoadRequest, ObjectKey, Store, StoreError, StoreEvent};
 
 use crate::model::{Builder, ModelPg};
 use crate::random::Random;
@@ -51,8 +51,8 @@ fn remove(small: &mut Small) -> Transaction {
     small.prepare("object", Builder::remove)
 }
 
-fn wish(transaction: &Transaction) -> Wish {
-    Wish::Write {
+fn wish(transaction: &Transaction) -> LoadRequest {
+    LoadRequest::Write {
         pg: transaction.pg,
         object: transaction.object.clone(),
         conditions: Vec::new(),
@@ -80,7 +80,7 @@ fn trying_again_comes_to_an_end() {
     let mut requests = 0;
     while let Err(error) = small.store.submit(&transaction) {
         let StoreError::Cold(cold) = error else { panic!("{error}") };
-        small.store.load(Wish::Pages(cold));
+        small.store.load(LoadRequest::Pages(cold));
         let event = next_event(&mut small, &mut requests);
         assert!(matches!(event, StoreEvent::Loaded(_)), "{event:?}");
     }

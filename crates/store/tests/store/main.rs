@@ -10,6 +10,7 @@ mod driver;
 mod full;
 mod fuzz;
 mod history;
+mod hostile;
 mod kept;
 mod little_memory;
 mod model;

@@ -1,20 +1,19 @@
-//! A small deterministic random generator (xorshift64*, Vigna 2014), and settings of the tests.
+//! A small deterministic random generator (xoshiro256++, Blackman and Vigna 2019), and settings of the
+//! tests.
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 
 #[derive(Clone)]
-pub struct Random(u64);
+pub struct Random(Xoshiro256PlusPlus);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        random.next();
-        random
+        Random(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.0.next_u64()
     }
 
     pub fn below(&mut self, bound: u64) -> u64 {

@@ -114,3 +114,17 @@ fn a_large_write_under_way_shows_with_small_ones_in_it() {
     assert_eq!(data(&mut small), before);
     verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
 }
+
+/// What a transaction wrote and freed at once stayed among the bytes that are on their way to their
+/// places. If a checkpoint set the block free before those bytes were applied, the next checkpoint wrote
+/// them over whatever had got the block meanwhile.
+#[test]
+fn what_a_transaction_writes_and_frees_has_no_bytes_on_their_way() {
+    let mut small = Small::new();
+    small.submit("object", |builder| {
+        builder.write(0, 1, 0, 7, false);
+        builder.zero(0, 1);
+    });
+    small.store.check_invariants();
+    assert_eq!(small.store.usage().pending_memory_bytes, 0);
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_base::operation::KEPT_OBJECT_PREFIX;
 use atoll_base::{BLOCK_BYTES, ObjectName, PgId, Transaction};
-use atoll_store::{Disk, ObjectKey, ReadError, Store, StoreError, StoreEvent, Wish};
+use atoll_store::{Disk, LoadRequest, ObjectKey, ReadError, Store, StoreError, StoreEvent};
 use bytes::Bytes;
 
 use crate::model::{ModelObject, ModelPg, SEAL_BYTES, pg_id};
@@ -35,7 +35,7 @@ pub fn look<T>(
         match look(store) {
             Ok(value) => return Ok(value),
             Err(StoreError::Cold(cold)) => {
-                let load = store.load(Wish::Pages(cold));
+                let load = store.load(LoadRequest::Pages(cold));
                 run(store, disk);
                 match store.next_event() {
                     Some(StoreEvent::Loaded(id)) => assert_eq!(id, load),
@@ -61,7 +61,7 @@ pub fn look_and_submit(store: &mut Store, disk: &mut SimulatedDisk, transaction:
         match store.submit(transaction) {
             Ok(_) => return,
             Err(StoreError::Cold(cold)) => {
-                store.load(Wish::Pages(cold));
+                store.load(LoadRequest::Pages(cold));
                 run(store, disk);
             }
             Err(error) => panic!("{error}"),

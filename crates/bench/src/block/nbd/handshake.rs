@@ -1,6 +1,6 @@
 //! Choosing an export (section "Handshake", NBD_OPT_GO).
 
-use atoll_image::nbd::protocol::constants::{
+use atoll_nbd::protocol::constants::{
     MAGIC_INIT, MAGIC_OPTION, MAGIC_OPTION_REPLY, client_flag, handshake_flag, info, option, option_reply,
     transmission_flag,
 };

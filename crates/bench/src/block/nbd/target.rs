@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_image::nbd::protocol::constants::{MAGIC_REQUEST, MAGIC_SIMPLE_REPLY, command, command_flag};
+use atoll_nbd::protocol::constants::{MAGIC_REQUEST, MAGIC_SIMPLE_REPLY, command, command_flag};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::net::{TcpStream, UnixStream};
@@ -205,7 +205,7 @@ async fn read_reply(reader: &mut ReadHalf<Box<dyn Stream>>, waiting: &Mutex<Wait
 
 #[cfg(test)]
 mod tests {
-    use atoll_image::nbd::protocol::constants::{option_reply, transmission_flag};
+    use atoll_nbd::protocol::constants::{option_reply, transmission_flag};
     use tokio::io::DuplexStream;
 
     use super::super::handshake::tests::{export_info, greeting, reply};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use atoll_crypto::LocalKeys;
+use atoll_keys::LocalKeys;
 use atoll_store::{DEVICE_BYTES_MIN, OpenError, Store};
 
 use super::*;

@@ -13,7 +13,7 @@ use atoll_base::{
     BLOCK_BYTES, Condition, Epoch, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, Refusal, Seals,
     Version, WriteRequest,
 };
-use atoll_client::{ClientError, ObjectClient};
+use atoll_objects::{ClientError, ObjectClient};
 use bytes::Bytes;
 
 /// Small pages, so that every caller has to go on.

@@ -5,13 +5,14 @@ pub mod memory_directory;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_base::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
-use atoll_client::{ClientError, ObjectClient};
-use atoll_crypto::LocalKeys;
+use atoll_keys::LocalKeys;
+use atoll_objects::{ClientError, ObjectClient};
 use atoll_s3::{DataStore, Gateway, GatewayConfig, Listener, Tls, TlsSettings};
 use bytes::Bytes;
 use memory_client::MemoryClient;
@@ -87,7 +88,7 @@ pub async fn start_with_data_pool(change: impl FnOnce(&mut GatewayConfig)) -> Te
 
 pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
     // Whatever the tests do, no key may meet a nonce twice.
-    atoll_crypto::watch_nonces();
+    atoll_keys::watch_nonces();
     let keys_directory = tempfile::tempdir().unwrap();
     let keys = Arc::new(LocalKeys::create(&keys_directory.path().join("kms.json")).unwrap());
     let directory = Arc::new(MemoryDirectory::default());
@@ -161,7 +162,7 @@ pub fn write_pair(directory: &std::path::Path, name: &str, names: &[&str]) -> Ve
 /// Runs a Python program with the endpoint and the users' credentials; prints and returns what it
 /// says. It must succeed.
 pub async fn python(gateway: &TestGateway, program: &[&str]) -> String {
-    let mut command = tokio::process::Command::new("python3");
+    let mut command = command("python3");
     let scheme = if gateway.certificate.is_some() { "https" } else { "http" };
     if let Some(certificate) = &gateway.certificate {
         command.env("AWS_CA_BUNDLE", certificate);
@@ -181,10 +182,22 @@ pub async fn python(gateway: &TestGateway, program: &[&str]) -> String {
     said
 }
 
+/// Runs a step of a file in `steps/`, with what follows its name as arguments.
+pub async fn step(gateway: &TestGateway, file: &str, arguments: &[&str]) -> String {
+    let path = format!("{}/tests/gateway/steps/{file}.py", env!("CARGO_MANIFEST_DIR"));
+    python(gateway, &[&[path.as_str()], arguments].concat()).await
+}
+
+/// A command of `.venv`, where `make test` installs Python packages, or of this machine.
+pub fn command(name: &str) -> tokio::process::Command {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin").join(name);
+    tokio::process::Command::new(if installed.exists() { installed } else { PathBuf::from(name) })
+}
+
 pub async fn require_boto3() {
-    let found = tokio::process::Command::new("python3").args(["-c", "import boto3"]).output().await;
+    let found = command("python3").args(["-c", "import boto3"]).output().await;
     let is_there = found.is_ok_and(|output| output.status.success());
-    assert!(is_there, "this test needs python3 with boto3: pip install boto3");
+    assert!(is_there, "this test needs python3 with boto3: tools/python_venv.sh installs it");
 }
 
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut check: impl FnMut() -> F) {

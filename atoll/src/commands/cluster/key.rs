@@ -1,0 +1,109 @@
+//! The keys with which processes connect to OSDs.
+
+use atoll_admin::peer_keys::{self, AuthorizedKey};
+use atoll_base::records::PeerRole;
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use crate::commands::arguments::OutputArguments;
+use crate::commands::open_cluster::{OpenCluster, tokio_runtime};
+use crate::commands::output::{print_json, print_table};
+
+#[derive(Subcommand)]
+pub enum PeerKeyCommand {
+    /// List the authorized keys and their holders
+    #[command(after_help = "\
+Examples:
+  atoll cluster key ls --data ./atoll-data
+  atoll cluster key ls --json | jq -r '.[] | select(.role == \"gateway\").name'")]
+    Ls(OutputArguments),
+    /// Revoke a key: within seconds the connections of its holder end, and it can open no new ones
+    #[command(after_help = "\
+Examples:
+  atoll cluster key revoke gateway@h2            the S3 gateway of host h2
+  atoll cluster key revoke client@h2             its NBD server, benches and command line
+  atoll cluster key revoke osd.7                 an OSD; others take over what it served
+  atoll cluster key revoke 5f3ac09be2            by the first digits of the key
+
+The key stays revoked until 'atoll cluster key add'. A host that you no longer trust can still reach cluster state
+with its password or certificate: revoke that, too.")]
+    Revoke {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// Its holder as 'ls' shows it, or the first 8 or more digits of the key
+        name: String,
+    },
+    /// Authorize a key, again or for the first time
+    #[command(after_help = "\
+Examples:
+  atoll cluster key add gateway@h2 --public-key 5f3a...     as 'revoke' has printed it
+  atoll cluster key add osd.7")]
+    Add {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// client@HOST, gateway@HOST or osd.N
+        name: String,
+        /// The key, 64 hexadecimal digits; that of an OSD is in its record
+        #[arg(long, value_name = "HEX")]
+        public_key: Option<String>,
+    },
+}
+
+/// `atoll cluster key`.
+pub fn run(command: &PeerKeyCommand) -> anyhow::Result<()> {
+    let (PeerKeyCommand::Ls(output) | PeerKeyCommand::Revoke { output, .. } | PeerKeyCommand::Add { output, .. }) =
+        command;
+    let open = OpenCluster::open(&output.data)?;
+    tokio_runtime()?.block_on(async {
+        let state = open.connect().await?;
+        match command {
+            PeerKeyCommand::Ls(_) => print_keys(output.json, &peer_keys::list(&state).await?),
+            PeerKeyCommand::Revoke { name, .. } => {
+                print_revoked(output.json, &peer_keys::revoke(&state, name).await?)
+            }
+            PeerKeyCommand::Add { name, public_key, .. } => {
+                let (key, record) = peer_keys::add(&state, name, public_key.as_deref()).await?;
+                if output.json {
+                    return print_json(&as_json(&(key, record)));
+                }
+                println!("{} may connect to OSDs with the key {key}", record.name);
+                Ok(())
+            }
+        }
+    })
+}
+
+fn as_json((key, record): &AuthorizedKey) -> Value {
+    json!({ "name": record.name, "role": record.role, "osd": record.osd, "public_key": key })
+}
+
+fn print_keys(is_json: bool, keys: &[AuthorizedKey]) -> anyhow::Result<()> {
+    if is_json {
+        return print_json(&keys.iter().map(as_json).collect::<Vec<_>>());
+    }
+    let row = |(key, record): &AuthorizedKey| vec![record.name.clone(), record.role.to_string(), key.clone()];
+    print_table(&["NAME", "ROLE", "KEY"], &keys.iter().map(row).collect::<Vec<_>>());
+    Ok(())
+}
+
+fn print_revoked(is_json: bool, revoked: &AuthorizedKey) -> anyhow::Result<()> {
+    if is_json {
+        return print_json(&as_json(revoked));
+    }
+    let (key, record) = revoked;
+    println!("revoked the key of {}: its connections end now, and it gets no new ones", record.name);
+    match (record.role, record.osd) {
+        (PeerRole::Osd, Some(osd)) => {
+            println!(
+                "others take over what it served; to remove it: end its process, and 'atoll osd rm {}'",
+                osd.0
+            );
+            println!("to trust it again: atoll cluster key add {}", record.name);
+        }
+        _ => {
+            println!("its host can still reach cluster state by the password or certificate that it has");
+            println!("to trust it again: atoll cluster key add {}@HOST --public-key {key}", record.role);
+        }
+    }
+    Ok(())
+}

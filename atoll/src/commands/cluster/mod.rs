@@ -1,0 +1,27 @@
+//! Who belongs to the cluster: tokens with which hosts join, and keys with which processes connect.
+
+mod key;
+mod token;
+
+use clap::Subcommand;
+
+use self::key::PeerKeyCommand;
+use self::token::TokenCommand;
+
+#[derive(Subcommand)]
+pub enum ClusterCommand {
+    /// Create, list and revoke tokens with which hosts join
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// List and revoke the keys with which OSDs, gateways and other clients connect to OSDs
+    #[command(subcommand)]
+    Key(PeerKeyCommand),
+}
+
+/// Runs a command about who belongs to the cluster.
+pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
+    match command {
+        ClusterCommand::Token(command) => token::run(command),
+        ClusterCommand::Key(command) => key::run(command),
+    }
+}

@@ -1,0 +1,154 @@
+//! Tokens with which hosts join.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use atoll_base::join::HostRole;
+use atoll_node::{create_token, list_tokens, revoke_token};
+use clap::{Subcommand, ValueEnum};
+use serde_json::json;
+
+use crate::commands::arguments::OutputArguments;
+use crate::commands::open_cluster::{OpenCluster, tokio_runtime};
+use crate::commands::output::{print_json, print_table};
+
+#[derive(Subcommand)]
+pub enum TokenCommand {
+    /// Create a token with which one host can join. Keep it secret like a password
+    #[command(after_help = "\
+Examples:
+  atoll cluster token create --data ./atoll-data
+  atoll cluster token create --data ./atoll-data --role osd --ttl 10m")]
+    Create {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// What the host may be
+        #[arg(long, default_value = "host")]
+        role: RoleArgument,
+        /// How long the token may be used, such as 30s, 10m, 1h, 7d
+        #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1h")]
+        ttl: Duration,
+    },
+    /// List tokens
+    Ls(OutputArguments),
+    /// Revoke a token; a host that has used it stays in the cluster
+    Rm {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// Its id, as 'ls' shows it
+        id: String,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum RoleArgument {
+    /// Runs OSDs, and cannot read what clients have sealed
+    Osd,
+    /// Runs gateways, NBD servers and tools
+    Client,
+    /// Both
+    Host,
+}
+
+impl From<RoleArgument> for HostRole {
+    fn from(role: RoleArgument) -> Self {
+        match role {
+            RoleArgument::Osd => HostRole::Osd,
+            RoleArgument::Client => HostRole::Client,
+            RoleArgument::Host => HostRole::Host,
+        }
+    }
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is not a time; give a number and s, m, h or d, such as 90s or 1h");
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let total = number.checked_mul(seconds).filter(|total| (1..=365 * 86_400).contains(total));
+    total.map(Duration::from_secs).ok_or_else(|| format!("'{text}': choose 1 second to 365 days"))
+}
+
+/// `atoll cluster token`.
+pub fn run(command: &TokenCommand) -> anyhow::Result<()> {
+    match command {
+        TokenCommand::Create { output, role, ttl } => {
+            let open = OpenCluster::open(&output.data)?;
+            let token = tokio_runtime()?.block_on(async {
+                let state = open.connect().await?;
+                anyhow::Ok(create_token(&open.cluster, &state, (*role).into(), *ttl).await?)
+            })?;
+            if output.json {
+                return print_json(
+                    &json!({ "id": token.id, "token": token.to_text(), "ttl_seconds": ttl.as_secs() }),
+                );
+            }
+            // Alone on standard output, so that a script can take it.
+            eprintln!("token {}, for one host, to be used within {} s:", token.id, ttl.as_secs());
+            println!("{}", token.to_text());
+            Ok(())
+        }
+        TokenCommand::Ls(output) => list(output),
+        TokenCommand::Rm { output, id } => {
+            let open = OpenCluster::open(&output.data)?;
+            tokio_runtime()?.block_on(async { anyhow::Ok(revoke_token(&open.connect().await?, id).await?) })?;
+            if output.json {
+                return print_json(&json!({ "revoked": id }));
+            }
+            println!("revoked token {id}");
+            Ok(())
+        }
+    }
+}
+
+fn list(output: &OutputArguments) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    let tokens = tokio_runtime()?.block_on(async { anyhow::Ok(list_tokens(&open.connect().await?).await?) })?;
+    let now_ms = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .context("the clock of this host is before 1970")?
+        .as_millis() as u64;
+    if output.json {
+        let row = |(id, record): &(String, atoll_base::join::JoinTokenRecord)| {
+            json!({
+                "id": id, "role": record.role, "created_unix_ms": record.created_unix_ms,
+                "expires_unix_ms": record.expires_unix_ms, "is_expired": record.expires_unix_ms < now_ms,
+                "used_by": record.used_by.as_ref().map(|host| &host.host),
+            })
+        };
+        return print_json(&tokens.iter().map(row).collect::<Vec<_>>());
+    }
+    let rows: Vec<_> = tokens
+        .iter()
+        .map(|(id, record)| {
+            let state = match &record.used_by {
+                Some(joined) => format!("used by {}", joined.host),
+                None if record.expires_unix_ms < now_ms => "expired".into(),
+                None => format!("valid for {} s", (record.expires_unix_ms - now_ms) / 1000),
+            };
+            vec![id.clone(), record.role.to_string(), state]
+        })
+        .collect();
+    print_table(&["ID", "ROLE", "STATE"], &rows);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        assert_eq!(parse_duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("7d"), Ok(Duration::from_secs(604_800)));
+        for wrong in ["", "s", "1", "-1h", "0s", "1w", "99999999999999999999h", "366d", "1\u{20ac}"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What all daemons do when they start.
+
+use std::io::Read;
+
+use anyhow::Context;
+use clap::Args;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::layer;
+use tracing_subscriber::prelude::*;
+
+use super::arguments::DataArgument;
+use super::open_cluster::OpenCluster;
+
+#[derive(Args)]
+pub struct DaemonArguments {
+    #[command(flatten)]
+    pub data: DataArgument,
+    /// End when standard input is closed
+    #[arg(long, hide = true)]
+    pub exit_with_parent: bool,
+}
+
+/// What is logged when `ATOLL_LOG` does not say. s3s logs every answer that is an error, missing keys included,
+/// and rustls every client that names a server by its address.
+const LOG_FILTER: &str = "info,s3s=off,rustls=error";
+
+/// What `ATOLL_LOG` says.
+pub fn log_filter() -> anyhow::Result<Targets> {
+    let filter = std::env::var("ATOLL_LOG").unwrap_or_default();
+    let filter = if filter.is_empty() { LOG_FILTER } else { &filter };
+    filter
+        .parse()
+        .with_context(|| format!("ATOLL_LOG is '{filter}', which is no filter; one is 'info,atoll_osd=debug'"))
+}
+
+/// Logs to standard error, ends with the parent if that is asked for, and opens the data directory.
+pub fn prepare(arguments: &DaemonArguments) -> anyhow::Result<OpenCluster> {
+    let log = layer().with_writer(std::io::stderr).with_ansi(false);
+    tracing_subscriber::registry().with(log).with(log_filter()?).init();
+    // A daemon with a dead thread would neither serve nor be restarted.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        std::process::abort();
+    }));
+    raise_descriptor_limit();
+    if arguments.exit_with_parent {
+        std::thread::Builder::new().name("parent-watch".into()).spawn(|| {
+            // The supervisor never writes; the pipe ends when the supervisor does.
+            let _ = std::io::stdin().read(&mut [0]);
+            tracing::info!("the supervisor is gone; ending");
+            std::process::exit(0);
+        })?;
+    }
+    Ok(OpenCluster { is_daemon: true, ..OpenCluster::open(&arguments.data)? })
+}
+
+/// The usual soft limit of 1,024 descriptors is below our own limit of connections.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        tracing::warn!("cannot raise the limit of open files: {error}");
+    }
+}

@@ -1,0 +1,91 @@
+//! How S3 clients come in.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use atoll_node::{LISTEN_OFF, is_dns_name};
+use atoll_s3::TrustedProxy;
+use clap::{Args, ValueEnum};
+
+/// Where the S3 gateway of `atoll up` listens.
+#[derive(Args, Clone)]
+pub struct S3ListenArguments {
+    /// Where the S3 gateway listens for plain HTTP [default: 127.0.0.1:9000]
+    #[arg(long, value_name = "IP:PORT|off", value_parser = parse_listen)]
+    pub s3_listen: Option<String>,
+    /// Where the S3 gateway listens for HTTPS, with DIR/tls/server.crt [default: 127.0.0.1:9443]
+    #[arg(long, value_name = "IP:PORT|off", value_parser = parse_listen)]
+    pub s3_tls_listen: Option<String>,
+    /// A further name or address by which clients reach this host, such as that of a load balancer, for the
+    /// certificate that is made for it; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = parse_tls_name)]
+    pub tls_name: Vec<String>,
+}
+
+/// How one gateway process serves.
+#[derive(Args, Clone)]
+pub struct GatewayArguments {
+    /// Listen here for plain HTTP [default: as 'atoll up' was told]
+    #[arg(long, value_name = "IP:PORT|off", value_parser = parse_listen)]
+    pub s3_listen: Option<String>,
+    /// Listen here for HTTPS [default: as 'atoll up' was told]
+    #[arg(long, value_name = "IP:PORT|off", value_parser = parse_listen)]
+    pub s3_tls_listen: Option<String>,
+    /// Directory with certificates: a client gets the pair NAME.crt and NAME.key whose certificate is for the host
+    /// that it asks for, or else 'server' [default: DIR/tls]. They are read anew when they change, and on SIGHUP
+    #[arg(long, value_name = "DIR", env = "ATOLL_TLS_CERTS")]
+    pub tls_certs: Option<PathBuf>,
+    /// Ask clients for certificates of this authority (PEM)
+    #[arg(long, value_name = "FILE", env = "ATOLL_TLS_CLIENT_CA")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Whether a client must have one; one that is shown is checked in any case
+    #[arg(long, value_name = "WHEN", env = "ATOLL_TLS_CLIENT_AUTH", default_value = "required")]
+    pub tls_client_auth: ClientAuthArgument,
+    /// The oldest version of TLS that is spoken
+    #[arg(long, value_name = "VERSION", env = "ATOLL_TLS_MIN", default_value = "1.2")]
+    pub tls_min: TlsVersionArgument,
+    /// How long a key of a bucket is used without asking the key service again
+    #[arg(long, value_name = "SECONDS", env = "ATOLL_KEY_LIFETIME_SECONDS", default_value_t = 3_600)]
+    pub key_lifetime_seconds: u64,
+    /// How long data that was replaced or deleted is kept for GETs that are still reading it; it is removed within
+    /// half of that again, at most 30 seconds
+    #[arg(long, value_name = "SECONDS", env = "ATOLL_GARBAGE_GRACE_SECONDS", default_value_t = 60)]
+    pub garbage_grace_seconds: u64,
+    /// Addresses and networks of proxies that are believed: their PROXY headers, X-Forwarded-For, and that a request
+    /// came to them over TLS (X-Forwarded-Proto)
+    #[arg(long, value_name = "IP|CIDR", env = "ATOLL_TRUSTED_PROXIES", value_delimiter = ',')]
+    pub trusted_proxies: Vec<TrustedProxy>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ClientAuthArgument {
+    /// Clients without a certificate are served, too
+    Optional,
+    /// They are refused
+    Required,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TlsVersionArgument {
+    /// TLS 1.2 and 1.3
+    #[value(name = "1.2")]
+    V12,
+    /// TLS 1.3
+    #[value(name = "1.3")]
+    V13,
+}
+
+fn parse_listen(text: &str) -> Result<String, String> {
+    if text == LISTEN_OFF {
+        return Ok(text.into());
+    }
+    let address = text.parse::<SocketAddr>();
+    address
+        .map(|address| address.to_string())
+        .map_err(|_| "give an address such as 127.0.0.1:9000, or 'off'".into())
+}
+
+fn parse_tls_name(text: &str) -> Result<String, String> {
+    let is_fit = text.parse::<std::net::IpAddr>().is_ok() || is_dns_name(text);
+    is_fit.then(|| text.to_owned()).ok_or_else(|| format!("'{text}' is neither a host name nor an IP address"))
+}

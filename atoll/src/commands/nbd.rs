@@ -1,0 +1,117 @@
+//! The NBD server.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use atoll_client::LocalClient;
+use atoll_image::{Bridge, ImageAdmin};
+use atoll_nbd::protocol::TlsPolicy;
+use atoll_nbd::{NbdServer, TlsChoice, TlsFiles, TlsMode};
+use atoll_reactor::{ListenAddress, LocalRuntime};
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::daemon::{DaemonArguments, prepare};
+use super::open_cluster::tokio_runtime;
+
+/// A virtual machine's disk rather waits than fails.
+const TIMEOUT_MS: u64 = 600_000;
+
+#[derive(Subcommand)]
+pub enum NbdCommand {
+    /// Run in the foreground
+    #[command(after_help = "\
+Examples:
+  atoll nbd run --data ./atoll-data
+  atoll nbd run --data ./atoll-data --tls required --tls-client-ca /etc/atoll/nbd-clients.pem
+  ATOLL_NBD_TLS_CLIENT_CA=/etc/atoll/nbd-clients.pem atoll up --data ./atoll-data --nbd-listen 10.0.0.1:10809
+
+Clients: nbdinfo 'nbds://HOST/IMAGE?tls-certificates=DIR', where DIR has ca-cert.pem (a copy of the data
+directory's tls/ca.crt) and, where clients need certificates, client-cert.pem and client-key.pem.")]
+    Run {
+        #[command(flatten)]
+        daemon: DaemonArguments,
+        #[command(flatten)]
+        tls: NbdTlsArguments,
+    },
+}
+
+#[derive(Args)]
+pub struct NbdTlsArguments {
+    /// Whether clients may or must use TLS
+    #[arg(long, value_name = "MODE", env = "ATOLL_NBD_TLS", default_value = "on")]
+    pub tls: NbdTlsMode,
+    /// The server's certificate and what is between it and its authority, as PEM [default: DIR/tls/server.crt]
+    #[arg(long, value_name = "FILE", env = "ATOLL_NBD_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, as PEM [default: DIR/tls/server.key]
+    #[arg(long, value_name = "FILE", env = "ATOLL_NBD_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Authorities, as PEM: clients need a certificate that one of them has signed. TCP is then served with TLS
+    /// only
+    #[arg(long, value_name = "FILE", env = "ATOLL_NBD_TLS_CLIENT_CA")]
+    pub tls_client_ca: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NbdTlsMode {
+    /// None
+    Off,
+    /// For clients that ask for it, if there is a certificate
+    On,
+    /// For all, also on Unix sockets
+    Required,
+}
+
+/// Runs the NBD server.
+pub fn run(command: NbdCommand) -> anyhow::Result<()> {
+    let NbdCommand::Run { daemon, tls } = command;
+    let open = prepare(&daemon)?;
+    let tls = nbd_tls(tls, open.directory.root())?;
+    let tokio = tokio_runtime()?;
+    let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);
+    let runtime = LocalRuntime::new()?;
+    let client = LocalClient::start(&runtime, open.client_config("client", TIMEOUT_MS)?)?;
+    let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
+    let server = NbdServer::new(&client, bridge, admin, tls)
+        .context("TLS for NBD (see --tls and its files in 'atoll nbd run --help')")?;
+    for text in &open.cluster.nbd_listen {
+        let address: ListenAddress = text.parse().map_err(anyhow::Error::msg)?;
+        remove_stale_socket(&address)?;
+        server.listen(&address).with_context(|| format!("cannot listen on {address}"))?;
+        let how = match server.tls_policy(&address) {
+            TlsPolicy::Unavailable => "without TLS",
+            TlsPolicy::Offered => "with and without TLS",
+            TlsPolicy::Required => "with TLS only",
+        };
+        tracing::info!("NBD is served on {address}, {how}");
+    }
+    runtime.block_on(std::future::pending::<()>())?;
+    Ok(())
+}
+
+fn nbd_tls(arguments: NbdTlsArguments, data: &Path) -> anyhow::Result<TlsChoice> {
+    let mode = match arguments.tls {
+        NbdTlsMode::Off => TlsMode::Off,
+        NbdTlsMode::On => TlsMode::On,
+        NbdTlsMode::Required => TlsMode::Required,
+    };
+    anyhow::ensure!(
+        mode != TlsMode::Off || arguments.tls_client_ca.is_none(),
+        "--tls-client-ca (ATOLL_NBD_TLS_CLIENT_CA) needs TLS; leave it out, or leave out --tls off"
+    );
+    let files = TlsFiles {
+        certificate: arguments.tls_cert.unwrap_or_else(|| data.join("tls/server.crt")),
+        key: arguments.tls_key.unwrap_or_else(|| data.join("tls/server.key")),
+        client_authorities: arguments.tls_client_ca,
+    };
+    Ok(TlsChoice { mode, files })
+}
+
+/// A Unix socket of an earlier run is in the way; one that somebody listens on stays.
+fn remove_stale_socket(address: &ListenAddress) -> anyhow::Result<()> {
+    let ListenAddress::Unix(path) = address else { return Ok(()) };
+    if path.exists() && std::os::unix::net::UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path).with_context(|| format!("cannot remove the old socket {}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Making OSDs.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use atoll_base::OsdId;
+use atoll_base::size::{format_size, parse_size_bytes};
+use atoll_node::{DataDir, OsdChoices, UnlockWith, add_osd};
+use clap::Args;
+
+use crate::commands::arguments::OutputArguments;
+use crate::commands::open_cluster::tokio_runtime;
+use crate::commands::output::print_json;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll osd create --data ./atoll-data --device /dev/disk/by-id/nvme-A
+  atoll osd create --data ./atoll-data --device /dev/disk/by-id/ata-B --wal-device /dev/disk/by-id/nvme-C-part1
+  atoll osd create --data ./atoll-data --device /mnt/disk3/osd --size 100G
+  atoll osd create --data ./atoll-data --device /dev/disk/by-id/nvme-D --encrypt --kms
+  atoll up --data ./atoll-data                     a cluster of these
+
+A device that holds anything is refused unless --wipe is given; one that is in use or has partitions always is.")]
+pub struct OsdCreateArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The block device, or the file
+    #[arg(long, value_name = "PATH")]
+    pub device: PathBuf,
+    /// Make the file with this size, sparse; only for a file that is not there yet
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
+    pub size: Option<u64>,
+    /// A block device or file, on a faster disk, for the write-ahead log alone
+    #[arg(long, value_name = "PATH")]
+    pub wal_device: Option<PathBuf>,
+    /// Use only this much of the WAL device, and make the file if it is not there yet [default: all of it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes, requires = "wal_device")]
+    pub wal_size: Option<u64>,
+    /// Destroy what the devices hold
+    #[arg(long)]
+    pub wipe: bool,
+    /// Make the devices LUKS2 volumes, unlocked by one of the following; 'cryptsetup' can read and change
+    /// their headers
+    #[arg(long, requires = "unlock")]
+    pub encrypt: bool,
+    #[command(flatten)]
+    pub unlock: UnlockArguments,
+    /// The OSD's number [default: the lowest that has no device]
+    #[arg(long, value_name = "N")]
+    pub id: Option<u32>,
+}
+
+/// What unlocks the devices of an OSD.
+#[derive(Args, Clone)]
+#[group(id = "unlock", multiple = false)]
+pub struct UnlockArguments {
+    /// The passphrase of the devices is the first line of this file, without its line feed
+    #[arg(long, value_name = "PATH")]
+    pub passphrase_file: Option<PathBuf>,
+    /// The passphrase of the devices is the whole content of this file, as with 'cryptsetup --key-file'
+    #[arg(long, value_name = "PATH")]
+    pub key_file: Option<PathBuf>,
+    /// The passphrases of the devices are random and wrapped by the cluster's key service
+    #[arg(long)]
+    pub kms: bool,
+}
+
+/// `atoll osd create`.
+pub fn create(arguments: &OsdCreateArguments) -> anyhow::Result<()> {
+    let unlock_with = unlock_with(&arguments.unlock);
+    if unlock_with.is_some() && !arguments.encrypt {
+        bail!("--passphrase-file, --key-file and --kms say what unlocks an encrypted OSD; give --encrypt, too");
+    }
+    let choices = OsdChoices {
+        id: arguments.id.map(OsdId),
+        device: arguments.device.clone(),
+        device_bytes: arguments.size,
+        wal_device: arguments.wal_device.clone(),
+        wal_bytes: arguments.wal_size,
+        wipe: arguments.wipe,
+        encrypt: unlock_with,
+    };
+    let directory = DataDir::new(&arguments.output.data.data);
+    let created = tokio_runtime()?.block_on(add_osd(&directory, &choices))?;
+    if arguments.output.json {
+        return print_json(&created);
+    }
+    println!("created  {}", created.id);
+    println!("key      {}", created.public_key);
+    println!("store    {}", created.store_id);
+    println!("device   {} ({})", created.device.display(), format_size(created.device_bytes));
+    if let (Some(device), Some(bytes)) = (&created.wal_device, created.wal_device_bytes) {
+        println!("WAL      {} ({})", device.display(), format_size(bytes));
+    }
+    match &created.unlock_with {
+        None => {}
+        Some(UnlockWith::Kms) => println!("LUKS2    unlocked by the cluster's key service"),
+        Some(UnlockWith::PassphraseFile(path) | UnlockWith::KeyFile(path)) => {
+            println!("LUKS2    unlocked by {}: without it nothing can be read, so keep a copy", path.display());
+        }
+    }
+    println!("next     {}", created.next);
+    Ok(())
+}
+
+/// What was named to unlock an OSD's devices, of which the command line allows one.
+pub fn unlock_with(arguments: &UnlockArguments) -> Option<UnlockWith> {
+    let passphrase_file = arguments.passphrase_file.clone().map(UnlockWith::PassphraseFile);
+    let key_file = arguments.key_file.clone().map(UnlockWith::KeyFile);
+    passphrase_file.or(key_file).or(arguments.kms.then_some(UnlockWith::Kms))
+}

@@ -1,0 +1,15 @@
+//! What commands print.
+
+use atoll_coordinator::unix_ms;
+pub use atoll_terminal::{print_json, print_table, progress_bar};
+
+/// How long ago that was.
+pub fn ago(since_unix_ms: u64) -> String {
+    let seconds = unix_ms().saturating_sub(since_unix_ms) / 1000;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}

@@ -1,0 +1,140 @@
+//! Settings of the whole cluster.
+
+use anyhow::Context;
+use atoll_admin::settings::{self, AllSettings, Setting};
+use atoll_base::records::PeerRole;
+use atoll_cluster::ClusterClient;
+use clap::{Subcommand, ValueEnum};
+
+use super::arguments::OutputArguments;
+use super::open_cluster::connected;
+use super::output::{print_json, print_table};
+
+#[derive(Subcommand)]
+pub enum SettingsCommand {
+    /// List settings of the whole cluster
+    Ls(OutputArguments),
+    /// Change a setting
+    #[command(after_help = "\
+Examples:
+  atoll settings set osd_down_out_seconds 1800
+  atoll settings set frame_mode_client secure-128
+
+Frame modes and the age of keys are for new connections and new keys: 'atoll status' says how many connections are
+still in another mode. Restart gateways, NBD servers and, one after the other, OSDs to have all of them changed.")]
+    Set {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// What to change
+        setting: SettingArgument,
+        /// The new value: a number, or a frame mode
+        value: String,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum SettingArgument {
+    /// Mark an OSD out when it has been down for so long; 0: never
+    OsdDownOutSeconds,
+    /// Mark no OSD out automatically if less than this share of them would be left in
+    OsdsInPercentMin,
+    /// Pause between two rounds of the balancer, in seconds
+    BalanceSeconds,
+    /// An OSD with more of its space in use is near full
+    NearFullPercent,
+    /// Protection of frames among OSDs: secure, secure-128 or crc
+    FrameModeCluster,
+    /// The same between OSDs and NBD servers, benches and the command line
+    FrameModeClient,
+    /// The same between OSDs and gateways
+    FrameModeGateway,
+    /// Age at which a connection gets its next key, in seconds
+    FrameRekeySeconds,
+}
+
+/// What a setting belongs to.
+enum SettingKind {
+    Number(Setting),
+    FrameMode(PeerRole),
+    RekeySeconds,
+}
+
+impl SettingArgument {
+    fn kind(self) -> SettingKind {
+        match self {
+            SettingArgument::OsdDownOutSeconds => SettingKind::Number(Setting::OsdDownOutSeconds),
+            SettingArgument::OsdsInPercentMin => SettingKind::Number(Setting::OsdsInPercentMin),
+            SettingArgument::BalanceSeconds => SettingKind::Number(Setting::BalanceSeconds),
+            SettingArgument::NearFullPercent => SettingKind::Number(Setting::NearFullPercent),
+            SettingArgument::FrameModeCluster => SettingKind::FrameMode(PeerRole::Osd),
+            SettingArgument::FrameModeClient => SettingKind::FrameMode(PeerRole::Client),
+            SettingArgument::FrameModeGateway => SettingKind::FrameMode(PeerRole::Gateway),
+            SettingArgument::FrameRekeySeconds => SettingKind::RekeySeconds,
+        }
+    }
+}
+
+/// Runs a command about settings.
+pub fn run(command: &SettingsCommand) -> anyhow::Result<()> {
+    match command {
+        SettingsCommand::Ls(output) => {
+            print_settings(output, &connected(output, async |_, state| Ok(settings::read(&state).await?))?)
+        }
+        SettingsCommand::Set { output, setting, value } => {
+            let all = connected(output, async |_, state| {
+                change_setting(&state, setting.kind(), value).await?;
+                Ok(settings::read(&state).await?)
+            })?;
+            if matches!(setting.kind(), SettingKind::FrameMode(_)) {
+                eprintln!(
+                    "new connections use it; those that are there keep their mode until they end ('atoll status' counts \
+                     them, 'atoll settings set --help' says how to end them)"
+                );
+            }
+            print_settings(output, &all)
+        }
+    }
+}
+
+async fn change_setting(state: &ClusterClient, kind: SettingKind, value: &str) -> anyhow::Result<()> {
+    let number = || value.parse::<u64>().with_context(|| format!("'{value}' is not a number from 0 on"));
+    match kind {
+        SettingKind::Number(setting) => {
+            settings::set(state, setting, number()?).await?;
+        }
+        SettingKind::RekeySeconds => {
+            settings::set_rekey_seconds(state, number()?).await?;
+        }
+        SettingKind::FrameMode(role) => {
+            settings::set_frame_mode(state, role, value.parse().map_err(anyhow::Error::msg)?).await?;
+        }
+    }
+    Ok(())
+}
+
+fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result<()> {
+    if output.json {
+        return print_json(all);
+    }
+    let settings = &all.settings;
+    let row = |name: &str, value: &dyn std::fmt::Display, meaning: &str| {
+        vec![name.to_owned(), value.to_string(), meaning.to_owned()]
+    };
+    let rows = [
+        row(
+            "osd_down_out_seconds",
+            &settings.osd_down_out_seconds,
+            "an OSD down for so long is marked out; 0: never",
+        ),
+        row("osds_in_percent_min", &settings.osds_in_percent_min, "no OSD is marked out if fewer would be in"),
+        row("balance_seconds", &settings.balance_seconds, "pause between two rounds of the balancer"),
+        row("near_full_percent", &settings.near_full_percent, "an OSD with more in use is near full"),
+        row("frame_mode_cluster", &all.frame_mode_cluster, "new connections among OSDs"),
+        row("frame_mode_client", &all.frame_mode_client, "those of NBD servers, benches and the command line"),
+        row("frame_mode_gateway", &all.frame_mode_gateway, "those of gateways"),
+        row("frame_rekey_seconds", &all.frame_rekey_seconds, "a connection so old gets its next key"),
+    ];
+    print_table(&["SETTING", "VALUE", "MEANING"], &rows);
+    Ok(())
+}

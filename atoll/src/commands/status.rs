@@ -1,0 +1,137 @@
+//! Commands that look at the cluster.
+
+use std::path::PathBuf;
+
+use atoll_admin::overview::{Overview, health_name, overview};
+use atoll_base::records::OsdUsageRecord;
+use atoll_base::size::format_size;
+use atoll_coordinator::View;
+use atoll_node::authority_file;
+use serde::Serialize;
+use serde_json::json;
+
+use super::arguments::OutputArguments;
+use super::open_cluster::{OpenCluster, tokio_runtime};
+use super::output::{print_json, print_table};
+
+struct Seen {
+    open: OpenCluster,
+    view: View,
+}
+
+fn look(output: &OutputArguments) -> anyhow::Result<Seen> {
+    let open = OpenCluster::open(&output.data)?;
+    let view = tokio_runtime()?.block_on(async {
+        let state = open.connect().await?;
+        anyhow::Ok(View::read(&state).await?)
+    })?;
+    Ok(Seen { open, view })
+}
+
+#[derive(Serialize)]
+struct Status {
+    cluster_id: String,
+    #[serde(flatten)]
+    overview: Overview,
+    s3_endpoint: String,
+    s3_tls_endpoint: Option<String>,
+    ca_file: Option<PathBuf>,
+    nbd_listen: Vec<String>,
+}
+
+/// `atoll status`.
+pub fn status(output: &OutputArguments) -> anyhow::Result<()> {
+    let Seen { open, view } = look(output)?;
+    let status = Status {
+        cluster_id: open.cluster.cluster_id.clone(),
+        overview: overview(&view),
+        s3_endpoint: open.cluster.s3_endpoint(),
+        s3_tls_endpoint: open.cluster.s3_tls_endpoint(),
+        ca_file: authority_file(&open.directory),
+        nbd_listen: open.cluster.nbd_listen.clone(),
+    };
+    if output.json { print_json(&status) } else { print_status(&status) }
+}
+
+fn print_status(status: &Status) -> anyhow::Result<()> {
+    println!("cluster  {}", status.cluster_id);
+    let overview = &status.overview;
+    println!("health   {}", health_name(overview.health));
+    for problem in &overview.problems {
+        println!("         {problem}");
+    }
+    if !overview.problems.is_empty() {
+        println!("         'atoll health' says what to do");
+    }
+    let coordinator = overview.coordinator.map_or_else(|| "none".into(), |osd| osd.to_string());
+    println!("osds     {} of {} up; the coordinator is {coordinator}", overview.osds_up, overview.osds);
+    let states = overview.placement_groups_by_state.iter().map(|(state, count)| format!("{count} {state}"));
+    println!("pgs      {}: {}", overview.placement_groups, states.collect::<Vec<_>>().join(", "));
+    println!(
+        "space    {} of {} used (all copies and shards)",
+        format_size(overview.used_bytes),
+        format_size(overview.total_bytes)
+    );
+    println!("objects  {} (all copies and shards)", overview.object_count);
+    println!("frames   {}; a new key every {} s", overview.frame_modes, overview.frame_rekey_seconds);
+    if overview.links_in_other_mode > 0 {
+        println!(
+            "         {} connections are older than the last change of this, and in another mode until they end",
+            overview.links_in_other_mode
+        );
+    }
+    println!("S3       {}", status.s3_endpoint);
+    if let Some(endpoint) = status.s3_tls_endpoint.as_ref().filter(|endpoint| **endpoint != status.s3_endpoint) {
+        println!("S3, TLS  {endpoint}");
+    }
+    if let Some(file) = &status.ca_file {
+        println!("CA       {}", file.display());
+    }
+    println!("NBD      {}", status.nbd_listen.join(", "));
+    Ok(())
+}
+
+/// `atoll df`.
+pub fn df(output: &OutputArguments) -> anyhow::Result<()> {
+    let seen = look(output)?;
+    let rows: Vec<(String, &OsdUsageRecord)> =
+        seen.view.usage.iter().map(|(id, usage)| (id.to_string(), usage)).collect();
+    if output.json {
+        let row = |(name, usage): &(String, &OsdUsageRecord)| {
+            json!({
+                "name": name, "total_bytes": usage.total_bytes, "used_bytes": usage.used_bytes,
+                "free_bytes": usage.total_bytes - usage.used_bytes, "is_full": usage.is_full,
+            })
+        };
+        return print_json(&rows.iter().map(row).collect::<Vec<_>>());
+    }
+    let cells = |name: String, total: u64, used: u64| {
+        let percent = if total == 0 { 0.0 } else { used as f64 * 100.0 / total as f64 };
+        vec![name, format_size(total), format_size(used), format_size(total - used), format!("{percent:.1}%")]
+    };
+    let mut table: Vec<_> =
+        rows.iter().map(|(name, usage)| cells(name.clone(), usage.total_bytes, usage.used_bytes)).collect();
+    let sum = |field: fn(&OsdUsageRecord) -> u64| rows.iter().map(|(_, usage)| field(usage)).sum();
+    table.push(cells("all".into(), sum(|usage| usage.total_bytes), sum(|usage| usage.used_bytes)));
+    print_table(&["OSD", "TOTAL", "USED", "FREE", "USE"], &table);
+    Ok(())
+}
+
+/// `atoll credentials`.
+pub fn credentials(output: &OutputArguments) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    let credentials = open.directory.credentials()?;
+    if output.json {
+        return print_json(&credentials);
+    }
+    println!("endpoint    {}", credentials.endpoint);
+    if let Some(endpoint) = credentials.tls_endpoint.as_ref().filter(|tls| **tls != credentials.endpoint) {
+        println!("with TLS    {endpoint}");
+    }
+    if let Some(file) = &credentials.ca_file {
+        println!("trust it    export AWS_CA_BUNDLE={}", file.display());
+    }
+    println!("access key  {}", credentials.access_key);
+    println!("secret key  {}", credentials.secret_key);
+    Ok(())
+}

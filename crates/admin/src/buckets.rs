@@ -1,0 +1,77 @@
+//! Buckets: which there are, and whether new objects in them are sealed.
+
+use atoll_base::PoolId;
+use atoll_base::records::{BucketEncryption, BucketRecord};
+use atoll_cluster::{ClusterClient, keys};
+use atoll_keys::{KeyService, SecretKey};
+use atoll_s3::unsealed_permit_context;
+use serde::Serialize;
+
+use crate::error::AdminError;
+use crate::wrapped_secrets::change_bucket;
+
+/// The parts of a bucket's record that are for people and scripts; wrapped keys are not.
+#[derive(Clone, Debug, Serialize)]
+pub struct BucketSummary {
+    /// Its name.
+    pub name: String,
+    /// What its objects are stored under.
+    pub id: String,
+    /// The access key that has made it.
+    pub owner: String,
+    /// The pool of its index.
+    pub pool: PoolId,
+    /// The pool of its data.
+    pub data_pool: PoolId,
+    /// When it was made.
+    pub created_unix_ms: u64,
+    /// Whether objects are sealed for which a request does not say.
+    pub new_objects_sealed: bool,
+    /// What S3 clients have set.
+    pub default_encryption: Option<BucketEncryption>,
+}
+
+impl From<&BucketRecord> for BucketSummary {
+    fn from(record: &BucketRecord) -> Self {
+        BucketSummary {
+            name: record.name.clone(),
+            id: record.id.clone(),
+            owner: record.owner.clone(),
+            pool: record.pool,
+            data_pool: record.data_pool(),
+            created_unix_ms: record.created_unix_ms,
+            new_objects_sealed: record.seals_by_default(),
+            default_encryption: record.default_encryption.clone(),
+        }
+    }
+}
+
+/// All buckets.
+pub async fn list(client: &ClusterClient) -> Result<Vec<BucketSummary>, AdminError> {
+    let listing = client.list::<BucketRecord>(keys::BUCKETS).await?;
+    Ok(listing.entries.iter().map(|(_, record, _)| BucketSummary::from(record)).collect())
+}
+
+/// Has new objects of a bucket sealed, or not. Objects that it has stay as they are.
+pub async fn set_sealing(
+    client: &ClusterClient,
+    service: &dyn KeyService,
+    name: &str,
+    is_sealed: bool,
+) -> Result<BucketSummary, AdminError> {
+    let no_bucket = || AdminError::NoSuchBucket(name.to_owned());
+    let (record, _) = client.get::<BucketRecord>(&keys::bucket(name)).await?.ok_or_else(no_bucket)?;
+    if !is_sealed && record.default_encryption.is_some() {
+        return AdminError::refused(format!(
+            "an S3 client has set a default encryption for bucket '{name}', which its objects are sealed by; remove it \
+             first: aws s3api delete-bucket-encryption --bucket {name}"
+        ));
+    }
+    let permit = match is_sealed {
+        true => None,
+        false => Some(service.wrap(&unsealed_permit_context(&record.id), &SecretKey::random()).await?),
+    };
+    change_bucket(client, name, |record| record.unsealed_permit = permit.clone()).await?;
+    let (record, _) = client.get::<BucketRecord>(&keys::bucket(name)).await?.ok_or_else(no_bucket)?;
+    Ok(BucketSummary::from(&record))
+}

@@ -1,0 +1,64 @@
+//! Why a change was not made.
+
+use std::future::Future;
+
+use atoll_base::{OsdId, PgId};
+use atoll_cluster::ClusterError;
+use atoll_image::ImageError;
+use atoll_keys::KeyError;
+
+const ATTEMPTS_MAX: usize = 16;
+
+/// Why a question was not answered, or a change was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// Cluster state.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The key service.
+    #[error(transparent)]
+    Crypto(#[from] KeyError),
+    /// An image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// There is no such OSD.
+    #[error("there is no {0} in the cluster; 'atoll osd ls' names all OSDs")]
+    NoSuchOsd(OsdId),
+    /// There is no such pool.
+    #[error("there is no pool '{0}'; 'atoll pool ls' names all pools")]
+    NoSuchPool(String),
+    /// There is no such PG.
+    #[error("there is no PG {0}; 'atoll pg ls' lists all PGs")]
+    NoSuchPg(PgId),
+    /// The PG has not been created yet.
+    #[error("PG {0} has not been created yet; see 'atoll health'")]
+    PgNotMade(PgId),
+    /// There is no such bucket.
+    #[error("there is no bucket '{0}'")]
+    NoSuchBucket(String),
+    /// There is no such key.
+    #[error("there is no key '{0}'; 'atoll key ls' lists all keys")]
+    NoSuchKey(String),
+    /// It makes no sense, or would do harm; the text says why and what to do.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl AdminError {
+    pub(crate) fn refused<T>(text: impl Into<String>) -> Result<T, AdminError> {
+        Err(AdminError::Refused(text.into()))
+    }
+}
+
+/// Tries again when somebody else has changed the same records meanwhile.
+pub(crate) async fn retried<T, F: Future<Output = Result<T, AdminError>>>(
+    attempt: impl Fn() -> F,
+) -> Result<T, AdminError> {
+    let mut attempts = 1;
+    loop {
+        match attempt().await {
+            Err(AdminError::Cluster(ClusterError::Conflict { .. })) if attempts < ATTEMPTS_MAX => attempts += 1,
+            outcome => return outcome,
+        }
+    }
+}

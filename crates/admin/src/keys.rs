@@ -1,0 +1,104 @@
+//! Keys of the key service: what they have wrapped, new versions, and their end.
+
+use atoll_base::records::{AuthorizedKeyRecord, PeerRole};
+use atoll_cluster::ClusterClient;
+use atoll_keys::{KeyDescription, KeyService};
+use serde::Serialize;
+
+use crate::error::AdminError;
+use crate::wrapped_secrets::{KeyUses, UsesByVersion};
+
+/// A key of the key service.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeyStatus {
+    /// Its name.
+    pub name: String,
+    /// `local` or `transit`.
+    pub service: &'static str,
+    /// Its versions; the newest is the last.
+    pub versions: Vec<KeyVersionStatus>,
+}
+
+/// A version of a key.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeyVersionStatus {
+    /// Its name.
+    pub id: String,
+    /// When it was made; 0 if the service does not say.
+    pub created_unix_ms: u64,
+    /// It wraps what is new. Older versions only open what they have wrapped.
+    pub wraps: bool,
+    /// What it has wrapped.
+    pub has_wrapped: KeyUses,
+}
+
+/// All keys.
+pub async fn list(client: &ClusterClient, service: &dyn KeyService) -> Result<Vec<KeyStatus>, AdminError> {
+    let uses = UsesByVersion::read(client).await?;
+    let status = |key: KeyDescription| {
+        let newest = key.versions.len().saturating_sub(1);
+        let versions = key.versions.iter().enumerate().map(|(index, version)| KeyVersionStatus {
+            id: version.id.clone(),
+            created_unix_ms: version.created_unix_ms,
+            wraps: index == newest,
+            has_wrapped: uses.of(&key, &version.id),
+        });
+        KeyStatus { versions: versions.collect(), name: key.name.clone(), service: key.service }
+    };
+    Ok(service.list().await?.into_iter().map(status).collect())
+}
+
+/// Gives a key a new version and returns the version's name. With `is_rewrap_next` it refuses where the next step,
+/// [`crate::wrapped_secrets::rewrap_all`], would lock other hosts out.
+pub async fn rotate(
+    client: &ClusterClient,
+    service: &dyn KeyService,
+    name: &str,
+    is_rewrap_next: bool,
+) -> Result<String, AdminError> {
+    if is_rewrap_next {
+        refuse_if_others_have_copies(client, &service.list().await?, name).await?;
+    }
+    let key = service.rotate(name).await?;
+    Ok(key.versions.last().map(|version| version.id.clone()).unwrap_or_default())
+}
+
+/// Local keys are in a file of which every host with clients has a copy: what is wrapped with a version
+/// that only one copy has, the others cannot open.
+async fn refuse_if_others_have_copies(
+    client: &ClusterClient,
+    keys: &[KeyDescription],
+    name: &str,
+) -> Result<(), AdminError> {
+    let is_local = keys.iter().any(|key| key.name == name && key.service == "local");
+    let holders = client.list::<AuthorizedKeyRecord>(atoll_cluster::keys::AUTHORIZED_KEYS).await?.entries;
+    let hosts = holders.iter().filter(|(_, record, _)| record.role == PeerRole::Client).count();
+    if is_local && hosts > 1 {
+        return AdminError::refused(format!(
+            "{hosts} hosts have copies of keys/kms.json, and only this one would get the new version: run 'atoll key rotate \
+             --no-rewrap', copy the file to the others at once, then 'atoll key rewrap'"
+        ));
+    }
+    Ok(())
+}
+
+/// Destroys a key. One that has wrapped anything is destroyed only if `force` says so: what is below it is lost.
+pub async fn destroy(
+    client: &ClusterClient,
+    service: &dyn KeyService,
+    name: &str,
+    force: bool,
+) -> Result<(), AdminError> {
+    let keys = list(client, service).await?;
+    let key = keys.iter().find(|key| key.name == name).ok_or_else(|| AdminError::NoSuchKey(name.to_owned()))?;
+    let wrapped: u64 = key.versions.iter().map(|version| version.has_wrapped.total()).sum();
+    if wrapped > 0 && !force {
+        return AdminError::refused(format!(
+            "the key '{name}' has wrapped the keys of {wrapped} images, buckets and users, and all that is in them would be \
+             lost for good; 'atoll key ls' shows them; say --force if that is meant"
+        ));
+    }
+    service.destroy(name).await?;
+    crate::wrapped_secrets::forget_bucket_keys(client, None, false).await?;
+    Ok(())
+}

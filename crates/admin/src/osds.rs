@@ -1,0 +1,238 @@
+//! OSDs: which there are, where they are, and what they shall hold.
+
+mod status;
+
+use atoll_base::OsdId;
+use atoll_base::coordination::NextOsdRecord;
+use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT};
+use atoll_base::size::format_size;
+use atoll_cluster::{ClusterClient, Transaction, keys};
+use atoll_coordinator::{GroupStatus, View, statuses};
+
+pub use self::status::{HostStatus, OsdStatus, osd_statuses, osd_tree, weight};
+use crate::error::{AdminError, retried};
+
+/// New places for OSDs; what is `None` stays.
+#[derive(Clone, Debug, Default)]
+pub struct NewLocation {
+    /// The host.
+    pub host: Option<String>,
+    /// The rack; empty for the default one.
+    pub rack: Option<String>,
+    /// The zone; empty for the default one.
+    pub zone: Option<String>,
+}
+
+async fn get(client: &ClusterClient, id: OsdId) -> Result<(OsdRecord, i64), AdminError> {
+    client.get(&keys::osd(id)).await?.ok_or(AdminError::NoSuchOsd(id))
+}
+
+/// The lowest number for a new OSD, unless one has it, and the revision of what says so. Numbers of
+/// OSDs that were removed are not given again.
+pub async fn lowest_number(client: &ClusterClient) -> Result<(OsdId, i64), AdminError> {
+    let found = client.get::<NextOsdRecord>(keys::NEXT_OSD).await?;
+    Ok(found.map_or((OsdId(0), 0), |(record, revision)| (record.next, revision)))
+}
+
+/// What makes an OSD a part of the cluster: its record, in place of the one of this revision (0:
+/// there is none), and its key's permission to connect.
+pub fn put(transaction: Transaction, record: &OsdRecord, revision: i64) -> Result<Transaction, AdminError> {
+    check_weight(record.weight)?;
+    check_name("host", &record.host)?;
+    let key = AuthorizedKeyRecord {
+        format: RECORD_FORMAT,
+        role: PeerRole::Osd,
+        osd: Some(record.id),
+        name: record.id.to_string(),
+    };
+    let transaction = transaction.check(&keys::osd(record.id), revision).put(&keys::osd(record.id), record)?;
+    Ok(transaction.put(&keys::authorized_key(&record.public_key), &key)?)
+}
+
+/// Makes an OSD with a number that somebody has chosen a part of the cluster.
+pub async fn add(client: &ClusterClient, record: &OsdRecord) -> Result<(), AdminError> {
+    let (lowest, revision) = lowest_number(client).await?;
+    if record.id < lowest && client.get::<OsdRecord>(&keys::osd(record.id)).await?.is_none() {
+        return AdminError::refused(format!(
+            "{} may be remembered as an OSD that was removed, and numbers are not given again; choose {} or higher, \
+             or let 'atoll osd create' choose",
+            record.id, lowest.0
+        ));
+    }
+    let transaction = put(Transaction::new().check(keys::NEXT_OSD, revision), record, 0)?;
+    client.transact(&transaction).await?;
+    Ok(())
+}
+
+/// Marks an OSD out, so that what it holds moves to others, or in again. It stays so until an
+/// operator says otherwise.
+pub async fn set_out(client: &ClusterClient, id: OsdId, is_out: bool) -> Result<OsdRecord, AdminError> {
+    change(client, id, |record| record.is_out = is_out).await
+}
+
+/// Whether everything that an OSD holds, and `more_bytes` that clients are about to write, has a
+/// place on the others: so that it can be marked out and all groups have all their copies then.
+pub fn check_drain(view: &View, id: OsdId, more_bytes: u64) -> Result<(), AdminError> {
+    let Some(osd) = view.map.osds.get(&id) else { return Err(AdminError::NoSuchOsd(id)) };
+    if osd.is_out || !view.map.up.contains_key(&id) {
+        return AdminError::refused(format!("{id} is not up and in ('atoll osd ls'); choose one that is"));
+    }
+    let mut drained = view.map.clone();
+    drained.osds.insert(id, OsdRecord { is_out: true, ..osd.clone() });
+    let redundancy = |group: &GroupStatus| drained.pools[&group.pg.pool].redundancy;
+    let groups = statuses(&drained);
+    let is_short = |group: &&GroupStatus| group.target.len() < redundancy(group).size() as usize;
+    if let Some(group) = groups.iter().find(is_short) {
+        let (size, parts) = (redundancy(group).size(), redundancy(group).part_name());
+        return AdminError::refused(format!(
+            "without {id} there is no place for {size} {parts} of {}: it takes one more OSD, or host, or rack ('atoll \
+             osd tree'), than there are {parts} ('atoll pool ls')",
+            group.pg
+        ));
+    }
+    let all_used: u64 = view.usage.values().map(|usage| usage.used_bytes).sum();
+    let factor_max = groups.iter().map(|group| redundancy(group).space_factor()).fold(0.0, f64::max);
+    let others = view.usage.iter().filter(|(other, _)| **other != id);
+    let others_bytes: u64 = others.map(|(_, usage)| usage.total_bytes).sum();
+    let wanted_bytes = all_used.saturating_add((more_bytes as f64 * factor_max) as u64);
+    let limit_bytes = others_bytes / 100 * u64::from(view.settings.near_full_percent);
+    if wanted_bytes > limit_bytes {
+        return AdminError::refused(format!(
+            "without {id} there is no room: everything would take {}, and the other OSDs are near full with {}",
+            format_size(wanted_bytes),
+            format_size(limit_bytes)
+        ));
+    }
+    Ok(())
+}
+
+/// Gives an OSD another weight.
+pub async fn reweight(client: &ClusterClient, id: OsdId, weight: f64) -> Result<OsdRecord, AdminError> {
+    change(client, id, |record| record.weight = weight).await
+}
+
+/// Changes an OSD's record.
+pub async fn change(
+    client: &ClusterClient,
+    id: OsdId,
+    edit: impl Fn(&mut OsdRecord) + Copy,
+) -> Result<OsdRecord, AdminError> {
+    let attempt = async || {
+        let (mut record, revision) = get(client, id).await?;
+        let was_out = record.is_out;
+        edit(&mut record);
+        check_weight(record.weight)?;
+        let key = keys::osd(id);
+        let mut transaction = Transaction::new().check(&key, revision).put(&key, &record)?;
+        if record.is_out != was_out || record.is_out {
+            // From now on it is the operator's wish, and the coordinator leaves it alone.
+            transaction = transaction.delete(&keys::auto_out(id));
+        }
+        client.transact(&transaction).await?;
+        Ok(record)
+    };
+    retried(attempt).await
+}
+
+/// Says where OSDs are. A rack and a zone are given to all OSDs of the hosts.
+pub async fn set_location(
+    client: &ClusterClient,
+    ids: &[OsdId],
+    new: &NewLocation,
+) -> Result<Vec<OsdRecord>, AdminError> {
+    let named = [("host", &new.host), ("rack", &new.rack), ("zone", &new.zone)];
+    for (what, name) in named {
+        if let Some(name) = name.as_ref().filter(|name| what == "host" || !name.is_empty()) {
+            check_name(what, name)?;
+        }
+    }
+    let attempt = async || {
+        let all = client.list::<OsdRecord>(keys::OSDS).await?;
+        let mut hosts = Vec::new();
+        for id in ids {
+            let found = all.entries.iter().find(|(_, osd, _)| osd.id == *id);
+            let (_, osd, _) = found.ok_or(AdminError::NoSuchOsd(*id))?;
+            hosts.push(new.host.clone().unwrap_or_else(|| osd.host.clone()));
+        }
+        let mut transaction = Transaction::new();
+        let mut changed = Vec::new();
+        for (key, osd, revision) in &all.entries {
+            let mut record = osd.clone();
+            if let Some(host) = new.host.as_ref().filter(|_| ids.contains(&osd.id)) {
+                record.host = host.clone();
+            }
+            if hosts.contains(&record.host) {
+                record.rack = new.rack.clone().unwrap_or(record.rack);
+                record.zone = new.zone.clone().unwrap_or(record.zone);
+            }
+            if record != *osd {
+                transaction = transaction.check(key, *revision).put(key, &record)?;
+                changed.push(record);
+            }
+        }
+        if !changed.is_empty() {
+            client.transact(&transaction).await?;
+        }
+        Ok(changed)
+    };
+    retried(attempt).await
+}
+
+/// Refuses if placement groups count on an OSD, unless `is_lost` says that it is gone for good.
+pub async fn refuse_held(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<(), AdminError> {
+    get(client, id).await?;
+    let groups = client.list::<PgRecord>(keys::PGS).await?;
+    let held = groups.entries.iter().filter(|(_, group, _)| group.members.contains(&id)).count();
+    if held == 0 || is_lost {
+        return Ok(());
+    }
+    AdminError::refused(format!(
+        "{held} placement groups have {id} as a member; mark it out ('atoll osd out {number}') and let it run, so \
+         that they move to others ('atoll osd ls' counts them); or give --lost if it and what it held are lost for \
+         good",
+        number = id.0
+    ))
+}
+
+/// Removes an OSD from the cluster for ever, and revokes its key. It must not run, and must hold
+/// nothing that the cluster counts on, unless `is_lost` says that it is gone with all that it held.
+pub async fn remove(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<OsdRecord, AdminError> {
+    let attempt = async || {
+        let (record, revision) = get(client, id).await?;
+        if client.get::<OsdUpRecord>(&keys::osd_up(id)).await?.is_some() {
+            return AdminError::refused(format!(
+                "{id} is running; stop its process first (it counts as running for up to 10 s afterwards)"
+            ));
+        }
+        refuse_held(client, id, is_lost).await?;
+        let (lowest, next_revision) = lowest_number(client).await?;
+        let next = NextOsdRecord { format: RECORD_FORMAT, next: lowest.max(OsdId(id.0.saturating_add(1))) };
+        let transaction = Transaction::new()
+            .check(keys::NEXT_OSD, next_revision)
+            .put(keys::NEXT_OSD, &next)?
+            .check(&keys::osd(id), revision)
+            .check(&keys::osd_up(id), 0)
+            .delete(&keys::osd(id))
+            .delete(&keys::osd_usage(id))
+            .delete(&keys::auto_out(id))
+            .delete(&keys::authorized_key(&record.public_key));
+        client.transact(&transaction).await?;
+        Ok(record)
+    };
+    retried(attempt).await
+}
+
+fn check_weight(weight: f64) -> Result<(), AdminError> {
+    if weight.is_finite() && weight >= 0.0 {
+        return Ok(());
+    }
+    AdminError::refused(format!("a weight is a number from 0 on, by convention the size in TiB, and not {weight}"))
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), AdminError> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if (1..=255).contains(&name.len()) && name.chars().all(is_plain) {
+        return Ok(());
+    }
+    AdminError::refused(format!("'{name}' cannot name a {what}: use letters, digits, '-', '_' and '.'"))
+}

@@ -1,0 +1,203 @@
+//! PGs: how they stand, where objects are, and scrubs on demand.
+
+use atoll_base::records::{PgRecord, PgScrubRecord, PoolRecord, RECORD_FORMAT, ScrubRequestRecord};
+use atoll_base::{Epoch, ObjectName, OsdId, PgId};
+use atoll_cluster::{ClusterClient, ClusterMap, MapWatch, keys};
+use atoll_coordinator::{GroupState, GroupStatus, statuses, unix_ms};
+use serde::Serialize;
+
+use crate::error::AdminError;
+
+/// How a PG stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct PgStatus {
+    /// The PG.
+    #[serde(serialize_with = "as_text")]
+    pub pg: PgId,
+    /// What it does.
+    pub state: GroupState,
+    /// Its members.
+    pub members: Vec<OsdId>,
+    /// In an erasure-coded pool the shard that each of them holds.
+    pub shards: Vec<u8>,
+    /// Members that are not running.
+    pub members_down: Vec<OsdId>,
+    /// The members that it should have.
+    pub target: Vec<OsdId>,
+    /// The member that orders writes.
+    pub primary: OsdId,
+    /// Generation of its configuration.
+    pub epoch: Epoch,
+    /// The last epoch in which it was active.
+    pub activated_epoch: Epoch,
+    /// It has fewer copies or shards than its pool wants.
+    pub is_undersized: bool,
+    /// Copies or shards are missing.
+    pub is_degraded: bool,
+    /// It is to move.
+    pub is_misplaced: bool,
+}
+
+fn as_text<S: serde::Serializer>(pg: &PgId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(pg)
+}
+
+impl From<GroupStatus> for PgStatus {
+    fn from(status: GroupStatus) -> Self {
+        PgStatus {
+            pg: status.pg,
+            state: status.state,
+            members: status.members,
+            shards: status.shards,
+            members_down: status.members_down,
+            target: status.target,
+            primary: status.primary,
+            epoch: status.epoch,
+            activated_epoch: status.activated_epoch,
+            is_undersized: status.is_undersized,
+            is_degraded: status.is_degraded,
+            is_misplaced: status.is_misplaced,
+        }
+    }
+}
+
+/// Which PGs are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct PgFilter {
+    /// Only those of this pool.
+    pub pool: Option<String>,
+    /// Only those of which this OSD is a member.
+    pub osd: Option<OsdId>,
+    /// Only those that are not active, lack a copy, or are to move.
+    pub not_clean: bool,
+}
+
+async fn read_map(client: &ClusterClient) -> Result<ClusterMap, AdminError> {
+    Ok(MapWatch::start(client).await?.map().clone())
+}
+
+fn find_pool<'a>(map: &'a ClusterMap, name: &str) -> Result<&'a PoolRecord, AdminError> {
+    let found = map.pools.values().find(|pool| pool.name == name);
+    found.ok_or_else(|| AdminError::NoSuchPool(name.to_owned()))
+}
+
+/// The PGs that a filter lets through.
+pub async fn list(client: &ClusterClient, filter: &PgFilter) -> Result<Vec<PgStatus>, AdminError> {
+    let map = read_map(client).await?;
+    let pool = filter.pool.as_ref().map(|name| find_pool(&map, name)).transpose()?.map(|pool| pool.id);
+    let wanted = statuses(&map)
+        .into_iter()
+        .filter(|status| pool.is_none_or(|pool| status.pg.pool == pool))
+        .filter(|status| filter.osd.is_none_or(|osd| status.members.contains(&osd)))
+        .filter(|status| !filter.not_clean || !status.is_clean());
+    Ok(wanted.map(PgStatus::from).collect())
+}
+
+/// All about one PG.
+#[derive(Clone, Debug, Serialize)]
+pub struct PgDetails {
+    /// How it stands.
+    #[serde(flatten)]
+    pub status: PgStatus,
+    /// Its members when it was last active.
+    pub last_active_members: Vec<OsdId>,
+    /// The shards that they held.
+    pub last_active_shards: Vec<u8>,
+    /// Its pool's name.
+    pub pool: Option<String>,
+    /// The members that the balancer wants.
+    pub balancer_members: Option<Vec<OsdId>>,
+    /// Members and targets with their hosts and whether they run.
+    #[serde(skip)]
+    pub osds: Vec<PgOsd>,
+}
+
+/// An OSD that a PG has to do with.
+#[derive(Clone, Debug)]
+pub struct PgOsd {
+    /// Its number.
+    pub id: OsdId,
+    /// Its host; none if it was removed from the cluster.
+    pub host: Option<String>,
+    /// Whether it runs.
+    pub is_up: bool,
+}
+
+/// All about one PG.
+pub async fn query(client: &ClusterClient, pg: PgId) -> Result<PgDetails, AdminError> {
+    let map = read_map(client).await?;
+    let status = statuses(&map).into_iter().find(|status| status.pg == pg);
+    let (Some(status), Some((record, _))) = (status, map.pgs.get(&pg)) else {
+        return Err(AdminError::NoSuchPg(pg));
+    };
+    let mut ids: Vec<OsdId> =
+        [&status.members, &status.target, &record.last_active_members].into_iter().flatten().copied().collect();
+    ids.sort();
+    ids.dedup();
+    let osd = |id: OsdId| PgOsd {
+        id,
+        host: map.osds.get(&id).map(|osd| osd.host.clone()),
+        is_up: map.up.contains_key(&id),
+    };
+    Ok(PgDetails {
+        last_active_members: record.last_active_members.clone(),
+        last_active_shards: record.last_active_shards.clone(),
+        pool: map.pools.get(&pg.pool).map(|pool| pool.name.clone()),
+        balancer_members: map.pg_targets.get(&pg).map(|target| target.members.clone()),
+        osds: ids.into_iter().map(osd).collect(),
+        status: status.into(),
+    })
+}
+
+/// Where an object is, or would be.
+pub async fn map_object(client: &ClusterClient, object: &ObjectName, pool: &str) -> Result<PgStatus, AdminError> {
+    let map = read_map(client).await?;
+    let pool = find_pool(&map, pool)?;
+    let pg = pool.pg_of_object(object, |pg| map.pgs.contains_key(&pg));
+    let status = statuses(&map).into_iter().find(|status| status.pg == pg);
+    status.map(PgStatus::from).ok_or(AdminError::PgNotMade(pg))
+}
+
+/// A PG's scrub that was asked for; [`is_scrub_pending`] says when it is done.
+#[derive(Clone, Copy, Debug)]
+pub struct ScrubRequest {
+    /// The PG.
+    pub pg: PgId,
+    /// Revision of the request.
+    revision: i64,
+}
+
+/// Asks the primaries to scrub one PG, or all if `pg` is `None`.
+pub async fn request_scrub(
+    client: &ClusterClient,
+    pg: Option<PgId>,
+    is_deep: bool,
+) -> Result<Vec<ScrubRequest>, AdminError> {
+    let listing = client.list::<PgRecord>(keys::PGS).await?;
+    let mut pgs: Vec<PgId> = listing.entries.iter().filter_map(|(key, ..)| keys::parse_pg(key)).collect();
+    if let Some(pg) = pg {
+        pgs.retain(|found| *found == pg);
+        if pgs.is_empty() {
+            return Err(AdminError::NoSuchPg(pg));
+        }
+    }
+    let request = ScrubRequestRecord { format: RECORD_FORMAT, is_deep, requested_unix_ms: unix_ms() };
+    let mut requests = Vec::new();
+    for pg in pgs {
+        requests.push(ScrubRequest { pg, revision: client.put(&keys::scrub_request(pg), &request).await? });
+    }
+    Ok(requests)
+}
+
+/// Whether a scrub is still to be done. The primary deletes the request when it is.
+pub async fn is_scrub_pending(client: &ClusterClient, request: &ScrubRequest) -> Result<bool, AdminError> {
+    let found = client.get::<ScrubRequestRecord>(&keys::scrub_request(request.pg)).await?;
+    Ok(found.is_some_and(|(_, revision)| revision == request.revision))
+}
+
+/// What the last scrub of a PG has found.
+pub async fn scrub_result(client: &ClusterClient, pg: PgId) -> Result<PgScrubRecord, AdminError> {
+    let found = client.get(&keys::pg_scrub(pg)).await?;
+    let (record, _) = found.ok_or_else(|| AdminError::Refused(format!("the scrub of {pg} has left no record")))?;
+    Ok(record)
+}

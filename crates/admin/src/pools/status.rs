@@ -1,0 +1,80 @@
+//! How pools stand, and waiting for their PGs.
+
+use std::time::{Duration, Instant};
+
+use atoll_base::records::{PgRecord, PoolRecord};
+use atoll_cluster::{ClusterClient, keys};
+use serde::Serialize;
+
+use crate::error::AdminError;
+
+/// The pool of images that name no other.
+pub const POOL_IMAGES: &str = "images";
+/// The pool of bucket indexes, and of objects unless another is chosen.
+pub const POOL_OBJECTS: &str = "objects";
+/// The pool of object data, if it is erasure-coded.
+pub const POOL_DATA: &str = "data";
+
+/// How long to wait for a pool's new PGs, which the coordinator creates or their primaries split off.
+const PATIENCE: Duration = Duration::from_secs(20);
+const POLL_PAUSE: Duration = Duration::from_millis(100);
+
+/// A pool and how it stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolStatus {
+    /// The pool.
+    #[serde(flatten)]
+    pub pool: PoolRecord,
+    /// What a byte takes on all devices together.
+    pub space_factor: f64,
+    /// How many of its PGs there are.
+    #[serde(skip)]
+    pub pgs_made: usize,
+}
+
+impl PoolStatus {
+    fn new(pool: PoolRecord, pgs_made: usize) -> Self {
+        PoolStatus { space_factor: pool.redundancy.space_factor(), pool, pgs_made }
+    }
+}
+
+/// All pools.
+pub async fn list(client: &ClusterClient) -> Result<Vec<PoolStatus>, AdminError> {
+    let pgs = client.list::<PgRecord>(keys::PGS).await?.entries;
+    let pools = client.list::<PoolRecord>(keys::POOLS).await?.entries;
+    let status = |pool: PoolRecord| {
+        let made =
+            pgs.iter().filter_map(|(key, _, _)| keys::parse_pg(key)).filter(|pg| pg.pool == pool.id).count();
+        PoolStatus::new(pool, made)
+    };
+    Ok(pools.into_iter().map(|(_, pool, _)| status(pool)).collect())
+}
+
+/// Whether the NBD server and the gateway find this pool by its name.
+pub fn is_built_in(name: &str) -> bool {
+    [POOL_IMAGES, POOL_OBJECTS].contains(&name)
+}
+
+/// The first pools have numbers of their own, which another one would take.
+pub(crate) async fn refuse_before_first_pools(client: &ClusterClient) -> Result<(), AdminError> {
+    let pools = client.list::<PoolRecord>(keys::POOLS).await?.entries;
+    let exists = |name: &str| pools.iter().any(|(_, pool, _)| pool.name == name);
+    match [POOL_IMAGES, POOL_OBJECTS].into_iter().find(|name| !exists(name)) {
+        None => Ok(()),
+        Some(missing) => AdminError::refused(format!(
+            "the pool '{missing}' is made first, as soon as OSDs of enough hosts have joined ('atoll up' says what it waits for)"
+        )),
+    }
+}
+
+/// Waits for a while until all PGs of a pool are there; the status says how many are.
+pub async fn wait_for_pgs(client: &ClusterClient, pool: PoolRecord) -> Result<PoolStatus, AdminError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let made = client.list_raw(&keys::pgs_of_pool(pool.id)).await?.entries.len();
+        if made >= pool.pg_num as usize || Instant::now() > deadline {
+            return Ok(PoolStatus::new(pool, made));
+        }
+        tokio::time::sleep(POLL_PAUSE).await;
+    }
+}

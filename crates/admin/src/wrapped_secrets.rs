@@ -1,0 +1,238 @@
+//! What cluster state holds that the key service has wrapped: the keys of images and buckets, and the
+//! secrets of S3 users. They can be wrapped anew, or forgotten, without touching any data.
+
+use std::collections::BTreeMap;
+
+use atoll_base::records::{BucketRecord, ImageRecord, UserRecord};
+use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_image::image_key_context;
+use atoll_keys::{KeyDescription, KeyError, KeyService, WrappedBy};
+use atoll_s3::{bucket_key_context, named_key_context, unsealed_permit_context, user_key_context};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::AdminError;
+
+/// How often a record is tried again that somebody else changes at the same time.
+const ATTEMPTS: u32 = 10;
+
+/// What of a cluster a key has wrapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KeyUses {
+    /// Images.
+    pub images: u64,
+    /// Keys of buckets.
+    pub buckets: u64,
+    /// S3 users.
+    pub users: u64,
+}
+
+impl KeyUses {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.images + self.buckets + self.users
+    }
+}
+
+/// A record with wrapped secrets in it.
+trait Wrapped: Clone + PartialEq + Serialize + DeserializeOwned {
+    /// Each secret with what it is bound to.
+    fn secrets(&mut self) -> Vec<(String, &mut String)>;
+    fn count(uses: &mut KeyUses) -> &mut u64;
+}
+
+impl Wrapped for ImageRecord {
+    fn secrets(&mut self) -> Vec<(String, &mut String)> {
+        vec![(image_key_context(self), self.key.wrapped_mut())]
+    }
+
+    fn count(uses: &mut KeyUses) -> &mut u64 {
+        &mut uses.images
+    }
+}
+
+impl Wrapped for BucketRecord {
+    fn secrets(&mut self) -> Vec<(String, &mut String)> {
+        let named = self.named_keys.iter_mut();
+        let named = named.map(|(name, wrapped)| (named_key_context(&self.id, name), wrapped));
+        let permit = self.unsealed_permit.iter_mut();
+        let permit = permit.map(|wrapped| (unsealed_permit_context(&self.id), wrapped));
+        let own = std::iter::once((bucket_key_context(&self.id), &mut self.wrapped_key));
+        own.chain(named).chain(permit).collect()
+    }
+
+    fn count(uses: &mut KeyUses) -> &mut u64 {
+        &mut uses.buckets
+    }
+}
+
+impl Wrapped for UserRecord {
+    fn secrets(&mut self) -> Vec<(String, &mut String)> {
+        vec![(user_key_context(&self.access_key), &mut self.wrapped_secret_key)]
+    }
+
+    fn count(uses: &mut KeyUses) -> &mut u64 {
+        &mut uses.users
+    }
+}
+
+/// How much each version of a key has wrapped, by what wrapped secrets say.
+pub struct UsesByVersion(BTreeMap<(String, String, String), KeyUses>);
+
+impl UsesByVersion {
+    /// Reads all records.
+    pub async fn read(state: &ClusterClient) -> Result<Self, AdminError> {
+        let mut uses = UsesByVersion(BTreeMap::new());
+        uses.add::<ImageRecord>(state, keys::IMAGES).await?;
+        uses.add::<BucketRecord>(state, keys::BUCKETS).await?;
+        uses.add::<UserRecord>(state, keys::USERS).await?;
+        Ok(uses)
+    }
+
+    async fn add<T: Wrapped>(&mut self, state: &ClusterClient, prefix: &str) -> Result<(), AdminError> {
+        for (_, mut record, _) in state.list::<T>(prefix).await?.entries {
+            for by in record.secrets().iter().filter_map(|(_, wrapped)| WrappedBy::parse(wrapped)) {
+                *T::count(self.0.entry((by.service, by.key_name, by.version)).or_default()) += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a version of this key has wrapped.
+    pub fn of(&self, key: &KeyDescription, version: &str) -> KeyUses {
+        // Wrapped secrets of local keys say their version, which is of one key only.
+        let name = if key.service == "local" { "" } else { &key.name };
+        let found = self.0.get(&(key.service.to_owned(), name.to_owned(), version.to_owned()));
+        found.copied().unwrap_or_default()
+    }
+}
+
+/// What a walk over all records has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RewrapReport {
+    /// Secrets that were wrapped anew.
+    pub rewrapped: u64,
+    /// Secrets that the newest version had wrapped already, or whose key was destroyed.
+    pub unchanged: u64,
+    /// What could not be wrapped anew, and why.
+    pub failed: Vec<String>,
+}
+
+/// Wraps everything with the newest versions of keys, and with the service that is in use. `progress`
+/// is told how many records are done.
+pub async fn rewrap_all(
+    state: &ClusterClient,
+    service: &dyn KeyService,
+    progress: &dyn Fn(u64),
+) -> Result<RewrapReport, AdminError> {
+    let mut walk = Walk { state, service, progress, done: 0, report: RewrapReport::default() };
+    walk.records::<ImageRecord>(keys::IMAGES).await?;
+    walk.records::<BucketRecord>(keys::BUCKETS).await?;
+    walk.records::<UserRecord>(keys::USERS).await?;
+    Ok(walk.report)
+}
+
+struct Walk<'a> {
+    state: &'a ClusterClient,
+    service: &'a dyn KeyService,
+    progress: &'a dyn Fn(u64),
+    done: u64,
+    report: RewrapReport,
+}
+
+impl Walk<'_> {
+    async fn records<T: Wrapped>(&mut self, prefix: &str) -> Result<(), AdminError> {
+        for (key, record, revision) in self.state.list::<T>(prefix).await?.entries {
+            self.record(&key, record, revision).await?;
+            self.done += 1;
+            (self.progress)(self.done);
+        }
+        Ok(())
+    }
+
+    async fn record<T: Wrapped>(&mut self, key: &str, mut record: T, mut revision: i64) -> Result<(), AdminError> {
+        for _ in 0..ATTEMPTS {
+            let old = record.clone();
+            let mut report = RewrapReport::default();
+            for (context, wrapped) in record.secrets().into_iter().filter(|(_, wrapped)| !wrapped.is_empty()) {
+                match self.service.rewrap(&context, wrapped).await {
+                    Ok(Some(anew)) => {
+                        *wrapped = anew;
+                        report.rewrapped += 1;
+                    }
+                    Ok(None) => report.unchanged += 1,
+                    // The others still can be; a service that is away ends the walk.
+                    Err(error @ (KeyError::NoSuchKey { .. } | KeyError::NotAuthentic { .. })) => {
+                        report.failed.push(format!("{key}: {error}"));
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let written = match record == old {
+                true => Ok(revision),
+                false => self.state.compare_and_swap(key, revision, &record).await,
+            };
+            match written {
+                Ok(_) => {
+                    self.report.rewrapped += report.rewrapped;
+                    self.report.unchanged += report.unchanged;
+                    self.report.failed.append(&mut report.failed);
+                    return Ok(());
+                }
+                Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {
+                    let Some(found) = self.state.get::<T>(key).await? else { return Ok(()) };
+                    (record, revision) = found;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.report.failed.push(format!("{key}: others change it all the time"));
+        Ok(())
+    }
+}
+
+/// Makes all gateways forget the keys of a bucket that they have unwrapped, or of all buckets; with
+/// `destroy` the bucket's keys themselves are forgotten, and with them whatever is in it.
+pub async fn forget_bucket_keys(
+    state: &ClusterClient,
+    bucket: Option<&str>,
+    destroy: bool,
+) -> Result<u64, AdminError> {
+    let names = match bucket {
+        Some(name) => vec![name.to_owned()],
+        None => {
+            state.list::<BucketRecord>(keys::BUCKETS).await?.entries.into_iter().map(|(_, b, _)| b.name).collect()
+        }
+    };
+    let mut changed = 0;
+    for name in names {
+        change_bucket(state, &name, |record| {
+            record.key_generation += 1;
+            if destroy {
+                record.unsealed_permit = None;
+                record.secrets().into_iter().for_each(|(_, wrapped)| wrapped.clear());
+            }
+        })
+        .await?;
+        changed += 1;
+    }
+    Ok(changed)
+}
+
+pub(crate) async fn change_bucket(
+    state: &ClusterClient,
+    name: &str,
+    change: impl Fn(&mut BucketRecord),
+) -> Result<(), AdminError> {
+    let key = keys::bucket(name);
+    for _ in 0..ATTEMPTS {
+        let found = state.get::<BucketRecord>(&key).await?;
+        let (mut record, revision) = found.ok_or_else(|| AdminError::NoSuchBucket(name.to_owned()))?;
+        change(&mut record);
+        match state.compare_and_swap(&key, revision, &record).await {
+            Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {}
+            other => return Ok(other.map(drop)?),
+        }
+    }
+    AdminError::refused(format!("others change the bucket '{name}' all the time; try again"))
+}

@@ -1,0 +1,27 @@
+//! The cluster's objects, by the object client.
+
+use async_trait::async_trait;
+use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
+use atoll_client::RemoteClient;
+use atoll_objects::{ClientError, ObjectClient};
+use atoll_s3::DataStore;
+use bytes::Bytes;
+
+/// The objects of the cluster that a client is connected to.
+pub struct ClusterObjects(pub RemoteClient);
+
+#[async_trait]
+impl DataStore for ClusterObjects {
+    async fn send_read(
+        &self,
+        pool: PoolId,
+        object: ObjectName,
+        request: ReadRequest,
+    ) -> Result<(ReadOutcome, Bytes), ClientError> {
+        self.0.send_read(pool, object, request).await
+    }
+
+    async fn send_write(&self, pool: PoolId, request: WriteRequest) -> Result<(), ClientError> {
+        self.0.send_write(pool, request).await
+    }
+}

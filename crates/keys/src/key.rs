@@ -1,0 +1,119 @@
+//! Secret keys, randomness, and wrapping one key with another.
+
+use aws_lc_rs::aead::NONCE_LEN;
+use zeroize::Zeroize;
+
+use crate::KeyError;
+use crate::gcm::GcmKey;
+
+/// A 256-bit secret. It is wiped from memory when dropped and never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretKey([u8; 32]);
+
+impl SecretKey {
+    /// A fresh random key.
+    pub fn random() -> Self {
+        SecretKey(random_bytes())
+    }
+
+    /// Takes over existing key bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        SecretKey(bytes)
+    }
+
+    /// The key bytes.
+    pub fn expose(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl Drop for SecretKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl std::fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretKey(..)")
+    }
+}
+
+/// `N` bytes from the operating system's random source.
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    fill_random(&mut bytes);
+    bytes
+}
+
+/// Fills `bytes` from the operating system's random source.
+pub fn fill_random(bytes: &mut [u8]) {
+    aws_lc_rs::rand::fill(bytes).expect("the operating system's random source does not fail once booted");
+}
+
+/// 64 random bits.
+pub fn random_u64() -> u64 {
+    u64::from_le_bytes(random_bytes())
+}
+
+/// SHA-256 of `bytes`.
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    digest.as_ref().try_into().expect("SHA-256 digests have 32 bytes")
+}
+
+/// Length of a wrapped key: nonce, ciphertext, tag.
+pub const WRAPPED_KEY_BYTES: usize = NONCE_LEN + 32 + 16;
+
+/// Wraps `secret` under `wrapping_key`, bound to `context`: AES-256-GCM with a random nonce, which
+/// is safe for the few million wraps that one key sees (NIST SP 800-38D section 8.3 allows 2^32).
+pub fn wrap_key(wrapping_key: &SecretKey, context: &str, secret: &SecretKey) -> [u8; WRAPPED_KEY_BYTES] {
+    let nonce: [u8; NONCE_LEN] = random_bytes();
+    let mut ciphertext = *secret.expose();
+    let tag = GcmKey::new(wrapping_key).seal(nonce, context.as_bytes(), &mut ciphertext);
+    let mut wrapped = [0; WRAPPED_KEY_BYTES];
+    wrapped[..NONCE_LEN].copy_from_slice(&nonce);
+    wrapped[NONCE_LEN..NONCE_LEN + 32].copy_from_slice(&ciphertext);
+    wrapped[NONCE_LEN + 32..].copy_from_slice(&tag);
+    wrapped
+}
+
+/// Opens what [`wrap_key`] made with the same key and context.
+pub fn unwrap_key(wrapping_key: &SecretKey, context: &str, wrapped: &[u8]) -> Result<SecretKey, KeyError> {
+    let wrapped: &[u8; WRAPPED_KEY_BYTES] = wrapped.try_into().map_err(|_| KeyError::Malformed {
+        what: format!("the wrapped key of {context}"),
+        detail: format!("it has {} bytes instead of {WRAPPED_KEY_BYTES}", wrapped.len()),
+    })?;
+    let (nonce, sealed) = wrapped.split_first_chunk().expect("a wrapped key begins with its nonce");
+    let (ciphertext, tag) = sealed.split_at(32);
+    let mut secret = [0; 32];
+    if !GcmKey::new(wrapping_key).open(*nonce, context.as_bytes(), ciphertext, tag, &mut secret) {
+        return Err(KeyError::NotAuthentic { what: format!("the wrapped key of {context}") });
+    }
+    Ok(SecretKey(secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_wrap_and_unwrap_in_their_context_only() {
+        let (outer, inner) = (SecretKey::random(), SecretKey::random());
+        let wrapped = wrap_key(&outer, "bucket a", &inner);
+        assert_eq!(unwrap_key(&outer, "bucket a", &wrapped).unwrap(), inner);
+        assert!(unwrap_key(&outer, "bucket b", &wrapped).is_err());
+        assert!(unwrap_key(&SecretKey::random(), "bucket a", &wrapped).is_err());
+        assert!(unwrap_key(&outer, "bucket a", &wrapped[1..]).is_err());
+        for position in 0..wrapped.len() {
+            let mut flipped = wrapped;
+            flipped[position] ^= 1;
+            assert!(unwrap_key(&outer, "bucket a", &flipped).is_err());
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        assert_eq!(format!("{:?}", SecretKey::from_bytes([65; 32])), "SecretKey(..)");
+    }
+}

@@ -1,0 +1,116 @@
+//! All key services of a cluster behind one: what each has wrapped says which one opens it.
+
+use std::path::Path;
+
+use async_trait::async_trait;
+
+use crate::{DEFAULT_KEY, KeyDescription, KeyError, KeyFile, KeyService, LocalKeys, SecretKey, Transit};
+
+/// The services that a key file names. Everything new is wrapped by the Transit service if there is
+/// one; what local keys have wrapped opens as long as they are in the file.
+pub struct KeyRing {
+    local: Option<LocalKeys>,
+    transit: Option<Transit>,
+}
+
+impl KeyRing {
+    /// The services of a key file. Nothing is asked of them yet.
+    pub fn open(path: &Path) -> Result<Self, KeyError> {
+        let file = KeyFile::read(path)?;
+        let local = file.has_local_keys().then(|| LocalKeys::open(path)).transpose()?;
+        Ok(KeyRing { local, transit: file.transit.map(Transit::new).transpose()? })
+    }
+
+    /// Makes the key that wraps what names no other, where the service does not make it by itself. An
+    /// existing key stays.
+    pub async fn make_default_key(&self) -> Result<(), KeyError> {
+        match &self.transit {
+            Some(transit) => transit.make_default_key().await,
+            None => Ok(()),
+        }
+    }
+
+    /// What wraps.
+    fn current(&self) -> &dyn KeyService {
+        match (&self.transit, &self.local) {
+            (Some(transit), _) => transit,
+            (None, Some(local)) => local,
+            (None, None) => unreachable!("a key file without a key or a service is refused"),
+        }
+    }
+
+    /// What opens a wrapped secret.
+    fn service_of(&self, wrapped: &str) -> Result<&dyn KeyService, KeyError> {
+        let service = wrapped.split(':').next().unwrap_or_default();
+        match service {
+            "local" => self.local.as_ref().map(|local| local as &dyn KeyService),
+            "transit" => self.transit.as_ref().map(|transit| transit as &dyn KeyService),
+            _ => None,
+        }
+        .ok_or_else(|| KeyError::NoSuchKey { key_id: wrapped.chars().take(40).collect() })
+    }
+}
+
+#[async_trait]
+impl KeyService for KeyRing {
+    async fn wrap_with(
+        &self,
+        key_name: Option<&str>,
+        context: &str,
+        secret: &SecretKey,
+    ) -> Result<String, KeyError> {
+        self.current().wrap_with(key_name, context, secret).await
+    }
+
+    async fn unwrap(&self, context: &str, wrapped: &str) -> Result<SecretKey, KeyError> {
+        self.service_of(wrapped)?.unwrap(context, wrapped).await
+    }
+
+    async fn rewrap(&self, context: &str, wrapped: &str) -> Result<Option<String>, KeyError> {
+        if let (Some(transit), Some(local)) = (&self.transit, &self.local)
+            && wrapped.starts_with("local:")
+        {
+            let secret = local.unwrap(context, wrapped).await?;
+            // A named key stays one, or destroying it would no longer destroy what it protects.
+            let key_name = Some(local.key_name_of(wrapped)?).filter(|name| name != DEFAULT_KEY);
+            if let Some(name) = &key_name {
+                transit.create(name).await?;
+            }
+            return transit.wrap_with(key_name.as_deref(), context, &secret).await.map(Some);
+        }
+        self.service_of(wrapped)?.rewrap(context, wrapped).await
+    }
+
+    async fn list(&self) -> Result<Vec<KeyDescription>, KeyError> {
+        let mut keys = Vec::new();
+        if let Some(transit) = &self.transit {
+            keys.append(&mut transit.list().await?);
+        }
+        if let Some(local) = &self.local {
+            keys.append(&mut local.list().await?);
+        }
+        Ok(keys)
+    }
+
+    async fn create(&self, key_name: &str) -> Result<(), KeyError> {
+        self.current().create(key_name).await
+    }
+
+    async fn rotate(&self, key_name: &str) -> Result<KeyDescription, KeyError> {
+        self.current().rotate(key_name).await
+    }
+
+    async fn destroy(&self, key_name: &str) -> Result<(), KeyError> {
+        let of_current = self.current().destroy(key_name).await;
+        match (&of_current, &self.local) {
+            (Err(KeyError::NoSuchKey { .. }), Some(local)) if self.transit.is_some() => {
+                local.destroy(key_name).await
+            }
+            _ => of_current,
+        }
+    }
+
+    async fn maintain(&self) -> Result<(), KeyError> {
+        self.current().maintain().await
+    }
+}

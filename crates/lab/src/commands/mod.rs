@@ -1,0 +1,8 @@
+//! The commands of the laboratory: `atoll bench run`, `guard`, `model`, `report` and `compare`, each with its
+//! arguments.
+
+pub mod compare;
+pub mod guard;
+pub mod model;
+pub mod report;
+pub mod run;

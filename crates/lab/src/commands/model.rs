@@ -1,0 +1,149 @@
+//! The command that predicts what a described cluster should do.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+
+use anyhow::{Context, bail};
+use atoll_base::size::format_size;
+use atoll_terminal::{print_json, print_table};
+use clap::Args;
+
+use crate::model::{
+    BuiltIn, CALIBRATIONS, CLUSTERS, Calibration, ClusterDescription, Forecast, Prediction, forecast,
+};
+
+/// Examples, for the end of the help text.
+pub const HELP: &str = "\
+Examples:
+  atoll bench model four-hosts --show > cluster.toml      begin with this, and describe your own
+  atoll bench model cluster.toml
+  atoll bench model cluster.toml --resources              all that operations need, not only what limits them
+  atoll bench model rgw-12-hosts --calibration ceph       a cluster of the field, and what was measured there
+  atoll bench model cluster.toml --calibration mine.toml --json
+
+It divides what the cluster has (cores, network, drives) by what one operation was measured to take, and
+names what allows the fewest operations: the most to hope for, not a promise. tools/hosts/calibrate.py
+measures a calibration. What is in the files, and how good the model is: docs/internals/benchmark-model.md.";
+
+/// Arguments of `atoll bench model`.
+#[derive(Args)]
+pub struct ModelArguments {
+    /// A file that describes it, or one that is built in: four-hosts, rgw-12-hosts, capped-hosts
+    #[arg(value_name = "CLUSTER")]
+    pub cluster: String,
+    /// What operations cost: a file, or one that is built in: atoll, ceph
+    #[arg(long, value_name = "CALIBRATION", default_value = "atoll")]
+    pub calibration: String,
+    /// List all that each operation needs
+    #[arg(long, conflicts_with = "show")]
+    pub resources: bool,
+    /// Print the cluster's description and do nothing else
+    #[arg(long, conflicts_with = "json")]
+    pub show: bool,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Longer files are none that a person has written.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Runs `atoll bench model`.
+pub fn run(arguments: &ModelArguments) -> anyhow::Result<()> {
+    let text = text_of(&arguments.cluster, "cluster", CLUSTERS)?;
+    if arguments.show {
+        print!("{text}");
+        return Ok(());
+    }
+    let cluster = ClusterDescription::parse(&arguments.cluster, &text)?;
+    let text = text_of(&arguments.calibration, "calibration", CALIBRATIONS)?;
+    let calibration = Calibration::parse(&arguments.calibration, &text)?;
+    let forecast = forecast(&cluster, &calibration)?;
+    if arguments.json {
+        return print_json(&forecast);
+    }
+    print_forecast(&forecast, arguments.resources);
+    Ok(())
+}
+
+/// What is built in has a name without a dot or slash; everything else is a file.
+fn text_of(name: &str, what: &str, built_in: &[BuiltIn]) -> anyhow::Result<String> {
+    if let Some(text) = BuiltIn::find(built_in, name) {
+        return Ok(text.to_owned());
+    }
+    if !name.contains(['.', '/']) {
+        let names: Vec<_> = built_in.iter().map(|built_in| built_in.name).collect();
+        bail!("no {what} '{name}' is built in, only {}; a file's name has a dot or a slash", names.join(", "));
+    }
+    let cannot = || format!("cannot read the {what} {name}");
+    let file = std::fs::File::open(name).with_context(cannot)?;
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).with_context(cannot)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        bail!("the {what} {name} is longer than {}; is it the right file?", format_size(FILE_BYTES_MAX));
+    }
+    Ok(text)
+}
+
+fn print_forecast(forecast: &Forecast, with_resources: bool) {
+    println!("{}", forecast.cluster);
+    println!("costs of {}, measured on {}\n", forecast.calibration, forecast.calibration_machine);
+    let has_measured = forecast.predictions.iter().any(|prediction| prediction.measured_per_s.is_some());
+    let mut head = vec!["", "HOSTS", "REDUNDANCY", "OP/S AT MOST", "GIB/S", "FLOOR US", "BOTTLENECK", "NEXT"];
+    if has_measured {
+        head.extend(["MEASURED OP/S", "OF PREDICTED"]);
+    }
+    let rows: Vec<_> = forecast.predictions.iter().map(|prediction| row(prediction, has_measured)).collect();
+    print_table(&head, &rows);
+    if with_resources {
+        forecast.predictions.iter().for_each(print_resources);
+    }
+    let notes: BTreeSet<_> = forecast.predictions.iter().flat_map(|prediction| &prediction.notes).collect();
+    if !notes.is_empty() {
+        println!();
+    }
+    for note in notes {
+        println!("Note: {note}.");
+    }
+}
+
+fn title(prediction: &Prediction) -> String {
+    let depth = prediction.concurrency.map_or(String::new(), |concurrency| format!(", {concurrency} at once"));
+    format!("{} {}{depth}", prediction.operation, format_size(prediction.size_bytes))
+}
+
+fn row(prediction: &Prediction, has_measured: bool) -> Vec<String> {
+    let next = prediction.next.as_ref().zip(prediction.next_allows);
+    let mut row = vec![
+        title(prediction),
+        prediction.hosts.to_string(),
+        prediction.redundancy.clone(),
+        format!("{:.0}", prediction.operations_per_s),
+        format!("{:.1}", prediction.gib_per_s),
+        format!("{:.0}", prediction.latency_floor_us),
+        prediction.bottleneck.clone(),
+        next.map_or(String::new(), |(name, factor)| format!("{name} at {factor:.2} x")),
+    ];
+    if has_measured {
+        row.push(prediction.measured_per_s.map_or(String::new(), |measured| format!("{measured:.0}")));
+        row.push(prediction.measured_share.map_or(String::new(), |share| format!("{share:.2}")));
+    }
+    row
+}
+
+fn print_resources(prediction: &Prediction) {
+    println!("\n{} on {} hosts, {}", title(prediction), prediction.hosts, prediction.redundancy);
+    let rows = prediction.resources.iter().map(|resource| {
+        vec![
+            format!("  {}", resource.name),
+            format!("{:.1} {}", resource.per_operation, resource.unit),
+            format!("{:.3e}", resource.available_per_s),
+            format!("{:.0}", resource.operations_per_s),
+            format!("{:.0}%", 100.0 * prediction.operations_per_s / resource.operations_per_s),
+        ]
+    });
+    print_table(&["", "PER OPERATION", "AVAILABLE PER S", "ENOUGH FOR OP/S", "USED"], &rows.collect::<Vec<_>>());
+    for source in &prediction.sources {
+        println!("  from {source}");
+    }
+}

@@ -1,0 +1,163 @@
+//! The file of what operations cost when it was recorded.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
+
+use atoll_bench::HostFacts;
+use serde::{Deserialize, Serialize};
+
+use super::yardstick::ByKind;
+use crate::error::LabError;
+use crate::matrix::CellName;
+
+const FORMAT: u32 = 1;
+const FILE_BYTES_MAX: u64 = 4 << 20;
+const CELLS_MAX: usize = 10_000;
+
+/// What one cell costs, and how fast the machine was meanwhile.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CellCost {
+    /// Which.
+    #[serde(flatten)]
+    pub cell: CellName,
+    /// CPU time of all servers per operation: the median of the rounds.
+    pub cpu_us_per_op: f64,
+    /// The rounds.
+    pub rounds: u32,
+    /// Medians of the readings between the rounds.
+    pub yardstick_us: ByKind,
+}
+
+/// All cells of a matrix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    format: u32,
+    /// The matrix's name.
+    pub matrix: String,
+    /// Version of Atoll.
+    pub atoll_version: String,
+    /// The machine.
+    pub host: HostFacts,
+    /// What each costs.
+    pub cells: Vec<CellCost>,
+}
+
+impl Budget {
+    /// What was measured just now.
+    pub fn new(matrix: &str, host: HostFacts, cells: Vec<CellCost>) -> Self {
+        let atoll_version = env!("CARGO_PKG_VERSION").to_owned();
+        Budget { format: FORMAT, matrix: matrix.into(), atoll_version, host, cells }
+    }
+
+    /// Reads one.
+    pub fn read(path: &Path) -> Result<Self, LabError> {
+        let wrong = |detail: String| LabError::File { path: path.into(), detail };
+        let file = std::fs::metadata(path).map_err(|error| {
+            wrong(format!("the budget cannot be read: {error}; 'atoll bench guard --record' records one"))
+        })?;
+        if file.len() > FILE_BYTES_MAX {
+            return Err(wrong(format!("it is larger than {FILE_BYTES_MAX} bytes, too large for a budget")));
+        }
+        let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+        let budget: Budget = serde_json::from_slice(&text).map_err(|error| {
+            wrong(format!("it is not a budget: {error}; name another file, or record it anew with --record"))
+        })?;
+        budget.check().map_err(|why| wrong(format!("it makes no sense: {why}; record it anew with --record")))?;
+        Ok(budget)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.format != FORMAT {
+            return Err(format!("its format is {}, this version knows {FORMAT}", self.format));
+        }
+        if self.cells.is_empty() || self.cells.len() > CELLS_MAX {
+            return Err(format!("it has {} cells, 1 to {CELLS_MAX} are allowed", self.cells.len()));
+        }
+        let mut names = BTreeSet::new();
+        for one in &self.cells {
+            if !names.insert(&one.cell) {
+                return Err(format!("'{}' is in it twice", one.cell));
+            }
+            let figures = one.yardstick_us.kinds().into_iter().chain([one.cpu_us_per_op]);
+            if let Some(figure) = figures.into_iter().find(|figure| !figure.is_finite() || *figure <= 0.0) {
+                return Err(format!("'{}' has the figure {figure}, which no measurement gives", one.cell));
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the file at once: a crash leaves the old one or the new one.
+    pub fn write(&self, path: &Path) -> Result<(), LabError> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".unfinished");
+        let unfinished = Path::new(&name);
+        let mut text = serde_json::to_vec_pretty(self).expect("a budget can be written as JSON");
+        text.push(b'\n');
+        let write = || {
+            let mut file = std::fs::File::create(unfinished)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            std::fs::rename(unfinished, path)
+        };
+        write().map_err(|error: std::io::Error| {
+            let _ = std::fs::remove_file(unfinished);
+            LabError::File { path: path.into(), detail: format!("the budget cannot be written: {error}") }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget() -> Budget {
+        let cell = |load: &str| CellCost {
+            cell: CellName { subject: "copies3".into(), load: load.into() },
+            cpu_us_per_op: 120.5,
+            rounds: 3,
+            yardstick_us: ByKind { copy: 900.0, compute: 8.0, system_calls: 12.0 },
+        };
+        Budget::new("data-path", HostFacts::here(), vec![cell("depth 1: randread 4 KiB"), cell("other")])
+    }
+
+    #[test]
+    fn a_budget_is_read_as_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("budget.json");
+        std::fs::write(&path, "the old one").unwrap();
+        budget().write(&path).unwrap();
+        assert_eq!(Budget::read(&path).unwrap().cells, budget().cells);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+        assert!(budget().write(&directory.path().join("none/budget.json")).is_err());
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("budget.json");
+        let error = Budget::read(&path).unwrap_err().to_string();
+        assert!(error.contains("--record"), "{error}");
+        let good = serde_json::to_string(&budget()).unwrap();
+        let cases = [
+            ("{", "[", "not a budget"),
+            ("\"format\":1", "\"format\":2", "format is 2"),
+            ("120.5", "-1.0", "figure -1"),
+            ("120.5", "0", "figure 0"),
+            ("120.5", "null", "not a budget"),
+            ("900.0", "0.0", "figure 0"),
+            ("\"other\"", "\"depth 1: randread 4 KiB\"", "twice"),
+            ("\"matrix\"", "\"matrices\"", "not a budget"),
+        ];
+        for (from, to, words) in cases {
+            assert!(good.contains(from), "{from} is not in {good}");
+            std::fs::write(&path, good.replacen(from, to, 1)).unwrap();
+            let error = Budget::read(&path).unwrap_err().to_string();
+            assert!(error.contains(words), "{to}: {error}");
+        }
+        let none = Budget { cells: Vec::new(), ..budget() };
+        none.write(&path).unwrap();
+        assert!(Budget::read(&path).unwrap_err().to_string().contains("0 cells"));
+    }
+}

@@ -1,0 +1,73 @@
+//! The program `atoll-lab`: the commands of the laboratory alone, for a host that only measures or makes reports.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use atoll_lab::commands::compare::CompareArguments;
+use atoll_lab::commands::guard::GuardArguments;
+use atoll_lab::commands::model::ModelArguments;
+use atoll_lab::commands::report::ReportArguments;
+use atoll_lab::commands::run::RunBenchArguments;
+use atoll_lab::commands::{compare, guard, model, report, run};
+use clap::{Parser, Subcommand};
+
+/// Matrices of measurements, the CPU regression guard, the capacity model, and reports.
+#[derive(Parser)]
+#[command(name = "atoll-lab", version, propagate_version = true)]
+struct Arguments {
+    /// The program 'atoll' that is measured [default: the one beside this program]
+    #[arg(long, value_name = "PATH", global = true)]
+    atoll: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a matrix of loads on differently configured clusters, and write its report
+    #[command(after_help = run::HELP)]
+    Run(RunBenchArguments),
+    /// Check for CPU regressions against a recorded budget
+    #[command(after_help = guard::HELP)]
+    Guard(GuardArguments),
+    /// Predict what a described cluster can do, and what limits it
+    #[command(after_help = model::HELP)]
+    Model(ModelArguments),
+    /// Write the report of a matrix's record: a page with plots, and Markdown
+    #[command(after_help = report::HELP)]
+    Report(ReportArguments),
+    /// Compare two records
+    #[command(after_help = compare::HELP)]
+    Compare(CompareArguments),
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("atoll-lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let atoll = arguments.atoll;
+    match arguments.command {
+        Command::Run(arguments) => run::run(arguments, program(atoll)?),
+        Command::Guard(arguments) => guard::run(&arguments, program(atoll)?),
+        Command::Model(arguments) => model::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
+        Command::Compare(arguments) => compare::run(&arguments),
+    }
+}
+
+/// The program to measure.
+fn program(named: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let path = match named {
+        Some(path) => path,
+        None => std::env::current_exe().context("cannot find this program's own file")?.with_file_name("atoll"),
+    };
+    path.canonicalize().with_context(|| format!("there is no program {}; name it with --atoll", path.display()))
+}

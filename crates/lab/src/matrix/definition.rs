@@ -1,0 +1,422 @@
+//! What a matrix file says (TOML), and what it comes to.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use atoll_base::size::{format_size, parse_size_bytes};
+use atoll_bench::AccessPattern;
+use serde::{Deserialize, Serialize};
+
+use super::record;
+use crate::error::LabError;
+
+/// Matrices that come with Atoll: name and text.
+pub const SHIPPED: [(&str, &str); 8] = [
+    ("encryption-block", include_str!("../../matrices/encryption-block.toml")),
+    ("encryption-object", include_str!("../../matrices/encryption-object.toml")),
+    ("redundancy", include_str!("../../matrices/redundancy.toml")),
+    ("scale", include_str!("../../matrices/scale.toml")),
+    ("transport", include_str!("../../matrices/transport.toml")),
+    ("ceph", include_str!("../../matrices/ceph.toml")),
+    ("data-path", include_str!("../../matrices/data-path.toml")),
+    ("data-path-compared", include_str!("../../matrices/data-path-compared.toml")),
+];
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const CELLS_MAX: usize = 10_000;
+const ROUNDS_MAX: u32 = 1000;
+
+/// A matrix file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Matrix {
+    /// Short, for file names.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// The question that it answers.
+    pub about: String,
+    /// Its profiles; `full` and `short` at least.
+    pub profile: std::collections::BTreeMap<String, Profile>,
+    /// What has to be started.
+    pub cluster: Vec<Cluster>,
+    /// What is compared.
+    pub subject: Vec<Subject>,
+    /// What they do.
+    pub load: Vec<Loads>,
+}
+
+/// How much of everything.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// How often each load is run on each subject.
+    pub rounds: u32,
+    /// How long each run is measured.
+    pub seconds: f64,
+    /// How long it runs before.
+    pub warm_up_seconds: f64,
+}
+
+/// A cluster that the matrix starts and stops.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// Its name in the matrix.
+    pub name: String,
+    /// Options of `atoll up`.
+    #[serde(default)]
+    pub up: Vec<String>,
+    /// Settings in the environment of `atoll up` or of the driver, such as `ATOLL_GARBAGE_GRACE_SECONDS`.
+    #[serde(default)]
+    pub environment: std::collections::BTreeMap<String, String>,
+    /// Pools to make: options of `atoll pool create`, the name first.
+    #[serde(default)]
+    pub pools: Vec<Vec<String>>,
+    /// A program that starts it instead of `atoll up`: `DRIVER up --dir DIR OPTIONS`; a relative
+    /// path counts from where the command is run.
+    pub driver: Option<PathBuf>,
+    /// Options of the driver.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// Whether its keys are in a Transit engine, which a service of the command's caller provides.
+    #[serde(default)]
+    pub transit: bool,
+}
+
+/// A system set up in one way.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Subject {
+    /// Short.
+    pub name: String,
+    /// For people.
+    pub title: String,
+    /// The cluster that it is on.
+    pub cluster: String,
+    /// The pool of its images or objects.
+    pub pool: Option<String>,
+    /// Whether its images or objects are sealed.
+    #[serde(default = "yes")]
+    pub sealed: bool,
+    /// How clients reach it.
+    #[serde(default)]
+    pub way: Way,
+    /// Loads' groups that it takes part in; all if there are none.
+    #[serde(default)]
+    pub only: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// How clients reach a subject.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Images by the native client, objects by plain HTTP at the gateway.
+    #[default]
+    Direct,
+    /// Objects over TLS, which the gateway ends.
+    Tls,
+    /// Objects over TLS, which HAProxy ends in front of the gateway.
+    Haproxy,
+    /// Images through the NBD server, over its Unix socket.
+    NbdUnix,
+    /// The same over TCP.
+    NbdTcp,
+}
+
+/// Loads that differ along axes: every combination of what is in lists is one load.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Loads {
+    /// What loads that belong in one plot have in common; each combination's size is added.
+    pub group: String,
+    /// Clients, each a process of its own.
+    #[serde(default = "one_client")]
+    pub clients: u32,
+    /// Operations in flight of each client.
+    pub depth: u32,
+    /// Patterns of block I/O: `randread`, ...
+    #[serde(default)]
+    pub block: Vec<AccessPattern>,
+    /// Operations on objects: `get`, `put`, ...
+    #[serde(default)]
+    pub object: Vec<String>,
+    /// Bytes per operation.
+    pub sizes: Vec<String>,
+    /// The part of each image that is used.
+    #[serde(default = "default_working_set")]
+    pub working_set: String,
+    /// Number of different objects of each client.
+    #[serde(default = "default_objects")]
+    pub objects: u64,
+    /// Runs are measured for so long at least, whatever the profile says: what takes a second cannot be
+    /// counted in one.
+    #[serde(default)]
+    pub seconds_min: f64,
+    /// A run ends when a client has written so much: what is overwritten needs its place for a while.
+    pub written_bytes_max: Option<String>,
+}
+
+fn one_client() -> u32 {
+    1
+}
+
+fn default_working_set() -> String {
+    "256M".into()
+}
+
+fn default_objects() -> u64 {
+    64
+}
+
+/// A subject under a load.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CellName {
+    /// Name of the subject.
+    pub subject: String,
+    /// Name of the load.
+    pub load: String,
+}
+
+impl std::fmt::Display for CellName {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}, {}", self.subject, self.load)
+    }
+}
+
+/// One load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// Its name and group.
+    pub about: record::Load,
+    /// What is done.
+    pub work: Work,
+    /// Clients.
+    pub clients: u32,
+    /// Operations in flight of each.
+    pub depth: u32,
+    /// Bytes per operation.
+    pub size_bytes: u64,
+    /// A run ends when a client has moved so much.
+    pub bytes_max: Option<u64>,
+    /// A run is measured for so long at least.
+    pub seconds_min: f64,
+}
+
+/// What is done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// Block I/O.
+    Block {
+        /// Which blocks, and how.
+        pattern: AccessPattern,
+        /// The part of each image that is used.
+        working_set_bytes: u64,
+    },
+    /// Operations on objects.
+    Object {
+        /// `get`, `put`, ...
+        operation: String,
+        /// Number of different objects of each client.
+        objects: u64,
+    },
+}
+
+impl Matrix {
+    /// Reads one that comes with Atoll, by its name, or a file, by its path.
+    pub fn load(name_or_path: &str) -> Result<Self, LabError> {
+        if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == name_or_path) {
+            return Matrix::parse(Path::new(name), text);
+        }
+        let path = Path::new(name_or_path);
+        let wrong = |detail: String| LabError::File { path: path.into(), detail };
+        let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+        let size = std::fs::metadata(path).map_err(|error| {
+            wrong(format!("{error}; name a file, or one of those that come with Atoll: {}", names.join(", ")))
+        })?;
+        if size.len() > FILE_BYTES_MAX {
+            return Err(wrong("it is too large for a matrix".into()));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        Matrix::parse(path, &text)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, LabError> {
+        let wrong = |detail: String| LabError::File { path: path.into(), detail };
+        let matrix: Matrix = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        matrix.check().map_err(wrong)?;
+        Ok(matrix)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name.len() <= 40
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        let names = self.cluster.iter().map(|one| &one.name).chain(self.subject.iter().map(|one| &one.name));
+        if let Some(name) = names.chain([&self.name]).find(|name| !is_name(name)) {
+            return Err(format!("'{name}' is not a name: letters, digits and '-', 40 at most"));
+        }
+        let clusters: BTreeSet<&String> = self.cluster.iter().map(|one| &one.name).collect();
+        if let Some(subject) = self.subject.iter().find(|one| !clusters.contains(&one.cluster)) {
+            return Err(format!(
+                "subject '{}' is on a cluster '{}' that is not there",
+                subject.name, subject.cluster
+            ));
+        }
+        let subjects: BTreeSet<&String> = self.subject.iter().map(|one| &one.name).collect();
+        if subjects.len() != self.subject.len() || clusters.len() != self.cluster.len() {
+            return Err("two subjects or two clusters have the same name".into());
+        }
+        if self.subject.is_empty() || self.profile.is_empty() {
+            return Err("it takes a subject and a profile at least".into());
+        }
+        for (name, profile) in &self.profile {
+            if profile.rounds == 0
+                || profile.rounds > ROUNDS_MAX
+                || profile.seconds.is_nan()
+                || profile.seconds <= 0.0
+            {
+                return Err(format!("profile '{name}' makes no runs"));
+            }
+        }
+        let loads = self.loads()?;
+        let load_names: BTreeSet<&String> = loads.iter().map(|load| &load.about.name).collect();
+        if loads.is_empty() || load_names.len() != loads.len() {
+            return Err("there are no loads, or two are the same; give them groups of their own".into());
+        }
+        let groups: BTreeSet<&String> = self.load.iter().map(|load| &load.group).collect();
+        if let Some(group) = self.subject.iter().flat_map(|one| &one.only).find(|group| !groups.contains(group)) {
+            return Err(format!("there is no group '{group}' of loads"));
+        }
+        if loads.len() * self.subject.len() > CELLS_MAX {
+            return Err(format!("it has more than {CELLS_MAX} cells"));
+        }
+        Ok(())
+    }
+
+    /// Every load.
+    pub fn loads(&self) -> Result<Vec<Load>, String> {
+        let mut all = Vec::new();
+        for loads in &self.load {
+            for size in &loads.sizes {
+                let size_bytes = parse_size_bytes(size)?;
+                for &pattern in &loads.block {
+                    let working_set_bytes = parse_size_bytes(&loads.working_set)?;
+                    let work = Work::Block { pattern, working_set_bytes };
+                    let writes = pattern.is_write() || pattern.is_mixed();
+                    all.push(loads.one(pattern.name(), size_bytes, work, writes)?);
+                }
+                for operation in &loads.object {
+                    let work = Work::Object { operation: operation.clone(), objects: loads.objects };
+                    let writes = operation != "get" && operation != "list";
+                    all.push(loads.one(operation, size_bytes, work, writes)?);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Every subject under every load that it takes.
+    pub fn cells(&self) -> Result<Vec<CellName>, LabError> {
+        let loads = self.loads().map_err(LabError::Invalid)?;
+        let of = |load: &Load| {
+            let takers = self.subject.iter().filter(|subject| subject.takes(load));
+            takers.map(|subject| subject.cell(load)).collect::<Vec<_>>()
+        };
+        Ok(loads.iter().flat_map(of).collect())
+    }
+}
+
+/// From here on, bytes a second say more than operations a second.
+const BANDWIDTH_BYTES: u64 = 1 << 20;
+
+impl Loads {
+    fn one(&self, operation: &str, size_bytes: u64, work: Work, writes: bool) -> Result<Load, String> {
+        let size = format_size(size_bytes).replace(".0 ", " ");
+        Ok(Load {
+            about: record::Load {
+                name: format!("{}: {operation} {size}", self.group),
+                group: format!("{}, {size}", self.group),
+                is_bandwidth: size_bytes >= BANDWIDTH_BYTES,
+            },
+            work,
+            clients: self.clients,
+            depth: self.depth,
+            size_bytes,
+            seconds_min: self.seconds_min,
+            bytes_max: self.written_bytes_max.as_deref().filter(|_| writes).map(parse_size_bytes).transpose()?,
+        })
+    }
+}
+
+impl Subject {
+    /// Whether a load is run on it.
+    pub fn takes(&self, load: &Load) -> bool {
+        self.only.is_empty() || self.only.iter().any(|group| load.about.name.starts_with(&format!("{group}: ")))
+    }
+
+    /// It under a load.
+    pub fn cell(&self, load: &Load) -> CellName {
+        CellName { subject: self.name.clone(), load: load.about.name.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_come_with_atoll_are_sound() {
+        for (name, _) in SHIPPED {
+            let matrix = Matrix::load(name).unwrap();
+            assert_eq!(matrix.name, name);
+            assert!(matrix.profile.contains_key("full") && matrix.profile.contains_key("short"), "{name}");
+            let loads = matrix.loads().unwrap();
+            for subject in &matrix.subject {
+                assert!(loads.iter().any(|load| subject.takes(load)), "{name}: {} does nothing", subject.name);
+            }
+        }
+    }
+
+    const SMALL: &str = r#"
+        name = "small"
+        title = "t"
+        about = "a"
+        profile.full = { rounds = 1, seconds = 1.0, warm_up_seconds = 0.0 }
+        cluster = [{ name = "one" }]
+        subject = [{ name = "s", title = "s", cluster = "one" }]
+        load = [{ group = "g", depth = 4, block = ["randread", "randwrite"], sizes = ["4k", "4M"] }]
+    "#;
+
+    #[test]
+    fn lists_are_axes() {
+        let matrix = Matrix::parse(Path::new("small"), SMALL).unwrap();
+        let loads = matrix.loads().unwrap();
+        let names: Vec<&str> = loads.iter().map(|load| load.about.name.as_str()).collect();
+        assert_eq!(names, ["g: randread 4 KiB", "g: randwrite 4 KiB", "g: randread 4 MiB", "g: randwrite 4 MiB"]);
+        assert!(!loads[0].about.is_bandwidth && loads[2].about.is_bandwidth);
+        assert_eq!(loads[3].about.group, "g, 4 MiB");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_a_reason() {
+        let cases = [
+            ("cluster = \"one\"", "cluster = \"two\"", "not there"),
+            ("name = \"s\"", "name = \"../s\"", "not a name"),
+            ("\"randread\"", "\"randomly\"", "unknown variant"),
+            ("\"4M\"", "\"4 monkeys\"", "not a size"),
+            ("\"4M\"", "\"4096\"", "two are the same"),
+            ("rounds = 1", "rounds = 0", "makes no runs"),
+            ("depth", "deepness", "deepness"),
+        ];
+        for (from, to, words) in cases {
+            let error = Matrix::parse(Path::new("x"), &SMALL.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(words), "{to}: {error}");
+        }
+    }
+}

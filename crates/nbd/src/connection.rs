@@ -1,0 +1,283 @@
+//! One client's connection: the protocol session, and what it wants done.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_image::{AttachedImage, ImageError};
+use atoll_reactor::Stream;
+use rustls::ServerConfig;
+
+use crate::byte_budget::ByteBudget;
+use crate::protocol::{
+    Action, ErrorCode, ExportInfo, NbdSession, OpenError, OpenErrorKind, OpenPurpose, Outcome, Request,
+    RequestKind, SessionConfig, StatusExtent, TlsPolicy,
+};
+use crate::server::NbdServer;
+use crate::tls::TlsError;
+use crate::transport::Transport;
+
+/// Bytes of all requests of one connection that are being served or whose answers wait to be sent.
+const REQUEST_BYTES_MAX: u64 = 64 << 20;
+/// Answers that may wait for a client that reads slowly before their bytes count as in service.
+const UNSENT_BYTES_MAX: usize = 8 << 20;
+const UNSENT_POLL: Duration = Duration::from_millis(5);
+/// A client that has not chosen an image after this long is cut off.
+const NEGOTIATION_LIMIT: Duration = Duration::from_secs(20);
+
+struct Connection {
+    server: Rc<NbdServer>,
+    transport: Transport,
+    session: RefCell<NbdSession>,
+    /// For STARTTLS.
+    tls_config: Option<Arc<ServerConfig>>,
+    image: RefCell<Option<(String, Rc<AttachedImage>)>>,
+    is_over: Cell<bool>,
+    budget: ByteBudget,
+}
+
+/// Serves a client to its end.
+pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy) {
+    let session = NbdSession::new(SessionConfig { tls, ..SessionConfig::default() });
+    let connection = Rc::new(Connection {
+        server: Rc::clone(&server),
+        transport: Transport::new(stream),
+        session: RefCell::new(session),
+        tls_config: server.tls_config(),
+        image: RefCell::default(),
+        is_over: Cell::new(false),
+        budget: ByteBudget::new(REQUEST_BYTES_MAX),
+    });
+    connection.pump();
+    let watched = Rc::downgrade(&connection);
+    let runtime = server.runtime.clone();
+    server.runtime.spawn(async move {
+        runtime.sleep(NEGOTIATION_LIMIT).await;
+        if let Some(connection) = watched.upgrade()
+            && connection.image.borrow().is_none()
+        {
+            connection.transport.abort();
+        }
+    });
+    while !connection.session.borrow().is_closed() {
+        if connection.transport.receive().await.is_err() {
+            break;
+        }
+        if let Err(error) = connection.transport.open_received() {
+            connection.tls_failed(&error);
+            break;
+        }
+        connection.take_messages();
+        if connection.transport.has_peer_closed() {
+            break;
+        }
+    }
+    connection.transport.abort();
+    connection.is_over.set(true);
+    server.connections.set(server.connections.get() - 1);
+    connection.give_image_back();
+}
+
+impl Connection {
+    fn give_image_back(&self) {
+        if let Some((name, image)) = self.image.borrow_mut().take() {
+            self.server.release(name, image);
+        }
+    }
+
+    /// Nothing that the client sends from now on could be believed.
+    fn tls_failed(&self, error: &TlsError) {
+        if self.transport.is_handshaking() {
+            // Any client can cause this.
+            tracing::debug!("TLS with an NBD client did not come about: {error}");
+        } else {
+            tracing::warn!("an NBD connection ends because TLS was broken: {error}");
+        }
+        self.transport.close();
+    }
+
+    fn take_messages(self: &Rc<Self>) {
+        loop {
+            let consumed = self.transport.with_unread(|buffer| {
+                let before = buffer.len();
+                self.session.borrow_mut().receive(buffer);
+                before - buffer.len()
+            });
+            self.pump();
+            let session = self.session.borrow();
+            if session.is_saturated() {
+                // Nothing more is taken from this client until requests are done.
+                self.transport.pause();
+                return;
+            }
+            if consumed.unwrap_or(0) == 0 {
+                return self.transport.expect_bytes(session.needed_bytes());
+            }
+        }
+    }
+
+    /// Carries out what the session wants.
+    fn pump(self: &Rc<Self>) {
+        while let Some(action) = self.next_action() {
+            self.act(action);
+        }
+        self.transport.flush();
+    }
+
+    fn next_action(&self) -> Option<Action> {
+        self.session.borrow_mut().next_action()
+    }
+
+    fn act(self: &Rc<Self>, action: Action) {
+        let connection = Rc::clone(self);
+        match action {
+            Action::Send(bytes) => self.transport.send(bytes),
+            Action::StartTls => self.start_tls(),
+            Action::Request(request) => {
+                self.server.runtime.spawn(async move { connection.handle(request).await });
+            }
+            Action::OpenExport { name, purpose } => {
+                self.server.runtime.spawn(async move {
+                    let opened = connection.open(&name, purpose).await;
+                    if connection.is_over.get() {
+                        return connection.give_image_back();
+                    }
+                    connection.session.borrow_mut().export_opened(opened);
+                    connection.go_on();
+                });
+            }
+            Action::ListExports => {
+                self.server.runtime.spawn(async move {
+                    let admin = connection.server.admin.clone();
+                    let listed = connection.server.bridge.run(async move { admin.list().await }).await;
+                    let names = listed.unwrap_or_else(|error| {
+                        tracing::warn!("cannot list images for an NBD client: {error}");
+                        Vec::new()
+                    });
+                    let names = names.into_iter().map(|record| record.name).collect();
+                    connection.session.borrow_mut().exports_listed(names);
+                    connection.go_on();
+                });
+            }
+            Action::Close { reason } => {
+                tracing::debug!("NBD connection closed: {reason:?}");
+                self.transport.close();
+            }
+        }
+    }
+
+    fn start_tls(&self) {
+        let config = self.tls_config.clone().expect("TLS is offered where there is a configuration");
+        if let Err(error) = self.transport.start_tls(config) {
+            tracing::error!("TLS cannot begin: {error}");
+            self.transport.abort();
+        }
+    }
+
+    /// Something that the session waited for is done.
+    fn go_on(self: &Rc<Self>) {
+        if self.is_over.get() {
+            // The client is gone.
+            return;
+        }
+        self.pump();
+        if self.transport.has_opened() && !self.session.borrow().is_saturated() {
+            self.take_messages();
+        }
+        if !self.session.borrow().is_saturated() {
+            self.transport.resume();
+        }
+    }
+
+    async fn open(&self, name: &str, purpose: OpenPurpose) -> Result<ExportInfo, OpenError> {
+        let size_bytes = match purpose {
+            OpenPurpose::Inspect => {
+                let (admin, wanted) = (self.server.admin.clone(), name.to_owned());
+                let found = self.server.bridge.run(async move { admin.get(&wanted).await }).await;
+                found.map(|(record, _)| record.size_bytes).map_err(open_error)?
+            }
+            OpenPurpose::Serve => {
+                let image = self.server.open(name).await.map_err(open_error)?;
+                *self.image.borrow_mut() = Some((name.to_owned(), Rc::clone(&image)));
+                // It may have been attached for another connection before it grew.
+                let (admin, wanted) = (self.server.admin.clone(), name.to_owned());
+                let (record, _) =
+                    self.server.bridge.run(async move { admin.get(&wanted).await }).await.map_err(open_error)?;
+                image.grow(record.size_bytes);
+                image.size_bytes()
+            }
+        };
+        Ok(ExportInfo { size_bytes, read_only: false, multi_conn: true, fast_zero: true })
+    }
+
+    async fn handle(self: Rc<Self>, request: Request) {
+        let image = self.image.borrow().as_ref().map(|(_, image)| Rc::clone(image));
+        let _grant;
+        let outcome = match image {
+            Some(image) => {
+                _grant = self.budget.take(payload_bytes(&request.kind)).await;
+                perform(&image, request.kind).await.unwrap_or_else(|error| {
+                    tracing::warn!("NBD request failed: {error}");
+                    failed(&error)
+                })
+            }
+            None => Outcome::Failed { code: ErrorCode::ShuttingDown, message: "the image is closed".into() },
+        };
+        self.session.borrow_mut().reply(request.id, outcome);
+        self.go_on();
+        // The bytes count until a slow reader has taken them.
+        while !self.is_over.get() && self.transport.unsent_bytes() > UNSENT_BYTES_MAX {
+            self.server.runtime.sleep(UNSENT_POLL).await;
+        }
+    }
+}
+
+fn payload_bytes(kind: &RequestKind) -> u64 {
+    match kind {
+        RequestKind::Read { length, .. } => u64::from(*length),
+        RequestKind::Write { data, .. } => data.len() as u64,
+        _ => 0,
+    }
+}
+
+async fn perform(image: &AttachedImage, kind: RequestKind) -> Result<Outcome, ImageError> {
+    match kind {
+        RequestKind::Read { offset, length } => Ok(Outcome::Data(image.read(offset, length).await?)),
+        // Every acknowledged write is durable on all members, so FUA and FLUSH ask for nothing more.
+        RequestKind::Write { offset, data, .. } => image.write(offset, &data).await.map(|()| Outcome::Done),
+        RequestKind::Flush => Ok(Outcome::Done),
+        RequestKind::Trim { offset, length, .. } => {
+            image.trim(offset, length.into()).await.map(|()| Outcome::Done)
+        }
+        RequestKind::WriteZeroes { offset, length, .. } => {
+            image.write_zeroes(offset, length.into()).await.map(|()| Outcome::Done)
+        }
+        RequestKind::BlockStatus { offset, length, one_extent } => {
+            let mut extents = image.extents(offset, length.into()).await?;
+            if one_extent {
+                extents.truncate(1);
+            }
+            let status = |(length, is_hole)| StatusExtent { length, is_hole, is_zero: is_hole };
+            Ok(Outcome::Extents(extents.into_iter().map(status).collect()))
+        }
+    }
+}
+
+fn failed(error: &ImageError) -> Outcome {
+    let code = match error {
+        _ if error.is_no_space() => ErrorCode::NoSpace,
+        ImageError::Invalid(_) => ErrorCode::Invalid,
+        ImageError::Lost(_) => ErrorCode::ShuttingDown,
+        _ => ErrorCode::Io,
+    };
+    Outcome::Failed { code, message: error.to_string() }
+}
+
+fn open_error(error: ImageError) -> OpenError {
+    let kind = match error {
+        ImageError::NoSuchImage(_) => OpenErrorKind::Unknown,
+        _ => OpenErrorKind::Policy,
+    };
+    OpenError { kind, message: error.to_string() }
+}

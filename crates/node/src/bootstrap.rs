@@ -1,0 +1,389 @@
+//! The first start: keys and devices on disk, then the first records of cluster state. Every step
+//! may be repeated, so that a start that was cut short goes on where it was.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use atoll_admin::peer_keys::host_key;
+use atoll_admin::pools::check_redundancy;
+use atoll_base::OsdId;
+use atoll_base::frames::{FrameModes, FramesRecord};
+use atoll_base::join::HostRole;
+use atoll_base::records::{
+    AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT, Redundancy, UserRecord,
+};
+use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
+use atoll_keys::{KeyRing, TransitSettings, random_bytes};
+use serde::Serialize;
+
+use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, FirstPools};
+use crate::error::NodeError;
+use crate::members::{check_may_have_osds, register_osds};
+use crate::state_access::{EtcdChoices, check_identity, expose_embedded, free_address};
+use crate::tls_identity::authority_file;
+
+/// Size of an OSD's device file if none is chosen. The file is sparse.
+pub const DEFAULT_OSD_BYTES: u64 = 32 << 30;
+/// Most OSDs of one machine.
+pub(crate) const OSDS_MAX: u32 = 64;
+const COPIES_MAX: u32 = 3;
+
+/// What the user chose for `atoll up`.
+#[derive(Clone, Debug, Default)]
+pub struct Choices {
+    /// Number of OSDs, for the first start.
+    pub osd_count: Option<u32>,
+    /// Size of each OSD's device in bytes, for the first start.
+    pub osd_bytes: Option<u64>,
+    /// Where the S3 gateway listens for HTTP, or `off`.
+    pub s3_listen: Option<String>,
+    /// Where it listens for HTTPS, or `off`.
+    pub s3_tls_listen: Option<String>,
+    /// Further names for the certificate that is made for this host.
+    pub tls_names: Vec<String>,
+    /// Where the NBD server listens.
+    pub nbd_listen: Vec<String>,
+    /// A real etcd instead of the embedded server.
+    pub etcd: EtcdChoices,
+    /// This host's name in the failure-domain tree, for the first start.
+    pub host: Option<String>,
+    /// Its rack, for the first start.
+    pub rack: Option<String>,
+    /// Its zone, for the first start.
+    pub zone: Option<String>,
+    /// Where OSDs, and the embedded cluster-state server, listen for other hosts.
+    pub listen: Option<IpAddr>,
+    /// What they announce, if it is another address.
+    pub advertise: Option<IpAddr>,
+    /// What no two copies or shards share, for the first start.
+    pub failure_domain: Option<FailureDomain>,
+    /// Copies of each object, for the first start.
+    pub copies: Option<u32>,
+    /// The erasure code of S3 data, for the first start.
+    pub ec: Option<Redundancy>,
+    /// The text of a join token, to come into a cluster that is there.
+    pub join: Option<String>,
+    /// The key service's file of the cluster that is joined.
+    pub key_service: Option<PathBuf>,
+    /// Protection of frames, for the first start.
+    pub frame_modes: Option<FrameModes>,
+    /// Whether device files are LUKS2 volumes that the key service unlocks, for the first start.
+    pub encrypt_at_rest: bool,
+    /// The Transit service that holds the root of the keys, for the first start.
+    pub transit: Option<TransitSettings>,
+}
+
+const DEFAULT_OSDS: u32 = 3;
+pub(crate) const DEFAULT_S3_LISTEN: &str = "127.0.0.1:9000";
+
+/// Makes or updates `cluster.json` from the user's choices, and the keys beside it.
+pub(crate) fn prepare(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, NodeError> {
+    if let Some(ec) = &choices.ec {
+        check_redundancy(ec)?;
+    }
+    let mut cluster = if directory.has_cluster() {
+        let mut cluster = directory.cluster()?;
+        refuse_changed_choices(&cluster, choices)?;
+        choices.etcd.apply(&mut cluster)?;
+        cluster
+    } else {
+        new_cluster(directory, choices)?
+    };
+    if let Some(listen) = &choices.s3_listen {
+        cluster.s3_listen = listen.clone();
+    }
+    if let Some(listen) = &choices.s3_tls_listen {
+        cluster.s3_tls_listen = listen.clone();
+    }
+    if cluster.s3_listeners().next().is_none() {
+        return Err(NodeError::Invalid(
+            "--s3-listen off and --s3-tls-listen off leave no address for the S3 gateway; give one of them".into(),
+        ));
+    }
+    if !choices.tls_names.is_empty() {
+        cluster.tls_names = choices.tls_names.clone();
+    }
+    if !choices.nbd_listen.is_empty() {
+        cluster.nbd_listen = choices.nbd_listen.clone();
+    }
+    cluster.listen = choices.listen.or(cluster.listen);
+    cluster.advertise = choices.advertise.or(cluster.advertise);
+    if cluster.osd_listen().is_unspecified() && cluster.advertise.is_none() {
+        return Err(NodeError::Invalid(format!(
+            "--listen {} does not say by which address other hosts reach this one; name that address, or give \
+             --advertise, too",
+            cluster.osd_listen()
+        )));
+    }
+    directory.create()?;
+    expose_embedded(directory, &mut cluster)?;
+    if cluster.joined_by.is_none() {
+        directory.ensure_key_service(choices.transit.as_ref())?;
+    } else {
+        cluster.osd_bytes = choices.osd_bytes.unwrap_or(cluster.osd_bytes);
+        check_joined(directory, &cluster, choices)?;
+    }
+    directory.write_cluster(&cluster)?;
+    Ok(cluster)
+}
+
+/// Whether a host that has joined has what it needs to run.
+fn check_joined(directory: &DataDir, cluster: &ClusterFile, choices: &Choices) -> Result<(), NodeError> {
+    if choices.osd_count.is_some_and(|count| count > 0) || !cluster.osd_ids.is_empty() {
+        check_may_have_osds(cluster)?;
+    }
+    if choices.osd_count.is_some_and(|count| count > OSDS_MAX) {
+        return Err(NodeError::Invalid(format!("--osds: a host has at most {OSDS_MAX} OSDs")));
+    }
+    if cluster.role.has_clients() && !directory.key_service_file().exists() {
+        return Err(NodeError::Invalid(format!(
+            "the gateway and the NBD server need the cluster's key file; copy keys/kms.json of a host that has it to {}, \
+             over a safe way, or join with a token made with '--role osd'",
+            directory.key_service_file().display()
+        )));
+    }
+    Ok(())
+}
+
+/// The NBD server's own address if none is chosen.
+pub(crate) fn nbd_socket(directory: &DataDir) -> Result<String, NodeError> {
+    let root = directory.root().canonicalize().map_err(NodeError::file(directory.root()))?;
+    Ok(format!("unix:{}", root.join("nbd.sock").display()))
+}
+
+fn refuse_changed_choices(cluster: &ClusterFile, choices: &Choices) -> Result<(), NodeError> {
+    let fixed = |what: &str| {
+        Err(NodeError::Invalid(format!(
+            "{what} was chosen when the cluster was made and cannot be changed by 'atoll up'; leave the option out"
+        )))
+    };
+    let has_joined = cluster.joined_by.is_some();
+    match choices {
+        // A host that has joined may get more of them, of any size.
+        Choices { osd_count: Some(count), .. } if has_joined && (*count as usize) < cluster.osd_ids.len() => {
+            fixed("--osds")
+        }
+        Choices { osd_count: Some(count), .. } if !has_joined && *count as usize != cluster.osd_ids.len() => {
+            fixed("--osds")
+        }
+        Choices { osd_bytes: Some(bytes), .. } if !has_joined && *bytes != cluster.osd_bytes => {
+            fixed("--osd-size")
+        }
+        Choices { frame_modes: Some(modes), .. } if *modes != cluster.first_frame_modes() => {
+            Err(NodeError::Invalid(
+                "--frame-mode is for the first start; 'atoll settings set frame_mode_client MODE' (and _cluster, _gateway) \
+                 changes it later, so leave the option out"
+                    .into(),
+            ))
+        }
+        Choices { encrypt_at_rest: true, .. } if !cluster.encrypt_at_rest => fixed("--encrypt-at-rest"),
+        Choices { host: Some(host), .. } if *host != cluster.host_name() => fixed("--host"),
+        Choices { rack: Some(rack), .. } if *rack != cluster.rack => fixed("--rack"),
+        Choices { zone: Some(zone), .. } if *zone != cluster.zone => fixed("--zone"),
+        _ => match &cluster.first_pools {
+            Some(pools) if choices.failure_domain.is_some_and(|domain| domain != pools.failure_domain) => {
+                fixed("--failure-domain")
+            }
+            Some(pools) if choices.copies.is_some_and(|copies| copies != pools.copies) => fixed("--copies"),
+            Some(pools) if choices.ec.is_some_and(|ec| Some(ec) != pools.ec) => fixed("--ec"),
+            _ => Ok(()),
+        },
+    }
+}
+
+fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, NodeError> {
+    let osd_ids = choose_osds(directory, choices)?;
+    let osd_bytes = choices.osd_bytes.unwrap_or(DEFAULT_OSD_BYTES);
+    if osd_bytes < 1 << 30 {
+        return Err(NodeError::Invalid("--osd-size: an OSD needs at least 1G".into()));
+    }
+    directory.create()?;
+    let (state_endpoints, state_listen) = if choices.etcd.endpoints.is_empty() {
+        let address = free_address(Ipv4Addr::LOCALHOST.into())?;
+        (vec![format!("http://{address}")], Some(address.to_string()))
+    } else {
+        (choices.etcd.endpoints.clone(), None)
+    };
+    let first_pools = first_pools(choices, osd_ids.len() as u32)?;
+    let password = state_listen.as_ref().map(|_| hex::encode(random_bytes::<16>()));
+    let mut cluster = ClusterFile {
+        format: RECORD_FORMAT,
+        cluster_id: hex::encode(random_bytes::<16>()),
+        state_endpoints,
+        state_user: password.as_ref().map(|_| "root".into()),
+        state_password: password,
+        state_listen,
+        state_tls: TlsFiles::default(),
+        is_founded: false,
+        first_pools: Some(first_pools),
+        joined_by: None,
+        role: HostRole::Host,
+        host: choices.host.clone().unwrap_or_default(),
+        rack: choices.rack.clone().unwrap_or_default(),
+        zone: choices.zone.clone().unwrap_or_default(),
+        listen: None,
+        advertise: None,
+        frame_mode: choices.frame_modes.unwrap_or_default().cluster,
+        first_frame_modes: choices.frame_modes,
+        has_gateway_key: false,
+        osd_ids,
+        osd_bytes,
+        encrypt_at_rest: choices.encrypt_at_rest,
+        s3_listen: DEFAULT_S3_LISTEN.into(),
+        s3_tls_listen: DEFAULT_S3_TLS_LISTEN.into(),
+        tls_names: Vec::new(),
+        nbd_listen: vec![nbd_socket(directory)?],
+    };
+    cluster.host = cluster.host_name();
+    if !choices.etcd.endpoints.is_empty() {
+        choices.etcd.apply(&mut cluster)?;
+    }
+    Ok(cluster)
+}
+
+fn first_pools(choices: &Choices, osd_count: u32) -> Result<FirstPools, NodeError> {
+    // What one machine has is one host, so unless told otherwise copies are on different OSDs.
+    let failure_domain = choices.failure_domain.unwrap_or(FailureDomain::Osd);
+    let usual = if failure_domain == FailureDomain::Osd { COPIES_MAX.min(osd_count) } else { COPIES_MAX };
+    let copies = choices.copies.unwrap_or(usual);
+    if !(1..=COPIES_MAX).contains(&copies) {
+        return Err(NodeError::Invalid(format!("--copies {copies}: choose 1 to {COPIES_MAX} copies")));
+    }
+    if failure_domain == FailureDomain::Osd && copies > osd_count {
+        return Err(NodeError::Invalid(format!(
+            "--copies {copies}: there are {osd_count} OSDs; make more, or spread copies over hosts with --failure-domain \
+             host"
+        )));
+    }
+    if let Some(ec) = choices.ec {
+        let (data, parity, wanted) = (ec.copies_needed(), ec.size() - ec.copies_needed(), ec.size());
+        if failure_domain == FailureDomain::Osd && wanted > osd_count {
+            return Err(NodeError::Invalid(format!(
+                "--ec {data}+{parity}: that takes {wanted} OSDs, and there are {osd_count}; give --osds {wanted}, or spread \
+                 shards over hosts with --failure-domain host"
+            )));
+        }
+    }
+    Ok(FirstPools { copies, failure_domain, ec: choices.ec })
+}
+
+/// Enough for the code, if each shard needs an OSD of its own here.
+fn default_osds(choices: &Choices) -> u32 {
+    let is_on_osds = choices.failure_domain.unwrap_or(FailureDomain::Osd) == FailureDomain::Osd;
+    let shards = choices.ec.filter(|_| is_on_osds).map_or(0, |ec| ec.size());
+    DEFAULT_OSDS.max(shards)
+}
+
+/// The OSDs of a new cluster: those that `atoll osd create` has made, or so many new ones.
+fn choose_osds(directory: &DataDir, choices: &Choices) -> Result<Vec<OsdId>, NodeError> {
+    let prepared = directory.prepared_osds();
+    for &id in &prepared {
+        if choices.encrypt_at_rest && directory.unlock_with(id)?.is_none() {
+            return Err(NodeError::Invalid(format!(
+                "--encrypt-at-rest is for device files that 'atoll up' makes, and {id} was created without encryption; \
+                 create it anew with 'atoll osd create --encrypt', or leave the option out"
+            )));
+        }
+    }
+    if choices.osd_count.is_none() && !prepared.is_empty() {
+        return Ok(prepared);
+    }
+    let count = choices.osd_count.unwrap_or_else(|| default_osds(choices));
+    if !(1..=OSDS_MAX).contains(&count) {
+        return Err(NodeError::Invalid(format!("--osds {count}: choose 1 to {OSDS_MAX} OSDs for one machine")));
+    }
+    if let Some(left_out) = prepared.iter().find(|id| id.0 >= count) {
+        return Err(NodeError::Invalid(format!(
+            "--osds {count} leaves out {left_out}, which was made with 'atoll osd create'; leave --osds out to use \
+             exactly the OSDs that were made"
+        )));
+    }
+    Ok((0..count).map(OsdId).collect())
+}
+
+/// Writes a record unless it is there; what is there stays.
+pub(crate) async fn ensure<T: Serialize>(state: &ClusterClient, key: &str, record: &T) -> Result<(), NodeError> {
+    match state.create(key, record).await {
+        Ok(_) | Err(ClusterError::AlreadyExists { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes the first records of cluster state. The cluster record comes last and says that all
+/// others are there, but for the pools, which may have to wait for other hosts.
+pub(crate) async fn write_records(
+    directory: &DataDir,
+    cluster: &mut ClusterFile,
+    state: &ClusterClient,
+) -> Result<(), NodeError> {
+    if !check_identity(cluster, state).await? {
+        register_osds(directory, cluster, state).await?;
+        let client = host_key(PeerRole::Client, &cluster.host_name());
+        ensure(state, &own_key(directory, "client")?, &client).await?;
+        add_what_is_new(directory, cluster, state).await?;
+        write_user(directory, cluster, state).await?;
+        let record = ClusterRecord {
+            format: RECORD_FORMAT,
+            id: cluster.cluster_id.clone(),
+            frame_mode: cluster.frame_mode,
+            created_unix_ms: unix_ms(),
+        };
+        ensure(state, keys::CLUSTER, &record).await?;
+        // Somebody else's record may have been faster.
+        check_identity(cluster, state).await?;
+    }
+    if !cluster.is_founded {
+        cluster.is_founded = true;
+        directory.write_cluster(cluster)?;
+    }
+    Ok(())
+}
+
+/// Where cluster state says what a static key of this host may do.
+fn own_key(directory: &DataDir, holder: &str) -> Result<String, NodeError> {
+    Ok(keys::authorized_key(&hex::encode(directory.static_key(holder)?.public())))
+}
+
+/// Adds the records that clusters of earlier releases lack: how frames are protected, and the key of
+/// this host's gateway, unless the host has been shut out.
+pub(crate) async fn add_what_is_new(
+    directory: &DataDir,
+    cluster: &mut ClusterFile,
+    state: &ClusterClient,
+) -> Result<(), NodeError> {
+    ensure(state, keys::FRAMES, &FramesRecord::from(cluster.first_frame_modes())).await?;
+    if cluster.has_gateway_key || !cluster.role.has_clients() {
+        return Ok(());
+    }
+    if state.get::<AuthorizedKeyRecord>(&own_key(directory, "client")?).await?.is_some() {
+        let record = host_key(PeerRole::Gateway, &cluster.host_name());
+        ensure(state, &own_key(directory, "gateway")?, &record).await?;
+        // From now on it does not come back by itself when it is revoked.
+        cluster.has_gateway_key = true;
+        directory.write_cluster(cluster)?;
+    }
+    Ok(())
+}
+
+async fn write_user(directory: &DataDir, cluster: &ClusterFile, state: &ClusterClient) -> Result<(), NodeError> {
+    let service = KeyRing::open(&directory.key_service_file())?;
+    service.make_default_key().await?;
+    let access_key = format!("ATOLL{}", hex::encode_upper(random_bytes::<8>()));
+    let (record, secret_key): (UserRecord, String) = atoll_s3::new_user(&service, &access_key, "admin").await?;
+    ensure(state, &keys::user(&access_key), &record).await?;
+    directory.write_credentials(&Credentials {
+        access_key,
+        secret_key,
+        endpoint: cluster.s3_endpoint(),
+        tls_endpoint: cluster.s3_tls_endpoint(),
+        ca_file: authority_file(directory),
+    })
+}
+
+pub(crate) fn unix_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |elapsed| elapsed.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests;

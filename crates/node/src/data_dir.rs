@@ -1,0 +1,404 @@
+//! The data directory: what is where, and what the files hold.
+
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use atoll_base::OsdId;
+use atoll_base::frames::{FrameMode, FrameModes};
+use atoll_base::join::HostRole;
+use atoll_base::record_json::read_record;
+use atoll_base::records::{FailureDomain, Redundancy};
+use atoll_cluster::{ConnectOptions, TlsFiles};
+use atoll_keys::random_bytes;
+use atoll_wire::KeyPair;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::NodeError;
+
+/// A data directory of `atoll up`.
+#[derive(Clone, Debug)]
+pub struct DataDir {
+    root: PathBuf,
+}
+
+/// `cluster.json`: how the processes of this machine find each other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterFile {
+    /// Version of this file's format.
+    pub format: u32,
+    /// The cluster's random id.
+    pub cluster_id: String,
+    /// Endpoints of cluster state.
+    pub state_endpoints: Vec<String>,
+    /// Where the embedded cluster-state server listens; absent when a real etcd is used.
+    pub state_listen: Option<String>,
+    /// User and password for cluster state, if it demands them.
+    pub state_user: Option<String>,
+    /// See `state_user`.
+    pub state_password: Option<String>,
+    /// Certificates for cluster state, if its endpoints are https.
+    #[serde(default)]
+    pub state_tls: TlsFiles,
+    /// Whether the cluster's records were there once: then they are never made anew.
+    #[serde(default = "yes")]
+    pub is_founded: bool,
+    /// The pools that are made once there are enough OSDs, on the host that made the cluster.
+    #[serde(default)]
+    pub first_pools: Option<FirstPools>,
+    /// The join token by which this host came in; absent on the host that made the cluster.
+    #[serde(default)]
+    pub joined_by: Option<String>,
+    /// What this host may be.
+    #[serde(default)]
+    pub role: HostRole,
+    /// This host's name in the failure-domain tree.
+    #[serde(default)]
+    pub host: String,
+    /// Its rack, if there is one.
+    #[serde(default)]
+    pub rack: String,
+    /// Its zone, if there is one.
+    #[serde(default)]
+    pub zone: String,
+    /// Where OSDs listen; loopback only if absent.
+    #[serde(default)]
+    pub listen: Option<IpAddr>,
+    /// The address that OSDs announce, if it is not the one they listen on.
+    #[serde(default)]
+    pub advertise: Option<IpAddr>,
+    /// Protection of frames when the cluster was made; what holds now is in cluster state.
+    pub frame_mode: FrameMode,
+    /// The same, if it is not the same for everyone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_frame_modes: Option<FrameModes>,
+    /// Whether cluster state has been given a key of its own for this host's gateway. Earlier
+    /// releases used that of the other clients.
+    #[serde(default)]
+    pub has_gateway_key: bool,
+    /// OSDs on this machine.
+    pub osd_ids: Vec<OsdId>,
+    /// Size of each OSD's device in bytes.
+    pub osd_bytes: u64,
+    /// Whether devices that `atoll up` makes are LUKS2 volumes that the key service unlocks.
+    #[serde(default)]
+    pub encrypt_at_rest: bool,
+    /// Where the S3 gateway listens for HTTP, or `off`.
+    pub s3_listen: String,
+    /// Where it listens for HTTPS, or `off`.
+    #[serde(default = "default_s3_tls_listen")]
+    pub s3_tls_listen: String,
+    /// Further names for the certificate that is made for this host.
+    #[serde(default)]
+    pub tls_names: Vec<String>,
+    /// Where the NBD server listens: `unix:PATH` or `IP:PORT`.
+    pub nbd_listen: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Where the S3 gateway listens for HTTPS unless something else is chosen.
+pub(crate) const DEFAULT_S3_TLS_LISTEN: &str = "127.0.0.1:9443";
+/// In place of an address: nothing listens.
+pub const LISTEN_OFF: &str = "off";
+
+fn default_s3_tls_listen() -> String {
+    DEFAULT_S3_TLS_LISTEN.into()
+}
+
+/// The pools of a new cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstPools {
+    /// Copies of each object.
+    pub copies: u32,
+    /// What no two copies or shards share.
+    pub failure_domain: FailureDomain,
+    /// The erasure code of the pool for S3 data; absent if there is none beside the pool of objects.
+    #[serde(default)]
+    pub ec: Option<Redundancy>,
+}
+
+/// `credentials.json`: for S3 clients.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Credentials {
+    /// The public half.
+    pub access_key: String,
+    /// The secret half.
+    pub secret_key: String,
+    /// `http://HOST:PORT` of the gateway; with `https` if that is all it speaks.
+    pub endpoint: String,
+    /// `https://HOST:PORT` of the gateway; absent if it speaks plain HTTP only.
+    #[serde(default)]
+    pub tls_endpoint: Option<String>,
+    /// Authority of the gateway's certificate; absent if it is none that clients must be told.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl DataDir {
+    /// The directory at `root`, existing or not.
+    pub fn new(root: &Path) -> Self {
+        DataDir { root: root.to_owned() }
+    }
+
+    /// Makes the directory, readable by its owner only.
+    pub fn create(&self) -> Result<(), NodeError> {
+        for path in [self.root.clone(), self.keys(), self.tls(), self.logs(), self.state()] {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+            made.map_err(NodeError::file(path))?;
+        }
+        Ok(())
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn keys(&self) -> PathBuf {
+        self.root.join("keys")
+    }
+
+    /// Certificate and private key of the embedded cluster-state server, if it serves other hosts.
+    pub fn state_identity(&self) -> Option<(PathBuf, PathBuf)> {
+        let (certificate, key) = (self.keys().join("state.pem"), self.keys().join("state.key"));
+        key.exists().then_some((certificate, key))
+    }
+
+    /// Certificates of this host's servers and their authority.
+    pub fn tls(&self) -> PathBuf {
+        self.root.join("tls")
+    }
+
+    /// Logs of all processes.
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("log")
+    }
+
+    /// The embedded cluster-state server's directory.
+    pub fn state(&self) -> PathBuf {
+        self.root.join("state")
+    }
+
+    /// The key-management service's key file.
+    pub fn key_service_file(&self) -> PathBuf {
+        self.keys().join("kms.json")
+    }
+
+    /// An OSD's directory.
+    pub(crate) fn osd(&self, osd: OsdId) -> PathBuf {
+        self.root.join(format!("osd-{}", osd.0))
+    }
+
+    /// Makes an OSD's directory.
+    pub(crate) fn create_osd(&self, osd: OsdId) -> Result<(), NodeError> {
+        let path = self.osd(osd);
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        made.map_err(NodeError::file(path))
+    }
+
+    /// An OSD's device: a file, or a link to a file or block device.
+    pub fn device(&self, osd: OsdId) -> PathBuf {
+        self.osd(osd).join("device")
+    }
+
+    /// Whether an OSD was given a device, be it there at the moment or not.
+    pub(crate) fn has_device(&self, osd: OsdId) -> bool {
+        fs::symlink_metadata(self.device(osd)).is_ok()
+    }
+
+    /// OSDs that were given a device, in order.
+    pub(crate) fn prepared_osds(&self) -> Vec<OsdId> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut osds: Vec<OsdId> =
+            names.filter_map(|name| name.strip_prefix("osd-")?.parse().ok().map(OsdId)).collect();
+        osds.retain(|osd| self.has_device(*osd));
+        osds.sort_unstable();
+        osds
+    }
+
+    pub(crate) fn wal_device_link(&self, osd: OsdId) -> PathBuf {
+        self.osd(osd).join("wal-device")
+    }
+
+    /// The device of an OSD's log, if it has its own, be it there at the moment or not.
+    pub fn wal_device(&self, osd: OsdId) -> Option<PathBuf> {
+        Some(self.wal_device_link(osd)).filter(|link| fs::symlink_metadata(link).is_ok())
+    }
+
+    /// The file with the processes that run now.
+    pub fn processes_file(&self) -> PathBuf {
+        self.root.join("processes.json")
+    }
+
+    /// Locked by the supervisor while it runs.
+    pub fn lock_file(&self) -> PathBuf {
+        self.root.join("supervisor.lock")
+    }
+
+    fn cluster_file(&self) -> PathBuf {
+        self.root.join("cluster.json")
+    }
+
+    fn credentials_file(&self) -> PathBuf {
+        self.root.join("credentials.json")
+    }
+
+    fn static_key_file(&self, holder: &str) -> PathBuf {
+        self.keys().join(format!("{holder}.key"))
+    }
+
+    /// Whether a cluster was made here.
+    pub fn has_cluster(&self) -> bool {
+        self.cluster_file().exists()
+    }
+
+    /// Reads `cluster.json`.
+    pub fn cluster(&self) -> Result<ClusterFile, NodeError> {
+        if !self.has_cluster() {
+            return Err(NodeError::NoCluster { path: self.root.clone() });
+        }
+        read_json(&self.cluster_file())
+    }
+
+    /// Writes `cluster.json`.
+    pub fn write_cluster(&self, cluster: &ClusterFile) -> Result<(), NodeError> {
+        write_json(&self.cluster_file(), cluster)
+    }
+
+    /// Reads `credentials.json`.
+    pub fn credentials(&self) -> Result<Credentials, NodeError> {
+        if !self.credentials_file().exists() {
+            return Err(NodeError::NoCluster { path: self.root.clone() });
+        }
+        read_json(&self.credentials_file())
+    }
+
+    /// Writes `credentials.json`.
+    pub fn write_credentials(&self, credentials: &Credentials) -> Result<(), NodeError> {
+        write_json(&self.credentials_file(), credentials)
+    }
+
+    /// Whether a process has a static key already.
+    pub(crate) fn has_static_key(&self, holder: &str) -> bool {
+        self.static_key_file(holder).exists()
+    }
+
+    /// The static key of a process, made at the first call.
+    pub fn static_key(&self, holder: &str) -> Result<KeyPair, NodeError> {
+        let path = self.static_key_file(holder);
+        if !path.exists() {
+            write_secret(&path, hex::encode(random_bytes::<32>()).as_bytes())?;
+        }
+        let text = fs::read_to_string(&path).map_err(NodeError::file(&path))?;
+        let mut private = [0; 32];
+        hex::decode_to_slice(text.trim(), &mut private)
+            .map_err(|error| NodeError::Malformed { path, detail: error.to_string() })?;
+        Ok(KeyPair::from_private(private))
+    }
+}
+
+impl ClusterFile {
+    /// How to reach cluster state.
+    pub fn connect_options(&self) -> ConnectOptions {
+        let options = ConnectOptions::new(self.state_endpoints.clone()).with_tls(self.state_tls.clone());
+        match (&self.state_user, &self.state_password) {
+            (Some(user), Some(password)) => options.with_user(user.clone(), password.clone()),
+            _ => options,
+        }
+    }
+
+    /// Where OSDs listen.
+    pub fn osd_listen(&self) -> IpAddr {
+        self.listen.unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// Whether other hosts can reach what runs here.
+    pub fn is_reachable(&self) -> bool {
+        !self.advertise.unwrap_or(self.osd_listen()).is_loopback()
+    }
+
+    /// The addresses on which the S3 gateway listens, with what they speak.
+    pub fn s3_listeners(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [("http", self.s3_listen.as_str()), ("https", self.s3_tls_listen.as_str())];
+        all.into_iter().filter(|(_, address)| *address != LISTEN_OFF)
+    }
+
+    /// The URL of the S3 gateway over plain HTTP, or over TLS if that is all there is.
+    pub fn s3_endpoint(&self) -> String {
+        let first = self.s3_listeners().next();
+        first.map(|(scheme, address)| self.url(scheme, address)).unwrap_or_default()
+    }
+
+    /// The URL of the S3 gateway over TLS.
+    pub fn s3_tls_endpoint(&self) -> Option<String> {
+        let found = self.s3_listeners().find(|(scheme, _)| *scheme == "https");
+        found.map(|(scheme, address)| self.url(scheme, address))
+    }
+
+    fn url(&self, scheme: &str, address: &str) -> String {
+        // A certificate is not for "all addresses".
+        let all =
+            address.parse::<SocketAddr>().ok().filter(|parsed| scheme == "https" && parsed.ip().is_unspecified());
+        let reached = self.advertise.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let named = all.map(|parsed| SocketAddr::new(reached, parsed.port()).to_string());
+        format!("{scheme}://{}", named.as_deref().unwrap_or(address))
+    }
+
+    /// Protection of frames as it was chosen when the cluster was made.
+    pub fn first_frame_modes(&self) -> FrameModes {
+        self.first_frame_modes.unwrap_or(FrameModes::all(self.frame_mode))
+    }
+
+    /// Whose static key the gateway uses.
+    pub fn gateway_key_holder(&self) -> &'static str {
+        if self.has_gateway_key { "gateway" } else { "client" }
+    }
+
+    /// This host's name.
+    pub fn host_name(&self) -> String {
+        if !self.host.is_empty() {
+            return self.host.clone();
+        }
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        if name.trim().is_empty() { "localhost".into() } else { name.trim().into() }
+    }
+}
+
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, NodeError> {
+    let text = fs::read(path).map_err(NodeError::file(path))?;
+    read_record(&text).map_err(|reason| NodeError::Record { path: path.into(), reason })
+}
+
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), NodeError> {
+    let text = serde_json::to_string_pretty(value).expect("the records of this crate are plain JSON");
+    write_secret(path, text.as_bytes())
+}
+
+/// Replaces a file at once, readable by its owner only; a crash leaves the old or the new one.
+pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), NodeError> {
+    replace(path, bytes, 0o600)
+}
+
+/// The same for what everybody may read.
+pub(crate) fn write_public(path: &Path, bytes: &[u8]) -> Result<(), NodeError> {
+    replace(path, bytes, 0o644)
+}
+
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), NodeError> {
+    let temporary = path.with_extension("new");
+    let write = || {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().map_err(NodeError::file(path))
+}

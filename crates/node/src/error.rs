@@ -1,0 +1,93 @@
+//! What can go wrong with a data directory and its processes.
+
+use std::io;
+use std::path::PathBuf;
+
+use atoll_base::record_json::RecordError;
+use atoll_client::ClientError;
+use atoll_cluster::ClusterError;
+use atoll_keys::KeyError;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// A file does not have the form that it must have.
+    #[error("{} is damaged: {detail}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A file is of a later release, or is not what it must be.
+    #[error("cannot read {}: {reason}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: RecordError,
+    },
+    /// There is no cluster in the directory.
+    #[error("there is no cluster in {}; start one with 'atoll up --data {}'", path.display(), path.display())]
+    NoCluster {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The cluster of this directory is running already.
+    #[error("the cluster in {} is running already (process {process_id}); stop it with 'atoll down --data {}'", path.display(), path.display())]
+    Running {
+        /// The directory.
+        path: PathBuf,
+        /// The supervisor.
+        process_id: u32,
+    },
+    /// The cluster of this directory is not running.
+    #[error("the cluster in {} is not running; start it with 'atoll up --data {}'", path.display(), path.display())]
+    NotRunning {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A choice that cannot be had.
+    #[error("{0}")]
+    Invalid(String),
+    /// The cluster did not become healthy in time.
+    #[error("the cluster is not healthy after {seconds} s: {detail}; see the logs in {}", logs.display())]
+    NotHealthy {
+        /// How long was waited.
+        seconds: u64,
+        /// What is missing.
+        detail: String,
+        /// Where the logs are.
+        logs: PathBuf,
+    },
+    /// An OSD's device could not be made or taken.
+    #[error(transparent)]
+    Device(#[from] atoll_osd::DeviceError),
+    /// An OSD's device was not formatted.
+    #[error(transparent)]
+    Format(#[from] atoll_osd::FormatError),
+    /// Cluster state.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// Keys.
+    #[error(transparent)]
+    Crypto(#[from] KeyError),
+    /// Objects.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+impl NodeError {
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> NodeError {
+        let path = path.into();
+        move |source| NodeError::File { path, source }
+    }
+}

@@ -1,0 +1,287 @@
+//! Join tokens: made on a host of the cluster, used once by another host to become one.
+//!
+//! A token says where cluster state is, what to trust it by and, for servers with passwords, how to
+//! log in; its secret and its record in cluster state say that one more host may come. Client
+//! certificates of an etcd are never in a token: each host brings its own.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use atoll_admin::peer_keys;
+use atoll_base::frames::FrameMode;
+use atoll_base::join::{HostRole, JoinTokenRecord, JoinedHost};
+use atoll_base::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT, UserRecord};
+use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
+use atoll_keys::{KeyRing, KeyService, random_bytes, sha256};
+use atoll_s3::user_key_context;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use crate::bootstrap::{Choices, DEFAULT_OSD_BYTES, DEFAULT_S3_LISTEN, nbd_socket, unix_ms};
+use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, write_secret};
+use crate::error::NodeError;
+use crate::state_access::check_identity;
+
+const PREFIX: &str = "atoll-join-1.";
+
+/// A join token as it is handed over. Its text is as secret as a password.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct JoinToken {
+    /// Names its record.
+    pub id: String,
+    secret: String,
+    cluster_id: String,
+    frame_mode: FrameMode,
+    endpoints: Vec<String>,
+    user: Option<String>,
+    password: Option<String>,
+    /// The authority itself, not a file.
+    ca_pem: Option<String>,
+    server_name: Option<String>,
+}
+
+impl JoinToken {
+    /// The text to hand over.
+    pub fn to_text(&self) -> String {
+        let json = serde_json::to_vec(self).expect("a token is plain JSON");
+        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
+    }
+
+    /// Reads the text.
+    pub fn from_text(text: &str) -> Result<Self, NodeError> {
+        let invalid = |detail: &str| NodeError::Invalid(format!("this is no join token: {detail}"));
+        let encoded = text.trim().strip_prefix(PREFIX);
+        let encoded = encoded.ok_or_else(|| invalid("it does not begin with 'atoll-join-1.'"))?;
+        let json = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| invalid("it is not whole"))?;
+        serde_json::from_slice(&json).map_err(|_| invalid("it is not whole, or of a later release"))
+    }
+}
+
+/// Makes a token for one host.
+pub async fn create_token(
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+    role: HostRole,
+    term: Duration,
+) -> Result<JoinToken, NodeError> {
+    if !cluster.is_reachable() {
+        return Err(NodeError::Invalid(
+            "OSDs of this host listen on loopback only, so no other host could reach them; restart with 'atoll up \
+             --listen IP', the address by which the other hosts reach this one"
+                .into(),
+        ));
+    }
+    let now_ms = unix_ms();
+    for (key, record, revision) in state.list::<JoinTokenRecord>(keys::JOIN_TOKENS).await?.entries {
+        if record.expires_unix_ms < now_ms {
+            // Somebody else may be sweeping, too.
+            let _ = state.delete_if(&key, revision).await;
+        }
+    }
+    let ca = cluster.state_tls.ca.as_ref();
+    let ca_pem = ca.map(|path| fs::read_to_string(path).map_err(NodeError::file(path))).transpose()?;
+    let token = JoinToken {
+        id: hex::encode(random_bytes::<8>()),
+        secret: hex::encode(random_bytes::<32>()),
+        cluster_id: cluster.cluster_id.clone(),
+        frame_mode: cluster.frame_mode,
+        endpoints: cluster.state_endpoints.clone(),
+        user: cluster.state_user.clone(),
+        password: cluster.state_password.clone(),
+        ca_pem,
+        server_name: cluster.state_tls.server_name.clone(),
+    };
+    let record = JoinTokenRecord {
+        format: RECORD_FORMAT,
+        role,
+        secret_sha256: hex::encode(sha256(token.secret.as_bytes())),
+        created_unix_ms: now_ms,
+        expires_unix_ms: now_ms.saturating_add(term.as_millis() as u64),
+        used_by: None,
+    };
+    state.create(&keys::join_token(&token.id), &record).await?;
+    Ok(token)
+}
+
+/// All tokens that have a record, with their ids.
+pub async fn list_tokens(state: &ClusterClient) -> Result<Vec<(String, JoinTokenRecord)>, NodeError> {
+    let listing = state.list::<JoinTokenRecord>(keys::JOIN_TOKENS).await?;
+    let id = |key: &str| key.strip_prefix(keys::JOIN_TOKENS).unwrap_or(key).to_owned();
+    Ok(listing.entries.into_iter().map(|(key, record, _)| (id(&key), record)).collect())
+}
+
+/// Makes a token worthless. A host that has used it stays in the cluster.
+pub async fn revoke_token(state: &ClusterClient, id: &str) -> Result<(), NodeError> {
+    if state.delete(&keys::join_token(id)).await? {
+        return Ok(());
+    }
+    Err(NodeError::Invalid(format!("there is no join token {id}; see 'atoll cluster token ls'")))
+}
+
+/// Makes the data directory of a host that joins. Repeating it with the same token is no error.
+pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> Result<ClusterFile, NodeError> {
+    if directory.has_cluster() {
+        let cluster = directory.cluster()?;
+        if cluster.joined_by.as_ref() == Some(&token.id) {
+            return Ok(cluster);
+        }
+        return Err(NodeError::Invalid(format!(
+            "{} belongs to cluster {} already; leave --join out, or name another directory",
+            directory.root().display(),
+            cluster.cluster_id
+        )));
+    }
+    directory.create()?;
+    if !directory.prepared_osds().is_empty() {
+        return Err(NodeError::Invalid(format!(
+            "{} holds OSDs that were made for a cluster of their own; join first and create OSDs then, or name another \
+             directory",
+            directory.root().display()
+        )));
+    }
+    let mut cluster = joined_cluster(directory, token, choices)?;
+    let state = ClusterClient::connect(&cluster.connect_options()).await?;
+    if !check_identity(&cluster, &state).await? {
+        return Err(NodeError::Invalid("the cluster of this token is not there any more".into()));
+    }
+    let name_holders = state.list::<OsdRecord>(keys::OSDS).await?.entries;
+    let up = state.list::<OsdUpRecord>(keys::OSD_UP).await?.entries;
+    let is_up = |id| up.iter().any(|(_, record, _)| record.id == id);
+    if let Some((_, osd, _)) = name_holders.iter().find(|(_, osd, _)| osd.host == cluster.host && is_up(osd.id)) {
+        return Err(NodeError::Invalid(format!(
+            "another host is called '{}' ({} runs there), and copies would not be kept apart; give --host NAME",
+            cluster.host, osd.id
+        )));
+    }
+    if let Some(path) = &choices.key_service {
+        adopt_key_service(directory, &state, &cluster, path).await?;
+    }
+    cluster.role = use_token(directory, token, &cluster, &state).await?;
+    directory.write_cluster(&cluster)?;
+    Ok(cluster)
+}
+
+fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> Result<ClusterFile, NodeError> {
+    let mut state_tls = TlsFiles { server_name: token.server_name.clone(), ..TlsFiles::default() };
+    if let Some(pem) = &token.ca_pem {
+        let path = directory.keys().join("state-ca.pem");
+        write_secret(&path, pem.as_bytes())?;
+        state_tls.ca = Some(std::path::absolute(&path).map_err(NodeError::file(&path))?);
+    }
+    let mut cluster = ClusterFile {
+        format: RECORD_FORMAT,
+        cluster_id: token.cluster_id.clone(),
+        state_endpoints: token.endpoints.clone(),
+        state_listen: None,
+        state_user: token.user.clone(),
+        state_password: token.password.clone(),
+        state_tls,
+        is_founded: true,
+        first_pools: None,
+        joined_by: Some(token.id.clone()),
+        role: HostRole::default(),
+        host: choices.host.clone().unwrap_or_default(),
+        rack: choices.rack.clone().unwrap_or_default(),
+        zone: choices.zone.clone().unwrap_or_default(),
+        listen: choices.listen,
+        advertise: choices.advertise,
+        frame_mode: token.frame_mode,
+        first_frame_modes: None,
+        has_gateway_key: true,
+        osd_ids: Vec::new(),
+        osd_bytes: choices.osd_bytes.unwrap_or(DEFAULT_OSD_BYTES),
+        encrypt_at_rest: choices.encrypt_at_rest,
+        s3_listen: choices.s3_listen.clone().unwrap_or(DEFAULT_S3_LISTEN.into()),
+        s3_tls_listen: choices.s3_tls_listen.clone().unwrap_or(DEFAULT_S3_TLS_LISTEN.into()),
+        tls_names: choices.tls_names.clone(),
+        nbd_listen: vec![nbd_socket(directory)?],
+    };
+    cluster.host = cluster.host_name();
+    choices.etcd.apply(&mut cluster)?;
+    Ok(cluster)
+}
+
+/// Takes the token and registers this host's key, both or neither.
+async fn use_token(
+    directory: &DataDir,
+    token: &JoinToken,
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+) -> Result<HostRole, NodeError> {
+    let refused = |why: String| Err(NodeError::Invalid(format!("the join token {} {why}", token.id)));
+    let key = keys::join_token(&token.id);
+    let public_key = hex::encode(directory.static_key("client")?.public());
+    loop {
+        let Some((mut record, revision)) = state.get::<JoinTokenRecord>(&key).await? else {
+            return refused("was revoked, or has expired".into());
+        };
+        if hex::encode(sha256(token.secret.as_bytes())) != record.secret_sha256 {
+            return refused("has the wrong secret".into());
+        }
+        match &record.used_by {
+            // An earlier attempt of this host got as far as that.
+            Some(used_by) if used_by.public_key == public_key => return Ok(record.role),
+            Some(used_by) => {
+                return refused(format!("was used by host '{}'; a token is for one host", used_by.host));
+            }
+            None => {}
+        }
+        if record.expires_unix_ms < unix_ms() {
+            return refused("has expired; make another with 'atoll cluster token create'".into());
+        }
+        record.used_by = Some(JoinedHost {
+            host: cluster.host.clone(),
+            public_key: public_key.clone(),
+            joined_unix_ms: unix_ms(),
+        });
+        let mut transaction = Transaction::new().check(&key, revision).put(&key, &record)?;
+        if record.role.has_clients() {
+            let gateway_key = hex::encode(directory.static_key("gateway")?.public());
+            for (key, role) in [(&public_key, PeerRole::Client), (&gateway_key, PeerRole::Gateway)] {
+                let record = peer_keys::host_key(role, &cluster.host);
+                transaction = transaction.put(&keys::authorized_key(key), &record)?;
+            }
+        }
+        match state.transact(&transaction).await {
+            Ok(_) => return Ok(record.role),
+            // Look again at what became of it.
+            Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Copies the key service's file, once it has shown that it is this cluster's.
+async fn adopt_key_service(
+    directory: &DataDir,
+    state: &ClusterClient,
+    cluster: &ClusterFile,
+    path: &Path,
+) -> Result<(), NodeError> {
+    let service = KeyRing::open(path)?;
+    let users = state.list::<UserRecord>(keys::USERS).await?;
+    if let Some((_, user, _)) = users.entries.first() {
+        let context = user_key_context(&user.access_key);
+        let secret = service.unwrap(&context, &user.wrapped_secret_key).await.map_err(|error| {
+            NodeError::Invalid(format!(
+                "{} is not the key file of this cluster: {error}; copy keys/kms.json from one of its hosts",
+                path.display()
+            ))
+        })?;
+        directory.write_credentials(&Credentials {
+            access_key: user.access_key.clone(),
+            secret_key: hex::encode(secret.expose()),
+            endpoint: cluster.s3_endpoint(),
+            tls_endpoint: cluster.s3_tls_endpoint(),
+            // It is made by the first start.
+            ca_file: None,
+        })?;
+    }
+    let bytes = fs::read(path).map_err(NodeError::file(path))?;
+    write_secret(&directory.key_service_file(), &bytes)
+}
+
+#[cfg(test)]
+mod tests;

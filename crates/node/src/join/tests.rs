@@ -1,0 +1,230 @@
+//! Joining, against the embedded server.
+
+use std::path::PathBuf;
+
+use atoll_base::OsdId;
+use atoll_base::frames::{FrameModes, FramesRecord};
+use atoll_base::records::{AuthorizedKeyRecord, ClusterRecord};
+use atoll_cluster::EmbeddedServer;
+use atoll_keys::LocalKeys;
+
+use super::*;
+use crate::bootstrap::add_what_is_new;
+use crate::members::{register_osds, reserve_osds};
+
+struct Founded {
+    _server: EmbeddedServer,
+    cluster: ClusterFile,
+    state: ClusterClient,
+    temporary: tempfile::TempDir,
+}
+
+impl Founded {
+    async fn new() -> Founded {
+        let temporary = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = EmbeddedServer::start(listener, &temporary.path().join("state"), None).await.unwrap();
+        let text = format!(
+            r#"{{"format":1,"cluster_id":"c1","state_endpoints":["http://{}"],"frame_mode":"crc","osd_ids":[],
+            "osd_bytes":1073741824,"s3_listen":"","nbd_listen":[],"listen":"10.0.0.1"}}"#,
+            server.local_addr()
+        );
+        let cluster: ClusterFile = serde_json::from_str(&text).unwrap();
+        let state = ClusterClient::connect(&cluster.connect_options()).await.unwrap();
+        let record = ClusterRecord { format: 1, id: "c1".into(), frame_mode: FrameMode::Crc, created_unix_ms: 0 };
+        state.create(keys::CLUSTER, &record).await.unwrap();
+        Founded { _server: server, cluster, state, temporary }
+    }
+
+    async fn token(&self, role: HostRole, seconds: u64) -> JoinToken {
+        create_token(&self.cluster, &self.state, role, Duration::from_secs(seconds)).await.unwrap()
+    }
+
+    fn directory(&self, name: &str) -> DataDir {
+        let path: PathBuf = self.temporary.path().join(name);
+        DataDir::new(&path)
+    }
+
+    async fn join(&self, name: &str, token: &JoinToken) -> Result<ClusterFile, String> {
+        let listen = Some("10.0.0.9".parse().unwrap());
+        let choices = Choices { host: Some(name.into()), listen, ..Choices::default() };
+        join(&self.directory(name), token, &choices).await.map_err(|error| error.to_string())
+    }
+
+    async fn keys(&self) -> Vec<AuthorizedKeyRecord> {
+        let listing = self.state.list(keys::AUTHORIZED_KEYS).await.unwrap();
+        listing.entries.into_iter().map(|(_, record, _)| record).collect()
+    }
+
+    async fn key_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.keys().await.into_iter().map(|key| key.name).collect();
+        names.sort();
+        names
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_for_one_host() {
+    let founded = Founded::new().await;
+    let token = founded.token(HostRole::Host, 60).await;
+    let token = JoinToken::from_text(&token.to_text()).unwrap();
+    let joined = founded.join("one", &token).await.unwrap();
+    assert_eq!((joined.cluster_id.as_str(), joined.host.as_str(), joined.role), ("c1", "one", HostRole::Host));
+    assert_eq!(joined.frame_mode, FrameMode::Crc);
+    assert!(joined.has_gateway_key);
+    assert_eq!(founded.key_names().await, ["client@one", "gateway@one"]);
+
+    assert_eq!(founded.join("one", &token).await.unwrap().joined_by, Some(token.id.clone()), "again is no error");
+    let error = founded.join("two", &token).await.unwrap_err();
+    assert!(error.contains("used by host 'one'"), "{error}");
+    assert!(!founded.directory("two").has_cluster());
+    let other = founded.token(HostRole::Host, 60).await;
+    let error = founded.join("one", &other).await.unwrap_err();
+    assert!(error.contains("already"), "{error}");
+    // A join that was cut short before its file was written goes on with the same key.
+    std::fs::remove_file(founded.directory("one").root().join("cluster.json")).unwrap();
+    founded.join("one", &token).await.unwrap();
+    assert_eq!(founded.keys().await.len(), 2);
+}
+
+#[tokio::test]
+async fn worthless_tokens() {
+    let founded = Founded::new().await;
+    let mut forged = founded.token(HostRole::Host, 60).await;
+    forged.secret = "0".repeat(64);
+    let revoked = founded.token(HostRole::Host, 60).await;
+    revoke_token(&founded.state, &revoked.id).await.unwrap();
+    assert!(revoke_token(&founded.state, &revoked.id).await.is_err());
+    let expired = founded.token(HostRole::Host, 0).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let mut elsewhere = founded.token(HostRole::Host, 60).await;
+    elsewhere.cluster_id = "c2".into();
+    let cases = [
+        ("forged", forged, "wrong secret"),
+        ("revoked", revoked, "revoked"),
+        ("expired", expired.clone(), "expired"),
+        ("elsewhere", elsewhere, "another cluster"),
+    ];
+    for (name, token, words) in cases {
+        let error = founded.join(name, &token).await.unwrap_err();
+        assert!(error.contains(words), "{name}: {error}");
+        assert!(!founded.directory(name).has_cluster());
+    }
+    assert!(founded.keys().await.is_empty());
+    founded.token(HostRole::Host, 60).await;
+    let left = list_tokens(&founded.state).await.unwrap();
+    assert!(left.iter().all(|(id, _)| *id != expired.id), "expired tokens are swept");
+
+    for text in ["", "atoll-join-1.", "atoll-join-1.e30", "atoll-join-1.%", "atoll-join-2.eyJ9"] {
+        assert!(JoinToken::from_text(text).is_err(), "{text}");
+    }
+    let whole = founded.token(HostRole::Host, 60).await.to_text();
+    assert!(JoinToken::from_text(&whole[..whole.len() - 9]).is_err());
+}
+
+#[tokio::test]
+async fn roles_decide_which_keys_are_registered() {
+    let founded = Founded::new().await;
+    let osd_host = founded.join("osds", &founded.token(HostRole::Osd, 60).await).await.unwrap();
+    assert!(founded.keys().await.is_empty(), "a host with OSDs only is no client");
+    assert!(crate::members::check_may_have_osds(&osd_host).is_ok());
+    let client = founded.join("clients", &founded.token(HostRole::Client, 60).await).await.unwrap();
+    assert_eq!(founded.key_names().await, ["client@clients", "gateway@clients"]);
+    assert!(crate::members::check_may_have_osds(&client).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hosts_that_come_at_once_get_different_numbers() {
+    let founded = std::sync::Arc::new(Founded::new().await);
+    let mut tasks = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let cluster = founded.join(name, &founded.token(HostRole::Osd, 60).await).await.unwrap();
+        let founded = founded.clone();
+        tasks.push(tokio::spawn(async move {
+            let directory = founded.directory(name);
+            reserve_osds(&directory, &cluster, &founded.state, 5).await.unwrap()
+        }));
+    }
+    let mut ids = Vec::new();
+    for task in tasks {
+        ids.extend(task.await.unwrap());
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (0..20).map(OsdId).collect::<Vec<_>>());
+    let keys = founded.keys().await;
+    assert!(keys.len() == 20 && keys.iter().all(|key| key.role == PeerRole::Osd));
+}
+
+#[tokio::test]
+async fn numbers_that_were_taken_are_taken_up_again() {
+    let founded = Founded::new().await;
+    let mut cluster = founded.join("a", &founded.token(HostRole::Osd, 60).await).await.unwrap();
+    let directory = founded.directory("a");
+    let first = reserve_osds(&directory, &cluster, &founded.state, 2).await.unwrap();
+    let second = reserve_osds(&directory, &cluster, &founded.state, 3).await.unwrap();
+    assert_eq!((first, &second), (vec![OsdId(0), OsdId(1)], &vec![OsdId(0), OsdId(1), OsdId(2)]));
+    cluster.osd_ids = second;
+    cluster.osd_bytes = 1 << 30;
+    crate::devices::make_devices(&directory, &cluster).unwrap();
+    register_osds(&directory, &cluster, &founded.state).await.unwrap();
+    for (_, record, _) in founded.state.list::<OsdRecord>(keys::OSDS).await.unwrap().entries {
+        assert_eq!((record.device_bytes, record.host.as_str()), (1 << 30, "a"));
+        assert!(record.weight > 0.0);
+    }
+    assert_eq!(reserve_osds(&directory, &cluster, &founded.state, 1).await.unwrap(), [OsdId(3)]);
+}
+
+#[tokio::test]
+async fn a_token_of_a_host_that_nobody_reaches_is_refused() {
+    let mut founded = Founded::new().await;
+    founded.cluster.listen = None;
+    let made = create_token(&founded.cluster, &founded.state, HostRole::Host, Duration::from_secs(9)).await;
+    assert!(made.err().unwrap().to_string().contains("--listen"));
+}
+
+#[tokio::test]
+async fn the_key_file_must_be_the_clusters() {
+    let founded = Founded::new().await;
+    let path = founded.temporary.path().join("kms.json");
+    let service = LocalKeys::create(&path).unwrap();
+    let (user, secret) = atoll_s3::new_user(&service, "ATOLLX", "admin").await.unwrap();
+    founded.state.create(&keys::user("ATOLLX"), &user).await.unwrap();
+    let other = founded.temporary.path().join("other.json");
+    LocalKeys::create(&other).unwrap();
+    let token = founded.token(HostRole::Client, 60).await;
+    let directory = founded.directory("a");
+    let choices = |path: PathBuf| Choices { key_service: Some(path), ..Choices::default() };
+    let error = join(&directory, &token, &choices(other)).await.unwrap_err().to_string();
+    assert!(error.contains("is not the key file of this cluster"), "{error}");
+    join(&directory, &token, &choices(path)).await.unwrap();
+    assert_eq!(directory.credentials().unwrap().secret_key, secret);
+    LocalKeys::open(&directory.key_service_file()).unwrap();
+}
+
+#[tokio::test]
+async fn a_host_of_an_earlier_release_gets_a_gateway_key_once() {
+    let founded = Founded::new().await;
+    let mut cluster = founded.join("one", &founded.token(HostRole::Host, 60).await).await.unwrap();
+    let directory = founded.directory("one");
+    let revoke = async |holder: &str| {
+        let key = hex::encode(directory.static_key(holder).unwrap().public());
+        assert!(founded.state.delete(&keys::authorized_key(&key)).await.unwrap());
+    };
+    // As it was: one key for all, and the frame mode only in files.
+    revoke("gateway").await;
+    cluster.has_gateway_key = false;
+    add_what_is_new(&directory, &mut cluster, &founded.state).await.unwrap();
+    assert!(cluster.has_gateway_key && directory.cluster().unwrap().has_gateway_key);
+    assert_eq!(founded.key_names().await, ["client@one", "gateway@one"]);
+    let (frames, _) = founded.state.get::<FramesRecord>(keys::FRAMES).await.unwrap().unwrap();
+    assert_eq!(frames.modes, FrameModes::all(FrameMode::Crc));
+    // What was revoked stays so, and whoever was shut out gets nothing new.
+    revoke("gateway").await;
+    add_what_is_new(&directory, &mut cluster, &founded.state).await.unwrap();
+    assert_eq!(founded.key_names().await, ["client@one"]);
+    revoke("client").await;
+    cluster.has_gateway_key = false;
+    add_what_is_new(&directory, &mut cluster, &founded.state).await.unwrap();
+    assert!(founded.keys().await.is_empty() && !cluster.has_gateway_key);
+    assert_eq!(cluster.gateway_key_holder(), "client");
+}

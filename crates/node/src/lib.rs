@@ -1,0 +1,33 @@
+//! One host of a cluster, out of one data directory: where its files are, how a cluster is made at the first
+//! start or joined with a token, which OSDs the host has, and how its processes are started, watched and
+//! stopped (`atoll up`).
+//!
+//! This crate knows files, processes, and the records of this host in cluster state. It takes no part in
+//! the data path: while the supervisor of the processes is slow, the cluster is not.
+
+mod at_rest;
+mod bootstrap;
+mod data_dir;
+mod devices;
+mod error;
+mod health;
+mod join;
+mod members;
+mod pools;
+mod processes;
+mod state_access;
+mod supervise;
+mod tls_identity;
+
+pub use at_rest::UnlockWith;
+pub use bootstrap::{Choices, DEFAULT_OSD_BYTES};
+pub use data_dir::{ClusterFile, Credentials, DataDir, FirstPools, LISTEN_OFF};
+pub use devices::{CreatedOsd, OsdChoices};
+pub use error::NodeError;
+pub use health::wait_until_healthy;
+pub use join::{JoinToken, create_token, join, list_tokens, revoke_token};
+pub use members::{OsdPlace, add_osd, place_foreign_osd, place_osd, remove_osd};
+pub use processes::{ChildStatus, ProcessesFile};
+pub use state_access::{EtcdChoices, check_identity};
+pub use supervise::{Progress, stop, supervise};
+pub use tls_identity::{authority_file, is_dns_name};

@@ -1,0 +1,387 @@
+//! The OSDs of this host as members of the cluster: their numbers, records and keys in cluster
+//! state.
+//!
+//! A number is taken before there is a device, with a record of weight 0, which holds nothing; the
+//! record is completed when the OSD is ready to run. Every step may be repeated.
+
+use std::time::{Duration, Instant};
+
+use atoll_admin::AdminError;
+use atoll_admin::osds::{self, NewLocation};
+use atoll_base::OsdId;
+use atoll_base::records::{OsdRecord, OsdUpRecord, RECORD_FORMAT};
+use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
+
+use crate::bootstrap::OSDS_MAX;
+use crate::data_dir::{ClusterFile, DataDir};
+use crate::devices::{CreatedOsd, OsdChoices, create_osd, device_bytes};
+use crate::error::NodeError;
+use crate::processes::ProcessesFile;
+use crate::state_access::check_identity;
+
+/// How long an OSD that is told to stop may count as running: its lease is 10 s.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// How often others may be faster in taking a number.
+const ATTEMPTS: usize = 100;
+
+/// Where an OSD is and what it shall hold. What is `None` stays, or is chosen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OsdPlace {
+    /// The host.
+    pub host: Option<String>,
+    /// The rack; empty for the default one.
+    pub rack: Option<String>,
+    /// The zone; empty for the default one.
+    pub zone: Option<String>,
+    /// `ssd`, `hdd`, ...; `ssd` if nobody says.
+    pub device_class: Option<String>,
+    /// Share of data; the size of the device in TiB if nobody says.
+    pub weight: Option<f64>,
+}
+
+impl OsdPlace {
+    /// The place of this host's OSDs.
+    fn of_host(cluster: &ClusterFile) -> OsdPlace {
+        OsdPlace {
+            host: Some(cluster.host_name()),
+            rack: Some(cluster.rack.clone()),
+            zone: Some(cluster.zone.clone()),
+            ..OsdPlace::default()
+        }
+    }
+
+    fn location(&self) -> NewLocation {
+        NewLocation { host: self.host.clone(), rack: self.rack.clone(), zone: self.zone.clone() }
+    }
+}
+
+fn weight_of(device_bytes: u64) -> f64 {
+    device_bytes as f64 / (1_u64 << 40) as f64
+}
+
+/// The record of an OSD with this key and device.
+pub(crate) fn osd_record(id: OsdId, public_key: String, device_bytes: u64, place: &OsdPlace) -> OsdRecord {
+    OsdRecord {
+        format: RECORD_FORMAT,
+        id,
+        host: place.host.clone().unwrap_or_default(),
+        public_key,
+        weight: place.weight.unwrap_or(weight_of(device_bytes)),
+        device_class: place.device_class.clone().unwrap_or_else(|| "ssd".into()),
+        device_bytes,
+        rack: place.rack.clone().unwrap_or_default(),
+        zone: place.zone.clone().unwrap_or_default(),
+        is_out: false,
+    }
+}
+
+fn public_key(directory: &DataDir, osd: OsdId) -> Result<String, NodeError> {
+    Ok(hex::encode(directory.static_key(&osd.to_string())?.public()))
+}
+
+/// The record of one of this host's OSDs, without a device yet.
+fn empty_record(directory: &DataDir, cluster: &ClusterFile, osd: OsdId) -> Result<OsdRecord, NodeError> {
+    Ok(osd_record(osd, public_key(directory, osd)?, 0, &OsdPlace::of_host(cluster)))
+}
+
+/// Gives a record that only took the number its device.
+fn complete(record: &mut OsdRecord, device_bytes: u64) {
+    if record.device_bytes == 0 {
+        (record.device_bytes, record.weight) = (device_bytes, weight_of(device_bytes));
+    }
+}
+
+fn refuse_other_osd(directory: &DataDir, record: &OsdRecord) -> Result<(), NodeError> {
+    if record.public_key == public_key(directory, record.id)? {
+        return Ok(());
+    }
+    Err(NodeError::Invalid(format!(
+        "cluster state says that {} is another OSD, on host '{}'; its key is not {}",
+        record.id,
+        record.host,
+        directory.keys().join(format!("{}.key", record.id)).display()
+    )))
+}
+
+/// Takes numbers for OSDs of this host that are not in its cluster file yet.
+pub(crate) async fn reserve_osds(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+    count: usize,
+) -> Result<Vec<OsdId>, NodeError> {
+    for _ in 0..ATTEMPTS {
+        let (lowest, revision) = osds::lowest_number(state).await?;
+        let listing = state.list::<OsdRecord>(keys::OSDS).await?;
+        let mut mine = Vec::new();
+        for (_, record, _) in &listing.entries {
+            // What an earlier attempt took and did not finish.
+            let is_unfinished = record.device_bytes == 0 && !directory.has_device(record.id);
+            let is_new = !cluster.osd_ids.contains(&record.id) && directory.has_static_key(&record.id.to_string());
+            if is_unfinished && is_new && public_key(directory, record.id)? == record.public_key {
+                mine.push(record.id);
+            }
+        }
+        mine.truncate(count);
+        let is_free = |id: &OsdId| {
+            !directory.has_device(*id) && listing.entries.iter().all(|(_, record, _)| record.id != *id)
+        };
+        let numbers = (lowest.0..).map(OsdId);
+        let new: Vec<OsdId> = numbers.filter(is_free).take(count - mine.len()).collect();
+        if new.is_empty() {
+            return Ok(mine);
+        }
+        let mut transaction = Transaction::new().check(keys::NEXT_OSD, revision);
+        for &id in &new {
+            transaction = osds::put(transaction, &empty_record(directory, cluster, id)?, 0)?;
+        }
+        match state.transact(&transaction).await {
+            Ok(_) => return Ok(mine.into_iter().chain(new).collect()),
+            // Others were faster, or it is not known who was: look again.
+            Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(NodeError::Invalid("other hosts took every number for an OSD first; try again".into()))
+}
+
+/// Gives a number back for which no OSD came to be.
+async fn release_osd(directory: &DataDir, state: &ClusterClient, osd: OsdId) -> Result<(), NodeError> {
+    let Some((record, revision)) = state.get::<OsdRecord>(&keys::osd(osd)).await? else { return Ok(()) };
+    if record.device_bytes > 0 || record.public_key != public_key(directory, osd)? {
+        return Ok(());
+    }
+    let key = keys::authorized_key(&record.public_key);
+    let transaction = Transaction::new().check(&keys::osd(osd), revision).delete(&keys::osd(osd)).delete(&key);
+    state.transact(&transaction).await?;
+    Ok(())
+}
+
+/// Completes the records of this host's OSDs, all at once, so that nobody sees half a host.
+pub(crate) async fn register_osds(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+) -> Result<(), NodeError> {
+    loop {
+        let mut transaction = Transaction::new();
+        let mut is_complete = true;
+        for &id in &cluster.osd_ids {
+            let (mut record, revision) = match state.get::<OsdRecord>(&keys::osd(id)).await? {
+                Some(found) => found,
+                // An OSD that was removed from the cluster does not come back by itself.
+                None if cluster.is_founded => continue,
+                None => (empty_record(directory, cluster, id)?, 0),
+            };
+            refuse_other_osd(directory, &record)?;
+            if record.device_bytes == 0 {
+                complete(&mut record, device_bytes(directory, id)?);
+                transaction = osds::put(transaction, &record, revision)?;
+                is_complete = false;
+            }
+        }
+        if is_complete {
+            return Ok(());
+        }
+        match state.transact(&transaction).await {
+            Ok(_) => return Ok(()),
+            Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Refuses OSDs where they may not be, or where nobody could reach them.
+pub(crate) fn check_may_have_osds(cluster: &ClusterFile) -> Result<(), NodeError> {
+    if !cluster.role.has_osds() {
+        return Err(NodeError::Invalid(
+            "this host joined with a token for clients and may not have OSDs; make a token with '--role host'"
+                .into(),
+        ));
+    }
+    if cluster.joined_by.is_some() && !cluster.is_reachable() {
+        return Err(NodeError::Invalid(
+            "OSDs here would listen on loopback only; give --listen IP, the address by which the other hosts reach this \
+             one"
+            .into(),
+        ));
+    }
+    Ok(())
+}
+
+/// `atoll osd create`: in a new directory, in place of a lost device, or as a further OSD of a
+/// cluster that runs.
+pub async fn add_osd(directory: &DataDir, choices: &OsdChoices) -> Result<CreatedOsd, NodeError> {
+    let is_further = directory.has_cluster() && {
+        let cluster = directory.cluster()?;
+        let lacks_device = |id: &OsdId| !directory.has_device(*id);
+        match &choices.id {
+            Some(id) => !cluster.osd_ids.contains(id),
+            None => !cluster.osd_ids.iter().any(lacks_device),
+        }
+    };
+    if !is_further {
+        return create(directory, choices.clone(), None).await;
+    }
+    if let Some(id) = choices.id {
+        return Err(NodeError::Invalid(format!(
+            "{id} is no OSD of this host; the numbers of further OSDs are given by the cluster, so leave --id out"
+        )));
+    }
+    let mut cluster = directory.cluster()?;
+    check_may_have_osds(&cluster)?;
+    if cluster.osd_ids.len() >= OSDS_MAX as usize {
+        return Err(NodeError::Invalid(format!("a host has at most {OSDS_MAX} OSDs")));
+    }
+    let state = ClusterClient::connect(&cluster.connect_options()).await?;
+    check_identity(&cluster, &state).await?;
+    let id = reserve_osds(directory, &cluster, &state, 1).await?[0];
+    let created = match create(directory, choices.clone(), Some(id)).await {
+        Ok(created) => created,
+        Err(error) => {
+            if let Err(left_over) = release_osd(directory, &state, id).await {
+                tracing::warn!("{id} is left in cluster state without a device: {left_over}");
+            }
+            return Err(error);
+        }
+    };
+    cluster.osd_ids.push(id);
+    register_osds(directory, &cluster, &state).await?;
+    keep_own_osd(directory, id, true)?;
+    Ok(created)
+}
+
+async fn create(
+    directory: &DataDir,
+    choices: OsdChoices,
+    reserved: Option<OsdId>,
+) -> Result<CreatedOsd, NodeError> {
+    let directory = directory.clone();
+    let created = tokio::task::spawn_blocking(move || create_osd(&directory, &choices, reserved)).await;
+    created.expect("making an OSD does not panic")
+}
+
+/// `atoll osd add` of an OSD with a device in this data directory: says where it is, and makes it a
+/// part of the cluster if it is none, as when `atoll osd create` was cut short.
+pub async fn place_osd(
+    directory: &DataDir,
+    state: &ClusterClient,
+    id: OsdId,
+    place: &OsdPlace,
+) -> Result<OsdRecord, NodeError> {
+    let cluster = directory.cluster()?;
+    check_may_have_osds(&cluster)?;
+    let found = state.get::<OsdRecord>(&keys::osd(id)).await?.map(|(record, _)| record);
+    if !directory.has_device(id) {
+        let advice = match found {
+            Some(record) => format!(
+                "is a part of the cluster already, on host '{}'; 'atoll osd set-location' and 'atoll osd reweight' \
+                 change it",
+                record.host
+            ),
+            None => format!(
+                "has no device in {}; make an OSD with 'atoll osd create --device PATH', or name its --public-key if it \
+                 was made on another host",
+                directory.root().display()
+            ),
+        };
+        return Err(NodeError::Invalid(format!("{id} {advice}")));
+    }
+    match &found {
+        Some(record) => {
+            refuse_other_osd(directory, record)?;
+            if record.device_bytes > 0 && *place == OsdPlace::default() {
+                return Err(NodeError::Invalid(format!(
+                    "{id} is a part of the cluster already; say with --host, --rack, --zone, --device-class or --weight \
+                     what shall be different"
+                )));
+            }
+        }
+        None => osds::add(state, &empty_record(directory, &cluster, id)?).await?,
+    }
+    // Before it has weight, so that nothing moves twice.
+    osds::set_location(state, &[id], &place.location()).await?;
+    let bytes = device_bytes(directory, id)?;
+    let edit = |record: &mut OsdRecord| {
+        complete(record, bytes);
+        record.device_class = place.device_class.clone().unwrap_or(record.device_class.clone());
+        record.weight = place.weight.unwrap_or(record.weight);
+    };
+    let record = osds::change(state, id, edit).await?;
+    keep_own_osd(directory, id, true)?;
+    Ok(record)
+}
+
+/// Makes an OSD that was made elsewhere, with this public key and a device of this size, a part of the cluster.
+pub async fn place_foreign_osd(
+    state: &ClusterClient,
+    id: OsdId,
+    public_key: &str,
+    device_bytes: u64,
+    place: &OsdPlace,
+) -> Result<OsdRecord, NodeError> {
+    if state.get::<OsdRecord>(&keys::osd(id)).await?.is_some() {
+        return Err(NodeError::Invalid(format!(
+            "{id} is a part of the cluster already ('atoll osd ls'); choose another number"
+        )));
+    }
+    if public_key.len() != 64 || !public_key.chars().all(|digit| matches!(digit, '0'..='9' | 'a'..='f')) {
+        return Err(NodeError::Invalid(format!(
+            "--public-key {public_key}: a key has 64 hexadecimal digits, as 'atoll osd create' prints it"
+        )));
+    }
+    let record = osd_record(id, public_key.to_owned(), device_bytes, place);
+    osds::add(state, &record).await?;
+    Ok(record)
+}
+
+/// Removes an OSD from the cluster. One that this data directory's `atoll up` runs is stopped first, and runs
+/// again if it cannot be removed.
+pub async fn remove_osd(
+    directory: &DataDir,
+    state: &ClusterClient,
+    id: OsdId,
+    is_lost: bool,
+) -> Result<OsdRecord, NodeError> {
+    osds::refuse_held(state, id, is_lost).await?;
+    let is_ours = keep_own_osd(directory, id, false)?;
+    let outcome = async {
+        if is_ours && ProcessesFile::running(directory).is_some() {
+            let deadline = Instant::now() + STOP_PATIENCE;
+            while state.get::<OsdUpRecord>(&keys::osd_up(id)).await?.is_some() && Instant::now() < deadline {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        Ok::<_, NodeError>(osds::remove(state, id, is_lost).await?)
+    };
+    let outcome = outcome.await;
+    if is_ours && outcome.is_err() {
+        keep_own_osd(directory, id, true)?;
+    }
+    outcome
+}
+
+/// Tells the supervisor of this data directory to run an OSD no longer, or again. Says whether
+/// that changes anything.
+fn keep_own_osd(directory: &DataDir, id: OsdId, is_kept: bool) -> Result<bool, NodeError> {
+    let mut cluster = directory.cluster()?;
+    if cluster.osd_ids.contains(&id) == is_kept {
+        return Ok(false);
+    }
+    cluster.osd_ids.retain(|other| *other != id);
+    if is_kept {
+        cluster.osd_ids.push(id);
+        cluster.osd_ids.sort_unstable();
+    }
+    directory.write_cluster(&cluster)?;
+    Ok(true)
+}
+
+impl From<AdminError> for NodeError {
+    fn from(error: AdminError) -> Self {
+        match error {
+            AdminError::Cluster(error) => NodeError::Cluster(error),
+            other => NodeError::Invalid(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! How this host reaches cluster state, and how the embedded server is opened to other hosts.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use atoll_base::records::ClusterRecord;
+use atoll_cluster::{ClusterClient, TlsFiles, keys};
+use rcgen::{CertificateParams, KeyPair};
+
+use crate::data_dir::{ClusterFile, DataDir, write_secret};
+use crate::error::NodeError;
+
+/// The name in the embedded server's certificate. Clients look for it whatever the address is.
+const EMBEDDED_NAME: &str = "cluster-state.atoll";
+
+/// What the user said about a real etcd.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdChoices {
+    /// Endpoints, all of one etcd cluster.
+    pub endpoints: Vec<String>,
+    /// PEM file of the authority of its certificates.
+    pub ca: Option<PathBuf>,
+    /// PEM file of this host's client certificate.
+    pub certificate: Option<PathBuf>,
+    /// PEM file of that certificate's private key.
+    pub key: Option<PathBuf>,
+    /// The etcd's user and the file with the password.
+    pub user: Option<(String, PathBuf)>,
+}
+
+impl EtcdChoices {
+    /// Puts what was chosen into the cluster file, and leaves the rest as it was.
+    pub(crate) fn apply(&self, cluster: &mut ClusterFile) -> Result<(), NodeError> {
+        let says_anything = !self.endpoints.is_empty()
+            || self.user.is_some()
+            || [&self.ca, &self.certificate, &self.key].iter().any(|path| path.is_some());
+        if says_anything && cluster.state_listen.is_some() {
+            return Err(NodeError::Invalid(
+                "this cluster was made with the embedded cluster-state server, so --etcd cannot be given; an etcd is \
+                 chosen when the cluster is made"
+                    .into(),
+            ));
+        }
+        if !self.endpoints.is_empty() {
+            cluster.state_endpoints = self.endpoints.clone();
+        }
+        let tls = &mut cluster.state_tls;
+        for (chosen, kept) in
+            [(&self.ca, &mut tls.ca), (&self.certificate, &mut tls.certificate), (&self.key, &mut tls.key)]
+        {
+            if let Some(path) = chosen {
+                *kept = Some(absolute(path)?);
+            }
+        }
+        if let Some((user, file)) = &self.user {
+            let password = std::fs::read_to_string(file).map_err(NodeError::file(file))?;
+            cluster.state_user = Some(user.clone());
+            cluster.state_password = Some(password.trim_end_matches(['\r', '\n']).to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Files must be found wherever the next command is started from.
+fn absolute(path: &Path) -> Result<PathBuf, NodeError> {
+    std::path::absolute(path).map_err(NodeError::file(path))
+}
+
+/// A free port for the embedded cluster-state server, remembered from then on.
+pub(crate) fn free_address(ip: IpAddr) -> Result<SocketAddr, NodeError> {
+    let listener = TcpListener::bind((ip, 0)).and_then(|listener| listener.local_addr());
+    listener.map_err(|error| {
+        NodeError::Invalid(format!("cannot listen on {ip}: {error}; give --listen an address of this host"))
+    })
+}
+
+/// Opens the embedded server to other hosts: at an address that they can reach, and with TLS, since
+/// its password crosses the network.
+pub(crate) fn expose_embedded(directory: &DataDir, cluster: &mut ClusterFile) -> Result<(), NodeError> {
+    let listen = cluster.osd_listen();
+    let Some(current) = cluster.state_listen.as_ref().and_then(|text| text.parse::<SocketAddr>().ok()) else {
+        return Ok(());
+    };
+    if current.ip() == listen {
+        return Ok(());
+    }
+    let address = free_address(listen)?;
+    if directory.state_identity().is_none() {
+        let generated = || {
+            let key = KeyPair::generate()?;
+            let certificate = CertificateParams::new([EMBEDDED_NAME.to_owned()])?.self_signed(&key)?;
+            Ok((certificate.pem(), key.serialize_pem()))
+        };
+        let (certificate, key) = generated().map_err(|error: rcgen::Error| {
+            NodeError::Invalid(format!("cannot make a certificate for cluster state: {error}"))
+        })?;
+        write_secret(&directory.keys().join("state.pem"), certificate.as_bytes())?;
+        // Last, because it is what makes the server speak TLS.
+        write_secret(&directory.keys().join("state.key"), key.as_bytes())?;
+    }
+    cluster.state_tls = TlsFiles {
+        ca: Some(absolute(&directory.keys().join("state.pem"))?),
+        server_name: Some(EMBEDDED_NAME.into()),
+        ..TlsFiles::default()
+    };
+    cluster.state_listen = Some(address.to_string());
+    let reached_at = SocketAddr::new(cluster.advertise.unwrap_or(listen), address.port());
+    cluster.state_endpoints = vec![format!("https://{reached_at}")];
+    Ok(())
+}
+
+/// Makes sure that cluster state is that of this cluster. It says whether there is any.
+pub async fn check_identity(cluster: &ClusterFile, state: &ClusterClient) -> Result<bool, NodeError> {
+    let found = state.get::<ClusterRecord>(keys::CLUSTER).await?;
+    let endpoints = cluster.state_endpoints.join(", ");
+    match found {
+        Some((record, _)) if record.id == cluster.cluster_id => Ok(true),
+        Some((record, _)) => Err(NodeError::Invalid(format!(
+            "cluster state at {endpoints} belongs to another cluster ({}), this one is {}; give each cluster an etcd \
+             of its own, or join that cluster with 'atoll join'",
+            record.id, cluster.cluster_id
+        ))),
+        None if cluster.is_founded => Err(NodeError::Invalid(format!(
+            "cluster state at {endpoints} is empty, but this cluster has been made already ({}): it is the wrong etcd, \
+             or it has lost its data; restore its snapshot, since it is not made anew over existing data",
+            cluster.cluster_id
+        ))),
+        None => Ok(false),
+    }
+}

@@ -1,0 +1,523 @@
+//! Starting, watching, restarting and stopping the processes.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use atoll_cluster::{ClusterClient, ClusterError};
+use atoll_s3::{Tls, TlsSettings};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::bootstrap::{Choices, add_what_is_new, prepare, write_records};
+use crate::data_dir::{ClusterFile, DataDir};
+use crate::devices::make_devices;
+use crate::error::NodeError;
+use crate::health::{wait_for_osds, wait_until_healthy};
+use crate::join::{JoinToken, join};
+use crate::members::{register_osds, reserve_osds};
+use crate::pools::{has_pools, make_pools, refuse_other_code};
+use crate::processes::{ChildStatus, ProcessesFile};
+use crate::state_access::check_identity;
+use crate::tls_identity::{authority_file, ensure_identity};
+
+const START_LIMIT: Duration = Duration::from_secs(120);
+const POLL_PAUSE: Duration = Duration::from_millis(100);
+const RESTART_PAUSE_MIN: Duration = Duration::from_millis(200);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A process that ran for this long is restarted at once when it dies.
+const STEADY_AFTER: Duration = Duration::from_secs(10);
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+const STOP_LIMIT: Duration = Duration::from_secs(8);
+/// How often to look for hosts that have joined.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// How often to look whether a certificate ends soon.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(3_600);
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
+struct Managed {
+    name: String,
+    arguments: Vec<String>,
+    child: Option<Child>,
+    /// The pipe whose end tells the child that the supervisor is gone. Kept apart from the child,
+    /// because waiting for a child closes its pipe.
+    _pipe: Option<ChildStdin>,
+    started: Instant,
+    restart_at: Instant,
+    restart_pause: Duration,
+    restarts: u32,
+}
+
+impl Managed {
+    fn is_osd(&self) -> bool {
+        self.name.starts_with("osd.")
+    }
+}
+
+/// Progress of the supervisor, for display.
+pub enum Progress<'a> {
+    /// A step of the start.
+    Step(&'a str),
+    /// Everything is up and serving.
+    Healthy(&'a ClusterFile),
+    /// A process died and is being restarted.
+    Died {
+        /// Its name.
+        name: &'a str,
+        /// How it ended.
+        how: String,
+    },
+    /// A second has passed.
+    Tick(&'a ProcessesFile),
+}
+
+struct Supervisor<'a> {
+    directory: &'a DataDir,
+    executable: &'a Path,
+    processes: Vec<Managed>,
+    healthy: bool,
+    waits_for: Option<String>,
+    written: ProcessesFile,
+}
+
+/// Runs the cluster of a data directory until a signal asks to stop. `executable` is the program
+/// with the subcommands of the daemons.
+pub async fn supervise(
+    directory: &DataDir,
+    executable: &Path,
+    choices: &Choices,
+    show: &dyn Fn(Progress<'_>),
+) -> Result<(), NodeError> {
+    directory.create()?;
+    let _lock = lock(directory)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(NodeError::file("signals"))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(NodeError::file("signals"))?;
+    if let Some(token) = &choices.join {
+        join(directory, &JoinToken::from_text(token)?, choices).await?;
+    }
+    let mut cluster = prepare(directory, choices)?;
+    if cluster.role.has_clients() {
+        refuse_taken_addresses(&cluster).await?;
+        keep_identity(directory, &cluster, show)?;
+        if cluster.s3_tls_endpoint().is_some() {
+            try_identity(directory)?;
+        }
+    }
+    let mut supervisor = Supervisor {
+        directory,
+        executable,
+        processes: Vec::new(),
+        healthy: false,
+        waits_for: None,
+        written: ProcessesFile::default(),
+    };
+    let outcome = tokio::select! {
+        outcome = supervisor.run(&mut cluster, choices, show) => outcome,
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    };
+    show(Progress::Step("stopping"));
+    supervisor.stop_all().await;
+    outcome
+}
+
+/// Makes or renews the certificate of this host's servers; the gateway notices that by itself.
+fn keep_identity(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    show: &dyn Fn(Progress<'_>),
+) -> Result<(), NodeError> {
+    if let Some(trouble) = ensure_identity(directory, cluster)? {
+        show(Progress::Step(&trouble));
+    }
+    Ok(())
+}
+
+/// What an operator has put there may be broken: better said now than in the gateway's log.
+fn try_identity(directory: &DataDir) -> Result<(), NodeError> {
+    let settings = TlsSettings { certificates: directory.tls(), client_authority: None, only_version_13: false };
+    let loaded = Tls::load(settings);
+    loaded.map(drop).map_err(|error| NodeError::Invalid(format!("S3 cannot be served over TLS: {error}")))
+}
+
+/// An address that another program listens on would look as if the cluster served there.
+async fn refuse_taken_addresses(cluster: &ClusterFile) -> Result<(), NodeError> {
+    let nbd = cluster.nbd_listen.iter().map(|address| (address.as_str(), "--nbd-listen IP:PORT"));
+    let s3 = cluster.s3_listeners().map(|(scheme, address)| match scheme {
+        "https" => (address, "--s3-tls-listen IP:PORT, or serve S3 without TLS with --s3-tls-listen off"),
+        _ => (address, "--s3-listen IP:PORT, or serve S3 over TLS only with --s3-listen off"),
+    });
+    for (address, option) in nbd.chain(s3).filter(|(address, _)| !address.starts_with("unix:")) {
+        let deadline = Instant::now() + ADDRESS_PATIENCE;
+        while let Err(error) = std::net::TcpListener::bind(address) {
+            // Processes of a supervisor that was just killed may need a moment to end.
+            if Instant::now() > deadline {
+                return Err(NodeError::Invalid(format!(
+                    "cannot listen on {address} ({error}); end the program that does, or choose another address with \
+                     {option}"
+                )));
+            }
+            tokio::time::sleep(POLL_PAUSE).await;
+        }
+    }
+    Ok(())
+}
+
+fn lock(directory: &DataDir) -> Result<File, NodeError> {
+    let path = directory.lock_file();
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(NodeError::file(&path))?;
+    if file.try_lock().is_err() {
+        let process_id = ProcessesFile::read(directory).map_or(0, |file| file.supervisor);
+        return Err(NodeError::Running { path: directory.root().into(), process_id });
+    }
+    Ok(file)
+}
+
+impl Supervisor<'_> {
+    async fn run(
+        &mut self,
+        cluster: &mut ClusterFile,
+        choices: &Choices,
+        show: &dyn Fn(Progress<'_>),
+    ) -> Result<(), NodeError> {
+        self.write_file()?;
+        if cluster.state_listen.is_some() {
+            self.add("cluster-state", &["state", "run"]);
+        }
+        show(Progress::Step("waiting for cluster state"));
+        let state = self.connect_state(cluster).await?;
+        show(Progress::Step("preparing devices and records"));
+        self.prepare_osds(cluster, choices, &state).await?;
+        if let Some(ec) = choices.ec.filter(|_| cluster.first_pools.is_none()) {
+            refuse_other_code(&state, ec).await?;
+        }
+        if let Ok(mut credentials) = self.directory.credentials() {
+            credentials.endpoint = cluster.s3_endpoint();
+            credentials.tls_endpoint = cluster.s3_tls_endpoint();
+            credentials.ca_file = credentials.tls_endpoint.as_ref().and_then(|_| authority_file(self.directory));
+            self.directory.write_credentials(&credentials)?;
+        }
+        self.follow_members();
+        self.wait_for_pools(cluster, &state, show).await?;
+        drop(state);
+        if cluster.role.has_clients() {
+            self.add("gateway", &["gateway", "run"]);
+            self.add("nbd", &["nbd", "run"]);
+            show(Progress::Step("waiting until all placement groups serve"));
+        } else {
+            show(Progress::Step("waiting until the OSDs of this host are up"));
+        }
+        while !self.wait_until_healthy(cluster, show).await? {}
+        show(Progress::Healthy(cluster));
+        let (mut last_tick, mut last_renewal) = (Instant::now(), Instant::now());
+        loop {
+            self.watch(show).await?;
+            if cluster.role.has_clients() && last_renewal.elapsed() >= RENEWAL_PAUSE {
+                last_renewal = Instant::now();
+                if let Err(error) = keep_identity(self.directory, cluster, show) {
+                    show(Progress::Step(&error.to_string()));
+                }
+            }
+            if last_tick.elapsed() >= Duration::from_secs(1) {
+                last_tick = Instant::now();
+                self.follow_members();
+                show(Progress::Tick(&self.written));
+            }
+            tokio::time::sleep(POLL_PAUSE).await;
+        }
+    }
+
+    /// Everything that this host's OSDs need to be started.
+    async fn prepare_osds(
+        &mut self,
+        cluster: &mut ClusterFile,
+        choices: &Choices,
+        state: &ClusterClient,
+    ) -> Result<(), NodeError> {
+        let has_joined = cluster.joined_by.is_some();
+        if has_joined {
+            check_identity(cluster, state).await?;
+            let wanted = choices.osd_count.map_or(0, |count| count as usize);
+            let missing = wanted.saturating_sub(cluster.osd_ids.len());
+            if missing > 0 {
+                let reserved = reserve_osds(self.directory, cluster, state, missing).await?;
+                cluster.osd_ids.extend(reserved);
+                self.directory.write_cluster(cluster)?;
+            }
+        }
+        let (for_devices, settings) = (self.directory.clone(), cluster.clone());
+        let made = tokio::task::spawn_blocking(move || make_devices(&for_devices, &settings)).await;
+        made.expect("making devices does not panic")?;
+        if has_joined {
+            register_osds(self.directory, cluster, state).await?;
+        } else {
+            write_records(self.directory, cluster, state).await?;
+        }
+        add_what_is_new(self.directory, cluster, state).await
+    }
+
+    /// Makes the pools on the host that made the cluster, as soon as there are hosts enough; the
+    /// others wait for it.
+    async fn wait_for_pools(
+        &mut self,
+        cluster: &mut ClusterFile,
+        state: &ClusterClient,
+        show: &dyn Fn(Progress<'_>),
+    ) -> Result<(), NodeError> {
+        if cluster.joined_by.is_none() && cluster.first_pools.is_none() {
+            return Ok(());
+        }
+        let mut last_look: Option<Instant> = None;
+        loop {
+            self.watch(show).await?;
+            if last_look.is_none_or(|last| last.elapsed() >= LOOK_PAUSE) {
+                last_look = Some(Instant::now());
+                self.follow_members();
+                let missing = match (&cluster.first_pools, cluster.joined_by.is_some()) {
+                    (Some(wanted), false) => make_pools(state, *wanted).await,
+                    _ => has_pools(state).await.map(|has| (!has).then(|| "the first pools".to_owned())),
+                };
+                match missing {
+                    Ok(None) => break,
+                    Ok(missing) if missing != self.waits_for => {
+                        let text = missing.clone().unwrap_or_default();
+                        show(Progress::Step(&format!("waiting for {text}")));
+                        self.waits_for = missing;
+                        self.write_file()?;
+                    }
+                    Ok(_) => {}
+                    Err(error) => show(Progress::Step(&format!("cannot look for pools: {error}"))),
+                }
+            }
+            tokio::time::sleep(POLL_PAUSE).await;
+        }
+        self.waits_for = None;
+        if cluster.first_pools.take().is_some() {
+            // OSDs may have been added meanwhile.
+            let mut file = self.directory.cluster()?;
+            file.first_pools = None;
+            self.directory.write_cluster(&file)?;
+        }
+        Ok(())
+    }
+
+    async fn connect_state(&mut self, cluster: &ClusterFile) -> Result<ClusterClient, NodeError> {
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            self.watch(&|_| {}).await?;
+            match ClusterClient::connect(&cluster.connect_options()).await {
+                Ok(client) => return Ok(client),
+                // Waiting does not mend these.
+                Err(
+                    error @ (ClusterError::Tls { .. }
+                    | ClusterError::Options { .. }
+                    | ClusterError::Authentication { .. }),
+                ) => {
+                    return Err(error.into());
+                }
+                Err(error) if Instant::now() > deadline => return Err(error.into()),
+                Err(_) => tokio::time::sleep(POLL_PAUSE).await,
+            }
+        }
+    }
+
+    async fn wait_until_healthy(
+        &mut self,
+        cluster: &ClusterFile,
+        show: &dyn Fn(Progress<'_>),
+    ) -> Result<bool, NodeError> {
+        let (directory, settings) = (self.directory.clone(), cluster.clone());
+        let mut check = if cluster.role.has_clients() {
+            tokio::task::spawn_blocking(move || wait_until_healthy(&directory, &settings, START_LIMIT))
+        } else {
+            tokio::spawn(async move { wait_for_osds(&settings, START_LIMIT).await })
+        };
+        let result = loop {
+            tokio::select! {
+                result = &mut check => break result.expect("the check does not panic"),
+                () = tokio::time::sleep(POLL_PAUSE) => self.watch(show).await?,
+            }
+        };
+        if let Err(detail) = result {
+            // Filling a replaced device may take long. The cluster stays up and goes on.
+            let logs = self.directory.logs();
+            let problem = NodeError::NotHealthy { seconds: START_LIMIT.as_secs(), detail, logs };
+            show(Progress::Step(&format!("{problem}; still waiting")));
+            return Ok(false);
+        }
+        self.healthy = true;
+        self.write_file()?;
+        Ok(true)
+    }
+
+    fn add(&mut self, name: &str, arguments: &[&str]) {
+        let now = Instant::now();
+        // In the order in which they are stopped, backwards.
+        let after = |managed: &Managed| group_of(&managed.name) > group_of(name);
+        let position = self.processes.iter().position(after).unwrap_or(self.processes.len());
+        let managed = Managed {
+            name: name.into(),
+            arguments: arguments.iter().map(|&argument| argument.into()).collect(),
+            child: None,
+            _pipe: None,
+            started: now,
+            restart_at: now,
+            restart_pause: RESTART_PAUSE_MIN,
+            restarts: 0,
+        };
+        self.processes.insert(position, managed);
+    }
+
+    /// Starts this host's OSDs that do not run yet, and ends those that were removed.
+    fn follow_members(&mut self) {
+        // A file that cannot be read is none to follow.
+        let Ok(cluster) = self.directory.cluster() else { return };
+        for osd in &cluster.osd_ids {
+            if !self.processes.iter().any(|managed| managed.name == osd.to_string()) {
+                self.add(&osd.to_string(), &["osd", "run", "--id", &osd.0.to_string()]);
+            }
+        }
+        let is_left = |managed: &Managed| {
+            !managed.is_osd() || cluster.osd_ids.iter().any(|osd| managed.name == osd.to_string())
+        };
+        let (left, removed): (Vec<_>, Vec<_>) = self.processes.drain(..).partition(is_left);
+        self.processes = left;
+        for pid in removed.iter().filter_map(|managed| managed.child.as_ref().and_then(Child::id)) {
+            ask_to_end(pid);
+        }
+    }
+
+    /// Starts what is due and notices what has died.
+    async fn watch(&mut self, show: &dyn Fn(Progress<'_>)) -> Result<(), NodeError> {
+        for managed in &mut self.processes {
+            let Some(child) = &mut managed.child else {
+                if managed.restart_at <= Instant::now() {
+                    let mut child = start(self.directory, self.executable, managed)?;
+                    managed._pipe = child.stdin.take();
+                    managed.child = Some(child);
+                    managed.started = Instant::now();
+                }
+                continue;
+            };
+            let Some(status) = child.try_wait().map_err(NodeError::file(&managed.name))? else { continue };
+            show(Progress::Died { name: &managed.name, how: status.to_string() });
+            managed.child = None;
+            managed.restarts += 1;
+            managed.restart_pause = if managed.started.elapsed() > STEADY_AFTER {
+                RESTART_PAUSE_MIN
+            } else {
+                (managed.restart_pause * 2).min(RESTART_PAUSE_MAX)
+            };
+            managed.restart_at = Instant::now() + managed.restart_pause;
+        }
+        if let Err(error) = self.write_file() {
+            // The cluster goes on without the file; tools that read it see an old state.
+            tracing::warn!("{error}");
+        }
+        Ok(())
+    }
+
+    fn write_file(&mut self) -> Result<(), NodeError> {
+        let status = |managed: &Managed| ChildStatus {
+            name: managed.name.clone(),
+            pid: managed.child.as_ref().and_then(Child::id),
+            restarts: managed.restarts,
+        };
+        let file = ProcessesFile {
+            supervisor: std::process::id(),
+            healthy: self.healthy,
+            waits_for: self.waits_for.clone(),
+            children: self.processes.iter().map(status).collect(),
+        };
+        if file != self.written {
+            file.write(self.directory)?;
+            self.written = file;
+        }
+        Ok(())
+    }
+
+    /// Asks the processes to end, the ones that clients use first, and makes them end if they do
+    /// not.
+    async fn stop_all(&mut self) {
+        while let Some(last) = self.processes.last().map(|managed| group_of(&managed.name)) {
+            let at = self.processes.iter().position(|managed| group_of(&managed.name) == last).unwrap_or(0);
+            let mut group = self.processes.split_off(at);
+            for managed in &mut group {
+                if let Some(pid) = managed.child.as_ref().and_then(Child::id) {
+                    ask_to_end(pid);
+                }
+            }
+            let deadline = tokio::time::Instant::now() + STOP_LIMIT;
+            for managed in &mut group {
+                let Some(child) = &mut managed.child else { continue };
+                if tokio::time::timeout_at(deadline, child.wait()).await.is_err() {
+                    // It did not end in time; every process survives being killed.
+                    let _ = child.kill().await;
+                }
+            }
+        }
+        // Without its lock the file means nothing; removing it is tidiness.
+        let _ = std::fs::remove_file(self.directory.processes_file());
+    }
+}
+
+/// Processes that are stopped together: first the front ends, then the OSDs, then cluster state.
+fn group_of(name: &str) -> u8 {
+    match name {
+        "gateway" | "nbd" => 2,
+        "cluster-state" => 0,
+        _ => 1,
+    }
+}
+
+fn start(directory: &DataDir, executable: &Path, managed: &Managed) -> Result<Child, NodeError> {
+    let path = directory.logs().join(format!("{}.log", managed.name));
+    if std::fs::metadata(&path).is_ok_and(|data| data.len() > LOG_BYTES_MAX) {
+        let _ = std::fs::rename(&path, path.with_extension("log.old"));
+    }
+    let log = File::options().create(true).append(true).open(&path).map_err(NodeError::file(&path))?;
+    let errors = log.try_clone().map_err(NodeError::file(&path))?;
+    Command::new(executable)
+        .args(&managed.arguments)
+        .arg("--data")
+        .arg(directory.root())
+        // The child ends when this pipe closes, so none outlives a supervisor that was killed.
+        .arg("--exit-with-parent")
+        .stdin(Stdio::piped())
+        .stdout(log)
+        .stderr(errors)
+        // Ctrl-C reaches the supervisor only, which stops the others in order.
+        .process_group(0)
+        .spawn()
+        .map_err(NodeError::file(executable))
+}
+
+fn ask_to_end(pid: u32) {
+    let process = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    let Some(process) = process else { return };
+    // A process that is gone already needs no signal.
+    let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+}
+
+/// Stops the cluster of a data directory and waits until it has stopped.
+pub async fn stop(directory: &DataDir) -> Result<(), NodeError> {
+    directory.cluster()?;
+    let Some(file) = ProcessesFile::running(directory) else {
+        return Err(NodeError::NotRunning { path: directory.root().into() });
+    };
+    ask_to_end(file.supervisor);
+    let deadline = Instant::now() + 4 * STOP_LIMIT;
+    while ProcessesFile::running(directory).is_some() {
+        if Instant::now() > deadline {
+            return Err(NodeError::Invalid(format!(
+                "the supervisor (process {}) has not stopped; see {}",
+                file.supervisor,
+                directory.logs().display()
+            )));
+        }
+        tokio::time::sleep(POLL_PAUSE).await;
+    }
+    Ok(())
+}

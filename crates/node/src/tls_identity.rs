@@ -1,0 +1,277 @@
+//! The certificates with which this host's servers show who they are, in `DIR/tls`: an authority of
+//! the cluster's own, and a certificate that it has signed. An operator may put files of his own in
+//! their place; what Atoll has not made it never writes over.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use atoll_base::records::RECORD_FORMAT;
+use atoll_keys::sha256;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use serde::{Deserialize, Serialize};
+use x509_parser::extensions::GeneralName;
+use x509_parser::pem::Pem;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::bootstrap::unix_ms;
+use crate::data_dir::{ClusterFile, DataDir, read_json, write_json, write_public, write_secret};
+use crate::error::NodeError;
+
+const DAY_S: u64 = 86_400;
+const AUTHORITY_DAYS: u64 = 3_650;
+/// Some clients accept nothing longer.
+const SERVER_DAYS: u64 = 397;
+const RENEW_DAYS: u64 = 30;
+/// Clocks differ.
+const BACKDATE_S: u64 = 3_600;
+
+/// `tls/made.json`: what of the directory is Atoll's own.
+#[derive(Default, Serialize, Deserialize)]
+struct Made {
+    format: u32,
+    /// Of `server.crt`: the one that is there, and while it is being replaced the one before, too.
+    server_sha256: Vec<String>,
+    /// Of the `ca.crt` that has signed it.
+    authority_sha256: String,
+}
+
+struct Files {
+    authority: PathBuf,
+    authority_key: PathBuf,
+    server: PathBuf,
+    server_key: PathBuf,
+    made: PathBuf,
+}
+
+impl Files {
+    fn of(directory: &DataDir) -> Self {
+        let file = |name: &str| directory.tls().join(name);
+        Files {
+            authority: file("ca.crt"),
+            authority_key: file("ca.key"),
+            server: file("server.crt"),
+            server_key: file("server.key"),
+            made: file("made.json"),
+        }
+    }
+}
+
+/// Makes what is missing, and renews the server's certificate if it ends soon or is for other names.
+/// Returns what an operator should know.
+pub(crate) fn ensure_identity(directory: &DataDir, cluster: &ClusterFile) -> Result<Option<String>, NodeError> {
+    let files = Files::of(directory);
+    let made: Made = if files.made.exists() { read_json(&files.made)? } else { Made::default() };
+    let present = files.server.exists().then(|| read(&files.server)).transpose()?;
+    let wanted = names(cluster);
+    if let Some(present) = &present {
+        if !made.server_sha256.contains(&digest(present)) {
+            // The operator's own.
+            return Ok(days_left(present).filter(|days| *days < RENEW_DAYS as i64).map(|days| {
+                format!(
+                    "the certificate {}, which Atoll has not made, ends in {days} days; put a new one in its place",
+                    files.server.display()
+                )
+            }));
+        }
+        let authority = if files.authority.exists() { digest(&read(&files.authority)?) } else { String::new() };
+        if made.authority_sha256 == authority && is_current(present, &wanted) {
+            return Ok(None);
+        }
+        if !files.authority_key.exists() && files.authority.exists() {
+            return Ok(Some(format!(
+                "the certificate {} ends soon or does not fit this host's names and authority any more, and {} is not \
+                 there to sign another; put it back, or put a certificate of your own in its place",
+                files.server.display(),
+                files.authority_key.display()
+            )));
+        }
+    }
+    let (authority_pem, issuer) = ensure_authority(&files, cluster)?;
+    let key = ensure_key(&files.server_key)?;
+    let chain = sign(&authority_pem, &issuer, &key, &wanted, cluster).map_err(|detail| {
+        NodeError::Invalid(format!(
+            "{} and {} cannot sign a certificate: {detail}; remove both, or put a server.crt and server.key of your own \
+             beside them",
+            files.authority.display(),
+            files.authority_key.display()
+        ))
+    })?;
+    let server_sha256 = present.iter().map(|old| digest(old)).chain([digest(chain.as_bytes())]).collect();
+    let authority_sha256 = digest(authority_pem.as_bytes());
+    write_json(&files.made, &Made { format: RECORD_FORMAT, server_sha256, authority_sha256 })?;
+    write_public(&files.server, chain.as_bytes())?;
+    Ok(None)
+}
+
+/// The authority that clients of this host's servers need to know, if `DIR/tls` has it: an operator's
+/// certificate may be one that everybody trusts.
+pub fn authority_file(directory: &DataDir) -> Option<PathBuf> {
+    let files = Files::of(directory);
+    let authority = certificates(&fs::read(&files.authority).ok()?);
+    let subject = parsed(authority.first()?)?.subject().as_raw().to_vec();
+    let chain = certificates(&fs::read(&files.server).ok()?);
+    let is_issued = chain.iter().filter_map(parsed).any(|certificate| certificate.issuer().as_raw() == subject);
+    is_issued.then(|| std::path::absolute(&files.authority).ok()).flatten()
+}
+
+/// The authority's certificate, and what signs with its key.
+fn ensure_authority(
+    files: &Files,
+    cluster: &ClusterFile,
+) -> Result<(String, Issuer<'static, KeyPair>), NodeError> {
+    if files.authority.exists() && !files.authority_key.exists() {
+        return Err(NodeError::Invalid(format!(
+            "there is no certificate {}, and {} cannot sign one because {} is missing; put it there, or server.crt and \
+             server.key, or remove {}",
+            files.server.display(),
+            files.authority.display(),
+            files.authority_key.display(),
+            files.authority.display()
+        )));
+    }
+    let key = ensure_key(&files.authority_key)?;
+    if !files.authority.exists() {
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name.push(DnType::OrganizationName, "Atoll");
+        let id = cluster.cluster_id.get(..8).unwrap_or_default();
+        parameters.distinguished_name.push(DnType::CommonName, format!("Atoll cluster {id}"));
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        set_validity(&mut parameters, now_s() + AUTHORITY_DAYS * DAY_S);
+        let certificate = parameters
+            .self_signed(&key)
+            .map_err(|error| NodeError::Invalid(format!("cannot make {}: {error}", files.authority.display())))?;
+        write_public(&files.authority, certificate.pem().as_bytes())?;
+    }
+    let pem = String::from_utf8(read(&files.authority)?);
+    let pem = pem.map_err(|error| malformed(&files.authority, error))?;
+    let issuer = Issuer::from_ca_cert_pem(&pem, key).map_err(|error| malformed(&files.authority, error))?;
+    Ok((pem, issuer))
+}
+
+/// A key stays the same for good: so it fits its certificate at every moment.
+fn ensure_key(path: &Path) -> Result<KeyPair, NodeError> {
+    if path.exists() {
+        let pem = String::from_utf8(read(path)?).map_err(|error| malformed(path, error))?;
+        return KeyPair::from_pem(&pem).map_err(|error| malformed(path, error));
+    }
+    let made = KeyPair::generate();
+    let key = made.map_err(|error| NodeError::Invalid(format!("cannot make {}: {error}", path.display())))?;
+    write_secret(path, key.serialize_pem().as_bytes())?;
+    Ok(key)
+}
+
+/// A certificate for the server, and its chain.
+fn sign(
+    authority_pem: &str,
+    issuer: &Issuer<'_, KeyPair>,
+    key: &KeyPair,
+    names: &BTreeSet<String>,
+    cluster: &ClusterFile,
+) -> Result<String, String> {
+    let authority = certificates(authority_pem.as_bytes());
+    let authority = authority.first().and_then(parsed).ok_or("there is no certificate of an authority in it")?;
+    if !authority.is_ca() {
+        return Err("it is not the certificate of an authority".into());
+    }
+    let authority_end_s = u64::try_from(authority.validity().not_after.timestamp()).unwrap_or(0);
+    if authority_end_s <= now_s() {
+        return Err("the authority's certificate has expired".into());
+    }
+    let all: Vec<String> = names.iter().cloned().collect();
+    let mut parameters = CertificateParams::new(all).map_err(|error| error.to_string())?;
+    parameters.distinguished_name.push(DnType::OrganizationName, "Atoll");
+    parameters.distinguished_name.push(DnType::CommonName, cluster.host_name());
+    parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    parameters.use_authority_key_identifier_extension = true;
+    set_validity(&mut parameters, authority_end_s.min(now_s() + SERVER_DAYS * DAY_S));
+    let certificate = parameters.signed_by(key, issuer).map_err(|error| error.to_string())?;
+    // Clients know the roots only.
+    let is_intermediate = authority.issuer().as_raw() != authority.subject().as_raw();
+    Ok(certificate.pem() + if is_intermediate { authority_pem } else { "" })
+}
+
+fn set_validity(parameters: &mut CertificateParams, end_s: u64) {
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    parameters.not_before = epoch + Duration::from_secs(now_s() - BACKDATE_S);
+    parameters.not_after = epoch + Duration::from_secs(end_s);
+}
+
+/// Everything by which this host may be reached.
+fn names(cluster: &ClusterFile) -> BTreeSet<String> {
+    let system = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let mut names: BTreeSet<String> =
+        ["localhost".to_owned(), system.trim().to_lowercase(), cluster.host_name().to_lowercase()].into();
+    names.extend(cluster.tls_names.iter().map(|name| name.to_lowercase()));
+    let listeners = cluster.nbd_listen.iter().chain([&cluster.s3_listen, &cluster.s3_tls_listen]);
+    let listeners = listeners.filter_map(|text| Some(text.parse::<SocketAddr>().ok()?.ip()));
+    let own = ["127.0.0.1", "::1"].iter().filter_map(|text| text.parse().ok());
+    let addresses = own.chain(listeners).chain(cluster.listen).chain(cluster.advertise);
+    names.extend(addresses.filter(|address| !address.is_unspecified()).map(|address| address.to_string()));
+    names.retain(|name| name.parse::<IpAddr>().is_ok() || is_dns_name(name));
+    names
+}
+
+/// Whether a certificate can be for this name. Hosts may be called by others.
+pub fn is_dns_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_".contains(character);
+        (1..=63).contains(&label.len()) && label.chars().all(is_allowed)
+    };
+    name.len() <= 253 && name.strip_prefix("*.").unwrap_or(name).split('.').all(is_label)
+}
+
+/// How long a certificate lasts, less than 0 if it has ended; none if there is none.
+fn days_left(pem: &[u8]) -> Option<i64> {
+    let end_s = parsed(certificates(pem).first()?)?.validity().not_after.timestamp();
+    Some((end_s - now_s() as i64).div_euclid(DAY_S as i64))
+}
+
+/// Whether a certificate of ours is for these names and lasts a while.
+fn is_current(pem: &[u8], wanted: &BTreeSet<String>) -> bool {
+    let all = certificates(pem);
+    let Some(certificate) = all.first().and_then(parsed) else { return false };
+    let Ok(Some(extension)) = certificate.subject_alternative_name() else { return false };
+    let name = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress([a, b, c, d]) => Some(IpAddr::from([*a, *b, *c, *d]).to_string()),
+        GeneralName::IPAddress(bytes) => <[u8; 16]>::try_from(*bytes).ok().map(|ip| IpAddr::from(ip).to_string()),
+        _ => None,
+    };
+    let found: BTreeSet<String> = extension.value.general_names.iter().filter_map(name).collect();
+    found == *wanted && days_left(pem).is_some_and(|days| days >= RENEW_DAYS as i64)
+}
+
+fn certificates(pem: &[u8]) -> Vec<Pem> {
+    let all = Pem::iter_from_buffer(pem).filter_map(Result::ok);
+    all.filter(|block| block.label == "CERTIFICATE").collect()
+}
+
+fn parsed(pem: &Pem) -> Option<X509Certificate<'_>> {
+    X509Certificate::from_der(&pem.contents).ok().map(|(_, certificate)| certificate)
+}
+
+fn digest(bytes: &[u8]) -> String {
+    hex::encode(sha256(bytes))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, NodeError> {
+    fs::read(path).map_err(NodeError::file(path))
+}
+
+fn malformed(path: &Path, error: impl ToString) -> NodeError {
+    NodeError::Malformed { path: path.into(), detail: error.to_string() }
+}
+
+fn now_s() -> u64 {
+    unix_ms() / 1_000
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! The one place where what components give out reaches other components: messages and changes of links,
+//! what became of requests to the store, and what PGs want.
+
+use atoll_base::{PgId, Refusal};
+use atoll_pg::{Action, ClientId, Lookup, Pg};
+use atoll_reactor::ConnectionId;
+use atoll_store::LoadRequest;
+use atoll_wire::Message;
+use bytes::Bytes;
+
+use crate::control::ControlRequest;
+use crate::daemon::Osd;
+use crate::links::{LinkEvent, Peer};
+use crate::recovery::{RecoveryRead, RecoveryStep};
+use crate::storage::{ObjectList, StorageEvent};
+use crate::view::StoreView;
+
+/// What a request itself takes, about.
+const REQUEST_BYTES: u64 = 1024;
+
+impl Osd {
+    /// Gives an event to a PG, if it is here.
+    pub(crate) fn with_pg(&mut self, pg: PgId, event: impl FnOnce(&mut Pg, &StoreView<'_>)) {
+        self.pgs.with(pg, &StoreView::new(&self.storage, &self.links, &self.context), event);
+    }
+
+    /// Gives an event to all PGs.
+    fn with_all_pgs(&mut self, event: impl Fn(&mut Pg, &StoreView<'_>)) {
+        self.pgs.with_all(&StoreView::new(&self.storage, &self.links, &self.context), event);
+    }
+
+    /// Some time has passed, or a lease was renewed.
+    pub(crate) fn tick_pgs(&mut self) {
+        self.pgs.tick(&StoreView::new(&self.storage, &self.links, &self.context));
+    }
+
+    /// Bytes have come on a connection.
+    pub(crate) fn received(&mut self, connection: ConnectionId) {
+        let number = connection.number();
+        while let Some((peer, message)) = self.links.receive(&mut self.context, connection) {
+            self.link_events();
+            self.message(number, peer, message);
+            self.link_events();
+            // The rest may be many small requests for much data.
+            if self.links.pace(&mut self.context, number) {
+                return;
+            }
+        }
+        self.link_events();
+    }
+
+    /// Tells PGs which OSDs are connected now, and which are not any more.
+    pub(crate) fn link_events(&mut self) {
+        while let Some(event) = self.links.next_event() {
+            match event {
+                LinkEvent::Up(osd) => self.with_all_pgs(|group, view| group.peer_up(osd, view)),
+                LinkEvent::Down(osd) => self.with_all_pgs(|group, view| group.peer_down(osd, view)),
+            }
+        }
+    }
+
+    fn message(&mut self, number: u64, peer: Peer, message: Message) {
+        let client = ClientId(number);
+        match (message, peer) {
+            (Message::Read { id, pg, object, request, .. }, _) => {
+                // An answer made of metadata comes into being when it is sent.
+                self.request_arrived(number, id.sequence, REQUEST_BYTES + request.data_bytes_bound());
+                if !self.pgs.contains(pg) {
+                    let (sequence, result) = (id.sequence, Err(Refusal::NotPrimary));
+                    let refusal = Message::ReadReply { sequence, result, payload: Bytes::new() };
+                    return self.links.reply(&mut self.context, number, refusal);
+                }
+                self.with_pg(pg, |group, view| group.client_read(client, id, object, request, view));
+            }
+            (Message::Write { id, answered_below, pg, epoch, request }, _) => {
+                let bytes = request.control_bytes_bound() + request.payload.len();
+                self.request_arrived(number, id.sequence, bytes as u64);
+                if !self.pgs.contains(pg) {
+                    let refusal = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
+                    return self.links.reply(&mut self.context, number, refusal);
+                }
+                self.with_pg(pg, |group, view| {
+                    group.client_write(client, id, answered_below, epoch, request, view)
+                });
+            }
+            (Message::Ping { tag }, _) => self.links.pinged(number, tag),
+            (Message::Pong { tag, is_full }, Peer::Osd(osd)) => {
+                self.links.note_full(osd, is_full);
+                if self.links.ponged(&self.context, osd, tag) {
+                    // Reads may have waited for it.
+                    self.tick_pgs();
+                }
+            }
+            (message, Peer::Osd(osd)) => self.message_of_member(number, osd, message),
+            (_, Peer::Client | Peer::Gateway) => {
+                tracing::warn!("closing a client's connection: it sent a message that only OSDs may send");
+                self.links.close(&mut self.context, number);
+            }
+        }
+    }
+
+    fn request_arrived(&mut self, number: u64, sequence: u64, bytes: u64) {
+        self.links.request_arrived(number, sequence, bytes);
+        self.recovery.client_request(self.context.now_ms());
+        self.scrubs.client_request();
+    }
+
+    fn message_of_member(&mut self, number: u64, osd: atoll_base::OsdId, message: Message) {
+        if let Message::ReplicateAck { is_full, .. } = &message {
+            self.links.note_full(osd, *is_full);
+        }
+        if matches!(message, Message::Replicate { .. }) {
+            self.recovery.client_request(self.context.now_ms());
+        }
+        let Some(pg) = message.pg() else { return };
+        if matches!(message, Message::PeerQuery { .. }) {
+            // Perhaps this OSD is to become a member. If its map lags it is asked again.
+            self.add_pg(pg);
+        }
+        if let (Message::Fenced { epoch, .. }, false) = (&message, self.pgs.contains(pg)) {
+            // A process that has no such PG serves nothing of it.
+            let answer = Message::FencedAck { pg, epoch: *epoch };
+            return self.links.send_on(&mut self.context, number, answer);
+        }
+        self.with_pg(pg, |group, view| group.message(osd, message, view));
+    }
+
+    /// Runs PGs and store until both are quiet, then hands what they want to the device.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            while let Some(event) = self.storage.next_event() {
+                self.storage_event(event);
+            }
+            self.link_events();
+            if self.storage.submit_backlog() {
+                self.pgs.wake_busy();
+            }
+            if self.pgs.are_quiet() && !self.storage.has_events() {
+                break;
+            }
+            for pg in self.pgs.take_dirty() {
+                self.run_pg(pg);
+                // Data of large writes need not wait for what else the turn brings.
+                self.storage.start_requests(&mut self.context.reactor);
+            }
+        }
+        self.storage.flush();
+        self.storage.start_requests(&mut self.context.reactor);
+    }
+
+    fn storage_event(&mut self, event: StorageEvent) {
+        match event {
+            StorageEvent::Committed { pg, token } => {
+                self.with_pg(pg, |group, view| group.committed(token, view));
+            }
+            StorageEvent::SubmitFailed { pg, token, error } => {
+                self.with_pg(pg, |group, view| group.submit_failed(token, &error, view));
+            }
+            StorageEvent::MayGoOn(pg) => self.pgs.wake(pg),
+            StorageEvent::RemovalCommitted => {
+                self.removed_pools.committed();
+                self.removed_pools.go_on(&mut self.storage);
+            }
+            StorageEvent::Loaded { pg, token } => self.with_pg(pg, |group, view| group.loaded(token, view)),
+            StorageEvent::Read { pg, token, result } => {
+                self.with_pg(pg, |group, view| group.read_done(token, result, view));
+            }
+            StorageEvent::Listed { pg, token, objects, more } => {
+                self.with_pg(pg, |group, _| group.objects_listed(token, objects, more));
+            }
+            StorageEvent::RecoveryRead { read, answer } => {
+                let parts = answer.iter().flat_map(|parts| &parts.transactions);
+                self.recovery.done(&read, parts.map(|part| part.payload.len() as u64).sum());
+                self.with_pg(read.pg, |group, view| group.sync_ready(read.token, answer, view));
+                self.start_recovery();
+            }
+            StorageEvent::Scrubbed { pg, token, result } => {
+                let finding = crate::scrubs::finding(pg, result);
+                self.with_pg(pg, |group, view| group.scrubbed(token, finding, view));
+            }
+            StorageEvent::NewPgLoaded(pg) => self.add_pg(pg),
+            StorageEvent::RemovedPoolLoaded => self.removed_pools.loaded(),
+        }
+    }
+
+    /// Does what a PG wants until it wants nothing more now.
+    fn run_pg(&mut self, pg: PgId) {
+        loop {
+            let view = StoreView::new(&self.storage, &self.links, &self.context);
+            let Some(action) = self.pgs.next_action(pg, &view) else { break };
+            self.perform(pg, action);
+        }
+        let view = StoreView::new(&self.storage, &self.links, &self.context);
+        if let Some(group) = self.pgs.note_idle(pg, &view) {
+            self.recovery.note_group(pg, group.objects_in_transit(), group.wants_to_backfill());
+            self.start_recovery();
+        }
+    }
+
+    fn perform(&mut self, pg: PgId, action: Action) {
+        match action {
+            Action::Submit { token, transaction } => self.storage.submit(pg, token, transaction),
+            Action::Load { token, lookup } => {
+                let request = match lookup {
+                    Lookup::Read { object, request } => LoadRequest::Read { pg, object, request },
+                    Lookup::Write { object, conditions, mutations } => {
+                        LoadRequest::Write { pg, object, conditions, mutations }
+                    }
+                };
+                self.storage.load_for_pg(pg, token, request);
+            }
+            Action::ListObjects { token, after } => {
+                self.storage.list_objects(ObjectList { pg, token, after, objects: Vec::new() });
+            }
+            Action::Read { token, object, request } => self.storage.read_object(pg, token, object, request),
+            Action::ReadForSync { token, object, touched, from, is_urgent } => {
+                let read = RecoveryRead { pg, token, object, touched, from };
+                if is_urgent && !read.goes_on() {
+                    self.recovery.add_urgent(read);
+                    self.start_recovery();
+                } else {
+                    self.storage.read_for_recovery(read);
+                }
+            }
+            Action::Scrub { token, object, deep } => self.storage.scrub(pg, token, object, deep),
+            Action::ScrubDone { report } => self.scrub_done(pg, report),
+            Action::Send { to, mut message } => {
+                if let Message::ReplicateAck { is_full, .. } = &mut message {
+                    *is_full = self.storage.store().is_full();
+                }
+                self.links.send_to_osd(&mut self.context, to, message);
+            }
+            Action::Reply { client: ClientId(number), message } => {
+                self.links.reply(&mut self.context, number, message);
+            }
+            Action::Propose { expected, record, split_off } => {
+                let known = self.context.map.pgs.get(&pg).filter(|(known, _)| *known == expected);
+                if let Some((_, expected_revision)) = known {
+                    let request = ControlRequest::Propose {
+                        pg,
+                        expected_revision: *expected_revision,
+                        record: Box::new(record),
+                        split_off: split_off.map(|off| Box::new(self.split_off(pg, off.0, off.1))),
+                    };
+                    self.context.ask_control(request);
+                }
+            }
+            Action::ReadForBackfill { begins, bytes } => self.recovery.read(begins, bytes),
+            Action::ForgetUndo { through } => self.storage.forget_undo(pg, through),
+            Action::Warn { text } => tracing::warn!("{text}"),
+        }
+    }
+
+    /// Begins with what recovery may do now.
+    pub(crate) fn start_recovery(&mut self) {
+        while let Some(step) = self.recovery.next(self.context.now_ms()) {
+            match step {
+                RecoveryStep::Read(wanted) => self.storage.read_for_recovery(wanted),
+                RecoveryStep::Next(pg) => {
+                    let mut has_begun = false;
+                    self.with_pg(pg, |group, view| has_begun = group.backfill_next(view));
+                    if !has_begun {
+                        self.recovery.declined();
+                    }
+                }
+            }
+        }
+    }
+
+    /// A PG that this OSD leads has been scrubbed.
+    fn scrub_done(&mut self, pg: PgId, report: atoll_pg::ScrubReport) {
+        if self.scrubs.done(&mut self.context, pg, report) {
+            let next = self.scrubs.asked_for(&self.context, &self.pgs);
+            self.start_scrub(next);
+        }
+    }
+
+    /// Once a second: starts the next scrub if there is none and one is due.
+    pub(crate) fn look_after_scrubs(&mut self) {
+        let next = self.scrubs.next(&self.context, &self.pgs);
+        self.start_scrub(next);
+    }
+
+    fn start_scrub(&mut self, next: Option<crate::scrubs::Wanted>) {
+        let Some(wanted) = next else { return };
+        let mut has_started = false;
+        self.with_pg(wanted.pg, |group, _| has_started = group.start_scrub(wanted.is_deep));
+        if has_started {
+            self.scrubs.started(wanted);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What always holds in an OSD beside what PGs and store look after themselves, a sentence and a check each.
+//! What peers, clients, devices and cluster state say is never asserted. docs/internals/invariants-osd.md
+//! lists them.
+
+use atoll_base::{OsdId, PgId};
+
+/// Every commit of the store belongs to one submission.
+pub(crate) const EVERY_COMMIT_HAS_A_SUBMITTER: &str = "every commit belongs to one submission";
+/// Every read of the store has one reader, which gets its result once.
+pub(crate) const EVERY_READ_HAS_A_READER: &str = "every result belongs to one read";
+/// Every load of metadata has one loader, which is told once.
+pub(crate) const EVERY_LOAD_HAS_A_LOADER: &str = "every load belongs to whom it was begun for";
+/// Every examination of an object was asked for by one PG, which gets its finding once.
+pub(crate) const EVERY_SCRUB_HAS_AN_ASKER: &str = "every finding belongs to one scrub";
+
+/// The store gives each submission, read, load and scrub a number that nothing else in flight has.
+pub(crate) fn ids_are_fresh(what: &str, was_taken: bool) {
+    assert!(!was_taken, "a {what} has the number of another one in flight");
+}
+
+/// A PG's submissions become durable in their order, so that an acknowledgement, which follows the commit, covers
+/// everything before it.
+pub(crate) fn commits_come_in_order(pg: PgId, has_overtaken: bool) {
+    assert!(!has_overtaken, "pg {pg}: a submission became durable before an earlier one");
+}
+
+/// A PG's submissions overtake none of its own: a backlog that exists holds something.
+pub(crate) fn backlogs_hold_something(lengths: impl Iterator<Item = usize>) {
+    assert!(lengths.min() != Some(0), "a PG has an empty backlog, behind which its submissions wait for ever");
+}
+
+/// Memory that requests give back was taken by them.
+pub(crate) fn held_bytes_cover(held_bytes: u64, given_back_bytes: u64) {
+    assert!(given_back_bytes <= held_bytes, "{given_back_bytes} bytes are given back, {held_bytes} are held");
+}
+
+/// What admission counts is the sum over the requests in flight.
+pub(crate) fn held_bytes_add_up(counted_bytes: u64, sum_bytes: u64) {
+    assert!(counted_bytes == sum_bytes, "requests hold {sum_bytes} bytes, {counted_bytes} are counted");
+}
+
+/// A reply answers a request of its connection that was counted in and not answered.
+pub(crate) fn replies_answer_requests(number: u64, in_flight: usize, admitted: usize) {
+    assert!(
+        in_flight > 0 && in_flight == admitted,
+        "connection {number}: a reply with {in_flight} requests in flight, {admitted} admitted"
+    );
+}
+
+/// At most one link to an OSD counts.
+pub(crate) fn one_link_per_osd(osd: OsdId, before: Option<u64>) {
+    assert!(before.is_none(), "{osd} is connected a second time, and link {before:?} still counts");
+}
+
+/// The link that counts for an OSD is there, its peer is that OSD, and has shown that it holds its key.
+pub(crate) fn an_osds_link_is_its_own(osd: OsdId, is_its_own: bool) {
+    assert!(is_its_own, "what is sent to {osd} would go elsewhere");
+}
+
+/// Links that are paused, or have something to send, are there.
+pub(crate) fn links_are_known(are_known: bool) {
+    assert!(are_known, "a link that is gone is paused or has something to send");
+}
+
+/// A PG is here once.
+pub(crate) fn pg_is_added_once(pg: PgId, was_here: bool) {
+    assert!(!was_here, "PG {pg} was added twice");
+}
+
+/// Time does not go back between turns of the loop, so that a lease that has run out stays so.
+pub(crate) fn time_goes_on(before_ms: u64, now_ms: u64) {
+    assert!(before_ms <= now_ms, "it was {before_ms} ms, and now it is {now_ms}");
+}
+
+/// Objects that recovery has begun with end once.
+pub(crate) fn recovery_ends_what_it_began(begun: usize, ended: usize) {
+    assert!(ended <= begun, "{ended} objects end, {begun} have begun");
+}
+
+/// What recovery counts as on its way is the sum over the PGs.
+pub(crate) fn objects_on_their_way_add_up(counted: usize, sum: usize) {
+    assert!(counted == sum, "{sum} objects are on their way, {counted} are counted");
+}
+
+/// Removals of a removed pool's objects end once.
+pub(crate) fn removals_end_once(in_flight: usize) {
+    assert!(in_flight > 0, "a removal ended that had not begun");
+}
+
+/// An OSD leads one scrub at a time.
+pub(crate) fn one_scrub_at_a_time(is_scrubbing: bool) {
+    assert!(!is_scrubbing, "a scrub begins while another is under way");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_base::PoolId;
+
+    const PG: PgId = PgId { pool: PoolId(1), index: 7 };
+
+    #[test]
+    fn what_holds_passes() {
+        ids_are_fresh("read", false);
+        commits_come_in_order(PG, false);
+        backlogs_hold_something([1, 2].into_iter());
+        backlogs_hold_something([].into_iter());
+        held_bytes_cover(5, 5);
+        held_bytes_add_up(5, 5);
+        replies_answer_requests(1, 2, 2);
+        one_link_per_osd(OsdId(1), None);
+        an_osds_link_is_its_own(OsdId(1), true);
+        links_are_known(true);
+        pg_is_added_once(PG, false);
+        time_goes_on(5, 5);
+        recovery_ends_what_it_began(1, 1);
+        objects_on_their_way_add_up(2, 2);
+        removals_end_once(1);
+        one_scrub_at_a_time(false);
+    }
+
+    /// Each line is a deliberate violation, and what must be said of it.
+    macro_rules! violations {
+        ($($name:ident: $violation:expr => $message:literal;)+) => {$(
+            #[test]
+            #[should_panic(expected = $message)]
+            fn $name() {
+                $violation;
+            }
+        )+};
+    }
+
+    violations! {
+        a_number_that_is_taken: ids_are_fresh("read", true) => "the number of another one";
+        a_commit_that_overtakes: commits_come_in_order(PG, true) => "pg 1.7: a submission";
+        an_empty_backlog: backlogs_hold_something([2, 0].into_iter()) => "an empty backlog";
+        giving_back_too_much: held_bytes_cover(5, 6) => "6 bytes are given back";
+        a_wrong_sum_of_requests: held_bytes_add_up(5, 6) => "requests hold 6 bytes";
+        a_reply_to_nothing: replies_answer_requests(1, 0, 0) => "a reply with 0 requests";
+        a_reply_that_admission_does_not_know: replies_answer_requests(1, 2, 1) => "1 admitted";
+        a_second_link: one_link_per_osd(OsdId(1), Some(4)) => "a second time";
+        a_link_of_another: an_osds_link_is_its_own(OsdId(1), false) => "would go elsewhere";
+        a_link_that_is_gone: links_are_known(false) => "a link that is gone";
+        a_pg_that_is_here: pg_is_added_once(PG, true) => "was added twice";
+        time_that_goes_back: time_goes_on(6, 5) => "it was 6 ms";
+        an_object_that_never_began: recovery_ends_what_it_began(0, 1) => "1 objects end";
+        a_wrong_sum_of_objects: objects_on_their_way_add_up(1, 2) => "2 objects are on their way";
+        a_removal_that_never_began: removals_end_once(0) => "had not begun";
+        a_second_scrub: one_scrub_at_a_time(true) => "while another is under way";
+    }
+}

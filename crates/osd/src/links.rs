@@ -1,0 +1,368 @@
+//! Connections: what comes in and goes out, which peer is at the other end, and which peers are alive.
+//!
+//! What PGs must know of it comes out as [`LinkEvent`]s, which `effects.rs` hands to them.
+
+mod admission;
+mod opening;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use atoll_base::OsdId;
+use atoll_base::limits::CONNECTION_REQUESTS_MAX;
+use atoll_base::records::PeerRole;
+use atoll_pg::{LEASE_RENEWAL_MS, Leases};
+use atoll_reactor::ConnectionId;
+use atoll_wire::{Link, LinkError, LinkInput, Message};
+
+use crate::context::Context;
+use crate::invariants;
+use admission::Admission;
+
+/// Who is at the other end of an open link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    Osd(OsdId),
+    Client,
+    Gateway,
+}
+
+impl Peer {
+    fn role(self) -> PeerRole {
+        match self {
+            Peer::Osd(_) => PeerRole::Osd,
+            Peer::Client => PeerRole::Client,
+            Peer::Gateway => PeerRole::Gateway,
+        }
+    }
+
+    fn is_client(self) -> bool {
+        matches!(self, Peer::Client | Peer::Gateway)
+    }
+}
+
+/// What PGs must know of links.
+pub(crate) enum LinkEvent {
+    Up(OsdId),
+    Down(OsdId),
+}
+
+struct Connected {
+    connection: ConnectionId,
+    link: Link,
+    peer: Option<Peer>,
+    /// Hexadecimal of the peer's static key, once known.
+    key: Option<String>,
+    /// The OSD that this side connects to, if it is the initiator.
+    target: Option<OsdId>,
+    /// Requests that have not been answered.
+    requests_in_flight: usize,
+    is_confirmed: bool,
+    /// When the current key for sending was made.
+    keyed_at_ms: u64,
+    /// When the peer was last heard; before the handshake is over, when the connection was made.
+    heard_at_ms: u64,
+}
+
+/// A peer that is silent for so long is taken for dead. One whose process ended is noticed at once,
+/// because its connections close.
+const SILENCE_MAX_MS: u64 = 2_000;
+/// A handshake must be done within so long.
+const HANDSHAKE_MAX_MS: u64 = 5_000;
+
+pub(crate) struct Links {
+    by_number: BTreeMap<u64, Connected>,
+    by_osd: BTreeMap<OsdId, u64>,
+    /// OSDs that have said that they are full.
+    full: BTreeSet<OsdId>,
+    leases: Leases,
+    admission: Admission,
+    /// Clients' links from which nothing is read.
+    paused: BTreeSet<u64>,
+    /// Links with something to send.
+    with_output: BTreeSet<u64>,
+    /// Pings to be answered at the end of the turn: what PGs say in it goes first, because it
+    /// may take back the leases that an answer grants.
+    pings: Vec<(u64, u64)>,
+    pinged_at_ms: u64,
+    events: VecDeque<LinkEvent>,
+}
+
+impl Links {
+    pub fn new(memory_target_bytes: u64) -> Self {
+        Links {
+            by_number: BTreeMap::new(),
+            by_osd: BTreeMap::new(),
+            full: BTreeSet::new(),
+            leases: Leases::new(0),
+            admission: Admission::new(memory_target_bytes),
+            paused: BTreeSet::new(),
+            with_output: BTreeSet::new(),
+            pings: Vec::new(),
+            pinged_at_ms: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    pub fn next_event(&mut self) -> Option<LinkEvent> {
+        self.events.pop_front()
+    }
+
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// OSDs that are connected.
+    pub fn osds(&self) -> Vec<OsdId> {
+        self.by_osd.keys().copied().collect()
+    }
+
+    /// Whether an OSD has said that it is full.
+    pub fn is_full(&self, osd: OsdId) -> bool {
+        self.full.contains(&osd)
+    }
+
+    /// The next message of a connection, once it is there whole.
+    pub fn receive(&mut self, context: &mut Context, connection: ConnectionId) -> Option<(Peer, Message)> {
+        let number = connection.number();
+        loop {
+            let connected = self.by_number.get_mut(&number)?;
+            let buffer = context.reactor.received(connection)?;
+            let input = connected.link.receive(buffer);
+            let missing_bytes = connected.link.missing_bytes(buffer);
+            // A peer that has not shown a key gets no more time by sending a byte now and then.
+            if connected.peer.is_some() {
+                connected.heard_at_ms = context.now_ms();
+            }
+            if connected.link.has_output() {
+                self.with_output.insert(number);
+            }
+            match input {
+                Ok(Some(LinkInput::Asked { peer, mode })) => self.asked(context, number, hex::encode(peer), mode),
+                Ok(Some(LinkInput::Ready { peer })) => self.ready(context, number, hex::encode(peer)),
+                Ok(Some(LinkInput::Message(message))) => {
+                    let peer = connected.peer.expect("messages follow a finished handshake");
+                    self.confirm(context, number);
+                    return Some((peer, message));
+                }
+                Ok(None) => {
+                    context.reactor.expect_bytes(connection, missing_bytes);
+                    return None;
+                }
+                Err(error) => {
+                    self.drop_link(context, number, &error);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// The peer has shown that it holds its key now. A handshake alone does not show that to the
+    /// responder, because its first message may be a replay.
+    fn confirm(&mut self, context: &mut Context, number: u64) {
+        let Some(connected) = self.by_number.get_mut(&number) else { return };
+        if std::mem::replace(&mut connected.is_confirmed, true) {
+            return;
+        }
+        let Some(Peer::Osd(osd)) = connected.peer else { return };
+        if let Some(old) = self.by_osd.get(&osd).copied() {
+            self.close(context, old);
+        }
+        let before = self.by_osd.insert(osd, number);
+        invariants::one_link_per_osd(osd, before);
+        tracing::info!("connected with {osd}");
+        self.events.push_back(LinkEvent::Up(osd));
+    }
+
+    fn drop_link(&mut self, context: &mut Context, number: u64, error: &LinkError) {
+        let peer = self.by_number.get(&number).and_then(|connected| connected.peer);
+        match peer {
+            Some(peer) => tracing::warn!("closing a connection with {peer:?}: {error}"),
+            // Strangers can cause these; they must not flood the log.
+            None => tracing::debug!("closing a connection: {error}"),
+        }
+        self.close(context, number);
+    }
+
+    /// Closes a link.
+    pub fn close(&mut self, context: &mut Context, number: u64) {
+        let Some(connected) = self.by_number.remove(&number) else { return };
+        context.reactor.close(connected.connection);
+        self.with_output.remove(&number);
+        self.paused.remove(&number);
+        self.admission.left(number);
+        if let Some(Peer::Osd(osd)) = connected.peer
+            && self.by_osd.get(&osd) == Some(&number)
+        {
+            self.by_osd.remove(&osd);
+            tracing::warn!("lost the connection with {osd}");
+            self.leases.disconnected(osd);
+            self.events.push_back(LinkEvent::Down(osd));
+        }
+    }
+
+    /// A client's request has come that takes so many bytes, with the data that is read for it.
+    pub fn request_arrived(&mut self, number: u64, sequence: u64, bytes: u64) {
+        if let Some(connected) = self.by_number.get_mut(&number) {
+            connected.requests_in_flight += 1;
+            self.admission.arrived(number, sequence, bytes);
+        }
+    }
+
+    /// Answers a client's request.
+    pub fn reply(&mut self, context: &mut Context, number: u64, message: Message) {
+        let Some(connected) = self.by_number.get_mut(&number) else { return };
+        if cfg!(debug_assertions) {
+            let (counted, held) = (connected.requests_in_flight, self.admission.requests_of(number));
+            invariants::replies_answer_requests(number, counted, held);
+        }
+        connected.requests_in_flight = connected.requests_in_flight.saturating_sub(1);
+        if let Message::ReadReply { sequence, .. } | Message::WriteReply { sequence, .. } = &message {
+            self.admission.answered(number, *sequence);
+        }
+        self.send_on(context, number, message);
+        self.pace(context, number);
+    }
+
+    /// Stops taking requests from a client that has too many in flight or does not read answers, and
+    /// from all when what they have in flight takes too much memory. True if this one is stopped.
+    pub fn pace(&mut self, context: &mut Context, number: u64) -> bool {
+        let unsent_bytes_max = self.admission.unsent_bytes_max(self.by_number.len());
+        let Some(connected) = self.by_number.get_mut(&number) else { return false };
+        let unsent_bytes = context.reactor.unsent_bytes(connected.connection);
+        let is_over = self.admission.is_closed()
+            || connected.requests_in_flight >= CONNECTION_REQUESTS_MAX
+            || unsent_bytes > unsent_bytes_max;
+        let is_client = connected.peer.is_some_and(Peer::is_client);
+        if is_over && is_client && self.paused.insert(number) {
+            context.reactor.pause(connected.connection);
+        } else if !is_over && self.paused.remove(&number) {
+            context.reactor.resume(connected.connection);
+        }
+        is_over && is_client
+    }
+
+    /// Goes on with clients that were stopped, when there is room again: answers were given, or sent.
+    pub fn pace_paused(&mut self, context: &mut Context) {
+        if !self.admission.is_closed() {
+            for number in self.paused.clone() {
+                self.pace(context, number);
+            }
+        }
+    }
+
+    pub fn send_to_osd(&mut self, context: &mut Context, osd: OsdId, message: Message) {
+        if let Some(&number) = self.by_osd.get(&osd) {
+            self.send_on(context, number, message);
+        }
+    }
+
+    pub fn send_on(&mut self, context: &mut Context, number: u64, message: Message) {
+        let Some(connected) = self.by_number.get_mut(&number) else { return };
+        match connected.link.send(message) {
+            Ok(()) => drop(self.with_output.insert(number)),
+            Err(error) => self.drop_link(context, number, &error),
+        }
+    }
+
+    /// Hands everything queued to the reactor, all frames of a link together.
+    pub fn send_output(&mut self, context: &mut Context) {
+        for number in std::mem::take(&mut self.with_output) {
+            if let Some(connected) = self.by_number.get_mut(&number) {
+                context.reactor.send(connected.connection, connected.link.take_output());
+            }
+        }
+    }
+
+    pub fn note_full(&mut self, osd: OsdId, is_full: bool) {
+        if is_full {
+            if self.full.insert(osd) {
+                tracing::warn!("{osd} is full; writes to its PGs are refused until it has space");
+            }
+        } else {
+            self.full.remove(&osd);
+        }
+    }
+
+    /// A peer asks whether this OSD is alive.
+    pub fn pinged(&mut self, number: u64, tag: u64) {
+        self.pings.push((number, tag));
+    }
+
+    /// A peer has answered a ping. True if that has renewed its lease.
+    pub fn ponged(&mut self, context: &Context, osd: OsdId, tag: u64) -> bool {
+        self.leases.renewed(osd, tag, context.now_ms())
+    }
+
+    /// Grants the leases that were asked for in this turn.
+    pub fn answer_pings(&mut self, context: &mut Context, is_full: bool) {
+        for (number, tag) in std::mem::take(&mut self.pings) {
+            let peer = self.by_number.get(&number).and_then(|connected| connected.peer);
+            if let Some(Peer::Osd(osd)) = peer {
+                self.leases.granted(osd, context.now_ms());
+            }
+            self.send_on(context, number, Message::Pong { tag, is_full });
+        }
+    }
+
+    /// Drops peers that are silent, and asks the others for leases.
+    pub fn tick(&mut self, context: &mut Context) {
+        let now_ms = context.now_ms();
+        let is_due = now_ms >= self.pinged_at_ms + LEASE_RENEWAL_MS;
+        let osds = self.by_osd.values().copied().collect::<Vec<u64>>();
+        for number in osds {
+            let Some(connected) = self.by_number.get(&number) else { continue };
+            if now_ms > connected.heard_at_ms + SILENCE_MAX_MS {
+                tracing::warn!("closing a connection whose other end is silent");
+                self.close(context, number);
+            } else if is_due {
+                self.send_on(context, number, Message::Ping { tag: now_ms });
+            }
+        }
+        if is_due {
+            self.pinged_at_ms = now_ms;
+        }
+    }
+
+    /// Once a second: drops connections that do not get through their handshake, and gives old ones
+    /// their next key.
+    pub fn second(&mut self, context: &mut Context) {
+        let now_ms = context.now_ms();
+        let is_late =
+            |connected: &Connected| connected.peer.is_none() && now_ms > connected.heard_at_ms + HANDSHAKE_MAX_MS;
+        let late = self.by_number.iter().filter(|(_, connected)| is_late(connected));
+        for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.close(context, number);
+        }
+        let rekey_ms = context.map.frames.rekey_seconds.saturating_mul(1_000);
+        for connected in self.by_number.values_mut() {
+            if now_ms.saturating_sub(connected.keyed_at_ms) >= rekey_ms {
+                connected.keyed_at_ms = now_ms;
+                connected.link.rekey();
+            }
+        }
+        self.check();
+    }
+
+    /// What must hold between the turns of the loop.
+    fn check(&self) {
+        let has = |number: &u64| self.by_number.contains_key(number);
+        invariants::links_are_known(self.paused.iter().chain(&self.with_output).all(has));
+        for (osd, number) in &self.by_osd {
+            let connected = self.by_number.get(number);
+            let is_its_own = connected.is_some_and(|link| link.is_confirmed && link.peer == Some(Peer::Osd(*osd)));
+            invariants::an_osds_link_is_its_own(*osd, is_its_own);
+        }
+        self.admission.check();
+    }
+
+    /// Connections that others have made whose frames are in another mode than cluster state wants
+    /// by now.
+    pub fn links_in_other_mode(&self, context: &Context) -> u32 {
+        let accepted = self.by_number.values().filter(|connected| connected.target.is_none());
+        let modes = &context.map.frames.modes;
+        let is_other = |connected: &&Connected| {
+            connected.peer.is_some_and(|peer| modes.of(peer.role()) != connected.link.mode())
+        };
+        accepted.filter(is_other).count() as u32
+    }
+}

@@ -1,0 +1,146 @@
+//! Opening links: which OSD connects to which, and which keys may.
+
+use std::net::SocketAddr;
+
+use atoll_base::OsdId;
+use atoll_base::frames::FrameMode;
+use atoll_base::records::PeerRole;
+use atoll_reactor::ConnectionId;
+use atoll_wire::{Link, Message};
+
+use super::{Connected, Links, Peer};
+use crate::context::Context;
+use crate::daemon::random;
+
+/// The peer that holds a key, if cluster state knows it.
+fn holder(context: &Context, key: &str) -> Option<Peer> {
+    let record = context.map.authorized_keys.get(key)?;
+    match record.role {
+        PeerRole::Osd => record.osd.map(Peer::Osd),
+        PeerRole::Client => Some(Peer::Client),
+        PeerRole::Gateway => Some(Peer::Gateway),
+    }
+}
+
+impl Links {
+    /// A peer has connected to this OSD.
+    pub fn accepted(&mut self, context: &Context, connection: ConnectionId) {
+        let link = Link::respond(&context.config.key, random());
+        self.add(context, connection, link, None);
+    }
+
+    fn add(&mut self, context: &Context, connection: ConnectionId, link: Link, target: Option<OsdId>) {
+        let connected = Connected {
+            connection,
+            link,
+            peer: None,
+            key: None,
+            target,
+            requests_in_flight: 0,
+            is_confirmed: false,
+            keyed_at_ms: context.now_ms(),
+            heard_at_ms: context.now_ms(),
+        };
+        self.with_output.insert(connection.number());
+        self.by_number.insert(connection.number(), connected);
+    }
+
+    /// Connects to the OSDs with higher numbers that are up and not connected: so each pair has
+    /// one connection, and it is clear which side makes it. An OSD whose key was revoked neither connects
+    /// nor is connected to.
+    pub fn connect(&mut self, context: &mut Context) {
+        let me = context.me();
+        if !context.map.is_key_of(me, &hex::encode(context.config.key.public())) {
+            return;
+        }
+        let mut wanted: Vec<(OsdId, SocketAddr, String)> = Vec::new();
+        for (id, up) in context.map.up.range(OsdId(me.0 + 1)..) {
+            let is_connecting = self.by_number.values().any(|connected| connected.target == Some(*id));
+            if let (false, Some(record), Ok(address)) =
+                (is_connecting, context.map.osds.get(id), up.address.parse())
+                && context.map.is_key_of(*id, &record.public_key)
+            {
+                wanted.push((*id, address, record.public_key.clone()));
+            }
+        }
+        for (id, address, key) in wanted {
+            let mut remote = [0; 32];
+            if hex::decode_to_slice(&key, &mut remote).is_err() {
+                tracing::warn!("the record of {id} has no valid public key");
+                continue;
+            }
+            match context.reactor.connect(address) {
+                Ok(connection) => {
+                    let mode = context.map.frames.modes.of(PeerRole::Osd);
+                    let link = Link::initiate(&context.config.key, &remote, mode, random());
+                    self.add(context, connection, link, Some(id));
+                }
+                Err(error) => tracing::warn!("cannot connect to {id} at {address}: {error}"),
+            }
+        }
+    }
+
+    /// A peer wants to open a link with frames of a mode.
+    pub(super) fn asked(&mut self, context: &mut Context, number: u64, key: String, mode: FrameMode) {
+        let Some(peer) = holder(context, &key) else {
+            tracing::warn!("refused a connection: its key {key} is not authorised in cluster state");
+            return self.close(context, number);
+        };
+        let right = context.map.frames.modes.of(peer.role());
+        let connected = self.by_number.get_mut(&number).expect("the link has just received");
+        let answered = connected.link.answer(right);
+        self.with_output.insert(number);
+        if answered.is_err() {
+            let name = &context.map.authorized_keys[&key].name;
+            tracing::warn!(
+                "refused a connection of {name} (key {key}): it wants {mode} frames, and cluster state says {right} for \
+                 its role, {}; one of us has not seen the last change yet",
+                peer.role()
+            );
+            // What is queued tells the peer the same.
+            let output = connected.link.take_output();
+            context.reactor.send(connected.connection, output);
+            context.reactor.close_after_send(connected.connection);
+            self.with_output.remove(&number);
+            self.by_number.remove(&number);
+            return;
+        }
+        (connected.peer, connected.key) = (Some(peer), Some(key));
+    }
+
+    /// The OSD that this one has connected to has answered.
+    pub(super) fn ready(&mut self, context: &mut Context, number: u64, key: String) {
+        let holder = holder(context, &key);
+        let connected = self.by_number.get_mut(&number).expect("the link has just received");
+        let expected = connected.target.map(Peer::Osd);
+        if holder.is_none() || holder != expected {
+            tracing::warn!("left a connection: its key {key} is not authorised in cluster state");
+            return self.close(context, number);
+        }
+        (connected.peer, connected.key) = (holder, Some(key));
+        // The answer to a fresh handshake proves who the peer is, and this proves it to the peer.
+        self.confirm(context, number);
+        self.send_on(context, number, Message::Ping { tag: context.now_ms() });
+    }
+
+    /// Cuts off the users of a key that was revoked, or belongs to another peer now; all peers, if it is this
+    /// OSD's own.
+    pub fn key_changed(&mut self, context: &mut Context, key: &str) {
+        let holder = holder(context, key);
+        let is_own = holder.is_none() && key == hex::encode(context.config.key.public());
+        let uses_it = |connected: &Connected| connected.key.as_deref() == Some(key) && connected.peer != holder;
+        let users = self.by_number.iter().filter(|(_, connected)| is_own || uses_it(connected));
+        let users: Vec<u64> = users.map(|(number, _)| *number).collect();
+        if is_own {
+            tracing::error!(
+                "the key of {id} itself was revoked: it closes all connections and makes no new ones; end its process, \
+                 and remove it with 'atoll osd rm'",
+                id = context.me()
+            );
+        }
+        for number in users {
+            tracing::warn!("closing a connection: its key {key} was revoked");
+            self.close(context, number);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Following the cluster map: which PGs are here, and what their pools want of them.
+
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::records::{ClusterFlag, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_base::{Condition, ObjectName, PgId, PoolId, Version};
+use atoll_cluster::MapChange;
+use atoll_pg::{CodeShape, Pg, PoolPolicy};
+use atoll_store::LoadRequest;
+
+use crate::context::Context;
+use crate::control::SplitOff;
+use crate::daemon::Osd;
+use crate::view::StoreView;
+
+impl Osd {
+    pub(crate) fn map_changes(&mut self, changes: Vec<MapChange>) {
+        let mut targets_change = false;
+        for change in changes {
+            self.context.map.apply(change.clone());
+            match change {
+                MapChange::Pg(pg, Some((record, _))) => {
+                    self.with_pg(pg, |group, view| group.set_record(record, view));
+                    self.add_pg_of_own(pg);
+                }
+                MapChange::AuthorizedKey(key, _) => self.links.key_changed(&mut self.context, &key),
+                MapChange::Up(..) => self.links.connect(&mut self.context),
+                MapChange::Osd(..) | MapChange::Pool(..) | MapChange::PgTarget(..) | MapChange::Flags(_) => {
+                    targets_change = true;
+                }
+                MapChange::RemovedPool(pool) => self.pool_removed(pool),
+                MapChange::Pg(_, None)
+                | MapChange::Frames(_)
+                | MapChange::PgScrub(..)
+                | MapChange::ScrubRequest(..) => {}
+            }
+            self.link_events();
+        }
+        if targets_change {
+            self.set_targets();
+        }
+    }
+
+    fn set_targets(&mut self) {
+        for pg in self.pgs.ids().collect::<Vec<_>>() {
+            let Some(pool) = self.context.map.pools.get(&pg.pool) else { continue };
+            let (target, policy) = (self.context.target(pg, pool), policy(&self.context, pool));
+            self.with_pg(pg, |group, view| group.set_target(target, policy, view));
+        }
+        for pg in self.context.map.pgs.keys().copied().collect::<Vec<_>>() {
+            self.add_pg_of_own(pg);
+        }
+        // Stray copies of PGs that went elsewhere may not be needed any more.
+        for pg in self.storage.store().groups().collect::<Vec<_>>() {
+            if self.context.map.pgs.contains_key(&pg) {
+                self.add_pg(pg);
+            }
+        }
+    }
+
+    pub(crate) fn split_off(&self, pg: PgId, new: PgId, record: PgRecord) -> SplitOff {
+        let target = self.context.map.pools.get(&pg.pool).map(|pool| self.context.target(pg, pool));
+        let members = target.filter(|target| !target.is_empty()).unwrap_or(record.members.clone());
+        let target = PgTargetRecord { format: RECORD_FORMAT, members };
+        SplitOff { pg: new, record, target }
+    }
+
+    /// Makes a PG once its record and its pool are known, if this OSD has a part in it or holds a stray
+    /// copy, which a split may have left.
+    fn add_pg_of_own(&mut self, pg: PgId) {
+        let me = self.context.me();
+        let has_part =
+            self.context.map.pgs.get(&pg).is_some_and(|(record, _)| {
+                record.members.contains(&me) || record.last_active_members.contains(&me)
+            });
+        if has_part || self.storage.store().head(pg) != Version::default() {
+            self.add_pg(pg);
+        }
+    }
+
+    /// Makes a PG once its record and its pool are known.
+    pub(crate) fn add_pg(&mut self, pg: PgId) {
+        let (Some((record, _)), Some(pool)) =
+            (self.context.map.pgs.get(&pg), self.context.map.pools.get(&pg.pool))
+        else {
+            return;
+        };
+        if self.pgs.contains(pg) {
+            return;
+        }
+        // A new PG looks at what its own object says.
+        let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
+        let has_key = |key: &[u8]| Condition::OmapExists { key: bytes::Bytes::copy_from_slice(key) };
+        let conditions =
+            vec![has_key(atoll_pg::EPOCH_KEY), has_key(atoll_pg::INCOMPLETE_KEY), has_key(atoll_pg::SHARD_KEY)];
+        if !self.storage.store().is_write_loaded(pg, &own, &conditions, &[]) {
+            let request = LoadRequest::Write { pg, object: own, conditions, mutations: Vec::new() };
+            return self.storage.load_new_pg(pg, request);
+        }
+        let target = self.context.target(pg, pool);
+        let (policy, record) = (policy(&self.context, pool), record.clone());
+        let view = StoreView::new(&self.storage, &self.links, &self.context);
+        let group = Pg::new(pg, self.context.me(), policy, target, record, &view);
+        self.pgs.add(pg, group);
+        for osd in self.links.osds() {
+            self.with_pg(pg, |group, view| group.peer_up(osd, view));
+        }
+    }
+
+    /// A pool was removed, now or while this OSD was away.
+    fn pool_removed(&mut self, pool: PoolId) {
+        for (pg, group) in self.pgs.remove_pool(pool) {
+            self.recovery.forget_group(pg, group.backfill_reads());
+        }
+        self.storage.forget_pool(pool);
+        self.scrubs.forget_pool(pool);
+        if self.removed_pools.add(pool, &self.storage) {
+            tracing::info!("pool {pool} was removed; {} deletes its copies of the pool's PGs", self.context.me());
+        }
+    }
+}
+
+/// What a pool wants of its PGs.
+fn policy(context: &Context, pool: &PoolRecord) -> PoolPolicy {
+    let (size, min_size) = (pool.redundancy.size(), pool.redundancy.min_size());
+    let shape = match pool.redundancy {
+        Redundancy::Replicated { .. } => None,
+        Redundancy::Erasure { data, parity, chunk_bytes, .. } => {
+            Some(CodeShape { data: data as u8, parity: parity as u8, chunk_bytes })
+        }
+    };
+    let may_backfill = !context.map.flags.flags.contains_key(&ClusterFlag::NoBackfill);
+    PoolPolicy { pg_num: pool.pg_num, pg_num_first: pool.pg_num_first(), size, min_size, may_backfill, shape }
+}

@@ -1,0 +1,121 @@
+//! The PGs of this OSD, and which of them have something to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_base::{PgId, PoolId};
+use atoll_pg::{Action, Pg};
+
+use crate::invariants;
+use crate::view::StoreView;
+
+#[derive(Default)]
+pub(crate) struct Pgs {
+    here: BTreeMap<PgId, Pg>,
+    /// PGs that may have something to do.
+    dirty: BTreeSet<PgId>,
+    /// PGs that wait for time to pass, for room or for leases: all that are not idle.
+    busy: BTreeSet<PgId>,
+}
+
+impl Pgs {
+    pub fn contains(&self, pg: PgId) -> bool {
+        self.here.contains_key(&pg)
+    }
+
+    pub fn get(&self, pg: PgId) -> Option<&Pg> {
+        self.here.get(&pg)
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = PgId> {
+        self.here.keys().copied()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Pg> {
+        self.here.values()
+    }
+
+    /// PGs that are not idle.
+    pub fn busy(&self) -> impl Iterator<Item = (PgId, &Pg)> {
+        self.busy.iter().filter_map(|pg| Some((*pg, self.here.get(pg)?)))
+    }
+
+    /// Adds a PG that was not here.
+    pub fn add(&mut self, pg: PgId, group: Pg) {
+        let before = self.here.insert(pg, group);
+        invariants::pg_is_added_once(pg, before.is_some());
+        self.dirty.insert(pg);
+    }
+
+    /// Gives an event to a PG, if it is here.
+    pub fn with(&mut self, pg: PgId, view: &StoreView<'_>, event: impl FnOnce(&mut Pg, &StoreView<'_>)) {
+        if let Some(group) = self.here.get_mut(&pg) {
+            event(group, view);
+            self.dirty.insert(pg);
+        }
+    }
+
+    /// Gives an event to all PGs.
+    pub fn with_all(&mut self, view: &StoreView<'_>, event: impl Fn(&mut Pg, &StoreView<'_>)) {
+        for (pg, group) in &mut self.here {
+            event(group, view);
+            self.dirty.insert(*pg);
+        }
+    }
+
+    /// Some time has passed, or a lease was renewed. Idle PGs need not know.
+    pub fn tick(&mut self, view: &StoreView<'_>) {
+        for pg in &self.busy {
+            if let Some(group) = self.here.get_mut(pg) {
+                group.tick(view);
+                self.dirty.insert(*pg);
+            }
+        }
+    }
+
+    /// What a PG waited for may be there.
+    pub fn wake(&mut self, pg: PgId) {
+        self.dirty.insert(pg);
+    }
+
+    /// The same for all that are not idle.
+    pub fn wake_busy(&mut self) {
+        self.dirty.extend(&self.busy);
+    }
+
+    /// Whether no PG has anything to do.
+    pub fn are_quiet(&self) -> bool {
+        self.dirty.is_empty()
+    }
+
+    /// Takes the PGs that may have something to do.
+    pub fn take_dirty(&mut self) -> BTreeSet<PgId> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// What a PG wants next; none if it wants nothing now.
+    pub fn next_action(&mut self, pg: PgId, view: &StoreView<'_>) -> Option<Action> {
+        let group = self.here.get_mut(&pg)?;
+        group.next_action().or_else(|| {
+            group.proceed(view);
+            group.next_action()
+        })
+    }
+
+    /// Notes whether a PG that wants nothing now is idle.
+    pub fn note_idle(&mut self, pg: PgId, view: &StoreView<'_>) -> Option<&Pg> {
+        let group = self.here.get(&pg)?;
+        if group.is_idle(view) {
+            self.busy.remove(&pg);
+        } else {
+            self.busy.insert(pg);
+        }
+        Some(group)
+    }
+
+    /// Takes out the PGs of a pool.
+    pub fn remove_pool(&mut self, pool: PoolId) -> Vec<(PgId, Pg)> {
+        self.dirty.retain(|pg| pg.pool != pool);
+        self.busy.retain(|pg| pg.pool != pool);
+        self.here.extract_if(.., |pg, _| pg.pool == pool).collect()
+    }
+}

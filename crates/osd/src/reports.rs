@@ -1,0 +1,94 @@
+//! What an OSD says of itself: figures to cluster state, and in its log when all PGs that it leads serve.
+
+use std::collections::BTreeMap;
+
+use atoll_base::records::{OsdUsageRecord, RECORD_FORMAT};
+use atoll_pg::{Pg, PgState};
+use atoll_store::Store;
+
+use crate::context::Context;
+use crate::control::ControlRequest;
+use crate::pgs::Pgs;
+
+pub(crate) struct Reports {
+    pg_states: BTreeMap<String, u32>,
+    /// Since when a PG that this OSD leads has not served; at first none does.
+    not_serving_since_ms: Option<u64>,
+}
+
+impl Reports {
+    pub fn new() -> Self {
+        Reports { pg_states: BTreeMap::new(), not_serving_since_ms: Some(0) }
+    }
+
+    /// Logs when all PGs serve that this OSD leads.
+    pub fn note_serving(&mut self, context: &Context, pgs: &Pgs) {
+        // A PG whose primary does not serve is not idle.
+        let all_serve = pgs.busy().all(|(_, group)| matches!(group.state(), PgState::Member | PgState::Active));
+        match self.not_serving_since_ms {
+            Some(since_ms) if all_serve => {
+                let led = pgs.all().filter(|group| *group.state() == PgState::Active).count();
+                if led > 0 {
+                    self.not_serving_since_ms = None;
+                    let ms = context.now_ms() - since_ms;
+                    tracing::info!("all {led} placement groups that {} leads serve, after {ms} ms", context.me());
+                }
+            }
+            None if !all_serve => self.not_serving_since_ms = Some(context.now_ms()),
+            _ => {}
+        }
+    }
+
+    /// Reports figures if that `is_due`, and at once when the state of a PG has changed.
+    pub fn usage(
+        &mut self,
+        context: &Context,
+        pgs: &Pgs,
+        store: &Store,
+        recovery_read_bytes: u64,
+        links_in_other_mode: u32,
+        is_due: bool,
+    ) {
+        let primary_pg_states = primary_pg_states(pgs);
+        if !is_due && primary_pg_states == self.pg_states {
+            return;
+        }
+        self.pg_states = primary_pg_states.clone();
+        let usage = store.usage();
+        context.ask_control(ControlRequest::Usage(OsdUsageRecord {
+            format: RECORD_FORMAT,
+            total_bytes: usage.total_bytes,
+            used_bytes: usage.used_bytes,
+            is_full: store.is_full(),
+            object_count: usage.object_count,
+            primary_pg_states,
+            corrupt_block_count: usage.corrupt_block_count,
+            recovery_read_bytes,
+            recovery_bytes_per_second: context.config.recovery_bytes_per_second,
+            links_in_other_mode,
+        }));
+    }
+}
+
+/// How many of the PGs that this OSD leads are in each state.
+fn primary_pg_states(pgs: &Pgs) -> BTreeMap<String, u32> {
+    let mut states = BTreeMap::new();
+    for name in pgs.all().filter_map(state_name) {
+        *states.entry(name.to_owned()).or_default() += 1;
+    }
+    states
+}
+
+/// The state of a PG that this OSD leads.
+fn state_name(group: &Pg) -> Option<&'static str> {
+    Some(match group.state() {
+        PgState::Member => return None,
+        PgState::Inactive => "inactive",
+        PgState::Peering => "peering",
+        PgState::Recovering => "recovering",
+        PgState::Active if group.learners().next().is_some() => "active+backfilling",
+        PgState::Active if group.record().members.len() < group.size() => "active+degraded",
+        PgState::Active if !group.is_on_target() => "active+remapped",
+        PgState::Active => "active",
+    })
+}

@@ -1,0 +1,235 @@
+//! The store on its devices: what was submitted, is read, loaded or examined, and for whom.
+//!
+//! What becomes of it comes out as [`StorageEvent`]s, which `effects.rs` hands to the PGs.
+
+mod listing;
+mod object_reads;
+mod recovery_reads;
+mod submissions;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use atoll_base::{ObjectName, PgId, Transaction, Version};
+use atoll_pg::{ObjectParts, Token};
+use atoll_reactor::Reactor;
+use atoll_store::{
+    LoadId, LoadRequest, ObjectKey, ReadData, ScrubError, ScrubResult, Store, StoreEvent, TransactionId,
+};
+
+pub(crate) use listing::ObjectList;
+pub(crate) use object_reads::ReadAnswer;
+use recovery_reads::PartRead;
+
+use crate::device::RingDevice;
+use crate::invariants;
+use crate::recovery::RecoveryRead;
+
+/// What has become of something that was asked of the store.
+pub(crate) enum StorageEvent {
+    /// A PG's submission is durable.
+    Committed { pg: PgId, token: Token },
+    /// The store has refused it.
+    SubmitFailed { pg: PgId, token: Token, error: String },
+    /// Something that a PG's submissions waited for is there.
+    MayGoOn(PgId),
+    /// The removal of an object of a removed pool is durable.
+    RemovalCommitted,
+    /// What a PG wanted to look at is in memory.
+    Loaded { pg: PgId, token: Token },
+    /// A read of a PG is done.
+    Read { pg: PgId, token: Token, result: ReadAnswer },
+    /// Objects of a PG are listed.
+    Listed { pg: PgId, token: Token, objects: Vec<(ObjectName, Version)>, more: bool },
+    /// An object, or a part of one, was read for another OSD.
+    RecoveryRead { read: RecoveryRead, answer: Result<ObjectParts, String> },
+    /// An object was examined.
+    Scrubbed { pg: PgId, token: Token, result: Result<ScrubResult, ScrubError> },
+    /// What a new PG begins with is in memory.
+    NewPgLoaded(PgId),
+    /// What the next removal needs is in memory.
+    RemovedPoolLoaded,
+}
+
+/// Who has submitted.
+enum Submitter {
+    Pg { pg: PgId, token: Token },
+    RemovedPool,
+}
+
+/// Who waits for a read.
+enum Reader {
+    Pg { pg: PgId, token: Token },
+    Recovery(Box<PartRead>),
+}
+
+/// Who waits for metadata.
+enum Loader {
+    Pg {
+        pg: PgId,
+        token: Token,
+    },
+    /// The PG's submissions.
+    Submissions(PgId),
+    List(ObjectList),
+    Recovery(Box<(PartRead, ReadData)>),
+    NewPg(PgId),
+    RemovedPool,
+}
+
+pub(crate) struct Storage {
+    store: Store,
+    devices: RingDevice,
+    events: VecDeque<StorageEvent>,
+    submitted: BTreeMap<TransactionId, Submitter>,
+    /// Submissions that wait for room in the log or for metadata, in order per PG.
+    backlog: BTreeMap<PgId, VecDeque<(Token, Transaction)>>,
+    /// PGs whose next submission waits for metadata.
+    loading_for_submit: BTreeSet<PgId>,
+    waits_for_room: bool,
+    loads: BTreeMap<LoadId, Loader>,
+    reads: BTreeMap<u64, Reader>,
+    scrubs: BTreeMap<u64, (PgId, Token)>,
+    failure: Option<String>,
+}
+
+impl Storage {
+    pub fn new(store: Store, devices: RingDevice) -> Self {
+        Storage {
+            store,
+            devices,
+            events: VecDeque::new(),
+            submitted: BTreeMap::new(),
+            backlog: BTreeMap::new(),
+            loading_for_submit: BTreeSet::new(),
+            waits_for_room: false,
+            loads: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            scrubs: BTreeMap::new(),
+            failure: None,
+        }
+    }
+
+    /// The store, to look at.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Why the device cannot be trusted any more, if that is so.
+    pub fn failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    /// Gives the store's caches what the rest of the process leaves of a target.
+    pub fn share_memory(&mut self, target_bytes: u64) {
+        let usage = self.store.usage();
+        let cached_bytes = usage.metadata_memory_bytes + usage.pending_memory_bytes;
+        let budgets = crate::memory::share(target_bytes, crate::memory::resident_bytes(), cached_bytes);
+        self.store.set_memory_budget(budgets.pages_bytes, budgets.pending_bytes);
+    }
+
+    pub fn forget_undo(&mut self, pg: PgId, through: Version) {
+        self.store.forget_undo(pg, through);
+    }
+
+    pub fn start_checkpoint(&mut self) {
+        self.store.start_checkpoint();
+    }
+
+    /// A device has done something.
+    pub fn complete(&mut self, tag: u64, result: atoll_store::DiskResult) {
+        self.store.complete(tag, result);
+    }
+
+    /// Writes the log for everything that was submitted in this turn.
+    pub fn flush(&mut self) {
+        self.store.flush();
+    }
+
+    /// Hands what the store wants to the devices.
+    pub fn start_requests(&mut self, reactor: &mut Reactor) {
+        while let Some(request) = self.store.next_request() {
+            let operation = crate::device::file_operation(request.operation);
+            reactor.start_file(self.devices.file(request.device), request.id, operation);
+        }
+    }
+
+    /// Whether there are events that came of themselves, and not of a device.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// What has become of something that was asked of the store.
+    pub fn next_event(&mut self) -> Option<StorageEvent> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            match self.store.next_event()? {
+                StoreEvent::Committed(id) => return Some(self.committed(id)),
+                StoreEvent::Read { id, result } => {
+                    match self.reads.remove(&id).expect(invariants::EVERY_READ_HAS_A_READER) {
+                        Reader::Pg { pg, token } => {
+                            let result = object_reads::answer(result);
+                            return Some(StorageEvent::Read { pg, token, result });
+                        }
+                        Reader::Recovery(read) => self.part_read(*read, result),
+                    }
+                }
+                StoreEvent::Loaded(load) => self.loaded(load),
+                StoreEvent::Scrubbed { id, result } => {
+                    let (pg, token) = self.scrubs.remove(&id).expect(invariants::EVERY_SCRUB_HAS_AN_ASKER);
+                    return Some(StorageEvent::Scrubbed { pg, token, result });
+                }
+                StoreEvent::Poisoned { cause } => self.failure = Some(cause),
+            }
+        }
+    }
+
+    fn loaded(&mut self, load: LoadId) {
+        match self.loads.remove(&load).expect(invariants::EVERY_LOAD_HAS_A_LOADER) {
+            Loader::Pg { pg, token } => self.events.push_back(StorageEvent::Loaded { pg, token }),
+            Loader::Submissions(pg) => {
+                self.loading_for_submit.remove(&pg);
+                self.submit_waiting(pg);
+            }
+            Loader::List(list) => self.list_objects(list),
+            Loader::Recovery(read) => self.part_data_ready(*read),
+            Loader::NewPg(pg) => self.events.push_back(StorageEvent::NewPgLoaded(pg)),
+            Loader::RemovedPool => self.events.push_back(StorageEvent::RemovedPoolLoaded),
+        }
+    }
+
+    fn load(&mut self, request: LoadRequest, loader: Loader) {
+        let load = self.store.load(request);
+        let before = self.loads.insert(load, loader);
+        invariants::ids_are_fresh("load", before.is_some());
+    }
+
+    /// Has what a PG wants to look at brought into memory.
+    pub fn load_for_pg(&mut self, pg: PgId, token: Token, request: LoadRequest) {
+        self.load(request, Loader::Pg { pg, token });
+    }
+
+    /// Has what a new PG begins with brought into memory.
+    pub fn load_new_pg(&mut self, pg: PgId, request: LoadRequest) {
+        self.load(request, Loader::NewPg(pg));
+    }
+
+    /// Has what the next removal needs brought into memory.
+    pub fn load_for_removal(&mut self, request: LoadRequest) {
+        self.load(request, Loader::RemovedPool);
+    }
+
+    /// Has an object examined.
+    pub fn scrub(&mut self, pg: PgId, token: Token, object: ObjectName, deep: bool) {
+        let id = self.store.scrub(ObjectKey { pg, name: object }, deep);
+        let before = self.scrubs.insert(id, (pg, token));
+        invariants::ids_are_fresh("scrub", before.is_some());
+    }
+
+    fn read(&mut self, key: ObjectKey, offset: u64, length: u32, reader: Reader) {
+        let id = self.store.read(key, offset, length);
+        let before = self.reads.insert(id, reader);
+        invariants::ids_are_fresh("read", before.is_some());
+    }
+}

@@ -1,0 +1,66 @@
+//! Reads of objects for PGs: data through the store's reads, everything else at once
+//! from its metadata.
+
+use atoll_base::limits::OMAP_LIST_MAX;
+use atoll_base::{ObjectName, PgId, ReadOutcome, ReadRequest, Refusal};
+use atoll_pg::{ReadFailure, Token};
+use atoll_store::{ObjectKey, ReadData, ReadError, StoreError};
+use bytes::Bytes;
+
+use super::{Reader, Storage, StorageEvent};
+
+/// What a PG's read has found.
+pub(crate) type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
+
+impl Storage {
+    /// Begins with a read for a PG.
+    pub fn read_object(&mut self, pg: PgId, token: Token, object: ObjectName, request: ReadRequest) {
+        let key = ObjectKey { pg, name: object };
+        if let ReadRequest::Data { offset, length } = request {
+            return self.read(key, offset, length, Reader::Pg { pg, token });
+        }
+        let result = match self.read_metadata(&key, &request) {
+            Ok(None) => Err(ReadFailure::Refused(Refusal::NoSuchObject)),
+            Ok(Some(outcome)) => Ok((outcome, Bytes::new())),
+            Err(error) => Err(ReadFailure::Refused(Refusal::Corrupt { detail: error.to_string() })),
+        };
+        self.events.push_back(StorageEvent::Read { pg, token, result });
+    }
+
+    /// What can be said from metadata alone, which the PG has asked to have loaded.
+    fn read_metadata(&self, key: &ObjectKey, request: &ReadRequest) -> Result<Option<ReadOutcome>, StoreError> {
+        let Some(info) = self.store.object(key)? else { return Ok(None) };
+        Ok(Some(match request {
+            ReadRequest::Data { .. } => unreachable!("data is read through the store"),
+            ReadRequest::Stat => ReadOutcome::Stat {
+                object_bytes: info.whole_bytes.unwrap_or(info.size_bytes),
+                version: info.version,
+            },
+            ReadRequest::OmapGet { key: omap_key } => {
+                ReadOutcome::OmapValue(self.store.omap_value(key, omap_key)?)
+            }
+            ReadRequest::OmapList { prefix, from, limit } => {
+                let limit = (*limit).min(OMAP_LIST_MAX) as usize;
+                let (entries, more) = self.store.omap_page(key, prefix, from, limit)?;
+                ReadOutcome::OmapPage { entries, more }
+            }
+        }))
+    }
+}
+
+pub(super) fn answer(result: Result<ReadData, ReadError>) -> ReadAnswer {
+    match result {
+        Ok(found) => {
+            let outcome = ReadOutcome::Data { object_bytes: found.object_bytes, seals: found.seals };
+            Ok((outcome, found.data))
+        }
+        Err(ReadError::NoSuchObject) => Err(ReadFailure::Refused(Refusal::NoSuchObject)),
+        Err(error @ ReadError::Unaligned { .. }) => {
+            Err(ReadFailure::Refused(Refusal::Invalid { detail: error.to_string() }))
+        }
+        Err(ReadError::Corrupt { blocks }) => Err(ReadFailure::Corrupt { blocks }),
+        Err(error @ ReadError::DamagedMetadata { .. }) => {
+            Err(ReadFailure::Refused(Refusal::Corrupt { detail: error.to_string() }))
+        }
+    }
+}

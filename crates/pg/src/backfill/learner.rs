@@ -1,0 +1,222 @@
+//! OSDs that are being backfilled, as their primary sees them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use atoll_base::{LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
+use bytes::Bytes;
+
+use super::whole;
+use crate::actions::Token;
+use crate::own_object::own_object;
+
+/// Objects of one learner that are being read or sent at once.
+const COPYING_MAX: usize = 8;
+
+/// A transaction that a learner has been sent and has not acknowledged.
+pub(super) enum Sent {
+    /// Its acknowledgement calls for nothing.
+    Other,
+    /// A part of an object. When it is durable, the next part is read, from this byte on: so little
+    /// is in flight, and the learner sets the pace.
+    Part(ObjectName, u64),
+    /// The last part but one. The last sets the version, and follows when this one is durable.
+    ButLast(ObjectName, Box<Transaction>),
+    /// The last part of an object.
+    Object(ObjectName),
+    /// The end of the backfill.
+    Done,
+}
+
+/// How far the comparison of all objects has come.
+pub(super) enum Listing {
+    /// The log tells what is missing, or the comparison is done.
+    NotNeeded,
+    /// This OSD's objects are being listed.
+    Own { token: Token, listed: Vec<(ObjectName, Version)> },
+    /// The learner's objects are being listed.
+    Theirs { own: BTreeMap<ObjectName, Version> },
+}
+
+pub(super) struct Learner {
+    /// When it was queried.
+    pub(super) asked_at_ms: u64,
+    pub(super) answer: Option<Answer>,
+    /// Its backfill has begun, and it gets every write.
+    pub(super) has_begun: bool,
+    pub(super) tag: u64,
+    /// The pool's number of PGs, as the learner has been told.
+    pub(super) pg_num: u32,
+    /// The shard that it gets, in an erasure-coded PG.
+    pub(super) shard: Option<u8>,
+    /// It has objects of another shard or of several, so their versions say nothing.
+    pub(super) is_of_other_shard: bool,
+    /// It had objects when they were listed.
+    pub(super) has_objects: bool,
+    pub(super) listing: Listing,
+    /// Objects to be copied, with the parts that differ.
+    pub(super) missing: BTreeMap<ObjectName, Touched>,
+    /// Objects that were written while objects are compared: they will be missing.
+    pub(super) written: BTreeSet<ObjectName>,
+    /// Objects that are being read or sent.
+    pub(super) copying: BTreeMap<ObjectName, Copying>,
+    /// Objects that could not be read, to be tried again later.
+    pub(super) failed: BTreeMap<ObjectName, Touched>,
+    pub(super) retry_failed_at_ms: u64,
+    pub(super) sent: VecDeque<Sent>,
+    pub(super) is_finishing: bool,
+    pub(super) is_ready: bool,
+}
+
+/// An object on its way to a learner.
+pub(super) struct Copying {
+    pub(super) touched: Touched,
+    /// The read that is under way.
+    pub(super) reading: Option<Token>,
+    /// A part was sent.
+    pub(super) has_begun: bool,
+}
+
+/// The answer of an OSD to PeerQuery.
+pub(crate) struct Answer {
+    pub head: Version,
+    pub is_complete: bool,
+    pub log: Vec<LogEntry>,
+    /// The shard that it holds, in an erasure-coded PG.
+    pub shard: Option<u8>,
+}
+
+/// The learners of a PG, at its primary.
+#[derive(Default)]
+pub(crate) struct Learners {
+    pub(super) learners: BTreeMap<OsdId, Learner>,
+    /// When a backfill that failed may be tried again.
+    pub(super) retry_at_ms: BTreeMap<OsdId, u64>,
+}
+
+impl Learners {
+    pub fn clear(&mut self) {
+        self.learners.clear();
+    }
+
+    pub fn remove(&mut self, osd: OsdId) {
+        self.learners.remove(&osd);
+    }
+
+    pub fn are_any(&self) -> bool {
+        !self.learners.is_empty()
+    }
+
+    pub fn contains(&self, osd: OsdId) -> bool {
+        self.learners.contains_key(&osd)
+    }
+
+    /// The shard that a learner gets.
+    pub fn shard_of(&self, osd: OsdId) -> Option<u8> {
+        self.learners.get(&osd).and_then(|learner| learner.shard)
+    }
+
+    /// The shards that all other learners get.
+    pub fn shards_but_of(&self, osd: OsdId) -> impl Iterator<Item = u8> {
+        let others = self.learners.iter().filter(move |(other, _)| **other != osd);
+        others.filter_map(|(_, learner)| learner.shard)
+    }
+
+    pub fn ready(&self) -> impl Iterator<Item = OsdId> {
+        self.learners.iter().filter(|(_, learner)| learner.is_ready).map(|(osd, _)| *osd)
+    }
+
+    pub fn progress(&self) -> impl Iterator<Item = (OsdId, Option<usize>)> {
+        self.learners.iter().map(|(osd, learner)| {
+            let is_known = learner.has_begun && learner.is_listed();
+            (*osd, is_known.then_some(learner.missing.len() + learner.copying.len() + learner.failed.len()))
+        })
+    }
+
+    /// The number of objects of which a learner has been sent a part and has not acknowledged all.
+    pub fn objects_in_transit(&self) -> usize {
+        let begun = |learner: &Learner| learner.copying.values().filter(|copying| copying.has_begun).count();
+        self.learners.values().map(begun).sum()
+    }
+
+    /// Whether an object is on its way to a learner, so that it must not change.
+    pub fn are_copying(&self, object: &ObjectName) -> bool {
+        self.learners.values().any(|learner| learner.copying.contains_key(object))
+    }
+}
+
+impl Learner {
+    pub(super) fn new(tag: u64, now_ms: u64) -> Self {
+        Learner {
+            asked_at_ms: now_ms,
+            answer: None,
+            has_begun: false,
+            tag,
+            pg_num: 1,
+            shard: None,
+            is_of_other_shard: false,
+            has_objects: false,
+            listing: Listing::NotNeeded,
+            missing: BTreeMap::new(),
+            written: BTreeSet::new(),
+            copying: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            retry_failed_at_ms: 0,
+            sent: VecDeque::new(),
+            is_finishing: false,
+            is_ready: false,
+        }
+    }
+
+    pub(super) fn is_listed(&self) -> bool {
+        matches!(self.listing, Listing::NotNeeded)
+    }
+
+    /// Whether the learner's copy of an object is missing or old, or may be.
+    pub(super) fn lacks(&self, object: &ObjectName) -> bool {
+        !self.is_listed()
+            || self.missing.contains_key(object)
+            || self.copying.contains_key(object)
+            || self.failed.contains_key(object)
+    }
+
+    pub(super) fn lacks_any(&self) -> bool {
+        !(self.missing.is_empty() && self.copying.is_empty() && self.failed.is_empty())
+    }
+
+    pub(super) fn may_copy(&self) -> bool {
+        let is_ready = self.has_begun && self.is_listed() && !self.is_finishing;
+        is_ready && !self.missing.is_empty() && self.copying.len() < COPYING_MAX
+    }
+
+    /// A write as the learner gets it: with its data, or as a mere log entry if the object, or the
+    /// source of a clone, is still to be copied.
+    pub(super) fn share_of(&mut self, transaction: &Transaction) -> Transaction {
+        let object = &transaction.object;
+        let clones_missing = transaction
+            .mutations
+            .iter()
+            .any(|mutation| matches!(mutation, Mutation::CloneFrom { source } if self.lacks(source)));
+        if !self.lacks(object) && !clones_missing {
+            return transaction.clone();
+        }
+        if !self.is_listed() {
+            self.written.insert(object.clone());
+        } else {
+            let touched = match &transaction.log[..] {
+                [entry] if !clones_missing => entry.touched.clone(),
+                _ => whole(),
+            };
+            let wanted = if self.failed.contains_key(object) { &mut self.failed } else { &mut self.missing };
+            wanted.entry(object.clone()).or_default().merge(&touched);
+        }
+        let log = transaction.log.iter().map(|entry| LogEntry { undo: None, ..entry.clone() });
+        Transaction {
+            pg: transaction.pg,
+            object: own_object(),
+            mutations: Vec::new(),
+            payload: Bytes::new(),
+            payload_sealed: false,
+            log: log.collect(),
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Clients' reads and writes of an erasure-coded PG, at the primary.
+
+use std::collections::BTreeMap;
+
+use atoll_base::operation::{KEPT_OBJECT_PREFIX, PG_META_OBJECT};
+use atoll_base::{
+    LogEntry, Mutation, ObjectName, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction, Undo,
+    Version, WriteRequest,
+};
+use atoll_wire::Message;
+use bytes::Bytes;
+
+use super::fetch::{Fetch, Operation, Parts, Purpose};
+use super::parts::{Part, assemble, cut};
+use super::shape::Span;
+use super::update::{ShardChange, Update};
+use crate::actions::{Action, ClientId, ObjectView, WholeObject};
+use crate::group::Pg;
+use crate::replication::log::InFlight;
+use crate::replication::ordering::Attempt;
+use crate::replication::queue::{Waiting, WaitingRequest};
+use crate::submissions::Submission;
+
+/// A client's read of data that waits for shards.
+pub(crate) struct ClientRead {
+    pub client: ClientId,
+    pub sequence: u64,
+    pub offset: u64,
+    pub length: u32,
+}
+
+/// A client's write that waits for the old bytes.
+pub(crate) struct ClientWrite {
+    pub client: ClientId,
+    pub id: RequestId,
+    pub write: WriteRequest,
+    update: Update,
+    /// The old bytes, once they have come.
+    old: Option<BTreeMap<u8, Part>>,
+}
+
+impl Pg {
+    /// Whether requests for an object go through shards.
+    pub(crate) fn is_erasure_coded(&self, object: &ObjectName) -> bool {
+        self.erasure.is_some() && object.as_str() != PG_META_OBJECT
+    }
+
+    /// Whether a read of data must wait for a write of an overlapping span.
+    pub(crate) fn is_read_locked(&self, object: &ObjectName, offset: u64, length: u32) -> bool {
+        let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
+        let span = shape.span(offset, u64::from(length));
+        span.is_some_and(|span| self.is_locked(object, span, false))
+    }
+
+    /// Reads the shards that hold a range.
+    pub(crate) fn start_shard_read(&mut self, object: ObjectName, read: ClientRead, view: &impl ObjectView) {
+        let Some(whole) = view.whole_object(self.config.id, &object) else {
+            return self.reply_read(read.client, read.sequence, Err(Refusal::NoSuchObject), Bytes::new());
+        };
+        let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
+        let length = whole.object_bytes.saturating_sub(read.offset).min(u64::from(read.length));
+        let mut wanted: BTreeMap<u8, Span> = BTreeMap::new();
+        for piece in shape.pieces(read.offset, length) {
+            let span = wanted.entry(piece.shard).or_insert(piece.span());
+            *span = span.hull(&piece.span());
+        }
+        let lock = shape.span(read.offset, length).unwrap_or(Span { start: 0, end: 0 });
+        let fetch = Fetch::new(whole, wanted);
+        let operation = Operation { object, lock, is_write: false, fetch, purpose: Purpose::Read(read) };
+        self.begin_operation(operation, view);
+    }
+
+    pub(super) fn answer_read(
+        &mut self,
+        read: ClientRead,
+        object: ObjectName,
+        whole: WholeObject,
+        result: Result<Parts, String>,
+        view: &impl ObjectView,
+    ) {
+        let ClientRead { client, sequence, offset, length } = read;
+        if !self.may_read(view) {
+            // Another primary may have taken over since the shards were asked for.
+            let waiting = Waiting::Read(ReadRequest::Data { offset, length });
+            return self.enqueue(WaitingRequest::new(client, sequence, object, waiting), view);
+        }
+        match result {
+            Ok(parts) => {
+                let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
+                let (data, seals) = assemble(shape, &whole, (offset, u64::from(length)), &parts);
+                let outcome = ReadOutcome::Data { object_bytes: whole.object_bytes, seals };
+                self.reply_read(client, sequence, Ok(outcome), data);
+            }
+            Err(detail) => self.reply_read(client, sequence, Err(Refusal::Corrupt { detail }), Bytes::new()),
+        }
+    }
+
+    /// Starts a write whose conditions hold: at once, or after the old bytes have been read.
+    pub(crate) fn start_shard_write(
+        &mut self,
+        (client, id): (ClientId, RequestId),
+        write: WriteRequest,
+        view: &impl ObjectView,
+    ) -> Attempt {
+        let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
+        let whole = view.whole_object(self.config.id, &write.object);
+        let update = match Update::plan(shape, whole, &write.mutations, &write.payload) {
+            Ok(update) => update,
+            Err(refusal) => return self.refuse_write((client, id), write, refusal, view),
+        };
+        if self.is_locked(&write.object, update.locked_span(), true) {
+            let object = write.object.clone();
+            let request = WaitingRequest::new(client, id.sequence, object, Waiting::Write(id, write));
+            return Attempt::MustWait(Box::new(request));
+        }
+        let wanted = update.wanted();
+        let Some(whole) = whole.filter(|_| !wanted.is_empty()) else {
+            return self.order_shard_write((client, id), write, update, &BTreeMap::new(), view);
+        };
+        let (object, lock) = (write.object.clone(), update.locked_span());
+        let purpose = Purpose::Write(Box::new(ClientWrite { client, id, write, update, old: None }));
+        let operation = Operation { object, lock, is_write: true, fetch: Fetch::new(whole, wanted), purpose };
+        self.begin_operation(operation, view);
+        Attempt::Done
+    }
+
+    pub(super) fn old_bytes_fetched(&mut self, id: u64, result: Result<Parts, String>, view: &impl ObjectView) {
+        let operation = self.operation(id);
+        let (whole, wanted) = (operation.fetch.whole, operation.fetch.wanted.clone());
+        let Purpose::Write(write) = &mut operation.purpose else { unreachable!("only writes come here") };
+        match result {
+            Ok(parts) => {
+                let old = wanted.iter().map(|(shard, span)| (*shard, cut(&parts[shard], *span, whole.seal_shape)));
+                write.old = Some(old.collect());
+                self.erasure.as_mut().expect("the PG is erasure-coded").ready.push_back(id);
+                self.order_ready(view);
+            }
+            Err(detail) => {
+                let (client, sequence) = (write.client, write.id.sequence);
+                self.erasure.as_mut().expect("the PG is erasure-coded").operations.remove(&id);
+                self.reply_write(client, sequence, Err(Refusal::Corrupt { detail }));
+                self.start_waiting(view);
+            }
+        }
+    }
+
+    /// Orders writes whose old bytes have come, as far as that is possible now.
+    pub(crate) fn order_ready(&mut self, view: &impl ObjectView) {
+        let Some(erasure) = &mut self.erasure else { return };
+        if erasure.ready.is_empty() {
+            return;
+        }
+        for id in std::mem::take(&mut erasure.ready) {
+            let Some(operation) = self.erasure.as_ref().and_then(|erasure| erasure.operations.get(&id)) else {
+                continue;
+            };
+            let object = operation.object.clone();
+            if self.is_write_held_up(&object, view) {
+                self.erasure.as_mut().expect("the PG is erasure-coded").ready.push_back(id);
+                continue;
+            }
+            let operations = &mut self.erasure.as_mut().expect("the PG is erasure-coded").operations;
+            let operation = operations.remove(&id).expect("looked at above");
+            let Purpose::Write(write) = operation.purpose else { unreachable!("only writes become ready") };
+            self.order_one_ready(*write, operation.fetch.whole, view);
+        }
+    }
+
+    fn order_one_ready(&mut self, ready: ClientWrite, seen: WholeObject, view: &impl ObjectView) {
+        let ClientWrite { client, id, write, mut update, old } = ready;
+        let is_loaded = self.is_shard_write_loaded(&write, view);
+        let whole = if is_loaded { view.whole_object(self.config.id, &write.object) } else { None };
+        // Other writes of the object may have come first. They did not touch the span of this one,
+        // but may have changed the object's size or seals.
+        let is_as_seen = whole.is_some_and(|whole| WholeObject { version: seen.version, ..whole } == seen);
+        let (Some(whole), true) = (whole, is_as_seen) else {
+            let object = write.object.clone();
+            return self
+                .enqueue(WaitingRequest::new(client, id.sequence, object, Waiting::Write(id, write)), view);
+        };
+        update.set_old_version(whole.version);
+        let old = old.expect("a write is ready when it has the old bytes");
+        let attempt = match self.failed_condition(&write, view) {
+            Some(refusal) => self.refuse_write((client, id), write, refusal, view),
+            None => self.order_shard_write((client, id), write, update, &old, view),
+        };
+        if let Attempt::MustWait(request) = attempt {
+            self.enqueue(*request, view);
+        }
+    }
+
+    fn order_shard_write(
+        &mut self,
+        (client, id): (ClientId, RequestId),
+        write: WriteRequest,
+        update: Update,
+        old: &BTreeMap<u8, Part>,
+        view: &impl ObjectView,
+    ) -> Attempt {
+        self.check_order(&write.object);
+        let version = self.log.next_version(self.config.record.epoch);
+        let span = update.locked_span();
+        let erasure = self.erasure.as_ref().expect("the PG is erasure-coded");
+        let changes = update.finish(&erasure.code, old, pre_image_name(self.config.id, version));
+        let own =
+            &changes[usize::from(self.config.record.shard_of(self.config.me).expect("a primary holds a shard"))];
+        let (members, payload_bytes) = (&self.config.record.members, own.payload.len());
+        let is_own = |mutation: &&Mutation| !matches!(mutation, Mutation::KeepAs { .. });
+        let checked: Vec<Mutation> = own.mutations.iter().filter(is_own).cloned().collect();
+        if let Err(refusal) = view.check_write(self.config.id, members, &write.object, &checked, payload_bytes) {
+            return self.refuse_write((client, id), write, refusal, view);
+        }
+        let touched = Touched::by(&write.mutations);
+        let entry = LogEntry {
+            version,
+            request: Some(id),
+            object: write.object.clone(),
+            touched: touched.clone(),
+            undo: None,
+        };
+        let creates = !view.object_exists(self.config.id, &write.object);
+        let (pg, object, payload_sealed) = (self.config.id, write.object, write.payload_sealed);
+        let transaction = |shard: u8| {
+            let ShardChange { mutations, payload, undo } = changes[usize::from(shard)].clone();
+            let log = vec![LogEntry { undo: Some(undo), ..entry.clone() }];
+            Transaction { pg, object: object.clone(), mutations, payload, payload_sealed, log }
+        };
+        let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
+        for member in self.config.others() {
+            let transaction = transaction(self.config.record.shard_of(member).expect("members hold shards"));
+            self.outbox.send(member, Message::Replicate { epoch, transaction, committed });
+        }
+        self.replicate_to_learners(|shard| {
+            transaction(shard.expect("learners of an erasure-coded PG have shards"))
+        });
+        self.erasure.as_mut().expect("the PG is erasure-coded").announced = committed;
+        self.scrub_sees_write(&object);
+        self.duplicates.record(id, Ok(()), version);
+        let missing = self.config.record.members.iter().copied().collect();
+        let client_request = Some((client, id));
+        let own = transaction(self.config.record.shard_of(self.config.me).expect("a primary holds a shard"));
+        self.log.order(InFlight { version, object, touched, creates, client_request, missing, span: Some(span) });
+        self.submit_with_pre_image(Submission::Write { version }, own);
+        Attempt::Done
+    }
+
+    /// A shard of an object is repaired: writes that have read old bytes read them again.
+    pub(super) fn restart_writes(&mut self, object: &ObjectName) {
+        let Some(erasure) = &mut self.erasure else { return };
+        let of_object = |_: &u64, operation: &mut Operation| operation.is_write && operation.object == *object;
+        let restarted: BTreeMap<u64, Operation> = erasure.operations.extract_if(.., of_object).collect();
+        erasure.asked.retain(|_, asked| !restarted.contains_key(&asked.operation()));
+        erasure.ready.retain(|id| !restarted.contains_key(id));
+        for operation in restarted.into_values() {
+            self.begin_again(operation);
+        }
+    }
+
+    /// Ends all operations with the configuration. Clients' requests begin again under the next
+    /// one.
+    pub(crate) fn abandon_operations(&mut self) {
+        let Some(erasure) = &mut self.erasure else { return };
+        erasure.asked.clear();
+        erasure.ready.clear();
+        for operation in std::mem::take(&mut erasure.operations).into_values() {
+            self.begin_again(operation);
+        }
+    }
+
+    /// Puts a client's request back into the queue. A backfill tells the shell that its read was
+    /// given up.
+    fn begin_again(&mut self, operation: Operation) {
+        let request = match operation.purpose {
+            Purpose::Read(ClientRead { client, sequence, offset, length }) => {
+                let waiting = Waiting::Read(ReadRequest::Data { offset, length });
+                WaitingRequest::new(client, sequence, operation.object, waiting)
+            }
+            Purpose::Write(write) => {
+                let ClientWrite { client, id, write, .. } = *write;
+                WaitingRequest::new(client, id.sequence, operation.object, Waiting::Write(id, write))
+            }
+            Purpose::ShardBackfill(part) => {
+                return self.outbox.push(Action::ReadForBackfill { begins: part.request.begins, bytes: 0 });
+            }
+            Purpose::Examine(_) => return,
+        };
+        self.queue.push_first(request);
+    }
+
+    /// Redirects the answer to a write that waits for old bytes to another connection. False if it
+    /// does not wait.
+    pub(crate) fn take_over_operation(&mut self, client: ClientId, id: RequestId) -> bool {
+        let operations = self.erasure.iter_mut().flat_map(|erasure| erasure.operations.values_mut());
+        for operation in operations {
+            if let Purpose::Write(write) = &mut operation.purpose
+                && write.id == id
+            {
+                write.client = client;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a write of an object is under way, so that its shards cannot be read for a learner.
+    pub(crate) fn is_about_to_change(&self, object: &ObjectName) -> bool {
+        self.is_erasure_coded(object) && {
+            let mut operations = self.erasure.iter().flat_map(|erasure| erasure.operations.values());
+            // While the PG peers, members with the same head have all writes in flight.
+            let is_written = || self.log.writes(object);
+            self.config.is_active() && is_written()
+                || operations.any(|operation| operation.is_write && operation.object == *object)
+        }
+    }
+
+    /// The pre-image of a fence, which a client sets in the PG's own object.
+    pub(crate) fn undo_of_fence(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<Undo> {
+        self.erasure.as_ref()?;
+        let back = |mutation: &Mutation| match mutation {
+            Mutation::OmapSet { key, .. } => Some(match view.omap_value(self.config.id, &write.object, key) {
+                Some(value) => Mutation::OmapSet { key: key.clone(), value },
+                None => Mutation::OmapRemove { key: key.clone() },
+            }),
+            _ => None,
+        };
+        Some(Undo { mutations: write.mutations.iter().filter_map(back).collect(), payload: Bytes::new() })
+    }
+}
+
+/// The name of a write's pre-image clone. It contains the PG's index, because clones of a PG must
+/// not be taken for those of one that was split off it.
+fn pre_image_name(pg: atoll_base::PgId, version: Version) -> ObjectName {
+    let name = format!("{KEPT_OBJECT_PREFIX}{:x}.{}", pg.index, version.sequence);
+    ObjectName::new(&name).expect("the name is short")
+}

@@ -1,0 +1,278 @@
+//! Events that every role handles: records and targets from cluster state, connections, time, and
+//! messages of other OSDs.
+
+use atoll_base::records::PgRecord;
+use atoll_base::{Epoch, OsdId, ReadRequest, Refusal, Transaction, Version};
+use atoll_wire::Message;
+
+use crate::actions::{Action, ObjectView};
+use crate::backfill::Answer;
+use crate::config::{PgState, PoolPolicy};
+use crate::group::Pg;
+use crate::peering::Peering;
+use crate::primary_requests::{PrimaryRequest, Wanted};
+use crate::replication::reads::ReadPurpose;
+use crate::submissions::Submission;
+
+impl Pg {
+    /// Cluster state has this record of the PG now.
+    pub fn set_record(&mut self, record: PgRecord, view: &impl ObjectView) {
+        let age = |record: &PgRecord| (record.epoch, record.activated_epoch, record.pg_num);
+        if age(&record) <= age(&self.config.record) {
+            return;
+        }
+        let has_new_epoch = record.epoch > self.config.record.epoch;
+        let goes_on =
+            record.primary == self.config.record.primary && self.membership.proposed() == Some(record.epoch);
+        self.config.record = record;
+        if has_new_epoch && !goes_on {
+            // Another primary may have answered requests since that wait here.
+            self.duplicates.begin_to_lead(self.config.record.epoch);
+            self.refuse_waiting(&Refusal::NotPrimary);
+        }
+        self.membership.record_changed(&self.config.record, has_new_epoch, view.now_ms());
+        self.notice_lost_device();
+        if !self.config.is_primary() {
+            if self.config.state != PgState::Member {
+                self.step_down();
+            }
+        } else if has_new_epoch && self.config.state != PgState::Inactive {
+            self.stop_serving();
+        }
+        self.advance(view);
+        self.start_waiting(view);
+    }
+
+    /// The members that the PG should have, the primary first, and the pool's policy.
+    pub fn set_target(&mut self, target: Vec<OsdId>, policy: PoolPolicy, view: &impl ObjectView) {
+        self.config.target = target;
+        self.config.policy = policy;
+        self.advance(view);
+    }
+
+    /// A connection to another OSD is ready.
+    pub fn peer_up(&mut self, osd: OsdId, view: &impl ObjectView) {
+        self.membership.peer_up(osd);
+        self.ask_for_release(osd);
+        self.advance(view);
+    }
+
+    /// The connection to another OSD is lost, and everything that was in flight on it.
+    pub fn peer_down(&mut self, osd: OsdId, view: &impl ObjectView) {
+        self.membership.peer_down(osd, view.now_ms());
+        self.learners.remove(osd);
+        self.give_up_copy_reads(osd);
+        if self.config.is_primary() && self.config.record.members.contains(&osd) {
+            // Messages to it may be lost, so histories are compared again under a new epoch.
+            self.restart_peering();
+        }
+        self.advance(view);
+    }
+
+    /// Some tens of milliseconds have passed, or a lease was renewed.
+    pub fn tick(&mut self, view: &impl ObjectView) {
+        match self.intake.take_refused() {
+            Some(_) if self.leads() => self.restart_peering(),
+            Some(leader) => {
+                // The OSD that asked for a promise last may lead by now. The refused write may also
+                // be from the time when this OSD led.
+                let leader = self.promises.asked_by().unwrap_or(leader);
+                let leader = if leader == self.config.me { self.config.record.primary } else { leader };
+                // Before the promise is durable nothing may be said under it. A roll back ends with
+                // the same message.
+                if self.promises.is_durable() && !self.is_rolling_back() {
+                    self.send_peer_info(leader, false, view);
+                }
+            }
+            None => {}
+        }
+        self.answer_if_released(view);
+        self.try_roll_back_again(view);
+        self.announce_committed();
+        self.delete_pre_images(1);
+        self.continue_learners(view);
+        self.advance(view);
+        self.refuse_after_long_waiting(view);
+        self.delete_stray_copy(view);
+        self.start_waiting(view);
+    }
+
+    /// Does what this OSD's role calls for now. Safe to call at any time.
+    pub(crate) fn advance(&mut self, view: &impl ObjectView) {
+        if self.config.is_primary() {
+            self.lead(view);
+        } else {
+            self.consider_takeover(view);
+        }
+    }
+
+    /// A message from another OSD.
+    pub fn message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
+        if self.promises.asked_by() == Some(from) {
+            self.stray.heard_from_primary(view.now_ms());
+        }
+        match message {
+            Message::Replicate { .. }
+            | Message::ReplicateAck { .. }
+            | Message::RollBack { .. }
+            | Message::Committed { .. } => {
+                self.replication_message(from, message, view);
+            }
+            Message::PeerQuery { .. }
+            | Message::PeerInfo { .. }
+            | Message::Fenced { .. }
+            | Message::FencedAck { .. } => {
+                self.peering_message(from, message, view);
+            }
+            Message::PeerSync { .. }
+            | Message::PeerSynced { .. }
+            | Message::ObjectsQuery { .. }
+            | Message::ObjectsReply { .. } => {
+                self.backfill_message(from, message, view);
+            }
+            Message::ScrubQuery { .. }
+            | Message::ScrubReply { .. }
+            | Message::ObjectWanted { .. }
+            | Message::ObjectPart { .. } => {
+                self.scrub_message(from, message, view);
+            }
+            Message::CopyRead { epoch, tag, object, offset, length, .. } => {
+                // Under any epoch: the primary checks what it gets, and every read has an answer.
+                let purpose = ReadPurpose::Copy { primary: from, epoch, tag };
+                self.read_when_loaded(purpose, object, ReadRequest::Data { offset, length }, view);
+            }
+            Message::CopyReply { epoch, tag, result, payload, .. } => {
+                self.copy_reply(epoch, tag, result, payload, view);
+            }
+            Message::Read { .. }
+            | Message::Write { .. }
+            | Message::ReadReply { .. }
+            | Message::WriteReply { .. }
+            | Message::Ping { .. }
+            | Message::Pong { .. } => {}
+        }
+    }
+
+    fn replication_message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
+        match message {
+            Message::Replicate { epoch, transaction, committed } => {
+                self.replicate(from, epoch, transaction, committed);
+            }
+            Message::ReplicateAck { epoch, version, .. } => {
+                if epoch == self.config.record.epoch && self.config.is_primary() {
+                    self.acknowledged(from, version, view);
+                }
+            }
+            Message::RollBack { epoch, head, .. } => self.asked_to_roll_back(epoch, head, view),
+            Message::Committed { epoch, version, .. } => {
+                if epoch == self.promises.epoch() {
+                    self.forget_pre_images(version);
+                }
+            }
+            _ => unreachable!("dispatched by kind"),
+        }
+    }
+
+    fn peering_message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
+        match message {
+            Message::PeerQuery { epoch, active_epoch, active_members, wants_log, shard, .. } => {
+                self.asked(from, epoch, (active_epoch, &active_members), (wants_log, shard), view);
+            }
+            Message::PeerInfo { epoch, head, is_complete, log, shard, .. } => {
+                self.peer_info(from, epoch, Answer { head, is_complete, log, shard }, view);
+            }
+            Message::Fenced { epoch, .. } => self.fenced(from, epoch),
+            Message::FencedAck { epoch, .. } => self.released(from, epoch, view),
+            _ => unreachable!("dispatched by kind"),
+        }
+    }
+
+    fn backfill_message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
+        match message {
+            Message::PeerSync { epoch, tag, transaction } => {
+                // While a stray copy is deleted nothing may be added to it.
+                let is_wanted = epoch == self.promises.epoch() && !self.stray.has_begun();
+                if is_wanted && self.intake.begin_part(epoch, tag) {
+                    self.note_completeness(&transaction);
+                    self.submit(Submission::Sync { from, epoch, tag }, transaction);
+                }
+            }
+            Message::PeerSynced { epoch, tag, .. } => {
+                if !self.scrub_synced(from, epoch, tag, view) {
+                    self.learner_synced(from, epoch, tag, view);
+                }
+            }
+            Message::ObjectsQuery { epoch, tag, after, .. } => {
+                if epoch == self.promises.epoch() {
+                    let token = self.outbox.token();
+                    self.primary_requests.begin(token, Wanted::List, PrimaryRequest { primary: from, epoch, tag });
+                    self.outbox.push(Action::ListObjects { token, after });
+                }
+            }
+            Message::ObjectsReply { epoch, tag, objects, more, .. } => {
+                self.learner_listed(from, epoch, tag, objects, more, view);
+            }
+            _ => unreachable!("dispatched by kind"),
+        }
+    }
+
+    fn scrub_message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
+        match message {
+            Message::ScrubQuery { epoch, tag, object, deep, .. } => {
+                self.scrub_asked(from, epoch, tag, object, deep);
+            }
+            Message::ScrubReply { epoch, tag, finding, .. } => self.scrub_reply(from, epoch, tag, finding, view),
+            Message::ObjectWanted { epoch, tag, object, .. } => self.object_wanted(from, epoch, tag, object),
+            Message::ObjectPart { epoch, tag, transaction } => self.object_part(from, epoch, tag, transaction),
+            _ => unreachable!("dispatched by kind"),
+        }
+    }
+
+    fn replicate(&mut self, from: OsdId, epoch: Epoch, transaction: Transaction, committed: Version) {
+        let [entry] = &transaction.log[..] else { return };
+        let version = entry.version;
+        // A gap means that messages were lost with a connection. The next peering closes it.
+        let follows = version.sequence == self.log.last_sequence() + 1 && self.intake.is_whole();
+        let follows = follows && !self.stray.has_begun();
+        if epoch == self.promises.epoch() && follows {
+            self.submit_with_pre_image(Submission::Replica { primary: from, epoch, version }, transaction);
+            self.forget_pre_images(committed);
+        }
+    }
+
+    /// Another OSD is the primary now.
+    fn step_down(&mut self) {
+        self.config.state = PgState::Member;
+        self.stop_serving();
+        self.disown_in_flight();
+        self.refuse_waiting(&Refusal::NotPrimary);
+    }
+
+    /// Another OSD continues the history, perhaps without the writes in flight here, and this OSD
+    /// may lead again before it hears of that. Clients are told to retry: the next primary
+    /// recognises retries by the log.
+    pub(crate) fn disown_in_flight(&mut self) {
+        self.duplicates.forget_successes();
+        for write in self.log.take_in_flight() {
+            self.reply_in_flight(&write, Err(Refusal::NotPrimary));
+        }
+    }
+
+    /// Ends everything that is valid only in the configuration that was in force.
+    fn stop_serving(&mut self) {
+        if self.config.is_primary() {
+            self.config.state = PgState::Inactive;
+        }
+        self.peering = Peering::default();
+        self.learners.clear();
+        self.scrub = None;
+        self.is_splitting = false;
+        self.abandon_operations();
+    }
+
+    /// Makes the members compare histories again, under a new epoch.
+    pub(crate) fn restart_peering(&mut self) {
+        self.stop_serving();
+        self.membership.forget_proposed();
+    }
+}

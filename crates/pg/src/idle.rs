@@ -1,0 +1,44 @@
+//! Idle detection: a PG that waits for events alone, and for no timer, gets no ticks. So the work
+//! of an OSD grows with its load and not with the number of its PGs.
+
+use crate::actions::ObjectView;
+use crate::config::PgState;
+use crate::erasure::Erasure;
+use crate::group::Pg;
+
+impl Pg {
+    /// Whether the PG is idle: [`Pg::tick`] would do nothing, now and at any time before the PG's
+    /// next event. Leases that run out, a full device or a full log do not end it.
+    pub fn is_idle(&self, view: &impl ObjectView) -> bool {
+        let has_settled = match self.config.state {
+            PgState::Active => self.is_idle_primary(view),
+            PgState::Member => self.is_idle_member(view),
+            PgState::Inactive | PgState::Peering | PgState::Recovering => false,
+        };
+        has_settled
+            && self.outbox.is_empty()
+            && self.queue.is_empty()
+            && self.intake.is_whole()
+            && !self.promises.owes_answer()
+            && !self.learners.are_any()
+            && !self.membership.counts_inactivity()
+            && self.stray.is_idle()
+            && self.erasure.as_ref().is_none_or(Erasure::is_idle)
+    }
+
+    /// The members are on target, and nothing is under way.
+    fn is_idle_primary(&self, view: &impl ObjectView) -> bool {
+        let is_whole = self.leads() && self.config.is_on_target();
+        let pg_num = self.config.pg_num();
+        let needs_split =
+            self.is_splitting || self.config.policy.pg_num > pg_num || self.pg_num_here(view) > pg_num;
+        let is_known_to_be_everywhere = !self.has_unannounced_commits() && self.config.surplus_member().is_none();
+        is_whole && !needs_split && is_known_to_be_everywhere && !self.is_scrubbing()
+    }
+
+    /// Another OSD leads, and this one's copy is complete, or there is none.
+    fn is_idle_member(&self, view: &impl ObjectView) -> bool {
+        let is_led = !self.promises.is_incomplete() && self.is_usable(self.config.record.primary);
+        is_led && (self.config.record.members.contains(&self.config.me) || !self.holds_copy(view))
+    }
+}

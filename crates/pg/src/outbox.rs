@@ -1,0 +1,89 @@
+//! Actions for the shell, and submissions that wait for the store's answer.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use atoll_base::{OsdId, PgId, Transaction};
+use atoll_wire::Message;
+
+use crate::actions::{Action, Token};
+use crate::submissions::Submission;
+
+/// Actions that the shell has not taken yet, and submissions that the store has not answered.
+pub(crate) struct Outbox {
+    pg: PgId,
+    actions: VecDeque<Action>,
+    submissions: BTreeMap<Token, Submission>,
+    /// Submissions that the shell has not taken; until then the view does not show them.
+    submissions_not_taken: usize,
+    token_last: u64,
+}
+
+impl Outbox {
+    pub fn new(pg: PgId) -> Self {
+        Outbox {
+            pg,
+            actions: VecDeque::new(),
+            submissions: BTreeMap::new(),
+            submissions_not_taken: 0,
+            token_last: 1,
+        }
+    }
+
+    /// A token that was never given out before.
+    pub fn token(&mut self) -> Token {
+        self.token_last += 1;
+        Token(self.token_last)
+    }
+
+    pub fn push(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub fn send(&mut self, to: OsdId, message: Message) {
+        self.push(Action::Send { to, message });
+    }
+
+    pub fn warn(&mut self, text: String) {
+        self.push(Action::Warn { text: format!("pg {}: {text}", self.pg) });
+    }
+
+    pub fn submit(&mut self, purpose: Submission, transaction: Transaction) {
+        let token = self.token();
+        self.submissions.insert(token, purpose);
+        self.submissions_not_taken += 1;
+        self.push(Action::Submit { token, transaction });
+    }
+
+    /// The next action, which the shell takes now.
+    pub fn pop(&mut self) -> Option<Action> {
+        let action = self.actions.pop_front();
+        if matches!(action, Some(Action::Submit { .. })) {
+            self.submissions_not_taken -= 1;
+        }
+        action
+    }
+
+    /// The purpose of a submission that the store has answered.
+    pub fn answered(&mut self, token: Token) -> Submission {
+        self.submissions.remove(&token).expect("answers belong to submissions")
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty()
+    }
+
+    /// Whether the view shows everything submitted.
+    pub fn view_is_current(&self) -> bool {
+        self.submissions_not_taken == 0
+    }
+
+    /// Actions that the shell has not taken.
+    pub fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.actions.iter()
+    }
+
+    /// Submissions that the store has not answered.
+    pub fn submissions(&self) -> impl Iterator<Item = &Submission> {
+        self.submissions.values()
+    }
+}

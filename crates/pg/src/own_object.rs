@@ -1,0 +1,52 @@
+//! The PG's own object, in which each OSD keeps what must be durable about its copy.
+
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::{Mutation, ObjectName, PgId, Transaction};
+use bytes::Bytes;
+
+/// The key under which an OSD keeps its promise to accept no lower epochs.
+pub const EPOCH_KEY: &[u8] = b"epoch";
+/// The key that marks a copy as incomplete: objects are missing or older than the history says.
+pub const INCOMPLETE_KEY: &[u8] = b"incomplete";
+/// The key under which an OSD keeps the number of the shard that it holds.
+pub const SHARD_KEY: &[u8] = b"shard";
+/// The key under which a split writes the pool's new number of PGs.
+pub const SPLIT_KEY: &[u8] = b"split";
+
+/// In place of a shard's number while a backfill replaces one shard by another: objects of both are
+/// here.
+pub(crate) const MIXED_SHARDS: u8 = 254;
+
+pub(crate) fn own_object() -> ObjectName {
+    ObjectName::new(PG_META_OBJECT).expect("the name is short")
+}
+
+/// A change of the PG's own object.
+pub(crate) fn own_change(pg: PgId, mutations: Vec<Mutation>) -> Transaction {
+    change(pg, own_object(), mutations)
+}
+
+/// A change of an object outside the history: it has no log entry.
+pub(crate) fn change(pg: PgId, object: ObjectName, mutations: Vec<Mutation>) -> Transaction {
+    Transaction { pg, object, mutations, payload: Bytes::new(), payload_sealed: false, log: Vec::new() }
+}
+
+/// Notes which shard this OSD holds.
+pub(crate) fn set_shard(shard: u8) -> Mutation {
+    Mutation::OmapSet { key: Bytes::from_static(SHARD_KEY), value: Bytes::copy_from_slice(&[shard]) }
+}
+
+/// Marks the copy as incomplete.
+pub(crate) fn set_incomplete() -> Mutation {
+    Mutation::OmapSet { key: Bytes::from_static(INCOMPLETE_KEY), value: Bytes::from_static(b"1") }
+}
+
+/// Removes the mark that the copy is incomplete.
+pub(crate) fn set_complete() -> Mutation {
+    Mutation::OmapRemove { key: Bytes::from_static(INCOMPLETE_KEY) }
+}
+
+/// Notes which epoch was promised.
+pub(crate) fn set_epoch(epoch: atoll_base::Epoch) -> Mutation {
+    Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value: Bytes::copy_from_slice(&epoch.0.to_be_bytes()) }
+}

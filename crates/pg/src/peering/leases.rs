@@ -1,0 +1,88 @@
+//! Read leases between OSDs. A primary answers reads only while it holds a lease of every other
+//! member: that member helps no other primary before the lease has run out. One lease covers all
+//! PGs of two OSDs, and the pings between them renew it. Each OSD uses its own monotonic clock:
+//! only the rates of two clocks are compared, never their readings.
+
+use std::collections::BTreeMap;
+
+use atoll_base::OsdId;
+
+use crate::invariants;
+
+/// For how long a lease binds the OSD that granted it, from its answer to the ping.
+const GRANTED_MS: u64 = 1_000;
+/// For how long the holder relies on it, from when it sent the ping. The difference allows for
+/// clocks whose rates differ by a tenth.
+const HELD_MS: u64 = 900;
+
+/// How often an OSD should ask its peers for leases, in milliseconds.
+pub const LEASE_RENEWAL_MS: u64 = 200;
+
+/// The leases that one OSD has granted and holds.
+pub struct Leases {
+    /// Leases granted before this process started are not known. They have run out by then.
+    floor_ms: u64,
+    granted_until_ms: BTreeMap<OsdId, u64>,
+    held_until_ms: BTreeMap<OsdId, u64>,
+}
+
+impl Leases {
+    /// The leases of a process that starts now.
+    pub fn new(now_ms: u64) -> Self {
+        invariants::lease_binds_longer_than_it_is_relied_on(GRANTED_MS, HELD_MS);
+        Leases { floor_ms: now_ms + GRANTED_MS, granted_until_ms: BTreeMap::new(), held_until_ms: BTreeMap::new() }
+    }
+
+    /// A ping of a peer is answered now. All messages of PGs to that peer must have been sent
+    /// before.
+    pub fn granted(&mut self, peer: OsdId, now_ms: u64) {
+        self.granted_until_ms.insert(peer, now_ms + GRANTED_MS);
+    }
+
+    /// The answer to a ping that was sent at `sent_ms` has come. True if there was no lease.
+    pub fn renewed(&mut self, peer: OsdId, sent_ms: u64, now_ms: u64) -> bool {
+        let until_ms = sent_ms.min(now_ms) + HELD_MS;
+        let held = self.held_until_ms.entry(peer).or_default();
+        let had_lapsed = *held <= now_ms;
+        *held = until_ms.max(*held);
+        had_lapsed
+    }
+
+    /// The connection to a peer is lost: its word that it is fenced may not reach this OSD.
+    pub fn disconnected(&mut self, peer: OsdId) {
+        self.held_until_ms.remove(&peer);
+    }
+
+    /// Until when a peer's lease binds it to this OSD.
+    pub fn held_until_ms(&self, peer: OsdId) -> u64 {
+        self.held_until_ms.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// Until when this OSD's lease binds it to a peer. Without a peer: until when leases may bind
+    /// it that it granted before it started.
+    pub fn granted_until_ms(&self, peer: Option<OsdId>) -> u64 {
+        let granted = peer.and_then(|peer| self.granted_until_ms.get(&peer)).copied().unwrap_or(0);
+        granted.max(self.floor_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_relied_on_for_less_than_it_binds() {
+        let (mut holder, mut granter) = (Leases::new(0), Leases::new(0));
+        let peer = OsdId(1);
+        granter.granted(peer, 5_010);
+        holder.renewed(peer, 5_000, 5_020);
+        assert!(holder.held_until_ms(peer) < granter.granted_until_ms(Some(peer)));
+        // A late answer does not shorten the lease, and an absurd time does not stretch it.
+        holder.renewed(peer, 4_000, 5_030);
+        holder.renewed(peer, u64::MAX, 5_030);
+        assert_eq!(holder.held_until_ms(peer), 5_030 + HELD_MS);
+        holder.disconnected(peer);
+        assert_eq!(holder.held_until_ms(peer), 0);
+        assert_eq!(Leases::new(7).granted_until_ms(None), 7 + GRANTED_MS);
+    }
+}

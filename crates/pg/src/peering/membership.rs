@@ -1,0 +1,342 @@
+//! Membership: dropping members that are out of reach, taking over from a primary that is, adding
+//! backfilled learners, moving to the target. Every change is a compare-and-swap of the PG's record
+//! and raises its epoch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_base::records::PgRecord;
+use atoll_base::{Epoch, OsdId, Refusal};
+
+use crate::actions::{Action, ObjectView};
+use crate::config::PgState;
+use crate::group::Pg;
+use crate::invariants;
+
+/// For how long a member must have been out of reach before the PG goes on without it. Waiting for
+/// a connection that comes back costs less than backfilling a member.
+const GRACE_MS: u64 = 100;
+/// The same for a member that this OSD has not reached since it started: when all start together,
+/// some are slower.
+const START_GRACE_MS: u64 = 3_000;
+/// The same if too few members are left to serve. Others may go on without this OSD meanwhile.
+const TOO_FEW_GRACE_MS: u64 = 10_000;
+/// By how much later each next elector tries to take over, so that they do not all try at once.
+const RANK_PAUSE_MS: u64 = 200;
+/// How long a new primary that this OSD does not reach has to activate its configuration. Others
+/// may reach it: without this pause, two OSDs that do not reach each other would depose each other
+/// in turn, each before the other has served.
+const NEW_PRIMARY_PATIENCE_MS: u64 = 1_000;
+/// A proposal without an outcome after this time was lost, or another one won.
+const PROPOSAL_PATIENCE_MS: u64 = 1_000;
+/// For how long requests wait for a PG that is not active, before they are refused.
+const INACTIVE_PATIENCE_MS: u64 = 2_000;
+
+pub(crate) struct Membership {
+    reachable: BTreeSet<OsdId>,
+    /// Reachable OSDs that have said that their copy is incomplete.
+    incomplete: BTreeSet<OsdId>,
+    unreachable_since_ms: BTreeMap<OsdId, u64>,
+    started_ms: u64,
+    /// The epoch that this OSD proposed as primary since it started. It peers only under this one:
+    /// under any other, messages of an earlier life of this OSD may be on their way.
+    proposed: Option<Epoch>,
+    /// When this OSD heard of the epoch in force.
+    epoch_since_ms: u64,
+    /// When the proposal that is open was made.
+    proposed_at_ms: Option<u64>,
+    /// Since when the PG has been without an active primary here.
+    inactive_since_ms: Option<u64>,
+}
+
+impl Membership {
+    pub fn new(now_ms: u64) -> Self {
+        Membership {
+            reachable: BTreeSet::new(),
+            incomplete: BTreeSet::new(),
+            unreachable_since_ms: BTreeMap::new(),
+            started_ms: now_ms,
+            proposed: None,
+            epoch_since_ms: now_ms,
+            proposed_at_ms: None,
+            inactive_since_ms: None,
+        }
+    }
+
+    /// The epoch that this OSD proposed as primary since it started.
+    pub fn proposed(&self) -> Option<Epoch> {
+        self.proposed
+    }
+
+    /// The next peering needs a new epoch.
+    pub fn forget_proposed(&mut self) {
+        self.proposed = None;
+    }
+
+    /// Whether a proposal is open.
+    pub fn is_proposing(&self, now_ms: u64) -> bool {
+        self.proposed_at_ms.is_some_and(|at_ms| now_ms < at_ms + PROPOSAL_PATIENCE_MS)
+    }
+
+    /// Opens a proposal, unless one is open.
+    pub fn begin_proposal(&mut self, now_ms: u64) -> bool {
+        let may_begin = !self.is_proposing(now_ms);
+        if may_begin {
+            self.proposed_at_ms = Some(now_ms);
+        }
+        may_begin
+    }
+
+    pub fn record_changed(&mut self, record: &PgRecord, has_new_epoch: bool, now_ms: u64) {
+        self.proposed_at_ms = None;
+        if has_new_epoch {
+            self.epoch_since_ms = now_ms;
+        }
+        if record.activated_epoch == record.epoch {
+            // A member of an active configuration has been backfilled since it said otherwise.
+            self.incomplete.retain(|osd| !record.members.contains(osd));
+        }
+    }
+
+    pub fn peer_up(&mut self, osd: OsdId) {
+        self.reachable.insert(osd);
+        self.unreachable_since_ms.remove(&osd);
+    }
+
+    pub fn peer_down(&mut self, osd: OsdId, now_ms: u64) {
+        if self.reachable.remove(&osd) {
+            self.incomplete.remove(&osd);
+            self.unreachable_since_ms.insert(osd, now_ms);
+        }
+    }
+
+    pub fn is_reachable(&self, osd: OsdId) -> bool {
+        self.reachable.contains(&osd)
+    }
+
+    pub fn note_incomplete(&mut self, osd: OsdId) {
+        self.incomplete.insert(osd);
+    }
+
+    /// A member has been backfilled since it said that it was incomplete.
+    pub fn note_complete(&mut self, osd: OsdId) {
+        self.incomplete.remove(&osd);
+    }
+
+    /// Whether the PG had no active primary at the last tick.
+    pub fn counts_inactivity(&self) -> bool {
+        self.inactive_since_ms.is_some()
+    }
+
+    /// From when on the PG may go on without an OSD.
+    fn given_up_at_ms(&self, osd: OsdId, enough_are_left: bool) -> u64 {
+        let since_ms = self.unreachable_since_ms.get(&osd).copied();
+        match (since_ms, enough_are_left) {
+            _ if self.incomplete.contains(&osd) => 0,
+            (Some(since_ms), true) => since_ms + GRACE_MS,
+            (None, true) => self.started_ms + START_GRACE_MS,
+            (since_ms, false) => since_ms.unwrap_or(self.started_ms) + TOO_FEW_GRACE_MS,
+        }
+    }
+}
+
+impl Pg {
+    /// Whether an OSD can be reached and its copy is complete.
+    pub(crate) fn is_usable(&self, osd: OsdId) -> bool {
+        if osd == self.config.me {
+            return !self.promises.is_incomplete();
+        }
+        self.membership.is_reachable(osd) && !self.membership.incomplete.contains(&osd)
+    }
+
+    /// At the primary: does what the state calls for.
+    pub(crate) fn lead(&mut self, view: &impl ObjectView) {
+        if self.promises.is_incomplete() {
+            // Another elector must lead, and has to hear that.
+            self.config.state = PgState::Inactive;
+            return self.tell_electors(view);
+        }
+        let all_usable = self.config.record.members.iter().all(|member| self.is_usable(*member));
+        match self.config.state {
+            PgState::Active if all_usable => return self.move_towards_target(view),
+            // The operator may lower min_size: then there are enough copies after all.
+            PgState::Recovering if all_usable && !self.has_more_electors() && !self.config.may_serve() => {
+                return self.move_towards_target(view);
+            }
+            PgState::Recovering => self.restart_peering(),
+            PgState::Active | PgState::Peering if !all_usable => self.restart_peering(),
+            PgState::Member => self.config.state = PgState::Inactive,
+            _ => {}
+        }
+        // With a higher epoch promised, cluster state has gone on, and a newer record will come.
+        let is_current = self.promises.epoch() <= self.config.record.epoch;
+        if all_usable && is_current && self.membership.proposed == Some(self.config.record.epoch) {
+            return self.peer(view);
+        }
+        self.propose_without_lost(view);
+    }
+
+    /// Whether an elector can be reached that is not a member and would add a copy. One that is
+    /// being backfilled becomes a member by that, perhaps with another shard.
+    fn has_more_electors(&self) -> bool {
+        let members = &self.config.record.members;
+        let adds = |elector: &OsdId| {
+            self.config.copies_on(members.iter().chain([elector])) > self.config.copies_on(members)
+        };
+        let is_candidate = |elector: &OsdId| !members.contains(elector) && !self.learners.contains(*elector);
+        let mut others = self.config.electors().iter().filter(|elector| is_candidate(elector));
+        others.any(|elector| self.is_usable(*elector) && adds(elector))
+    }
+
+    /// Whether this primary may backfill others now.
+    pub(crate) fn may_backfill_now(&self) -> bool {
+        // Others may have a write that this OSD's store refused. Until they have rolled it back,
+        // their shards do not fit this one.
+        let has_refused_writes = self.erasure.is_some() && !self.intake.is_whole();
+        !has_refused_writes && matches!(self.config.state, PgState::Active | PgState::Recovering)
+    }
+
+    fn tell_electors(&mut self, view: &impl ObjectView) {
+        if !self.membership.begin_proposal(view.now_ms()) {
+            return;
+        }
+        for elector in self.config.electors().to_vec() {
+            if elector != self.config.me {
+                self.send_peer_info(elector, false, view);
+            }
+        }
+    }
+
+    /// Proposes an epoch with the usable members and electors, once the others may be given up.
+    fn propose_without_lost(&mut self, view: &impl ObjectView) {
+        let mut known = self.config.record.members.clone();
+        known
+            .extend(self.config.electors().iter().filter(|elector| !self.config.record.members.contains(elector)));
+        let (usable, lost): (Vec<OsdId>, Vec<OsdId>) = known.iter().partition(|osd| self.is_usable(**osd));
+        // A PG with too few members to serve can still backfill others. All that was acknowledged
+        // stays with the electors.
+        let are_enough = self.config.copies_on(&usable) >= self.config.policy.min_size as usize;
+        let must_wait = |osd: &OsdId| view.now_ms() < self.membership.given_up_at_ms(*osd, are_enough);
+        let sources = usable.iter().filter(|osd| self.config.electors().contains(osd));
+        let has_source = self.config.copies_on(sources) >= self.config.copies_needed();
+        if !has_source || lost.iter().any(must_wait) {
+            return;
+        }
+        self.propose(usable, self.config.me, view);
+    }
+
+    /// At a member: takes over if the primary has been out of reach for long enough.
+    pub(crate) fn consider_takeover(&mut self, view: &impl ObjectView) {
+        let primary = self.config.record.primary;
+        if self.is_usable(primary) || !self.is_usable(self.config.me) {
+            return;
+        }
+        let candidates = self.config.electors().iter().filter(|elector| self.is_usable(**elector));
+        let Some(rank) = candidates.clone().position(|elector| *elector == self.config.me) else { return };
+        let is_new = self.config.record.activated_epoch < self.config.record.epoch
+            && !self.membership.is_reachable(primary);
+        let patience_ms = if is_new { NEW_PRIMARY_PATIENCE_MS } else { 0 };
+        let from_ms =
+            (self.membership.epoch_since_ms + patience_ms).max(self.membership.given_up_at_ms(primary, true));
+        let at_ms = from_ms + rank as u64 * RANK_PAUSE_MS;
+        if view.now_ms() >= at_ms {
+            self.propose_without_lost(view);
+        }
+    }
+
+    /// An elector has a newer head, so it must lead.
+    pub(crate) fn hand_over(&mut self, osd: OsdId, view: &impl ObjectView) {
+        self.propose(self.config.record.members.clone(), osd, view);
+    }
+
+    fn propose(&mut self, members: Vec<OsdId>, primary: OsdId, view: &impl ObjectView) {
+        if !self.membership.begin_proposal(view.now_ms()) {
+            return;
+        }
+        let epoch = Epoch(self.config.record.epoch.0.max(self.promises.epoch().0) + 1);
+        if primary == self.config.me {
+            self.membership.proposed = Some(epoch);
+        }
+        let shards = self.shards_of(&members);
+        let record = PgRecord { epoch, members, primary, shards, ..self.config.record.clone() };
+        invariants::proposal_raises_the_epoch(epoch, self.config.record.epoch, self.promises.epoch());
+        invariants::proposal_keeps_what_was_acknowledged(&self.config, &record.members);
+        let is_ready = |osd: OsdId| self.learners.ready().any(|ready| ready == osd);
+        invariants::proposal_adds_only_complete_copies(&self.config, &record.members, is_ready);
+        invariants::record_is_well_formed(&record, self.config.policy.shape.map(|shape| shape.shards()));
+        self.outbox.push(Action::Propose { expected: self.config.record.clone(), record, split_off: None });
+    }
+
+    /// Puts into cluster state that all members have the same history.
+    pub(crate) fn propose_activation(&mut self, view: &impl ObjectView) {
+        if !self.membership.begin_proposal(view.now_ms()) {
+            return;
+        }
+        let record = PgRecord {
+            activated_epoch: self.config.record.epoch,
+            last_active_members: self.config.record.members.clone(),
+            last_active_shards: self.config.record.shards.clone(),
+            ..self.config.record.clone()
+        };
+        self.outbox.push(Action::Propose { expected: self.config.record.clone(), record, split_off: None });
+    }
+
+    /// While active or recovering: backfills targets that are no members, makes members of those
+    /// that are complete, and drops members that are not on target.
+    fn move_towards_target(&mut self, view: &impl ObjectView) {
+        if self.config.is_active() && self.split(view) || !self.may_backfill_now() {
+            return;
+        }
+        self.update_learners(view);
+        let ready: Vec<OsdId> = self.learners.ready().collect();
+        if !ready.is_empty() {
+            return self.propose([&self.config.record.members[..], &ready].concat(), self.config.me, view);
+        }
+        let members = &self.config.record.members;
+        let has_all_targets =
+            !self.config.target.is_empty() && self.config.target.iter().all(|osd| members.contains(osd));
+        if !has_all_targets {
+            return;
+        }
+        if let Some(surplus) = self.config.surplus_member() {
+            let rest = members.iter().copied().filter(|member| *member != surplus).collect();
+            return self.propose(rest, self.config.me, view);
+        }
+        // If the CRUSH tree has no place for all copies, those that exist stay where they are.
+        let mut wanted = self.config.target.clone();
+        for member in members.iter().filter(|member| !self.config.target.contains(member)) {
+            let has_room = self.erasure.is_some() || wanted.len() < self.config.policy.size as usize;
+            if has_room && self.config.copies_on(wanted.iter().chain([member])) > self.config.copies_on(&wanted) {
+                wanted.push(*member);
+            }
+        }
+        if wanted != *members || self.config.record.primary != wanted[0] {
+            self.propose(wanted.clone(), wanted[0], view);
+        }
+    }
+
+    /// Requests wait for a while, because a fail-over is short. Then they are refused.
+    pub(crate) fn refuse_after_long_waiting(&mut self, view: &impl ObjectView) {
+        if self.config.is_active() || !self.config.is_primary() {
+            self.membership.inactive_since_ms = None;
+            return;
+        }
+        let since_ms = *self.membership.inactive_since_ms.get_or_insert(view.now_ms());
+        if view.now_ms() >= since_ms + INACTIVE_PATIENCE_MS {
+            self.refuse_waiting(&self.inactive());
+        }
+    }
+
+    pub(crate) fn inactive(&self) -> Refusal {
+        let missing = self.config.record.members.iter().filter(|member| !self.is_usable(**member));
+        let missing: Vec<String> = missing.map(OsdId::to_string).collect();
+        let detail = if !self.config.may_serve() {
+            let (members, min_size) = (self.config.record.members.len(), self.config.policy.min_size);
+            format!("{members} copies of the {min_size} that the pool's min_size asks for")
+        } else if missing.is_empty() {
+            "members are peering".into()
+        } else {
+            format!("waiting for {}", missing.join(", "))
+        };
+        Refusal::Inactive { detail }
+    }
+}

@@ -1,0 +1,200 @@
+//! Peering: under a new epoch the primary has all members promise to heed no lower one, compares
+//! their heads, and has members that are behind catch up with the newest. An acknowledgement needs
+//! all members, so every elector has every acknowledged write, and the electors' histories are
+//! prefixes of each other.
+
+pub mod leases;
+pub(crate) mod membership;
+pub(crate) mod promises;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_base::{Epoch, OsdId, Version};
+use atoll_wire::Message;
+
+use crate::actions::ObjectView;
+use crate::backfill::Answer;
+use crate::config::PgState;
+use crate::group::Pg;
+use crate::invariants;
+
+/// A member that has not answered is asked again after this time.
+const ANSWER_PATIENCE_MS: u64 = 500;
+
+#[derive(Default)]
+pub(crate) struct Peering {
+    /// The epoch that this OSD has durably promised itself, with no lease that binds it to another.
+    own_promise: Option<Epoch>,
+    /// The epoch under which the members were queried.
+    asked: Option<Epoch>,
+    asked_at_ms: u64,
+    heads: BTreeMap<OsdId, Version>,
+    /// Members that were told to roll back.
+    rolling_back: BTreeSet<OsdId>,
+}
+
+impl Peering {
+    /// The head of a member that has answered.
+    pub fn head_of(&self, osd: OsdId) -> Option<Version> {
+        self.heads.get(&osd).copied()
+    }
+
+    /// The heads of all members that have answered.
+    pub fn heads(&self) -> impl Iterator<Item = (OsdId, Version)> {
+        self.heads.iter().map(|(osd, head)| (*osd, *head))
+    }
+
+    /// A member is told to roll back. False if it was told before.
+    pub fn begin_roll_back(&mut self, osd: OsdId) -> bool {
+        self.rolling_back.insert(osd)
+    }
+
+    /// Whether this OSD's own promise allows it to lead under the epoch of its query.
+    pub fn has_own_promise(&self) -> bool {
+        self.own_promise == self.asked
+    }
+}
+
+impl Pg {
+    /// Does what peering can do now. All members can be reached, and this primary proposed the
+    /// epoch. Safe to call at any time.
+    pub(crate) fn peer(&mut self, view: &impl ObjectView) {
+        let epoch = self.config.record.epoch;
+        invariants::primary_peers_under_its_own_epoch(self.membership.proposed(), epoch);
+        self.config.state = PgState::Peering;
+        if self.peering.asked != Some(epoch) {
+            self.peering = Peering { asked: Some(epoch), asked_at_ms: view.now_ms(), ..Peering::default() };
+            self.config.others().into_iter().for_each(|member| self.ask(member, false));
+            let active = self.config.record.last_active_members.clone();
+            self.promise(epoch, self.config.me, &active, view);
+            // The promise may have called this function again.
+            return;
+        }
+        if view.now_ms() >= self.peering.asked_at_ms + ANSWER_PATIENCE_MS {
+            self.peering.asked_at_ms = view.now_ms();
+            let silent =
+                self.config.others().into_iter().filter(|member| !self.peering.heads.contains_key(member));
+            silent.collect::<Vec<_>>().into_iter().for_each(|member| self.ask(member, false));
+        }
+        let everyone_answered = self.config.others().iter().all(|member| self.peering.heads.contains_key(member));
+        if self.peering.own_promise == Some(epoch) && everyone_answered {
+            self.compare_heads(view);
+        }
+    }
+
+    pub(crate) fn ask(&mut self, osd: OsdId, wants_log: bool) {
+        let query = Message::PeerQuery {
+            pg: self.config.id,
+            epoch: self.config.record.epoch,
+            active_epoch: self.config.record.activated_epoch,
+            active_members: self.config.record.last_active_members.clone(),
+            wants_log,
+            shard: self.config.record.shard_of(osd),
+        };
+        self.outbox.send(osd, query);
+    }
+
+    pub(crate) fn peer_info(&mut self, from: OsdId, epoch: Epoch, answer: Answer, view: &impl ObjectView) {
+        let is_of_other_shard = self.erasure.is_some()
+            && self.config.record.members.contains(&from)
+            && answer.shard != self.config.record.shard_of(from);
+        let is_complete = answer.is_complete && !(is_of_other_shard && epoch == self.config.record.epoch);
+        if !is_complete && (!self.config.is_primary() || self.config.record.members.contains(&from)) {
+            // It must be backfilled before it can be a member or a primary.
+            self.membership.note_incomplete(from);
+            return self.advance(view);
+        }
+        if !self.config.is_primary() || epoch != self.config.record.epoch {
+            return;
+        }
+        if !self.config.record.members.contains(&from) {
+            return self.learner_answered(from, answer, view);
+        }
+        // A member that sends its head without being asked could not take what it was sent.
+        if self.may_backfill_now() || self.learners.contains(from) {
+            self.restart_peering();
+        } else if self.config.state == PgState::Peering && self.peering.asked == Some(epoch) {
+            self.peering.heads.insert(from, answer.head);
+        }
+        self.advance(view);
+    }
+
+    /// All members have sent their heads. The elector with the newest leads. Members that are
+    /// behind catch up one after the other: so all but one are whole at any time, and a second
+    /// failure costs nothing that was acknowledged.
+    fn compare_heads(&mut self, view: &impl ObjectView) {
+        if self.erasure.is_some() {
+            return self.compare_shard_heads(view);
+        }
+        let own_head = view.head(self.config.id);
+        // Only an elector may lead. A write that no elector has was never acknowledged; and if its
+        // owner led and the last elector stopped halfway through catching up, no whole elector
+        // would be left.
+        let electors = self.peering.heads.iter().filter(|(osd, _)| self.config.electors().contains(osd));
+        let newest = electors.max_by_key(|(_, head)| **head);
+        if let Some((&osd, head)) = newest
+            && *head > own_head
+        {
+            return self.hand_over(osd, view);
+        }
+        if self.learners.are_any() {
+            return;
+        }
+        let behind = self.peering.heads.iter().find(|(_, head)| **head != own_head);
+        match behind.map(|(osd, head)| (*osd, *head)) {
+            Some((osd, head)) => self.backfill_member(osd, head, view),
+            None => self.activate(view),
+        }
+    }
+
+    /// This copy cannot be read where a member needs it. Hands over to a member with the same head.
+    pub(crate) fn let_another_lead(&mut self, view: &impl ObjectView) {
+        let own_head = view.head(self.config.id);
+        if self.erasure.is_some() {
+            return;
+        }
+        let other = self.peering.heads.iter().find(|(_, head)| **head == own_head).map(|(osd, _)| *osd);
+        if self.config.state == PgState::Peering
+            && let Some(osd) = other
+        {
+            self.hand_over(osd, view);
+        }
+    }
+
+    /// A member has caught up.
+    pub(crate) fn member_caught_up(&mut self, osd: OsdId, view: &impl ObjectView) {
+        self.peering.heads.insert(osd, view.head(self.config.id));
+        self.advance(view);
+    }
+
+    /// All members have the same history: puts that into cluster state, then serves.
+    pub(crate) fn activate(&mut self, view: &impl ObjectView) {
+        let heads = self.config.others();
+        let heads = heads.iter().map(|member| self.peering.heads.get(member));
+        invariants::members_share_one_head(view.head(self.config.id), heads);
+        invariants::nothing_is_rolled_back_while_serving(self.is_rolling_back());
+        if !self.config.may_serve() {
+            self.config.state = PgState::Recovering;
+            return self.advance(view);
+        }
+        if self.config.record.activated_epoch != self.config.record.epoch {
+            return self.propose_activation(view);
+        }
+        invariants::enough_members_serve(&self.config);
+        self.config.state = PgState::Active;
+        for entry in view.log(self.config.id) {
+            if let Some(request) = entry.request {
+                self.duplicates.record(request, Ok(()), entry.version);
+            }
+        }
+        // Writes that were in flight are in the history that all members now share.
+        for done in self.log.take_in_flight() {
+            invariants::head_covers_what_was_ordered(view.head(self.config.id), done.version);
+            self.reply_in_flight(&done, Ok(()));
+        }
+        let head = view.head(self.config.id);
+        self.forget_pre_images(Version { epoch: self.config.record.epoch, ..head });
+        self.start_waiting(view);
+        self.advance(view);
+    }
+}

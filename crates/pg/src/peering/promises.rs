@@ -1,0 +1,299 @@
+//! What an OSD promises to the primaries of a PG: to heed no lower epoch, and to help no new
+//! primary while a lease binds it to the one before.
+
+use std::collections::BTreeSet;
+
+use atoll_base::{Epoch, LogEntry, Mutation, OsdId, PgId, Transaction};
+use atoll_wire::Message;
+
+use crate::actions::ObjectView;
+use crate::config::PgState;
+use crate::group::Pg;
+use crate::invariants;
+use crate::own_object::{
+    EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, own_change, own_object, set_epoch, set_incomplete, set_shard,
+};
+use crate::submissions::Submission;
+
+/// Bytes of log entries in one answer: well below the control segment's limit.
+const LOG_BYTES_PER_ANSWER: usize = 1 << 20;
+
+pub(crate) struct Promises {
+    /// The epoch promised: lower ones are not heeded.
+    epoch: Epoch,
+    /// The highest epoch whose promise is durable. Nothing is sent under a higher one.
+    durable: Epoch,
+    /// Objects may be missing or old, so this copy does not tell what was acknowledged.
+    is_incomplete: bool,
+    /// The primary that asked for the promise last, perhaps this OSD itself.
+    asked_by: Option<OsdId>,
+    /// Whether that primary wants the log with the answer.
+    wants_log: bool,
+    /// The shard that this OSD holds, in an erasure-coded PG.
+    shard: Option<u8>,
+    /// The shard that this OSD holds as a member, according to the primary that asked last.
+    wants_shard: Option<u8>,
+    /// The primary that asked last has no answer yet.
+    is_owed: bool,
+    /// The primary that was answered last: it may serve reads under this OSD's lease. `None` before
+    /// the first answer since the start, when it may be any OSD.
+    answered: Option<OsdId>,
+    has_answered: bool,
+    /// No answer before this time of this OSD's clock, unless all of `bound_to` release it earlier.
+    bound_until_ms: u64,
+    /// OSDs that may serve reads under this OSD's lease and have not released it yet.
+    bound_to: BTreeSet<OsdId>,
+}
+
+impl Promises {
+    pub fn find(pg: PgId, view: &impl ObjectView) -> Self {
+        let promised = view.omap_value(pg, &own_object(), EPOCH_KEY);
+        // The PG was split off here, from a copy that did not have the whole history.
+        let is_left_over = promised.is_none() && view.pg_num(pg).is_some();
+        let promised = promised.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?)));
+        let epoch = Epoch(promised.unwrap_or(0));
+        let shard = view.omap_value(pg, &own_object(), SHARD_KEY).and_then(|value| value.first().copied());
+        Promises {
+            epoch,
+            durable: epoch,
+            is_incomplete: view.omap_value(pg, &own_object(), INCOMPLETE_KEY).is_some() || is_left_over,
+            asked_by: None,
+            shard,
+            wants_shard: None,
+            wants_log: false,
+            is_owed: false,
+            answered: None,
+            has_answered: false,
+            bound_until_ms: view.lease_granted_until_ms(None),
+            bound_to: BTreeSet::new(),
+        }
+    }
+
+    /// The epoch promised.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The primary that asked for the promise last, perhaps this OSD itself.
+    pub fn asked_by(&self) -> Option<OsdId> {
+        self.asked_by
+    }
+
+    /// Whether objects of this copy may be missing or old.
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
+
+    pub fn note_incomplete(&mut self) {
+        self.is_incomplete = true;
+    }
+
+    fn note_complete(&mut self) {
+        self.is_incomplete = false;
+    }
+
+    /// The copy is deleted, so it is not incomplete any more.
+    pub fn forget_copy(&mut self) {
+        self.is_incomplete = false;
+        self.shard = None;
+    }
+
+    pub fn is_durable(&self) -> bool {
+        self.durable == self.epoch
+    }
+
+    /// Whether a primary waits for an answer, perhaps this OSD itself.
+    pub fn owes_answer(&self) -> bool {
+        self.is_owed
+    }
+
+    /// What the answer waits for, in words.
+    pub fn waits_for(&self) -> String {
+        let asked_by = self.asked_by.map_or("itself".into(), |osd| osd.to_string());
+        if !self.is_durable() {
+            return format!("its promise of epoch {} to {asked_by} is not durable", self.epoch.0);
+        }
+        format!("it owes {asked_by} an answer, and leases bind it to {:?}", self.bound_to)
+    }
+
+    /// Binds this OSD for as long as the primary that it answered may rely on it.
+    fn bind(&mut self, me: OsdId, new_primary: OsdId, active_members: &[OsdId], view: &impl ObjectView) {
+        match self.answered {
+            Some(old) if old == new_primary => return,
+            Some(old) => {
+                self.bound_until_ms = self.bound_until_ms.max(view.lease_granted_until_ms(Some(old)));
+                self.bound_to.insert(old);
+            }
+            // Before this OSD started it may have answered any of them.
+            None if !self.has_answered => self.bound_to.extend(active_members),
+            None => {}
+        }
+        self.answered = None;
+        self.bound_to.remove(&me);
+        self.bound_to.remove(&new_primary);
+    }
+}
+
+impl Pg {
+    /// Every member of an active configuration has durably promised its epoch. If this OSD was one
+    /// and has no such promise, it has lost its device, and everything acknowledged with it.
+    pub(crate) fn notice_lost_device(&mut self) {
+        let record = &self.config.record;
+        if record.last_active_members.contains(&self.config.me) && self.promises.epoch < record.activated_epoch {
+            self.promises.note_incomplete();
+        }
+    }
+
+    /// A primary asks for the promise.
+    pub(crate) fn asked(
+        &mut self,
+        from: OsdId,
+        epoch: Epoch,
+        (active_epoch, active_members): (Epoch, &[OsdId]),
+        (wants_log, wants_shard): (bool, Option<u8>),
+        view: &impl ObjectView,
+    ) {
+        self.promises.wants_shard = wants_shard;
+        // Cluster state has accepted the epoch of a query, even if this OSD's record lags.
+        if epoch < self.promises.epoch {
+            return;
+        }
+        if active_members.contains(&self.config.me) && self.promises.epoch < active_epoch {
+            self.promises.note_incomplete();
+        }
+        self.promises.wants_log = wants_log;
+        self.promise(epoch, from, active_members, view);
+    }
+
+    /// Makes a promise, unless it is made already, and answers when it may.
+    pub(crate) fn promise(
+        &mut self,
+        epoch: Epoch,
+        primary: OsdId,
+        active_members: &[OsdId],
+        view: &impl ObjectView,
+    ) {
+        self.stray.stop();
+        self.promises.asked_by = Some(primary);
+        self.promises.is_owed = true;
+        if epoch == self.promises.epoch {
+            return self.answer_if_released(view);
+        }
+        if primary != self.config.me && self.config.is_primary() && epoch > self.config.record.epoch {
+            // Another OSD leads by cluster state, and this one has yet to see that record.
+            self.restart_peering();
+            self.disown_in_flight();
+        }
+        self.promises.bind(self.config.me, primary, active_members, view);
+        invariants::promises_only_rise(self.promises.epoch, epoch);
+        self.promises.epoch = epoch;
+        // The new primary decides what is rolled back.
+        self.end_roll_back();
+        for osd in self.promises.bound_to.clone() {
+            self.ask_for_release(osd);
+        }
+        let mut mutations = vec![set_epoch(epoch)];
+        let wanted = if primary == self.config.me {
+            self.config.record.shard_of(self.config.me)
+        } else {
+            self.promises.wants_shard
+        };
+        if let (Some(shard), None) = (wanted, self.promises.shard) {
+            // Without a note of its shard this OSD has no objects yet.
+            self.promises.shard = Some(shard);
+            mutations.push(set_shard(shard));
+        }
+        if self.promises.is_incomplete {
+            mutations.push(set_incomplete());
+        }
+        let transaction = own_change(self.config.id, mutations);
+        self.submit(Submission::Promise { epoch }, transaction);
+    }
+
+    /// Asks a former primary to release this OSD, if a lease binds it to that one.
+    pub(crate) fn ask_for_release(&mut self, osd: OsdId) {
+        if self.promises.bound_to.contains(&osd) {
+            self.outbox.send(osd, Message::Fenced { pg: self.config.id, epoch: self.promises.epoch });
+        }
+    }
+
+    pub(crate) fn promise_is_durable(&mut self, epoch: Epoch, view: &impl ObjectView) {
+        self.promises.durable = self.promises.durable.max(epoch);
+        self.answer_if_released(view);
+    }
+
+    /// Answers the primary that asked last, once the promise is durable and no lease binds this
+    /// OSD.
+    pub(crate) fn answer_if_released(&mut self, view: &impl ObjectView) {
+        let promises = &mut self.promises;
+        let is_bound = view.now_ms() < promises.bound_until_ms && !promises.bound_to.is_empty();
+        if !promises.is_owed || !promises.is_durable() || is_bound {
+            return;
+        }
+        invariants::answer_rests_on_a_durable_promise(promises.is_durable(), is_bound);
+        promises.is_owed = false;
+        let primary = promises.asked_by.unwrap_or(self.config.me);
+        promises.answered = Some(primary);
+        promises.has_answered = true;
+        promises.bound_to.clear();
+        if primary == self.config.me {
+            self.peering.own_promise = Some(promises.epoch);
+            return self.advance(view);
+        }
+        let wants_log = promises.wants_log;
+        self.send_peer_info(primary, wants_log, view);
+    }
+
+    pub(crate) fn send_peer_info(&mut self, primary: OsdId, wants_log: bool, view: &impl ObjectView) {
+        let mut log = if wants_log { newest_of(view.log(self.config.id)) } else { Vec::new() };
+        log.iter_mut().for_each(|entry| entry.undo = None);
+        let shard = self.promises.shard;
+        let (epoch, head) = (self.promises.epoch, view.head(self.config.id));
+        let is_complete = !self.promises.is_incomplete;
+        self.outbox.send(primary, Message::PeerInfo { pg: self.config.id, epoch, head, is_complete, log, shard });
+    }
+
+    /// Another member has promised a higher epoch to another primary.
+    pub(crate) fn fenced(&mut self, from: OsdId, epoch: Epoch) {
+        if epoch > self.config.record.epoch && self.config.is_primary() && self.config.state != PgState::Inactive {
+            // Another primary was elected. Its record is on the way.
+            self.restart_peering();
+        }
+        self.outbox.send(from, Message::FencedAck { pg: self.config.id, epoch });
+    }
+
+    /// A former primary has released this OSD.
+    pub(crate) fn released(&mut self, from: OsdId, epoch: Epoch, view: &impl ObjectView) {
+        if epoch == self.promises.epoch && self.promises.bound_to.remove(&from) {
+            self.answer_if_released(view);
+        }
+    }
+
+    /// Notes what a primary that backfills this OSD writes to its own object: the mark that the
+    /// copy is incomplete, and its shard.
+    pub(crate) fn note_completeness(&mut self, transaction: &Transaction) {
+        if transaction.object != own_object() {
+            return;
+        }
+        for mutation in &transaction.mutations {
+            match mutation {
+                Mutation::OmapSet { key, .. } if key[..] == *INCOMPLETE_KEY => self.promises.note_incomplete(),
+                Mutation::OmapRemove { key } if key[..] == *INCOMPLETE_KEY => self.promises.note_complete(),
+                Mutation::OmapSet { key, value } if key[..] == *SHARD_KEY => {
+                    self.promises.shard = value.first().copied();
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn newest_of(mut log: Vec<LogEntry>) -> Vec<LogEntry> {
+    let mut bytes = 0;
+    let fits = log.iter().rev().take_while(|entry| {
+        bytes += entry.encoded_bytes_bound();
+        bytes <= LOG_BYTES_PER_ANSWER
+    });
+    let count = fits.count();
+    log.split_off(log.len() - count)
+}

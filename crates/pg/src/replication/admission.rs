@@ -1,0 +1,207 @@
+//! Admission of clients' requests: those that are refused at once, retries, and conditions.
+
+use atoll_base::limits::PAYLOAD_BYTES_MAX;
+use atoll_base::operation::{FENCE_KEY_PREFIX, KEPT_OBJECT_PREFIX, PG_META_OBJECT};
+use atoll_base::{
+    BLOCK_BYTES, Condition, Epoch, Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest,
+};
+use bytes::Bytes;
+
+use crate::actions::{ClientId, ObjectView};
+use crate::group::Pg;
+use crate::own_object::own_object;
+use crate::replication::duplicates::Known;
+use crate::replication::queue::{Waiting, WaitingRequest};
+
+impl Pg {
+    /// A client wants to read.
+    pub fn client_read(
+        &mut self,
+        client: ClientId,
+        id: RequestId,
+        object: ObjectName,
+        request: ReadRequest,
+        view: &impl ObjectView,
+    ) {
+        let sequence = id.sequence;
+        if !self.config.is_primary() {
+            return self.reply_read(client, sequence, Err(Refusal::NotPrimary), Bytes::new());
+        }
+        let checked = self.check_place(&object).and_then(|()| check_read(&request));
+        if let Err(refusal) = checked {
+            return self.reply_read(client, sequence, Err(refusal), Bytes::new());
+        }
+        self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
+    }
+
+    /// A client wants to write. It has the answers to its requests below `answered_below`; `epoch`
+    /// is the newest that it knew when it sent the request.
+    pub fn client_write(
+        &mut self,
+        client: ClientId,
+        id: RequestId,
+        answered_below: u64,
+        epoch: Epoch,
+        request: WriteRequest,
+        view: &impl ObjectView,
+    ) {
+        let sequence = id.sequence;
+        if !self.config.is_primary() {
+            return self.reply_write(client, sequence, Err(Refusal::NotPrimary));
+        }
+        if self.take_over_retry(client, id) {
+            return;
+        }
+        if epoch < self.duplicates.led_since() {
+            // Another primary led after it was sent and may have refused another copy of it. The
+            // history does not show refusals.
+            return self.reply_write(client, sequence, Err(Refusal::NotPrimary));
+        }
+        self.duplicates.forget_below(id.session, answered_below);
+        let checked = self
+            .check_place(&request.object)
+            .and_then(|()| self.check_clone_sources(&request))
+            .and_then(|()| check_mutations(&request))
+            .and_then(|()| request.check_size())
+            .and_then(|()| check_meta_write(&request));
+        if let Err(refusal) = checked {
+            return self.reply_write(client, sequence, Err(refusal));
+        }
+        let object = request.object.clone();
+        self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Write(id, request)), view);
+    }
+
+    /// Whether the request is known already. Then it is answered, now or later, on this connection.
+    fn take_over_retry(&mut self, client: ClientId, id: RequestId) -> bool {
+        if self.log.take_over(client, id) {
+            return true;
+        }
+        if self.queue.take_over(client, id) || self.take_over_operation(client, id) {
+            return true;
+        }
+        self.config.is_active() && self.answer_known(client, id)
+    }
+
+    /// Answers a request whose outcome is known.
+    pub(super) fn answer_known(&mut self, client: ClientId, id: RequestId) -> bool {
+        let outcome = match self.duplicates.find(id) {
+            Known::Nothing => return false,
+            Known::Outcome(outcome) => outcome,
+            Known::Stale => Err(Refusal::Invalid { detail: "this request was answered before".into() }),
+        };
+        self.reply_write(client, id.sequence, outcome);
+        true
+    }
+
+    fn check_place(&self, object: &ObjectName) -> Result<(), Refusal> {
+        if object.as_str().starts_with(KEPT_OBJECT_PREFIX) {
+            return Err(Refusal::Invalid {
+                detail: format!("names that begin with '{KEPT_OBJECT_PREFIX}' are the OSDs' own"),
+            });
+        }
+        if self.has_place_for(object, self.config.pg_num()) {
+            return Ok(());
+        }
+        if self.has_place_for(object, self.config.id.first_pg_num(self.config.policy.pg_num_first)) {
+            // The object went to a PG that was split off, and the client's map lags.
+            return Err(Refusal::NotPrimary);
+        }
+        Err(Refusal::Invalid { detail: format!("object '{object}' is not in placement group {}", self.config.id) })
+    }
+
+    pub(super) fn check_places(&self, request: &WaitingRequest) -> Result<(), Refusal> {
+        self.check_place(&request.object)?;
+        match request.objects().find(|object| !self.has_place_for(object, self.config.pg_num())) {
+            None => Ok(()),
+            Some(source) => {
+                let detail = format!("'{source}', which is to be cloned, is not in the same placement group");
+                Err(Refusal::Invalid { detail })
+            }
+        }
+    }
+
+    fn check_clone_sources(&self, request: &WriteRequest) -> Result<(), Refusal> {
+        for mutation in &request.mutations {
+            if let Mutation::CloneFrom { source } = mutation
+                && (request.object.as_str() == PG_META_OBJECT || source.as_str() == PG_META_OBJECT)
+            {
+                let detail = "a placement group's own object cannot be cloned".into();
+                return Err(Refusal::Invalid { detail });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn failed_condition(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<Refusal> {
+        let exists = || view.object_exists(self.config.id, &write.object);
+        let value = |key: &Bytes| view.omap_value(self.config.id, &write.object, key);
+        for (index, condition) in write.conditions.iter().enumerate() {
+            let holds = match condition {
+                Condition::ObjectExists => exists(),
+                Condition::ObjectAbsent => !exists(),
+                Condition::OmapExists { key } => value(key).is_some(),
+                Condition::OmapAbsent { key } => value(key).is_none(),
+                Condition::OmapEquals { key, value: expected } => value(key).as_ref() == Some(expected),
+                Condition::PgNum { pg_num } => *pg_num == self.config.pg_num(),
+                Condition::NotFenced { name, generation } => {
+                    let fence = self.fence(name, view);
+                    if fence > *generation {
+                        return Some(Refusal::Fenced { generation: fence });
+                    }
+                    true
+                }
+            };
+            if !holds {
+                return Some(Refusal::ConditionFailed { index: index as u16 });
+            }
+        }
+        None
+    }
+
+    fn fence(&self, name: &Bytes, view: &impl ObjectView) -> u64 {
+        let key = [FENCE_KEY_PREFIX, name].concat();
+        let value = view.omap_value(self.config.id, &own_object(), &key);
+        value.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?))).unwrap_or(0)
+    }
+}
+
+fn check_read(request: &ReadRequest) -> Result<(), Refusal> {
+    let problem = match request {
+        ReadRequest::Data { offset, .. } if !offset.is_multiple_of(BLOCK_BYTES as u64) => "an unaligned read",
+        ReadRequest::Data { offset, .. } if *offset > atoll_base::limits::OBJECT_BYTES_MAX => {
+            "a read beyond the largest object"
+        }
+        ReadRequest::Data { length, .. } if *length as usize > PAYLOAD_BYTES_MAX => {
+            "a read of more than one payload"
+        }
+        ReadRequest::OmapList { limit: 0, .. } => "a list of no entries",
+        _ => return Ok(()),
+    };
+    Err(Refusal::Invalid { detail: problem.into() })
+}
+
+fn check_mutations(request: &WriteRequest) -> Result<(), Refusal> {
+    if request.mutations.iter().all(Mutation::is_for_clients) {
+        return Ok(());
+    }
+    Err(Refusal::Invalid { detail: "a mutation that only members may send each other".into() })
+}
+
+/// Clients may set fences in the PG's own object, upwards only, and nothing else.
+fn check_meta_write(write: &WriteRequest) -> Result<(), Refusal> {
+    if write.object.as_str() != PG_META_OBJECT {
+        return Ok(());
+    }
+    let is_fence = match (&write.conditions[..], &write.mutations[..]) {
+        (
+            [Condition::NotFenced { name, generation }]
+            | [Condition::NotFenced { name, generation }, Condition::PgNum { .. }],
+            [Mutation::OmapSet { key, value }],
+        ) => key.strip_prefix(FENCE_KEY_PREFIX) == Some(&name[..]) && value[..] == generation.to_be_bytes(),
+        _ => false,
+    };
+    if is_fence {
+        return Ok(());
+    }
+    Err(Refusal::Invalid { detail: "clients may only set fences in a placement group's own object".into() })
+}

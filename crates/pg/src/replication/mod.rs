@@ -1,0 +1,12 @@
+//! Clients' requests at the primary, in the order of their way: admission, queue, ordering, log,
+//! answers.
+
+mod admission;
+mod answers;
+pub(crate) mod conflicts;
+pub(crate) mod copy_reads;
+pub(crate) mod duplicates;
+pub(crate) mod log;
+pub(crate) mod ordering;
+pub(crate) mod queue;
+pub(crate) mod reads;

@@ -1,0 +1,311 @@
+//! From the queue into the history: when a request can start, the version that a write gets, and
+//! the acknowledgements that complete it.
+
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::{
+    LogEntry, Mutation, ObjectName, OsdId, ReadRequest, Refusal, RequestId, Touched, Transaction, Undo, Version,
+    WriteRequest,
+};
+use atoll_wire::Message;
+
+use crate::actions::{Action, ClientId, Lookup, ObjectView};
+use crate::erasure::ClientRead;
+use crate::group::Pg;
+use crate::invariants;
+use crate::own_object::own_object;
+use crate::replication::log::InFlight;
+use crate::replication::queue::{Waiting, WaitingRequest};
+use crate::replication::reads::ReadPurpose;
+use crate::submissions::Submission;
+
+/// The outcome of an attempt to start a request.
+pub(crate) enum Attempt {
+    Done,
+    MustWait(Box<WaitingRequest>),
+}
+
+impl Pg {
+    /// Whether a read may be answered: this OSD is the active primary, and no other can be.
+    pub(crate) fn may_read(&self, view: &impl ObjectView) -> bool {
+        self.config.is_active() && self.holds_leases(view)
+    }
+
+    /// Whether the leases of all other members hold.
+    fn holds_leases(&self, view: &impl ObjectView) -> bool {
+        self.config.others().iter().all(|member| view.now_ms() < view.lease_held_until_ms(*member))
+    }
+
+    /// Starts a request if it can start now.
+    pub(crate) fn start(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+        if !self.config.is_active() {
+            return Attempt::MustWait(Box::new(request));
+        }
+        // The log may show now that an earlier copy of it was done.
+        if let Waiting::Write(id, _) = request.what
+            && self.answer_known(request.client, id)
+        {
+            return Attempt::Done;
+        }
+        if let Err(refusal) = self.check_places(&request) {
+            // The PG was split while it waited: its object, or one that it clones, is in another
+            // PG.
+            self.refuse(request, refusal);
+            return Attempt::Done;
+        }
+        let pg_num = self.pg_num_here(view);
+        if pg_num > self.config.pg_num() && !request.objects().all(|object| self.has_place_for(object, pg_num)) {
+            return Attempt::MustWait(Box::new(request));
+        }
+        if request.loading.is_some() {
+            // One load at a time: loading again at every attempt would never end.
+            return Attempt::MustWait(Box::new(request));
+        }
+        match request.what {
+            Waiting::Read(_) => self.start_read(request, view),
+            Waiting::Refuse(..) => self.start_refusal(request, view),
+            Waiting::Write(..) => self.start_write(request, view),
+        }
+    }
+
+    fn start_read(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+        let Waiting::Read(read) = &request.what else { unreachable!("only reads come here") };
+        let must_wait = match *read {
+            ReadRequest::Data { offset, length } if self.is_erasure_coded(&request.object) => {
+                // Members may have a write that this OSD's store refused, until they roll it back.
+                !self.intake.is_whole() || self.is_read_locked(&request.object, offset, length)
+            }
+            _ => self.log.shows_in(&request.object, read),
+        };
+        // A split that was just ordered moves objects that the view still shows.
+        let is_split_unseen = self.is_splitting && !self.outbox.view_is_current();
+        if must_wait || is_split_unseen || !self.holds_leases(view) {
+            return Attempt::MustWait(Box::new(request));
+        }
+        if self.is_rewriting(&request.object) {
+            return Attempt::MustWait(Box::new(request));
+        }
+        // A read of shards needs only the object's size here. Each shard's metadata is loaded where
+        // the shard is read.
+        let looks_at = if self.is_erasure_coded(&request.object) { &ReadRequest::Stat } else { read };
+        if !view.is_read_loaded(self.config.id, &request.object, looks_at) {
+            let lookup = Lookup::Read { object: request.object.clone(), request: looks_at.clone() };
+            return self.load(request, lookup);
+        }
+        invariants::read_begins_under_leases(self.may_read(view));
+        let WaitingRequest { client, sequence, object, what: Waiting::Read(read), .. } = request else {
+            unreachable!("looked at above");
+        };
+        if let (true, ReadRequest::Data { offset, length }) = (self.is_erasure_coded(&object), &read) {
+            let (offset, length) = (*offset, *length);
+            self.start_shard_read(object, ClientRead { client, sequence, offset, length }, view);
+            return Attempt::Done;
+        }
+        let token = self.outbox.token();
+        let purpose = ReadPurpose::Client { client, sequence, object: object.clone(), request: read.clone() };
+        self.reads.begin(token, purpose);
+        self.outbox.push(Action::Read { token, object, request: read });
+        Attempt::Done
+    }
+
+    fn start_refusal(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+        let Waiting::Refuse(id, refusal, sources) = &request.what else { unreachable!("only refusals come here") };
+        // A fence is in the PG's own object; everything else rests on this object and its source.
+        let meta = matches!(refusal, Refusal::Fenced { .. }).then(own_object);
+        let rests_on = |object: &ObjectName| {
+            *object == request.object || Some(object) == meta.as_ref() || sources.contains(object)
+        };
+        if self.log.in_flight().any(|write| rests_on(&write.object)) || !self.holds_leases(view) {
+            return Attempt::MustWait(Box::new(request));
+        }
+        invariants::read_begins_under_leases(self.may_read(view));
+        let (id, refusal) = (*id, refusal.clone());
+        if !refusal.is_retryable() {
+            // A copy of the request that comes later must not succeed.
+            let newest = Version { epoch: self.config.record.epoch, sequence: self.log.last_sequence() };
+            self.duplicates.record(id, Err(refusal.clone()), newest);
+        }
+        self.refuse(request, refusal);
+        Attempt::Done
+    }
+
+    /// Whether no write can be ordered now.
+    pub(crate) fn are_writes_held_up(&self, view: &impl ObjectView) -> bool {
+        !self.config.is_active()
+            || self.log.is_full()
+            || !self.outbox.view_is_current()
+            || !self.intake.is_whole()
+            || !view.has_room(self.config.id)
+            || self.is_splitting
+    }
+
+    /// Whether no write of an object can be ordered now.
+    pub(crate) fn is_write_held_up(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
+        self.are_writes_held_up(view)
+            // The new PG would not get a fence that is set after the split.
+            || object.as_str() == PG_META_OBJECT && self.pg_num_here(view) > self.config.pg_num()
+            || self.learners.are_copying(object)
+            || self.scrub_holds_write(object, view)
+    }
+
+    fn start_write(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+        if self.is_write_held_up(&request.object, view) {
+            return Attempt::MustWait(Box::new(request));
+        }
+        let Waiting::Write(_, write) = &request.what else { unreachable!("only writes come here") };
+        let clones = write.mutations.iter().any(
+            |mutation| matches!(mutation, Mutation::CloneFrom { source } if self.scrub_holds_write(source, view)),
+        );
+        if clones {
+            return Attempt::MustWait(Box::new(request));
+        }
+        let looks_at = self.mutations_looked_at(write);
+        if !view.is_write_loaded(self.config.id, &request.object, &write.conditions, looks_at) {
+            let lookup = Lookup::Write {
+                object: request.object.clone(),
+                conditions: write.conditions.clone(),
+                mutations: looks_at.to_vec(),
+            };
+            return self.load(request, lookup);
+        }
+        let WaitingRequest { client, object, what: Waiting::Write(id, write), .. } = request else {
+            unreachable!("looked at above");
+        };
+        if self.is_erasure_coded(&object) {
+            return match self.failed_condition(&write, view) {
+                Some(refusal) => self.refuse_write((client, id), write, refusal, view),
+                None => self.start_shard_write((client, id), write, view),
+            };
+        }
+        let refusal = self.failed_condition(&write, view).or_else(|| {
+            let (members, payload_bytes) = (&self.config.record.members, write.payload.len());
+            view.check_write(self.config.id, members, &object, &write.mutations, payload_bytes).err()
+        });
+        if let Some(refusal) = refusal {
+            return self.refuse_write((client, id), write, refusal, view);
+        }
+        let creates = !view.object_exists(self.config.id, &object);
+        let undo = self.undo_of_fence(&write, view);
+        self.order(Some((client, id)), write, creates, undo);
+        Attempt::Done
+    }
+
+    /// Refuses a write, once everything that the refusal rests on is committed.
+    pub(crate) fn refuse_write(
+        &mut self,
+        (client, id): (ClientId, RequestId),
+        write: WriteRequest,
+        refusal: Refusal,
+        view: &impl ObjectView,
+    ) -> Attempt {
+        let sources = write.mutations.iter().filter_map(Mutation::clone_source).cloned().collect();
+        let refuse = Waiting::Refuse(id, refusal, sources);
+        self.start(WaitingRequest::new(client, id.sequence, write.object, refuse), view)
+    }
+
+    /// The mutations of a write for which metadata must be loaded. Offsets in a shard differ from
+    /// offsets in the object, so for shards the store loads it when it takes the write.
+    fn mutations_looked_at<'a>(&self, write: &'a WriteRequest) -> &'a [Mutation] {
+        match &write.mutations[..] {
+            [Mutation::CloneFrom { .. }] => &write.mutations,
+            _ if self.is_erasure_coded(&write.object) => &[],
+            _ => &write.mutations,
+        }
+    }
+
+    pub(crate) fn is_shard_write_loaded(&self, write: &WriteRequest, view: &impl ObjectView) -> bool {
+        view.is_write_loaded(self.config.id, &write.object, &write.conditions, self.mutations_looked_at(write))
+    }
+
+    /// What must hold when a write of an object is ordered.
+    pub(crate) fn check_order(&self, object: &ObjectName) {
+        invariants::write_is_ordered_while_active(self.config.is_active(), self.outbox.view_is_current());
+        invariants::object_stays_while_it_is_copied(object, self.learners.are_copying(object));
+    }
+
+    /// Orders a write: appends it to the history and has every member make it durable.
+    pub(crate) fn order(
+        &mut self,
+        client_request: Option<(ClientId, RequestId)>,
+        write: WriteRequest,
+        creates: bool,
+        undo: Option<Undo>,
+    ) {
+        self.check_order(&write.object);
+        let version = self.log.next_version(self.config.record.epoch);
+        let touched = Touched::by(&write.mutations);
+        let request = client_request.map(|(_, request)| request);
+        let entry = LogEntry { version, request, object: write.object.clone(), touched: touched.clone(), undo };
+        let transaction = Transaction {
+            pg: self.config.id,
+            object: write.object.clone(),
+            mutations: write.mutations,
+            payload: write.payload,
+            payload_sealed: write.payload_sealed,
+            log: vec![entry],
+        };
+        for member in self.config.others() {
+            let message = Message::Replicate {
+                epoch: self.config.record.epoch,
+                transaction: transaction.clone(),
+                committed: self.newest_committed(),
+            };
+            self.outbox.send(member, message);
+        }
+        self.replicate_to_learners(|_| transaction.clone());
+        self.scrub_sees_write(&write.object);
+        if let Some(request) = request {
+            self.duplicates.record(request, Ok(()), version);
+        }
+        let missing = self.config.record.members.iter().copied().collect();
+        self.log.order(InFlight {
+            version,
+            object: write.object,
+            touched,
+            creates,
+            client_request,
+            missing,
+            span: None,
+        });
+        self.submit(Submission::Write { version }, transaction);
+    }
+
+    /// The newest write that all members have.
+    pub(crate) fn newest_committed(&self) -> Version {
+        self.log.newest_committed(self.config.record.epoch)
+    }
+
+    /// A member has everything up to `version` durable.
+    pub(crate) fn acknowledged(&mut self, member: OsdId, version: Version, view: &impl ObjectView) {
+        self.log.acknowledge(member, version);
+        // While a member is away nothing is answered; the next peering decides.
+        if !self.config.is_active() {
+            return;
+        }
+        let mut any_done = false;
+        while let Some(done) = self.log.pop_committed() {
+            invariants::write_is_answered_when_durable(done.version, &done.missing);
+            self.reply_in_flight(&done, Ok(()));
+            any_done = true;
+        }
+        if any_done {
+            let committed = self.newest_committed();
+            self.forget_pre_images(committed);
+            self.start_waiting(view);
+        }
+        if self.is_splitting && self.log.has_none_in_flight() {
+            self.advance(view);
+        }
+    }
+
+    /// This OSD's store refused a write, and with it all later ones. Other members may have them:
+    /// peering decides, and a retry finds the outcome in the log.
+    pub(crate) fn abandon(&mut self, version: Version) {
+        for write in self.log.take_from(version) {
+            if let Some((_, request)) = write.client_request {
+                self.duplicates.forget(request);
+            }
+            let refusal = self.inactive();
+            self.reply_in_flight(&write, Err(refusal));
+        }
+    }
+}

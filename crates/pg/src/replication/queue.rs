@@ -1,0 +1,205 @@
+//! The queue of clients' requests that cannot start yet, at the primary.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use atoll_base::{Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest};
+use bytes::Bytes;
+
+use crate::actions::{Action, ClientId, Lookup, ObjectView, Token};
+use crate::group::Pg;
+use crate::invariants;
+use crate::replication::ordering::Attempt;
+
+/// Requests that may wait in one PG. Further ones are refused as busy.
+const WAITING_MAX: usize = 4096;
+
+pub(crate) enum Waiting {
+    Read(ReadRequest),
+    Write(RequestId, WriteRequest),
+    /// A refusal that rests on writes in flight, of the object or of those that the write clones.
+    /// It is given when they are committed.
+    Refuse(RequestId, Refusal, Vec<ObjectName>),
+}
+
+/// A client's request that cannot start yet. Requests for one object keep their order.
+pub(crate) struct WaitingRequest {
+    pub client: ClientId,
+    pub sequence: u64,
+    pub object: ObjectName,
+    pub what: Waiting,
+    /// The load that it waits for.
+    pub loading: Option<Token>,
+}
+
+impl WaitingRequest {
+    pub fn new(client: ClientId, sequence: u64, object: ObjectName, what: Waiting) -> Self {
+        WaitingRequest { client, sequence, object, what, loading: None }
+    }
+
+    fn is_write(&self) -> bool {
+        matches!(self.what, Waiting::Write(..))
+    }
+
+    /// Its object, and the objects that it clones.
+    pub fn objects(&self) -> impl Iterator<Item = &ObjectName> {
+        let mutations = match &self.what {
+            Waiting::Write(_, write) => &write.mutations[..],
+            _ => &[],
+        };
+        [&self.object].into_iter().chain(mutations.iter().filter_map(Mutation::clone_source))
+    }
+}
+
+/// Waiting requests, in order of arrival.
+#[derive(Default)]
+pub(crate) struct Queue {
+    requests: VecDeque<WaitingRequest>,
+}
+
+impl Queue {
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    fn is_full(&self) -> bool {
+        self.requests.len() >= WAITING_MAX
+    }
+
+    fn has_one_for(&self, object: &ObjectName) -> bool {
+        self.requests.iter().any(|waiting| waiting.object == *object)
+    }
+
+    fn push(&mut self, request: WaitingRequest) {
+        invariants::waiting_requests_are_bounded(self.requests.len(), WAITING_MAX);
+        self.requests.push_back(request);
+    }
+
+    /// A request that had begun waits again, ahead of later ones.
+    pub fn push_first(&mut self, request: WaitingRequest) {
+        self.requests.push_front(request);
+    }
+
+    fn take(&mut self) -> VecDeque<WaitingRequest> {
+        std::mem::take(&mut self.requests)
+    }
+
+    /// Takes all refusals that wait.
+    fn take_refusals(&mut self) -> Vec<WaitingRequest> {
+        let is_refusal = |request: &WaitingRequest| matches!(request.what, Waiting::Refuse(..));
+        let (refusals, others): (Vec<_>, Vec<_>) = self.take().into_iter().partition(is_refusal);
+        self.requests = others.into();
+        refusals
+    }
+
+    /// Redirects the answer to a waiting write to another connection. False if it does not wait.
+    pub fn take_over(&mut self, client: ClientId, id: RequestId) -> bool {
+        let waiting = self.requests.iter_mut().find(
+            |waiting| matches!(&waiting.what, Waiting::Write(other, _) | Waiting::Refuse(other, ..) if *other == id),
+        );
+        waiting.map(|waiting| waiting.client = client).is_some()
+    }
+
+    /// A load is done. False if no request waits for it.
+    fn loaded(&mut self, token: Token) -> bool {
+        let request = self.requests.iter_mut().find(|request| request.loading == Some(token));
+        request.map(|request| request.loading = None).is_some()
+    }
+}
+
+impl Pg {
+    pub(crate) fn enqueue(&mut self, request: WaitingRequest, view: &impl ObjectView) {
+        if !self.config.is_primary() {
+            return self.refuse(request, Refusal::NotPrimary);
+        }
+        let must_queue = self.queue.has_one_for(&request.object);
+        let attempt = if must_queue { Attempt::MustWait(Box::new(request)) } else { self.start(request, view) };
+        let Attempt::MustWait(request) = attempt else { return };
+        if self.queue.is_full() {
+            self.refuse(*request, Refusal::Busy);
+        } else {
+            self.queue.push(*request);
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, request: WaitingRequest, refusal: Refusal) {
+        match request.what {
+            Waiting::Read(_) => self.reply_read(request.client, request.sequence, Err(refusal), Bytes::new()),
+            _ => self.reply_write(request.client, request.sequence, Err(refusal)),
+        }
+    }
+
+    /// Refuses all waiting requests.
+    pub(crate) fn refuse_waiting(&mut self, refusal: &Refusal) {
+        for request in self.queue.take() {
+            self.refuse(request, refusal.clone());
+        }
+    }
+
+    /// The writes that refusals rested on may be rolled back, so clients are told to retry.
+    pub(crate) fn withdraw_refusals(&mut self) {
+        let withdrawn = self.queue.take_refusals();
+        let refusal = self.inactive();
+        withdrawn.into_iter().for_each(|request| self.refuse(request, refusal.clone()));
+    }
+
+    /// Starts all requests that can start, in order per object.
+    pub(crate) fn start_waiting(&mut self, view: &impl ObjectView) {
+        if self.queue.is_empty() || !self.config.is_active() {
+            return;
+        }
+        let mut waiting = self.queue.take();
+        let mut passed = VecDeque::new();
+        let mut blocked: BTreeSet<ObjectName> = BTreeSet::new();
+        let mut others_left = waiting.iter().filter(|request| !request.is_write()).count();
+        loop {
+            // Usually one write can start, and the others wait until the view shows it. Checking
+            // that once for all of them keeps long queues cheap.
+            let are_writes_held_up = self.are_writes_held_up(view);
+            if are_writes_held_up && others_left == 0 {
+                break;
+            }
+            let Some(request) = waiting.pop_front() else { break };
+            let is_write = request.is_write();
+            others_left -= usize::from(!is_write);
+            if is_write && are_writes_held_up {
+                blocked.insert(request.object.clone());
+            }
+            if blocked.contains(&request.object) {
+                passed.push_back(request);
+            } else if let Attempt::MustWait(request) = self.start(request, view) {
+                blocked.insert(request.object.clone());
+                passed.push_back(*request);
+            }
+        }
+        passed.append(&mut waiting);
+        passed.append(&mut self.queue.requests);
+        self.queue.requests = passed;
+    }
+
+    /// A load is done. If the metadata was evicted again meanwhile, it is loaded again.
+    pub fn loaded(&mut self, token: Token, view: &impl ObjectView) {
+        let part = self.erasure.as_mut().and_then(|erasure| erasure.loaded(token));
+        if let Some(request) = part {
+            return self.read_shard_part(request, view);
+        }
+        if let Some((purpose, object, request)) = self.reads.loaded(token) {
+            return self.read_when_loaded(purpose, object, request, view);
+        }
+        // If no request waits for it, it was refused meanwhile.
+        if self.queue.loaded(token) {
+            self.start_waiting(view);
+        }
+    }
+
+    /// Asks the shell to load what a request looks at. The request waits for it.
+    pub(crate) fn load(&mut self, mut request: WaitingRequest, lookup: Lookup) -> Attempt {
+        let token = self.outbox.token();
+        request.loading = Some(token);
+        self.outbox.push(Action::Load { token, lookup });
+        Attempt::MustWait(Box::new(request))
+    }
+}

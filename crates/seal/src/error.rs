@@ -1,0 +1,23 @@
+//! What can go wrong with sealed data.
+
+/// An error of this crate.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SealError {
+    /// An authentication tag does not fit: the data, its place or the key is not what it was.
+    #[error("{what} does not authenticate: it was changed, moved, or sealed with another key")]
+    NotAuthentic {
+        /// What was being opened.
+        what: String,
+    },
+    /// A seal does not have the form that it must have.
+    #[error("{what} is malformed: {detail}")]
+    Malformed {
+        /// What was being read.
+        what: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// All nonces of a key are used up; a new attachment gets a new key.
+    #[error("the nonces of this attachment are used up; detach and attach again")]
+    NoncesExhausted,
+}

@@ -1,0 +1,104 @@
+//! What is admitted: whether there is room in the log, on the device and in memory, and whether a
+//! transaction follows what its PG has.
+
+use atoll_base::operation::PG_META_OBJECT;
+use atoll_base::{BLOCK_BYTES, Mutation, Transaction};
+
+use crate::error::StoreError;
+use crate::log::record::check_sequences;
+use crate::metadata::ObjectKey;
+use crate::plan::check_prepared;
+use crate::store::Store;
+use crate::validate::validate;
+
+/// Numbers of metadata pages that clients may not take, so that recovery and deletes always have room.
+const RESERVE_PAGES: u32 = 1 << 16;
+
+impl Store {
+    /// Whether clients must not add data. What the next checkpoint sets free is not taken.
+    pub fn is_full(&self) -> bool {
+        self.space.is_full() || self.page_room() <= RESERVE_PAGES
+    }
+
+    /// Whether there is no space only until the next checkpoint is done.
+    pub(crate) fn waits_for_space(&self) -> bool {
+        self.space.is_low() && !self.is_full()
+    }
+
+    /// Metadata pages that may still be added: the page table has room for so many, which is less
+    /// than a large device has blocks.
+    fn page_room(&self) -> u32 {
+        self.metadata.tree.pages.room(self.page_count_max)
+    }
+
+    /// Lets tests fill the page table, which takes half a tebibyte of metadata otherwise.
+    #[doc(hidden)]
+    pub fn limit_pages(&mut self, count_max: u32) {
+        self.page_count_max = count_max;
+    }
+
+    /// Whether nothing must be added at all: the rest is for checkpoints, which free space.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.space.is_exhausted() || self.page_room() <= RESERVE_PAGES / 2
+    }
+
+    /// Checks a client's write before it gets its place in the PG's history. What it looks at is
+    /// loaded ([`Store::is_write_loaded`]).
+    pub fn check(&self, key: &ObjectKey, mutations: &[Mutation], payload_bytes: usize) -> Result<(), StoreError> {
+        let info = self.metadata.info(&self.metadata.parts.object(key))?;
+        let block_count = validate(mutations, payload_bytes, info.as_ref())?;
+        // A write that gets its place in the history and is then refused would break the history.
+        check_prepared(key, mutations, &self.metadata)?;
+        // The PG's own object holds fences and promises, without which nobody could even delete.
+        let is_own = key.name.as_str() == PG_META_OBJECT;
+        let adds_data = block_count > 0 || Self::adds_metadata(mutations) && !is_own;
+        if adds_data && self.is_full() { Err(StoreError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Whether the mutations add metadata.
+    pub fn adds_metadata(mutations: &[Mutation]) -> bool {
+        mutations.iter().any(|mutation| {
+            matches!(
+                mutation,
+                Mutation::OmapSet { .. }
+                    | Mutation::OmapReplace { value: Some(_), .. }
+                    | Mutation::Create
+                    | Mutation::CloneFrom { .. }
+                    | Mutation::KeepAs { .. }
+            )
+        })
+    }
+
+    /// Whether the log and the device have room for any transaction. If not, wait for the checkpoint
+    /// that runs; a device that is full has room, so that deletes can be done.
+    pub fn has_log_room(&self) -> bool {
+        !self.waits_for_space()
+            && self.log.has_room()
+            && self.unwritten_page_bytes() <= self.page_budget_bytes / 4 * 3
+    }
+
+    /// Bytes of metadata pages that a checkpoint must write before they can be dropped.
+    pub(crate) fn unwritten_page_bytes(&self) -> u64 {
+        let frozen = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.pages_left());
+        ((self.metadata.tree.pages.dirty_count() + frozen) * BLOCK_BYTES) as u64
+    }
+
+    /// A write of an object must be the next of its PG's history: a gap would hide that the one
+    /// before was refused. What backfills a member names the PG's own object.
+    pub(crate) fn check_follows(&self, transaction: &Transaction) -> Result<(), StoreError> {
+        let reset_head = transaction.reset_head();
+        check_sequences(transaction, reset_head)
+            .map_err(|error| StoreError::Invalid { detail: error.to_string() })?;
+        let head = reset_head.unwrap_or_else(|| self.head(transaction.pg));
+        match &transaction.log[..] {
+            [entry]
+                if entry.object == transaction.object
+                    && Some(entry.version.sequence) != head.sequence.checked_add(1) =>
+            {
+                let detail = format!("write {} does not follow the PG's head {head}", entry.version);
+                Err(StoreError::Invalid { detail })
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What a store tells: events, and figures.
+
+use crate::lookup::LoadId;
+use crate::read::{ReadData, ReadError};
+use crate::scrub::{ScrubError, ScrubResult};
+
+/// Names an accepted transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TransactionId(pub u64);
+
+/// What happened in the store.
+#[derive(Debug)]
+pub enum StoreEvent {
+    /// The transaction is durable.
+    Committed(TransactionId),
+    /// A read is done.
+    Read {
+        /// The id that [`crate::Store::read`] returned.
+        id: u64,
+        /// What was found.
+        result: Result<ReadData, ReadError>,
+    },
+    /// A scrub is done.
+    Scrubbed {
+        /// The id that [`crate::Store::scrub`] returned.
+        id: u64,
+        /// What was found.
+        result: Result<ScrubResult, ScrubError>,
+    },
+    /// What [`crate::Store::load`] was asked for is in memory, until the next [`crate::Store::flush`].
+    Loaded(LoadId),
+    /// The device failed; nothing more will be committed.
+    Poisoned {
+        /// The failure.
+        cause: String,
+    },
+}
+
+/// Figures about a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreUsage {
+    /// Size of the data region in bytes.
+    pub total_bytes: u64,
+    /// Bytes of the data region in use. What was freed since the last checkpoint does not count,
+    /// though it can be used again only after the next one.
+    pub used_bytes: u64,
+    /// Objects.
+    pub object_count: u64,
+    /// Damaged blocks met since the store was opened.
+    pub corrupt_block_count: u64,
+    /// Checkpoints made since the store was opened.
+    pub checkpoint_count: u64,
+    /// Memory that metadata takes, in bytes.
+    pub metadata_memory_bytes: u64,
+    /// Memory that data takes which is not at its place yet, in bytes.
+    pub pending_memory_bytes: u64,
+    /// Metadata pages of the store, in memory or not; each has one block.
+    pub metadata_page_count: u32,
+}

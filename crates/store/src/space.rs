@@ -1,0 +1,102 @@
+//! The blocks of the data region: which are free, which will be once a checkpoint is in force, and how many
+//! are kept back so that recovery and deletes always have room.
+
+use atoll_base::BLOCK_BYTES;
+
+use crate::allocator::{Allocator, Run, Zone};
+
+/// Share of the device that clients may not fill.
+const RESERVE_SHARE: u32 = 20;
+const RESERVE_BLOCKS_MIN: u32 = (96 << 20) / BLOCK_BYTES as u32;
+
+/// The allocator, and the blocks that it has yet to get back.
+pub(crate) struct Space {
+    allocator: Allocator,
+    /// Blocks that nothing refers to since the last checkpoint began: the one before still does.
+    freed: Vec<u32>,
+    /// Blocks that become free when the checkpoint that runs is in force.
+    reclaiming: Vec<u32>,
+}
+
+impl Space {
+    pub fn new(allocator: Allocator, freed: Vec<u32>) -> Self {
+        Space { allocator, freed, reclaiming: Vec::new() }
+    }
+
+    /// What finds places for data.
+    pub fn allocator(&mut self) -> &mut Allocator {
+        &mut self.allocator
+    }
+
+    /// Places for metadata, in few runs; all of them or none.
+    pub fn allocate_metadata(&mut self, count: u32) -> Option<Vec<Run>> {
+        self.allocator.allocate(count, Zone::Metadata)
+    }
+
+    /// Nothing refers to these blocks any more but the checkpoint in force.
+    pub fn give_up(&mut self, blocks: &[u32]) {
+        self.freed.extend(blocks);
+    }
+
+    /// A checkpoint begins: what was given up before is free once it is in force.
+    pub fn freeze(&mut self) {
+        assert!(self.reclaiming.is_empty(), "the checkpoint before has set free what it could");
+        self.reclaiming = std::mem::take(&mut self.freed);
+    }
+
+    /// The checkpoint that runs does not refer to a block that the one before did.
+    pub fn give_up_with_checkpoint(&mut self, block: u32) {
+        self.reclaiming.push(block);
+    }
+
+    /// The checkpoint is in force.
+    pub fn reclaim(&mut self) {
+        for block in std::mem::take(&mut self.reclaiming) {
+            self.allocator.release(block);
+        }
+    }
+
+    // ---- figures ----------------------------------------------------------------------------
+
+    pub fn block_count(&self) -> u32 {
+        self.allocator.block_count()
+    }
+
+    pub fn used_count(&self) -> u32 {
+        self.allocator.block_count() - self.allocator.free_count() - self.freed.len() as u32
+    }
+
+    fn reserve_blocks(&self) -> u32 {
+        (self.allocator.block_count() / RESERVE_SHARE).max(RESERVE_BLOCKS_MIN)
+    }
+
+    /// Whether only the reserve is left. What the next checkpoint sets free is not taken.
+    pub fn is_full(&self) -> bool {
+        let free_soon = self.allocator.free_count() as usize + self.freed.len() + self.reclaiming.len();
+        free_soon <= self.reserve_blocks() as usize
+    }
+
+    /// Whether only the reserve is left until a checkpoint sets free what it can.
+    pub fn is_low(&self) -> bool {
+        self.allocator.free_count() <= self.reserve_blocks()
+    }
+
+    /// Whether a part of the reserve is gone: the rest is for checkpoints.
+    pub fn is_exhausted(&self) -> bool {
+        self.allocator.free_count() <= self.reserve_blocks() / 2
+    }
+
+    /// Whether a checkpoint is needed for the sake of space.
+    pub fn must_be_reclaimed(&self) -> bool {
+        !self.freed.is_empty() && self.allocator.free_count() <= self.reserve_blocks() * 2
+    }
+
+    /// A block belongs to one of `holders`, or to what a checkpoint will set free, and to one of them only.
+    /// All others are free, and the allocator says so. `all_free` has the same blocks, all of them free.
+    pub fn check_invariants(&self, mut all_free: Allocator, holders: impl Iterator<Item = u32>) {
+        for block in holders.chain(self.freed.iter().copied()).chain(self.reclaiming.iter().copied()) {
+            assert!(all_free.claim(block), "block {block} has one holder");
+        }
+        assert!(self.allocator.has_same_blocks(&all_free), "what nothing holds is free, and nothing else");
+    }
+}

@@ -1,0 +1,50 @@
+//! What the programs `atoll` and `atoll-lab` print: tables, JSON and progress bars. It knows nothing of what is in
+//! them.
+
+use std::cell::RefCell;
+use std::io::Write;
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+/// Prints a value as JSON.
+pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    writeln!(std::io::stdout(), "{text}").context("cannot write the output")
+}
+
+/// Prints columns aligned under their headings.
+pub fn print_table(headings: &[&str], rows: &[Vec<String>]) {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([headings[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    println!("{}", line(headings.to_vec()));
+    for row in rows {
+        println!("{}", line(row.iter().map(String::as_str).collect()));
+    }
+}
+
+/// A progress bar that appears when there is something to show.
+pub fn progress_bar(what: &'static str) -> impl Fn(u64, u64) {
+    let bar: RefCell<Option<ProgressBar>> = RefCell::new(None);
+    move |done, all| {
+        let mut bar = bar.borrow_mut();
+        let bar = bar.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}");
+            ProgressBar::new(all)
+                .with_message(what)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        bar.set_position(done);
+        if done >= all {
+            bar.finish_and_clear();
+        }
+    }
+}

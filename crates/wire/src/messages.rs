@@ -1,0 +1,373 @@
+//! The messages: one table, from which come the enum, its encoding, its property tests and the table of
+//! docs (protocol.md, "Messages").
+//!
+//! The control segment holds the kind, one byte, and the fields in the order of their declaration. The data
+//! of a request, a reply or a transaction travels as the frame's payload.
+
+use atoll_base::kinds;
+use atoll_base::{
+    CodecError, Epoch, LogEntry, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Reader, Refusal, RequestId,
+    Transaction, Version, WriteRequest, Writer,
+};
+use bytes::Bytes;
+
+use crate::frame::Frame;
+use crate::scrub_finding::ScrubFinding;
+use shapes::{Log, Members, ObjectList, OptionalName, Payload, ReadResult, ShardNumber, Write, WriteResult};
+
+mod shapes;
+
+#[cfg(test)]
+use samples::Sample;
+
+kinds! {
+    /// Everything that one Atoll process says to another once the handshake is done.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum Message("message kind") {
+        /// Client to primary.
+        1 => Read {
+            /// Names the request; the answer repeats its sequence.
+            id: RequestId,
+            /// The object's PG.
+            pg: PgId,
+            /// The epoch under which the client believes this OSD to be the primary.
+            epoch: Epoch,
+            /// The object.
+            object: ObjectName,
+            /// What to read.
+            request: ReadRequest,
+        },
+        /// Client to primary.
+        2 => Write {
+            /// Names the request; a retry has the same id.
+            id: RequestId,
+            /// Every request of this session with a lower sequence has been answered, so nothing
+            /// about them needs to be remembered.
+            answered_below: u64,
+            /// The object's PG.
+            pg: PgId,
+            /// The epoch under which the client believes this OSD to be the primary.
+            epoch: Epoch,
+            /// What to write.
+            request: WriteRequest as Write,
+        },
+        /// Primary to client.
+        3 => ReadReply {
+            /// The request's sequence.
+            sequence: u64,
+            /// What was found.
+            result: Result<ReadOutcome, Refusal> as ReadResult,
+            /// The data of [`ReadOutcome::Data`].
+            payload: Bytes as Payload,
+        },
+        /// Primary to client: the write is durable on all members, or was refused.
+        4 => WriteReply {
+            /// The request's sequence.
+            sequence: u64,
+            /// Whether it was done.
+            result: Result<(), Refusal> as WriteResult,
+        },
+        /// Primary to member: apply this next write of the PG.
+        5 (members) => Replicate {
+            /// The primary's epoch.
+            epoch: Epoch,
+            /// The write; its one log entry follows the member's head.
+            transaction: Transaction,
+            /// All members have everything up to here, so no primary will roll that back.
+            committed: Version,
+        },
+        /// Member to primary: the PG's history up to `version` is durable here.
+        6 (members) => ReplicateAck {
+            /// The PG.
+            pg: PgId,
+            /// The epoch of the message acknowledged.
+            epoch: Epoch,
+            /// The version acknowledged.
+            version: Version,
+            /// Whether this member refuses new data for lack of space.
+            is_full: bool,
+        },
+        /// Primary to a member or to one that shall become a member: promise to ignore lower epochs,
+        /// and say what you have.
+        7 (members) => PeerQuery {
+            /// The PG.
+            pg: PgId,
+            /// The primary's epoch.
+            epoch: Epoch,
+            /// The last epoch that became active.
+            active_epoch: Epoch,
+            /// The members of its configuration. Each has promised that epoch, unless it has lost its
+            /// device; one of them may still hold leases.
+            active_members: Vec<OsdId> as Members,
+            /// The primary also wants the newest entries of the receiver's log.
+            wants_log: bool,
+            /// In an erasure-coded PG, the shard that the receiver holds as a member.
+            shard: Option<u8> as ShardNumber,
+        },
+        /// Answer to [`Message::PeerQuery`]: the promise is durable, no other primary may serve reads
+        /// any more on this member's word, and this is what I have. A member that could not take a
+        /// write says it unasked.
+        8 (members) => PeerInfo {
+            /// The PG.
+            pg: PgId,
+            /// The epoch promised.
+            epoch: Epoch,
+            /// Version of the newest write in this member's history.
+            head: Version,
+            /// Whether the objects are what the history says.
+            is_complete: bool,
+            /// The newest entries of the log, oldest first, if they were wanted.
+            log: Vec<LogEntry> as Log,
+            /// In an erasure-coded PG, the shard that the objects here are of.
+            shard: Option<u8> as ShardNumber,
+        },
+        /// Brings a lagging member, or one that shall become a member, up to date: a part of the state of one object, or log entries.
+        10 (members) => PeerSync {
+            /// The new epoch.
+            epoch: Epoch,
+            /// Names the series; repeated in the answer.
+            tag: u64,
+            /// The object's state.
+            transaction: Transaction,
+        },
+        /// Answer to each [`Message::PeerSync`]: it is durable, send the next.
+        11 (members) => PeerSynced {
+            /// The PG.
+            pg: PgId,
+            /// The epoch of the series.
+            epoch: Epoch,
+            /// The series.
+            tag: u64,
+        },
+        /// Primary to member: send your copy of these blocks; mine is damaged.
+        12 (members) => CopyRead {
+            /// The PG.
+            pg: PgId,
+            /// The primary's epoch.
+            epoch: Epoch,
+            /// Repeated in the answer.
+            tag: u64,
+            /// The object.
+            object: ObjectName,
+            /// Offset in bytes, a multiple of the block size.
+            offset: u64,
+            /// Length in bytes.
+            length: u32,
+        },
+        /// Answer to [`Message::CopyRead`].
+        13 (members) => CopyReply {
+            /// The PG.
+            pg: PgId,
+            /// The epoch of the question.
+            epoch: Epoch,
+            /// The question's tag.
+            tag: u64,
+            /// What was found.
+            result: Result<ReadOutcome, Refusal> as ReadResult,
+            /// The data.
+            payload: Bytes as Payload,
+        },
+        /// Asks whether the peer is alive.
+        14 => Ping {
+            /// Repeated in the answer.
+            tag: u64,
+        },
+        /// Answer to [`Message::Ping`].
+        15 => Pong {
+            /// The question's tag.
+            tag: u64,
+            /// Whether this OSD refuses new data for lack of space.
+            is_full: bool,
+        },
+        /// Member to a former primary: I have promised a higher epoch to another primary, so what
+        /// leases of mine you hold are void for this PG.
+        16 (members) => Fenced {
+            /// The PG.
+            pg: PgId,
+            /// The epoch promised.
+            epoch: Epoch,
+        },
+        /// Answer to [`Message::Fenced`]: I serve nothing under lower epochs any more.
+        17 (members) => FencedAck {
+            /// The PG.
+            pg: PgId,
+            /// The epoch of the question.
+            epoch: Epoch,
+        },
+        /// Primary to one that shall become a member: which objects do you have, and of what version?
+        18 (members) => ObjectsQuery {
+            /// The PG.
+            pg: PgId,
+            /// The primary's epoch.
+            epoch: Epoch,
+            /// Names the series; repeated in the answer.
+            tag: u64,
+            /// Only objects behind this one.
+            after: Option<ObjectName> as OptionalName,
+        },
+        /// Answer to [`Message::ObjectsQuery`].
+        19 (members) => ObjectsReply {
+            /// The PG.
+            pg: PgId,
+            /// The epoch of the question.
+            epoch: Epoch,
+            /// The question's tag.
+            tag: u64,
+            /// Objects in the order of their names, with the versions of their last changes; at most
+            /// [`atoll_base::limits::OBJECTS_LISTED_MAX`].
+            objects: Vec<(ObjectName, Version)> as ObjectList,
+            /// Whether there are more behind the last.
+            more: bool,
+        },
+        /// Primary to member: examine your copy of an object, to be compared with the others.
+        20 (members) => ScrubQuery {
+            /// The PG.
+            pg: PgId,
+            /// The primary's epoch.
+            epoch: Epoch,
+            /// Repeated in the answer.
+            tag: u64,
+            /// The object.
+            object: ObjectName,
+            /// Whether to read its data.
+            deep: bool,
+        },
+        /// Answer to [`Message::ScrubQuery`]; or to [`Message::ObjectWanted`] if the object cannot be
+        /// read.
+        21 (members) => ScrubReply {
+            /// The PG.
+            pg: PgId,
+            /// The epoch of the question.
+            epoch: Epoch,
+            /// The question's tag.
+            tag: u64,
+            /// What was found.
+            finding: ScrubFinding,
+        },
+        /// Primary to a member with a good copy of an object: send me all of it, because mine is bad.
+        22 (members) => ObjectWanted {
+            /// The PG.
+            pg: PgId,
+            /// The primary's epoch.
+            epoch: Epoch,
+            /// Repeated in the answer.
+            tag: u64,
+            /// The object.
+            object: ObjectName,
+        },
+        /// Answer to [`Message::ObjectWanted`]: a part of the object. The last one sets its version, or
+        /// removes it.
+        23 (members) => ObjectPart {
+            /// The epoch of the question.
+            epoch: Epoch,
+            /// The question's tag.
+            tag: u64,
+            /// The part.
+            transaction: Transaction,
+        },
+        /// Primary of an erasure-coded PG to a member, while it peers: roll back everything newer. The
+        /// answer is [`Message::PeerInfo`].
+        24 (members) => RollBack {
+            /// The PG.
+            pg: PgId,
+            /// The primary's epoch.
+            epoch: Epoch,
+            /// The newest write that stays.
+            head: Version,
+        },
+        /// Primary of an erasure-coded PG to a member: all members have everything up to here, so what
+        /// it would take to undo it can go.
+        25 (members) => Committed {
+            /// The PG.
+            pg: PgId,
+            /// The primary's epoch.
+            epoch: Epoch,
+            /// The newest write that all have.
+            version: Version,
+        },
+    }
+}
+
+/// Bytes that the control segments of most messages fit into.
+const CONTROL_BYTES_EXPECTED: usize = 256;
+
+impl Message {
+    /// The message's payload and whether the client sealed it.
+    pub fn payload(&self) -> (Bytes, bool) {
+        match self {
+            Message::Write { request, .. } => (request.payload.clone(), request.payload_sealed),
+            Message::Replicate { transaction, .. }
+            | Message::PeerSync { transaction, .. }
+            | Message::ObjectPart { transaction, .. } => (transaction.payload.clone(), transaction.payload_sealed),
+            Message::ReadReply { result, payload, .. } | Message::CopyReply { result, payload, .. } => {
+                let sealed = matches!(result, Ok(ReadOutcome::Data { seals: Some(_), .. }));
+                (payload.clone(), sealed)
+            }
+            _ => (Bytes::new(), false),
+        }
+    }
+
+    /// Puts in what came beside the control segment: the inverse of [`Message::payload`].
+    fn put_payload(&mut self, received: Bytes, received_sealed: bool) {
+        match self {
+            Message::Write { request, .. } => {
+                request.payload = received;
+                request.payload_sealed = received_sealed;
+            }
+            Message::Replicate { transaction, .. }
+            | Message::PeerSync { transaction, .. }
+            | Message::ObjectPart { transaction, .. } => transaction.payload = received,
+            Message::ReadReply { payload, .. } | Message::CopyReply { payload, .. } => *payload = received,
+            _ => {}
+        }
+    }
+
+    /// The bytes of the control segment.
+    pub fn encode(&self) -> Bytes {
+        let mut writer = Writer::with_capacity(self.variable_bytes().max(CONTROL_BYTES_EXPECTED));
+        self.encode_kind(&mut writer);
+        writer.finish()
+    }
+
+    /// Reads a message out of a frame. Everything in it is within the limits afterwards.
+    pub fn decode(frame: Frame) -> Result<Self, CodecError> {
+        let Frame { control, payload, payload_sealed } = frame;
+        let mut reader = Reader::new(control);
+        let mut message = Self::decode_kind(&mut reader)?;
+        reader.finish()?;
+        message.put_payload(payload, payload_sealed);
+        Ok(message)
+    }
+
+    /// The PG that a message between members is about.
+    pub fn pg(&self) -> Option<PgId> {
+        match self {
+            Message::Replicate { transaction, .. }
+            | Message::PeerSync { transaction, .. }
+            | Message::ObjectPart { transaction, .. } => Some(transaction.pg),
+            Message::ReplicateAck { pg, .. }
+            | Message::PeerQuery { pg, .. }
+            | Message::PeerInfo { pg, .. }
+            | Message::RollBack { pg, .. }
+            | Message::Committed { pg, .. }
+            | Message::PeerSynced { pg, .. }
+            | Message::Fenced { pg, .. }
+            | Message::FencedAck { pg, .. }
+            | Message::ObjectsQuery { pg, .. }
+            | Message::ObjectsReply { pg, .. }
+            | Message::CopyRead { pg, .. }
+            | Message::CopyReply { pg, .. }
+            | Message::ScrubQuery { pg, .. }
+            | Message::ScrubReply { pg, .. }
+            | Message::ObjectWanted { pg, .. } => Some(*pg),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod known_answers;
+#[cfg(test)]
+mod samples;
+#[cfg(test)]
+mod tests;

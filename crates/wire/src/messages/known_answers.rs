@@ -1,0 +1,144 @@
+//! The encoding of every message, pinned: a changed byte is a changed protocol.
+
+use super::*;
+use atoll_base::{Condition, LogEntry, Mutation, PoolId, Seals, Touched, Undo};
+
+pub(super) fn every_kind() -> Vec<Message> {
+    let pg = PgId { pool: PoolId(1), index: 9 };
+    let (epoch, id) = (Epoch(3), RequestId { session: 5, sequence: 6 });
+    let version = Version { epoch, sequence: 77 };
+    let object = ObjectName::new("object").unwrap();
+    let key = Bytes::from_static(b"key");
+    let value = Bytes::from_static(b"value");
+    let seals = Seals { unit_bytes: 4096, seal_bytes: 28, bytes: Bytes::from(vec![1; 28]) };
+    let mutations = vec![
+        Mutation::Write { offset: 4096, length: 5, seals: Some(seals.clone()) },
+        Mutation::Zero { offset: 0, length: 4096 },
+        Mutation::Create,
+        Mutation::Remove,
+        Mutation::OmapSet { key: key.clone(), value: value.clone() },
+        Mutation::OmapRemove { key: key.clone() },
+        Mutation::OmapReplace { key: key.clone(), value: None, displaced_to: value.clone() },
+        Mutation::SetVersion { version },
+        Mutation::ResetLog { head: version },
+        Mutation::Split { pg_num_before: 16, pg_num: 64, is_whole: true },
+        Mutation::KeepAs { copy: object.clone() },
+        Mutation::RemoveOther { object: object.clone() },
+        Mutation::SetShardOf { object_bytes: 5, shard_bytes: 4096, seal_unit_bytes: 4096, seal_bytes: 28 },
+    ];
+    let conditions = vec![
+        Condition::ObjectExists,
+        Condition::ObjectAbsent,
+        Condition::OmapExists { key: key.clone() },
+        Condition::OmapAbsent { key: key.clone() },
+        Condition::OmapEquals { key: key.clone(), value: value.clone() },
+        Condition::NotFenced { name: key.clone(), generation: 8 },
+        Condition::PgNum { pg_num: 32 },
+    ];
+    let entry = LogEntry {
+        version,
+        request: Some(id),
+        object: object.clone(),
+        touched: Touched { whole: true, block_ranges: vec![(1, 2)], omap_keys: vec![key.clone()] },
+        undo: Some(Undo { mutations: vec![Mutation::Remove], payload: Bytes::from_static(b"old") }),
+    };
+    let payload = Bytes::from_static(b"12345");
+    let transaction = Transaction {
+        pg,
+        object: object.clone(),
+        mutations: mutations.clone(),
+        payload: payload.clone(),
+        payload_sealed: true,
+        log: vec![entry],
+    };
+    let write = WriteRequest {
+        object: object.clone(),
+        conditions,
+        mutations,
+        payload: payload.clone(),
+        payload_sealed: true,
+    };
+    let list = ReadRequest::OmapList { prefix: key.clone(), from: key.clone(), limit: 10 };
+    let page = ReadOutcome::OmapPage { entries: vec![(key.clone(), value.clone())], more: true };
+    let data = ReadOutcome::Data { object_bytes: 5, seals: Some(seals) };
+    let refusals = [
+        Refusal::NoSuchObject,
+        Refusal::ConditionFailed { index: 3 },
+        Refusal::Fenced { generation: 4 },
+        Refusal::NoSpace { osd: OsdId(2) },
+        Refusal::Corrupt { detail: "block 3".into() },
+        Refusal::Invalid { detail: "size".into() },
+        Refusal::NotPrimary,
+        Refusal::Inactive { detail: "osd.1".into() },
+        Refusal::Busy,
+    ];
+    let mut all = vec![
+        Message::Read { id, pg, epoch, object: object.clone(), request: list },
+        Message::Write { id, answered_below: 4, pg, epoch, request: write },
+        Message::ReadReply { sequence: 6, result: Ok(page), payload: Bytes::new() },
+        Message::ReadReply { sequence: 6, result: Ok(data.clone()), payload: payload.clone() },
+        Message::WriteReply { sequence: 6, result: Ok(()) },
+        Message::Replicate { epoch, transaction: transaction.clone(), committed: version },
+        Message::ReplicateAck { pg, epoch, version, is_full: true },
+        Message::PeerQuery {
+            pg,
+            epoch,
+            active_epoch: epoch,
+            active_members: vec![OsdId(4)],
+            wants_log: true,
+            shard: Some(3),
+        },
+        Message::PeerInfo {
+            pg,
+            epoch,
+            head: version,
+            is_complete: true,
+            log: transaction.log.clone(),
+            shard: None,
+        },
+        Message::RollBack { pg, epoch, head: version },
+        Message::Committed { pg, epoch, version },
+        Message::Fenced { pg, epoch },
+        Message::FencedAck { pg, epoch },
+        Message::ObjectsQuery { pg, epoch, tag: 2, after: Some(object.clone()) },
+        Message::ObjectsReply { pg, epoch, tag: 2, objects: vec![(object.clone(), version)], more: true },
+        Message::ObjectPart { epoch, tag: 1, transaction: transaction.clone() },
+        Message::PeerSync { epoch, tag: 1, transaction },
+        Message::PeerSynced { pg, epoch, tag: 1 },
+        Message::ScrubQuery { pg, epoch, tag: 1, object: object.clone(), deep: true },
+        Message::ObjectWanted { pg, epoch, tag: 1, object: object.clone() },
+        Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192 },
+        Message::CopyReply { pg, epoch, tag: 1, result: Ok(data), payload },
+        Message::Ping { tag: 9 },
+        Message::Pong { tag: 9, is_full: true },
+    ];
+    let found = ScrubFinding::Present {
+        version,
+        size_bytes: 5,
+        digest: 6,
+        bad_block_count: 7,
+        shard_of: Some(crate::ShardOf { object_bytes: 5, seal_unit_bytes: 4096, seal_bytes: 28 }),
+    };
+    let findings = [ScrubFinding::Absent, found, ScrubFinding::Unreadable, ScrubFinding::Busy];
+    all.extend(findings.map(|finding| Message::ScrubReply { pg, epoch, tag: 1, finding }));
+    all.extend(refusals.map(|refusal| Message::WriteReply { sequence: 1, result: Err(refusal) }));
+    all
+}
+
+fn line_of(message: &Message) -> String {
+    let (payload, payload_sealed) = message.payload();
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let text = format!("{message:?}");
+    let name = text.split([' ', '{']).next().unwrap_or_default();
+    format!("{name} {} payload={} sealed={payload_sealed}", hex(&message.encode()), hex(&payload))
+}
+
+#[test]
+fn no_byte_of_any_message_has_changed() {
+    let known: Vec<&str> = include_str!("known_answers.txt").lines().collect();
+    let now: Vec<String> = every_kind().iter().map(line_of).collect();
+    if std::env::var_os("ATOLL_PRINT_KNOWN_ANSWERS").is_some() {
+        now.iter().for_each(|line| println!("{line}"));
+    }
+    assert_eq!(now, known);
+}

@@ -1,0 +1,191 @@
+//! Samples of the fields of messages, for property tests. The kinds of mutations have tests of their own in
+//! the crate `base`; here a few stand for all.
+
+use atoll_base::operation::table::Shape;
+use atoll_base::{
+    Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal,
+    RequestId, Seals, Touched, Transaction, Undo, Version, WriteRequest,
+};
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::shapes::{
+    Log, Members, ObjectList, OptionalName, Payload, ReadResult, ShardNumber, Write, WriteResult,
+};
+use crate::ShardOf;
+use crate::scrub_finding::ScrubFinding;
+
+/// A shape whose values can be drawn.
+pub(super) trait Sample: Shape {
+    fn sample() -> BoxedStrategy<Self::Value>;
+}
+
+macro_rules! samples {
+    ($($shape:ty => $strategy:expr;)+) => {$(
+        impl Sample for $shape {
+            fn sample() -> BoxedStrategy<Self::Value> {
+                $strategy.boxed()
+            }
+        }
+    )+};
+}
+
+samples! {
+    bool => any::<bool>();
+    u32 => any::<u32>();
+    u64 => any::<u64>();
+    Epoch => any::<u64>().prop_map(Epoch);
+    Version => version();
+    PgId => pg();
+    RequestId => request_id();
+    ObjectName => name();
+    OptionalName => option::of(name());
+    Payload => payload();
+    ShardNumber => option::of(0..u8::MAX);
+    Members => vec(any::<u32>().prop_map(OsdId), 0..6);
+    Log => vec(log_entry(), 0..4);
+    ObjectList => vec((name(), version()), 0..6);
+    ReadRequest => read_request();
+    ReadResult => prop_oneof![read_outcome().prop_map(Ok), refusal().prop_map(Err)];
+    WriteResult => prop_oneof![Just(Ok(())), refusal().prop_map(Err)];
+    Write => write_request();
+    Transaction => transaction();
+    ScrubFinding => finding();
+}
+
+fn short() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..24).prop_map(Bytes::from)
+}
+
+/// Never empty, so that a message that loses its payload is not itself again.
+fn payload() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 1..24).prop_map(Bytes::from)
+}
+
+fn name() -> impl Strategy<Value = ObjectName> {
+    "[a-z@/é]{1,24}".prop_map(|name| ObjectName::new(&name).expect("it is short"))
+}
+
+fn version() -> impl Strategy<Value = Version> {
+    any::<(u64, u64)>().prop_map(|(epoch, sequence)| Version { epoch: Epoch(epoch), sequence })
+}
+
+fn pg() -> impl Strategy<Value = PgId> {
+    any::<(u32, u32)>().prop_map(|(pool, index)| PgId { pool: PoolId(pool), index })
+}
+
+fn request_id() -> impl Strategy<Value = RequestId> {
+    any::<(u64, u64)>().prop_map(|(session, sequence)| RequestId { session, sequence })
+}
+
+fn seals() -> impl Strategy<Value = Seals> {
+    let bytes = vec(any::<u8>(), 28);
+    bytes.prop_map(|bytes| Seals { unit_bytes: 4096, seal_bytes: 28, bytes: bytes.into() })
+}
+
+fn mutations() -> impl Strategy<Value = Vec<Mutation>> {
+    let write = (any::<u64>(), any::<u32>(), option::of(seals()));
+    let write = write.prop_map(|(offset, length, seals)| Mutation::Write { offset, length, seals });
+    let set = (short(), short()).prop_map(|(key, value)| Mutation::OmapSet { key, value });
+    vec(prop_oneof![write, set, Just(Mutation::Create)], 0..4)
+}
+
+fn conditions() -> impl Strategy<Value = Vec<Condition>> {
+    let equals = (short(), short()).prop_map(|(key, value)| Condition::OmapEquals { key, value });
+    let fence = (short(), any::<u64>()).prop_map(|(name, generation)| Condition::NotFenced { name, generation });
+    let plain = prop_oneof![Just(Condition::ObjectExists), Just(Condition::ObjectAbsent)];
+    let keys = prop_oneof![
+        short().prop_map(|key| Condition::OmapExists { key }),
+        short().prop_map(|key| Condition::OmapAbsent { key }),
+    ];
+    let pg_num = any::<u32>().prop_map(|pg_num| Condition::PgNum { pg_num });
+    vec(prop_oneof![equals, fence, plain, keys, pg_num], 0..4)
+}
+
+fn log_entry() -> impl Strategy<Value = LogEntry> {
+    let touched = (any::<bool>(), vec(any::<(u32, u32)>(), 0..3), vec(short(), 0..3));
+    let touched = touched.prop_map(|(whole, block_ranges, omap_keys)| Touched { whole, block_ranges, omap_keys });
+    let undo = (mutations(), short()).prop_map(|(mutations, payload)| Undo { mutations, payload });
+    (version(), option::of(request_id()), name(), touched, option::of(undo))
+        .prop_map(|(version, request, object, touched, undo)| LogEntry { version, request, object, touched, undo })
+}
+
+fn transaction() -> impl Strategy<Value = Transaction> {
+    (pg(), name(), mutations(), payload(), any::<bool>(), vec(log_entry(), 0..3)).prop_map(
+        |(pg, object, mutations, payload, payload_sealed, log)| Transaction {
+            pg,
+            object,
+            mutations,
+            payload,
+            payload_sealed,
+            log,
+        },
+    )
+}
+
+fn write_request() -> impl Strategy<Value = WriteRequest> {
+    (name(), conditions(), mutations(), payload(), any::<bool>()).prop_map(
+        |(object, conditions, mutations, payload, payload_sealed)| WriteRequest {
+            object,
+            conditions,
+            mutations,
+            payload,
+            payload_sealed,
+        },
+    )
+}
+
+fn read_request() -> impl Strategy<Value = ReadRequest> {
+    prop_oneof![
+        any::<(u64, u32)>().prop_map(|(offset, length)| ReadRequest::Data { offset, length }),
+        Just(ReadRequest::Stat),
+        short().prop_map(|key| ReadRequest::OmapGet { key }),
+        (short(), short(), any::<u32>()).prop_map(|(prefix, from, limit)| ReadRequest::OmapList {
+            prefix,
+            from,
+            limit
+        }),
+    ]
+}
+
+fn read_outcome() -> impl Strategy<Value = ReadOutcome> {
+    prop_oneof![
+        (any::<u64>(), option::of(seals()))
+            .prop_map(|(object_bytes, seals)| ReadOutcome::Data { object_bytes, seals }),
+        (any::<u64>(), version()).prop_map(|(object_bytes, version)| ReadOutcome::Stat { object_bytes, version }),
+        option::of(short()).prop_map(ReadOutcome::OmapValue),
+        (vec((short(), short()), 0..4), any::<bool>())
+            .prop_map(|(entries, more)| ReadOutcome::OmapPage { entries, more }),
+    ]
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    let detail = "[ -~]{0,24}";
+    prop_oneof![
+        Just(Refusal::NoSuchObject),
+        any::<u16>().prop_map(|index| Refusal::ConditionFailed { index }),
+        any::<u64>().prop_map(|generation| Refusal::Fenced { generation }),
+        any::<u32>().prop_map(|osd| Refusal::NoSpace { osd: OsdId(osd) }),
+        detail.prop_map(|detail| Refusal::Corrupt { detail }),
+        detail.prop_map(|detail| Refusal::Invalid { detail }),
+        Just(Refusal::NotPrimary),
+        detail.prop_map(|detail| Refusal::Inactive { detail }),
+        Just(Refusal::Busy),
+    ]
+}
+
+fn finding() -> impl Strategy<Value = ScrubFinding> {
+    let shard = any::<(u64, u32, u16)>().prop_map(|(object_bytes, seal_unit_bytes, seal_bytes)| ShardOf {
+        object_bytes,
+        seal_unit_bytes,
+        seal_bytes,
+    });
+    let present = (version(), any::<u64>(), any::<u64>(), any::<u32>(), option::of(shard));
+    let present = present.prop_map(|(version, size_bytes, digest, bad_block_count, shard_of)| {
+        ScrubFinding::Present { version, size_bytes, digest, bad_block_count, shard_of }
+    });
+    let plain = prop_oneof![Just(ScrubFinding::Absent), Just(ScrubFinding::Unreadable), Just(ScrubFinding::Busy)];
+    prop_oneof![present, plain]
+}

@@ -1,0 +1,80 @@
+//! What must hold for every kind of the table.
+
+use atoll_base::operation::table;
+use proptest::prelude::*;
+
+use super::*;
+
+fn any_message() -> impl Strategy<Value = Message> {
+    proptest::strategy::Union::new(Message::strategies())
+}
+
+fn frame_of(message: &Message) -> Frame {
+    let (payload, payload_sealed) = message.payload();
+    Frame { control: message.encode(), payload, payload_sealed }
+}
+
+fn with_control(frame: &Frame, control: Bytes) -> Frame {
+    Frame { control, ..frame.clone() }
+}
+
+proptest! {
+    #[test]
+    fn every_kind_round_trips(message in any_message()) {
+        prop_assert_eq!(Message::decode(frame_of(&message)).unwrap(), message);
+    }
+
+    #[test]
+    fn no_truncation_passes(message in any_message(), cut: prop::sample::Index) {
+        let frame = frame_of(&message);
+        let control = frame.control.slice(..cut.index(frame.control.len()));
+        prop_assert!(Message::decode(with_control(&frame, control)).is_err());
+    }
+
+    #[test]
+    fn trailing_bytes_are_an_error(message in any_message(), trailing in prop::collection::vec(any::<u8>(), 1..9)) {
+        let frame = frame_of(&message);
+        let control = [&frame.control[..], &trailing].concat();
+        let left_over = CodecError::LeftOver { count: trailing.len() };
+        prop_assert_eq!(Message::decode(with_control(&frame, control.into())), Err(left_over));
+    }
+
+    #[test]
+    fn random_and_damaged_control_segments_never_panic(
+        noise: Vec<u8>, message in any_message(), at: prop::sample::Index, byte: u8,
+    ) {
+        let frame = frame_of(&message);
+        let _ = Message::decode(with_control(&frame, noise.into()));
+        let mut control = frame.control.to_vec();
+        let at = at.index(control.len());
+        control[at] = byte;
+        let _ = Message::decode(with_control(&frame, control.into()));
+    }
+}
+
+#[test]
+fn the_known_messages_round_trip() {
+    for message in known_answers::every_kind() {
+        assert_eq!(Message::decode(frame_of(&message)).unwrap(), message);
+    }
+}
+
+#[test]
+fn kinds_are_numbered_once_and_each_has_samples_and_known_answers() {
+    let numbers: Vec<u8> = Message::KINDS.iter().map(|kind| kind.number).collect();
+    assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+    assert_eq!(Message::strategies().len(), Message::KINDS.len());
+    let known: std::collections::BTreeSet<u8> =
+        known_answers::every_kind().iter().map(|message| message.encode()[0]).collect();
+    assert_eq!(known, numbers.into_iter().collect());
+}
+
+/// `make lint` runs this; `cargo run -p atoll-wire --example message_table` prints what the page must hold.
+#[test]
+fn the_page_has_the_table_of_messages() {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let pages = ["reference/protocol.md", "protocol.md"].map(|page| format!("{docs}/{page}"));
+    let page = pages.iter().find_map(|page| std::fs::read_to_string(page).ok()).expect("a page of the protocol");
+    let expected = table::markdown("message", Message::KINDS);
+    assert_eq!(table::marked(&page, "messages"), Some(&*expected), "run the example message_table");
+}

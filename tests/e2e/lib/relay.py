@@ -1,0 +1,120 @@
+"""Somebody between a client and an OSD who changes, repeats, leaves out, cuts and exchanges frames."""
+
+import contextlib
+import socket
+import struct
+import threading
+
+FLAG_LAST_OF_KEY = 2
+TAG = 16
+OTHER = {"to": "from", "from": "to"}
+ATTACKS = [
+    "flags",
+    "length",
+    "control",
+    "tag",
+    "payload",
+    "payload tag",
+    "repeat",
+    "leave out",
+    "exchange",
+    "shorten",
+    "cut",
+]
+
+
+class Relay:
+    """Carries connections to one OSD frame by frame, and does to a frame what it was told to do."""
+
+    def __init__(self, address):
+        self.address, self.connections, self.attack, self.done = address, 0, None, None
+        self.lock = threading.Lock()
+        self.rekeyed = {"to": 0, "from": 0}
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            client = self.listener.accept()[0]
+            try:
+                osd = socket.create_connection(self.address, timeout=5)
+            except OSError:
+                client.close()
+                continue
+            osd.settimeout(None)
+            self.connections += 1
+            state = {"ended_by": None}
+            for sockets, way in (((client, osd), "to"), ((osd, client), "from")):
+                for one in sockets:
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._carry, args=[*sockets, way, state], daemon=True).start()
+
+    def _carry(self, source, sink, way, state):
+        """One way of a connection."""
+        with contextlib.suppress(OSError):
+            greeting = take(source, 8) if way == "to" else b""
+            length = take(source, 2)
+            sink.sendall(greeting + length + take(source, int.from_bytes(length, "big")))
+            held = b""
+            while True:
+                frame, control, payload = self._next(source, way)
+                what = self._attack(way, payload, state) if not held else None
+                if what == "exchange":
+                    held = frame
+                    continue
+                try:
+                    sink.sendall((changed(frame, control, what) if what else frame) + held)
+                except OSError:
+                    state["ended_by"] = state["ended_by"] or OTHER[way]
+                    raise
+                held = b""
+                if what == "cut":
+                    break
+        state["ended_by"] = state["ended_by"] or way
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def _next(self, source, way):
+        """A frame, and the lengths of its control part and its payload."""
+        header = take(source, 16)
+        control, payload, flags, _ = struct.unpack("<IIII", header)
+        self.rekeyed[way] += bool(flags & FLAG_LAST_OF_KEY)
+        return header + take(source, control + TAG + (payload + TAG if payload else 0)), control, payload
+
+    def _attack(self, way, payload, state):
+        """What is to be done to this frame, if anything."""
+        with self.lock:
+            if not self.attack or self.attack[0] != way or (self.attack[1].startswith("payload") and not payload):
+                return None
+            what, self.attack, self.done = self.attack[1], None, state
+            return what
+
+
+def take(source, length):
+    data = b""
+    while len(data) < length:
+        part = source.recv(length - len(data))
+        if not part:
+            raise ConnectionError("it ended")
+        data += part
+    return data
+
+
+def changed(frame, control, what):
+    def flipped(place, bit=1):
+        return frame[:place] + bytes([frame[place] ^ bit]) + frame[place + 1 :]
+
+    return {
+        "flags": lambda: flipped(8, FLAG_LAST_OF_KEY),
+        "length": lambda: flipped(0, 4),
+        "control": lambda: flipped(16 + control // 2),
+        "tag": lambda: flipped(16 + control + TAG - 1),
+        "payload": lambda: flipped(16 + control + TAG + 5),
+        "payload tag": lambda: flipped(len(frame) - 1),
+        "repeat": lambda: frame + frame,
+        "leave out": lambda: b"",
+        "shorten": lambda: frame[:-1],
+        "cut": lambda: frame[: len(frame) // 2],
+    }[what]()

@@ -1,0 +1,381 @@
+"""Three hosts and an etcd with TLS, each in a network namespace of its own: joining by token, copies on
+different hosts, I/O through every host, and an etcd that is away for half a minute."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+import urllib.parse
+import urllib.request
+
+import pytest
+from lib.cluster import MIB
+from lib.nbd import Nbd, connect_patiently
+from lib.net import ETCD_IP, NETWORK, Etcd, Host, Namespaces, enter, start_all, stopped, within
+from lib.s3 import read
+from lib.waiting import Failed, stays, under_load, wait_for
+
+pytestmark = [pytest.mark.root, pytest.mark.needs("ip", "etcd", "etcdctl", "openssl")]
+
+
+# Gateways look every 2 s at what is wrapped how.
+FOLLOW_SECONDS = 2.5
+# Of locks and announcements that etcd could not renew.
+LEASES_EXPIRE_SECONDS = 12
+KILLED_SECONDS = 5
+# An operation may take this long while etcd is away. Its own limits in the gateway are 1 s each.
+SLOWEST_SECONDS = 8
+
+
+class Load:
+    """Reads and writes through all hosts until it is stopped; the slowest of each kind is remembered."""
+
+    def __init__(self, hosts):
+        self.stop, self.errors, self.slowest, self.counts = threading.Event(), [], {}, {}
+        self.threads = [
+            threading.Thread(target=self.run, args=(host, work), daemon=True)
+            for host in hosts
+            for work in (self.objects, self.blocks)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, host, work):
+        try:
+            enter(host.namespace)
+            work(host)
+        except Exception as error:
+            self.errors.append(f"{host.name} {work.__name__}: {type(error).__name__}: {error}")
+
+    def timed(self, kind, operation, *arguments, **named):
+        started = time.monotonic()
+        value = operation(*arguments, **named)
+        self.slowest[kind] = max(self.slowest.get(kind, 0), time.monotonic() - started)
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        return value
+
+    def objects(self, host):
+        s3, number = host.s3(), 0
+        while not self.stop.wait(0.05):
+            key, body = f"{host.name}-{number % 20}", os.urandom(20_000)
+            self.timed(f"put {host.name}", s3.put_object, Bucket="shared", Key=key, Body=body)
+            found = self.timed(f"get {host.name}", read, s3, "shared", key)
+            assert found == body, f"{key} has other bytes"
+            number += 1
+
+    def blocks(self, host):
+        with connect_patiently(lambda: Nbd((host.address, 10809), f"disk-{host.name}"), 30) as disk:
+            number = 0
+            while not self.stop.wait(0.02):
+                offset, body = number % 1000 * 8192, os.urandom(8192)
+                self.timed(f"write {host.name}", disk.write, offset, body)
+                assert self.timed(f"read {host.name}", disk.read, offset, 8192) == body, f"other bytes at {offset}"
+                number += 1
+
+    def finish(self):
+        """Stops it; returns how many operations there were and what the slowest took."""
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(60)
+        assert not self.errors, "\n".join(self.errors)
+        assert not any(thread.is_alive() for thread in self.threads), "an operation hangs"
+        assert len(self.counts) == 4 * len(self.threads) // 2, f"some did nothing: {self.counts}"
+        return sum(self.counts.values()), max(self.slowest.values())
+
+
+def on_different_hosts(etcd):
+    """Every group's members are on hosts of their own; returns the number of groups."""
+    host_of = {int(key.rsplit("/", 1)[1]): record["host"] for key, record in etcd.records("/atoll/osds/").items()}
+    groups = etcd.records("/atoll/pgs/")
+    for key, record in groups.items():
+        names = [host_of[member] for member in record["members"]]
+        assert len(names) == 3 and len(set(names)) == 3, f"{key}: {names}"
+    return len(groups)
+
+
+class World:
+    """An etcd, and three hosts that join one after the other."""
+
+    def __init__(self, scenario):
+        self.namespaces = Namespaces(scenario)
+        self.etcd = Etcd(scenario, self.namespaces.add_host("etcd", ETCD_IP))
+        self.etcd.start()
+        self.hosts = [self.host(scenario, f"h{n}", f"{NETWORK}.{n}") for n in (1, 2, 3)]
+        self.h1, self.h2, self.h3 = self.hosts
+        self.client = self.etcd.client("h1")
+        self.key_file = self.h1.data / "keys" / "kms.json"
+        self.bodies = {host.name: os.urandom(3 * MIB) for host in self.hosts}
+
+    def host(self, scenario, name, address):
+        return Host(scenario, self.namespaces.add_host(name, address), name, address)
+
+    def first(self, authority, client):
+        """Arguments with which the first host starts."""
+        osds = ["--failure-domain", "host", "--osds", "1", "--osd-size", "4G"]
+        return [
+            "--etcd",
+            self.etcd.url,
+            *(["--etcd-ca", self.etcd.directory / authority] if authority else []),
+            *client,
+            *osds,
+        ]
+
+    def find_objects(self):
+        for host in self.hosts:
+            for name, body in self.bodies.items():
+                assert host.get("shared", f"of-{name}") == body, f"of-{name} on {host.name}"
+
+
+@pytest.fixture(scope="module")
+def world(scenario):
+    return World(scenario)
+
+
+@pytest.fixture(scope="module")
+def one(world):
+    """The first host has started."""
+    world.said = world.h1.start_up(*world.first("ca.pem", world.client))
+    world.tokens = [json.loads(world.h1.cli("cluster", "token", "create", "--json").stdout) for _ in range(3)]
+    return world
+
+
+@pytest.fixture(scope="module")
+def two(one):
+    """The second one has joined with 'atoll up --join'."""
+    keys = ["--key-service", one.key_file]
+    join = ["--join", one.tokens[0]["token"], *one.etcd.client("h2"), "--osds", "2", "--osd-size", "4G"]
+    one.said_to_join = one.h2.start_up(*join, *keys)
+    return one
+
+
+@pytest.fixture(scope="module")
+def three(scenario, two):
+    """The third one has joined with 'atoll join', 'atoll osd create' and 'atoll up', and all serve."""
+    h3, keys = two.h3, ["--key-service", two.key_file]
+    join = [two.tokens[2]["token"], *two.etcd.client("h3"), "--host", "h3", "--listen", h3.address]
+    h3.cli("join", *join, *keys)
+    h3.cli("osd", "create", "--device", scenario.directory / "h3.device", "--size", "4G")
+    started = time.monotonic()
+    h3.start_up()
+    for host in two.hosts:
+        wait_for(f"{host.name} is healthy", host.healthy, 60)
+    two.seconds = time.monotonic() - started
+    return two
+
+
+@pytest.fixture(scope="module")
+def stored(three):
+    """Each host has put an object, and has an image."""
+    within(three.h1.namespace, lambda: three.h1.s3().create_bucket(Bucket="shared"))
+    for host in three.hosts:
+        host.put("shared", f"of-{host.name}", three.bodies[host.name])
+        three.h2.cli("image", "create", f"disk-{host.name}", "--size", "64M")
+    with three.h2.attach("disk-h2") as disk:
+        disk.write(5 * MIB, b"from host two" * 100)
+    return three
+
+
+@pytest.mark.parametrize(
+    ("authority", "with_client", "words"),
+    [("other-ca.pem", True, "another authority"), ("ca.pem", False, "--etcd-cert"), (None, True, "--etcd-ca")],
+    ids=["wrong authority", "no certificate", "no authority"],
+)
+def test_an_etcd_is_refused_with_a_reason(scenario, world, authority, with_client, words):
+    """A wrong authority, no certificate and no authority are refused with a reason."""
+    h1 = world.h1
+    wrong = Host(scenario, h1.namespace, "h1", h1.address, directory=f"wrong-{authority}-{with_client}")
+    with pytest.raises(Failed, match=words):
+        wrong.start_up(*world.first(authority, world.client if with_client else []), timeout=100)
+
+
+def test_the_first_host_starts_and_waits_for_two_more(one):
+    """The first host starts and waits for two more."""
+    assert "OSDs in 3 hosts (1 so far" in one.said, one.said
+
+
+def test_host_2_joins_and_gets_a_number_of_its_own(two):
+    """Host 2 joins with 'atoll up --join' and gets a number of its own."""
+    assert "will serve when" in two.said_to_join, two.said_to_join
+    osds = two.etcd.records("/atoll/osds/")
+    assert {record["host"] for record in osds.values()} >= {"h1", "h2"} and len(osds) >= 3, f"{osds}"
+
+
+def test_a_used_a_revoked_and_a_cut_token_are_refused(two):
+    """A used, a revoked and a cut token are refused."""
+    tokens, h3 = two.tokens, two.h3
+    two.h1.cli("cluster", "token", "rm", tokens[1]["id"])
+    for text, words in (
+        (tokens[0]["token"], "used by host 'h2'"),
+        (tokens[1]["token"], "revoked"),
+        (tokens[2]["token"][:-7], "not whole"),
+    ):
+        done = h3.cli("join", text, *two.etcd.client("h3"), "--host", "h3", ok=None)
+        assert done.returncode == 1 and words in done.stderr, f"{words}: {done.stderr}"
+
+
+def test_host_3_joins_and_then_all_serve(three, note):
+    """Host 3 joins with 'atoll join', 'atoll osd create' and 'atoll up'; then all serve."""
+    assert all(host.healthy() for host in three.hosts)
+    note(f"{three.seconds:.1f} s")
+
+
+def test_copies_are_on_different_hosts(three, note):
+    """Copies are on different hosts, and OSDs announce addresses that others reach."""
+    note(f"{on_different_hosts(three.etcd)} PGs")
+    addresses = {record["address"].rsplit(":", 1)[0] for record in three.etcd.records("/atoll/osd_up/").values()}
+    assert addresses == {host.address for host in three.hosts}, f"{addresses}"
+    states = {token["used_by"] for token in json.loads(three.h2.cli("cluster", "token", "ls", "--json").stdout)}
+    assert states - {None} == {"h2", "h3"}, f"{states}"
+
+
+def test_objects_put_on_each_host_are_found_on_each(stored):
+    """Objects put on each host are found on each."""
+    stored.find_objects()
+
+
+def test_local_keys_are_rotated_in_steps_that_leave_all_hosts_able_to_read(stored):
+    """Local keys are rotated with several hosts only in steps that leave all of them able to read."""
+    h1, hosts = stored.h1, stored.hosts
+    done = h1.cli("key", "rotate", ok=None)
+    assert done.returncode == 1 and "3 hosts have copies" in done.stderr, f"{done.returncode} {done.stderr}"
+    h1.cli("key", "rotate", "--no-rewrap")
+    for host in hosts[1:]:
+        shutil.copyfile(stored.key_file, host.data / "keys" / "kms.json")
+    h1.cli("key", "rewrap")
+
+    def all_read():
+        return all(host.get("shared", "of-h2") == stored.bodies["h2"] for host in hosts)
+
+    stays("all hosts read", all_read, FOLLOW_SECONDS)
+
+
+def test_an_image_written_on_one_host_is_read_on_another(stored):
+    """An image written on one host is read on another."""
+    with stored.h3.attach("disk-h2") as disk:
+        assert disk.read(5 * MIB, 1300) == b"from host two" * 100, "other bytes"
+
+
+@pytest.mark.parametrize("seconds", [14, pytest.param(30, marks=pytest.mark.nightly)])
+def test_reads_and_writes_go_on_while_etcd_is_stopped(stored, seconds, note):
+    """etcd is stopped: reads and writes go on through every host, and locks are taken again when it is back."""
+    load = Load(stored.hosts)
+    wait_for("all loads run", lambda: len(load.counts) == 4 * len(stored.hosts), 30)
+    with stopped(stored.etcd.process.pid):
+        under_load(seconds)
+        before = sum(load.counts.values())
+        wait_for("it goes on", lambda: sum(load.counts.values()) > before, 2)
+        for host in stored.hosts:
+            check_health(host)
+    under_load(LEASES_EXPIRE_SECONDS)
+    for host in stored.hosts:
+        writer = json.loads(host.cli("image", "info", f"disk-{host.name}", "--json").stdout)["writer"]
+        assert writer, f"the lock of disk-{host.name} is not taken again: others could take the image"
+    check_load(load, note)
+
+
+def test_osds_are_announced_again(stored):
+    """OSDs are announced again, and changes are seen everywhere."""
+    wait_for("all OSDs are up", lambda: len(stored.etcd.records("/atoll/osd_up/")) == 4, 30)
+    changes(stored.hosts, "after-pause")
+
+
+def test_etcd_is_killed_and_started_again_on_its_data(stored, note):
+    """etcd is killed and started again on its data, with I/O going on."""
+    etcd, load = stored.etcd, Load(stored.hosts)
+    wait_for("all loads run", lambda: len(load.counts) == 4 * len(stored.hosts), 30)
+    os.kill(etcd.process.pid, signal.SIGKILL)
+    etcd.process.wait()
+    under_load(KILLED_SECONDS)
+    etcd.start()
+    under_load(KILLED_SECONDS)
+    check_load(load, note)
+    revision = json.loads(etcd.ctl("get", "x", "-w", "json", ok=(0,)).stdout)["header"]["revision"]
+    etcd.ctl("compaction", str(revision), ok=(0,))
+    changes(stored.hosts, "after-kill")
+
+
+def test_all_hosts_are_stopped_and_started(stored):
+    """All hosts are stopped and started: everything is found again."""
+    for host in reversed(stored.hosts):
+        host.down()
+    start_all(stored.hosts)
+    for host in stored.hosts:
+        assert host.healthy(), f"{host.name} is not healthy"
+    stored.find_objects()
+    with stored.h1.attach("disk-h2") as disk:
+        assert len(disk.read(5 * MIB, 1300)) == 1300, "the image"
+
+
+def test_an_etcd_that_has_lost_its_data_is_not_taken_for_a_new_cluster(three):
+    """An etcd that has lost its data is not taken for a new cluster."""
+    three.h1.down()
+    three.etcd.ctl("del", "/atoll/cluster", ok=(0,))
+    with pytest.raises(Failed, match="restore its snapshot"):
+        three.h1.start_up()
+    for host in three.hosts:
+        host.kill_all()
+
+
+def check_health(host):
+    """The gateway of a host says that it is well."""
+    url = f"http://{host.address}:9000/-/health"
+    with within(host.namespace, lambda: urllib.request.urlopen(url, timeout=10)) as answer:
+        assert answer.status == 200, f"{host.name}: {answer.status}"
+
+
+def check_load(load, note):
+    """Ends the load: nothing took long."""
+    count, slowest = load.finish()
+    note(f"{count} operations, the slowest took {slowest:.2f} s")
+    assert slowest < SLOWEST_SECONDS, f"the slowest took {slowest:.1f} s: {load.slowest}"
+
+
+def changes(hosts, bucket):
+    """A bucket made on one host is there on the others at once."""
+    within(hosts[0].namespace, lambda: hosts[0].s3(attempts=3).create_bucket(Bucket=bucket))
+    for host in hosts:
+        host.put(bucket, host.name, b"value")
+    for host in hosts:
+        for other in hosts:
+            assert host.get(bucket, other.name) == b"value", f"{other.name} on {host.name}"
+
+
+@pytest.fixture(scope="module")
+def embedded(scenario, world):
+    """Two hosts on the embedded server, the second of role osd."""
+    e1, e2 = (world.host(scenario, f"e{n}", f"{NETWORK}.{n + 10}") for n in (1, 2))
+    e1.start_up("--failure-domain", "host", "--copies", "2", "--osds", "1", "--osd-size", "4G")
+    token = json.loads(e1.cli("cluster", "token", "create", "--role", "osd", "--json").stdout)["token"]
+    e2.start_up("--join", token, "--osds", "1", "--osd-size", "4G")
+    wait_for("both are healthy", lambda: e1.healthy() and e2.healthy(), 60)
+    return e1, e2
+
+
+def test_a_host_of_role_osd_runs_osds_only(embedded):
+    """A host of role osd runs OSDs only, has no keys, and speaks TLS with the embedded server of the other host."""
+    e1, e2 = embedded
+    assert set(e2.process_ids()) == {"supervisor", "osd.1"}, f"{e2.process_ids()}"
+    assert not (e2.data / "keys" / "kms.json").exists(), "it has no key file"
+    endpoint = json.loads((e2.data / "cluster.json").read_text())["state_endpoints"][0]
+    assert endpoint.startswith(f"https://{e1.address}:"), endpoint
+
+
+def test_two_hosts_on_the_embedded_server_serve(embedded):
+    """Two hosts on the embedded server serve objects and images."""
+    e1, _ = embedded
+    within(e1.namespace, lambda: e1.s3().create_bucket(Bucket="bucket"))
+    e1.put("bucket", "k", b"v")
+    assert e1.get("bucket", "k") == b"v", "other bytes"
+    with e1.attach_new("i") as disk:
+        disk.write(0, b"x" * 4096)
+
+
+def test_its_restart_keeps_address_and_certificate(embedded):
+    """The embedded server's restart keeps address and certificate, and the other host goes on."""
+    e1, _ = embedded
+    e1.restarted("cluster-state", e1.kill("cluster-state"))
+    wait_for("cluster state is back", lambda: e1.cli("status", "--json", ok=None).returncode == 0, 30)
+    with e1.attach_new("j") as disk:
+        disk.write(0, b"x" * 4096)

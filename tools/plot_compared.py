@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Draws docs/images/ceph-cpu.svg: CPU time per operation of Ceph and of Atoll.
+
+The figures are those of a report of the matrix `data-path-compared`:
+
+    ATOLL_BEFORE=OLD atoll bench run data-path-compared --profile short
+    tools/plot_compared.py docs/benchmarks/data-path-compared-short.md
+"""
+
+import argparse
+import math
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OUTPUT = ROOT / "docs" / "images" / "ceph-cpu.svg"
+COLUMN = "CPU us/op, servers"
+
+LOADS = {
+    "depth 1: randwrite 4 KiB": "write 4 KiB, depth 1",
+    "depth 32: randwrite 4 KiB": "write 4 KiB, depth 32",
+    "depth 128: randwrite 4 KiB": "write 4 KiB, depth 128",
+    "depth 1: randread 4 KiB": "read 4 KiB, depth 1",
+    "depth 32: randread 4 KiB": "read 4 KiB, depth 32",
+    "depth 128: randread 4 KiB": "read 4 KiB, depth 128",
+    "depth 16: write 4 MiB": "write 4 MiB, depth 16",
+    "depth 16: read 4 MiB": "read 4 MiB, depth 16",
+    "16 at once: put 64 KiB": "S3 PUT 64 KiB",
+    "16 at once: get 64 KiB": "S3 GET 64 KiB",
+    "16 at once: put 4 MiB": "S3 PUT 4 MiB",
+    "16 at once: get 4 MiB": "S3 GET 4 MiB",
+}
+LEFT, RIGHT, TOP, ROW_HEIGHT, WIDTH = 170, 60, 74, 28, 820
+LEAST_US, MOST_US = 10, 100_000
+
+STYLE = """
+  .page { fill: #ffffff; }
+  text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328; }
+  .title { font-size: 15px; font-weight: 600; }
+  .note, .tick { font-size: 11px; fill: #59636e; }
+  .ratio { font-weight: 600; }
+  .grid { stroke: #d1d9e0; stroke-width: 1; }
+  .span { stroke: #b4bdc7; stroke-width: 3; }
+  .ceph { fill: #c4432b; } .atoll { fill: #1a7f64; }
+  @media (prefers-color-scheme: dark) {
+    .page { fill: #0d1117; } text { fill: #e6edf3; } .note, .tick { fill: #9198a1; } .grid { stroke: #30363d; }
+    .span { stroke: #4d5661; } .ceph { fill: #f0836b; } .atoll { fill: #4ac29a; }
+  }
+"""
+
+
+def read_report(path):
+    """Returns {(subject, load): median CPU us per operation} and the day of the report."""
+    figures, load, columns, day = {}, None, [], None
+    for line in path.read_text().splitlines():
+        if line.startswith("### "):
+            load, columns = line[4:].strip(), []
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] == "Begun":
+            day = cells[1].split()[0]
+        elif cells[0] == "Subject" and load in LOADS:
+            columns = cells
+        elif COLUMN in columns and len(cells) == len(columns) and cells[0].split()[0] in ("ceph", "after"):
+            median = cells[columns.index(COLUMN)].split()[0]
+            figures[cells[0].split()[0], load] = float(median.replace(",", ""))
+    return figures, day
+
+
+def x_of(cpu_us):
+    """Where a figure is on the logarithmic axis."""
+    share = math.log(cpu_us / LEAST_US) / math.log(MOST_US / LEAST_US)
+    return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+
+def tick_label(cpu_us):
+    return f"{cpu_us:,} us" if cpu_us < 1000 else f"{cpu_us // 1000} ms"
+
+
+def draw(figures, day):
+    """Returns the SVG."""
+    bottom = TOP + ROW_HEIGHT * len(LOADS)
+    height = bottom + 64
+    label = "CPU time of all servers per operation, Ceph and Atoll"
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">',
+        f"<style>{STYLE}</style>",
+        f'<rect class="page" width="{WIDTH}" height="{height}" rx="8"/>',
+        '<text class="title" x="16" y="24">CPU time of all servers per operation: Ceph Reef and Atoll</text>',
+        '<circle class="ceph" cx="22" cy="44" r="6"/><text x="34" y="48">Ceph, encrypted on the wire</text>',
+        '<circle class="atoll" cx="242" cy="44" r="6"/>',
+        '<text x="254" y="48">Atoll, sealed by the client and encrypted on the wire</text>',
+        f'<text class="note" x="{WIDTH - 8}" y="48" text-anchor="end">Ceph / Atoll</text>',
+    ]
+    for tick in (10, 100, 1_000, 10_000, 100_000):
+        x = x_of(tick)
+        out.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{bottom}"/>')
+        out.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{tick_label(tick)}</text>')
+    for row, (load, label) in enumerate(LOADS.items()):
+        y = TOP + ROW_HEIGHT * row + ROW_HEIGHT / 2
+        ceph, atoll = figures["ceph", load], figures["after", load]
+        out.append(f'<text x="{LEFT - 12}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+        out.append(f'<line class="span" x1="{x_of(atoll):.1f}" x2="{x_of(ceph):.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        for name, value in (("ceph", ceph), ("atoll", atoll)):
+            circle = f'<circle class="{name}" cx="{x_of(value):.1f}" cy="{y:.1f}" r="6">'
+            out.append(f"{circle}<title>{name}: {value:,.0f} us</title></circle>")
+        ratio = ceph / atoll
+        out.append(f'<text class="ratio" x="{WIDTH - 8}" y="{y + 4:.1f}" text-anchor="end">{ratio:.1f}</text>')
+    notes = (
+        "Three OSDs and three copies each, every write durable on all, "
+        "on one disk in turns; medians of three rounds of 3 s. Less is better; logarithmic.",
+        f"{day}, 2 virtual processors. atoll bench run data-path-compared --profile short",
+    )
+    for number, note in enumerate(notes):
+        out.append(f'<text class="note" x="16" y="{bottom + 38 + 16 * number}">{note}</text>')
+    return "\n".join([*out, "</svg>", ""])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("report", type=Path, nargs="?", default=ROOT / "docs/benchmarks/data-path-compared-short.md")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    options = parser.parse_args()
+    figures, day = read_report(options.report)
+    options.output.write_text(draw(figures, day))
+    for load in LOADS:
+        print(f"{load}: Ceph {figures['ceph', load]:,.0f} us, Atoll {figures['after', load]:,.0f} us")
+
+
+if __name__ == "__main__":
+    main()
