@@ -1,5 +1,5 @@
 """Administration of a running cluster: OSDs out, in, added, removed and moved, pools made, changed and
-removed, flags, settings, placement groups, health, and the coordinator. Nothing here waits for data
+removed, flags, settings, PGs, health, and the coordinator. Nothing here waits for data
 to move: what is looked at is what shall be."""
 
 import json
@@ -255,7 +255,7 @@ def test_an_osd_joins_the_running_cluster(scenario, cluster, note):
 
 def test_an_osd_that_groups_count_on_is_not_removed(scenario, cluster, note):
     """An OSD that groups count on is not removed; one that holds nothing is."""
-    note(refused(cluster, "osd", "rm", "1", words=["placement groups", "atoll osd out 1", "--lost"]))
+    note(refused(cluster, "osd", "rm", "1", words=["PGs", "atoll osd out 1", "--lost"]))
     assert by_id(cluster)[1]["state"] == "up" and "osd.1" in cluster.children(), "it was stopped"
     cluster.cli("osd", "out", OSDS)
 

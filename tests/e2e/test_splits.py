@@ -70,7 +70,7 @@ def test_all_pgs_split_nothing_moves_and_io_goes_on(cluster, load, pool, factor,
     count = len(groups(cluster, pool)) * factor
     began = time.monotonic()
     done = cluster.cli("pool", "set", pool, "pg_num", count)
-    assert f"{count} placement groups" in done.stdout, done.stdout
+    assert f"{count} PGs" in done.stdout, done.stdout
     wait_for("all PGs serve", lambda: all_serve(cluster, pool, count), 60)
     took = time.monotonic() - began
     load.goes_on()

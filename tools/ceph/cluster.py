@@ -92,7 +92,7 @@ class Cluster:
         facts = {"title": f"Ceph Reef, {wanted.osds} OSDs, {wanted.frames} frames", "version": version, "protections": self.protections()}
         if wanted.rgw:
             facts["s3"] = self.start_gateway()
-        self.wait_for("all placement groups active and clean", self.is_clean)
+        self.wait_for("all PGs active and clean", self.is_clean)
         client = {"command": [ENTER, str(self.root), str(self.directory), "fio"], "pool": POOL, "client": "admin", "conf": "/etc/ceph/ceph.conf"}
         return facts | {"servers": self.processes.by_role(), "fio_rbd": client}
 

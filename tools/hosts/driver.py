@@ -113,12 +113,12 @@ def start_hosts(hosts, etcd, arguments):
 
 
 def spread(first, host_count):
-    """Enough placement groups, each where it is to be."""
+    """Enough PGs, each where it is to be."""
     pg_num = 1 << (GROUPS_PER_HOST * host_count - 1).bit_length()
     for pool in first.json("pool", "ls"):
         if pool["pg_num"] < pg_num:
             first.cli("pool", "set", pool["name"], "pg_num", pg_num)
-    say("waiting until all placement groups are where they are to be")
+    say("waiting until all PGs are where they are to be")
     wait_for("all groups are clean", lambda: is_settled(first, pg_num), 240, pause=2)
 
 

@@ -156,7 +156,7 @@ fn print_pool(output: &OutputArguments, status: &PoolStatus, what: &str) -> anyh
     }
     let pool = &status.pool;
     println!(
-        "{what} pool '{}' ({}): {} on different {}s, at least {} for I/O, space {}, {} placement groups{}",
+        "{what} pool '{}' ({}): {} on different {}s, at least {} for I/O, space {}, {} PGs{}",
         pool.name,
         pool.id,
         pool.redundancy,
@@ -186,7 +186,7 @@ fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
     let PoolStatus { pool, pgs_made: made, .. } = status;
     if made < pool.pg_num as usize {
         eprintln!(
-            "atoll: {made} of {} placement groups were made so far; the coordinator makes the others when there are \
+            "atoll: {made} of {} PGs were made so far; the coordinator makes the others when there are \
              OSDs for them ('atoll health' says what is missing)",
             pool.pg_num
         );
@@ -212,7 +212,7 @@ fn set(output: &OutputArguments, name: &str, key: PoolKeyArgument, value: &str) 
     let PoolStatus { pool, pgs_made: made, .. } = status;
     if made < pool.pg_num as usize {
         eprintln!(
-            "atoll: {made} of {} placement groups are there so far; each group is split when it is active \
+            "atoll: {made} of {} PGs are there so far; each PG is split when it is active \
              ('atoll health' says what keeps it from that)",
             pool.pg_num
         );

@@ -71,7 +71,7 @@ pub async fn set_out(client: &ClusterClient, id: OsdId, is_out: bool) -> Result<
 }
 
 /// Whether everything that an OSD holds, and `more_bytes` that clients are about to write, has a
-/// place on the others: so that it can be marked out and all groups have all their copies then.
+/// place on the others: so that it can be marked out and all PGs have all their copies then.
 pub fn check_drain(view: &View, id: OsdId, more_bytes: u64) -> Result<(), AdminError> {
     let Some(osd) = view.map.osds.get(&id) else { return Err(AdminError::NoSuchOsd(id)) };
     if osd.is_out || !view.map.up.contains_key(&id) {
@@ -178,7 +178,7 @@ pub async fn set_location(
     retried(attempt).await
 }
 
-/// Refuses if placement groups count on an OSD, unless `is_lost` says that it is gone for good.
+/// Refuses if PGs count on an OSD, unless `is_lost` says that it is gone for good.
 pub async fn refuse_held(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<(), AdminError> {
     get(client, id).await?;
     let groups = client.list::<PgRecord>(keys::PGS).await?;
@@ -187,7 +187,7 @@ pub async fn refuse_held(client: &ClusterClient, id: OsdId, is_lost: bool) -> Re
         return Ok(());
     }
     AdminError::refused(format!(
-        "{held} placement groups have {id} as a member; mark it out ('atoll osd out {number}') and let it run, so \
+        "{held} PGs have {id} as a member; mark it out ('atoll osd out {number}') and let it run, so \
          that they move to others ('atoll osd ls' counts them); or give --lost if it and what it held are lost for \
          good",
         number = id.0

@@ -3,7 +3,7 @@
 use atoll_base::records::{PgRecord, PgScrubRecord, PoolRecord, RECORD_FORMAT, ScrubRequestRecord};
 use atoll_base::{Epoch, ObjectName, OsdId, PgId};
 use atoll_cluster::{ClusterClient, ClusterMap, MapWatch, keys};
-use atoll_coordinator::{GroupState, GroupStatus, statuses, unix_ms};
+use atoll_coordinator::{GroupStatus, PgAvailability, statuses, unix_ms};
 use serde::Serialize;
 
 use crate::error::AdminError;
@@ -15,7 +15,7 @@ pub struct PgStatus {
     #[serde(serialize_with = "as_text")]
     pub pg: PgId,
     /// What it does.
-    pub state: GroupState,
+    pub state: PgAvailability,
     /// Its members.
     pub members: Vec<OsdId>,
     /// In an erasure-coded pool the shard that each of them holds.

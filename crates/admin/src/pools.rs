@@ -21,7 +21,7 @@ const BATCH: usize = 64;
 pub struct NewPool {
     /// Its name.
     pub name: String,
-    /// Number of placement groups.
+    /// Number of PGs.
     pub pg_num: u32,
     /// How it protects objects.
     pub redundancy: Redundancy,
@@ -44,7 +44,7 @@ pub enum PoolChange {
     FailureDomain(FailureDomain),
     /// Only OSDs of this class, or all.
     DeviceClass(Option<String>),
-    /// So many placement groups: those that there are split.
+    /// So many PGs: those that there are split.
     PgNum(u32),
 }
 
@@ -104,7 +104,7 @@ fn check(pool: &PoolRecord) -> Result<(), AdminError> {
     check_redundancy(&pool.redundancy)?;
     if !pool.pg_num.is_power_of_two() || pool.pg_num > PG_NUM_MAX {
         return AdminError::refused(format!(
-            "the number of placement groups is a power of two up to {PG_NUM_MAX}, and not {}",
+            "the number of PGs is a power of two up to {PG_NUM_MAX}, and not {}",
             pool.pg_num
         ));
     }
@@ -138,7 +138,7 @@ pub async fn create_further(client: &ClusterClient, new: &NewPool) -> Result<Poo
     wait_for_pgs(client, create(client, new).await?).await
 }
 
-/// Makes a pool. The coordinator makes its placement groups.
+/// Makes a pool. The coordinator makes its PGs.
 pub async fn create(client: &ClusterClient, new: &NewPool) -> Result<PoolRecord, AdminError> {
     let attempt = async || {
         // Whoever makes or renames a pool changes this record, so no two can take one name.
@@ -197,7 +197,7 @@ pub async fn change(client: &ClusterClient, name: &str, change: &PoolChange) -> 
             PoolChange::DeviceClass(class) => pool.device_class = class.clone(),
             PoolChange::PgNum(pg_num) if *pg_num < pool.pg_num => {
                 return AdminError::refused(format!(
-                    "the pool '{name}' has {} placement groups; they split, but do not merge",
+                    "the pool '{name}' has {} PGs; they split, but do not merge",
                     pool.pg_num
                 ));
             }
@@ -225,7 +225,7 @@ pub async fn change(client: &ClusterClient, name: &str, change: &PoolChange) -> 
     retried(attempt).await
 }
 
-/// Removes a pool that no image and no bucket is in, and the records of its placement groups.
+/// Removes a pool that no image and no bucket is in, and the records of its PGs.
 pub async fn remove(client: &ClusterClient, name: &str) -> Result<PoolRecord, AdminError> {
     if is_built_in(name) {
         return AdminError::refused(format!(
@@ -250,7 +250,7 @@ pub async fn remove(client: &ClusterClient, name: &str) -> Result<PoolRecord, Ad
         Ok(pool.clone())
     };
     let pool = retried(attempt).await?;
-    forget_groups(client, pool.id).await?;
+    forget_pgs(client, pool.id).await?;
     Ok(pool)
 }
 
@@ -271,8 +271,8 @@ async fn refuse_used(client: &ClusterClient, pool: &PoolRecord) -> Result<(), Ad
     ))
 }
 
-/// Deletes what is left of the groups of a pool that is gone; harmless to repeat.
-async fn forget_groups(client: &ClusterClient, pool: PoolId) -> Result<(), AdminError> {
+/// Deletes what is left of the PGs of a pool that is gone; harmless to repeat.
+async fn forget_pgs(client: &ClusterClient, pool: PoolId) -> Result<(), AdminError> {
     let mut all: Vec<String> = Vec::new();
     for prefix in [keys::PGS, keys::PG_TARGETS, keys::PG_SCRUBS, keys::SCRUB_REQUESTS] {
         let is_of_pool = |key: &String| {

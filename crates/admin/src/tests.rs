@@ -8,7 +8,7 @@ use atoll_base::records::{
 };
 use atoll_base::{Epoch, OsdId, PgId, PoolId};
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, MapWatch, keys};
-use atoll_coordinator::{View, missing_groups};
+use atoll_coordinator::{View, missing_pgs};
 use atoll_placement::first_record;
 
 use crate::error::AdminError;
@@ -54,7 +54,7 @@ fn coded_pool(id: u32, data: u32, parity: u32) -> PoolRecord {
     PoolRecord { redundancy: Redundancy::erasure(data, parity, None, None), ..pool(id, 1, 1) }
 }
 
-/// So many OSDs on hosts of their own, all up, and a pool of three copies whose groups are active
+/// So many OSDs on hosts of their own, all up, and a pool of three copies whose PGs are active
 /// where they should be.
 fn healthy(osds: u32) -> View {
     let mut view = View {
@@ -72,7 +72,7 @@ fn healthy(osds: u32) -> View {
         view.usage.insert(OsdId(id), usage);
     }
     view.map.pools.insert(PoolId(1), pool(1, 3, 2));
-    for (pg, record) in missing_groups(&view.map) {
+    for (pg, record) in missing_pgs(&view.map) {
         view.map.pgs.insert(pg, (PgRecord { activated_epoch: Epoch(1), ..record }, 1));
     }
     view
@@ -198,7 +198,7 @@ async fn only_an_osd_that_holds_nothing_or_is_lost_is_removed() {
     state.client.delete(&keys::osd_up(OsdId(1))).await.unwrap();
     state.client.put(&keys::pg(pg(0)), &record(&[0, 1])).await.unwrap();
     let text = refusal(osds::remove(&state.client, OsdId(1), false).await);
-    assert!(text.contains("1 placement groups") && text.contains("--lost"), "{text}");
+    assert!(text.contains("1 PGs") && text.contains("--lost"), "{text}");
     osds::remove(&state.client, OsdId(1), true).await.unwrap();
     assert!(refusal(osds::remove(&state.client, OsdId(1), true).await).contains("no osd.1"));
     let keys_left = state.client.list::<AuthorizedKeyRecord>(keys::AUTHORIZED_KEYS).await.unwrap().entries;

@@ -81,7 +81,7 @@ pub struct NextPoolRecord {
 }
 
 /// No OSD gets a lower number. Numbers below that no OSD has were of OSDs that are removed, which
-/// placement groups may remember.
+/// PGs may remember.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextOsdRecord {
     /// [`RECORD_FORMAT`].

@@ -31,12 +31,12 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// A placement group: `index` is below the pool's `pg_num`.
+/// A PG: `index` is below the pool's `pg_num`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PgId {
-    /// The pool that the group belongs to.
+    /// The pool that the PG belongs to.
     pub pool: PoolId,
-    /// The group's number within its pool.
+    /// The PG's number within its pool.
     pub index: u32,
 }
 
@@ -46,7 +46,7 @@ impl PgId {
     }
 }
 
-/// By pool, then by index; in one step, because an OSD looks its groups up many times per operation.
+/// By pool, then by index; in one step, because an OSD looks its PGs up many times per operation.
 impl Ord for PgId {
     fn cmp(&self, other: &Self) -> Ordering {
         self.order().cmp(&other.order())
@@ -73,11 +73,11 @@ impl FromStr for PgId {
             let (pool, index) = text.split_once('.')?;
             Some(PgId { pool: PoolId(pool.parse().ok()?), index: u32::from_str_radix(index, 16).ok()? })
         };
-        parse().ok_or_else(|| format!("'{text}' is not a placement group id such as 1.1f"))
+        parse().ok_or_else(|| format!("'{text}' is not a PG id such as 1.1f"))
     }
 }
 
-/// Generation of a placement group's configuration; every change of the group's record raises it.
+/// Generation of a PG's configuration; every change of the PG's record raises it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u64);
@@ -88,13 +88,13 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// Position of a write in its placement group's history, ordered by epoch and then by sequence.
+/// Position of a write in its PG's history, ordered by epoch and then by sequence.
 /// The sequence goes on counting across epochs, so it never repeats within a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// The epoch in which the primary ordered the write.
     pub epoch: Epoch,
-    /// Position within the group's history, starting at 1; 0 means "nothing written".
+    /// Position within the PG's history, starting at 1; 0 means "nothing written".
     pub sequence: u64,
 }
 

@@ -23,7 +23,7 @@ pub use block::{BLOCK_BYTES, BlockBuffer};
 pub use codec::{CodecError, Reader, Writer};
 pub use ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
 pub use operation::{
-    Condition, LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction, Undo,
+    Condition, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction,
     WriteRequest,
 };
 pub use received::Received;

@@ -23,20 +23,20 @@ pub const OMAP_VALUE_BYTES_MAX: usize = 1 << 20;
 pub const SEAL_BYTES_MAX: usize = 64;
 /// Largest unit that one seal covers, in bytes.
 pub const SEAL_UNIT_BYTES_MAX: u32 = 64 << 10;
-/// Entries kept in a placement group's log ring. More than twice [`PG_IN_FLIGHT_MAX`], so that a
+/// Entries kept in a PG's log ring. More than twice [`PG_IN_FLIGHT_MAX`], so that a
 /// member that missed only unacknowledged writes can always be brought level by the log.
 pub const PG_LOG_ENTRIES: usize = 1_024;
-/// OSDs in one placement group: members, and those that are about to become or cease to be members.
+/// OSDs in one PG: members, and those that are about to become or cease to be members.
 pub const PG_MEMBERS_MAX: usize = 64;
-/// Objects in one message that lists a placement group.
+/// Objects in one message that lists a PG.
 pub const OBJECTS_LISTED_MAX: usize = 1_000;
-/// Writes of one placement group that may be in flight at once.
+/// Writes of one PG that may be in flight at once.
 pub const PG_IN_FLIGHT_MAX: usize = 256;
 /// Requests that one client connection may have in flight at an OSD.
 pub const CONNECTION_REQUESTS_MAX: usize = 1_024;
 /// Connections that one process accepts at once.
 pub const CONNECTIONS_MAX: usize = 4_096;
-/// Placement groups in one pool.
+/// PGs in one pool.
 pub const PG_NUM_MAX: u32 = 65_536;
 /// Copies of an object in a replicated pool.
 pub const COPIES: RangeInclusive<u32> = 1..=8;

@@ -18,7 +18,7 @@ use crate::ids::{ObjectName, PgId, RequestId, Version};
 /// entries: the promised epoch and the image fences. Clients may only set fences in it.
 pub const PG_META_OBJECT: &str = "@pg";
 /// Prefix of the names of pre-images: shards as they were before a write.
-pub const KEPT_OBJECT_PREFIX: &str = "@kept/";
+pub const PRE_IMAGE_PREFIX: &str = "@kept/";
 /// Prefix of fence keys in the PG's own object; the rest of the key is the fence's name.
 pub const FENCE_KEY_PREFIX: &[u8] = b"fence/";
 
@@ -192,10 +192,10 @@ pub enum Refusal {
     },
     /// This OSD is not the primary of the PG, or not under this epoch. The client
     /// should refresh its map and retry.
-    #[error("not the primary of this placement group in this epoch")]
+    #[error("not the primary of this PG in this epoch")]
     NotPrimary,
     /// The PG cannot serve now. The client should retry later.
-    #[error("placement group is not active: {detail}")]
+    #[error("PG is not active: {detail}")]
     Inactive {
         /// What it is waiting for.
         detail: String,
@@ -261,10 +261,10 @@ impl LogEntry {
     /// No fewer bytes than the entry takes when encoded.
     pub fn encoded_bytes_bound(&self) -> usize {
         let keys: usize = self.touched.omap_keys.iter().map(|key| key.len() + 4).sum();
-        let undo = self.undo.as_ref().map_or(0, |undo| {
-            undo.payload.len() + undo.mutations.iter().map(Mutation::control_bytes_bound).sum::<usize>()
+        let pre_image = self.pre_image.as_ref().map_or(0, |pre_image| {
+            pre_image.payload.len() + pre_image.mutations.iter().map(Mutation::control_bytes_bound).sum::<usize>()
         });
-        keys + 8 * self.touched.block_ranges.len() + self.object.as_str().len() + undo + 64
+        keys + 8 * self.touched.block_ranges.len() + self.object.as_str().len() + pre_image + 64
     }
 }
 
@@ -280,7 +280,7 @@ impl Touched {
                 | Mutation::SetVersion { .. }
                 | Mutation::ResetLog { .. }
                 | Mutation::SetShardOf { .. }
-                | Mutation::KeepAs { .. }
+                | Mutation::ClonePreImage { .. }
                 | Mutation::RemoveOther { .. }
                 | Mutation::Split { .. } => {}
                 Mutation::Remove | Mutation::Truncate { .. } | Mutation::CloneFrom { .. } => touched.whole = true,
@@ -323,21 +323,21 @@ pub struct LogEntry {
     pub touched: Touched,
     /// In an erasure-coded PG, how this member rolls the write back: its pre-image. It stays until all members
     /// are known to have the write.
-    pub undo: Option<Undo>,
+    pub pre_image: Option<PreImage>,
 }
 
 /// What makes a shard of an object as it was before a write. Doing it twice is the same as once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undo {
+pub struct PreImage {
     /// Applied in order.
     pub mutations: Vec<Mutation>,
     /// The data of the `Write` mutations, one after the other.
     pub payload: Bytes,
 }
 
-impl Undo {
+impl PreImage {
     /// The object that keeps what the write replaced, if that is too much to be in the log.
-    pub fn kept_object(&self) -> Option<&ObjectName> {
+    pub fn clone_object(&self) -> Option<&ObjectName> {
         self.mutations.iter().find_map(Mutation::clone_source)
     }
 }

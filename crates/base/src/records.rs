@@ -82,7 +82,7 @@ pub struct OsdUsageRecord {
     pub is_full: bool,
     /// Objects stored.
     pub object_count: u64,
-    /// Placement groups for which it is the primary, by state: `active`, `peering`, ...
+    /// PGs for which it is the primary, by state: `active`, `peering`, ...
     pub primary_pg_states: std::collections::BTreeMap<String, u32>,
     /// Damaged blocks found since start.
     pub corrupt_block_count: u64,
@@ -140,7 +140,7 @@ impl Redundancy {
         }
     }
 
-    /// What one OSD of a placement group holds of its data.
+    /// What one OSD of a PG holds of its data.
     pub fn part_name(&self) -> &'static str {
         match self {
             Redundancy::Replicated { .. } => "copies",
@@ -148,7 +148,7 @@ impl Redundancy {
         }
     }
 
-    /// OSDs that each placement group should have.
+    /// OSDs that each PG should have.
     pub fn size(&self) -> u32 {
         match self {
             Redundancy::Replicated { size, .. } => *size,
@@ -156,13 +156,13 @@ impl Redundancy {
         }
     }
 
-    /// OSDs of a placement group without which I/O stops.
+    /// OSDs of a PG without which I/O stops.
     pub fn min_size(&self) -> u32 {
         let (Redundancy::Replicated { min_size, .. } | Redundancy::Erasure { min_size, .. }) = self;
         *min_size
     }
 
-    /// OSDs of a placement group that must be left for its data not to be lost.
+    /// OSDs of a PG that must be left for its data not to be lost.
     pub fn copies_needed(&self) -> u32 {
         match self {
             Redundancy::Replicated { .. } => 1,
@@ -187,7 +187,7 @@ impl std::fmt::Display for Redundancy {
     }
 }
 
-/// The level of the CRUSH tree across which the members of a placement group are spread.
+/// The level of the CRUSH tree across which the members of a PG are spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FailureDomain {
@@ -213,7 +213,7 @@ pub struct PoolRecord {
     pub name: String,
     /// How it protects objects.
     pub redundancy: Redundancy,
-    /// Number of placement groups that there should be, a power of two.
+    /// Number of PGs that there should be, a power of two.
     pub pg_num: u32,
     /// The number that the pool was made with; 0 if it has not changed.
     #[serde(default)]
@@ -225,13 +225,13 @@ pub struct PoolRecord {
 }
 
 impl PoolRecord {
-    /// The number of placement groups that the pool was made with.
+    /// The number of PGs that the pool was made with.
     pub fn pg_num_first(&self) -> u32 {
         if self.pg_num_first == 0 { self.pg_num } else { self.pg_num_first }
     }
 
-    /// The placement group of an object: of those that it could belong to, the one of most groups
-    /// that exists, since groups are split one after the other.
+    /// The PG of an object: of those that it could belong to, the youngest
+    /// that exists, since PGs are split one after the other.
     pub fn pg_of_object(&self, object: &ObjectName, exists: impl Fn(PgId) -> bool) -> PgId {
         let mut pg_num = self.pg_num;
         loop {
@@ -244,7 +244,7 @@ impl PoolRecord {
     }
 }
 
-/// The configuration in force of one placement group. It changes only by compare-and-swap, and
+/// The configuration in force of one PG. It changes only by compare-and-swap, and
 /// every change raises the epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PgRecord {
@@ -260,7 +260,7 @@ pub struct PgRecord {
     pub activated_epoch: Epoch,
     /// Members of that epoch's configuration.
     pub last_active_members: Vec<OsdId>,
-    /// Of how many groups of its pool this is one; 0 if it came with the pool and was never
+    /// Of how many PGs of its pool this is one; 0 if it came with the pool and was never
     /// split, so that it is one of those that the pool was made with.
     #[serde(default)]
     pub pg_num: u32,
@@ -274,7 +274,7 @@ pub struct PgRecord {
 }
 
 impl PgRecord {
-    /// The shard of an erasure-coded group that an OSD holds, as a member or as one of the last active
+    /// The shard of an erasure-coded PG that an OSD holds, as a member or as one of the last active
     /// configuration.
     pub fn shard_of(&self, osd: OsdId) -> Option<u8> {
         let find = |osds: &[OsdId], shards: &[u8]| {
@@ -284,17 +284,17 @@ impl PgRecord {
         find(&self.members, &self.shards).or_else(|| find(&self.last_active_members, &self.last_active_shards))
     }
 
-    /// Of how many groups of its pool this is the record of one, if the pool was made with
+    /// Of how many PGs of its pool this is the record of one, if the pool was made with
     /// `pg_num_first`.
     pub fn pg_num_of(&self, pg: PgId, pg_num_first: u32) -> u32 {
         if self.pg_num == 0 { pg.first_pg_num(pg_num_first) } else { self.pg_num }
     }
 }
 
-/// A placement group and its configuration.
+/// A PG and its configuration.
 pub type PgMapEntry = (PgId, PgRecord);
 
-/// Where a placement group shall move, in place of what the CRUSH tree says: the balancer's work.
+/// Where a PG shall move, in place of what the CRUSH tree says: the balancer's work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PgTargetRecord {
     /// [`RECORD_FORMAT`].
@@ -303,7 +303,7 @@ pub struct PgTargetRecord {
     pub members: Vec<OsdId>,
 }
 
-/// What the last scrub of a placement group has found, by its primary.
+/// What the last scrub of a PG has found, by its primary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PgScrubRecord {
     /// [`RECORD_FORMAT`].

@@ -1,5 +1,5 @@
-//! Which placement group an object belongs to, and how groups split: the object's hash, cut to as
-//! many bits as the pool's number of groups has. A group that splits keeps the objects whose next
+//! Which PG an object belongs to, and how PGs split: the object's hash, cut to as
+//! many bits as the pool's number of PGs has. A PG that splits keeps the objects whose next
 //! bit is zero.
 
 use crate::{ObjectName, PgId, PoolId};
@@ -20,25 +20,25 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
     mix(hash)
 }
 
-/// The placement group of an object, if its pool has `pg_num`, a power of two.
+/// The PG of an object, if its pool has `pg_num`, a power of two.
 pub fn pg_of_object(pool: PoolId, object: &ObjectName, pg_num: u32) -> PgId {
     assert!(pg_num.is_power_of_two(), "pg_num is a power of two");
     PgId { pool, index: hash_bytes(object.as_str().as_bytes()) as u32 & (pg_num - 1) }
 }
 
 impl PgId {
-    /// Whether an object belongs to this group when it is one of `pg_num`, a power of two.
+    /// Whether an object belongs to this PG when it is one of `pg_num`, a power of two.
     pub fn holds(self, object: &ObjectName, pg_num: u32) -> bool {
         pg_of_object(self.pool, object, pg_num) == self
     }
 
-    /// Of how many groups this was one when it came into being, in a pool that was made with
+    /// Of how many PGs this was one when it came into being, in a pool that was made with
     /// `pg_num_first`.
     pub fn first_pg_num(self, pg_num_first: u32) -> u32 {
         pg_num_first.max((self.index + 1).next_power_of_two())
     }
 
-    /// The group that is split off when this one of `pg_num` becomes one of twice as many.
+    /// The PG that is split off when this one of `pg_num` becomes one of twice as many.
     pub fn split_off(self, pg_num: u32) -> PgId {
         PgId { index: self.index + pg_num, ..self }
     }

@@ -1,4 +1,4 @@
-//! Every OSD by itself: one object at a time on placement groups whose primary it is, as ceph-gobench
+//! Every OSD by itself: one object at a time on PGs whose primary it is, as ceph-gobench
 //! does, to find the one that is slower than the others.
 //!
 //! A read is answered by the primary alone. A write is answered when all members have it, so a slow
@@ -126,7 +126,7 @@ impl OsdsBench {
     ) -> Result<Vec<OsdReport>, BenchError> {
         if self.osds.iter().any(|osd| osd.objects.is_empty()) || self.osds.is_empty() || self.rounds == 0 {
             return Err(BenchError::Invalid(
-                "each OSD must be primary of a group of the pool; use one with more".into(),
+                "each OSD must be primary of a PG of the pool; use one with more".into(),
             ));
         }
         let outcome = self.measure(client, progress).await;

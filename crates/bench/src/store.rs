@@ -1,4 +1,4 @@
-//! The object store alone on a device: no network, no placement groups, one event loop. The same
+//! The object store alone on a device: no network, no PGs, one event loop. The same
 //! workloads can run by fio on the same device in turns, with the same depth and durability.
 
 mod engine;

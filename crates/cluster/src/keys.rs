@@ -17,11 +17,11 @@ pub const OSD_USAGE: &str = "/atoll/osd_usage/";
 pub const POOLS: &str = "/atoll/pools/";
 /// Of pools that were removed: what OSDs have of them may go.
 pub const REMOVED_POOLS: &str = "/atoll/removed_pools/";
-/// Of placement-group configurations.
+/// Of PG configurations.
 pub const PGS: &str = "/atoll/pgs/";
-/// Of where the balancer wants placement groups.
+/// Of where the balancer wants PGs.
 pub const PG_TARGETS: &str = "/atoll/pg_targets/";
-/// Of what the last scrubs of placement groups have found.
+/// Of what the last scrubs of PGs have found.
 pub const PG_SCRUBS: &str = "/atoll/pg_scrubs/";
 /// Of scrubs that operators have asked for.
 pub const SCRUB_REQUESTS: &str = "/atoll/scrub_requests/";
@@ -80,12 +80,12 @@ pub fn removed_pool(id: PoolId) -> String {
     format!("{REMOVED_POOLS}{}", id.0)
 }
 
-/// The configuration of a placement group.
+/// The configuration of a PG.
 pub fn pg(id: PgId) -> String {
     format!("{PGS}{id}")
 }
 
-/// Where the balancer wants a placement group.
+/// Where the balancer wants a PG.
 pub fn pg_target(id: PgId) -> String {
     format!("{PG_TARGETS}{id}")
 }
@@ -95,7 +95,7 @@ pub fn auto_out(id: OsdId) -> String {
     format!("{AUTO_OUT}{}", id.0)
 }
 
-/// What the last scrub of a placement group has found.
+/// What the last scrub of a PG has found.
 pub fn pg_scrub(id: PgId) -> String {
     format!("{PG_SCRUBS}{id}")
 }
@@ -105,17 +105,17 @@ pub fn scrub_request(id: PgId) -> String {
     format!("{SCRUB_REQUESTS}{id}")
 }
 
-/// Of the placement groups of one pool.
+/// Of the PGs of one pool.
 pub fn pgs_of_pool(pool: PoolId) -> String {
     format!("{PGS}{}.", pool.0)
 }
 
-/// The placement group that a key configures, if it is such a key.
+/// The PG that a key configures, if it is such a key.
 pub fn parse_pg(key: &str) -> Option<PgId> {
     key.strip_prefix(PGS)?.parse().ok()
 }
 
-/// The placement group that a key names a target for, if it is such a key.
+/// The PG that a key names a target for, if it is such a key.
 pub fn parse_pg_target(key: &str) -> Option<PgId> {
     key.strip_prefix(PG_TARGETS)?.parse().ok()
 }

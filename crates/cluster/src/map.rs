@@ -1,4 +1,4 @@
-//! The cluster map: the records that routing, placement groups and access control follow, kept
+//! The cluster map: the records that routing, PGs and access control follow, kept
 //! current by a watch.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::client::{ClusterClient, ClusterError, PrefixWatch, WatchEvent};
 use crate::keys;
 
-/// A placement group's record and the revision at which it was written, for compare-and-swap.
+/// A PG's record and the revision at which it was written, for compare-and-swap.
 pub type PgEntry = (PgRecord, i64);
 
 /// The records as they were at some moment.
@@ -29,11 +29,11 @@ pub struct ClusterMap {
     pub pools: BTreeMap<PoolId, PoolRecord>,
     /// Pools that were removed; their numbers are not given again.
     pub removed_pools: BTreeSet<PoolId>,
-    /// The configurations of all placement groups.
+    /// The configurations of all PGs.
     pub pgs: BTreeMap<PgId, PgEntry>,
-    /// Where the balancer wants placement groups, if not where the CRUSH tree puts them.
+    /// Where the balancer wants PGs, if not where the CRUSH tree puts them.
     pub pg_targets: BTreeMap<PgId, PgTargetRecord>,
-    /// What the last scrubs of placement groups have found.
+    /// What the last scrubs of PGs have found.
     pub pg_scrubs: BTreeMap<PgId, PgScrubRecord>,
     /// Scrubs that operators have asked for, and the revisions of the requests.
     pub scrub_requests: BTreeMap<PgId, (ScrubRequestRecord, i64)>,
@@ -56,11 +56,11 @@ pub enum MapChange {
     Pool(PoolId, Option<PoolRecord>),
     /// A pool that was removed, for ever.
     RemovedPool(PoolId),
-    /// A placement group's configuration; `None` when its pool was removed.
+    /// A PG's configuration; `None` when its pool was removed.
     Pg(PgId, Option<PgEntry>),
-    /// Where the balancer wants a placement group; `None` when it has no wish any more.
+    /// Where the balancer wants a PG; `None` when it has no wish any more.
     PgTarget(PgId, Option<PgTargetRecord>),
-    /// What the last scrub of a placement group has found.
+    /// What the last scrub of a PG has found.
     PgScrub(PgId, Option<PgScrubRecord>),
     /// A scrub that an operator has asked for; `None` when it is done.
     ScrubRequest(PgId, Option<(ScrubRequestRecord, i64)>),

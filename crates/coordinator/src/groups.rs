@@ -11,7 +11,7 @@ use serde::Serialize;
 /// What a PG does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum GroupState {
+pub enum PgAvailability {
     /// It serves.
     Active,
     /// Its members agree on their history after a change.
@@ -27,7 +27,7 @@ pub struct GroupStatus {
     /// The PG.
     pub pg: PgId,
     /// What it does.
-    pub state: GroupState,
+    pub state: PgAvailability,
     /// The members in force.
     pub members: Vec<OsdId>,
     /// In an erasure-coded pool the shard that each of them holds.
@@ -56,7 +56,7 @@ pub struct GroupStatus {
 impl GroupStatus {
     /// It serves, with all its copies, where it should be.
     pub fn is_clean(&self) -> bool {
-        self.state == GroupState::Active && !self.is_degraded && !self.is_misplaced
+        self.state == PgAvailability::Active && !self.is_degraded && !self.is_misplaced
     }
 }
 
@@ -78,11 +78,11 @@ fn status(map: &ClusterMap, pg: PgId, record: &PgRecord, pool: &PoolRecord, targ
     let members_down: Vec<OsdId> = record.members.iter().filter(|osd| !is_up(osd)).copied().collect();
     let parts_up = part_count(record, pool, is_up);
     let state = if !is_up(&record.primary) || parts_up < min_size {
-        GroupState::Inactive
+        PgAvailability::Inactive
     } else if record.activated_epoch < record.epoch {
-        GroupState::Peering
+        PgAvailability::Peering
     } else {
-        GroupState::Active
+        PgAvailability::Active
     };
     let is_undersized = part_count(record, pool, |_| true) < size;
     GroupStatus {
@@ -129,7 +129,7 @@ pub fn is_settled(map: &ClusterMap) -> bool {
 
 /// First records of the PGs that have none; PGs that could not serve are left out, until
 /// there are OSDs for them: those of an erasure-coded pool need `min_size` shards, others a copy.
-pub fn missing_groups(map: &ClusterMap) -> Vec<(PgId, PgRecord)> {
+pub fn missing_pgs(map: &ClusterMap) -> Vec<(PgId, PgRecord)> {
     let of_pool = |pool: &PoolRecord| {
         // The others come into being when PGs are split.
         let missing: Vec<PgId> = absent(map, pool).filter(|pg| pg.index < pool.pg_num_first()).collect();
@@ -160,7 +160,7 @@ pub(crate) fn absent(map: &ClusterMap, pool: &PoolRecord) -> impl Iterator<Item 
 }
 
 /// How many PGs each OSD is a member of, and of how many it is the primary.
-pub fn groups_by_osd(map: &ClusterMap) -> BTreeMap<OsdId, (usize, usize)> {
+pub fn pgs_by_osd(map: &ClusterMap) -> BTreeMap<OsdId, (usize, usize)> {
     let mut counts = BTreeMap::<OsdId, (usize, usize)>::new();
     for (record, _) in map.pgs.values() {
         record.members.iter().for_each(|member| counts.entry(*member).or_default().0 += 1);

@@ -7,7 +7,7 @@ use atoll_base::size::format_size;
 use atoll_base::{OsdId, PgId};
 use serde::Serialize;
 
-use crate::groups::{GroupState, GroupStatus, absent, groups_by_osd, statuses};
+use crate::groups::{GroupStatus, PgAvailability, absent, pgs_by_osd, statuses};
 use crate::{View, track_down};
 
 /// How bad something is.
@@ -179,7 +179,7 @@ fn osds(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
         Severity::Note,
         names(map.osds.keys().filter(|osd| is_out(osd) && !view.auto_out.contains_key(osd)).copied()),
         |number| format!("{} {} out by an operator's wish", count(number, "OSD"), are(number)),
-        "its groups move to others ('atoll osd ls' counts them); 'atoll osd in N' takes it back, 'atoll osd rm N' \
+        "its PGs move to others ('atoll osd ls' counts them); 'atoll osd in N' takes it back, 'atoll osd rm N' \
          removes it when nothing is left on it",
     );
     let damaged = |(osd, usage): (&OsdId, &OsdUsageRecord)| {
@@ -218,7 +218,7 @@ fn space(view: &View, problems: &mut Vec<Problem>) {
         "OSD_FULL",
         Severity::Error,
         members(view).filter(|(_, usage)| usage.is_full).map(described).collect(),
-        |number| format!("{} {} full: groups with data there take no new data", count(number, "OSD"), are(number)),
+        |number| format!("{} {} full: PGs with data there take no new data", count(number, "OSD"), are(number)),
         "delete data, add OSDs ('atoll osd create', 'atoll osd add'), or lower its weight ('atoll osd reweight')",
     );
     let limit_percent = view.settings.near_full_percent;
@@ -244,12 +244,12 @@ fn placement_groups(view: &View, groups: &[GroupStatus], problems: &mut Vec<Prob
     let of = |wanted: &dyn Fn(&GroupStatus) -> bool| -> Vec<String> {
         groups.iter().filter(|group| wanted(group)).map(|group| group.pg.to_string()).collect()
     };
-    let pgs = |number| count(number, "placement group");
+    let pgs = |number| count(number, "PG");
     add(
         problems,
         "PG_INACTIVE",
         Severity::Error,
-        of(&|group| group.state == GroupState::Inactive),
+        of(&|group| group.state == PgAvailability::Inactive),
         |number| format!("{} cannot serve: too few of their copies or shards are up", pgs(number)),
         "start the OSDs that are down ('atoll pg ls' names the members); reads and writes wait until then",
     );
@@ -257,12 +257,12 @@ fn placement_groups(view: &View, groups: &[GroupStatus], problems: &mut Vec<Prob
         problems,
         "PG_PEERING",
         Severity::Warning,
-        of(&|group| group.state == GroupState::Peering),
+        of(&|group| group.state == PgAvailability::Peering),
         |number| format!("{} {} peering: requests wait", pgs(number), are(number)),
         "this takes moments; if it stays, look at the log of the primary for what it waits for",
     );
     reported_states(view, groups, problems);
-    let is_short = |group: &GroupStatus| group.state != GroupState::Inactive;
+    let is_short = |group: &GroupStatus| group.state != PgAvailability::Inactive;
     add(
         problems,
         "PG_UNDERSIZED",
@@ -324,8 +324,8 @@ fn has(count: usize) -> &'static str {
 /// Primaries say more than records: a PG may not serve although its record says nothing of it.
 /// What counts is what records make an OSD the primary of and it does not report as active.
 fn reported_states(view: &View, groups: &[GroupStatus], problems: &mut Vec<Problem>) {
-    let by_record = groups.iter().filter(|group| group.state != GroupState::Active).count();
-    let counts = groups_by_osd(&view.map);
+    let by_record = groups.iter().filter(|group| group.state != PgAvailability::Active).count();
+    let counts = pgs_by_osd(&view.map);
     let running = members(view).filter(|(osd, _)| view.map.up.contains_key(osd));
     let active = |usage: &OsdUsageRecord| -> u32 {
         let states = usage.primary_pg_states.iter();
@@ -351,7 +351,7 @@ fn reported_states(view: &View, groups: &[GroupStatus], problems: &mut Vec<Probl
 }
 
 fn are_pgs(number: usize) -> String {
-    format!("{} {}", count(number, "placement group"), are(number))
+    format!("{} {}", count(number, "PG"), are(number))
 }
 
 fn missing(view: &View, problems: &mut Vec<Problem>) {
@@ -369,17 +369,15 @@ fn missing(view: &View, problems: &mut Vec<Problem>) {
         "PG_SPLITTING",
         Severity::Note,
         splitting,
-        |number| {
-            format!("{} {} placement groups that are still to be split off", count(number, "pool"), has(number))
-        },
-        "each group is split within moments when it is active; if it stays, see what keeps groups from that",
+        |number| format!("{} {} PGs that are still to be split off", count(number, "pool"), has(number)),
+        "each PG is split within moments when it is active; if it stays, see what keeps PGs from that",
     );
     add(
         problems,
         "PG_MISSING",
         Severity::Error,
         subjects,
-        |number| format!("{} {} placement groups that were not made yet", count(number, "pool"), has(number)),
+        |number| format!("{} {} PGs that were not made yet", count(number, "pool"), has(number)),
         "the coordinator makes them within seconds; if it stays, there are no OSDs for them, in, with weight and of the \
          pool's class (an erasure-coded pool needs as many failure domains as its min_size: 'atoll pool ls')",
     );

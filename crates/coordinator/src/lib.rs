@@ -15,7 +15,7 @@ mod membership;
 mod round;
 mod view;
 
-pub use groups::{GroupState, GroupStatus, groups_by_osd, is_settled, missing_groups, statuses};
+pub use groups::{GroupStatus, PgAvailability, is_settled, missing_pgs, pgs_by_osd, statuses};
 pub use leader::run;
 pub use membership::{MembershipChange, membership_changes, track_down};
 pub use view::View;

@@ -9,7 +9,7 @@ use atoll_base::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT}
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
 use atoll_placement::balance;
 
-use crate::groups::{is_settled, missing_groups};
+use crate::groups::{is_settled, missing_pgs};
 use crate::membership::{MembershipChange, membership_changes, track_down};
 use crate::{View, health, invariants, unix_ms};
 
@@ -35,7 +35,7 @@ impl Rounds {
         for change in membership_changes(&view, now_unix_ms) {
             self.change_membership(change, now_unix_ms).await?;
         }
-        self.make_groups(map).await?;
+        self.make_pgs(map).await?;
         let is_due =
             self.balanced.is_none_or(|last| last.elapsed() >= Duration::from_secs(view.settings.balance_seconds));
         if is_due && !map.flags.flags.contains_key(&ClusterFlag::NoRebalance) && is_settled(map) {
@@ -88,8 +88,8 @@ impl Rounds {
         Ok(())
     }
 
-    async fn make_groups(&self, map: &ClusterMap) -> Result<(), ClusterError> {
-        let groups = missing_groups(map);
+    async fn make_pgs(&self, map: &ClusterMap) -> Result<(), ClusterError> {
+        let groups = missing_pgs(map);
         for batch in groups.chunk_by(|(one, _), (other, _)| one.pool == other.pool) {
             // Only while the pool is there: it may be removed at this moment.
             let pool_key = keys::pool(batch[0].0.pool);
@@ -105,7 +105,7 @@ impl Rounds {
                 }
                 self.client.transact(&transaction).await?;
             }
-            tracing::info!("made {} placement groups of pool {}", batch.len(), batch[0].0.pool);
+            tracing::info!("made {} PGs of pool {}", batch.len(), batch[0].0.pool);
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Rounds {
             self.client.transact(&transaction).await?;
         }
         tracing::info!(
-            "the balancer has changed {} targets: {} copies move, {} groups get another primary",
+            "the balancer has changed {} targets: {} copies move, {} PGs get another primary",
             changes.len(),
             proposal.moved_copies,
             proposal.moved_primaries

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Does an operation cost the same as the work grows? Starts a throw-away cluster and measures CPU time per
-operation of all servers, rates and latencies over growing numbers of images, placement groups and
+operation of all servers, rates and latencies over growing numbers of images, PGs and
 objects, depths and sizes, on an idle and a busy machine, over an image that is overwritten more and more,
 and over a steady run. Prints Markdown."""
 
@@ -82,7 +82,7 @@ class Growth:
             row(count, self.block(",".join(names), 64 // count, f"{512 // count}M"))
 
     def groups(self):
-        title("4 KiB random writes at depth 32, in a pool of so many placement groups", "placement groups")
+        title("4 KiB random writes at depth 32, in a pool of so many PGs", "PGs")
         for count in (16, 256, 1024, 4096):
             pool = f"groups{count}"
             self.atoll("pool", "create", pool, "--pg-num", str(count), "--failure-domain", "osd")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures how long placement groups do not serve after OSDs have started again.
+"""Measures how long PGs do not serve after OSDs have started again.
 
     tools/peering_time.py --atoll target/release/atoll [--groups 1024] [--rounds 3]
 
@@ -21,7 +21,7 @@ def events(cluster, since):
     listened, served = {}, {}
     for path in (cluster.data / "log").glob("osd.*.log"):
         for line in path.read_text(errors="replace").splitlines():
-            found = re.match(r"(\S+)Z .*?(?:(osd\.\d+) serves \S+ on|all (\d+) placement groups that (osd\.\d+) leads serve)", re.sub(r"\x1b\[[0-9;]*m", "", line))
+            found = re.match(r"(\S+)Z .*?(?:(osd\.\d+) serves \S+ on|all (\d+) PGs that (osd\.\d+) leads serve)", re.sub(r"\x1b\[[0-9;]*m", "", line))
             if found:
                 at = datetime.datetime.fromisoformat(found[1] + "+00:00").timestamp()
                 if at >= since and found[2]:
@@ -54,7 +54,7 @@ def measure(cluster, groups, name, restart):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
-    parser.add_argument("--groups", type=int, default=1024, help="placement groups of the pool, a power of two")
+    parser.add_argument("--groups", type=int, default=1024, help="PGs of the pool, a power of two")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     test = Scenario("peering-time", arguments.atoll, arguments.scale)

@@ -1,8 +1,10 @@
 //! Starting, watching, restarting and stopping the processes.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ClusterError};
@@ -205,7 +207,7 @@ impl Supervisor<'_> {
         if cluster.role.has_clients() {
             self.add("gateway", &["gateway", "run"]);
             self.add("nbd", &["nbd", "run"]);
-            show(Progress::Step("waiting until all placement groups serve"));
+            show(Progress::Step("waiting until all PGs serve"));
         } else {
             show(Progress::Step("waiting until the OSDs of this host are up"));
         }
@@ -507,17 +509,67 @@ pub async fn stop(directory: &DataDir) -> Result<(), NodeError> {
     let Some(file) = ProcessesFile::running(directory) else {
         return Err(NodeError::NotRunning { path: directory.root().into() });
     };
-    ask_to_end(file.supervisor);
-    let deadline = Instant::now() + 4 * STOP_LIMIT;
-    while ProcessesFile::running(directory).is_some() {
-        if Instant::now() > deadline {
-            return Err(NodeError::Invalid(format!(
-                "the supervisor (process {}) has not stopped; see {}",
-                file.supervisor,
-                directory.logs().display()
-            )));
+    let supervisor = match Process::open(file.supervisor) {
+        Ok(supervisor) => supervisor,
+        // It has ended in this moment.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => return Ok(()),
+        Err(error) => {
+            return Err(NodeError::Invalid(format!("cannot watch process {}: {error}", file.supervisor)));
         }
-        tokio::time::sleep(POLL_PAUSE).await;
+    };
+    ask_to_end(file.supervisor);
+    // The lock and the list of processes are gone a moment before the process is.
+    match supervisor.ends_within(4 * STOP_LIMIT).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(NodeError::Invalid(format!(
+            "the supervisor (process {}) has not stopped; see {}",
+            file.supervisor,
+            directory.logs().display()
+        ))),
+        Err(error) => Err(NodeError::Invalid(format!("cannot watch process {}: {error}", file.supervisor))),
     }
-    Ok(())
+}
+
+/// A process that may be waited for without being its parent.
+#[derive(Clone)]
+struct Process(Arc<OwnedFd>);
+
+impl Process {
+    fn open(pid: u32) -> std::io::Result<Self> {
+        let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+        let pid = pid.ok_or(rustix::io::Errno::SRCH)?;
+        let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+        Ok(Self(Arc::new(process)))
+    }
+
+    /// Whether the process has ended, at the latest when `limit` is over.
+    async fn ends_within(&self, limit: Duration) -> std::io::Result<bool> {
+        let process = Self::clone(self);
+        tokio::task::spawn_blocking(move || process.wait(limit)).await?
+    }
+
+    /// A process's descriptor can be read once it has ended (pidfd_open(2)).
+    fn wait(&self, limit: Duration) -> std::io::Result<bool> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let limit = Timespec::try_from(limit).map_err(|_| rustix::io::Errno::INVAL)?;
+        let mut watched = [PollFd::new(&*self.0, PollFlags::IN)];
+        Ok(rustix::io::retry_on_intr(|| poll(&mut watched, Some(&limit)))? > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_is_waited_for_until_it_has_ended() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep runs");
+        let process = Process::open(child.id().expect("it runs")).expect("it can be watched");
+        let has_ended = process.ends_within(Duration::from_millis(50)).await.expect("it is watched");
+        assert!(!has_ended);
+        child.start_kill().expect("it can be killed");
+        let has_ended = process.ends_within(Duration::from_secs(60)).await.expect("it is watched");
+        assert!(has_ended);
+        child.wait().await.expect("it is gone");
+    }
 }

@@ -171,7 +171,7 @@ impl Osd {
             StorageEvent::RecoveryRead { read, answer } => {
                 let parts = answer.iter().flat_map(|parts| &parts.transactions);
                 self.recovery.done(&read, parts.map(|part| part.payload.len() as u64).sum());
-                self.with_pg(read.pg, |group, view| group.sync_ready(read.token, answer, view));
+                self.with_pg(read.pg, |group, view| group.object_read(read.token, answer, view));
                 self.start_recovery();
             }
             StorageEvent::Scrubbed { pg, token, result } => {
@@ -213,7 +213,7 @@ impl Osd {
                 self.storage.list_objects(ObjectList { pg, token, after, objects: Vec::new() });
             }
             Action::Read { token, object, request } => self.storage.read_object(pg, token, object, request),
-            Action::ReadForSync { token, object, touched, from, is_urgent } => {
+            Action::ReadObject { token, object, touched, from, is_urgent } => {
                 let read = RecoveryRead { pg, token, object, touched, from };
                 if is_urgent && !read.goes_on() {
                     self.recovery.add_urgent(read);
@@ -246,7 +246,7 @@ impl Osd {
                 }
             }
             Action::ReadForBackfill { begins, bytes } => self.recovery.read(begins, bytes),
-            Action::ForgetUndo { through } => self.storage.forget_undo(pg, through),
+            Action::ForgetPreImages { through } => self.storage.forget_pre_images(pg, through),
             Action::Warn { text } => tracing::warn!("{text}"),
         }
     }

@@ -31,7 +31,7 @@ impl Reports {
                 if led > 0 {
                     self.not_serving_since_ms = None;
                     let ms = context.now_ms() - since_ms;
-                    tracing::info!("all {led} placement groups that {} leads serve, after {ms} ms", context.me());
+                    tracing::info!("all {led} PGs that {} leads serve, after {ms} ms", context.me());
                 }
             }
             None if !all_serve => self.not_serving_since_ms = Some(context.now_ms()),

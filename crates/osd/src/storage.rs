@@ -127,8 +127,8 @@ impl Storage {
         self.store.set_memory_budget(budgets.pages_bytes, budgets.pending_bytes);
     }
 
-    pub fn forget_undo(&mut self, pg: PgId, through: Version) {
-        self.store.forget_undo(pg, through);
+    pub fn forget_pre_images(&mut self, pg: PgId, through: Version) {
+        self.store.forget_pre_images(pg, through);
     }
 
     pub fn start_checkpoint(&mut self) {

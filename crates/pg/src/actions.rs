@@ -87,8 +87,8 @@ pub enum Action {
         after: Option<ObjectName>,
     },
     /// Read what a learner lacks of an object, as transactions for it; answer with
-    /// [`crate::Pg::sync_ready`]. The shell loads what it reads.
-    ReadForSync {
+    /// [`crate::Pg::object_read`]. The shell loads what it reads.
+    ReadObject {
         /// Repeated in the answer.
         token: Token,
         /// The object.
@@ -150,7 +150,7 @@ pub enum Action {
     },
     /// All members have these writes, so none of them will be rolled back: the log may forget their
     /// pre-images.
-    ForgetUndo {
+    ForgetPreImages {
         /// The newest of these writes.
         through: Version,
     },

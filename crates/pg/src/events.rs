@@ -124,8 +124,8 @@ impl Pg {
             | Message::FencedAck { .. } => {
                 self.peering_message(from, message, view);
             }
-            Message::PeerSync { .. }
-            | Message::PeerSynced { .. }
+            Message::PeerPush { .. }
+            | Message::PeerPushed { .. }
             | Message::ObjectsQuery { .. }
             | Message::ObjectsReply { .. } => {
                 self.backfill_message(from, message, view);
@@ -189,17 +189,17 @@ impl Pg {
 
     fn backfill_message(&mut self, from: OsdId, message: Message, view: &impl ObjectView) {
         match message {
-            Message::PeerSync { epoch, tag, transaction } => {
+            Message::PeerPush { epoch, tag, transaction } => {
                 // While a stray copy is deleted nothing may be added to it.
                 let is_wanted = epoch == self.promises.epoch() && !self.stray.has_begun();
                 if is_wanted && self.intake.begin_part(epoch, tag) {
                     self.note_completeness(&transaction);
-                    self.submit(Submission::Sync { from, epoch, tag }, transaction);
+                    self.submit(Submission::Push { from, epoch, tag }, transaction);
                 }
             }
-            Message::PeerSynced { epoch, tag, .. } => {
-                if !self.scrub_synced(from, epoch, tag, view) {
-                    self.learner_synced(from, epoch, tag, view);
+            Message::PeerPushed { epoch, tag, .. } => {
+                if !self.scrub_pushed(from, epoch, tag, view) {
+                    self.learner_pushed(from, epoch, tag, view);
                 }
             }
             Message::ObjectsQuery { epoch, tag, after, .. } => {

@@ -21,7 +21,7 @@ use crate::scrub::Scrub;
 use crate::stray::StrayCopy;
 use crate::submissions::Submission;
 
-/// One placement group on one OSD.
+/// One PG on one OSD.
 pub struct Pg {
     pub(crate) config: Configuration,
     pub(crate) promises: Promises,

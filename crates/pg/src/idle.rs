@@ -30,8 +30,7 @@ impl Pg {
     fn is_idle_primary(&self, view: &impl ObjectView) -> bool {
         let is_whole = self.leads() && self.config.is_on_target();
         let pg_num = self.config.pg_num();
-        let needs_split =
-            self.is_splitting || self.config.policy.pg_num > pg_num || self.pg_num_here(view) > pg_num;
+        let needs_split = self.is_splitting || self.config.policy.pg_num > pg_num || self.is_split_under_way(view);
         let is_known_to_be_everywhere = !self.has_unannounced_commits() && self.config.surplus_member().is_none();
         is_whole && !needs_split && is_known_to_be_everywhere && !self.is_scrubbing()
     }

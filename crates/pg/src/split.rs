@@ -15,7 +15,7 @@
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::records::PgRecord;
-use atoll_base::{LogEntry, Mutation, ObjectName, Undo, Version, WriteRequest};
+use atoll_base::{LogEntry, Mutation, ObjectName, PreImage, Version, WriteRequest};
 use bytes::Bytes;
 
 use crate::actions::{Action, ObjectView};
@@ -29,6 +29,11 @@ impl Pg {
         self.config.pg_num().max(view.pg_num(self.config.id).unwrap_or(0))
     }
 
+    /// Whether this copy has a split that cluster state, as this OSD knows it, does not have.
+    pub(crate) fn is_split_under_way(&self, view: &impl ObjectView) -> bool {
+        self.pg_num_here(view) > self.config.pg_num()
+    }
+
     /// Whether an object belongs to this PG if the pool has `pg_num` PGs.
     pub(crate) fn has_place_for(&self, object: &ObjectName, pg_num: u32) -> bool {
         object.as_str() == PG_META_OBJECT || self.config.id.holds(object, pg_num)
@@ -37,7 +42,7 @@ impl Pg {
     /// While active: continues a split if one is wanted or under way. If so, returns true, and
     /// nothing else may change the configuration.
     pub(crate) fn split(&mut self, view: &impl ObjectView) -> bool {
-        if self.pg_num_here(view) > self.config.pg_num() {
+        if self.is_split_under_way(view) {
             let is_in_flight = self.log.in_flight().any(|write| write.client_request.is_none());
             if !is_in_flight {
                 self.is_splitting = false;
@@ -53,28 +58,31 @@ impl Pg {
         self.learners.clear();
         let is_quiet = self.log.has_none_in_flight() && self.outbox.view_is_current() && self.scrub.is_none();
         let may_order = self.intake.is_whole() && view.has_room(self.config.id);
-        if is_quiet && may_order && !self.membership.is_proposing(view.now_ms()) {
+        if is_quiet && may_order && self.membership.has_undecided_proposal() {
+            // It may add a member, which would lack what is split off.
+            self.outdate_proposals(view);
+        } else if is_quiet && may_order {
             // Reads of shards must not cross the split, which moves objects to the new PG.
             self.abandon_operations();
             let mutations = split_whole(self.config.pg_num() * 2);
             let (object, payload) = (own_object(), Bytes::new());
             let split = WriteRequest { object, conditions: Vec::new(), mutations, payload, payload_sealed: false };
-            let undo = self.erasure.as_ref().map(|_| self.undo_of_split());
+            let pre_image = self.erasure.as_ref().map(|_| self.pre_image_of_split());
             invariants::split_is_ordered_alone(self.log.has_none_in_flight());
-            self.order(None, split, false, undo);
+            self.order(None, split, false, pre_image);
         }
         true
     }
 
     /// The pre-image of a split, to roll it back if not all members have it.
-    fn undo_of_split(&self) -> Undo {
+    fn pre_image_of_split(&self) -> PreImage {
         let (pg_num_before, pg_num) = (self.config.policy.pg_num_first, self.config.pg_num());
         let key = Bytes::from_static(SPLIT_KEY);
         let note = match pg_num > self.config.id.first_pg_num(pg_num_before) {
             true => Mutation::OmapSet { key, value: Bytes::copy_from_slice(&pg_num.to_be_bytes()) },
             false => Mutation::OmapRemove { key },
         };
-        Undo {
+        PreImage {
             mutations: vec![note, Mutation::Split { pg_num_before, pg_num, is_whole: false }],
             payload: Bytes::new(),
         }

@@ -15,7 +15,7 @@ pub(crate) enum Submission {
     /// The promise not to heed lower epochs.
     Promise { epoch: Epoch },
     /// A part of a backfill of this OSD.
-    Sync { from: OsdId, epoch: Epoch, tag: u64 },
+    Push { from: OsdId, epoch: Epoch, tag: u64 },
     /// Damaged blocks written again, or the mark that the copy is incomplete.
     Repair,
     /// A part of a good copy, in place of this primary's bad one; `is_whole` if it is the only part.
@@ -39,14 +39,14 @@ impl Pg {
                 self.outbox.send(primary, ack);
             }
             Submission::Promise { epoch } => self.promise_is_durable(epoch, view),
-            Submission::Sync { from, epoch, tag } => {
+            Submission::Push { from, epoch, tag } => {
                 if self.intake.is_backfill_whole(epoch, tag) {
-                    self.outbox.send(from, Message::PeerSynced { pg: self.config.id, epoch, tag });
+                    self.outbox.send(from, Message::PeerPushed { pg: self.config.id, epoch, tag });
                 }
             }
             Submission::RewriteOwnCopy { tag, is_last: true, .. } => self.own_copy_rewritten(tag, view),
             Submission::Repair | Submission::RewriteOwnCopy { .. } => {}
-            Submission::Forget { through } => self.outbox.push(Action::ForgetUndo { through }),
+            Submission::Forget { through } => self.outbox.push(Action::ForgetPreImages { through }),
             Submission::RollBack => self.rolled_back(view),
             Submission::StrayCopy => self.removed(view),
         }
@@ -55,7 +55,7 @@ impl Pg {
     /// The store refused a submission.
     pub fn submit_failed(&mut self, token: Token, cause: &str, view: &impl ObjectView) {
         let submission = self.outbox.answered(token);
-        if let Submission::Sync { epoch, tag, .. } = submission {
+        if let Submission::Push { epoch, tag, .. } = submission {
             self.intake.break_backfill(epoch, tag);
         }
         let leader = match submission {
@@ -81,7 +81,7 @@ impl Pg {
             }
             _ if self.leads() => self.config.me,
             Submission::Replica { primary, .. } => primary,
-            Submission::Sync { from, .. } => from,
+            Submission::Push { from, .. } => from,
             Submission::Promise { .. } => self.promises.asked_by().unwrap_or(self.config.me),
         };
         // Copies may differ by the refused write, which is no damage.

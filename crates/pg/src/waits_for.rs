@@ -104,7 +104,7 @@ impl Pg {
             reasons
                 .push(format!("members {:?} have to become {:?}", self.config.record.members, self.config.target));
         }
-        if self.is_splitting || self.pg_num_here(view) > self.config.pg_num() {
+        if self.is_splitting || self.is_split_under_way(view) {
             reasons.push("a split is under way".into());
         }
         if self.is_scrubbing() {

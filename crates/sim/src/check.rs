@@ -70,7 +70,7 @@ impl Checked<'_> {
     fn merged_history(&self) -> Vec<LogEntry> {
         let head = self.world.members[self.primary()].store.durable.of(self.pg).head;
         // Pre-images differ between members.
-        let plain = |entry: &LogEntry| LogEntry { undo: None, ..entry.clone() };
+        let plain = |entry: &LogEntry| LogEntry { pre_image: None, ..entry.clone() };
         let mut merged: BTreeMap<u64, LogEntry> = BTreeMap::new();
         if self.pg == SPLIT_PG {
             // A member that was away at the split may be the only one that has the oldest entries.
@@ -105,7 +105,10 @@ impl Checked<'_> {
                 "head of {at}"
             );
             for entry in &visible.log {
-                assert_eq!(entry.undo, None, "member {at} keeps the pre-image of a write that all members have");
+                assert_eq!(
+                    entry.pre_image, None,
+                    "member {at} keeps the pre-image of a write that all members have"
+                );
                 assert_eq!(*entry, history[entry.version.sequence as usize - 1], "log of member {at}");
             }
             assert!(visible.objects.keys().all(|object| object.as_str() == PG_META_OBJECT || !is_hidden(object)));

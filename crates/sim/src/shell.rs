@@ -216,8 +216,8 @@ impl World {
                 let (objects, more) = self.members[at].store.objects(pg, after.as_ref(), self.objects_listed_max);
                 self.after(1_000, Event::Listed { at, incarnation, pg, token, objects, more });
             }
-            Action::ReadForSync { token, object, touched, from, .. } => {
-                self.read_for_sync(at, pg, token, object, &touched, from);
+            Action::ReadObject { token, object, touched, from, .. } => {
+                self.read_for_backfill(at, pg, token, object, &touched, from);
             }
             Action::Scrub { token, object, deep } => {
                 let finding = self.members[at].store.scrub(pg, &object, deep);
@@ -235,7 +235,7 @@ impl World {
                 self.propose(at, pg, Swap { expected, record, split_off });
             }
             Action::ReadForBackfill { begins, bytes } => self.note("read to fill", &[begins.into(), bytes]),
-            Action::ForgetUndo { through } => {
+            Action::ForgetPreImages { through } => {
                 // Not durable: a crash may bring the pre-images back.
                 self.members[at].store.visible.of_mut(pg).forget_pre_images(through);
             }
@@ -261,7 +261,7 @@ impl World {
         self.after(150, Event::ReadDone { at, incarnation, pg, token, answer });
     }
 
-    fn read_for_sync(
+    fn read_for_backfill(
         &mut self,
         at: usize,
         pg: PgId,
@@ -277,7 +277,7 @@ impl World {
         self.statistics.further_parts += u64::from(!is_first);
         let is_small = self.random.chance(50);
         let member = &mut self.members[at];
-        let result = member.store.read_for_sync(pg, &object, touched, from, is_small);
+        let result = member.store.read_for_backfill(pg, &object, touched, from, is_small);
         self.statistics.unreadable_syncs += u64::from(result.is_err());
         if let Err(block) = result
             && !self.will_repair(at, pg, &object)
@@ -319,7 +319,7 @@ impl World {
 
     fn count(&mut self, message: &Message) {
         self.statistics.copy_reads += u64::from(matches!(message, Message::CopyRead { .. }));
-        if let Message::PeerSync { transaction, .. } = message {
+        if let Message::PeerPush { transaction, .. } = message {
             self.statistics.learners += u64::from(transaction.reset_head().is_some());
         }
     }

@@ -128,7 +128,7 @@ impl State {
                     self.head = *head;
                 }
                 Mutation::Split { .. } => continue,
-                Mutation::KeepAs { copy } => {
+                Mutation::ClonePreImage { copy } => {
                     match self.objects.get(&transaction.object).cloned() {
                         Some(object) => drop(self.objects.insert(copy.clone(), object)),
                         None => drop(self.objects.remove(copy)),
@@ -166,7 +166,7 @@ impl State {
     }
 
     pub fn forget_pre_images(&mut self, through: Version) {
-        self.log.iter_mut().filter(|entry| entry.version <= through).for_each(|entry| entry.undo = None);
+        self.log.iter_mut().filter(|entry| entry.version <= through).for_each(|entry| entry.pre_image = None);
     }
 
     pub fn omap_value(&self, object: &ObjectName, key: &[u8]) -> Option<Bytes> {
@@ -199,7 +199,7 @@ impl Object {
             Mutation::Create
             | Mutation::Remove
             | Mutation::CloneFrom { .. }
-            | Mutation::KeepAs { .. }
+            | Mutation::ClonePreImage { .. }
             | Mutation::RemoveOther { .. }
             | Mutation::ResetLog { .. }
             | Mutation::Split { .. } => {}

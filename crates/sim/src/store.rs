@@ -44,8 +44,11 @@ impl Store {
     /// Whether the store takes a transaction now. If it refuses data, it still takes other changes.
     pub fn takes(&self, transaction: &Transaction, refuses_data: bool) -> bool {
         let adds = |mutation: &Mutation| {
-            use Mutation::{CloneFrom, Create, KeepAs, OmapReplace, OmapSet};
-            matches!(mutation, OmapSet { .. } | OmapReplace { .. } | Create | CloneFrom { .. } | KeepAs { .. })
+            use Mutation::{CloneFrom, ClonePreImage, Create, OmapReplace, OmapSet};
+            matches!(
+                mutation,
+                OmapSet { .. } | OmapReplace { .. } | Create | CloneFrom { .. } | ClonePreImage { .. }
+            )
         };
         let adds_data = !transaction.payload.is_empty() || transaction.mutations.iter().any(adds);
         let is_own = transaction.object.as_str() == PG_META_OBJECT;
@@ -60,10 +63,10 @@ impl Store {
     pub fn submit(&mut self, token: Token, transaction: Transaction) {
         assert!(!self.out_of_room);
         for mutation in &transaction.mutations {
-            if let Mutation::RemoveOther { object: other } | Mutation::KeepAs { copy: other } = mutation {
+            if let Mutation::RemoveOther { object: other } | Mutation::ClonePreImage { copy: other } = mutation {
                 self.bad.retain(|(object, _)| object != other);
             }
-            if let Mutation::KeepAs { copy } = mutation {
+            if let Mutation::ClonePreImage { copy } = mutation {
                 let of_this = self.bad.iter().filter(|(object, _)| *object == transaction.object);
                 let shared: Vec<_> = of_this.map(|(_, block)| (copy.clone(), *block)).collect();
                 self.bad.extend(shared);
@@ -109,7 +112,7 @@ impl Store {
     pub fn has_forgotten_pre_images<'a>(&self, mut pgs: impl Iterator<Item = &'a PgId>) -> bool {
         pgs.all(|pg| {
             let state = self.visible.of(*pg);
-            state.log.iter().all(|entry| entry.undo.is_none())
+            state.log.iter().all(|entry| entry.pre_image.is_none())
                 && state.objects.keys().all(|object| object.as_str() == PG_META_OBJECT || !is_hidden(object))
         })
     }
@@ -190,7 +193,7 @@ impl Store {
 
     /// What a learner lacks of an object, or a part of it; `Err` names a damaged block. If
     /// `is_small`, everything is in one transaction.
-    pub fn read_for_sync(
+    pub fn read_for_backfill(
         &self,
         pg: PgId,
         object: &ObjectName,

@@ -388,7 +388,7 @@ impl World {
             }
             Event::SyncRead { at, pg, token, result, .. } => {
                 self.note("sync read", &[at as u64, token.0, u64::from(result.is_ok())]);
-                self.with_pg(at, pg, |pg, view| pg.sync_ready(token, result, view));
+                self.with_pg(at, pg, |pg, view| pg.object_read(token, result, view));
             }
             Event::Target { at, .. } => {
                 for pg in self.cluster.pgs() {

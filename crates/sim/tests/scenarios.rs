@@ -6,7 +6,7 @@
 use atoll_base::{Epoch, Refusal};
 use atoll_pg::PgState;
 use atoll_sim::{
-    Answer, Options, PG, SPLIT_PG, Script, block, create, data_of, half_of, read_block, remove, write_block,
+    Answer, Options, PG, SPLIT_PG, Script, World, block, create, data_of, half_of, read_block, remove, write_block,
 };
 
 const MS: u64 = 1_000;
@@ -428,8 +428,7 @@ fn a_primary_dies_while_its_pg_splits() {
             script.cut_one_way(0, 2, 10 * SECOND);
         }
         script.split();
-        let has_split =
-            |world: &atoll_sim::World, at: usize| world.members[at].store.durable.of(SPLIT_PG).head.sequence > 0;
+        let has_split = |world: &World, at: usize| world.members[at].store.durable.of(SPLIT_PG).head.sequence > 0;
         script.run_while("not split", |world| !has_split(world, 1) || reached && !has_split(world, 2));
         assert!(script.cluster.split_off.is_none(), "cluster state does not know of it");
         script.kill(0);
@@ -479,6 +478,35 @@ fn a_member_was_away_while_its_pg_split() {
     for pg in [PG, SPLIT_PG] {
         assert_eq!(world.cluster.of(pg).map(|state| state.record.members.len()), Some(3), "{pg} has all members");
     }
+}
+
+#[test]
+fn a_late_proposal_adds_no_member_to_a_pg_that_splits() {
+    let (stays, goes) = one_of_each_half();
+    let mut script = with_leases(Options::scripted(4));
+    let is_member = |world: &World| world.cluster.record.members.contains(&atoll_base::OsdId(4));
+    written(&mut script, stays, 1);
+    script.plan(&[0, 1, 2, 3]);
+    script.run_while("no backfill", |world| world.members[3].store.visible.of(PG).head.sequence == 0);
+    // The proposal that makes the learner a member arrives before any later one.
+    script.keep_from_state(0, 3 * SECOND);
+    script.run_for(100 * MS);
+    script.keep_from_state(0, 6 * SECOND);
+    script.plan(&[0, 1, 2]);
+    script.kill(3);
+    written(&mut script, goes, 2);
+    script.split();
+    script.restart(3);
+    assert!(!is_member(&script), "it is no member yet");
+    script.run_while("the proposal is lost", |world| !is_member(world));
+    script.run_while("not split", |world| world.cluster.split_off.is_none());
+    let has_new_pg = |at: usize| script.members[at].store.durable.of(SPLIT_PG).head.sequence > 0;
+    for (at, osd) in (1..=4).map(atoll_base::OsdId).enumerate() {
+        let is_member = script.cluster.record.members.contains(&osd);
+        assert!(!is_member || has_new_pg(at), "{osd} is a member and lacks what was split off");
+    }
+    holds(&mut script, goes, 2);
+    script.finish();
 }
 
 #[test]

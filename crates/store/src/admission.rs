@@ -64,7 +64,7 @@ impl Store {
                     | Mutation::OmapReplace { value: Some(_), .. }
                     | Mutation::Create
                     | Mutation::CloneFrom { .. }
-                    | Mutation::KeepAs { .. }
+                    | Mutation::ClonePreImage { .. }
             )
         })
     }

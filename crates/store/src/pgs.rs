@@ -148,7 +148,7 @@ pub(crate) struct PgHistory {
     segments: VecDeque<(u64, u64)>,
     is_changed: bool,
     /// Entries up to here say no more how they are undone.
-    undo_forgotten: Version,
+    pre_images_forgotten: Version,
     /// Entries that segments hold were forgotten, so that all segments must be written anew.
     was_reset: bool,
 }
@@ -174,14 +174,14 @@ impl PgHistory {
     }
 
     /// What is no newer will not be rolled back.
-    pub fn forget_undo(&mut self, through: Version) {
+    pub fn forget_pre_images(&mut self, through: Version) {
         let entries = self.log.iter_mut().rev().skip_while(|entry| entry.version > through);
-        for entry in entries.take_while(|entry| entry.version > self.undo_forgotten) {
-            if entry.undo.is_some() {
-                *entry = Arc::new(LogEntry { undo: None, ..LogEntry::clone(entry) });
+        for entry in entries.take_while(|entry| entry.version > self.pre_images_forgotten) {
+            if entry.pre_image.is_some() {
+                *entry = Arc::new(LogEntry { pre_image: None, ..LogEntry::clone(entry) });
             }
         }
-        self.undo_forgotten = self.undo_forgotten.max(through);
+        self.pre_images_forgotten = self.pre_images_forgotten.max(through);
     }
 
     fn reset(&mut self, head: Version) {
@@ -204,7 +204,7 @@ impl PgHistory {
             log,
             segments: before.segments,
             is_changed: true,
-            undo_forgotten: self.undo_forgotten,
+            pre_images_forgotten: self.pre_images_forgotten,
             was_reset: true,
         }
     }

@@ -116,8 +116,8 @@ pub(crate) fn plan(
     let is_inline = block_count as usize * BLOCK_BYTES <= INLINE_BYTES_MAX;
     // What the transaction itself frees, or gives to another object as well, must not be written in place.
     let frees = |mutation: &Mutation| {
-        use Mutation::{KeepAs, Remove, Truncate, Zero};
-        matches!(mutation, Remove | Zero { .. } | Truncate { .. } | KeepAs { .. })
+        use Mutation::{ClonePreImage, Remove, Truncate, Zero};
+        matches!(mutation, Remove | Zero { .. } | Truncate { .. } | ClonePreImage { .. })
     };
     let may_reuse = is_inline && info.is_some() && !transaction.mutations.iter().any(frees);
     let may_share = info.is_some_and(|info| info.may_share);
@@ -278,7 +278,7 @@ fn change(
                 clone(&mut changes, &source, object)?;
                 continue;
             }
-            Mutation::KeepAs { copy } => {
+            Mutation::ClonePreImage { copy } => {
                 keep(&mut changes, object, &keys_of(transaction.pg, copy, metadata))?;
                 continue;
             }
@@ -327,7 +327,7 @@ fn change(
             }
             Mutation::Remove
             | Mutation::CloneFrom { .. }
-            | Mutation::KeepAs { .. }
+            | Mutation::ClonePreImage { .. }
             | Mutation::RemoveOther { .. }
             | Mutation::Split { .. } => unreachable!("handled above"),
             Mutation::OmapSet { key, value } => set_omap(&mut changes, object, key, Some(value))?,
@@ -452,7 +452,7 @@ pub(crate) fn look_at(
                 let source = keys_of(pg, source, changes.metadata());
                 clone(&mut changes, &source, object)?;
             }
-            Mutation::KeepAs { copy } => {
+            Mutation::ClonePreImage { copy } => {
                 let copy = keys_of(pg, copy, changes.metadata());
                 keep(&mut changes, object, &copy)?;
             }

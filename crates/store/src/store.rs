@@ -118,9 +118,9 @@ impl Store {
     }
 
     /// Forgets how writes of a PG are undone, up to one that will not be rolled back.
-    pub fn forget_undo(&mut self, pg: PgId, through: Version) {
+    pub fn forget_pre_images(&mut self, pg: PgId, through: Version) {
         if let Some(state) = self.pgs.get_mut(pg) {
-            state.forget_undo(through);
+            state.forget_pre_images(through);
         }
     }
 

@@ -59,7 +59,7 @@ pub(crate) fn validate(
             {
                 return Err(invalid("a clone together with other changes"));
             }
-            Mutation::CloneFrom { .. } | Mutation::KeepAs { .. } | Mutation::RemoveOther { .. } => {}
+            Mutation::CloneFrom { .. } | Mutation::ClonePreImage { .. } | Mutation::RemoveOther { .. } => {}
             Mutation::Remove => (size_bytes, seal_shape) = (0, None),
             Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes } => {
                 let has_seals = *seal_unit_bytes != 0;
@@ -117,7 +117,7 @@ pub(crate) fn check_logged(mutation: &Mutation) -> Result<(), CodecError> {
 
 /// Whether a mutation is of something else than its transaction's object.
 fn leaves_object_alone(mutation: &Mutation) -> bool {
-    matches!(mutation, Mutation::KeepAs { .. } | Mutation::RemoveOther { .. } | Mutation::ResetLog { .. })
+    matches!(mutation, Mutation::ClonePreImage { .. } | Mutation::RemoveOther { .. } | Mutation::ResetLog { .. })
 }
 
 /// Bytes of payload that the mutations take.

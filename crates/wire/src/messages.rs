@@ -122,7 +122,7 @@ kinds! {
             shard: Option<u8> as ShardNumber,
         },
         /// Brings a lagging member, or one that shall become a member, up to date: a part of the state of one object, or log entries.
-        10 (members) => PeerSync {
+        10 (members) => PeerPush {
             /// The new epoch.
             epoch: Epoch,
             /// Names the series; repeated in the answer.
@@ -130,8 +130,8 @@ kinds! {
             /// The object's state.
             transaction: Transaction,
         },
-        /// Answer to each [`Message::PeerSync`]: it is durable, send the next.
-        11 (members) => PeerSynced {
+        /// Answer to each [`Message::PeerPush`]: it is durable, send the next.
+        11 (members) => PeerPushed {
             /// The PG.
             pg: PgId,
             /// The epoch of the series.
@@ -297,7 +297,7 @@ impl Message {
         match self {
             Message::Write { request, .. } => (request.payload.clone(), request.payload_sealed),
             Message::Replicate { transaction, .. }
-            | Message::PeerSync { transaction, .. }
+            | Message::PeerPush { transaction, .. }
             | Message::ObjectPart { transaction, .. } => (transaction.payload.clone(), transaction.payload_sealed),
             Message::ReadReply { result, payload, .. } | Message::CopyReply { result, payload, .. } => {
                 let sealed = matches!(result, Ok(ReadOutcome::Data { seals: Some(_), .. }));
@@ -315,7 +315,7 @@ impl Message {
                 request.payload_sealed = received_sealed;
             }
             Message::Replicate { transaction, .. }
-            | Message::PeerSync { transaction, .. }
+            | Message::PeerPush { transaction, .. }
             | Message::ObjectPart { transaction, .. } => transaction.payload = received,
             Message::ReadReply { payload, .. } | Message::CopyReply { payload, .. } => *payload = received,
             _ => {}
@@ -343,14 +343,14 @@ impl Message {
     pub fn pg(&self) -> Option<PgId> {
         match self {
             Message::Replicate { transaction, .. }
-            | Message::PeerSync { transaction, .. }
+            | Message::PeerPush { transaction, .. }
             | Message::ObjectPart { transaction, .. } => Some(transaction.pg),
             Message::ReplicateAck { pg, .. }
             | Message::PeerQuery { pg, .. }
             | Message::PeerInfo { pg, .. }
             | Message::RollBack { pg, .. }
             | Message::Committed { pg, .. }
-            | Message::PeerSynced { pg, .. }
+            | Message::PeerPushed { pg, .. }
             | Message::Fenced { pg, .. }
             | Message::FencedAck { pg, .. }
             | Message::ObjectsQuery { pg, .. }

@@ -4,7 +4,7 @@ mod scrub;
 
 use atoll_admin::pgs::{self, PgFilter, PgStatus};
 use atoll_base::{ObjectName, OsdId, PgId};
-use atoll_coordinator::GroupState;
+use atoll_coordinator::PgAvailability;
 use clap::Subcommand;
 use serde_json::json;
 
@@ -92,9 +92,9 @@ fn list(output: &OutputArguments, filter: &PgFilter) -> anyhow::Result<()> {
 
 fn state_name(pg: &PgStatus) -> &'static str {
     match pg.state {
-        GroupState::Active => "active",
-        GroupState::Peering => "peering",
-        GroupState::Inactive => "inactive",
+        PgAvailability::Active => "active",
+        PgAvailability::Peering => "peering",
+        PgAvailability::Inactive => "inactive",
     }
 }
 

@@ -46,7 +46,7 @@ pub fn scrub(arguments: &PgScrubArguments) -> anyhow::Result<()> {
             if arguments.output.json {
                 return print_json(&json!({ "requested": requests.len(), "deep": arguments.deep }));
             }
-            println!("asked for a {what} of {} placement groups", requests.len());
+            println!("asked for a {what} of {} PGs", requests.len());
             return Ok(());
         }
         for request in &requests {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_base::OsdId;
 use atoll_base::records::OsdRecord;
-use atoll_coordinator::{View, groups_by_osd, statuses};
+use atoll_coordinator::{View, pgs_by_osd, statuses};
 use atoll_placement::{Location, location};
 use serde::{Serialize, Serializer};
 
@@ -54,7 +54,7 @@ fn up_or_down<S: Serializer>(is_up: &bool, serializer: S) -> Result<S::Ok, S::Er
 
 /// All OSDs, by number.
 pub fn osd_statuses(view: &View) -> Vec<OsdStatus> {
-    let counts = groups_by_osd(&view.map);
+    let counts = pgs_by_osd(&view.map);
     let mut targets = BTreeMap::<OsdId, usize>::new();
     for pg in statuses(&view.map) {
         pg.target.iter().for_each(|osd| *targets.entry(*osd).or_default() += 1);

@@ -1,7 +1,9 @@
 //! Byte encodings of operations, as docs/reference/formats.md describes them. The same bytes travel in
 //! control segments and rest in WAL records.
 
-use super::{Condition, LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction, Undo};
+use super::{
+    Condition, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction,
+};
 use crate::codec::{CodecError, Reader, Writer};
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
 use crate::limits;
@@ -28,7 +30,7 @@ impl PgId {
 
     /// Reads an id.
     pub fn decode(reader: &mut Reader) -> Result<Self, CodecError> {
-        Ok(PgId { pool: PoolId(reader.u32("pool")?), index: reader.u32("placement group")? })
+        Ok(PgId { pool: PoolId(reader.u32("pool")?), index: reader.u32("PG")? })
     }
 }
 
@@ -150,7 +152,7 @@ impl Condition {
             4 => Condition::OmapAbsent { key: omap_key(reader)? },
             5 => Condition::OmapEquals { key: omap_key(reader)?, value: omap_value(reader)? },
             6 => Condition::NotFenced { name: omap_key(reader)?, generation: reader.u64("generation")? },
-            7 => Condition::PgNum { pg_num: reader.u32("number of groups")? },
+            7 => Condition::PgNum { pg_num: reader.u32("number of PGs")? },
             value => return Err(CodecError::Invalid { what: "condition", value: u64::from(value) }),
         })
     }
@@ -306,13 +308,13 @@ fn encode_detail(detail: &str, writer: &mut Writer) {
 }
 
 /// Flag of a log entry beside "request present" (1).
-const HAS_UNDO: u8 = 2;
+const HAS_PRE_IMAGE: u8 = 2;
 
 impl LogEntry {
     /// Appends the entry.
     pub fn encode(&self, writer: &mut Writer) {
         self.version.encode(writer);
-        writer.u8(u8::from(self.request.is_some()) | if self.undo.is_some() { HAS_UNDO } else { 0 });
+        writer.u8(u8::from(self.request.is_some()) | if self.pre_image.is_some() { HAS_PRE_IMAGE } else { 0 });
         if let Some(request) = &self.request {
             request.encode(writer);
         }
@@ -327,9 +329,9 @@ impl LogEntry {
         for key in &self.touched.omap_keys {
             writer.bytes(key);
         }
-        if let Some(undo) = &self.undo {
-            encode_mutations(&undo.mutations, writer);
-            writer.bytes(&undo.payload);
+        if let Some(pre_image) = &self.pre_image {
+            encode_mutations(&pre_image.mutations, writer);
+            writer.bytes(&pre_image.payload);
         }
     }
 
@@ -346,14 +348,14 @@ impl LogEntry {
         for _ in 0..reader.count(2 * limits::OPERATIONS_MAX, "touched keys")? {
             touched.omap_keys.push(omap_key(reader)?);
         }
-        let undo = match flags & HAS_UNDO {
+        let pre_image = match flags & HAS_PRE_IMAGE {
             0 => None,
-            _ => Some(Undo {
+            _ => Some(PreImage {
                 mutations: decode_mutations(reader)?,
                 payload: reader.bytes(limits::CONTROL_BYTES_MAX, "undo data")?,
             }),
         };
-        Ok(LogEntry { version, request, object, touched, undo })
+        Ok(LogEntry { version, request, object, touched, pre_image })
     }
 }
 
@@ -374,13 +376,14 @@ pub fn decode_mutations(reader: &mut Reader) -> Result<Vec<Mutation>, CodecError
 impl Transaction {
     /// How long the encoding probably is, in bytes: what is long in it is counted, the rest estimated.
     pub fn encoded_bytes_expected(&self) -> usize {
-        let undo_bytes = |entry: &LogEntry| 256 + entry.undo.as_ref().map_or(0, |undo| undo.payload.len());
+        let pre_image_bytes =
+            |entry: &LogEntry| 256 + entry.pre_image.as_ref().map_or(0, |pre_image| pre_image.payload.len());
         let value_bytes = |mutation: &Mutation| match mutation {
             Mutation::Write { seals, .. } => seals.as_ref().map_or(0, |seals| seals.bytes.len()),
             Mutation::OmapSet { value, .. } => value.len(),
             _ => 0,
         };
-        256 + self.log.iter().map(undo_bytes).sum::<usize>()
+        256 + self.log.iter().map(pre_image_bytes).sum::<usize>()
             + self.mutations.iter().map(value_bytes).sum::<usize>()
     }
 

@@ -94,7 +94,7 @@ kinds! {
             /// If `is_whole`, PGs of which it was one until now. Otherwise the PGs that the pool
             /// was made with, for a member that was never told of a split.
             pg_num_before: u32,
-            /// Groups of which this is one from now on.
+            /// PGs of which this is one from now on.
             pg_num: u32,
             /// Whether the member has all objects, so that the PGs split off are whole as well.
             /// Otherwise nothing is known of them.
@@ -114,7 +114,7 @@ kinds! {
         },
         /// Makes another object of the PG a copy of this one as it is so far, which shares its space; it
         /// has none if this one does not exist. Only between members.
-        14 (members) => KeepAs {
+        14 (members) => ClonePreImage {
             /// The copy.
             copy: ObjectName,
         },

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CpuByRole, Latency, LatencyHistogram, Noise, round};
+use super::{CpuByRole, Latency, LatencyHistogram, Noise, round, round_finely};
 use crate::error::BenchError;
 
 /// One second of a run.
@@ -161,13 +161,13 @@ impl Measurement {
             depth: setting.depth,
             clients: clients.len() as u32,
             rate_per_second: setting.rate_per_second,
-            seconds: (clients.iter().map(|one| one.seconds).fold(0.0, f64::max) * 1e3).round() / 1e3,
+            seconds: round_finely(clients.iter().map(|one| one.seconds).fold(0.0, f64::max)),
             operations,
             errors: clients.iter().map(|one| one.errors).sum(),
             first_error: clients.iter().find_map(|one| one.first_error.clone()),
             verified: clients.iter().map(|one| one.verified).sum(),
             iops: round(rate(|one| one.by_kind.values().map(LatencyHistogram::count).sum())),
-            mb_per_s: round(rate(|one| one.bytes) / 1e6),
+            mb_per_s: round_finely(rate(|one| one.bytes) / 1e6),
             latency_us: all.latency(),
             by_kind: if by_kind.len() > 1 { kinds(&by_kind) } else { BTreeMap::new() },
             cpu_us_per_op: per_operation(cpu.total_us()),
@@ -256,7 +256,7 @@ mod tests {
         let clients = [client("read", 100, 1000, 1.0), client("write", 300, 500, 1.0)];
         let all = Measurement::of_clients(Setting::default(), &clients, &CpuByRole::default());
         assert_eq!((all.operations, all.iops, all.clients), (1500, 1500.0, 2));
-        assert_eq!(all.mb_per_s, 6.1);
+        assert_eq!(all.mb_per_s, 6.144);
         assert_eq!(all.by_kind["write"].operations, 500);
         assert_eq!(all.client_cpu_us_per_op, 1.0);
         assert_eq!(all.series[0].operations, 1500);

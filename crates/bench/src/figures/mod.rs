@@ -17,3 +17,9 @@ pub use measurement::{ClientMeasurement, KindMeasurement, Measurement, Second, S
 pub fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
+
+/// Rounds to a thousandth: seconds to milliseconds, MB/s so that a few small operations a second
+/// are not shown as none.
+pub fn round_finely(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}

@@ -1,4 +1,4 @@
-//! The working set: objects as the pieces of an image are, and the history of the placement groups
+//! The working set: objects as the pieces of an image are, and the history of the PGs
 //! that they belong to.
 
 use atoll_base::limits::OBJECT_BYTES_MAX;
@@ -44,7 +44,7 @@ pub(super) struct Place {
 
 pub(super) struct Objects {
     names: Vec<ObjectName>,
-    /// Sequence of the newest write of each placement group.
+    /// Sequence of the newest write of each PG.
     heads: [u64; PG_COUNT],
     writes: u64,
 }
@@ -73,8 +73,8 @@ impl Objects {
         ObjectKey { pg, name: self.names[object].clone() }
     }
 
-    /// Submits a write as a client's would come from its placement group. A write that is refused
-    /// leaves no trace in the group's history.
+    /// Submits a write as a client's would come from its PG. A write that is refused
+    /// leaves no trace in the PG's history.
     pub fn write(
         &mut self,
         store: &mut Store,
@@ -93,7 +93,7 @@ impl Objects {
             request: Some(RequestId { session: 1, sequence: self.writes }),
             object: name.clone(),
             touched: Touched::by(&mutations),
-            undo: None,
+            pre_image: None,
         };
         let transaction = Transaction {
             pg,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::workload::Workload;
-use crate::figures::{Latency, round};
+use crate::figures::{Latency, round, round_finely};
 
 /// The figures of one run that both sides have, or the medians of several.
 #[derive(Clone, Debug, Serialize)]
@@ -131,7 +131,7 @@ pub(super) fn run_figures(
         seconds: round(elapsed.as_secs_f64()),
         operations,
         iops: round(iops),
-        mb_per_s: round(iops * block_bytes as f64 / 1e6),
+        mb_per_s: round_finely(iops * block_bytes as f64 / 1e6),
         latency_us,
         cpu_us_per_op: round(cpu.as_secs_f64() * 1e6 / operations.max(1) as f64),
     }
@@ -230,6 +230,13 @@ mod tests {
     fn medians_are_in_the_middle() {
         assert_eq!(median(&[3.0, 1.0, 2.0], |value| *value), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0], |value| *value), 2.5);
+    }
+
+    #[test]
+    fn a_slow_drive_has_a_bandwidth() {
+        let latency = Latency { mean: 169_492.0, p50: 169_492, p99: 169_492, p999: 169_492, max: 169_492 };
+        let figures = run_figures(4096, latency, Duration::from_secs(1), Duration::ZERO, 6);
+        assert_eq!((figures.iops, figures.mb_per_s), (6.0, 0.025));
     }
 
     #[test]

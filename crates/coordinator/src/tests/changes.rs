@@ -79,7 +79,7 @@ async fn rounds_make_groups_mark_lost_osds_and_level() {
     assert_eq!(groups.len(), 64);
     assert!(groups.iter().all(|(_, group, _)| group.members.len() == 3 && group.epoch == Epoch(1)));
 
-    // Not while groups peer; then in steps.
+    // Not while PGs peer; then in steps.
     assert!(state.client.list_raw(keys::PG_TARGETS).await.unwrap().entries.is_empty());
     let mut steps = 0;
     loop {
@@ -97,7 +97,7 @@ async fn rounds_make_groups_mark_lost_osds_and_level() {
     assert!(steps > 0, "chance was not fair here");
     let view = View::read(&state.client).await.unwrap();
     assert!(is_settled(&view.map));
-    let counts = crate::groups_by_osd(&view.map);
+    let counts = crate::pgs_by_osd(&view.map);
     assert!(counts.values().all(|(members, _)| (30..=34).contains(members)), "{counts:?}");
 
     // An OSD goes away; the time is short here.

@@ -112,7 +112,7 @@ fn groups_by_record_and_by_report() {
     assert_eq!(problem(&health, "PG_PEERING").subjects, ["1.0"]);
     assert_eq!(problem(&health, "PG_UNDERSIZED").subjects, ["1.1"]);
     assert!(!codes(&health).contains(&"PG_NOT_ACTIVE"), "the report says no more than the records");
-    let (_, primaries) = crate::groups_by_osd(&view.map)[&OsdId(0)];
+    let (_, primaries) = crate::pgs_by_osd(&view.map)[&OsdId(0)];
     assert!(primaries >= 2);
     // Others may be of a pool that was removed.
     let states = [("active+degraded".to_owned(), primaries as u32 - 2), ("inactive".to_owned(), 7)];
@@ -133,7 +133,7 @@ fn groups_that_split_and_groups_that_a_scrub_could_not_repair() {
     assert_eq!(problem(&health, "PG_SPLITTING").severity, Severity::Note);
     assert_eq!(problem(&health, "PG_SPLITTING").subjects, [format!("pool 'pool1' ({first} of {all})")]);
     assert!(!codes(&health).contains(&"PG_MISSING"), "the coordinator does not make them");
-    assert!(crate::missing_groups(&view.map).is_empty());
+    assert!(crate::missing_pgs(&view.map).is_empty());
     assert!(!crate::is_settled(&view.map), "the balancer waits");
     let scrub = |unrepaired| PgScrubRecord {
         format: 1,

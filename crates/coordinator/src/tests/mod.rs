@@ -13,7 +13,7 @@ use atoll_base::records::{
 use atoll_base::{Epoch, OsdId, PgId, PoolId};
 use atoll_placement::first_record;
 
-use crate::{View, groups_by_osd, missing_groups};
+use crate::{View, missing_pgs, pgs_by_osd};
 
 const MINUTE_MS: u64 = 60_000;
 
@@ -72,7 +72,7 @@ pub(crate) fn healthy(osds: u32) -> View {
         view.usage.insert(OsdId(id), usage);
     }
     view.map.pools.insert(PoolId(1), pool(1, 3, 2));
-    for (pg, record) in missing_groups(&view.map) {
+    for (pg, record) in missing_pgs(&view.map) {
         view.map.pgs.insert(pg, (PgRecord { activated_epoch: Epoch(1), ..record }, 1));
     }
     report(&mut view);
@@ -81,7 +81,7 @@ pub(crate) fn healthy(osds: u32) -> View {
 
 /// Has every OSD report that all PGs are active of which records make it the primary.
 fn report(view: &mut View) {
-    let counts = groups_by_osd(&view.map);
+    let counts = pgs_by_osd(&view.map);
     for (id, usage) in &mut view.usage {
         let (_, primaries) = counts.get(id).copied().unwrap_or_default();
         usage.primary_pg_states = BTreeMap::from([("active".to_owned(), primaries as u32)]);

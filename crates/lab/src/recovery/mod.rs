@@ -135,7 +135,7 @@ impl<C: RecoveryCluster> Run<'_, C> {
     async fn measure(&self) -> Result<([Measured; 4], RecoveryView), LabError> {
         let seen = self.cluster.look().await?;
         if seen.groups_left > 0 {
-            let text = "some placement groups do not serve with all their copies where they should be; wait until \
+            let text = "some PGs do not serve with all their copies where they should be; wait until \
                         'atoll health' says that all is well";
             return Err(LabError::Invalid(text.into()));
         }
@@ -154,7 +154,7 @@ impl<C: RecoveryCluster> Run<'_, C> {
         phase.end(self)
     }
 
-    /// Measures from marking the OSD until all groups are where they should be.
+    /// Measures from marking the OSD until all PGs are where they should be.
     async fn move_data(&self, is_out: bool) -> Result<Measured, LabError> {
         let step = if is_out { RecoveryStep::Out } else { RecoveryStep::In };
         let recovered_before = self.cluster.look().await?.recovered_bytes;
@@ -184,7 +184,7 @@ impl<C: RecoveryCluster> Run<'_, C> {
         let started = Instant::now();
         loop {
             let seen = self.cluster.look().await?;
-            // Of each group its own object stays.
+            // Of each PG its own object stays.
             if seen.objects_on_osd <= seen.groups {
                 return Ok(());
             }

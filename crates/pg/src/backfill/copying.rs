@@ -88,11 +88,11 @@ impl Pg {
             return self.read_shard_part(ShardPartRequest { token, shard, object, touched, from, begins }, view);
         }
         let is_urgent = self.config.state == PgState::Peering;
-        self.outbox.push(Action::ReadForSync { token, object, touched, from: Some(from), is_urgent });
+        self.outbox.push(Action::ReadObject { token, object, touched, from: Some(from), is_urgent });
     }
 
     /// An object, or a part of it, has been read for a learner or for a repair.
-    pub fn sync_ready(&mut self, token: Token, result: Result<ObjectParts, String>, view: &impl ObjectView) {
+    pub fn object_read(&mut self, token: Token, result: Result<ObjectParts, String>, view: &impl ObjectView) {
         if self.scrub_read_done(token, &result, view) {
             return;
         }
@@ -170,7 +170,7 @@ impl Pg {
     }
 
     /// A learner has made durable what it was sent.
-    pub(crate) fn learner_synced(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &impl ObjectView) {
+    pub(crate) fn learner_pushed(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &impl ObjectView) {
         if !self.config.is_primary() || epoch != self.config.record.epoch {
             return;
         }

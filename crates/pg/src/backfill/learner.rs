@@ -209,7 +209,7 @@ impl Learner {
             let wanted = if self.failed.contains_key(object) { &mut self.failed } else { &mut self.missing };
             wanted.entry(object.clone()).or_default().merge(&touched);
         }
-        let log = transaction.log.iter().map(|entry| LogEntry { undo: None, ..entry.clone() });
+        let log = transaction.log.iter().map(|entry| LogEntry { pre_image: None, ..entry.clone() });
         Transaction {
             pg: transaction.pg,
             object: own_object(),

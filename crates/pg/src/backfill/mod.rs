@@ -125,7 +125,7 @@ impl Pg {
 
     fn begin(&mut self, osd: OsdId, view: &impl ObjectView) {
         let mut own_log = view.log(self.config.id);
-        own_log.iter_mut().for_each(|entry| entry.undo = None);
+        own_log.iter_mut().for_each(|entry| entry.pre_image = None);
         let Ok(shard) = self.shard_for_learner(osd) else {
             // All shards are held or being backfilled, until a member leaves.
             self.learners.remove(osd);
@@ -238,7 +238,7 @@ impl Pg {
         let Some(learner) = self.learners.learners.get_mut(&osd) else { return };
         learner.sent.push_back(sent);
         let tag = learner.tag;
-        self.outbox.send(osd, Message::PeerSync { epoch, tag, transaction });
+        self.outbox.send(osd, Message::PeerPush { epoch, tag, transaction });
     }
 
     /// Sends a write to all learners whose backfill has begun.

@@ -20,7 +20,7 @@ const PART_BYTES: u64 = 512 << 10;
 
 /// A part of a shard that a learner lacks.
 pub(crate) struct ShardPartRequest {
-    /// Identifies the read for [`Pg::sync_ready`].
+    /// Identifies the read for [`Pg::object_read`].
     pub token: Token,
     pub shard: u8,
     pub object: ObjectName,
@@ -54,7 +54,7 @@ impl Pg {
         reading.chain(loading).chain(in_outbox).filter(|begins| *begins).count()
     }
 
-    /// Reads the shards that give a part of another one. The answer goes to [`Pg::sync_ready`].
+    /// Reads the shards that give a part of another one. The answer goes to [`Pg::object_read`].
     pub(crate) fn read_shard_part(&mut self, request: ShardPartRequest, view: &impl ObjectView) {
         let (token, object, from) = (request.token, request.object.clone(), request.from);
         if !view.is_read_loaded(self.config.id, &object, &ReadRequest::Stat) {
@@ -66,7 +66,7 @@ impl Pg {
         let Some(whole) = view.whole_object(self.config.id, &object) else {
             self.outbox.push(Action::ReadForBackfill { begins: request.begins, bytes: 0 });
             let gone = change(self.config.id, object, vec![Mutation::Remove]);
-            return self.sync_ready(token, Ok(ObjectParts { transactions: vec![gone], next: None }), view);
+            return self.object_read(token, Ok(ObjectParts { transactions: vec![gone], next: None }), view);
         };
         let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
         let ranges = touched_spans(shape, &whole, &request.touched);
@@ -124,7 +124,7 @@ impl Pg {
             };
             ObjectParts { transactions: vec![part], next }
         });
-        self.sync_ready(request.token, answer, view);
+        self.object_read(request.token, answer, view);
     }
 }
 

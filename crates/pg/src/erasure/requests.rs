@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::operation::{KEPT_OBJECT_PREFIX, PG_META_OBJECT};
+use atoll_base::operation::{PG_META_OBJECT, PRE_IMAGE_PREFIX};
 use atoll_base::{
-    LogEntry, Mutation, ObjectName, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction, Undo,
+    LogEntry, Mutation, ObjectName, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction,
     Version, WriteRequest,
 };
 use atoll_wire::Message;
@@ -205,7 +205,7 @@ impl Pg {
         let own =
             &changes[usize::from(self.config.record.shard_of(self.config.me).expect("a primary holds a shard"))];
         let (members, payload_bytes) = (&self.config.record.members, own.payload.len());
-        let is_own = |mutation: &&Mutation| !matches!(mutation, Mutation::KeepAs { .. });
+        let is_own = |mutation: &&Mutation| !matches!(mutation, Mutation::ClonePreImage { .. });
         let checked: Vec<Mutation> = own.mutations.iter().filter(is_own).cloned().collect();
         if let Err(refusal) = view.check_write(self.config.id, members, &write.object, &checked, payload_bytes) {
             return self.refuse_write((client, id), write, refusal, view);
@@ -216,13 +216,13 @@ impl Pg {
             request: Some(id),
             object: write.object.clone(),
             touched: touched.clone(),
-            undo: None,
+            pre_image: None,
         };
         let creates = !view.object_exists(self.config.id, &write.object);
         let (pg, object, payload_sealed) = (self.config.id, write.object, write.payload_sealed);
         let transaction = |shard: u8| {
-            let ShardChange { mutations, payload, undo } = changes[usize::from(shard)].clone();
-            let log = vec![LogEntry { undo: Some(undo), ..entry.clone() }];
+            let ShardChange { mutations, payload, pre_image } = changes[usize::from(shard)].clone();
+            let log = vec![LogEntry { pre_image: Some(pre_image), ..entry.clone() }];
             Transaction { pg, object: object.clone(), mutations, payload, payload_sealed, log }
         };
         let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
@@ -314,7 +314,7 @@ impl Pg {
     }
 
     /// The pre-image of a fence, which a client sets in the PG's own object.
-    pub(crate) fn undo_of_fence(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<Undo> {
+    pub(crate) fn pre_image_of_fence(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<PreImage> {
         self.erasure.as_ref()?;
         let back = |mutation: &Mutation| match mutation {
             Mutation::OmapSet { key, .. } => Some(match view.omap_value(self.config.id, &write.object, key) {
@@ -323,13 +323,13 @@ impl Pg {
             }),
             _ => None,
         };
-        Some(Undo { mutations: write.mutations.iter().filter_map(back).collect(), payload: Bytes::new() })
+        Some(PreImage { mutations: write.mutations.iter().filter_map(back).collect(), payload: Bytes::new() })
     }
 }
 
 /// The name of a write's pre-image clone. It contains the PG's index, because clones of a PG must
 /// not be taken for those of one that was split off it.
 fn pre_image_name(pg: atoll_base::PgId, version: Version) -> ObjectName {
-    let name = format!("{KEPT_OBJECT_PREFIX}{:x}.{}", pg.index, version.sequence);
+    let name = format!("{PRE_IMAGE_PREFIX}{:x}.{}", pg.index, version.sequence);
     ObjectName::new(&name).expect("the name is short")
 }

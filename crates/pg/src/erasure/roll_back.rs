@@ -28,7 +28,7 @@ impl Pg {
     /// Submits a write of the history, and notes the clone that is its pre-image, if its log entry
     /// names one.
     pub(crate) fn submit_with_pre_image(&mut self, purpose: Submission, transaction: Transaction) {
-        let clone = transaction.log.first().and_then(|entry| entry.undo.as_ref()?.kept_object().cloned());
+        let clone = transaction.log.first().and_then(|entry| entry.pre_image.as_ref()?.clone_object().cloned());
         if let (Some(name), Some(erasure)) = (clone, &mut self.erasure) {
             erasure.pre_images.push_back((transaction.log[0].version, name));
         }
@@ -59,7 +59,7 @@ impl Pg {
         let gone = erasure.pre_images.drain(..count).map(|(_, object)| Mutation::RemoveOther { object });
         let gone: Vec<Mutation> = gone.collect();
         if gone.is_empty() {
-            return self.outbox.push(Action::ForgetUndo { through });
+            return self.outbox.push(Action::ForgetPreImages { through });
         }
         // The log names the clones until their removal is durable.
         let removal = own_change(self.config.id, gone);
@@ -138,17 +138,17 @@ impl Pg {
         }
         let log = view.log(self.config.id);
         let mut newest = log.iter().rev();
-        let undone = newest.next().and_then(|entry| Some((entry, entry.undo.clone()?)));
+        let undone = newest.next().and_then(|entry| Some((entry, entry.pre_image.clone()?)));
         let before = newest.next().map_or(Version::default(), |entry| entry.version);
         let is_step = |entry: &LogEntry| before >= head && before.sequence + 1 == entry.version.sequence;
-        let Some((entry, undo)) = undone.filter(|(entry, _)| is_step(entry)) else {
+        let Some((entry, pre_image)) = undone.filter(|(entry, _)| is_step(entry)) else {
             self.end_roll_back();
             self.outbox.warn(format!("{} cannot roll back to {head}; it must be backfilled", self.config.me));
             return self.note_incomplete_here(view);
         };
-        let mutations = [vec![Mutation::ResetLog { head: before }], undo.mutations].concat();
+        let mutations = [vec![Mutation::ResetLog { head: before }], pre_image.mutations].concat();
         let change =
-            Transaction { payload: undo.payload, ..change(self.config.id, entry.object.clone(), mutations) };
+            Transaction { payload: pre_image.payload, ..change(self.config.id, entry.object.clone(), mutations) };
         self.abandon(entry.version);
         self.withdraw_refusals();
         self.submit(Submission::RollBack, change);
@@ -216,11 +216,11 @@ impl Pg {
 /// Whether an object belongs to its OSD alone: the PG's own object, or a pre-image clone. Such
 /// objects are not listed.
 pub fn is_hidden(object: &ObjectName) -> bool {
-    object.as_str() == PG_META_OBJECT || object.as_str().starts_with(atoll_base::operation::KEPT_OBJECT_PREFIX)
+    object.as_str() == PG_META_OBJECT || object.as_str().starts_with(atoll_base::operation::PRE_IMAGE_PREFIX)
 }
 
 /// The clones that are pre-images of writes in the log, oldest first.
 pub(crate) fn pre_image_clones(id: PgId, view: &impl ObjectView) -> VecDeque<(Version, ObjectName)> {
     let log = view.log(id).into_iter();
-    log.filter_map(|entry| Some((entry.version, entry.undo?.kept_object()?.clone()))).collect()
+    log.filter_map(|entry| Some((entry.version, entry.pre_image?.clone_object()?.clone()))).collect()
 }

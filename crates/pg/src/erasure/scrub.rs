@@ -237,7 +237,7 @@ impl Pg {
             self.submit(Submission::RewriteOwnCopy { tag, is_last: true, is_whole: true }, transaction);
         } else {
             self.set_step(&object, Step::Sending { tag, parts_left: BTreeMap::from([(osd, 1)]) });
-            self.outbox.send(osd, Message::PeerSync { epoch: self.config.record.epoch, tag, transaction });
+            self.outbox.send(osd, Message::PeerPush { epoch: self.config.record.epoch, tag, transaction });
         }
         self.start_waiting(view);
     }

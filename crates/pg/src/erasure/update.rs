@@ -11,7 +11,7 @@ mod shards;
 use std::collections::BTreeMap;
 
 use atoll_base::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Mutation, ObjectName, Refusal, Seals, Undo};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, Mutation, ObjectName, PreImage, Refusal, Seals};
 use bytes::Bytes;
 
 use super::shape::Span;
@@ -19,7 +19,7 @@ use crate::actions::WholeObject;
 use crate::config::CodeShape;
 
 /// Up to so many replaced bytes of a shard go into the log entry.
-const INLINE_UNDO_BYTES_MAX: usize = 64 << 10;
+const INLINE_PRE_IMAGE_BYTES_MAX: usize = 64 << 10;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -28,7 +28,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub(crate) struct ShardChange {
     pub mutations: Vec<Mutation>,
     pub payload: Bytes,
-    pub undo: Undo,
+    pub pre_image: PreImage,
 }
 
 /// What becomes of a block.
@@ -147,7 +147,7 @@ impl Update {
             Mutation::SetVersion { .. }
             | Mutation::ResetLog { .. }
             | Mutation::Split { .. }
-            | Mutation::KeepAs { .. }
+            | Mutation::ClonePreImage { .. }
             | Mutation::RemoveOther { .. }
             | Mutation::SetShardOf { .. } => unreachable!("admission refuses mutations that are not for clients"),
         }
@@ -340,7 +340,7 @@ impl Update {
         let cut_bytes = self.old_shard_bytes().saturating_sub(self.shape.shard_bytes(self.object_bytes));
         let old_bytes = self.old_span().map_or(0, |span| span.length() as u64) + cut_bytes;
         let replaces = self.starts_anew || self.clone_source.is_some() || cut_bytes > 0;
-        self.old.is_some() && (replaces || old_bytes > INLINE_UNDO_BYTES_MAX as u64)
+        self.old.is_some() && (replaces || old_bytes > INLINE_PRE_IMAGE_BYTES_MAX as u64)
     }
 
     /// The shards whose old bytes are needed, and where.

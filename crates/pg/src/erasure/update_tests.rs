@@ -33,7 +33,7 @@ fn apply(member: &mut Member, object: &ObjectName, mutations: &[Mutation], paylo
                 member.remove(object);
                 continue;
             }
-            Mutation::KeepAs { copy } => {
+            Mutation::ClonePreImage { copy } => {
                 let shard = member[object].clone();
                 member.insert(copy.clone(), shard);
                 continue;
@@ -244,7 +244,7 @@ impl World {
             }
             if roll_back {
                 for _ in 0..2 {
-                    apply(member, &object, &change.undo.mutations, &change.undo.payload);
+                    apply(member, &object, &change.pre_image.mutations, &change.pre_image.payload);
                 }
             }
             member.remove(&clone);

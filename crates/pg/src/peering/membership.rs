@@ -77,6 +77,11 @@ impl Membership {
         self.proposed_at_ms.is_some_and(|at_ms| now_ms < at_ms + PROPOSAL_PATIENCE_MS)
     }
 
+    /// Whether a proposal made under the record in force may still win.
+    pub fn has_undecided_proposal(&self) -> bool {
+        self.proposed_at_ms.is_some()
+    }
+
     /// Opens a proposal, unless one is open.
     pub fn begin_proposal(&mut self, now_ms: u64) -> bool {
         let may_begin = !self.is_proposing(now_ms);
@@ -246,6 +251,11 @@ impl Pg {
     /// An elector has a newer head, so it must lead.
     pub(crate) fn hand_over(&mut self, osd: OsdId, view: &impl ObjectView) {
         self.propose(self.config.record.members.clone(), osd, view);
+    }
+
+    /// Proposes the same members under a new epoch, so that no earlier proposal can win.
+    pub(crate) fn outdate_proposals(&mut self, view: &impl ObjectView) {
+        self.propose(self.config.record.members.clone(), self.config.me, view);
     }
 
     fn propose(&mut self, members: Vec<OsdId>, primary: OsdId, view: &impl ObjectView) {

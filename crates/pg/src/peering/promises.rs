@@ -246,7 +246,7 @@ impl Pg {
 
     pub(crate) fn send_peer_info(&mut self, primary: OsdId, wants_log: bool, view: &impl ObjectView) {
         let mut log = if wants_log { newest_of(view.log(self.config.id)) } else { Vec::new() };
-        log.iter_mut().for_each(|entry| entry.undo = None);
+        log.iter_mut().for_each(|entry| entry.pre_image = None);
         let shard = self.promises.shard;
         let (epoch, head) = (self.promises.epoch, view.head(self.config.id));
         let is_complete = !self.promises.is_incomplete;

@@ -1,7 +1,7 @@
 //! Admission of clients' requests: those that are refused at once, retries, and conditions.
 
 use atoll_base::limits::PAYLOAD_BYTES_MAX;
-use atoll_base::operation::{FENCE_KEY_PREFIX, KEPT_OBJECT_PREFIX, PG_META_OBJECT};
+use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT, PRE_IMAGE_PREFIX};
 use atoll_base::{
     BLOCK_BYTES, Condition, Epoch, Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest,
 };
@@ -94,9 +94,9 @@ impl Pg {
     }
 
     fn check_place(&self, object: &ObjectName) -> Result<(), Refusal> {
-        if object.as_str().starts_with(KEPT_OBJECT_PREFIX) {
+        if object.as_str().starts_with(PRE_IMAGE_PREFIX) {
             return Err(Refusal::Invalid {
-                detail: format!("names that begin with '{KEPT_OBJECT_PREFIX}' are the OSDs' own"),
+                detail: format!("names that begin with '{PRE_IMAGE_PREFIX}' are the OSDs' own"),
             });
         }
         if self.has_place_for(object, self.config.pg_num()) {
@@ -106,7 +106,7 @@ impl Pg {
             // The object went to a PG that was split off, and the client's map lags.
             return Err(Refusal::NotPrimary);
         }
-        Err(Refusal::Invalid { detail: format!("object '{object}' is not in placement group {}", self.config.id) })
+        Err(Refusal::Invalid { detail: format!("object '{object}' is not in PG {}", self.config.id) })
     }
 
     pub(super) fn check_places(&self, request: &WaitingRequest) -> Result<(), Refusal> {
@@ -114,7 +114,7 @@ impl Pg {
         match request.objects().find(|object| !self.has_place_for(object, self.config.pg_num())) {
             None => Ok(()),
             Some(source) => {
-                let detail = format!("'{source}', which is to be cloned, is not in the same placement group");
+                let detail = format!("'{source}', which is to be cloned, is not in the same PG");
                 Err(Refusal::Invalid { detail })
             }
         }
@@ -125,7 +125,7 @@ impl Pg {
             if let Mutation::CloneFrom { source } = mutation
                 && (request.object.as_str() == PG_META_OBJECT || source.as_str() == PG_META_OBJECT)
             {
-                let detail = "a placement group's own object cannot be cloned".into();
+                let detail = "a PG's own object cannot be cloned".into();
                 return Err(Refusal::Invalid { detail });
             }
         }
@@ -203,5 +203,5 @@ fn check_meta_write(write: &WriteRequest) -> Result<(), Refusal> {
     if is_fence {
         return Ok(());
     }
-    Err(Refusal::Invalid { detail: "clients may only set fences in a placement group's own object".into() })
+    Err(Refusal::Invalid { detail: "clients may only set fences in a PG's own object".into() })
 }

@@ -3,8 +3,8 @@
 
 use atoll_base::operation::PG_META_OBJECT;
 use atoll_base::{
-    LogEntry, Mutation, ObjectName, OsdId, ReadRequest, Refusal, RequestId, Touched, Transaction, Undo, Version,
-    WriteRequest,
+    LogEntry, Mutation, ObjectName, OsdId, PreImage, ReadRequest, Refusal, RequestId, Touched, Transaction,
+    Version, WriteRequest,
 };
 use atoll_wire::Message;
 
@@ -142,7 +142,7 @@ impl Pg {
     pub(crate) fn is_write_held_up(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
         self.are_writes_held_up(view)
             // The new PG would not get a fence that is set after the split.
-            || object.as_str() == PG_META_OBJECT && self.pg_num_here(view) > self.config.pg_num()
+            || object.as_str() == PG_META_OBJECT && self.is_split_under_way(view)
             || self.learners.are_copying(object)
             || self.scrub_holds_write(object, view)
     }
@@ -184,8 +184,8 @@ impl Pg {
             return self.refuse_write((client, id), write, refusal, view);
         }
         let creates = !view.object_exists(self.config.id, &object);
-        let undo = self.undo_of_fence(&write, view);
-        self.order(Some((client, id)), write, creates, undo);
+        let pre_image = self.pre_image_of_fence(&write, view);
+        self.order(Some((client, id)), write, creates, pre_image);
         Attempt::Done
     }
 
@@ -228,13 +228,14 @@ impl Pg {
         client_request: Option<(ClientId, RequestId)>,
         write: WriteRequest,
         creates: bool,
-        undo: Option<Undo>,
+        pre_image: Option<PreImage>,
     ) {
         self.check_order(&write.object);
         let version = self.log.next_version(self.config.record.epoch);
         let touched = Touched::by(&write.mutations);
         let request = client_request.map(|(_, request)| request);
-        let entry = LogEntry { version, request, object: write.object.clone(), touched: touched.clone(), undo };
+        let entry =
+            LogEntry { version, request, object: write.object.clone(), touched: touched.clone(), pre_image };
         let transaction = Transaction {
             pg: self.config.id,
             object: write.object.clone(),

@@ -167,7 +167,7 @@ impl Pg {
         if good.contains(&me) {
             round.step = Step::Reading { token, bad: repairable };
             let touched = Touched { whole: true, ..Touched::default() };
-            let read = Action::ReadForSync { token, object: object.clone(), touched, from: None, is_urgent: true };
+            let read = Action::ReadObject { token, object: object.clone(), touched, from: None, is_urgent: true };
             self.outbox.push(read);
         } else if repairable.contains(&me) {
             let (pg, epoch, tag, from) = (self.config.id, self.config.record.epoch, token.0, good[0]);

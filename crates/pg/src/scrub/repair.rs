@@ -37,7 +37,7 @@ impl Pg {
                 let (epoch, tag) = (self.config.record.epoch, token.0);
                 for member in bad {
                     for transaction in series.clone() {
-                        self.outbox.send(member, Message::PeerSync { epoch, tag, transaction });
+                        self.outbox.send(member, Message::PeerPush { epoch, tag, transaction });
                     }
                 }
                 self.start_waiting(view);
@@ -65,7 +65,7 @@ impl Pg {
     }
 
     /// A member has made a part durable. False if it was not for a scrub.
-    pub(crate) fn scrub_synced(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &impl ObjectView) -> bool {
+    pub(crate) fn scrub_pushed(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &impl ObjectView) -> bool {
         if !self.config.is_primary() || epoch != self.config.record.epoch {
             return false;
         }
@@ -87,7 +87,7 @@ impl Pg {
             let token = self.outbox.token();
             self.primary_requests.begin(token, Wanted::Object, PrimaryRequest { primary: from, epoch, tag });
             let touched = Touched { whole: true, ..Touched::default() };
-            self.outbox.push(Action::ReadForSync { token, object, touched, from: None, is_urgent: true });
+            self.outbox.push(Action::ReadObject { token, object, touched, from: None, is_urgent: true });
         }
     }
 

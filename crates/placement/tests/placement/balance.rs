@@ -157,7 +157,7 @@ fn stale_wishes_are_removed() {
         wishes.insert(pg(0), record(of_tree));
     }
     let proposal = balance(&pools, &osds, &wishes, usize::MAX);
-    assert_eq!(apply(&wishes, &proposal), level, "no such group, no such pool, what the tree says anyway");
+    assert_eq!(apply(&wishes, &proposal), level, "no such PG, no such pool, what the tree says anyway");
     osds.get_mut(&OsdId(3)).unwrap().is_out = true;
     let wishes = apply(&level, &balance(&pools, &osds, &level, usize::MAX));
     assert!(wishes.values().all(|wish| !wish.members.contains(&OsdId(3))), "{wishes:?}");

@@ -131,7 +131,7 @@ impl Fixture {
             request: None,
             object: object.clone(),
             touched: Touched::by(&mutations),
-            undo: None,
+            pre_image: None,
         }];
         let payload = vec![self.sequence as u8; payload_bytes].into();
         let transaction = Transaction { pg: PG, object, mutations, payload, payload_sealed: true, log };

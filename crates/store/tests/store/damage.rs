@@ -103,7 +103,7 @@ fn rot_of_the_newest_record_shows_the_state_before_it() {
         let mut disk = history.disk.clone();
         disk.rot(newest.device, newest.block, &mut history.random);
         let mut store = Store::open(&mut disk, history.next_incarnation()).expect("it looks like a torn end");
-        // What is found is nevertheless a state that the group had.
+        // What is found is nevertheless a state that the PG had.
         history.groups.iter_mut().for_each(|group| group.forget_newest_record());
         verify_recovered(&mut store, &mut disk, &history.groups, 1).expect("nothing else is damaged");
     });

@@ -2,7 +2,8 @@
 //! what must be in it.
 
 use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Seals, Touched, Transaction, Undo, Version,
+    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, PreImage, Seals, Touched, Transaction,
+    Version,
 };
 use atoll_store::{
     Cold, DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, LoadRequest, ObjectKey, Store, StoreError,
@@ -27,7 +28,7 @@ pub struct Driver {
     /// Requests that the disk has not done yet.
     pub pending: Vec<DiskRequest>,
     /// Of every transaction from now on.
-    pub undo: Option<Undo>,
+    pub pre_image: Option<PreImage>,
     incarnation: u64,
 }
 
@@ -37,7 +38,7 @@ impl Driver {
         let options = FormatOptions { store_id: [1; 16], wal_bytes: 0, wal_is_apart: false };
         Store::format(&mut disk, options).unwrap();
         let store = Store::open(&mut disk, 1).unwrap();
-        Driver { random: Random::new(seed), disk, store, pending: Vec::new(), undo: None, incarnation: 1 }
+        Driver { random: Random::new(seed), disk, store, pending: Vec::new(), pre_image: None, incarnation: 1 }
     }
 
     /// Submits one transaction, loading what it needs.
@@ -60,7 +61,7 @@ impl Driver {
             request: None,
             object: object.clone(),
             touched: Touched::by(&mutations),
-            undo: self.undo.clone(),
+            pre_image: self.pre_image.clone(),
         }];
         let payload = payload.into();
         let transaction = Transaction { pg: PG, object, mutations, payload, payload_sealed: true, log };
@@ -92,7 +93,7 @@ impl Driver {
             12 => {
                 let copy = key(&format!("@kept/{}", self.random.below(5))).name;
                 let write = Mutation::Write { offset: first * BLOCK, length: BLOCK as u32, seals: None };
-                self.submit(&object, vec![Mutation::KeepAs { copy }, write], vec![fill; BLOCK as usize]);
+                self.submit(&object, vec![Mutation::ClonePreImage { copy }, write], vec![fill; BLOCK as usize]);
             }
             13 => {
                 let object = key(&format!("@kept/{}", self.random.below(5))).name;
@@ -103,9 +104,9 @@ impl Driver {
                 let (object_bytes, shard_bytes) = (first * 10_000, 60 * BLOCK);
                 let shard_of = Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes };
                 let payload = Bytes::from(vec![fill; 100 * first as usize]);
-                self.undo = Some(Undo { mutations: vec![shard_of.clone()], payload });
+                self.pre_image = Some(PreImage { mutations: vec![shard_of.clone()], payload });
                 self.submit(&object, vec![shard_of], Vec::new());
-                self.undo = None;
+                self.pre_image = None;
             }
             0 => self.submit(&object, vec![Mutation::Remove], Vec::new()),
             1 => {

@@ -263,7 +263,7 @@ fn full_of_metadata_pages_on_a_replica() {
     filled.reopen(2);
 }
 
-/// A group's own promises are taken even when nothing else is.
+/// A PG's own promises are taken even when nothing else is.
 #[test]
 fn promises_are_kept_when_full() {
     let mut filled = Filled::new(true, 1 << 20);

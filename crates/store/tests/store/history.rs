@@ -19,7 +19,7 @@ use crate::workload::Profile;
 /// Reads that a history has under way at once.
 const READS_MAX: usize = 8;
 
-/// The states that a group may be found in after a power cut.
+/// The states that a PG may be found in after a power cut.
 #[derive(Clone)]
 pub struct GroupHistory {
     /// Number of transactions before the first state that is kept.
@@ -37,14 +37,14 @@ impl GroupHistory {
 
     pub fn submitted(&mut self, next: ModelPg) {
         // What waited for metadata has not heard of what was forgotten meanwhile.
-        let undo_forgotten = self.newest().undo_forgotten;
-        self.states.push_back(ModelPg { undo_forgotten, ..next });
+        let pre_images_forgotten = self.newest().pre_images_forgotten;
+        self.states.push_back(ModelPg { pre_images_forgotten, ..next });
     }
 
     /// Whichever state is found, it may have forgotten these.
-    fn undo_forgotten(&mut self, through: u64) {
-        let forgotten = self.newest().undo_forgotten.max(through);
-        self.states.iter_mut().for_each(|state| state.undo_forgotten = forgotten);
+    fn pre_images_forgotten(&mut self, through: u64) {
+        let forgotten = self.newest().pre_images_forgotten.max(through);
+        self.states.iter_mut().for_each(|state| state.pre_images_forgotten = forgotten);
     }
 
     pub fn all_acknowledged(&mut self) {
@@ -62,7 +62,7 @@ impl GroupHistory {
         self.states.truncate((head - self.first) as usize + 1);
         self.acknowledged = head;
         self.forget_below(head);
-        self.states.iter_mut().for_each(|state| state.undo_forgotten = state.undo_forgotten.min(head));
+        self.states.iter_mut().for_each(|state| state.pre_images_forgotten = state.pre_images_forgotten.min(head));
     }
 
     fn forget_below(&mut self, sequence: u64) {
@@ -73,7 +73,7 @@ impl GroupHistory {
     }
 }
 
-/// Compares a store that was just opened with what it may hold: each group's history must be a
+/// Compares a store that was just opened with what it may hold: each PG's history must be a
 /// prefix that holds everything acknowledged. Returns the prefixes' lengths.
 pub fn verify_recovered(
     store: &mut Store,
@@ -86,7 +86,7 @@ pub fn verify_recovered(
     for (pg, group) in groups.iter().enumerate() {
         let head = store.head(pg_id(pg)).sequence;
         let acknowledged = group.acknowledged;
-        assert!(head >= acknowledged, "group {pg}: {acknowledged} were acknowledged but {head} found");
+        assert!(head >= acknowledged, "PG {pg}: {acknowledged} were acknowledged but {head} found");
         let expected = group.states.get((head - group.first) as usize).expect("nothing unknown is found");
         heads.push(head);
         object_count += expected.objects.len() as u64;
@@ -105,7 +105,7 @@ pub fn verify_recovered(
 struct WatchedRead {
     pg: usize,
     name: ObjectName,
-    /// Number of transactions of the group when it began.
+    /// Number of transactions of the PG when it began.
     since: u64,
 }
 
@@ -188,7 +188,7 @@ impl History {
             0..7 if self.store.has_log_room() => self.submit(),
             7 if self.random.chance(10) => self.store.start_checkpoint(),
             7 if self.random.chance(5) => self.change_budgets(),
-            7 if self.random.chance(20) => self.forget_undo(),
+            7 if self.random.chance(20) => self.forget_pre_images(),
             // A device that does requests in any order would never come to the end of more of them.
             8 if !self.only_writes && self.reads.len() < READS_MAX => self.start_read(),
             9..12 => self.store.flush(),
@@ -249,7 +249,7 @@ impl History {
         self.store.set_memory_budget(1 << 30, 1 << 30);
         self.profile = Profile {
             omap_percent: 100,
-            undo_percent: 0,
+            pre_image_percent: 0,
             omap_keys: 2,
             omap_key_bytes: 8,
             omap_value_bytes: 8,
@@ -349,22 +349,22 @@ impl History {
         }
     }
 
-    /// Of any group, up to any entry.
-    fn forget_undo(&mut self) {
+    /// Of any PG, up to any entry.
+    fn forget_pre_images(&mut self) {
         let pg = self.random.below(self.groups.len() as u64) as usize;
         let group = &mut self.groups[pg];
         let sequence = self.random.below(group.newest().head + 1);
-        self.store.forget_undo(pg_id(pg), Version { epoch: Epoch(1), sequence });
-        group.undo_forgotten(sequence);
+        self.store.forget_pre_images(pg_id(pg), Version { epoch: Epoch(1), sequence });
+        group.pre_images_forgotten(sequence);
         verify_log(&self.store, pg, group.newest());
-        let is_there = |entry: &&LogEntry| entry.version.sequence <= sequence && entry.undo.is_some();
+        let is_there = |entry: &&LogEntry| entry.version.sequence <= sequence && entry.pre_image.is_some();
         assert_eq!(self.store.log(pg_id(pg)).find(is_there), None, "it was forgotten up to {sequence}");
     }
 
     /// An object and the copy of what it was must not be mixed up at any time.
     fn read_what_is_kept(&mut self, pg: usize, transaction: &Transaction) {
         for mutation in &transaction.mutations {
-            let Mutation::KeepAs { copy } = mutation else { continue };
+            let Mutation::ClonePreImage { copy } = mutation else { continue };
             for name in [copy, &transaction.object] {
                 if !self.only_writes && self.reads.len() < READS_MAX {
                     self.start_read_of(pg, name.clone());

@@ -117,8 +117,8 @@ fn submit(
     payload: Bytes,
 ) {
     let version = Version { epoch: Epoch(1), sequence: store.head(PG).sequence.saturating_add(1) };
-    let (touched, undo) = (Touched::by(&mutations), None);
-    let log = vec![LogEntry { version, request: None, object: object.clone(), touched, undo }];
+    let (touched, pre_image) = (Touched::by(&mutations), None);
+    let log = vec![LogEntry { version, request: None, object: object.clone(), touched, pre_image }];
     let transaction =
         Transaction { pg: PG, object: object.clone(), mutations, payload, payload_sealed: true, log };
     for _ in 0..1_000 {
@@ -167,7 +167,7 @@ fn use_all(store: &mut Store, disk: &mut SimulatedDisk, random: &mut Random) {
                 0 => (0, Mutation::Remove),
                 1 => (0, Mutation::Zero { offset: first * BLOCK, length: random.below(20) * BLOCK }),
                 2 => (0, Mutation::Truncate { size_bytes: first * BLOCK }),
-                3 => (0, Mutation::KeepAs { copy: key("kept").name }),
+                3 => (0, Mutation::ClonePreImage { copy: key("kept").name }),
                 4 => (0, Mutation::OmapSet { key: Bytes::from("key1"), value: vec![1; 3000].into() }),
                 5 => (0, Mutation::OmapRemove { key: Bytes::from(format!("key{first}")) }),
                 _ => {

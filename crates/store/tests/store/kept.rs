@@ -3,7 +3,9 @@
 
 use atoll_base::limits::CONTROL_BYTES_MAX;
 use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, Touched, Transaction, Undo, Version};
+use atoll_base::{
+    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PreImage, Touched, Transaction, Version,
+};
 use atoll_store::{CheckOptions, ObjectKey, Store, StoreError, check};
 use bytes::Bytes;
 
@@ -29,7 +31,7 @@ fn small_writes_leave_what_was_kept_alone() {
     small.submit("object", |builder| builder.write(0, 4, 0, 1, true));
     small.checkpoint();
     small.submit("object", |builder| {
-        builder.keep_as(&kept);
+        builder.clone_pre_image(&kept);
         builder.write(1, 1, 0, 101, true);
     });
     verify(&mut small);
@@ -51,15 +53,15 @@ fn what_is_kept_of_nothing_is_nothing() {
     let mut small = Small::new();
     let kept = name("@kept/1");
     small.submit("object", |builder| {
-        builder.keep_as(&kept);
+        builder.clone_pre_image(&kept);
         builder.write(0, 1, 0, 1, true);
     });
     verify(&mut small);
     // Now there is an older copy of that name, of something else.
-    small.submit("object", |builder| builder.keep_as(&kept));
+    small.submit("object", |builder| builder.clone_pre_image(&kept));
     assert!(small.state.objects.contains_key(&kept));
     small.submit("another", |builder| {
-        builder.keep_as(&kept);
+        builder.clone_pre_image(&kept);
         builder.write(0, 1, 0, 3, true);
     });
     assert!(!small.state.objects.contains_key(&kept));
@@ -93,7 +95,7 @@ fn copies_that_are_removed_leave_no_blocks_behind() {
     let before = blocks_of_data(&small);
     for turn in 0..5 {
         small.submit("object", |builder| {
-            builder.keep_as(&name(&format!("@kept/{turn}")));
+            builder.clone_pre_image(&name(&format!("@kept/{turn}")));
             builder.truncate(10);
             builder.write(0, 20, 0, 101 + turn * 100, true);
         });
@@ -116,7 +118,8 @@ fn an_object_is_not_another_one_than_itself() {
     small.submit("object", |builder| builder.write(0, 1, 0, 1, true));
     let object = name("object");
     let write = Mutation::Write { offset: 0, length: BLOCK_BYTES as u32, seals: None };
-    for of_itself in [Mutation::KeepAs { copy: object.clone() }, Mutation::RemoveOther { object: object.clone() }]
+    for of_itself in
+        [Mutation::ClonePreImage { copy: object.clone() }, Mutation::RemoveOther { object: object.clone() }]
     {
         let transaction = Transaction {
             pg: pg_id(0),
@@ -137,7 +140,7 @@ fn an_object_is_not_another_one_than_itself() {
 fn undoing_again_may_find_less_than_there_was() {
     let mut small = Small::new();
     let block = BLOCK_BYTES as u64;
-    let undo = |small: &mut Small, object: &str, mutations: Vec<Mutation>| {
+    let pre_image = |small: &mut Small, object: &str, mutations: Vec<Mutation>| {
         let (object, payload, log) = (name(object), Bytes::new(), Vec::new());
         let transaction = Transaction { pg: pg_id(0), object, mutations, payload, payload_sealed: true, log };
         small.store.submit(&transaction)
@@ -147,12 +150,12 @@ fn undoing_again_may_find_less_than_there_was() {
     let (object_bytes, shard_bytes) = (30_000, 5 * block);
     let shard_of = Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes: 0, seal_bytes: 0 };
     for object in ["object", "nothing"] {
-        let refusal = undo(&mut small, object, vec![truncate.clone()]);
+        let refusal = pre_image(&mut small, object, vec![truncate.clone()]);
         assert!(matches!(refusal, Err(StoreError::Invalid { .. })), "clients must know what there is");
-        undo(&mut small, object, vec![truncate.clone(), shard_of.clone()]).unwrap();
+        pre_image(&mut small, object, vec![truncate.clone(), shard_of.clone()]).unwrap();
     }
     let version = Version { epoch: Epoch(1), sequence: 1 };
-    undo(
+    pre_image(
         &mut small,
         "object",
         vec![Mutation::Truncate { size_bytes: 9 * block }, Mutation::SetVersion { version }],
@@ -192,16 +195,16 @@ fn seals_of_another_shape_are_gone() {
 }
 
 #[test]
-fn long_undos_fit_the_log_and_its_segments() {
-    for undo_bytes in [0, 1, 64 << 10, CONTROL_BYTES_MAX - BLOCK_BYTES] {
+fn long_pre_images_fit_the_log_and_its_segments() {
+    for pre_image_bytes in [0, 1, 64 << 10, CONTROL_BYTES_MAX - BLOCK_BYTES] {
         let mut small = Small::new();
         // More than a segment of the log, unless they are very long.
-        for sequence in 1..=if undo_bytes < 1 << 20 { 40 } else { 4 } {
+        for sequence in 1..=if pre_image_bytes < 1 << 20 { 40 } else { 4 } {
             small.submit("object", |builder| {
                 builder.write(0, 16, 0, 2 * sequence + 1, true);
                 if sequence % 3 > 0 {
-                    let payload = Bytes::from(vec![sequence as u8; undo_bytes]);
-                    builder.undo(vec![Mutation::Truncate { size_bytes: sequence }], payload);
+                    let payload = Bytes::from(vec![sequence as u8; pre_image_bytes]);
+                    builder.pre_image(vec![Mutation::Truncate { size_bytes: sequence }], payload);
                 }
             });
             if sequence == 3 {
@@ -221,16 +224,16 @@ fn long_undos_fit_the_log_and_its_segments() {
 #[test]
 fn forgetting_is_not_remembered_but_nothing_else_is_forgotten() {
     let mut small = Small::new();
-    let undo = |builder: &mut Builder| builder.undo(vec![Mutation::Remove], Bytes::from_static(b"data"));
+    let pre_image = |builder: &mut Builder| builder.pre_image(vec![Mutation::Remove], Bytes::from_static(b"data"));
     let forget = |small: &mut Small, sequence| {
-        small.store.forget_undo(pg_id(0), Version { epoch: Epoch(1), sequence });
-        small.state.undo_forgotten = sequence;
+        small.store.forget_pre_images(pg_id(0), Version { epoch: Epoch(1), sequence });
+        small.state.pre_images_forgotten = sequence;
         verify_log(&small.store, 0, &small.state);
     };
     for sequence in 1..=50 {
         small.submit("object", |builder| {
             builder.create();
-            undo(builder);
+            pre_image(builder);
         });
         if sequence % 7 == 0 {
             forget(&mut small, sequence - 3);
@@ -239,34 +242,36 @@ fn forgetting_is_not_remembered_but_nothing_else_is_forgotten() {
             small.checkpoint();
         }
     }
-    let with_undo = |small: &Small| small.store.log(pg_id(0)).filter(|entry| entry.undo.is_some()).count();
-    assert_eq!(with_undo(&small), 4);
+    let with_pre_image =
+        |small: &Small| small.store.log(pg_id(0)).filter(|entry| entry.pre_image.is_some()).count();
+    assert_eq!(with_pre_image(&small), 4);
     small.settle();
     small.reopen();
-    assert!(with_undo(&small) > 4, "segments are written once");
+    assert!(with_pre_image(&small) > 4, "segments are written once");
     forget(&mut small, 46);
-    assert_eq!(with_undo(&small), 4);
+    assert_eq!(with_pre_image(&small), 4);
 }
 
-/// A group whose log says how to undo it is split: both have the history, and so what undoes it.
+/// A PG whose log says how to undo it is split: both have the history, and so what undoes it.
 #[test]
 fn what_is_split_off_knows_how_to_undo_its_history() {
     let mut small = Small::new();
     for sequence in 1..=40 {
         small.submit(&format!("object{sequence}"), |builder| {
             builder.write(0, 1, 0, sequence * 2 + 1, true);
-            builder.undo(vec![Mutation::Remove], vec![sequence as u8; 5000].into());
+            builder.pre_image(vec![Mutation::Remove], vec![sequence as u8; 5000].into());
         });
     }
     let split = Mutation::Split { pg_num_before: 1, pg_num: 2, is_whole: true };
-    let undo = Undo {
+    let pre_image = PreImage {
         mutations: vec![Mutation::Split { pg_num_before: 1, pg_num: 1, is_whole: false }],
         payload: Bytes::new(),
     };
     let version = Version { epoch: Epoch(1), sequence: 41 };
     let (own, mutations) = (name(PG_META_OBJECT), vec![split]);
     let touched = Touched::by(&mutations);
-    let entry = LogEntry { version, request: None, object: own.clone(), touched, undo: Some(undo.clone()) };
+    let entry =
+        LogEntry { version, request: None, object: own.clone(), touched, pre_image: Some(pre_image.clone()) };
     let log = vec![entry];
     let payload = Bytes::new();
     let transaction = Transaction { pg: pg_id(0), object: own, mutations, payload, payload_sealed: true, log };
@@ -275,7 +280,7 @@ fn what_is_split_off_knows_how_to_undo_its_history() {
     let has_all = |store: &Store, pg: PgId| store.log(pg).eq(&whole);
     assert!(has_all(&small.store, pg_id(0)) && has_all(&small.store, pg_id(1)));
     // What one of them forgets the other one keeps.
-    small.store.forget_undo(pg_id(1), version);
+    small.store.forget_pre_images(pg_id(1), version);
     assert!(has_all(&small.store, pg_id(0)) && !has_all(&small.store, pg_id(1)));
     (0..8).for_each(|_| {
         small.store.flush();
@@ -286,14 +291,14 @@ fn what_is_split_off_knows_how_to_undo_its_history() {
         assert!(has_all(&store, pg_id(0)));
         let others: Vec<_> = store.log(pg_id(1)).map(|entry| entry.version.sequence).collect();
         assert_eq!(others, (1..=41).collect::<Vec<_>>());
-        // An object that went to the other group can be removed there by what the first one's log says.
+        // An object that went to the other PG can be removed there by what the first one's log says.
         let other = name("object7");
         let group = (0..2).find(|index| pg_id(*index).holds(&other, 2)).unwrap();
         let key = ObjectKey { pg: pg_id(group), name: other };
         assert!(look(&mut store, &mut small.disk, |store| store.object(&key)).unwrap().is_some());
     }
     let mut store = Store::open(&mut small.disk, 9).unwrap();
-    let back = Transaction { mutations: undo.mutations, log: Vec::new(), ..transaction };
+    let back = Transaction { mutations: pre_image.mutations, log: Vec::new(), ..transaction };
     look_and_submit(&mut store, &mut small.disk, &back);
     let head = Version { epoch: Epoch(1), sequence: 40 };
     let last = Transaction { mutations: vec![Mutation::ResetLog { head }], ..back };

@@ -109,7 +109,7 @@ fn what_was_loaded_is_dropped_again() {
     assert!(small.store.usage().metadata_memory_bytes < 64 << 10);
 }
 
-/// A store of many groups, each with entries in its log that take some pages.
+/// A store of many PGs, each with entries in its log that take some pages.
 struct Groups {
     disk: SimulatedDisk,
     store: Store,

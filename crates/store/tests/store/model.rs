@@ -1,4 +1,4 @@
-//! What a placement group must hold: a plain model. All states of a history are kept, so everything
+//! What a PG must hold: a plain model. All states of a history are kept, so everything
 //! in them is shared between them. Block contents are seeds; only comparing makes bytes of them.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use atoll_base::limits::PG_LOG_ENTRIES;
 use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Seals, Touched, Transaction, Undo, Version,
+    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, PreImage, Seals, Touched, Transaction,
+    Version,
 };
 use bytes::Bytes;
 
@@ -58,15 +59,15 @@ impl ModelObject {
     }
 }
 
-/// An entry of a group's log.
+/// An entry of a PG's log.
 #[derive(Clone)]
 pub struct ModelEntry {
     pub sequence: u64,
     pub object: ObjectName,
-    pub undo: Option<Undo>,
+    pub pre_image: Option<PreImage>,
 }
 
-/// One state of a placement group.
+/// One state of a PG.
 #[derive(Clone, Default)]
 pub struct ModelPg {
     pub objects: imbl::OrdMap<ObjectName, Arc<ModelObject>>,
@@ -75,7 +76,7 @@ pub struct ModelPg {
     /// What the store remembers of them, oldest first.
     pub log: imbl::Vector<ModelEntry>,
     /// Entries up to here need not say any more how they are undone.
-    pub undo_forgotten: u64,
+    pub pre_images_forgotten: u64,
 }
 
 pub fn pg_id(index: usize) -> PgId {
@@ -89,7 +90,7 @@ pub struct Builder {
     state: ModelPg,
     mutations: Vec<Mutation>,
     payload: Vec<u8>,
-    undo: Option<Undo>,
+    pre_image: Option<PreImage>,
     /// The object that the log entry names.
     logged: ObjectName,
 }
@@ -104,7 +105,7 @@ impl Builder {
             state: state.clone(),
             mutations: Vec::new(),
             payload: Vec::new(),
-            undo: None,
+            pre_image: None,
         }
     }
 
@@ -120,7 +121,7 @@ impl Builder {
 
     /// Whether nothing but copies was made so far.
     pub fn is_kept_only(&self) -> bool {
-        self.mutations.iter().all(|mutation| matches!(mutation, Mutation::KeepAs { .. }))
+        self.mutations.iter().all(|mutation| matches!(mutation, Mutation::ClonePreImage { .. }))
     }
 
     fn change(&mut self) -> &mut ModelObject {
@@ -214,12 +215,12 @@ impl Builder {
     }
 
     /// The copy has another name than the object.
-    pub fn keep_as(&mut self, copy: &ObjectName) {
+    pub fn clone_pre_image(&mut self, copy: &ObjectName) {
         match self.state.objects.get(&self.object).cloned() {
             Some(object) => drop(self.state.objects.insert(copy.clone(), object)),
             None => drop(self.state.objects.remove(copy)),
         }
-        self.mutations.push(Mutation::KeepAs { copy: copy.clone() });
+        self.mutations.push(Mutation::ClonePreImage { copy: copy.clone() });
     }
 
     /// The other object has another name.
@@ -241,8 +242,8 @@ impl Builder {
     }
 
     /// Sets how the transaction is undone; the store does not look at it.
-    pub fn undo(&mut self, mutations: Vec<Mutation>, payload: Bytes) {
-        self.undo = Some(Undo { mutations, payload });
+    pub fn pre_image(&mut self, mutations: Vec<Mutation>, payload: Bytes) {
+        self.pre_image = Some(PreImage { mutations, payload });
     }
 
     pub fn omap_set(&mut self, key: Bytes, value: Bytes) {
@@ -270,7 +271,7 @@ impl Builder {
     pub fn finish(mut self) -> (Transaction, ModelPg) {
         self.state.head += 1;
         let sequence = self.state.head;
-        let entry = ModelEntry { sequence, object: self.logged.clone(), undo: self.undo.clone() };
+        let entry = ModelEntry { sequence, object: self.logged.clone(), pre_image: self.pre_image.clone() };
         self.state.log.push_back(entry);
         if self.state.log.len() > PG_LOG_ENTRIES {
             self.state.log.pop_front();
@@ -280,7 +281,8 @@ impl Builder {
         }
         let version = Version { epoch: Epoch(1), sequence };
         let touched = Touched::by(&self.mutations);
-        let log = vec![LogEntry { version, request: None, object: self.logged, touched, undo: self.undo }];
+        let log =
+            vec![LogEntry { version, request: None, object: self.logged, touched, pre_image: self.pre_image }];
         let transaction = Transaction {
             pg: pg_id(self.pg),
             object: self.object,

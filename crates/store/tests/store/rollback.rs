@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, Seals, Touched, Transaction, Undo, Version};
+use atoll_base::{
+    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PreImage, Seals, Touched, Transaction, Version,
+};
 use atoll_store::{
     CheckOptions, DEVICE_BYTES_MIN, Disk, DiskOperation, DiskRequest, FormatOptions, ObjectKey, Store, StoreEvent,
     check,
@@ -19,7 +21,7 @@ use crate::verify::{look, look_and_submit};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const SEAL_BYTES: u16 = 4;
 /// More is kept as a copy.
-const UNDO_BYTES_MAX: u64 = 64 << 10;
+const PRE_IMAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// An object as one can see it.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +33,7 @@ struct Content {
     data: Bytes,
 }
 
-/// A group as one can see it, without its own object.
+/// A PG as one can see it, without its own object.
 #[derive(Clone)]
 struct Found {
     head: Version,
@@ -43,8 +45,8 @@ impl Found {
     /// Whether storage may show this when `expected` was submitted: what was forgotten may be back.
     fn may_be(&self, expected: &Found, forgotten: Version) -> bool {
         let is_same = |found: &LogEntry, entry: &LogEntry| {
-            let is_forgotten = entry.version <= forgotten && entry.undo.is_none();
-            *found == *entry || is_forgotten && LogEntry { undo: None, ..found.clone() } == *entry
+            let is_forgotten = entry.version <= forgotten && entry.pre_image.is_none();
+            *found == *entry || is_forgotten && LogEntry { pre_image: None, ..found.clone() } == *entry
         };
         let (log, objects) = (&expected.log, &expected.objects);
         (self.head, &self.objects, self.log.len()) == (expected.head, objects, log.len())
@@ -62,7 +64,7 @@ struct Member {
     /// What there was after each transaction.
     history: Vec<Found>,
     committed: usize,
-    /// What there was at each head that the group ever had.
+    /// What there was at each head that the PG ever had.
     heads: BTreeMap<Version, BTreeMap<ObjectName, Content>>,
     forgotten: Version,
 }
@@ -188,7 +190,9 @@ impl Member {
         let mut found = self.newest().clone();
         // What the transaction is about; everything else must be found as it was.
         let others = transaction.mutations.iter().filter_map(|mutation| match mutation {
-            Mutation::KeepAs { copy: other } | Mutation::RemoveOther { object: other } => Some(other.clone()),
+            Mutation::ClonePreImage { copy: other } | Mutation::RemoveOther { object: other } => {
+                Some(other.clone())
+            }
             _ => None,
         });
         for name in others.chain([transaction.object]).filter(|name| name.as_str() != PG_META_OBJECT) {
@@ -230,15 +234,15 @@ impl Member {
         let is_cut = self.random.chance(15);
         let is_sealed = old.as_ref().is_some_and(|old| old.seals.is_some()) || self.random.chance(50);
         let mut mutations = Vec::new();
-        let undo = match &old {
-            None => Undo { mutations: vec![Mutation::Remove], payload: Bytes::new() },
-            Some(_) if is_removal || is_cut || count * BLOCK > UNDO_BYTES_MAX => {
-                mutations.push(Mutation::KeepAs { copy: kept.clone() });
-                Undo { mutations: vec![Mutation::CloneFrom { source: kept }], payload: Bytes::new() }
+        let pre_image = match &old {
+            None => PreImage { mutations: vec![Mutation::Remove], payload: Bytes::new() },
+            Some(_) if is_removal || is_cut || count * BLOCK > PRE_IMAGE_BYTES_MAX => {
+                mutations.push(Mutation::ClonePreImage { copy: kept.clone() });
+                PreImage { mutations: vec![Mutation::CloneFrom { source: kept }], payload: Bytes::new() }
             }
             Some(old) => {
                 let is_same = first + count <= old_blocks && old.seals.is_some() == is_sealed;
-                undo_of_overwrite(old, first, count, (!is_same).then(|| self.shard_of_old(old)))
+                pre_image_of_overwrite(old, first, count, (!is_same).then(|| self.shard_of_old(old)))
             }
         };
         let mut payload = Bytes::new();
@@ -257,7 +261,7 @@ impl Member {
             payload = vec![fill; (count * BLOCK) as usize].into();
         }
         let touched = Touched::by(&mutations);
-        let entry = LogEntry { version, request: None, object: name.clone(), touched, undo: Some(undo) };
+        let entry = LogEntry { version, request: None, object: name.clone(), touched, pre_image: Some(pre_image) };
         self.submit(&name, mutations, payload, vec![entry]);
         let objects = self.visible();
         self.heads.insert(version, objects);
@@ -276,11 +280,11 @@ impl Member {
 
     fn kept(&self, is_wanted: impl Fn(Version) -> bool) -> Vec<Mutation> {
         let entries = self.newest().log.iter().filter(|entry| is_wanted(entry.version));
-        let kept = entries.filter_map(|entry| entry.undo.as_ref()?.kept_object().cloned());
+        let kept = entries.filter_map(|entry| entry.pre_image.as_ref()?.clone_object().cloned());
         kept.map(|object| Mutation::RemoveOther { object }).collect()
     }
 
-    /// The heads to which the group can go back.
+    /// The heads to which the PG can go back.
     fn heads_left(&self) -> Vec<Version> {
         let heads = self.newest().log.iter().map(|entry| entry.version);
         [Version::default()].into_iter().chain(heads).filter(|head| *head >= self.forgotten).collect()
@@ -293,17 +297,17 @@ impl Member {
         self.roll_back_to(head);
     }
 
-    /// Each write together with its entry in the log, as `crates/pg/src/coded/undo.rs` does.
+    /// Each write together with its entry in the log, as `crates/pg/src/coded/pre_image.rs` does.
     fn roll_back_to(&mut self, head: Version) {
         let log = self.newest().log.clone();
         let befores = log.iter().rev().skip(1).map(|entry| entry.version).chain([Version::default()]);
         let newer = log.iter().rev().zip(befores).take_while(|(entry, _)| entry.version > head);
         for (entry, before) in newer {
-            let undo = entry.undo.clone().expect("it was not forgotten");
+            let pre_image = entry.pre_image.clone().expect("it was not forgotten");
             let mut mutations = vec![Mutation::ResetLog { head: before }];
-            mutations.extend(undo.mutations);
+            mutations.extend(pre_image.mutations);
             mutations.extend(self.kept(|version| version == entry.version));
-            self.submit(&entry.object, mutations, undo.payload, Vec::new());
+            self.submit(&entry.object, mutations, pre_image.payload, Vec::new());
             assert!(self.visible() == self.heads[&before], "not what was there at {before}");
             let count = self.random.below(3) as usize;
             self.steps(count);
@@ -322,14 +326,14 @@ impl Member {
         let gone = self.kept(|version| version <= through);
         self.submit(&self.own(), gone, Bytes::new(), Vec::new());
         self.steps(usize::MAX);
-        self.store.forget_undo(pg_id(0), through);
+        self.store.forget_pre_images(pg_id(0), through);
         self.forgotten = self.forgotten.max(through);
         let log: Vec<LogEntry> = self.store.log(pg_id(0)).cloned().collect();
         let index = self.history.len() - 1;
         let before = std::mem::replace(&mut self.history[index].log, log.clone());
         for (was, is) in before.into_iter().zip(log) {
-            let undo = if was.version <= through { None } else { was.undo.clone() };
-            assert!(is == LogEntry { undo, ..was });
+            let pre_image = if was.version <= through { None } else { was.pre_image.clone() };
+            assert!(is == LogEntry { pre_image, ..was });
         }
     }
 
@@ -356,7 +360,7 @@ impl Member {
 }
 
 /// As a shard undoes what changes little of it.
-fn undo_of_overwrite(old: &Content, first: u64, count: u64, shard_of: Option<Mutation>) -> Undo {
+fn pre_image_of_overwrite(old: &Content, first: u64, count: u64, shard_of: Option<Mutation>) -> PreImage {
     let old_blocks = old.size_bytes / BLOCK;
     let end = (first + count).min(old_blocks);
     let mut mutations = Vec::new();
@@ -374,7 +378,7 @@ fn undo_of_overwrite(old: &Content, first: u64, count: u64, shard_of: Option<Mut
         mutations.push(Mutation::Write { offset: first * BLOCK, length: payload.len() as u32, seals });
     }
     mutations.push(Mutation::SetVersion { version: old.version });
-    Undo { mutations, payload }
+    PreImage { mutations, payload }
 }
 
 fn run(seed: u64) {

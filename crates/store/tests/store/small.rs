@@ -1,4 +1,4 @@
-//! A store with one group, for short histories that are written out.
+//! A store with one PG, for short histories that are written out.
 
 use atoll_base::{BLOCK_BYTES, ObjectName, Transaction};
 use atoll_store::{DEVICE_BYTES_MIN, Device, Disk, DiskOperation, DiskRequest, FormatOptions, Store, StoreEvent};
@@ -9,7 +9,7 @@ use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{look_and_submit, run, verify_group};
 use crate::workload::Profile;
 
-/// One group, and what it must hold.
+/// One PG, and what it must hold.
 pub struct Small {
     pub disk: SimulatedDisk,
     pub store: Store,

@@ -1,4 +1,4 @@
-//! Groups that split, against a model that keeps each group's objects in a map of its own: through
+//! PGs that split, against a model that keeps each PG's objects in a map of its own: through
 //! splits, splits that are undone, checkpoints and power cuts.
 
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ impl Test {
             request: None,
             object: object.clone(),
             touched: Touched::by(&mutations),
-            undo: None,
+            pre_image: None,
         }];
         let payload = payload.into();
         let transaction = Transaction { pg: pg(index), object, mutations, payload, payload_sealed: true, log };

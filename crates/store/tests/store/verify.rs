@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::operation::KEPT_OBJECT_PREFIX;
+use atoll_base::operation::PRE_IMAGE_PREFIX;
 use atoll_base::{BLOCK_BYTES, ObjectName, PgId, Transaction};
 use atoll_store::{Disk, LoadRequest, ObjectKey, ReadError, Store, StoreError, StoreEvent};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::model::{ModelObject, ModelPg, SEAL_BYTES, pg_id};
 use crate::simulated_disk::SimulatedDisk;
 
-/// Objects that one of so many of a group's newest transactions changed are always read.
+/// Objects that one of so many of a PG's newest transactions changed are always read.
 const RECENT_CHANGES: u64 = 30;
 
 /// The store says that something is damaged.
@@ -144,20 +144,24 @@ fn verify_object(
     Ok(())
 }
 
-/// Compares a group's log with what it must be. Of an entry whose undo was forgotten, storage may still
+/// Compares a PG's log with what it must be. Of an entry whose pre-image was forgotten, storage may still
 /// have it.
 pub fn verify_log(store: &Store, pg: usize, expected: &ModelPg) {
     let log = || store.log(pg_id(pg));
     let numbered = expected.log.iter().map(|entry| (entry.sequence, &entry.object));
     let is_same = log().map(|entry| (entry.version.sequence, &entry.object)).eq(numbered);
-    assert!(is_same, "group {pg} has another log than it must");
+    assert!(is_same, "PG {pg} has another log than it must");
     for (found, entry) in log().zip(&expected.log) {
-        let is_forgotten = entry.sequence <= expected.undo_forgotten && found.undo.is_none();
-        assert!(is_forgotten || found.undo == entry.undo, "group {pg} undoes {} in another way", entry.sequence);
+        let is_forgotten = entry.sequence <= expected.pre_images_forgotten && found.pre_image.is_none();
+        assert!(
+            is_forgotten || found.pre_image == entry.pre_image,
+            "PG {pg} undoes {} in another way",
+            entry.sequence
+        );
     }
 }
 
-/// Compares a group with what it must hold. Wrong data is a panic, damage that is noticed is not.
+/// Compares a PG with what it must hold. Wrong data is a panic, damage that is noticed is not.
 /// With damage, everything else is looked at nevertheless. Of objects that did not change lately only
 /// one in `share` is read, another one each time.
 pub fn verify_group(
@@ -171,12 +175,12 @@ pub fn verify_group(
     assert_eq!(store.head(id).sequence, expected.head);
     verify_log(store, pg, expected);
     let found = names(store, disk, id)?;
-    assert!(found.iter().eq(expected.objects.keys()), "group {pg} has other objects than it must");
+    assert!(found.iter().eq(expected.objects.keys()), "PG {pg} has other objects than it must");
     let mut outcome = Ok(());
     let recent = expected.head.saturating_sub(RECENT_CHANGES);
     for (index, (name, object)) in expected.objects.iter().enumerate() {
         // A copy has the version of its original, which may be old.
-        let is_recent = object.version > recent || name.as_str().starts_with(KEPT_OBJECT_PREFIX);
+        let is_recent = object.version > recent || name.as_str().starts_with(PRE_IMAGE_PREFIX);
         let is_due = is_recent || (index as u64 + expected.head).is_multiple_of(share);
         if !is_due {
             continue;

@@ -1,7 +1,7 @@
 //! Random transactions, and the settings under which a history runs.
 
 use atoll_base::limits::OBJECT_BYTES_MAX;
-use atoll_base::operation::{KEPT_OBJECT_PREFIX, PG_META_OBJECT};
+use atoll_base::operation::{PG_META_OBJECT, PRE_IMAGE_PREFIX};
 use atoll_base::{Mutation, ObjectName, Transaction};
 use atoll_store::{DEVICE_BYTES_MIN, FormatOptions, Store, WAL_BYTES_MIN};
 use bytes::Bytes;
@@ -31,9 +31,9 @@ pub struct Profile {
     /// Transactions before the first power cut.
     pub prologue: u64,
     /// Share of transactions that say how they are undone.
-    pub undo_percent: u64,
+    pub pre_image_percent: u64,
     /// Most data that it takes to undo one.
-    pub undo_bytes: u64,
+    pub pre_image_bytes: u64,
 }
 
 impl Profile {
@@ -50,8 +50,8 @@ impl Profile {
             large_blocks: random.pick(&[20, 40, 80]),
             log_is_slow: random.chance(30),
             prologue: random.pick(&[0, 50, 400, 1500]),
-            undo_percent: random.pick(&[0, 30, 90]),
-            undo_bytes: random.pick(&[100, 8 << 10, 64 << 10]),
+            pre_image_percent: random.pick(&[0, 30, 90]),
+            pre_image_bytes: random.pick(&[100, 8 << 10, 64 << 10]),
         };
         match random.below(4) {
             // Many objects: a tree of several levels.
@@ -99,13 +99,13 @@ impl Profile {
             (_, source) if random.chance(20) => self.keep_and_change(&mut builder, &name, source, random),
             _ => self.change_data(&mut builder, random),
         }
-        if random.chance(self.undo_percent) {
-            self.undo(&mut builder, random);
+        if random.chance(self.pre_image_percent) {
+            self.pre_image(&mut builder, random);
         }
         builder.finish()
     }
 
-    /// What a member of an erasure-coded group does: keeps the object as it is, or not, and changes it.
+    /// What a member of an erasure-coded PG does: keeps the object as it is, or not, and changes it.
     fn keep_and_change(
         &self,
         builder: &mut Builder,
@@ -116,9 +116,9 @@ impl Profile {
         let copy = self.other_name(name, random);
         if random.chance(10) {
             self.write(builder, false, random);
-            builder.keep_as(&copy);
+            builder.clone_pre_image(&copy);
         } else if random.chance(80) {
-            builder.keep_as(&copy);
+            builder.clone_pre_image(&copy);
         }
         // The copy may have been the source.
         let source = source.filter(|source| builder.state().objects.contains_key(source));
@@ -166,8 +166,8 @@ impl Profile {
     }
 
     /// The store does not look at how something is undone.
-    fn undo(&self, builder: &mut Builder, random: &mut Random) {
-        let length = if random.chance(10) { self.undo_bytes } else { self.undo_bytes.min(200) };
+    fn pre_image(&self, builder: &mut Builder, random: &mut Random) {
+        let length = if random.chance(10) { self.pre_image_bytes } else { self.pre_image_bytes.min(200) };
         let payload = vec![random.next() as u8; random.below(length + 1) as usize];
         let write = Mutation::Write { offset: 0, length: payload.len() as u32, seals: None };
         let mutations = match random.below(3) {
@@ -175,11 +175,11 @@ impl Profile {
             1 => vec![Mutation::Truncate { size_bytes: random.below(1 << 20) }, write],
             _ => Vec::new(),
         };
-        builder.undo(mutations, payload.into());
+        builder.pre_image(mutations, payload.into());
     }
 
     fn kept_name(&self, random: &mut Random) -> ObjectName {
-        ObjectName::new(&format!("{KEPT_OBJECT_PREFIX}{}", random.below(4))).unwrap()
+        ObjectName::new(&format!("{PRE_IMAGE_PREFIX}{}", random.below(4))).unwrap()
     }
 
     /// Of something kept, or of any object but this one.

@@ -1,7 +1,7 @@
 //! The encoding of every message, pinned: a changed byte is a changed protocol.
 
 use super::*;
-use atoll_base::{Condition, LogEntry, Mutation, PoolId, Seals, Touched, Undo};
+use atoll_base::{Condition, LogEntry, Mutation, PoolId, PreImage, Seals, Touched};
 
 pub(super) fn every_kind() -> Vec<Message> {
     let pg = PgId { pool: PoolId(1), index: 9 };
@@ -22,7 +22,7 @@ pub(super) fn every_kind() -> Vec<Message> {
         Mutation::SetVersion { version },
         Mutation::ResetLog { head: version },
         Mutation::Split { pg_num_before: 16, pg_num: 64, is_whole: true },
-        Mutation::KeepAs { copy: object.clone() },
+        Mutation::ClonePreImage { copy: object.clone() },
         Mutation::RemoveOther { object: object.clone() },
         Mutation::SetShardOf { object_bytes: 5, shard_bytes: 4096, seal_unit_bytes: 4096, seal_bytes: 28 },
     ];
@@ -40,7 +40,7 @@ pub(super) fn every_kind() -> Vec<Message> {
         request: Some(id),
         object: object.clone(),
         touched: Touched { whole: true, block_ranges: vec![(1, 2)], omap_keys: vec![key.clone()] },
-        undo: Some(Undo { mutations: vec![Mutation::Remove], payload: Bytes::from_static(b"old") }),
+        pre_image: Some(PreImage { mutations: vec![Mutation::Remove], payload: Bytes::from_static(b"old") }),
     };
     let payload = Bytes::from_static(b"12345");
     let transaction = Transaction {
@@ -103,8 +103,8 @@ pub(super) fn every_kind() -> Vec<Message> {
         Message::ObjectsQuery { pg, epoch, tag: 2, after: Some(object.clone()) },
         Message::ObjectsReply { pg, epoch, tag: 2, objects: vec![(object.clone(), version)], more: true },
         Message::ObjectPart { epoch, tag: 1, transaction: transaction.clone() },
-        Message::PeerSync { epoch, tag: 1, transaction },
-        Message::PeerSynced { pg, epoch, tag: 1 },
+        Message::PeerPush { epoch, tag: 1, transaction },
+        Message::PeerPushed { pg, epoch, tag: 1 },
         Message::ScrubQuery { pg, epoch, tag: 1, object: object.clone(), deep: true },
         Message::ObjectWanted { pg, epoch, tag: 1, object: object.clone() },
         Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192 },

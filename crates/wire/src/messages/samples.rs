@@ -3,8 +3,8 @@
 
 use atoll_base::operation::table::Shape;
 use atoll_base::{
-    Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal,
-    RequestId, Seals, Touched, Transaction, Undo, Version, WriteRequest,
+    Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, PgId, PoolId, PreImage, ReadOutcome, ReadRequest,
+    Refusal, RequestId, Seals, Touched, Transaction, Version, WriteRequest,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -107,9 +107,10 @@ fn conditions() -> impl Strategy<Value = Vec<Condition>> {
 fn log_entry() -> impl Strategy<Value = LogEntry> {
     let touched = (any::<bool>(), vec(any::<(u32, u32)>(), 0..3), vec(short(), 0..3));
     let touched = touched.prop_map(|(whole, block_ranges, omap_keys)| Touched { whole, block_ranges, omap_keys });
-    let undo = (mutations(), short()).prop_map(|(mutations, payload)| Undo { mutations, payload });
-    (version(), option::of(request_id()), name(), touched, option::of(undo))
-        .prop_map(|(version, request, object, touched, undo)| LogEntry { version, request, object, touched, undo })
+    let pre_image = (mutations(), short()).prop_map(|(mutations, payload)| PreImage { mutations, payload });
+    (version(), option::of(request_id()), name(), touched, option::of(pre_image)).prop_map(
+        |(version, request, object, touched, pre_image)| LogEntry { version, request, object, touched, pre_image },
+    )
 }
 
 fn transaction() -> impl Strategy<Value = Transaction> {

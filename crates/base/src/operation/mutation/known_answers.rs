@@ -28,7 +28,7 @@ fn every_kind() -> Vec<Mutation> {
         Mutation::ResetLog { head: version },
         Mutation::Split { pg_num_before: 16, pg_num: 64, is_whole: true },
         Mutation::SetShardOf { object_bytes: 5, shard_bytes: 4096, seal_unit_bytes: 8192, seal_bytes: 28 },
-        Mutation::KeepAs { copy: object.clone() },
+        Mutation::ClonePreImage { copy: object.clone() },
         Mutation::RemoveOther { object },
     ]
 }

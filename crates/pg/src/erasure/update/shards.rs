@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Mutation, ObjectName, Seals, Undo};
+use atoll_base::{BLOCK_BYTES, BlockBuffer, Mutation, ObjectName, PreImage, Seals};
 use atoll_ec::Code;
 use bytes::Bytes;
 
@@ -21,22 +21,23 @@ impl Update {
             _ if is_delta => self.parity_by_delta(code, old),
             _ => self.parity_of_all(code, old),
         };
-        let undos: Vec<Undo> = (0..self.shape.shards()).map(|shard| self.undo(shard, old, &clone)).collect();
+        let pre_images: Vec<PreImage> =
+            (0..self.shape.shards()).map(|shard| self.pre_image(shard, old, &clone)).collect();
         let columns = std::mem::take(&mut self.columns).into_iter();
         let runs = columns.map(|column| column.map_or_else(Runs::default, |column| self.column_runs(column)));
         let mut runs: Vec<Runs> = runs.collect();
         runs.extend(parity.into_iter().map(|(data, seals)| self.parity_runs(data, &seals)));
         runs.resize_with(usize::from(self.shape.shards()), Runs::default);
-        let change = |(runs, undo): (Runs, Undo)| {
+        let change = |(runs, pre_image): (Runs, PreImage)| {
             let mut mutations = Vec::new();
             if self.clones_pre_image() {
-                mutations.push(Mutation::KeepAs { copy: clone.clone() });
+                mutations.push(Mutation::ClonePreImage { copy: clone.clone() });
             }
             mutations.extend(self.frame());
             mutations.extend(runs.mutations);
-            ShardChange { mutations, payload: runs.payload, undo }
+            ShardChange { mutations, payload: runs.payload, pre_image }
         };
-        runs.into_iter().zip(undos).map(change).collect()
+        runs.into_iter().zip(pre_images).map(change).collect()
     }
 
     /// Changes the old parity by the difference of the data shards. Unchanged blocks of the columns
@@ -141,12 +142,15 @@ impl Update {
     }
 
     /// The pre-image of a shard.
-    fn undo(&self, shard: u8, old: &BTreeMap<u8, Part>, clone: &ObjectName) -> Undo {
+    fn pre_image(&self, shard: u8, old: &BTreeMap<u8, Part>, clone: &ObjectName) -> PreImage {
         let Some(was) = self.old else {
-            return Undo { mutations: vec![Mutation::Remove], payload: Bytes::new() };
+            return PreImage { mutations: vec![Mutation::Remove], payload: Bytes::new() };
         };
         if self.clones_pre_image() {
-            return Undo { mutations: vec![Mutation::CloneFrom { source: clone.clone() }], payload: Bytes::new() };
+            return PreImage {
+                mutations: vec![Mutation::CloneFrom { source: clone.clone() }],
+                payload: Bytes::new(),
+            };
         }
         // Also if the size does not change: a roll back that is repeated may meet another object of
         // this name, which later writes made.
@@ -166,7 +170,7 @@ impl Update {
             mutations.push(Mutation::Write { offset: span.start, length: payload.len() as u32, seals });
         }
         mutations.push(Mutation::SetVersion { version: was.version });
-        Undo { mutations, payload }
+        PreImage { mutations, payload }
     }
 
     fn column_runs(&self, column: Column) -> Runs {

@@ -262,7 +262,7 @@ fn apply(object: &mut MemoryObject, mutation: &Mutation, payload: &mut Bytes) ->
         Mutation::SetVersion { .. }
         | Mutation::ResetLog { .. }
         | Mutation::SetShardOf { .. }
-        | Mutation::KeepAs { .. }
+        | Mutation::ClonePreImage { .. }
         | Mutation::RemoveOther { .. }
         | Mutation::Split { .. } => {
             return Err(invalid("only members send this to each other"));
