@@ -2,8 +2,9 @@
 
 SHELL := /bin/bash
 DATA ?= ./atoll-data
-# The cargo profile of `make test`: dependencies are built once for tests, clippy and the program.
-PROFILE ?= release
+# The cargo profile of `make test`, which builds more quickly than release: dependencies are built once for tests,
+# clippy and the program.
+PROFILE ?= ci
 # Python, boto3 and aws of the tests; tests of crates find them here, too.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PYTEST := .venv/bin/python -m pytest
@@ -64,6 +65,7 @@ binary: packages
 	@nice cargo build --profile $(PROFILE) -p atoll
 
 e2e: venv binary
+	@tools/command_reference.py target/$(PROFILE)/atoll --check
 	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll
 
 test: venv lint unit e2e
