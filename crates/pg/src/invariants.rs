@@ -148,6 +148,11 @@ pub(crate) fn enough_members_serve(config: &Configuration) {
     assert!(config.may_serve(), "enough_members_serve: {:?}", config.record);
 }
 
+/// The primary of an erasure-coded PG holds the shard that the record lists.
+pub(crate) fn primary_holds_the_listed_shard(held: Option<u8>, listed: Option<u8>) {
+    assert!(held == listed, "primary_holds_the_listed_shard: {held:?}, not {listed:?}");
+}
+
 /// Each promise is of a higher epoch than the one before.
 pub(crate) fn promises_only_rise(promised: Epoch, epoch: Epoch) {
     assert!(epoch > promised, "promises_only_rise: {epoch:?} after {promised:?}");
@@ -326,6 +331,7 @@ mod tests {
             ),
             ("nothing_is_rolled_back_while_serving", Box::new(|| nothing_is_rolled_back_while_serving(true))),
             ("enough_members_serve", Box::new(|| enough_members_serve(&one))),
+            ("primary_holds_the_listed_shard", Box::new(|| primary_holds_the_listed_shard(Some(3), Some(2)))),
             ("promises_only_rise", Box::new(|| promises_only_rise(Epoch(3), Epoch(3)))),
             ("answer_rests_on_a_durable_promise", Box::new(|| answer_rests_on_a_durable_promise(false, false))),
             ("answer_rests_on_a_durable_promise", Box::new(|| answer_rests_on_a_durable_promise(true, true))),

@@ -51,16 +51,17 @@ impl Pg {
             let what = if is_reachable { "has said that it is incomplete" } else { "is out of reach" };
             return Some(format!("its primary {primary} {what}"));
         }
-        if self.promises.is_incomplete() {
-            return Some("its copy is incomplete and has to be backfilled".into());
+        if !self.is_own_copy_usable() {
+            return Some("its copy is incomplete or of another shard and has to be backfilled".into());
         }
         let is_stray = !self.config.record.members.contains(&self.config.me) && self.holds_copy(view);
         is_stray.then(|| "its stray copy has to be deleted".into())
     }
 
     fn inactive_primary_waits_for(&self, view: &impl ObjectView) -> String {
-        if self.promises.is_incomplete() {
-            return "it leads with an incomplete copy and waits for another elector to take over".into();
+        if !self.is_own_copy_usable() {
+            return "it leads with an incomplete copy or another shard and waits for another elector to take over"
+                .into();
         }
         if self.membership.is_proposing(view.now_ms()) {
             return "cluster state has not answered its proposal".into();

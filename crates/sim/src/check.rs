@@ -126,7 +126,7 @@ impl Checked<'_> {
                     assert_eq!(contents.whole_size, other.whole_size, "size of the whole {object} on member {at}");
                     continue;
                 }
-                assert!(same_data(contents, other), "data of {object} on member {at}");
+                assert_eq!(other_blocks(contents, other), "", "data of {object} on member {at}");
             }
             let names = |state: &State| state.objects.keys().map(ObjectName::to_string).collect::<Vec<_>>();
             assert_eq!(names(first), names(visible), "objects of PG {} on member {at}", self.pg);
@@ -240,7 +240,7 @@ impl Checked<'_> {
             let model = &state.objects[object];
             assert_eq!(contents.omap, model.omap, "omap of {object}");
             assert_eq!(contents.size, model.size, "size of {object}");
-            assert!(same_data(contents, model), "data of {object}");
+            assert_eq!(other_blocks(contents, model), "", "data of {object}");
         }
         assert_eq!(objects.len(), state.objects.len(), "objects");
         versions
@@ -374,9 +374,20 @@ fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
     }
 }
 
-/// A repair may write zeros into a hole.
-fn same_data(one: &Object, other: &Object) -> bool {
-    one.data(0, one.size) == other.data(0, other.size)
+/// In words, which blocks are not the same in both. A repair may write zeros into a hole.
+fn other_blocks(one: &Object, other: &Object) -> String {
+    let size = one.size.max(other.size);
+    let block = |object: &Object, index: usize| object.data((index * BLOCK_BYTES) as u64, BLOCK_BYTES as u64);
+    let others =
+        (0..size.div_ceil(BLOCK_BYTES as u64) as usize).filter(|index| block(one, *index) != block(other, *index));
+    others
+        .map(|index| format!("block {index}: {}, not {}\n", tag(&block(one, index)), tag(&block(other, index))))
+        .collect()
+}
+
+/// The first bytes of a block, which name the value that was written.
+fn tag(block: &[u8]) -> String {
+    block.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn is_padded(expected: &[u8], found: &[u8]) -> bool {

@@ -361,6 +361,40 @@ fn an_elector_that_was_backfilled_with_another_shard_joins_with_that_one() {
 }
 
 #[test]
+fn an_elector_that_was_backfilled_with_another_shard_does_not_lead_with_it() {
+    let mut script = Script::new(Options { min_size: 3, ..Options::scripted_coded(5, 2, 2) });
+    script.run_for(SECOND);
+    write_blocks(&mut script, 4);
+    serves_without(&mut script, &[3]);
+    script.kill(2);
+    script.wipe(2);
+    script.run_while("three members", |world| world.cluster.record.members.len() > 2);
+    // A spare gets the shard of the OSD that lost its device, and that OSD shard 3.
+    script.members[2].slow_until = u64::MAX;
+    script.restart(2);
+    script.run_while("the elector counts", |world| world.epoch_at(0) < Some(Epoch(6)));
+    script.plan(&[0, 1, 4, 2]);
+    script.run_while("the backfill of the spare has not begun", |world| {
+        !world.members[0].pgs[&PG].learners().any(|learner| matches!(learner, (OsdId(5), Some(_))))
+    });
+    script.members[4].last_commit = u64::MAX / 2;
+    script.keep_from_state(0, 10 * SECOND);
+    script.run_while("the elector is incomplete", |world| world.members[2].store.is_incomplete(PG));
+    // Cluster state never hears that it has shard 3. By its record that elector holds shard 2.
+    assert_eq!(script.cluster.record.shard_of(OsdId(3)), Some(2));
+    script.kill(0);
+    script.keep_from_state(1, 20 * SECOND);
+    script.run_for(15 * SECOND);
+    assert_ne!(script.cluster.record.primary, OsdId(3), "it would lead with a shard that it lacks");
+    script.kill(4);
+    script.members[4].last_commit = 0;
+    [0, 3, 4].iter().for_each(|at| script.restart(*at));
+    is_whole(&mut script);
+    (0..4).for_each(|at| holds(&mut script, 0, at, 10 + at));
+    script.finish();
+}
+
+#[test]
 fn a_shard_whose_backfill_ends_unfinished_is_deleted() {
     let mut script = two_and_two(5);
     write_blocks(&mut script, 6);

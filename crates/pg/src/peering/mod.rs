@@ -173,6 +173,10 @@ impl Pg {
         let heads = heads.iter().map(|member| self.peering.heads.get(member));
         invariants::members_share_one_head(view.head(self.config.id), heads);
         invariants::nothing_is_rolled_back_while_serving(self.is_rolling_back());
+        if self.erasure.is_some() {
+            let listed = self.config.record.shard_of(self.config.me);
+            invariants::primary_holds_the_listed_shard(self.promises.shard(), listed);
+        }
         if !self.config.may_serve() {
             self.config.state = PgState::Recovering;
             return self.advance(view);

@@ -84,6 +84,11 @@ impl Promises {
         self.is_incomplete
     }
 
+    /// The shard that this OSD holds, in an erasure-coded PG.
+    pub fn shard(&self) -> Option<u8> {
+        self.shard
+    }
+
     pub fn note_incomplete(&mut self) {
         self.is_incomplete = true;
     }
@@ -249,7 +254,7 @@ impl Pg {
         log.iter_mut().for_each(|entry| entry.pre_image = None);
         let shard = self.promises.shard;
         let (epoch, head) = (self.promises.epoch, view.head(self.config.id));
-        let is_complete = !self.promises.is_incomplete;
+        let is_complete = self.is_own_copy_usable();
         self.outbox.send(primary, Message::PeerInfo { pg: self.config.id, epoch, head, is_complete, log, shard });
     }
 
