@@ -46,7 +46,7 @@ lint: venv
 	cargo fmt --all --check
 	@tools/check_docs.py
 	cargo clippy --profile $(PROFILE) --workspace --all-targets -q -- -D warnings
-	cargo test --profile $(PROFILE) -q -p atoll-base -p atoll-wire --lib the_page_has_the_table
+	cargo test --profile $(PROFILE) -q -p atoll-types -p atoll-wire --lib the_page_has_the_table
 	RUSTDOCFLAGS="-D warnings" cargo doc --profile $(PROFILE) --workspace --exclude atoll --no-deps -q
 
 # Many of these tests wait; the binary of the end-to-end tests is built meanwhile.

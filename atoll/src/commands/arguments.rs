@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use atoll_base::records::FailureDomain;
-use atoll_base::{ObjectName, OsdId};
+use atoll_types::records::FailureDomain;
+use atoll_types::{ObjectName, OsdId};
 use clap::{Args, ValueEnum};
 
 #[derive(Args, Clone)]

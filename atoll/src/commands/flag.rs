@@ -1,9 +1,9 @@
 //! Flags of the whole cluster.
 
 use atoll_admin::settings;
-use atoll_base::records::{ClusterFlag, FlagsRecord};
 use atoll_coordinator::health::flag_name;
 use atoll_coordinator::unix_ms;
+use atoll_types::records::{ClusterFlag, FlagsRecord};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 

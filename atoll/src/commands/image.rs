@@ -2,10 +2,10 @@
 
 use atoll_admin::images::{self, ImageSummary};
 use atoll_admin::pools::POOL_IMAGES;
-use atoll_base::size::{format_size, parse_size_bytes};
 use atoll_client::LocalClient;
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_reactor::LocalRuntime;
+use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Subcommand;
 use serde_json::json;
 

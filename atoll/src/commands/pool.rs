@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use atoll_admin::pools::{self, NewPool, PoolChange, PoolStatus, is_built_in};
-use atoll_base::records::{FailureDomain, Redundancy};
-use atoll_base::size::parse_size_bytes;
+use atoll_types::records::{FailureDomain, Redundancy};
+use atoll_types::size::parse_size_bytes;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 

@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use atoll_admin::settings::{self, AllSettings, Setting};
-use atoll_base::records::PeerRole;
 use atoll_cluster::ClusterClient;
+use atoll_types::records::PeerRole;
 use clap::{Subcommand, ValueEnum};
 
 use super::arguments::OutputArguments;

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use atoll_admin::overview::{Overview, health_name, overview};
-use atoll_base::records::OsdUsageRecord;
-use atoll_base::size::format_size;
 use atoll_coordinator::View;
 use atoll_node::authority_file;
+use atoll_types::records::OsdUsageRecord;
+use atoll_types::size::format_size;
 use serde::Serialize;
 use serde_json::json;
 

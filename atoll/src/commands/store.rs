@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use atoll_base::size::format_size;
-use atoll_base::{ObjectName, PgId};
 use atoll_osd::ReadOnlyDevice;
 use atoll_store::{CheckOptions, CheckPhase, CheckReport, DumpOptions, DumpRecord, ObjectRecord, check, dump};
+use atoll_types::size::format_size;
+use atoll_types::{ObjectName, PgId};
 use clap::{Args, Subcommand};
 
 use super::arguments::parse_object_name;
@@ -197,11 +197,11 @@ fn print_record(output: &mut impl Write, record: &DumpRecord) -> std::io::Result
             layout.data_start,
             layout.log_records_replayed,
         ),
-        DumpRecord::Group { pg, head, applied_number, log_entries, oldest } => {
+        DumpRecord::Pg { pg, head, applied_number, log_entries, oldest } => {
             let oldest = oldest.map_or_else(String::new, |oldest| format!(" from {oldest} on"));
             writeln!(
                 output,
-                "group       {pg}  head {head}  transaction {applied_number}  {log_entries} log entries{oldest}"
+                "pg          {pg}  head {head}  transaction {applied_number}  {log_entries} log entries{oldest}"
             )
         }
         DumpRecord::Object(object) => print_object(output, object),

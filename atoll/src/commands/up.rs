@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use atoll_base::frames::{FrameMode, FrameModes};
-use atoll_base::records::{OsdUsageRecord, PeerRole, Redundancy};
-use atoll_base::size::{format_size, parse_size_bytes};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_node::{Choices, ClusterFile, Credentials, DataDir, ProcessesFile, Progress, stop, supervise};
 use atoll_reactor::ListenAddress;
+use atoll_types::frames::{FrameMode, FrameModes};
+use atoll_types::records::{OsdUsageRecord, PeerRole, Redundancy};
+use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
 
 use super::arguments::{DataArgument, ErasureCode, FailureDomainArgument, parse_erasure_code};

@@ -1,10 +1,10 @@
 //! Buckets: which there are, and whether new objects in them are sealed.
 
-use atoll_base::PoolId;
-use atoll_base::records::{BucketEncryption, BucketRecord};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_keys::{KeyService, SecretKey};
 use atoll_s3::unsealed_permit_context;
+use atoll_types::PoolId;
+use atoll_types::records::{BucketEncryption, BucketRecord};
 use serde::Serialize;
 
 use crate::error::AdminError;

@@ -2,10 +2,10 @@
 
 use std::future::Future;
 
-use atoll_base::{OsdId, PgId};
 use atoll_cluster::ClusterError;
 use atoll_image::ImageError;
 use atoll_keys::KeyError;
+use atoll_types::{OsdId, PgId};
 
 const ATTEMPTS_MAX: usize = 16;
 

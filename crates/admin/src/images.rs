@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use atoll_base::PoolId;
-use atoll_base::records::{ImageLockRecord, ImageRecord, PoolRecord};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_image::ImageAdmin;
 use atoll_keys::KeyService;
+use atoll_types::PoolId;
+use atoll_types::records::{ImageLockRecord, ImageRecord, PoolRecord};
 use serde::Serialize;
 
 use crate::error::AdminError;

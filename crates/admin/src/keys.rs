@@ -1,8 +1,8 @@
 //! Keys of the key service: what they have wrapped, new versions, and their end.
 
-use atoll_base::records::{AuthorizedKeyRecord, PeerRole};
 use atoll_cluster::ClusterClient;
 use atoll_keys::{KeyDescription, KeyService};
+use atoll_types::records::{AuthorizedKeyRecord, PeerRole};
 use serde::Serialize;
 
 use crate::error::AdminError;

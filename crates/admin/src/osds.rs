@@ -2,12 +2,12 @@
 
 mod status;
 
-use atoll_base::OsdId;
-use atoll_base::coordination::NextOsdRecord;
-use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT};
-use atoll_base::size::format_size;
 use atoll_cluster::{ClusterClient, Transaction, keys};
-use atoll_coordinator::{GroupStatus, View, statuses};
+use atoll_coordinator::{PgStatus, View, statuses};
+use atoll_types::OsdId;
+use atoll_types::coordination::NextOsdRecord;
+use atoll_types::records::{AuthorizedKeyRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, RECORD_FORMAT};
+use atoll_types::size::format_size;
 
 pub use self::status::{HostStatus, OsdStatus, osd_statuses, osd_tree, weight};
 use crate::error::{AdminError, retried};
@@ -79,9 +79,9 @@ pub fn check_drain(view: &View, id: OsdId, more_bytes: u64) -> Result<(), AdminE
     }
     let mut drained = view.map.clone();
     drained.osds.insert(id, OsdRecord { is_out: true, ..osd.clone() });
-    let redundancy = |group: &GroupStatus| drained.pools[&group.pg.pool].redundancy;
+    let redundancy = |group: &PgStatus| drained.pools[&group.pg.pool].redundancy;
     let groups = statuses(&drained);
-    let is_short = |group: &&GroupStatus| group.target.len() < redundancy(group).size() as usize;
+    let is_short = |group: &&PgStatus| group.target.len() < redundancy(group).size() as usize;
     if let Some(group) = groups.iter().find(is_short) {
         let (size, parts) = (redundancy(group).size(), redundancy(group).part_name());
         return AdminError::refused(format!(

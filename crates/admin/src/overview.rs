@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::OsdId;
-use atoll_base::frames::FrameModes;
-use atoll_base::records::OsdUsageRecord;
 use atoll_coordinator::health::{HealthStatus, Severity, evaluate};
 use atoll_coordinator::{View, unix_ms};
+use atoll_types::OsdId;
+use atoll_types::frames::FrameModes;
+use atoll_types::records::OsdUsageRecord;
 use serde::Serialize;
 
 /// The cluster at a glance.

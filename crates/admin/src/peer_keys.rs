@@ -1,8 +1,8 @@
 //! The static keys that may connect to OSDs: who has one, and taking them away.
 
-use atoll_base::OsdId;
-use atoll_base::records::{AuthorizedKeyRecord, OsdRecord, PeerRole, RECORD_FORMAT};
 use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_types::OsdId;
+use atoll_types::records::{AuthorizedKeyRecord, OsdRecord, PeerRole, RECORD_FORMAT};
 
 use crate::error::AdminError;
 

@@ -1,65 +1,13 @@
 //! PGs: how they stand, where objects are, and scrubs on demand.
 
-use atoll_base::records::{PgRecord, PgScrubRecord, PoolRecord, RECORD_FORMAT, ScrubRequestRecord};
-use atoll_base::{Epoch, ObjectName, OsdId, PgId};
 use atoll_cluster::{ClusterClient, ClusterMap, MapWatch, keys};
-use atoll_coordinator::{GroupStatus, PgAvailability, statuses, unix_ms};
+pub use atoll_coordinator::PgStatus;
+use atoll_coordinator::{statuses, unix_ms};
+use atoll_types::records::{PgRecord, PgScrubRecord, PoolRecord, RECORD_FORMAT, ScrubRequestRecord};
+use atoll_types::{ObjectName, OsdId, PgId};
 use serde::Serialize;
 
 use crate::error::AdminError;
-
-/// How a PG stands.
-#[derive(Clone, Debug, Serialize)]
-pub struct PgStatus {
-    /// The PG.
-    #[serde(serialize_with = "as_text")]
-    pub pg: PgId,
-    /// What it does.
-    pub state: PgAvailability,
-    /// Its members.
-    pub members: Vec<OsdId>,
-    /// In an erasure-coded pool the shard that each of them holds.
-    pub shards: Vec<u8>,
-    /// Members that are not running.
-    pub members_down: Vec<OsdId>,
-    /// The members that it should have.
-    pub target: Vec<OsdId>,
-    /// The member that orders writes.
-    pub primary: OsdId,
-    /// Generation of its configuration.
-    pub epoch: Epoch,
-    /// The last epoch in which it was active.
-    pub activated_epoch: Epoch,
-    /// It has fewer copies or shards than its pool wants.
-    pub is_undersized: bool,
-    /// Copies or shards are missing.
-    pub is_degraded: bool,
-    /// It is to move.
-    pub is_misplaced: bool,
-}
-
-fn as_text<S: serde::Serializer>(pg: &PgId, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(pg)
-}
-
-impl From<GroupStatus> for PgStatus {
-    fn from(status: GroupStatus) -> Self {
-        PgStatus {
-            pg: status.pg,
-            state: status.state,
-            members: status.members,
-            shards: status.shards,
-            members_down: status.members_down,
-            target: status.target,
-            primary: status.primary,
-            epoch: status.epoch,
-            activated_epoch: status.activated_epoch,
-            is_undersized: status.is_undersized,
-            is_degraded: status.is_degraded,
-            is_misplaced: status.is_misplaced,
-        }
-    }
-}
 
 /// Which PGs are asked for.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +38,7 @@ pub async fn list(client: &ClusterClient, filter: &PgFilter) -> Result<Vec<PgSta
         .filter(|status| pool.is_none_or(|pool| status.pg.pool == pool))
         .filter(|status| filter.osd.is_none_or(|osd| status.members.contains(&osd)))
         .filter(|status| !filter.not_clean || !status.is_clean());
-    Ok(wanted.map(PgStatus::from).collect())
+    Ok(wanted.collect())
 }
 
 /// All about one PG.
@@ -145,7 +93,7 @@ pub async fn query(client: &ClusterClient, pg: PgId) -> Result<PgDetails, AdminE
         pool: map.pools.get(&pg.pool).map(|pool| pool.name.clone()),
         balancer_members: map.pg_targets.get(&pg).map(|target| target.members.clone()),
         osds: ids.into_iter().map(osd).collect(),
-        status: status.into(),
+        status,
     })
 }
 
@@ -155,7 +103,7 @@ pub async fn map_object(client: &ClusterClient, object: &ObjectName, pool: &str)
     let pool = find_pool(&map, pool)?;
     let pg = pool.pg_of_object(object, |pg| map.pgs.contains_key(&pg));
     let status = statuses(&map).into_iter().find(|status| status.pg == pg);
-    status.map(PgStatus::from).ok_or(AdminError::PgNotMade(pg))
+    status.ok_or(AdminError::PgNotMade(pg))
 }
 
 /// A PG's scrub that was asked for; [`is_scrub_pending`] says when it is done.

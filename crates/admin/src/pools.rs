@@ -2,12 +2,12 @@
 
 mod status;
 
-use atoll_base::coordination::NextPoolRecord;
-use atoll_base::limits::{COPIES, EC_CHUNK_BYTES, EC_DATA_SHARDS, EC_PARITY_SHARDS, PG_NUM_MAX};
-use atoll_base::records::{BucketRecord, FailureDomain, ImageRecord, PoolRecord, RECORD_FORMAT, Redundancy};
-use atoll_base::size::format_size;
-use atoll_base::{PgId, PoolId};
 use atoll_cluster::{ClusterClient, Transaction, keys};
+use atoll_types::coordination::NextPoolRecord;
+use atoll_types::limits::{COPIES, EC_CHUNK_BYTES, EC_DATA_SHARDS, EC_PARITY_SHARDS, PG_NUM_MAX};
+use atoll_types::records::{BucketRecord, FailureDomain, ImageRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_types::size::format_size;
+use atoll_types::{PgId, PoolId};
 
 use self::status::refuse_before_first_pools;
 pub use self::status::{POOL_DATA, POOL_IMAGES, POOL_OBJECTS, PoolStatus, is_built_in, list, wait_for_pgs};

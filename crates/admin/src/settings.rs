@@ -1,9 +1,9 @@
 //! What holds for the whole cluster: flags, settings and the protection of frames.
 
-use atoll_base::coordination::SettingsRecord;
-use atoll_base::frames::{FrameMode, FramesRecord};
-use atoll_base::records::{ClusterFlag, FlagsRecord, PeerRole, RECORD_FORMAT};
 use atoll_cluster::{ClusterClient, keys};
+use atoll_types::coordination::SettingsRecord;
+use atoll_types::frames::{FrameMode, FramesRecord};
+use atoll_types::records::{ClusterFlag, FlagsRecord, PeerRole, RECORD_FORMAT};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -1,15 +1,15 @@
 //! What operators change in cluster state, on the embedded server.
 
-use atoll_base::coordination::{AutoOutRecord, NextPoolRecord};
-use atoll_base::frames::{FrameMode, FrameModes};
-use atoll_base::records::{
-    AuthorizedKeyRecord, BucketRecord, ClusterFlag, FailureDomain, ImageRecord, OsdRecord, OsdUpRecord,
-    OsdUsageRecord, PeerRole, PgRecord, PgTargetRecord, PoolRecord, Redundancy,
-};
-use atoll_base::{Epoch, OsdId, PgId, PoolId};
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, MapWatch, keys};
 use atoll_coordinator::{View, missing_pgs};
 use atoll_placement::first_record;
+use atoll_types::coordination::{AutoOutRecord, NextPoolRecord};
+use atoll_types::frames::{FrameMode, FrameModes};
+use atoll_types::records::{
+    AuthorizedKeyRecord, BucketRecord, ClusterFlag, FailureDomain, ImageRecord, OsdRecord, OsdUpRecord,
+    OsdUsageRecord, PeerRole, PgRecord, PgTargetRecord, PoolRecord, Redundancy,
+};
+use atoll_types::{Epoch, OsdId, PgId, PoolId};
 
 use crate::error::AdminError;
 use crate::osds::{self, NewLocation, check_drain};
@@ -58,7 +58,7 @@ fn coded_pool(id: u32, data: u32, parity: u32) -> PoolRecord {
 /// where they should be.
 fn healthy(osds: u32) -> View {
     let mut view = View {
-        coordinator: Some(atoll_base::coordination::CoordinatorRecord {
+        coordinator: Some(atoll_types::coordination::CoordinatorRecord {
             format: 1,
             osd: OsdId(0),
             since_unix_ms: 1,
@@ -244,7 +244,7 @@ async fn pools_are_made_changed_and_removed() {
         size_bytes: 1,
         object_bytes: 1,
         pool: made.id,
-        key: atoll_base::image_key::ImageKey::WrappedKey(String::new()),
+        key: atoll_types::image_key::ImageKey::WrappedKey(String::new()),
         attach_ids: Vec::new(),
         writer_generation: 0,
         created_unix_ms: 0,
@@ -254,7 +254,7 @@ async fn pools_are_made_changed_and_removed() {
     assert!(text.contains("the image 'disk'") && text.contains("atoll image rm disk"), "{text}");
     image.pool = PoolId(2);
     client.put(&keys::image("disk"), &image).await.unwrap();
-    let of = |pool, index| atoll_base::PgId { pool, index };
+    let of = |pool, index| atoll_types::PgId { pool, index };
     for pool in [made.id, PoolId(2)] {
         client.put(&keys::pg(of(pool, 0)), &record(&[0])).await.unwrap();
         let wish = PgTargetRecord { format: 1, members: vec![OsdId(0)] };

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{BucketRecord, ImageRecord, UserRecord};
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_image::image_key_context;
 use atoll_keys::{KeyDescription, KeyError, KeyService, WrappedBy};
 use atoll_s3::{bucket_key_context, named_key_context, unsealed_permit_context, user_key_context};
+use atoll_types::records::{BucketRecord, ImageRecord, UserRecord};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

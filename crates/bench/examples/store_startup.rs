@@ -4,11 +4,10 @@
 use std::path::Path;
 use std::time::Instant;
 
-use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Touched, Transaction, Version,
-};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_osd::BlockingDevice;
 use atoll_store::{Disk, FormatOptions, LoadRequest, Store, StoreError};
+use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Touched, Transaction, Version};
 use bytes::Bytes;
 
 const PG_COUNT: u32 = 64;

@@ -6,9 +6,9 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use atoll_base::size::format_size;
 use atoll_preflight::SyncedWriteClass;
 use atoll_reactor::DirectFile;
+use atoll_types::size::format_size;
 use serde::Serialize;
 
 use crate::block::AccessPattern;

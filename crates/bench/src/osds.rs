@@ -8,8 +8,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_base::{BLOCK_BYTES, Mutation, ObjectName, OsdId, PoolId, WriteRequest};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_client::{LocalClient, ObjectClient};
+use atoll_types::{Mutation, ObjectName, OsdId, PoolId, WriteRequest};
 use bytes::Bytes;
 use serde::Serialize;
 

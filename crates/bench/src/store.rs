@@ -13,10 +13,10 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use atoll_base::BLOCK_BYTES;
-use atoll_base::limits::OBJECT_BYTES_MAX;
+use atoll_buffers::BLOCK_BYTES;
 use atoll_osd::DeviceKey;
 use atoll_store::DEVICE_BYTES_MIN;
+use atoll_types::limits::OBJECT_BYTES_MAX;
 
 use self::engine::Engine;
 use self::load::{Until, run_load};

@@ -1,7 +1,7 @@
 //! What always holds in the router, a sentence and a check each. What OSDs and cluster state say is never
 //! asserted. docs/internals/invariants-osd.md lists them.
 
-use atoll_base::OsdId;
+use atoll_types::OsdId;
 
 /// Sequences of requests ascend, so that an id names one request of the session.
 pub(crate) fn sequences_ascend(newest_outstanding: Option<u64>, next: u64) {

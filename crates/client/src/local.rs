@@ -6,12 +6,12 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use atoll_base::frames::FrameMode;
-use atoll_base::records::PoolRecord;
-use atoll_base::{ObjectName, OsdId, PoolId, ReadOutcome, ReadRequest, Refusal, WriteRequest};
 use atoll_cluster::ConnectOptions;
 use atoll_objects::{ClientError, ObjectClient};
 use atoll_reactor::{LocalRuntime, Stream};
+use atoll_types::frames::FrameMode;
+use atoll_types::records::PoolRecord;
+use atoll_types::{ObjectName, OsdId, PoolId, ReadOutcome, ReadRequest, Refusal, WriteRequest};
 use atoll_wire::{KeyPair, Link, LinkInput, Message};
 use bytes::Bytes;
 use futures::channel::oneshot;
@@ -165,7 +165,7 @@ impl LocalClient {
 
     /// Waits until every PG of a pool serves reads, or until the time limit.
     pub async fn wait_until_active(&self, pool: PoolId) -> Result<(), ClientError> {
-        let object = ObjectName::new(atoll_base::operation::PG_META_OBJECT).expect("the name is short");
+        let object = ObjectName::new(atoll_types::operation::PG_META_OBJECT).expect("the name is short");
         let pgs = self.0.router.borrow().pgs(pool)?;
         let calls = pgs.into_iter().map(|(pg, _)| {
             let call = Call::Read(object.clone(), ReadRequest::Stat);

@@ -2,9 +2,9 @@
 
 use std::sync::mpsc;
 
-use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use atoll_objects::{ClientError, ObjectClient};
 use atoll_reactor::{LocalRuntime, Wake};
+use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use bytes::Bytes;
 use futures::channel::oneshot;
 
@@ -20,7 +20,7 @@ struct RemoteCall {
 /// A handle that may be used from any thread and cloned at will.
 ///
 /// ```no_run
-/// use atoll_base::{ObjectName, PoolId};
+/// use atoll_types::{ObjectName, PoolId};
 /// use atoll_client::{ClientConfig, ObjectClient, RemoteClient};
 ///
 /// async fn size_of(config: ClientConfig, name: &str) -> Result<u64, Box<dyn std::error::Error>> {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_base::frames::FrameMode;
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{
-    Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest,
-};
 use atoll_cluster::{ClusterMap, MapChange};
 use atoll_objects::ClientError;
+use atoll_types::frames::FrameMode;
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{
+    Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest,
+};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -427,14 +427,14 @@ impl Outstanding {
 
 /// A write that sets a fence in a PG, unless that is not one of `pg_num` any more.
 pub(crate) fn fence_write(name: &Bytes, generation: u64, pg_num: u32) -> WriteRequest {
-    let key = [atoll_base::operation::FENCE_KEY_PREFIX, name].concat();
+    let key = [atoll_types::operation::FENCE_KEY_PREFIX, name].concat();
     WriteRequest {
         object: ObjectName::new(PG_META_OBJECT).expect("the name is short"),
         conditions: vec![
-            atoll_base::Condition::NotFenced { name: name.clone(), generation },
-            atoll_base::Condition::PgNum { pg_num },
+            atoll_types::Condition::NotFenced { name: name.clone(), generation },
+            atoll_types::Condition::PgNum { pg_num },
         ],
-        mutations: vec![atoll_base::Mutation::OmapSet {
+        mutations: vec![atoll_types::Mutation::OmapSet {
             key: key.into(),
             value: Bytes::copy_from_slice(&generation.to_be_bytes()),
         }],

@@ -1,7 +1,7 @@
 //! The names of all keys in cluster state. Each kind of record lives under a prefix of its own, so
 //! that a prefix can be listed and watched without meeting another kind.
 
-use atoll_base::{OsdId, PgId, PoolId};
+use atoll_types::{OsdId, PgId, PoolId};
 
 /// Of everything.
 pub const ROOT: &str = "/atoll/";

@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::frames::FramesRecord;
-use atoll_base::record_json::read_record;
-use atoll_base::records::{
+use atoll_types::frames::FramesRecord;
+use atoll_types::record_json::read_record;
+use atoll_types::records::{
     AuthorizedKeyRecord, FlagsRecord, OsdRecord, OsdUpRecord, PeerRole, PgRecord, PgScrubRecord, PgTargetRecord,
     PoolRecord, ScrubRequestRecord,
 };
-use atoll_base::{OsdId, PgId, PoolId};
+use atoll_types::{OsdId, PgId, PoolId};
 use serde::de::DeserializeOwned;
 
 use crate::client::{ClusterClient, ClusterError, PrefixWatch, WatchEvent};
@@ -250,7 +250,7 @@ mod tests {
     fn changes_lead_from_one_map_to_another() {
         let key = |name: &str| AuthorizedKeyRecord {
             format: 1,
-            role: atoll_base::records::PeerRole::Client,
+            role: atoll_types::records::PeerRole::Client,
             osd: None,
             name: name.into(),
         };

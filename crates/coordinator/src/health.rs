@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord};
-use atoll_base::size::format_size;
-use atoll_base::{OsdId, PgId};
+use atoll_types::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord};
+use atoll_types::size::format_size;
+use atoll_types::{OsdId, PgId};
 use serde::Serialize;
 
-use crate::groups::{GroupStatus, PgAvailability, absent, pgs_by_osd, statuses};
+use crate::pgs::{PgAvailability, PgStatus, absent, pgs_by_osd, statuses};
 use crate::{View, track_down};
 
 /// How bad something is.
@@ -240,8 +240,8 @@ fn uses(count: usize) -> &'static str {
     if count == 1 { "uses" } else { "use" }
 }
 
-fn placement_groups(view: &View, groups: &[GroupStatus], problems: &mut Vec<Problem>) {
-    let of = |wanted: &dyn Fn(&GroupStatus) -> bool| -> Vec<String> {
+fn placement_groups(view: &View, groups: &[PgStatus], problems: &mut Vec<Problem>) {
+    let of = |wanted: &dyn Fn(&PgStatus) -> bool| -> Vec<String> {
         groups.iter().filter(|group| wanted(group)).map(|group| group.pg.to_string()).collect()
     };
     let pgs = |number| count(number, "PG");
@@ -262,7 +262,7 @@ fn placement_groups(view: &View, groups: &[GroupStatus], problems: &mut Vec<Prob
         "this takes moments; if it stays, look at the log of the primary for what it waits for",
     );
     reported_states(view, groups, problems);
-    let is_short = |group: &GroupStatus| group.state != PgAvailability::Inactive;
+    let is_short = |group: &PgStatus| group.state != PgAvailability::Inactive;
     add(
         problems,
         "PG_UNDERSIZED",
@@ -323,7 +323,7 @@ fn has(count: usize) -> &'static str {
 
 /// Primaries say more than records: a PG may not serve although its record says nothing of it.
 /// What counts is what records make an OSD the primary of and it does not report as active.
-fn reported_states(view: &View, groups: &[GroupStatus], problems: &mut Vec<Problem>) {
+fn reported_states(view: &View, groups: &[PgStatus], problems: &mut Vec<Problem>) {
     let by_record = groups.iter().filter(|group| group.state != PgAvailability::Active).count();
     let counts = pgs_by_osd(&view.map);
     let running = members(view).filter(|(osd, _)| view.map.up.contains_key(osd));

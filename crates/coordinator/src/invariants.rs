@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::records::PgRecord;
-use atoll_base::{Epoch, OsdId, PgId};
 use atoll_cluster::ClusterMap;
+use atoll_types::records::PgRecord;
+use atoll_types::{Epoch, OsdId, PgId};
 
 use crate::MembershipChange;
 

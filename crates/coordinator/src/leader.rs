@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use atoll_base::OsdId;
-use atoll_base::coordination::CoordinatorRecord;
-use atoll_base::records::RECORD_FORMAT;
 use atoll_cluster::{ClusterClient, ClusterError, Lease, MapWatch, keys};
+use atoll_types::OsdId;
+use atoll_types::coordination::CoordinatorRecord;
+use atoll_types::records::RECORD_FORMAT;
 
 use crate::round::Rounds;
 use crate::unix_ms;

@@ -7,17 +7,17 @@
 //! breaks, since every change is a compare-and-swap. The records of PGs that exist belong to their
 //! primaries: they are never written here.
 
-mod groups;
 pub mod health;
 mod invariants;
 mod leader;
 mod membership;
+mod pgs;
 mod round;
 mod view;
 
-pub use groups::{GroupStatus, PgAvailability, is_settled, missing_pgs, pgs_by_osd, statuses};
 pub use leader::run;
 pub use membership::{MembershipChange, membership_changes, track_down};
+pub use pgs::{PgAvailability, PgStatus, is_settled, missing_pgs, pgs_by_osd, statuses};
 pub use view::View;
 
 /// Unix time in milliseconds.

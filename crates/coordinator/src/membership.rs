@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::OsdId;
-use atoll_base::records::{ClusterFlag, OsdRecord, PoolRecord};
 use atoll_cluster::ClusterMap;
 use atoll_placement::{Tree, is_usable};
+use atoll_types::OsdId;
+use atoll_types::records::{ClusterFlag, OsdRecord, PoolRecord};
 
 use crate::{View, invariants};
 

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use atoll_base::PgId;
-use atoll_base::coordination::{AutoOutRecord, CoordinatorNotesRecord};
-use atoll_base::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT};
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
 use atoll_placement::balance;
+use atoll_types::PgId;
+use atoll_types::coordination::{AutoOutRecord, CoordinatorNotesRecord};
+use atoll_types::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT};
 
-use crate::groups::{is_settled, missing_pgs};
 use crate::membership::{MembershipChange, membership_changes, track_down};
+use crate::pgs::{is_settled, missing_pgs};
 use crate::{View, health, invariants, unix_ms};
 
 /// Changes in one transaction; etcd takes 128 by default.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::OsdId;
-use atoll_base::coordination::{AutoOutRecord, CoordinatorNotesRecord, CoordinatorRecord, SettingsRecord};
-use atoll_base::records::OsdUsageRecord;
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, MapWatch, keys};
+use atoll_types::OsdId;
+use atoll_types::coordination::{AutoOutRecord, CoordinatorNotesRecord, CoordinatorRecord, SettingsRecord};
+use atoll_types::records::OsdUsageRecord;
 use serde::de::DeserializeOwned;
 
 /// The records as they were at some moment.

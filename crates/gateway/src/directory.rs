@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_base::record_json::read_record;
-use atoll_base::records::{BucketRecord, PoolRecord, UserRecord};
 use atoll_cluster::{ClusterClient, ClusterError, PrefixWatch, WatchEvent, keys};
 use atoll_s3::{BucketDirectory, DirectoryError};
+use atoll_types::record_json::read_record;
+use atoll_types::records::{BucketRecord, PoolRecord, UserRecord};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

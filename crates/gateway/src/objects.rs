@@ -1,10 +1,10 @@
 //! The cluster's objects, by the object client.
 
 use async_trait::async_trait;
-use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use atoll_client::RemoteClient;
 use atoll_objects::{ClientError, ObjectClient};
 use atoll_s3::DataStore;
+use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use bytes::Bytes;
 
 /// The objects of the cluster that a client is connected to.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use atoll_base::image_key::ImageKey;
-use atoll_base::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
-use atoll_base::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
-use atoll_base::{BLOCK_BYTES, Condition, Mutation, ObjectName, PoolId};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_client::ObjectClient;
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_keys::{KeyService, SecretKey, random_u64};
+use atoll_types::image_key::ImageKey;
+use atoll_types::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
+use atoll_types::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
+use atoll_types::{Condition, Mutation, ObjectName, PoolId};
 use futures::{StreamExt, stream};
 
 use crate::ImageError;

@@ -4,12 +4,12 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-use atoll_base::limits::IMAGE_ATTACHES_MAX;
-use atoll_base::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
 use atoll_client::LocalClient;
 use atoll_cluster::{ClusterError, Lease, keys};
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_seal::{AttachId, SealError};
+use atoll_types::limits::IMAGE_ATTACHES_MAX;
+use atoll_types::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
 use bytes::Bytes;
 
 use crate::admin::{ImageAdmin, image_key_context, in_use, unix_ms};

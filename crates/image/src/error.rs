@@ -55,7 +55,7 @@ impl ImageError {
     /// Whether the cluster is out of space.
     pub fn is_no_space(&self) -> bool {
         match self {
-            ImageError::Client(error) => matches!(error.refusal(), Some(atoll_base::Refusal::NoSpace { .. })),
+            ImageError::Client(error) => matches!(error.refusal(), Some(atoll_types::Refusal::NoSpace { .. })),
             _ => false,
         }
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_base::records::ImageRecord;
 use atoll_cluster::{ClusterError, Lease, LeaseStatus, Transaction, keys};
+use atoll_types::records::ImageRecord;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 

@@ -1,7 +1,8 @@
 //! Reading and writing an attached image: cutting ranges into objects.
 
-use atoll_base::{BLOCK_BYTES, Condition, Mutation, Refusal, WriteRequest};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_client::{ClientError, ObjectClient};
+use atoll_types::{Condition, Mutation, Refusal, WriteRequest};
 use bytes::{Bytes, BytesMut};
 use futures::future::try_join_all;
 

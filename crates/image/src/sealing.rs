@@ -3,10 +3,11 @@
 
 use std::cell::RefCell;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Seals};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_client::Extent;
 use atoll_keys::SecretKey;
 use atoll_seal::{AttachId, BLOCK_SEAL_BYTES, BlockOpener, BlockSealer, SEALED_BLOCK_BYTES, SealError};
+use atoll_types::Seals;
 use bytes::{Bytes, BytesMut};
 
 use crate::ImageError;

@@ -6,10 +6,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use atoll_base::OsdId;
-use atoll_base::records::RECORD_FORMAT;
 use atoll_keys::{KeyFile, KeyRing, TransitSettings};
 use atoll_osd::DeviceKey;
+use atoll_types::OsdId;
+use atoll_types::records::RECORD_FORMAT;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use atoll_admin::peer_keys::host_key;
 use atoll_admin::pools::check_redundancy;
-use atoll_base::OsdId;
-use atoll_base::frames::{FrameModes, FramesRecord};
-use atoll_base::join::HostRole;
-use atoll_base::records::{
-    AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT, Redundancy, UserRecord,
-};
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
 use atoll_keys::{KeyRing, TransitSettings, random_bytes};
+use atoll_types::OsdId;
+use atoll_types::frames::{FrameModes, FramesRecord};
+use atoll_types::join::HostRole;
+use atoll_types::records::{
+    AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT, Redundancy, UserRecord,
+};
 use serde::Serialize;
 
 use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, FirstPools};

@@ -6,13 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use atoll_base::OsdId;
-use atoll_base::frames::{FrameMode, FrameModes};
-use atoll_base::join::HostRole;
-use atoll_base::record_json::read_record;
-use atoll_base::records::{FailureDomain, Redundancy};
 use atoll_cluster::{ConnectOptions, TlsFiles};
 use atoll_keys::random_bytes;
+use atoll_types::OsdId;
+use atoll_types::frames::{FrameMode, FrameModes};
+use atoll_types::join::HostRole;
+use atoll_types::record_json::read_record;
+use atoll_types::records::{FailureDomain, Redundancy};
 use atoll_wire::KeyPair;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

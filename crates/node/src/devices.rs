@@ -9,9 +9,9 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 
-use atoll_base::OsdId;
 use atoll_keys::random_bytes;
 use atoll_osd::{FormatRequest, format_device, make_file};
+use atoll_types::OsdId;
 use serde::Serialize;
 
 use crate::at_rest::UnlockWith;

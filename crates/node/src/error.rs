@@ -3,10 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use atoll_base::record_json::RecordError;
 use atoll_client::ClientError;
 use atoll_cluster::ClusterError;
 use atoll_keys::KeyError;
+use atoll_types::record_json::RecordError;
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]

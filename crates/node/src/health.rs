@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use atoll_admin::pools::{POOL_DATA, POOL_IMAGES, POOL_OBJECTS};
-use atoll_base::OsdId;
-use atoll_base::records::OsdUpRecord;
 use atoll_client::{ClientConfig, LocalClient};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_reactor::{ListenAddress, LocalRuntime};
+use atoll_types::OsdId;
+use atoll_types::records::OsdUpRecord;
 
 use crate::data_dir::{ClusterFile, DataDir};
 

@@ -9,12 +9,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use atoll_admin::peer_keys;
-use atoll_base::frames::FrameMode;
-use atoll_base::join::{HostRole, JoinTokenRecord, JoinedHost};
-use atoll_base::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT, UserRecord};
 use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
 use atoll_keys::{KeyRing, KeyService, random_bytes, sha256};
 use atoll_s3::user_key_context;
+use atoll_types::frames::FrameMode;
+use atoll_types::join::{HostRole, JoinTokenRecord, JoinedHost};
+use atoll_types::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT, UserRecord};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use atoll_admin::AdminError;
 use atoll_admin::osds::{self, NewLocation};
-use atoll_base::OsdId;
-use atoll_base::records::{OsdRecord, OsdUpRecord, RECORD_FORMAT};
 use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
+use atoll_types::OsdId;
+use atoll_types::records::{OsdRecord, OsdUpRecord, RECORD_FORMAT};
 
 use crate::bootstrap::OSDS_MAX;
 use crate::data_dir::{ClusterFile, DataDir};

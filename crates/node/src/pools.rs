@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use atoll_admin::pools::{POOL_DATA, POOL_IMAGES, POOL_OBJECTS};
-use atoll_base::records::{OsdRecord, PoolRecord, RECORD_FORMAT, Redundancy};
-use atoll_base::{OsdId, PgId, PoolId};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_placement::{Tree, first_record};
+use atoll_types::records::{OsdRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_types::{OsdId, PgId, PoolId};
 
 use crate::bootstrap::ensure;
 use crate::data_dir::FirstPools;

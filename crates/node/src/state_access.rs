@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use atoll_base::records::ClusterRecord;
 use atoll_cluster::{ClusterClient, TlsFiles, keys};
+use atoll_types::records::ClusterRecord;
 use rcgen::{CertificateParams, KeyPair};
 
 use crate::data_dir::{ClusterFile, DataDir, write_secret};

@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use atoll_base::records::RECORD_FORMAT;
 use atoll_keys::sha256;
+use atoll_types::records::RECORD_FORMAT;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };

@@ -6,7 +6,7 @@
 
 use std::future::Future;
 
-use atoll_base::{
+use atoll_types::{
     Condition, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, Refusal, Seals, Version, WriteRequest,
 };
 use bytes::Bytes;
@@ -88,7 +88,7 @@ pub struct Extent {
 /// resolves; it happens exactly once, however often the client had to retry.
 ///
 /// ```
-/// use atoll_base::{Condition, Mutation, ObjectName, PoolId, WriteRequest};
+/// use atoll_types::{Condition, Mutation, ObjectName, PoolId, WriteRequest};
 /// use atoll_objects::{ClientError, ObjectClient};
 ///
 /// /// Makes an object of one block, unless it exists, and reads it.

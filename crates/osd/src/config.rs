@@ -4,10 +4,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use atoll_base::OsdId;
 use atoll_cluster::ConnectOptions;
 use atoll_reactor::ReactorError;
 use atoll_store::OpenError;
+use atoll_types::OsdId;
 use atoll_wire::KeyPair;
 
 use crate::device::{AtRestError, DeviceError, DeviceKey};

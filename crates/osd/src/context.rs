@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{OsdRecord, PgTargetRecord, PoolRecord};
-use atoll_base::{OsdId, PgId};
 use atoll_cluster::ClusterMap;
 use atoll_reactor::Reactor;
+use atoll_types::records::{OsdRecord, PgTargetRecord, PoolRecord};
+use atoll_types::{OsdId, PgId};
 
 use crate::config::OsdConfig;
 use crate::control::ControlRequest;

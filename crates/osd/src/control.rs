@@ -4,10 +4,10 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use atoll_base::records::{OsdUpRecord, OsdUsageRecord, PgRecord, PgScrubRecord, PgTargetRecord};
-use atoll_base::{OsdId, PgId};
 use atoll_cluster::{ClusterClient, ClusterError, ConnectOptions, MapChange, MapWatch, Transaction, keys};
 use atoll_reactor::Wake;
+use atoll_types::records::{OsdUpRecord, OsdUsageRecord, PgRecord, PgScrubRecord, PgTargetRecord};
+use atoll_types::{OsdId, PgId};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc as channel;
 

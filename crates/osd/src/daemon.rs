@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use atoll_base::records::{OsdUpRecord, RECORD_FORMAT};
 use atoll_reactor::{Event, ListenAddress, Reactor};
 use atoll_store::{OpenError, Store};
+use atoll_types::records::{OsdUpRecord, RECORD_FORMAT};
 
 use crate::config::{OsdConfig, OsdError};
 use crate::context::Context;
@@ -101,7 +101,7 @@ impl Osd {
     /// Opens the store, listens, and announces itself in cluster state.
     pub fn start(mut config: OsdConfig) -> Result<Self, OsdError> {
         let mut reactor = Reactor::new()?;
-        atoll_base::block::keep_at_most(crate::memory::kept_bytes(config.memory_target_bytes));
+        atoll_buffers::keep_at_most(crate::memory::kept_bytes(config.memory_target_bytes));
         let incarnation = u64::from_le_bytes(random());
         let (store, devices) = open_store(&mut config, incarnation, &mut reactor)?;
         let up = listen(&config, incarnation, &mut reactor)?;

@@ -1,10 +1,10 @@
 //! The one place where what components give out reaches other components: messages and changes of links,
 //! what became of requests to the store, and what PGs want.
 
-use atoll_base::{PgId, Refusal};
 use atoll_pg::{Action, ClientId, Lookup, Pg};
 use atoll_reactor::ConnectionId;
 use atoll_store::LoadRequest;
+use atoll_types::{PgId, Refusal};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -105,7 +105,7 @@ impl Osd {
         self.scrubs.client_request();
     }
 
-    fn message_of_member(&mut self, number: u64, osd: atoll_base::OsdId, message: Message) {
+    fn message_of_member(&mut self, number: u64, osd: atoll_types::OsdId, message: Message) {
         if let Message::ReplicateAck { is_full, .. } = &message {
             self.links.note_full(osd, *is_full);
         }

@@ -2,7 +2,7 @@
 //! What peers, clients, devices and cluster state say is never asserted. docs/internals/invariants-osd.md
 //! lists them.
 
-use atoll_base::{OsdId, PgId};
+use atoll_types::{OsdId, PgId};
 
 /// Every commit of the store belongs to one submission.
 pub(crate) const EVERY_COMMIT_HAS_A_SUBMITTER: &str = "every commit belongs to one submission";
@@ -95,7 +95,7 @@ pub(crate) fn one_scrub_at_a_time(is_scrubbing: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_base::PoolId;
+    use atoll_types::PoolId;
 
     const PG: PgId = PgId { pool: PoolId(1), index: 7 };
 

@@ -7,11 +7,11 @@ mod opening;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_base::OsdId;
-use atoll_base::limits::CONNECTION_REQUESTS_MAX;
-use atoll_base::records::PeerRole;
 use atoll_pg::{LEASE_RENEWAL_MS, Leases};
 use atoll_reactor::ConnectionId;
+use atoll_types::OsdId;
+use atoll_types::limits::CONNECTION_REQUESTS_MAX;
+use atoll_types::records::PeerRole;
 use atoll_wire::{Link, LinkError, LinkInput, Message};
 
 use crate::context::Context;

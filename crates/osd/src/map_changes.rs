@@ -1,11 +1,11 @@
 //! Following the cluster map: which PGs are here, and what their pools want of them.
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::records::{ClusterFlag, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT, Redundancy};
-use atoll_base::{Condition, ObjectName, PgId, PoolId, Version};
 use atoll_cluster::MapChange;
 use atoll_pg::{CodeShape, Pg, PoolPolicy};
 use atoll_store::LoadRequest;
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::records::{ClusterFlag, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_types::{Condition, ObjectName, PgId, PoolId, Version};
 
 use crate::context::Context;
 use crate::control::SplitOff;
@@ -50,7 +50,7 @@ impl Osd {
             self.add_pg_of_own(pg);
         }
         // Stray copies of PGs that went elsewhere may not be needed any more.
-        for pg in self.storage.store().groups().collect::<Vec<_>>() {
+        for pg in self.storage.store().pgs().collect::<Vec<_>>() {
             if self.context.map.pgs.contains_key(&pg) {
                 self.add_pg(pg);
             }

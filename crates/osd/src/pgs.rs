@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::{PgId, PoolId};
 use atoll_pg::{Action, Pg};
+use atoll_types::{PgId, PoolId};
 
 use crate::invariants;
 use crate::view::StoreView;

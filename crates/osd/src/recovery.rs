@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-use atoll_base::{ObjectName, PgId, Touched};
 use atoll_pg::Token;
+use atoll_types::{ObjectName, PgId, Touched};
 
 use crate::invariants;
 
@@ -182,7 +182,7 @@ impl RecoveryScheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_base::PoolId;
+    use atoll_types::PoolId;
 
     fn pg(index: u32) -> PgId {
         PgId { pool: PoolId(1), index }

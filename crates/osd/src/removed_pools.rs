@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{Mutation, ObjectName, PgId, PoolId, Transaction, Version};
 use atoll_store::{LoadRequest, StoreError};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{Mutation, ObjectName, PgId, PoolId, Transaction, Version};
 use bytes::Bytes;
 
 use crate::invariants;
@@ -37,7 +37,7 @@ impl RemovedPools {
     /// The PGs of a pool go. True if there is anything to remove.
     pub fn add(&mut self, pool: PoolId, storage: &Storage) -> bool {
         let store = storage.store();
-        let of_pool = store.groups().filter(|pg| pg.pool == pool);
+        let of_pool = store.pgs().filter(|pg| pg.pool == pool);
         self.pgs.extend(of_pool.filter(|pg| store.head(*pg) != Version::default()));
         !self.pgs.is_empty()
     }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{OsdUsageRecord, RECORD_FORMAT};
 use atoll_pg::{Pg, PgState};
 use atoll_store::Store;
+use atoll_types::records::{OsdUsageRecord, RECORD_FORMAT};
 
 use crate::context::Context;
 use crate::control::ControlRequest;

@@ -7,10 +7,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use atoll_base::records::{ClusterFlag, PgScrubRecord, RECORD_FORMAT};
-use atoll_base::{PgId, PoolId, crc32c};
+use atoll_codec::crc32c;
 use atoll_pg::{Pg, PgState, ScrubReport};
 use atoll_store::{ScrubError, ScrubResult};
+use atoll_types::records::{ClusterFlag, PgScrubRecord, RECORD_FORMAT};
+use atoll_types::{PgId, PoolId};
 use atoll_wire::{ScrubFinding, ShardOf};
 
 use crate::context::Context;
@@ -194,7 +195,7 @@ pub(crate) fn finding(pg: PgId, result: Result<ScrubResult, ScrubError>) -> Scru
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_base::PoolId;
+    use atoll_types::PoolId;
 
     #[test]
     fn every_group_is_due_once_in_a_period_and_not_all_at_once() {

@@ -9,12 +9,12 @@ mod submissions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_base::{ObjectName, PgId, Transaction, Version};
 use atoll_pg::{ObjectParts, Token};
 use atoll_reactor::Reactor;
 use atoll_store::{
     LoadId, LoadRequest, ObjectKey, ReadData, ScrubError, ScrubResult, Store, StoreEvent, TransactionId,
 };
+use atoll_types::{ObjectName, PgId, Transaction, Version};
 
 pub(crate) use listing::ObjectList;
 pub(crate) use object_reads::ReadAnswer;

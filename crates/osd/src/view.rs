@@ -1,9 +1,9 @@
 //! What PGs may see of the store and of the other members' space.
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version};
 use atoll_pg::{ObjectView, WholeObject};
 use atoll_store::{ObjectKey, Store, StoreError};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version};
 use bytes::Bytes;
 
 use crate::context::Context;

@@ -1,7 +1,7 @@
 //! What a PG asks of its shell, and the view of the store that the shell gives it.
 
-use atoll_base::records::PgRecord;
-use atoll_base::{
+use atoll_types::records::PgRecord;
+use atoll_types::{
     Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, Touched,
     Transaction, Version,
 };
@@ -78,7 +78,7 @@ pub enum Action {
         request: ReadRequest,
     },
     /// List objects of the PG except its own object, in order, with the versions of their last
-    /// changes, at most [`atoll_base::limits::OBJECTS_LISTED_MAX`]; answer with
+    /// changes, at most [`atoll_types::limits::OBJECTS_LISTED_MAX`]; answer with
     /// [`crate::Pg::objects_listed`].
     ListObjects {
         /// Repeated in the answer.

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use atoll_base::records::PgRecord;
-use atoll_base::{Epoch, OsdId, PgId};
+use atoll_types::records::PgRecord;
+use atoll_types::{Epoch, OsdId, PgId};
 
 /// What a PG does, as this OSD sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Events that every role handles: records and targets from cluster state, connections, time, and
 //! messages of other OSDs.
 
-use atoll_base::records::PgRecord;
-use atoll_base::{Epoch, OsdId, ReadRequest, Refusal, Transaction, Version};
+use atoll_types::records::PgRecord;
+use atoll_types::{Epoch, OsdId, ReadRequest, Refusal, Transaction, Version};
 use atoll_wire::Message;
 
 use crate::actions::{Action, ObjectView};

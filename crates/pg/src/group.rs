@@ -1,7 +1,7 @@
 //! A PG on one OSD: its components, and what the shell may ask.
 
-use atoll_base::records::PgRecord;
-use atoll_base::{OsdId, PgId, Transaction};
+use atoll_types::records::PgRecord;
+use atoll_types::{OsdId, PgId, Transaction};
 
 use crate::actions::{Action, ObjectView};
 use crate::backfill::Learners;
@@ -46,7 +46,7 @@ pub struct Pg {
 impl Pg {
     /// A PG as this OSD finds it after a start, from its copy and the record in cluster state. The
     /// shell must have loaded the PG's own object
-    /// ([`PG_META_OBJECT`](atoll_base::operation::PG_META_OBJECT)), which holds this OSD's promise.
+    /// ([`PG_META_OBJECT`](atoll_types::operation::PG_META_OBJECT)), which holds this OSD's promise.
     /// Without a promise there, the OSD was never a member or has lost its device.
     pub fn new(
         id: PgId,

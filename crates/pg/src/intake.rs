@@ -1,6 +1,6 @@
 //! What the store refused of the history, and the backfill that this copy is getting.
 
-use atoll_base::{Epoch, OsdId};
+use atoll_types::{Epoch, OsdId};
 
 /// The state of what comes in from the primary.
 #[derive(Default)]

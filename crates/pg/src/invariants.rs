@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use crate::config::Configuration;
-use atoll_base::records::PgRecord;
-use atoll_base::{Epoch, ObjectName, OsdId, Version};
+use atoll_types::records::PgRecord;
+use atoll_types::{Epoch, ObjectName, OsdId, Version};
 
 // ---- replication --------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use atoll_base::{PgId, PoolId};
+    use atoll_types::{PgId, PoolId};
 
     use super::*;
     use crate::config::{PgState, PoolPolicy};
@@ -246,7 +246,7 @@ mod tests {
     fn config(members: &[u32]) -> Configuration {
         let members: Vec<OsdId> = members.iter().copied().map(OsdId).collect();
         let record = PgRecord {
-            format: atoll_base::records::RECORD_FORMAT,
+            format: atoll_types::records::RECORD_FORMAT,
             epoch: Epoch(3),
             primary: members[0],
             last_active_members: members.clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{OsdId, PgId, Transaction};
+use atoll_types::{OsdId, PgId, Transaction};
 use atoll_wire::Message;
 
 use crate::actions::{Action, Token};

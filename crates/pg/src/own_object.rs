@@ -1,7 +1,7 @@
 //! The PG's own object, in which each OSD keeps what must be durable about its copy.
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{Mutation, ObjectName, PgId, Transaction};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{Mutation, ObjectName, PgId, Transaction};
 use bytes::Bytes;
 
 /// The key under which an OSD keeps its promise to accept no lower epochs.
@@ -47,6 +47,6 @@ pub(crate) fn set_complete() -> Mutation {
 }
 
 /// Notes which epoch was promised.
-pub(crate) fn set_epoch(epoch: atoll_base::Epoch) -> Mutation {
+pub(crate) fn set_epoch(epoch: atoll_types::Epoch) -> Mutation {
     Mutation::OmapSet { key: Bytes::from_static(EPOCH_KEY), value: Bytes::copy_from_slice(&epoch.0.to_be_bytes()) }
 }

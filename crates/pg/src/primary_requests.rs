@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{Epoch, OsdId};
+use atoll_types::{Epoch, OsdId};
 
 use crate::actions::Token;
 

@@ -13,9 +13,9 @@
 //! may lack more. Such a copy only gets the new number of PGs, and its objects of the new PG do not
 //! count.
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::records::PgRecord;
-use atoll_base::{LogEntry, Mutation, ObjectName, PreImage, Version, WriteRequest};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::records::PgRecord;
+use atoll_types::{LogEntry, Mutation, ObjectName, PreImage, Version, WriteRequest};
 use bytes::Bytes;
 
 use crate::actions::{Action, ObjectView};

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use atoll_base::{Mutation, ObjectName, Transaction, Version};
+use atoll_types::{Mutation, ObjectName, Transaction, Version};
 
 use crate::actions::{Action, ObjectView, Token};
 use crate::config::PgState;
@@ -63,7 +63,7 @@ impl Pg {
     /// neither a member, nor an elector, nor a target.
     fn is_stray(&self, now_ms: u64) -> bool {
         let record = &self.config.record;
-        let has_part = |osds: &[atoll_base::OsdId]| osds.contains(&self.config.me);
+        let has_part = |osds: &[atoll_types::OsdId]| osds.contains(&self.config.me);
         let has_all_copies = record.activated_epoch == record.epoch && record.members.len() >= self.size();
         let is_used =
             has_part(&record.members) || has_part(&record.last_active_members) || has_part(&self.config.target);

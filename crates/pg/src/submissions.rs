@@ -1,6 +1,6 @@
 //! What the PG submitted to its store, and what follows from the store's answers.
 
-use atoll_base::{Epoch, OsdId, Version};
+use atoll_types::{Epoch, OsdId, Version};
 use atoll_wire::Message;
 
 use crate::actions::{Action, ObjectView, Token};

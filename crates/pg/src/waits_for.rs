@@ -1,6 +1,6 @@
 //! What a PG waits for, in words, for reports of PGs that do not settle.
 
-use atoll_base::OsdId;
+use atoll_types::OsdId;
 
 use crate::actions::ObjectView;
 use crate::config::PgState;

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{OsdRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT};
-use atoll_base::{OsdId, PgId, PoolId};
+use atoll_types::records::{OsdRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT};
+use atoll_types::{OsdId, PgId, PoolId};
 
 use crate::invariants;
 use crate::level::{Level, Moves};

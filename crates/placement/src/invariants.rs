@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::PgId;
+use atoll_types::PgId;
 
 use crate::Balance;
 use crate::tree::Tree;
@@ -78,8 +78,8 @@ pub(crate) fn targets_name_members_once(balance: &Balance) {
 mod tests {
     use super::*;
     use crate::tree::Leaf;
-    use atoll_base::records::{PgTargetRecord, RECORD_FORMAT};
-    use atoll_base::{OsdId, PoolId};
+    use atoll_types::records::{PgTargetRecord, RECORD_FORMAT};
+    use atoll_types::{OsdId, PoolId};
 
     /// Two OSDs in one failure domain, one in another.
     fn tree() -> Tree {

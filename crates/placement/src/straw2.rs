@@ -9,7 +9,7 @@
 //! more or less changes at most one member of any PG, which separate draws for each level of the
 //! tree would not.
 
-use atoll_base::mix;
+use atoll_types::mix;
 
 use crate::invariants;
 

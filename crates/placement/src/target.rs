@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::mix;
-use atoll_base::records::{OsdRecord, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT, Redundancy};
-use atoll_base::{Epoch, OsdId, PgId};
+use atoll_types::mix;
+use atoll_types::records::{OsdRecord, PgRecord, PgTargetRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_types::{Epoch, OsdId, PgId};
 
 use crate::invariants;
 use crate::straw2::straw;
@@ -17,8 +17,8 @@ use crate::tree::Tree;
 /// ```
 /// use std::collections::BTreeMap;
 ///
-/// use atoll_base::records::{FailureDomain, OsdRecord, PoolRecord, RECORD_FORMAT, Redundancy};
-/// use atoll_base::{OsdId, PgId, PoolId};
+/// use atoll_types::records::{FailureDomain, OsdRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+/// use atoll_types::{OsdId, PgId, PoolId};
 ///
 /// let osd = |id: u32| OsdRecord {
 ///     format: RECORD_FORMAT,
@@ -59,8 +59,8 @@ pub fn target(
 /// The first record of a new PG of a pool; none if there is no OSD for it.
 ///
 /// ```
-/// # use atoll_base::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
-/// # use atoll_base::{Epoch, OsdId, PoolId};
+/// # use atoll_types::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
+/// # use atoll_types::{Epoch, OsdId, PoolId};
 /// # let pool = PoolRecord {
 /// #     format: RECORD_FORMAT,
 /// #     id: PoolId(1),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::OsdId;
-use atoll_base::records::{FailureDomain, OsdRecord, PoolRecord};
+use atoll_types::OsdId;
+use atoll_types::records::{FailureDomain, OsdRecord, PoolRecord};
 
 use crate::invariants;
 

@@ -1,6 +1,6 @@
 //! Memory: how much there is, whether it is swapped out, and how it is spread over sockets.
 
-use atoll_base::size::format_size;
+use atoll_types::size::format_size;
 
 use crate::drive;
 use crate::facts::Facts;

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 
 use crate::reactor::FilePieces;
 

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use atoll_base::Received;
+use atoll_buffers::Received;
 use io_uring::{cqueue, types};
 
 use crate::buffers::GatheredSend;
@@ -46,7 +46,7 @@ impl Reactor {
         }
         // SAFETY: the kernel has just given this descriptor to us.
         let socket = TcpStream::from(unsafe { OwnedFd::from_raw_fd(result) });
-        if self.connections.len() >= atoll_base::limits::CONNECTIONS_MAX {
+        if self.connections.len() >= atoll_types::limits::CONNECTIONS_MAX {
             return;
         }
         let is_local = socket.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use atoll_base::Received;
+use atoll_buffers::Received;
 use bytes::{Buf, Bytes};
 
 use crate::buffers::{GatheredSend, send_now};

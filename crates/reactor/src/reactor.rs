@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Received};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer, Received};
 use bytes::Bytes;
 use io_uring::{IoUring, opcode, squeue, types};
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use atoll_base::{BlockBuffer, Received};
+use atoll_buffers::{BlockBuffer, Received};
 use bytes::Bytes;
 
 use crate::connection::{ConnectionId, ListenAddress, ListenerId};

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_base::BlockBuffer;
+use atoll_buffers::BlockBuffer;
 use atoll_reactor::{DirectFile, Event, FileOperation, ListenAddress, Reactor};
 
 fn poll(reactor: &mut Reactor) -> Vec<Event> {

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_reactor::{DirectFile, Event, FileOperation, Reactor, SectorCipher};
 use bytes::Bytes;
 

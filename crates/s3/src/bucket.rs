@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use atoll_base::records::BucketRecord;
 use atoll_keys::{KeyError, KeyService, SecretKey};
+use atoll_types::records::BucketRecord;
 
 use crate::directory::BucketDirectory;
 use crate::error::GatewayError;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use atoll_base::Mutation;
+use atoll_types::Mutation;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -87,7 +87,7 @@ async fn collect_shard(
         stream::iter(removals).buffer_unordered(REMOVALS_AT_ONCE).try_collect::<()>().await?;
         if !done.is_empty() {
             let pool = index.bucket.record.pool;
-            let exists = vec![atoll_base::Condition::ObjectExists];
+            let exists = vec![atoll_types::Condition::ObjectExists];
             let removed = index.store.change(pool, index.object(shard), exists, done).await;
             removed.map_err(|error| index.explain(error))?;
         }

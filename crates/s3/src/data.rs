@@ -16,7 +16,7 @@ pub(crate) use writer::{DataWriter, Unfinished};
 use atoll_seal::{SEGMENT_BYTES, SEGMENT_SEAL_BYTES};
 
 /// Plaintext (and ciphertext) in one chunk object.
-pub(crate) const CHUNK_BYTES: u64 = atoll_base::limits::OBJECT_BYTES_MAX;
+pub(crate) const CHUNK_BYTES: u64 = atoll_types::limits::OBJECT_BYTES_MAX;
 const SEGMENTS_PER_CHUNK: u64 = CHUNK_BYTES / SEGMENT_BYTES as u64;
 const SEAL_UNIT_BYTES: u32 = SEGMENT_BYTES as u32;
 const SEAL_BYTES: u16 = SEGMENT_SEAL_BYTES as u16;

@@ -1,7 +1,7 @@
 //! Where buckets, users and pools are written down: small records in cluster state.
 
 use async_trait::async_trait;
-use atoll_base::records::{BucketRecord, PoolRecord, UserRecord};
+use atoll_types::records::{BucketRecord, PoolRecord, UserRecord};
 
 /// Why a call to the directory failed.
 #[derive(Debug, Clone, thiserror::Error)]

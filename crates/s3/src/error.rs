@@ -1,9 +1,9 @@
 //! What can go wrong below the S3 operations, and how it is told to S3 clients.
 
-use atoll_base::Refusal;
 use atoll_keys::KeyError;
 use atoll_objects::ClientError;
 use atoll_seal::SealError;
+use atoll_types::Refusal;
 use http::StatusCode;
 use s3s::{S3Error, S3ErrorCode, s3_error};
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_base::{Condition, Mutation, ObjectName};
 use atoll_objects::ClientError;
+use atoll_types::{Condition, Mutation, ObjectName};
 use bytes::Bytes;
 
 use crate::DataStore;
@@ -80,7 +80,7 @@ impl Index {
         let mut records = Vec::new();
         let mut from = prefix.clone();
         loop {
-            let limit = atoll_base::limits::OMAP_LIST_MAX;
+            let limit = atoll_types::limits::OMAP_LIST_MAX;
             let (mut page, more) = self.page(shard, prefix.clone(), from, limit).await?;
             records.append(&mut page);
             match records.last() {

@@ -67,7 +67,7 @@ impl KeyCache {
             }
             return entry.outcome;
         }
-        let lane = atoll_base::crc32c(context.as_bytes()) as usize % LANES;
+        let lane = atoll_codec::crc32c(context.as_bytes()) as usize % LANES;
         let _asking = self.lanes[lane].lock().await;
         if let Some(entry) = self.known(context, wrapped, generation) {
             return entry.outcome;

@@ -139,7 +139,7 @@ pub(crate) async fn list(shards: &dyn Shards, query: &Query) -> Result<Page, Gat
     loop {
         // Keys are spread evenly, so each shard will give about its share of what is missing.
         let missing = (query.limit - page.items.len() + 1).div_ceil(cursors.len());
-        let limit = (missing as u32 + missing as u32 / 4 + 4).min(atoll_base::limits::OMAP_LIST_MAX);
+        let limit = (missing as u32 + missing as u32 / 4 + 4).min(atoll_types::limits::OMAP_LIST_MAX);
         try_join_all(
             cursors.iter_mut().filter(|c| c.needs_page()).map(|cursor| cursor.fill(shards, &index_prefix, limit)),
         )

@@ -1,7 +1,8 @@
 //! Names of the gateway's objects and of the keys in a bucket's index (docs/reference/formats.md, "S3
 //! objects").
 
-use atoll_base::{ObjectName, crc32c};
+use atoll_codec::crc32c;
+use atoll_types::ObjectName;
 use bytes::Bytes;
 
 /// Longest S3 key, in bytes.
@@ -133,7 +134,7 @@ mod tests {
     #[test]
     fn keys_fit_into_the_omap() {
         let longest = "x".repeat(KEY_BYTES_MAX);
-        assert!(upload_key(&longest, &new_upload_id()).len() <= atoll_base::limits::OMAP_KEY_BYTES_MAX);
+        assert!(upload_key(&longest, &new_upload_id()).len() <= atoll_types::limits::OMAP_KEY_BYTES_MAX);
     }
 
     #[test]

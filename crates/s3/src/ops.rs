@@ -22,9 +22,9 @@ pub use buckets::check_data_pool;
 
 use std::sync::Arc;
 
-use atoll_base::PoolId;
-use atoll_base::records::BucketRecord;
 use atoll_keys::KeyService;
+use atoll_types::PoolId;
+use atoll_types::records::BucketRecord;
 use s3s::S3Result;
 
 use crate::bucket::{Bucket, Buckets};

@@ -227,6 +227,6 @@ mod tests {
 
     #[test]
     fn the_largest_multipart_entry_fits_into_an_omap_value() {
-        const { assert!(10_000 * PIECE_BYTES + 64_000 <= atoll_base::limits::OMAP_VALUE_BYTES_MAX) };
+        const { assert!(10_000 * PIECE_BYTES + 64_000 <= atoll_types::limits::OMAP_VALUE_BYTES_MAX) };
     }
 }

@@ -2,8 +2,8 @@
 //! [`ObjectClient`](atoll_objects::ObjectClient), with futures that may move between threads.
 
 use async_trait::async_trait;
-use atoll_base::{Condition, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use atoll_objects::{ClientError, Extent};
+use atoll_types::{Condition, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use bytes::Bytes;
 
 /// Access to the cluster's objects from any thread. [`ObjectClient`](atoll_objects::ObjectClient) promises

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use atoll_base::records::{RECORD_FORMAT, UserRecord};
 use atoll_keys::{KeyError, KeyService, SecretKey};
+use atoll_types::records::{RECORD_FORMAT, UserRecord};
 use s3s::auth::S3Auth;
 use s3s::{S3Result, s3_error};
 

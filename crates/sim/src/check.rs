@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
-use atoll_base::{BLOCK_BYTES, Condition, LogEntry, ObjectName, PgId, Refusal, RequestId, Touched, Transaction};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
+use atoll_types::{Condition, LogEntry, ObjectName, PgId, Refusal, RequestId, Touched, Transaction};
 
 use atoll_ec::Code;
 use atoll_pg::is_hidden;
@@ -348,7 +349,7 @@ fn what(kind: &Kind) -> String {
 }
 
 fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
-    use atoll_base::ReadOutcome::Data;
+    use atoll_types::ReadOutcome::Data;
     match (kind, answer) {
         (Kind::Read(_, request), Answer::Found(result, payload)) => {
             match (read(state, request), result) {

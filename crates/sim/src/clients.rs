@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::limits::PG_LOG_ENTRIES;
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{Condition, ObjectName, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest};
 use atoll_pg::ClientId;
+use atoll_types::limits::PG_LOG_ENTRIES;
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{Condition, ObjectName, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -136,7 +136,7 @@ impl Clients {
             }
             (Kind::Write(write), Some(Answer::Written(Ok(())))) => {
                 for mutation in &write.mutations {
-                    if let atoll_base::Mutation::OmapReplace { key, value, .. } = mutation {
+                    if let atoll_types::Mutation::OmapReplace { key, value, .. } = mutation {
                         self.known.insert((write.object.clone(), key.clone()), value.clone());
                     }
                 }

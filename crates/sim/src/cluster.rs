@@ -1,7 +1,7 @@
 //! Cluster state: one linearizable record with compare-and-swap. Watchers may lag.
 
-use atoll_base::records::{PgRecord, RECORD_FORMAT};
-use atoll_base::{Epoch, OsdId, PgId};
+use atoll_types::records::{PgRecord, RECORD_FORMAT};
+use atoll_types::{Epoch, OsdId, PgId};
 
 use crate::state::{PG, SPLIT_PG};
 

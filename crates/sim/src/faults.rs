@@ -2,8 +2,8 @@
 //! restarts, replaced devices, full stores, bad blocks, cluster state out of reach, and plans to
 //! move the PG.
 
-use atoll_base::{ObjectName, OsdId, PgId};
 use atoll_pg::is_hidden;
+use atoll_types::{ObjectName, OsdId, PgId};
 
 use crate::cluster::ClusterState;
 use crate::options::Fault;

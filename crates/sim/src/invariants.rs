@@ -1,6 +1,6 @@
 //! What must hold between the members of a PG, and none of them can see alone.
 
-use atoll_base::{LogEntry, OsdId, PgId, RequestId, Version};
+use atoll_types::{LogEntry, OsdId, PgId, RequestId, Version};
 
 use crate::world::World;
 

@@ -2,9 +2,9 @@
 //! faults (swarm testing), because a fault that ends every long history hides defects that need
 //! one.
 
-use atoll_base::BLOCK_BYTES;
-use atoll_base::limits::PG_LOG_ENTRIES;
+use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::CodeShape;
+use atoll_types::limits::PG_LOG_ENTRIES;
 
 use crate::random::Random;
 

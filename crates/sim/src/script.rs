@@ -3,8 +3,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use atoll_base::{Condition, Epoch, Mutation, PgId, ReadRequest, RequestId};
 use atoll_pg::PgState;
+use atoll_types::{Condition, Epoch, Mutation, PgId, ReadRequest, RequestId};
 use atoll_wire::Message;
 
 use crate::check::check;

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{BLOCK_BYTES, Epoch, ObjectName, PgId, Version};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{Pg, PgState, ScrubReport};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{Epoch, ObjectName, PgId, Version};
 use atoll_wire::{ScrubFinding, ShardOf};
 use bytes::Bytes;
 
@@ -106,7 +107,7 @@ impl World {
         }
         // A block may be bad on one member already. If another copy rotted, too, there might be no
         // good one left.
-        let is_damaged = |member: &atoll_base::OsdId| {
+        let is_damaged = |member: &atoll_types::OsdId| {
             self.members[member.0 as usize - 1].store.damaged_objects(pg).contains(&&object)
         };
         if members.iter().any(|member| *member != chosen && is_damaged(member)) {

@@ -1,7 +1,7 @@
 //! Whether a world has settled after the last fault, and in words what it still waits for.
 
-use atoll_base::{OsdId, PgId, Version};
 use atoll_pg::PgState;
+use atoll_types::{OsdId, PgId, Version};
 
 use crate::view::View;
 use crate::world::{Event, Member, World, osd};

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::records::PgRecord;
-use atoll_base::{ObjectName, OsdId, PgId, ReadRequest, Refusal, RequestId, Touched, Transaction, Version};
 use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, ReadFailure, Token};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::records::PgRecord;
+use atoll_types::{ObjectName, OsdId, PgId, ReadRequest, Refusal, RequestId, Touched, Transaction, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
 

@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
-use atoll_base::{
-    BLOCK_BYTES, Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest,
-    Refusal, Transaction, Version, pg_of_object,
-};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::is_hidden;
+use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
+use atoll_types::{
+    Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest, Refusal,
+    Transaction, Version, pg_of_object,
+};
 use bytes::{Bytes, BytesMut};
 
 /// The PG that a run begins with, the only one of its pool.

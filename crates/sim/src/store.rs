@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{
-    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, PgId, ReadOutcome, ReadRequest, RequestId, Touched,
-    Transaction, Version,
-};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{Lookup, ObjectParts, ReadFailure, Token, is_hidden};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{
+    Condition, LogEntry, Mutation, ObjectName, PgId, ReadOutcome, ReadRequest, RequestId, Touched, Transaction,
+    Version,
+};
 use bytes::{Bytes, BytesMut};
 
 use crate::state::{Object, Pgs, SPLIT_PG, name, read};

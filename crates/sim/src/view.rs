@@ -1,9 +1,8 @@
 //! The view of a PG on its OSD.
 
-use atoll_base::{
-    BLOCK_BYTES, Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version,
-};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{Leases, ObjectView, WholeObject};
+use atoll_types::{Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version};
 use bytes::Bytes;
 
 use crate::store::{Store, clone_source, looked_at};

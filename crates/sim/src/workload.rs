@@ -1,7 +1,8 @@
 //! The requests of clients. Every value written is unique in its run.
 
-use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
-use atoll_base::{BLOCK_BYTES, Condition, Mutation, ObjectName, ReadRequest, WriteRequest};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
+use atoll_types::{Condition, Mutation, ObjectName, ReadRequest, WriteRequest};
 use bytes::Bytes;
 
 use crate::clients::{Clients, Kind};

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::records::PgRecord;
-use atoll_base::{ObjectName, OsdId, PgId, ReadOutcome, RequestId, Version};
 use atoll_pg::{ClientId, Leases, Lookup, Pg, PoolPolicy, ReadFailure, Token};
+use atoll_types::records::PgRecord;
+use atoll_types::{ObjectName, OsdId, PgId, ReadOutcome, RequestId, Version};
 use atoll_wire::{Message, ScrubFinding};
 use bytes::Bytes;
 

@@ -4,9 +4,10 @@
 
 #![allow(clippy::unwrap_used)] // a test through and through
 
-use atoll_base::{BLOCK_BYTES, Epoch, ObjectName, OsdId};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::PgState;
 use atoll_sim::{Answer, Kind, Options, PG, Script, World, block, data_of, read_block, remove, write_block};
+use atoll_types::{Epoch, ObjectName, OsdId};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;

@@ -3,11 +3,11 @@
 //! history.
 //! `ATOLL_SIM_TRACE` prints what happens.
 
-use atoll_base::{Epoch, Refusal};
 use atoll_pg::PgState;
 use atoll_sim::{
     Answer, Options, PG, SPLIT_PG, Script, World, block, create, data_of, half_of, read_block, remove, write_block,
 };
+use atoll_types::{Epoch, Refusal};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;
@@ -484,7 +484,7 @@ fn a_member_was_away_while_its_pg_split() {
 fn a_late_proposal_adds_no_member_to_a_pg_that_splits() {
     let (stays, goes) = one_of_each_half();
     let mut script = with_leases(Options::scripted(4));
-    let is_member = |world: &World| world.cluster.record.members.contains(&atoll_base::OsdId(4));
+    let is_member = |world: &World| world.cluster.record.members.contains(&atoll_types::OsdId(4));
     written(&mut script, stays, 1);
     script.plan(&[0, 1, 2, 3]);
     script.run_while("no backfill", |world| world.members[3].store.visible.of(PG).head.sequence == 0);
@@ -501,7 +501,7 @@ fn a_late_proposal_adds_no_member_to_a_pg_that_splits() {
     script.run_while("the proposal is lost", |world| !is_member(world));
     script.run_while("not split", |world| world.cluster.split_off.is_none());
     let has_new_pg = |at: usize| script.members[at].store.durable.of(SPLIT_PG).head.sequence > 0;
-    for (at, osd) in (1..=4).map(atoll_base::OsdId).enumerate() {
+    for (at, osd) in (1..=4).map(atoll_types::OsdId).enumerate() {
         let is_member = script.cluster.record.members.contains(&osd);
         assert!(!is_member || has_new_pg(at), "{osd} is a member and lacks what was split off");
     }
@@ -519,7 +519,7 @@ fn a_copy_whose_backfill_ends_unfinished_is_deleted() {
         .run_while("the backfill has not begun", |world| world.members[3].store.visible.of(PG).head.sequence == 0);
     script.plan(&[0, 1, 2]);
     script.run_while("the stray copy stays", |world| world.members[3].store.visible.of(PG).head.sequence > 0);
-    assert!(!script.cluster.record.members.contains(&atoll_base::OsdId(4)), "it never was a member");
+    assert!(!script.cluster.record.members.contains(&atoll_types::OsdId(4)), "it never was a member");
     // The deleted copy does not count when the OSD becomes a target again.
     script.plan(&[0, 3, 2]);
     script.run_while("not moved", |world| !world.cluster.is_clean());

@@ -7,12 +7,13 @@
 
 use std::collections::HashMap;
 
-use atoll_base::operation::Touched;
-use atoll_base::{
-    BLOCK_BYTES, BlockBuffer, Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadRequest,
-    RequestId, Seals, Transaction, Version,
-};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_store::{Device, Disk, DiskOperation, DiskResult, FormatOptions, ObjectKey, Store, StoreEvent};
+use atoll_types::operation::Touched;
+use atoll_types::{
+    Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadRequest, RequestId, Seals, Transaction,
+    Version,
+};
 use bytes::Bytes;
 
 const DEVICE_BYTES: u64 = 4 << 30;

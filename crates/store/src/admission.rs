@@ -1,8 +1,9 @@
 //! What is admitted: whether there is room in the log, on the device and in memory, and whether a
 //! transaction follows what its PG has.
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{BLOCK_BYTES, Mutation, Transaction};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{Mutation, Transaction};
 
 use crate::error::StoreError;
 use crate::log::record::check_sequences;

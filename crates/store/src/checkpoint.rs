@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 
 use crate::disk::{DiskOperation, Segment, WRITE_SEGMENTS_MAX};
 use crate::invariants;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use bytes::Bytes;
 
 /// Blocks of a buffer that take part in a write.

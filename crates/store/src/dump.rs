@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use atoll_base::{ObjectName, PgId};
+use atoll_types::{ObjectName, PgId};
 use serde::Serialize;
 
 use crate::check::Problem;
@@ -34,7 +34,7 @@ pub enum DumpRecord {
     /// Where things are.
     Layout(LayoutRecord),
     /// A PG.
-    Group {
+    Pg {
         /// Its id.
         pg: String,
         /// Version of its newest write.
@@ -180,7 +180,7 @@ fn dump_recovered(
     tell_whole(disk, &recovered.superblock, &recovered.layout, recovered.replayed_records, tell)?;
     let is_wanted = |pg: PgId| options.pg.is_none_or(|wanted| wanted == pg);
     for (pg, state) in recovered.pgs.iter().filter(|(pg, _)| is_wanted(**pg)) {
-        tell(DumpRecord::Group {
+        tell(DumpRecord::Pg {
             pg: pg.to_string(),
             head: state.head.to_string(),
             applied_number: state.applied_number,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use atoll_base::CodecError;
+use atoll_codec::CodecError;
 
 use crate::metadata::Unready;
 

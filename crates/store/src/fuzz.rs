@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, crc32c};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_codec::crc32c;
 use bytes::Bytes;
 
 use crate::disk::Disk;

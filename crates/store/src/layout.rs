@@ -5,7 +5,7 @@
 //! log device:  mark | WAL ring
 //! ```
 
-use atoll_base::BLOCK_BYTES;
+use atoll_buffers::BLOCK_BYTES;
 
 use crate::disk::Device;
 use crate::error::OpenError;

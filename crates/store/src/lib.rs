@@ -10,7 +10,7 @@
 //! A turn of an event loop around a store:
 //!
 //! ```
-//! use atoll_base::Transaction;
+//! use atoll_types::Transaction;
 //! use atoll_store::{Disk, Store, StoreError, StoreEvent};
 //!
 //! fn turn(store: &mut Store, disk: &mut dyn Disk, transaction: &Transaction) -> Result<(), StoreError> {

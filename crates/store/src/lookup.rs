@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
-use atoll_base::{BLOCK_BYTES, Condition, Mutation, ObjectName, PgId, ReadRequest, Seals};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
+use atoll_types::{Condition, Mutation, ObjectName, PgId, ReadRequest, Seals};
 use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};

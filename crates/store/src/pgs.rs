@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use atoll_base::limits::PG_LOG_ENTRIES;
-use atoll_base::{CodecError, Epoch, LogEntry, Mutation, PgId, Reader, Transaction, Version, Writer};
+use atoll_codec::{CodecError, Reader, Writer};
+use atoll_types::limits::PG_LOG_ENTRIES;
+use atoll_types::{Epoch, LogEntry, Mutation, PgId, Transaction, Version};
 use bytes::Bytes;
 
 use crate::log::record::counter;

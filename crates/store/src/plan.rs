@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use atoll_base::limits::OBJECT_BYTES_MAX;
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{
-    BLOCK_BYTES, BlockBuffer, CodecError, Mutation, ObjectName, PgId, Reader, Transaction, Writer, crc32c,
-};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_codec::{CodecError, Reader, Writer, crc32c};
+use atoll_types::limits::OBJECT_BYTES_MAX;
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{Mutation, ObjectName, PgId, Transaction};
 use bytes::Bytes;
 
 use crate::allocator::{Allocator, Run, Zone};
@@ -507,7 +507,7 @@ fn write(
     info: ObjectInfo,
     offset: u64,
     length: u32,
-    seals: Option<&atoll_base::Seals>,
+    seals: Option<&atoll_types::Seals>,
     placement: &Placement,
 ) -> Result<(), Unready> {
     let first = (offset / BLOCK) as usize;
@@ -535,7 +535,7 @@ fn write(
 
 /// Stores those of the seals whose units begin in the chunk; the first of all seals is of the unit at
 /// `offset`.
-fn set_chunk_seals(chunk: &mut crate::metadata::Chunk, index: usize, offset: u64, seals: &atoll_base::Seals) {
+fn set_chunk_seals(chunk: &mut crate::metadata::Chunk, index: usize, offset: u64, seals: &atoll_types::Seals) {
     let unit = u64::from(seals.unit_bytes);
     let width = usize::from(seals.seal_bytes);
     let units_per_chunk = (CHUNK_BYTES / unit) as usize;

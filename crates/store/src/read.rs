@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Seals, Version, crc32c};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_codec::crc32c;
+use atoll_types::{Seals, Version};
 use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, PgId};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_types::PgId;
 
 use crate::allocator::Allocator;
 use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks, read_device};

@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Crc64, Version, crc32c};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_codec::{Crc64, crc32c};
+use atoll_types::Version;
 use bytes::Bytes;
 
 use crate::disk::{DiskOperation, DiskResult};

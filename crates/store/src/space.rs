@@ -1,7 +1,7 @@
 //! The blocks of the data region: which are free, which will be once a checkpoint is in force, and how many
 //! are kept back so that recovery and deletes always have room.
 
-use atoll_base::BLOCK_BYTES;
+use atoll_buffers::BLOCK_BYTES;
 
 use crate::allocator::{Allocator, Run, Zone};
 

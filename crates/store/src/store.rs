@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, LogEntry, PgId, Transaction, Version};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_types::{LogEntry, PgId, Transaction, Version};
 use bytes::Bytes;
 
 use crate::allocator::Allocator;
@@ -108,7 +109,7 @@ impl Store {
     }
 
     /// The PGs that the store has a history of.
-    pub fn groups(&self) -> impl Iterator<Item = PgId> {
+    pub fn pgs(&self) -> impl Iterator<Item = PgId> {
         self.pgs.ids()
     }
 
@@ -143,7 +144,7 @@ impl Store {
     /// [`Store::poisoned_by`] says that the store is of no use any more.
     ///
     /// ```
-    /// use atoll_base::Transaction;
+    /// use atoll_types::Transaction;
     /// use atoll_store::{Store, StoreError, TransactionId};
     ///
     /// /// `None` if the log has no room; it has when the checkpoint that runs is done.
@@ -158,7 +159,7 @@ impl Store {
         }
         self.check_follows(transaction)?;
         let adds = !transaction.payload.is_empty() || Self::adds_metadata(&transaction.mutations);
-        let is_own = transaction.object.as_str() == atoll_base::operation::PG_META_OBJECT;
+        let is_own = transaction.object.as_str() == atoll_types::operation::PG_META_OBJECT;
         if adds && !is_own && self.is_exhausted() {
             return Err(StoreError::NoSpace);
         }

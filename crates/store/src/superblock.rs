@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, CodecError, Reader, Writer, crc32c};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_codec::{CodecError, Reader, Writer, crc32c};
 use bytes::Bytes;
 
 use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks, read_log_blocks};

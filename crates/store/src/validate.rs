@@ -1,7 +1,8 @@
 //! What can be checked of a transaction before places are found for its data: sizes, alignment, seals.
 
-use atoll_base::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
-use atoll_base::{CodecError, Mutation};
+use atoll_codec::CodecError;
+use atoll_types::Mutation;
+use atoll_types::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
 
 use crate::error::StoreError;
 use crate::metadata::{CHUNK_BYTES, OBJECT_BLOCKS_MAX, ObjectInfo};
@@ -145,7 +146,7 @@ fn validate_write(offset: u64, length: u32, size_bytes: u64) -> Result<u64, Stor
 fn validate_seals(
     offset: u64,
     length: u32,
-    seals: &atoll_base::Seals,
+    seals: &atoll_types::Seals,
     shape: &mut Option<(u32, u16)>,
 ) -> Result<(), StoreError> {
     let new_shape = (seals.unit_bytes, seals.seal_bytes);

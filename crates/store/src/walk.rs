@@ -7,7 +7,7 @@
 
 use std::ops::ControlFlow;
 
-use atoll_base::crc32c;
+use atoll_codec::crc32c;
 
 use crate::check::Problem;
 use crate::disk::{Disk, read_blocks};

@@ -1,5 +1,5 @@
 //! Prints the table of messages as the page of the protocol must hold it.
 
 fn main() {
-    print!("{}", atoll_base::operation::table::markdown("message", atoll_wire::Message::KINDS));
+    print!("{}", atoll_types::operation::table::markdown("message", atoll_wire::Message::KINDS));
 }

@@ -19,9 +19,10 @@
 
 use std::collections::VecDeque;
 
-use atoll_base::frames::FrameMode;
-use atoll_base::limits::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use atoll_base::{Received, crc32c};
+use atoll_buffers::Received;
+use atoll_codec::crc32c;
+use atoll_types::frames::FrameMode;
+use atoll_types::limits::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::frame_key::FrameKey;

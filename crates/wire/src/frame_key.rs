@@ -3,7 +3,7 @@
 //! Each key comes from the one before it by HKDF, which cannot be turned round: somebody who learns a
 //! key reads nothing that was sent before it was in use.
 
-use atoll_base::frames::FrameMode;
+use atoll_types::frames::FrameMode;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, LessSafeKey, Nonce, Tag, UnboundKey};
 use aws_lc_rs::hkdf;
 use zeroize::Zeroizing;

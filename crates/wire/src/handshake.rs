@@ -3,7 +3,7 @@
 //! initiator's static key, and the frame mode that it wants, in the first message, checks both
 //! against cluster state, and answers with the mode that is right. Each handshake message travels as a 16-bit length (big-endian) and its bytes, after an 8-byte greeting.
 
-use atoll_base::frames::FrameMode;
+use atoll_types::frames::FrameMode;
 use bytes::{Buf, BytesMut};
 use zeroize::Zeroize;
 

@@ -2,7 +2,7 @@
 //! a peer sends is never asserted, wrong bytes from it are errors. docs/internals/invariants-osd.md
 //! lists them.
 
-use atoll_base::limits::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use atoll_types::limits::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
 use crate::frame::FrameError;
 

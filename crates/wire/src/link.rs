@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
-use atoll_base::frames::FrameMode;
-use atoll_base::{CodecError, Received};
+use atoll_buffers::Received;
+use atoll_codec::CodecError;
+use atoll_types::frames::FrameMode;
 use bytes::Bytes;
 
 use crate::frame::{FrameDecoder, FrameEncoder, FrameError, SendQueue};

@@ -4,10 +4,11 @@
 //! The control segment holds the kind, one byte, and the fields in the order of their declaration. The data
 //! of a request, a reply or a transaction travels as the frame's payload.
 
-use atoll_base::kinds;
-use atoll_base::{
-    CodecError, Epoch, LogEntry, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Reader, Refusal, RequestId,
-    Transaction, Version, WriteRequest, Writer,
+use atoll_codec::{CodecError, Reader, Writer};
+use atoll_types::kinds;
+use atoll_types::{
+    Epoch, LogEntry, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, Transaction, Version,
+    WriteRequest,
 };
 use bytes::Bytes;
 
@@ -214,7 +215,7 @@ kinds! {
             /// The question's tag.
             tag: u64,
             /// Objects in the order of their names, with the versions of their last changes; at most
-            /// [`atoll_base::limits::OBJECTS_LISTED_MAX`].
+            /// [`atoll_types::limits::OBJECTS_LISTED_MAX`].
             objects: Vec<(ObjectName, Version)> as ObjectList,
             /// Whether there are more behind the last.
             more: bool,

@@ -1,6 +1,7 @@
 //! What a member finds when it examines its copy of an object.
 
-use atoll_base::{CodecError, Reader, Version, Writer};
+use atoll_codec::{CodecError, Reader, Writer};
+use atoll_types::Version;
 
 /// What an object says of the whole object that it is a shard of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,12 +4,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
-use atoll_base::PoolId;
-use atoll_base::frames::FramesRecord;
-use atoll_base::records::PoolRecord;
-use atoll_base::size::{format_size, parse_size_bytes};
 use atoll_bench::{Latency, Measurement, Plan};
 use atoll_cluster::{ClusterClient, keys};
+use atoll_types::PoolId;
+use atoll_types::frames::FramesRecord;
+use atoll_types::records::PoolRecord;
+use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
 
 use crate::commands::arguments::OutputArguments;

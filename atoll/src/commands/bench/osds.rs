@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use atoll_base::records::{PgRecord, PoolRecord, Redundancy};
-use atoll_base::{ObjectName, OsdId, PgId};
 use atoll_bench::{OsdSubject, OsdsBench};
 use atoll_coordinator::View;
+use atoll_types::records::{PgRecord, PoolRecord, Redundancy};
+use atoll_types::{ObjectName, OsdId, PgId};
 use clap::Args;
 
 use super::measurement::TIMEOUT_MS;

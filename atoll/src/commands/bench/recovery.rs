@@ -6,8 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use atoll_admin::pools::POOL_IMAGES;
 use atoll_admin::{images, osds};
-use atoll_base::OsdId;
-use atoll_base::size::{format_size, parse_size_bytes};
 use atoll_cluster::ClusterClient;
 use atoll_coordinator::{View, statuses};
 use atoll_image::{AttachedImage, Bridge};
@@ -15,6 +13,8 @@ use atoll_lab::{
     ClientLoad, LabError, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep,
     RecoveryView, run_recovery, servers,
 };
+use atoll_types::OsdId;
+use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
 
 use super::measurement::protections;

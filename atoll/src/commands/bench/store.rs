@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use atoll_base::size::{format_size, parse_size_bytes};
 use atoll_bench::{Ratios, RunFigures, StoreBench, StoreBenchReport, StoreFigures, Workload, WorkloadReport};
+use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
 
 use crate::commands::output::{print_json, print_table, progress_bar};

@@ -1,7 +1,7 @@
 //! The keys with which processes connect to OSDs.
 
 use atoll_admin::peer_keys::{self, AuthorizedKey};
-use atoll_base::records::PeerRole;
+use atoll_types::records::PeerRole;
 use clap::Subcommand;
 use serde_json::{Value, json};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use atoll_base::join::HostRole;
 use atoll_node::{create_token, list_tokens, revoke_token};
+use atoll_types::join::HostRole;
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
@@ -115,7 +115,7 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
         .context("the clock of this host is before 1970")?
         .as_millis() as u64;
     if output.json {
-        let row = |(id, record): &(String, atoll_base::join::JoinTokenRecord)| {
+        let row = |(id, record): &(String, atoll_types::join::JoinTokenRecord)| {
             json!({
                 "id": id, "role": record.role, "created_unix_ms": record.created_unix_ms,
                 "expires_unix_ms": record.expires_unix_ms, "is_expired": record.expires_unix_ms < now_ms,

@@ -54,7 +54,7 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
     let client = RemoteClient::start(config)?;
     tokio_runtime()?.block_on(async {
         let state = open.connect().await?;
-        let pools = state.list::<atoll_base::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
+        let pools = state.list::<atoll_types::records::PoolRecord>(atoll_cluster::keys::POOLS).await?;
         let find = |name: &str| pools.entries.iter().map(|(_, pool, _)| pool).find(|pool| pool.name == name);
         let pool = find(POOL_OBJECTS).with_context(|| format!("there is no pool '{POOL_OBJECTS}'"))?.id;
         if let Some(name) = data_pool {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
-use atoll_base::OsdId;
-use atoll_base::size::{format_size, parse_size_bytes};
 use atoll_node::{DataDir, OsdChoices, UnlockWith, add_osd};
+use atoll_types::OsdId;
+use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
 
 use crate::commands::arguments::OutputArguments;

@@ -2,12 +2,12 @@
 
 use anyhow::bail;
 use atoll_admin::osds::{self, HostStatus, NewLocation, OsdStatus, osd_statuses, osd_tree, weight};
-use atoll_base::OsdId;
-use atoll_base::records::OsdRecord;
-use atoll_base::size::{format_size, parse_size_bytes};
 use atoll_coordinator::View;
 use atoll_node::{OsdPlace, place_foreign_osd, place_osd, remove_osd};
 use atoll_placement::{Location, location};
+use atoll_types::OsdId;
+use atoll_types::records::OsdRecord;
+use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
 use serde_json::json;
 

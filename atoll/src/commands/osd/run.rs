@@ -1,8 +1,8 @@
 //! Running an OSD.
 
-use atoll_base::OsdId;
-use atoll_base::size::parse_size_bytes;
 use atoll_osd::{MEMORY_TARGET_BYTES_MIN, Osd, OsdConfig};
+use atoll_types::OsdId;
+use atoll_types::size::parse_size_bytes;
 use clap::Args;
 
 use super::create::{UnlockArguments, unlock_with};

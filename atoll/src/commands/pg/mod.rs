@@ -3,8 +3,8 @@
 mod scrub;
 
 use atoll_admin::pgs::{self, PgFilter, PgStatus};
-use atoll_base::{ObjectName, OsdId, PgId};
 use atoll_coordinator::PgAvailability;
+use atoll_types::{ObjectName, OsdId, PgId};
 use clap::Subcommand;
 use serde_json::json;
 

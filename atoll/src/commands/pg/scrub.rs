@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::bail;
 use atoll_admin::pgs::{self, ScrubRequest};
-use atoll_base::PgId;
-use atoll_base::records::PgScrubRecord;
 use atoll_cluster::ClusterClient;
+use atoll_types::PgId;
+use atoll_types::records::PgScrubRecord;
 use clap::Args;
 use serde_json::json;
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::OsdId;
-use atoll_base::records::OsdRecord;
 use atoll_coordinator::{View, pgs_by_osd, statuses};
 use atoll_placement::{Location, location};
+use atoll_types::OsdId;
+use atoll_types::records::OsdRecord;
 use serde::{Serialize, Serializer};
 
 /// One OSD.

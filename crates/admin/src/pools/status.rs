@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use atoll_base::records::{PgRecord, PoolRecord};
 use atoll_cluster::{ClusterClient, keys};
+use atoll_types::records::{PgRecord, PoolRecord};
 use serde::Serialize;
 
 use crate::error::AdminError;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_reactor::{DirectFile, FileOperation, LocalFile, LocalRuntime};
 use bytes::Bytes;
 use rustix::fs::{SeekFrom, seek};

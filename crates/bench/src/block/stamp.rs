@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use atoll_base::crc32c;
+use atoll_codec::crc32c;
 
 use crate::error::BenchError;
 

@@ -1,6 +1,6 @@
 //! How large objects are.
 
-use atoll_base::size::{format_size, parse_size_bytes};
+use atoll_types::size::{format_size, parse_size_bytes};
 use serde::{Deserialize, Serialize};
 
 /// The largest object that one PUT may bring (Amazon S3, "Uploading objects").

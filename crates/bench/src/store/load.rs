@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use atoll_base::BLOCK_BYTES;
-use atoll_base::limits::OBJECT_BYTES_MAX;
+use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{LoadId, LoadRequest, StoreError, StoreEvent};
+use atoll_types::limits::OBJECT_BYTES_MAX;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::engine::Engine;

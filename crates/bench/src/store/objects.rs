@@ -1,12 +1,12 @@
 //! The working set: objects as the pieces of an image are, and the history of the PGs
 //! that they belong to.
 
-use atoll_base::limits::OBJECT_BYTES_MAX;
-use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, RequestId, Seals, Touched, Transaction,
-    Version,
-};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{ObjectKey, Store, StoreError, TransactionId};
+use atoll_types::limits::OBJECT_BYTES_MAX;
+use atoll_types::{
+    Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, RequestId, Seals, Touched, Transaction, Version,
+};
 use bytes::Bytes;
 
 use crate::load::Random;

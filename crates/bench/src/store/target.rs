@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_osd::{BlockingDevice, DeviceKey};
 use atoll_reactor::DirectFile;
 use atoll_store::{FormatOptions, Store};

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use atoll_base::BLOCK_BYTES;
-use atoll_base::limits::OBJECT_BYTES_MAX;
-use atoll_base::size::parse_size_bytes;
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::limits::OBJECT_BYTES_MAX;
+use atoll_types::size::parse_size_bytes;
 
 use crate::block::AccessPattern;
 

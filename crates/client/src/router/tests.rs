@@ -1,8 +1,8 @@
 //! Where requests go, when they go again, and with whom nobody connects.
 
 use super::*;
-use atoll_base::frames::{FrameModes, FramesRecord};
-use atoll_base::records::{
+use atoll_types::frames::{FrameModes, FramesRecord};
+use atoll_types::records::{
     AuthorizedKeyRecord, FailureDomain, OsdRecord, OsdUpRecord, PeerRole, PgRecord, PoolRecord, Redundancy,
 };
 

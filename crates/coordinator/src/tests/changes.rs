@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use atoll_base::coordination::{CoordinatorRecord, SettingsRecord};
-use atoll_base::records::{OsdRecord, PgRecord, PoolRecord};
-use atoll_base::{Epoch, OsdId};
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, MapWatch, keys};
+use atoll_types::coordination::{CoordinatorRecord, SettingsRecord};
+use atoll_types::records::{OsdRecord, PgRecord, PoolRecord};
+use atoll_types::{Epoch, OsdId};
 
 use super::{osd, record, up};
 use crate::round::Rounds;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::coordination::AutoOutRecord;
-use atoll_base::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord};
-use atoll_base::{Epoch, OsdId, PoolId};
+use atoll_types::coordination::AutoOutRecord;
+use atoll_types::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord};
+use atoll_types::{Epoch, OsdId, PoolId};
 
 use super::{healthy, pg, record, stop};
 use crate::View;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::coordination::AutoOutRecord;
-use atoll_base::records::ClusterFlag;
-use atoll_base::{OsdId, PoolId};
+use atoll_types::coordination::AutoOutRecord;
+use atoll_types::records::ClusterFlag;
+use atoll_types::{OsdId, PoolId};
 
 use super::{MINUTE_MS, healthy, stop};
 use crate::{MembershipChange, View, membership_changes, track_down};

@@ -1,17 +1,17 @@
 //! Decisions over made-up clusters, and their execution against the embedded server.
 
 mod changes;
-mod groups;
 mod health;
 mod membership;
+mod pgs;
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{
+use atoll_placement::first_record;
+use atoll_types::records::{
     FailureDomain, OsdRecord, OsdUpRecord, OsdUsageRecord, PgRecord, PoolRecord, Redundancy,
 };
-use atoll_base::{Epoch, OsdId, PgId, PoolId};
-use atoll_placement::first_record;
+use atoll_types::{Epoch, OsdId, PgId, PoolId};
 
 use crate::{View, missing_pgs, pgs_by_osd};
 
@@ -58,7 +58,7 @@ fn coded_pool(id: u32, data: u32, parity: u32) -> PoolRecord {
 /// where they should be.
 pub(crate) fn healthy(osds: u32) -> View {
     let mut view = View {
-        coordinator: Some(atoll_base::coordination::CoordinatorRecord {
+        coordinator: Some(atoll_types::coordination::CoordinatorRecord {
             format: 1,
             osd: OsdId(0),
             since_unix_ms: 1,

@@ -1,8 +1,8 @@
 //! The directory while cluster state is away.
 
-use atoll_base::PoolId;
-use atoll_base::records::RECORD_FORMAT;
 use atoll_cluster::{ConnectOptions, EmbeddedServer};
+use atoll_types::PoolId;
+use atoll_types::records::RECORD_FORMAT;
 
 use super::*;
 

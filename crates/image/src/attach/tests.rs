@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use atoll_base::PoolId;
-use atoll_base::image_key::ImageKey;
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer};
 use atoll_keys::{KeyError, LocalKeys};
+use atoll_types::PoolId;
+use atoll_types::image_key::ImageKey;
 
 use super::*;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io::Read;
 
 use anyhow::{Context, bail};
-use atoll_base::size::format_size;
 use atoll_terminal::{print_json, print_table};
+use atoll_types::size::format_size;
 use clap::Args;
 
 use crate::model::{

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use atoll_base::size::{format_size, parse_size_bytes};
 use atoll_bench::AccessPattern;
+use atoll_types::size::{format_size, parse_size_bytes};
 use serde::{Deserialize, Serialize};
 
 use super::record;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use atoll_base::size::parse_size_bytes;
+use atoll_types::size::parse_size_bytes;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ModelError, parse_toml};

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use atoll_base::OsdId;
-use atoll_base::frames::{FrameModes, FramesRecord};
-use atoll_base::records::{AuthorizedKeyRecord, ClusterRecord};
 use atoll_cluster::EmbeddedServer;
 use atoll_keys::LocalKeys;
+use atoll_types::OsdId;
+use atoll_types::frames::{FrameModes, FramesRecord};
+use atoll_types::records::{AuthorizedKeyRecord, ClusterRecord};
 
 use super::*;
 use crate::bootstrap::add_what_is_new;

@@ -1,7 +1,7 @@
 //! The first pools, on the embedded server.
 
-use atoll_base::records::{FailureDomain, PgRecord};
 use atoll_cluster::{ConnectOptions, EmbeddedServer};
+use atoll_types::records::{FailureDomain, PgRecord};
 
 use super::*;
 use crate::members::{OsdPlace, osd_record};

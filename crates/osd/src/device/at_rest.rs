@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_keys::{KeyError, KeyService, SecretKey, fill_random};
 use atoll_luks2::{HEADER_BYTES, KeyDerivation, KmsToken, Luks2Error, Luks2Header, VolumeCipher, VolumeKey};
 use atoll_reactor::{DirectFile, SectorCipher};

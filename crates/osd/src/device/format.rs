@@ -5,10 +5,10 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use atoll_base::size::format_size;
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_luks2::HEADER_BYTES;
 use atoll_store::{DEVICE_BYTES_MIN, FormatOptions, OpenError, Store};
+use atoll_types::size::format_size;
 
 use super::probe::{Ends, PROBE_BYTES};
 use super::{AtRestError, BlockingDevice, DeviceError, DeviceKey, Named, claims};

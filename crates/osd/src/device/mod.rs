@@ -10,7 +10,7 @@ mod read_only;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use atoll_base::BlockBuffer;
+use atoll_buffers::BlockBuffer;
 use atoll_reactor::{DirectFile, FileId, FileOperation, Reactor};
 use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment};
 

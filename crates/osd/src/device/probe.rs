@@ -1,7 +1,7 @@
 //! What is on a device: the marks that file systems, volume managers, partition tables and Atoll
 //! itself leave near its ends. Nothing that is found is ever used, only named to the user.
 
-use atoll_base::BLOCK_BYTES;
+use atoll_buffers::BLOCK_BYTES;
 
 /// How much of each end is looked at, in bytes.
 pub(super) const PROBE_BYTES: usize = 1 << 20;

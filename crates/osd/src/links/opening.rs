@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use atoll_base::OsdId;
-use atoll_base::frames::FrameMode;
-use atoll_base::records::PeerRole;
 use atoll_reactor::ConnectionId;
+use atoll_types::OsdId;
+use atoll_types::frames::FrameMode;
+use atoll_types::records::PeerRole;
 use atoll_wire::{Link, Message};
 
 use super::{Connected, Links, Peer};

@@ -1,9 +1,9 @@
 //! Listing the objects of a PG with their versions.
 
-use atoll_base::limits::OBJECTS_LISTED_MAX;
-use atoll_base::{ObjectName, PgId, Version};
 use atoll_pg::Token;
 use atoll_store::{LoadRequest, ObjectKey, StoreError};
+use atoll_types::limits::OBJECTS_LISTED_MAX;
+use atoll_types::{ObjectName, PgId, Version};
 
 use super::{Loader, Storage, StorageEvent};
 

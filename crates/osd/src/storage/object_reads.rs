@@ -1,10 +1,10 @@
 //! Reads of objects for PGs: data through the store's reads, everything else at once
 //! from its metadata.
 
-use atoll_base::limits::OMAP_LIST_MAX;
-use atoll_base::{ObjectName, PgId, ReadOutcome, ReadRequest, Refusal};
 use atoll_pg::{ReadFailure, Token};
 use atoll_store::{ObjectKey, ReadData, ReadError, StoreError};
+use atoll_types::limits::OMAP_LIST_MAX;
+use atoll_types::{ObjectName, PgId, ReadOutcome, ReadRequest, Refusal};
 use bytes::Bytes;
 
 use super::{Reader, Storage, StorageEvent};

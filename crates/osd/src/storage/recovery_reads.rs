@@ -1,10 +1,11 @@
 //! Reading what a lagging member lacks of an object, as transactions that bring its copy to this
 //! one's state.
 
-use atoll_base::limits::{OBJECT_BYTES_MAX, OPERATIONS_MAX};
-use atoll_base::{BLOCK_BYTES, Mutation, Seals, Touched, Transaction};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::ObjectParts;
 use atoll_store::{LoadRequest, ObjectKey, ReadData, ReadError, Store, StoreError};
+use atoll_types::limits::{OBJECT_BYTES_MAX, OPERATIONS_MAX};
+use atoll_types::{Mutation, Seals, Touched, Transaction};
 use bytes::Bytes;
 
 use super::{Loader, Reader, Storage, StorageEvent};
@@ -202,7 +203,7 @@ fn omap_transactions(read: &RecoveryRead, changes: Vec<Mutation>) -> Vec<Transac
     for change in changes {
         batch_bytes += match &change {
             Mutation::OmapSet { key, value } => key.len() + value.len() + 16,
-            _ => atoll_base::limits::OMAP_KEY_BYTES_MAX,
+            _ => atoll_types::limits::OMAP_KEY_BYTES_MAX,
         };
         batch.push(change);
         if batch_bytes > OMAP_BYTES_PER_TRANSACTION || batch.len() == OPERATIONS_MAX {

@@ -1,8 +1,8 @@
 //! Submitting transactions: in the order of each PG, when the log has room and metadata is in memory.
 
-use atoll_base::{PgId, PoolId, Transaction};
 use atoll_pg::Token;
 use atoll_store::{LoadRequest, StoreError, TransactionId};
+use atoll_types::{PgId, PoolId, Transaction};
 
 use super::{Loader, Storage, StorageEvent, Submitter};
 use crate::invariants;

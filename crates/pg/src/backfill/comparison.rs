@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{Epoch, LogEntry, ObjectName, OsdId, Touched, Version};
+use atoll_types::{Epoch, LogEntry, ObjectName, OsdId, Touched, Version};
 use atoll_wire::Message;
 
 use super::learner::{Answer, Learner, Listing, Sent};

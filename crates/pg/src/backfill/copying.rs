@@ -1,7 +1,7 @@
 //! Objects on their way to learners, part by part.
 
-use atoll_base::operation::FENCE_KEY_PREFIX;
-use atoll_base::{Epoch, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
+use atoll_types::operation::FENCE_KEY_PREFIX;
+use atoll_types::{Epoch, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 
 use super::RETRY_PAUSE_MS;
 use super::learner::{Copying, Learner, Sent};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_base::{LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
+use atoll_types::{LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 use bytes::Bytes;
 
 use super::whole;

@@ -13,7 +13,7 @@ mod learner;
 
 use std::collections::VecDeque;
 
-use atoll_base::{LogEntry, Mutation, OsdId, Touched, Transaction, Version};
+use atoll_types::{LogEntry, Mutation, OsdId, Touched, Transaction, Version};
 use atoll_wire::Message;
 
 use crate::actions::{Action, ObjectView, Token};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{BLOCK_BYTES, Mutation, ObjectName, ReadRequest, Seals, Touched, Transaction};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::{Mutation, ObjectName, ReadRequest, Seals, Touched, Transaction};
 use bytes::Bytes;
 
 use super::fetch::{Fetch, Operation, Parts, Purpose};

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::{ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal};
+use atoll_types::{ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal};
 use atoll_wire::Message;
 use bytes::Bytes;
 

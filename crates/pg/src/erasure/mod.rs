@@ -19,8 +19,8 @@ mod update;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_base::{ObjectName, OsdId, Version};
 use atoll_ec::Code;
+use atoll_types::{ObjectName, OsdId, Version};
 
 pub(crate) use backfill::ShardPartRequest;
 pub(crate) use fetch::{Asked, Operation};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Seals};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_types::Seals;
 use bytes::Bytes;
 
 use super::shape::{Piece, Span};

@@ -2,7 +2,7 @@
 //! elector lacks was not acknowledged, and the others may have too few shards of it to give it to
 //! that one: so it is rolled back. A write that all electors have stays.
 
-use atoll_base::Version;
+use atoll_types::Version;
 use atoll_wire::Message;
 
 use crate::actions::ObjectView;
@@ -57,7 +57,7 @@ impl Pg {
     }
 
     /// The primary wants every write after `head` rolled back.
-    pub(crate) fn asked_to_roll_back(&mut self, epoch: atoll_base::Epoch, head: Version, view: &impl ObjectView) {
+    pub(crate) fn asked_to_roll_back(&mut self, epoch: atoll_types::Epoch, head: Version, view: &impl ObjectView) {
         if epoch == self.promises.epoch() && self.erasure.is_some() {
             self.roll_back(head, view);
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::operation::{PG_META_OBJECT, PRE_IMAGE_PREFIX};
-use atoll_base::{
+use atoll_types::operation::{PG_META_OBJECT, PRE_IMAGE_PREFIX};
+use atoll_types::{
     LogEntry, Mutation, ObjectName, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction,
     Version, WriteRequest,
 };
@@ -329,7 +329,7 @@ impl Pg {
 
 /// The name of a write's pre-image clone. It contains the PG's index, because clones of a PG must
 /// not be taken for those of one that was split off it.
-fn pre_image_name(pg: atoll_base::PgId, version: Version) -> ObjectName {
+fn pre_image_name(pg: atoll_types::PgId, version: Version) -> ObjectName {
     let name = format!("{PRE_IMAGE_PREFIX}{:x}.{}", pg.index, version.sequence);
     ObjectName::new(&name).expect("the name is short")
 }

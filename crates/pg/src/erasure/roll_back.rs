@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{LogEntry, Mutation, ObjectName, PgId, Transaction, Version};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{LogEntry, Mutation, ObjectName, PgId, Transaction, Version};
 
 use crate::actions::{Action, ObjectView};
 use crate::group::Pg;
@@ -216,7 +216,7 @@ impl Pg {
 /// Whether an object belongs to its OSD alone: the PG's own object, or a pre-image clone. Such
 /// objects are not listed.
 pub fn is_hidden(object: &ObjectName) -> bool {
-    object.as_str() == PG_META_OBJECT || object.as_str().starts_with(atoll_base::operation::PRE_IMAGE_PREFIX)
+    object.as_str() == PG_META_OBJECT || object.as_str().starts_with(atoll_types::operation::PRE_IMAGE_PREFIX)
 }
 
 /// The clones that are pre-images of writes in the log, oldest first.

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::{Mutation, ObjectName, OsdId, Transaction, Version};
 use atoll_ec::Code;
+use atoll_types::{Mutation, ObjectName, OsdId, Transaction, Version};
 use atoll_wire::{Message, ScrubFinding, ShardOf};
 
 use super::backfill::add_part;
@@ -272,7 +272,7 @@ fn fits(code: &Code, parts: &Parts, but: Option<u8>) -> bool {
 mod tests {
     use super::*;
     use ScrubFinding::{Absent, Unreadable};
-    use atoll_base::Epoch;
+    use atoll_types::Epoch;
 
     fn shard(sequence: u64, size_bytes: u64, bad_block_count: u32) -> ScrubFinding {
         let version = Version { epoch: Epoch(1), sequence };

@@ -2,7 +2,7 @@
 //! one chunk of each. All shards of an object have the same length, a whole number of chunks.
 
 use crate::config::CodeShape;
-use atoll_base::BLOCK_BYTES;
+use atoll_buffers::BLOCK_BYTES;
 
 /// A range of bytes in every shard of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,8 +10,9 @@ mod shards;
 
 use std::collections::BTreeMap;
 
-use atoll_base::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Mutation, ObjectName, PreImage, Refusal, Seals};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_types::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
+use atoll_types::{Mutation, ObjectName, PreImage, Refusal, Seals};
 use bytes::Bytes;
 
 use super::shape::Span;
@@ -311,7 +312,7 @@ impl Update {
     // ---- what it needs ----------------------------------------------------------------------
 
     /// The object has another version since the write was planned, and is otherwise the same.
-    pub fn set_old_version(&mut self, version: atoll_base::Version) {
+    pub fn set_old_version(&mut self, version: atoll_types::Version) {
         if let Some(old) = &mut self.old {
             old.version = version;
         }

@@ -4,8 +4,8 @@
 use super::*;
 use crate::config::CodeShape;
 use crate::erasure::parts::{Part, assemble, is_all_zero};
-use atoll_base::{Epoch, Version};
 use atoll_ec::Code;
+use atoll_types::{Epoch, Version};
 use proptest::prelude::*;
 
 const SEAL_BYTES: u16 = 7;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::OsdId;
+use atoll_types::OsdId;
 
 use crate::invariants;
 

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::records::PgRecord;
-use atoll_base::{Epoch, OsdId, Refusal};
+use atoll_types::records::PgRecord;
+use atoll_types::{Epoch, OsdId, Refusal};
 
 use crate::actions::{Action, ObjectView};
 use crate::config::PgState;

@@ -9,7 +9,7 @@ pub(crate) mod promises;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::{Epoch, OsdId, Version};
+use atoll_types::{Epoch, OsdId, Version};
 use atoll_wire::Message;
 
 use crate::actions::ObjectView;

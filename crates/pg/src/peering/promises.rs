@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use atoll_base::{Epoch, LogEntry, Mutation, OsdId, PgId, Transaction};
+use atoll_types::{Epoch, LogEntry, Mutation, OsdId, PgId, Transaction};
 use atoll_wire::Message;
 
 use crate::actions::ObjectView;

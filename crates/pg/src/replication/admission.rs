@@ -1,10 +1,9 @@
 //! Admission of clients' requests: those that are refused at once, retries, and conditions.
 
-use atoll_base::limits::PAYLOAD_BYTES_MAX;
-use atoll_base::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT, PRE_IMAGE_PREFIX};
-use atoll_base::{
-    BLOCK_BYTES, Condition, Epoch, Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest,
-};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::limits::PAYLOAD_BYTES_MAX;
+use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT, PRE_IMAGE_PREFIX};
+use atoll_types::{Condition, Epoch, Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest};
 use bytes::Bytes;
 
 use crate::actions::{ClientId, ObjectView};
@@ -168,7 +167,7 @@ impl Pg {
 fn check_read(request: &ReadRequest) -> Result<(), Refusal> {
     let problem = match request {
         ReadRequest::Data { offset, .. } if !offset.is_multiple_of(BLOCK_BYTES as u64) => "an unaligned read",
-        ReadRequest::Data { offset, .. } if *offset > atoll_base::limits::OBJECT_BYTES_MAX => {
+        ReadRequest::Data { offset, .. } if *offset > atoll_types::limits::OBJECT_BYTES_MAX => {
             "a read beyond the largest object"
         }
         ReadRequest::Data { length, .. } if *length as usize > PAYLOAD_BYTES_MAX => {

@@ -1,6 +1,6 @@
 //! Answers to clients, and to other members that read this OSD's copy.
 
-use atoll_base::{ReadOutcome, ReadRequest, Refusal};
+use atoll_types::{ReadOutcome, ReadRequest, Refusal};
 use atoll_wire::Message;
 use bytes::Bytes;
 

@@ -2,7 +2,8 @@
 //! shows a write as soon as it is submitted. So a read waits while a write is in flight that it
 //! would show.
 
-use atoll_base::{BLOCK_BYTES, ReadRequest, Touched};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::{ReadRequest, Touched};
 
 /// Whether a read would show a write, of which `touched` tells what it changed, to an object that
 /// existed before.

@@ -1,8 +1,7 @@
 //! Reading another member's copy of a damaged range, and repairing the damage.
 
-use atoll_base::{
-    BLOCK_BYTES, Epoch, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal, Transaction,
-};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::{Epoch, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal, Transaction};
 use atoll_wire::Message;
 use bytes::Bytes;
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{Epoch, Refusal, RequestId, Version};
+use atoll_types::{Epoch, Refusal, RequestId, Version};
 
 use crate::invariants;
 

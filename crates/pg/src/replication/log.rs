@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use atoll_base::limits::PG_IN_FLIGHT_MAX;
-use atoll_base::{Epoch, ObjectName, OsdId, ReadRequest, RequestId, Touched, Version};
+use atoll_types::limits::PG_IN_FLIGHT_MAX;
+use atoll_types::{Epoch, ObjectName, OsdId, ReadRequest, RequestId, Touched, Version};
 
 use super::conflicts::read_sees;
 use crate::actions::ClientId;

@@ -1,8 +1,8 @@
 //! From the queue into the history: when a request can start, the version that a write gets, and
 //! the acknowledgements that complete it.
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{
     LogEntry, Mutation, ObjectName, OsdId, PreImage, ReadRequest, Refusal, RequestId, Touched, Transaction,
     Version, WriteRequest,
 };

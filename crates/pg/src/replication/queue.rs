@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use atoll_base::{Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest};
+use atoll_types::{Mutation, ObjectName, ReadRequest, Refusal, RequestId, WriteRequest};
 use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, Lookup, ObjectView, Token};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{Epoch, ObjectName, OsdId, ReadRequest};
+use atoll_types::{Epoch, ObjectName, OsdId, ReadRequest};
 
 use super::copy_reads::CopyRead;
 use crate::actions::{ClientId, Token};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{Epoch, ObjectName, OsdId, Touched};
+use atoll_types::{Epoch, ObjectName, OsdId, Touched};
 use atoll_wire::{Message, ScrubFinding};
 
 use super::round::Step;

@@ -15,7 +15,7 @@ pub(crate) use round::{Round, Step};
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{ObjectName, OsdId};
+use atoll_types::{ObjectName, OsdId};
 
 use crate::actions::ObjectView;
 use crate::group::Pg;

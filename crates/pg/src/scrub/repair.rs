@@ -1,6 +1,6 @@
 //! Repair: a bad copy of an object is replaced by a good one.
 
-use atoll_base::{Epoch, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
+use atoll_types::{Epoch, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 use atoll_wire::{Message, ScrubFinding};
 
 use super::round::Step;

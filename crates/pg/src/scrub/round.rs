@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{OsdId, Transaction};
+use atoll_types::{OsdId, Transaction};
 use atoll_wire::ScrubFinding;
 
 use crate::actions::Token;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{OsdId, Version};
+use atoll_types::{OsdId, Version};
 use atoll_wire::ScrubFinding;
 
 /// The result of a comparison of all copies.
@@ -79,7 +79,7 @@ pub(crate) fn describe(findings: &BTreeMap<OsdId, ScrubFinding>) -> String {
 mod tests {
     use super::*;
     use ScrubFinding::{Absent, Unreadable};
-    use atoll_base::Epoch;
+    use atoll_types::Epoch;
 
     fn copy(sequence: u64, bad_block_count: u32) -> ScrubFinding {
         let version = Version { epoch: Epoch(1), sequence };

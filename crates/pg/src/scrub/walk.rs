@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::{ObjectName, OsdId, Version};
+use atoll_types::{ObjectName, OsdId, Version};
 use atoll_wire::Message;
 
 use super::round::{Round, Step};

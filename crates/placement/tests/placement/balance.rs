@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::records::{FailureDomain, PgTargetRecord, PoolRecord};
-use atoll_base::{OsdId, PgId, PoolId};
 use atoll_placement::{Balance, balance, is_usable, target};
+use atoll_types::records::{FailureDomain, PgTargetRecord, PoolRecord};
+use atoll_types::{OsdId, PgId, PoolId};
 use proptest::prelude::*;
 
 use crate::{Osds, domains, failure_domain, groups, osd, pool, tree};

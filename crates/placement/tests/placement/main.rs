@@ -5,8 +5,8 @@ mod target;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::records::{FailureDomain, OsdRecord, PoolRecord, Redundancy};
-use atoll_base::{OsdId, PgId, PoolId};
+use atoll_types::records::{FailureDomain, OsdRecord, PoolRecord, Redundancy};
+use atoll_types::{OsdId, PgId, PoolId};
 use proptest::prelude::*;
 
 type Osds = BTreeMap<OsdId, OsdRecord>;

@@ -1,8 +1,8 @@
 //! What `target` promises.
 
-use atoll_base::OsdId;
-use atoll_base::records::{FailureDomain, PgTargetRecord};
 use atoll_placement::{Tree, is_usable, target};
+use atoll_types::OsdId;
+use atoll_types::records::{FailureDomain, PgTargetRecord};
 use proptest::prelude::*;
 
 use crate::{Osds, domain, domains, failure_domain, groups, osd, pool, tree};

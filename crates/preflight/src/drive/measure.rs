@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use rustix::fs::OFlags;
 use rustix::io::{ReadWriteFlags, pwritev2};
 

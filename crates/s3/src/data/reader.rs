@@ -5,9 +5,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, ObjectName, PoolId, Refusal};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_objects::{ClientError, Extent};
 use atoll_seal::{SEGMENT_BYTES, SegmentCipher};
+use atoll_types::{ObjectName, PoolId, Refusal};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 

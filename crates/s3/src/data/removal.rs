@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_base::{Mutation, PoolId};
+use atoll_types::{Mutation, PoolId};
 use futures::{StreamExt, TryStreamExt};
 
 use super::CHUNK_BYTES;

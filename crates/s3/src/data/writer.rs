@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Mutation, PoolId, Seals, WriteRequest};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_objects::ClientError;
 use atoll_seal::{SEGMENT_BYTES, SegmentCipher};
+use atoll_types::{Mutation, PoolId, Seals, WriteRequest};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;

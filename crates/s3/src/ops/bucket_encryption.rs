@@ -1,7 +1,7 @@
 //! The default encryption of a bucket.
 
-use atoll_base::records::BucketEncryption;
 use atoll_keys::{DEFAULT_KEY, KeyError};
+use atoll_types::records::BucketEncryption;
 use http::StatusCode;
 use s3s::dto::{
     DeleteBucketEncryptionInput, DeleteBucketEncryptionOutput, GetBucketEncryptionInput,

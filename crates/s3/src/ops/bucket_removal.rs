@@ -9,7 +9,7 @@
 //! A mark names its attempt and the time. It is replaced or removed by others only [`STALE_MS`]
 //! later and beginning with index object 0, so a stalled attempt can never become final after that.
 
-use atoll_base::{Condition, Mutation};
+use atoll_types::{Condition, Mutation};
 use bytes::Bytes;
 use s3s::dto::{DeleteBucketInput, DeleteBucketOutput};
 use s3s::{S3Request, S3Response, S3Result, s3_error};

@@ -1,9 +1,9 @@
 //! Making, finding and listing buckets.
 
-use atoll_base::records::{BucketRecord, PoolRecord, RECORD_FORMAT, Redundancy};
-use atoll_base::{Condition, Mutation, PoolId};
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_seal::SEGMENT_BYTES;
+use atoll_types::records::{BucketRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_types::{Condition, Mutation, PoolId};
 use s3s::dto::{
     Bucket as BucketAnswer, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
     GetBucketLocationInput, GetBucketLocationOutput, GetBucketVersioningInput, GetBucketVersioningOutput,

@@ -1,6 +1,6 @@
 //! Conditional requests: RFC 9110 section 13 for reads, S3's subset of it for writes.
 
-use atoll_base::Condition;
+use atoll_types::Condition;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use s3s::dto::{ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use atoll_base::Mutation;
+use atoll_types::Mutation;
 use futures::StreamExt;
 use s3s::dto::{CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective};
 use s3s::{S3Request, S3Response, S3Result, s3_error};

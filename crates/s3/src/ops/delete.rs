@@ -1,6 +1,6 @@
 //! DeleteObject and DeleteObjects.
 
-use atoll_base::Mutation;
+use atoll_types::Mutation;
 use futures::StreamExt;
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, ETagCondition,

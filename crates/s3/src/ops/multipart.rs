@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use atoll_base::{Condition, Mutation};
+use atoll_types::{Condition, Mutation};
 use bytes::Bytes;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType, CopyPartResult,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::Mutation;
+use atoll_types::Mutation;
 use s3s::dto::{CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 

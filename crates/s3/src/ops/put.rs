@@ -1,6 +1,6 @@
 //! PutObject.
 
-use atoll_base::Mutation;
+use atoll_types::Mutation;
 use s3s::dto::{PutObjectInput, PutObjectOutput};
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use atoll_base::ObjectName;
 use atoll_keys::random_u64;
+use atoll_types::ObjectName;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
@@ -153,7 +153,7 @@ async fn probe(gateway: &Gateway) -> Result<(), String> {
     // Without cluster state objects are served all the same, so it is not asked.
     // Any object will do: that it does not exist is an answer, too.
     let object: ObjectName = index_object("health-probe", 0);
-    let stat = service.store.send_read(service.pool, object, atoll_base::ReadRequest::Stat).await;
+    let stat = service.store.send_read(service.pool, object, atoll_types::ReadRequest::Stat).await;
     match stat {
         Err(error) if !error.is_no_such_object() => Err(error.to_string()),
         _ => Ok(()),

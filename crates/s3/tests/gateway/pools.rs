@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::support::{self, DATA_POOL, POOL, TestGateway, require_boto3, start, start_with_data_pool};
-use atoll_base::PoolId;
+use atoll_types::PoolId;
 
 const OTHER_POOL: PoolId = PoolId(3);
 

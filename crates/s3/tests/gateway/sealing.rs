@@ -1,8 +1,8 @@
 //! Buckets whose new objects are not sealed, and what nobody can have stored or given out without sealing.
 use crate::support::{self, TestGateway, require_boto3, start, start_with_tls, tls_settings, write_pair};
-use atoll_base::records::BucketRecord;
 use atoll_keys::{KeyService, SecretKey};
 use atoll_s3::{BucketDirectory, unsealed_permit_context};
+use atoll_types::records::BucketRecord;
 use bytes::{BufMut, BytesMut};
 
 /// No ciphertext has it.

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, crc32c};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_codec::crc32c;
 
 use super::entries::Reference;
 use super::problem::{BytePlace, Problem, Problems};

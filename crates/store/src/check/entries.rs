@@ -1,8 +1,10 @@
 //! What the entries of the tree say, one after the other in key order: whether each makes sense by
 //! itself and beside the ones before it.
 
-use atoll_base::limits::PG_LOG_ENTRIES;
-use atoll_base::{BLOCK_BYTES, CodecError, LogEntry, PgId, Reader, Version};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_codec::{CodecError, Reader};
+use atoll_types::limits::PG_LOG_ENTRIES;
+use atoll_types::{LogEntry, PgId, Version};
 use bytes::Bytes;
 
 use super::problem::Problem;
@@ -213,7 +215,7 @@ impl Entries {
 const ANY_INFO: ObjectInfo = ObjectInfo {
     size_bytes: u64::MAX,
     whole_bytes: None,
-    version: Version { epoch: atoll_base::Epoch(0), sequence: 0 },
+    version: Version { epoch: atoll_types::Epoch(0), sequence: 0 },
     seal_unit_bytes: 0,
     seal_bytes: 0,
     may_share: true,

@@ -15,7 +15,7 @@ mod shared;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use atoll_base::BLOCK_BYTES;
+use atoll_buffers::BLOCK_BYTES;
 use serde::Serialize;
 
 use crate::disk::Disk;

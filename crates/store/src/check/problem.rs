@@ -1,6 +1,6 @@
 //! What can be wrong with a store.
 
-use atoll_base::PgId;
+use atoll_types::PgId;
 use serde::{Serialize, Serializer};
 
 use crate::metadata::ObjectKey;

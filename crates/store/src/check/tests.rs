@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{
-    BLOCK_BYTES, BlockBuffer, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Touched, Transaction, Version,
-};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Touched, Transaction, Version};
 use bytes::Bytes;
 
 use super::{CheckOptions, CheckReport, Problem, check};

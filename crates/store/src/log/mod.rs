@@ -7,7 +7,8 @@ pub(crate) mod record;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, PgId};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::PgId;
 use bytes::Bytes;
 
 use crate::disk::{DiskOperation, Segment, WRITE_SEGMENTS_MAX};
@@ -360,7 +361,7 @@ impl Accepted {
 
 const _: () = assert!(
     RECORD_BLOCKS_MAX as usize * BLOCK_BYTES
-        > HEADER_BYTES + BATCH_BYTES + atoll_base::limits::CONTROL_BYTES_MAX + crate::plan::INLINE_BYTES_MAX
+        > HEADER_BYTES + BATCH_BYTES + atoll_types::limits::CONTROL_BYTES_MAX + crate::plan::INLINE_BYTES_MAX
 );
 
 #[cfg(test)]

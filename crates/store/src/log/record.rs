@@ -13,7 +13,9 @@
 
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, CodecError, Mutation, Reader, Transaction, Version, Writer, crc32c};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_codec::{CodecError, Reader, Writer, crc32c};
+use atoll_types::{Mutation, Transaction, Version};
 use bytes::Bytes;
 
 use crate::plan::{Placement, Plan};
@@ -74,7 +76,7 @@ fn decode_transaction(reader: &mut Reader) -> Result<LoggedTransaction, CodecErr
         let Mutation::Write { offset, length, .. } = mutation else { continue };
         let placement = Placement::decode(reader)?;
         let end_fits =
-            offset.checked_add(u64::from(*length)).is_some_and(|end| end <= atoll_base::limits::OBJECT_BYTES_MAX);
+            offset.checked_add(u64::from(*length)).is_some_and(|end| end <= atoll_types::limits::OBJECT_BYTES_MAX);
         if !end_fits || placement.crcs.len() != (*length as usize).div_ceil(BLOCK_BYTES) {
             return Err(CodecError::Invalid { what: "placed blocks", value: placement.crcs.len() as u64 });
         }

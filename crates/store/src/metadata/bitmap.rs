@@ -3,7 +3,7 @@
 
 use super::page::{Page, PageKind};
 use super::pages::Pages;
-use atoll_base::BLOCK_BYTES;
+use atoll_buffers::BLOCK_BYTES;
 
 const HEADER_BYTES: usize = 16;
 const BLOCKS_PER_PAGE: u32 = ((BLOCK_BYTES - HEADER_BYTES) * 8) as u32;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use atoll_base::CodecError;
+use atoll_codec::CodecError;
 
 use super::bitmap::Bitmap;
 use super::keys::{self, PART_BYTES, SHARED_BLOCKS_PER_ENTRY};

@@ -12,7 +12,8 @@
 //! ```
 //! Numbers in keys are big-endian.
 
-use atoll_base::{CodecError, ObjectName, PgId, PoolId};
+use atoll_codec::CodecError;
+use atoll_types::{ObjectName, PgId, PoolId};
 
 use super::page::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 

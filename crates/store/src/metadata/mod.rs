@@ -18,7 +18,9 @@ mod tests;
 
 use std::ops::ControlFlow;
 
-use atoll_base::{BLOCK_BYTES, CodecError, ObjectName, PgId, Seals};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_codec::CodecError;
+use atoll_types::{ObjectName, PgId, Seals};
 use bytes::Bytes;
 
 pub(crate) use bitmap::Bitmap;

@@ -13,7 +13,7 @@
 
 use std::cmp::Ordering;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 
 const HEADER_BYTES: usize = 16;
 const ENTRY_HEADER_BYTES: usize = 4;

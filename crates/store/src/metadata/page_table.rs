@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, crc32c};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_codec::crc32c;
 
 use super::pages::{Location, Pages};
 use crate::disk::{Device, Disk, DiskOperation, Segment, read_blocks};

@@ -9,7 +9,8 @@ use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, crc32c};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_codec::crc32c;
 
 use super::page::{Page, PageKind};
 

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::limits::PG_NUM_MAX;
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{ObjectName, PgId};
+use atoll_types::limits::PG_NUM_MAX;
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{ObjectName, PgId};
 
 use super::Unready;
 use super::keys::{self, ObjectKey};

@@ -1,14 +1,16 @@
 //! The values behind the keys of objects: headers, and chunks of 16 blocks with their seals.
 
-use atoll_base::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
-use atoll_base::{BLOCK_BYTES, CodecError, Epoch, Version};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_codec::CodecError;
+use atoll_types::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
+use atoll_types::{Epoch, Version};
 
 pub(crate) const OBJECT_BLOCKS_MAX: usize = (OBJECT_BYTES_MAX / BLOCK_BYTES as u64) as usize;
 /// Blocks per chunk: what one small write covers at most, and one seal of the largest unit.
 pub(crate) const CHUNK_BLOCKS: usize = 16;
 pub(crate) const CHUNK_BYTES: u64 = (CHUNK_BLOCKS * BLOCK_BYTES) as u64;
 
-const _: () = assert!(CHUNK_BYTES == atoll_base::limits::SEAL_UNIT_BYTES_MAX as u64);
+const _: () = assert!(CHUNK_BYTES == atoll_types::limits::SEAL_UNIT_BYTES_MAX as u64);
 const _: () = assert!(CHUNK_BLOCKS * (8 + SEAL_BYTES_MAX) < super::page::VALUE_BYTES_MAX);
 
 /// Where a block of an object is on the device, and the CRC-32C of its bytes.

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, ObjectName, PgId, PoolId, crc32c};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_codec::crc32c;
+use atoll_types::{ObjectName, PgId, PoolId};
 use proptest::prelude::*;
 
 use super::page::{Page, PageKind};

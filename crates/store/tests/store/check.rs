@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use atoll_base::Mutation;
 use atoll_store::{CheckOptions, DumpOptions, DumpRecord, check, dump};
+use atoll_types::Mutation;
 
 use crate::driver::{Driver, PG, key};
 
@@ -76,7 +76,7 @@ fn a_dump_tells_what_there_is() {
     assert!(
         all.iter().any(|record| matches!(record, DumpRecord::Layout(layout) if layout.log_records_replayed > 0))
     );
-    assert!(all.iter().any(|record| matches!(record, DumpRecord::Group { head, .. } if head == "e1.5")));
+    assert!(all.iter().any(|record| matches!(record, DumpRecord::Pg { head, .. } if head == "e1.5")));
     let found = objects(&all);
     assert_eq!(found.iter().map(|object| &object.object[..]).collect::<Vec<_>>(), ["one", "two"]);
     assert_eq!((found[0].blocks, found[0].seals, found[0].omap_entries, found[0].omap_bytes), (23, 23, 1, 3000));
@@ -88,6 +88,6 @@ fn a_dump_tells_what_there_is() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].omap_keys, ["a"]);
     assert_eq!(found[0].extents.iter().map(|extent| extent.crcs.len()).sum::<usize>(), 23);
-    let other = DumpOptions { pg: Some(atoll_base::PgId { index: 4, ..PG }), object: None };
+    let other = DumpOptions { pg: Some(atoll_types::PgId { index: 4, ..PG }), object: None };
     assert_eq!(objects(&tell(&other)), []);
 }

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use atoll_base::BLOCK_BYTES;
+use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{Device, Disk, DiskOperation, Store};
 
 use crate::history::{History, verify_recovered};

@@ -1,7 +1,8 @@
 //! Rules of checkpoints and of replay, each with the smallest history in which breaking it loses or
 //! invents something. Random histories come to some of them once in a very long time.
 
-use atoll_base::{BLOCK_BYTES, crc32c};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_codec::crc32c;
 use atoll_store::{Device, Disk, OpenError, Store, WAL_BYTES_MIN};
 
 use crate::model::{Builder, content};

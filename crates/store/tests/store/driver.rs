@@ -1,13 +1,13 @@
 //! A store on a simulated disk under random transactions, for tests that do not need a model of
 //! what must be in it.
 
-use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, PreImage, Seals, Touched, Transaction,
-    Version,
-};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{
     Cold, DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, LoadRequest, ObjectKey, Store, StoreError,
     StoreEvent,
+};
+use atoll_types::{
+    Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, PreImage, Seals, Touched, Transaction, Version,
 };
 use bytes::Bytes;
 

@@ -1,8 +1,8 @@
 //! A store that fills up: clear refusals at any point, everything stays readable, also after opening
 //! anew, and deletes bring the space back.
 
-use atoll_base::{Mutation, ObjectName};
 use atoll_store::{LoadRequest, ObjectKey, Store, StoreError, StoreEvent};
+use atoll_types::{Mutation, ObjectName};
 use bytes::Bytes;
 
 use crate::model::{Builder, ModelPg, ZEROS, pg_id};
@@ -271,7 +271,7 @@ fn promises_are_kept_when_full() {
         builder.write(0, 1000, 0, ZEROS, false);
         String::new()
     });
-    let own = atoll_base::operation::PG_META_OBJECT;
+    let own = atoll_types::operation::PG_META_OBJECT;
     let value = Bytes::from_static(b"1");
     filled.write(own, |builder| builder.omap_set(Bytes::from_static(b"epoch"), value)).expect("it is small");
     assert!(Store::adds_metadata(&[Mutation::Create]));

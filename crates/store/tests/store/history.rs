@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_base::{Epoch, LogEntry, Mutation, ObjectName, Transaction, Version};
 use atoll_store::{
     Device, Disk, DiskOperation, DiskRequest, LoadId, LoadRequest, ObjectKey, OpenError, ReadError, Store,
     StoreError, StoreEvent,
 };
+use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, Transaction, Version};
 
 use crate::model::{ModelObject, ModelPg, pg_id};
 use crate::random::Random;
@@ -282,7 +282,7 @@ impl History {
                 return;
             }
             let block_count = segments.iter().map(|segment| segment.block_count as u64).sum();
-            let block = offset / atoll_base::BLOCK_BYTES as u64;
+            let block = offset / atoll_buffers::BLOCK_BYTES as u64;
             self.groups.iter_mut().for_each(|group| group.acknowledged_before_record = group.acknowledged);
             let device = request.device;
             self.newest_record = Some(RecordPlace { device, block, block_count, incarnation, sequence });

@@ -5,12 +5,12 @@
 
 use std::ops::ControlFlow;
 
-use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, ReadRequest, Touched, Transaction, Version, crc32c,
-};
+use atoll_buffers::BLOCK_BYTES;
+use atoll_codec::crc32c;
 use atoll_store::{
     CheckOptions, Device, DumpOptions, LoadRequest, ObjectKey, Store, StoreError, check, dump, fuzz,
 };
+use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, PgId, ReadRequest, Touched, Transaction, Version};
 use bytes::Bytes;
 
 use crate::driver::{Driver, PG, key};
@@ -151,7 +151,7 @@ fn names(store: &mut Store, disk: &mut SimulatedDisk, pg: PgId) -> Vec<ObjectNam
 /// Uses everything that the store has.
 fn use_all(store: &mut Store, disk: &mut SimulatedDisk, random: &mut Random) {
     store.set_memory_budget(random.pick(&[40 << 10, 1 << 20, 64 << 20]), 64 << 10);
-    for pg in store.groups().collect::<Vec<_>>() {
+    for pg in store.pgs().collect::<Vec<_>>() {
         for name in names(store, disk, pg) {
             let object = ObjectKey { pg, name: name.clone() };
             store.read(object.clone(), random.below(60) * BLOCK, random.below(1 << 20) as u32);

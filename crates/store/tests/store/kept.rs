@@ -1,12 +1,11 @@
 //! Copies of objects as they were, and what the log says of how writes are undone: each rule with the
 //! smallest history that needs it.
 
-use atoll_base::limits::CONTROL_BYTES_MAX;
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PreImage, Touched, Transaction, Version,
-};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{CheckOptions, ObjectKey, Store, StoreError, check};
+use atoll_types::limits::CONTROL_BYTES_MAX;
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, PgId, PreImage, Touched, Transaction, Version};
 use bytes::Bytes;
 
 use crate::model::{Builder, pg_id};

@@ -1,8 +1,8 @@
 //! Operations that look at more metadata pages than the store has memory for must come to an end
 //! nevertheless.
 
-use atoll_base::{ObjectName, Transaction};
 use atoll_store::{Disk, LoadRequest, ObjectKey, Store, StoreError, StoreEvent};
+use atoll_types::{ObjectName, Transaction};
 
 use crate::model::{Builder, ModelPg};
 use crate::random::Random;

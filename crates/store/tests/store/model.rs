@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_base::limits::PG_LOG_ENTRIES;
-use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, PreImage, Seals, Touched, Transaction,
-    Version,
+use atoll_buffers::BLOCK_BYTES;
+use atoll_types::limits::PG_LOG_ENTRIES;
+use atoll_types::{
+    Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, PreImage, Seals, Touched, Transaction, Version,
 };
 use bytes::Bytes;
 

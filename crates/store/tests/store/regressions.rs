@@ -1,7 +1,7 @@
 //! Bugs that were found and fixed, each with the smallest history that shows it.
 
-use atoll_base::ObjectName;
 use atoll_store::{Store, StoreEvent};
+use atoll_types::ObjectName;
 
 use crate::model::{Builder, pg_id};
 use crate::small::{Small, is_superblock};

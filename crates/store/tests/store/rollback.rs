@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PreImage, Seals, Touched, Transaction, Version,
-};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{
     CheckOptions, DEVICE_BYTES_MIN, Disk, DiskOperation, DiskRequest, FormatOptions, ObjectKey, Store, StoreEvent,
     check,
 };
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, PreImage, Seals, Touched, Transaction, Version};
 use bytes::Bytes;
 
 use crate::model::pg_id;

@@ -2,10 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use atoll_base::{BLOCK_BYTES, Mutation};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{
     Device, Disk, DiskOperation, DumpOptions, DumpRecord, ScrubError, ScrubResult, StoreEvent, dump,
 };
+use atoll_types::Mutation;
 
 use crate::driver::{Driver, PG, key};
 
@@ -69,7 +70,7 @@ fn ranges_far_outside_are_looked_at_safely() {
         assert!(driver.store.is_write_loaded(PG, &name, &[], &[zero]));
         let write = Mutation::Write { offset, length: u32::MAX, seals: None };
         assert!(driver.store.is_write_loaded(PG, &name, &[], &[write]));
-        driver.store.is_read_loaded(PG, &name, &atoll_base::ReadRequest::Data { offset, length: 4096 });
+        driver.store.is_read_loaded(PG, &name, &atoll_types::ReadRequest::Data { offset, length: 4096 });
         driver.store.read(key("object"), offset / 4096 * 4096, 4096);
         assert!(matches!(driver.store.next_event(), Some(StoreEvent::Read { .. })));
     }
@@ -175,7 +176,7 @@ fn read(driver: &mut Driver, block: u64) -> Vec<u8> {
 }
 
 fn flip(driver: &mut Driver, block: u64) {
-    let mut buffer = atoll_base::BlockBuffer::from_bytes(&read(driver, block));
+    let mut buffer = atoll_buffers::BlockBuffer::from_bytes(&read(driver, block));
     buffer.as_mut_slice()[99] ^= 1;
     let segment = atoll_store::Segment { buffer: buffer.into(), first_block: 0, block_count: 1 };
     let offset = block * BLOCK_BYTES as u64;

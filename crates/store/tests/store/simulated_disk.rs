@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_store::{Device, Disk, DiskOperation, DiskResult};
 
 use crate::random::Random;

@@ -1,7 +1,8 @@
 //! A store with one PG, for short histories that are written out.
 
-use atoll_base::{BLOCK_BYTES, ObjectName, Transaction};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{DEVICE_BYTES_MIN, Device, Disk, DiskOperation, DiskRequest, FormatOptions, Store, StoreEvent};
+use atoll_types::{ObjectName, Transaction};
 
 use crate::model::{Builder, ModelPg, ZEROS, pg_id};
 use crate::random::Random;

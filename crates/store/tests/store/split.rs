@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::operation::PG_META_OBJECT;
-use atoll_base::{
-    BLOCK_BYTES, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Touched, Transaction, Version, pg_of_object,
-};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{DEVICE_BYTES_MIN, Disk, DiskRequest, FormatOptions, ObjectKey, Store, StoreEvent};
+use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::{
+    Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, Touched, Transaction, Version, pg_of_object,
+};
 use bytes::Bytes;
 
 use crate::random::{Random, on_all_cores, setting};

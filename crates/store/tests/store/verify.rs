@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::operation::PRE_IMAGE_PREFIX;
-use atoll_base::{BLOCK_BYTES, ObjectName, PgId, Transaction};
+use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{Disk, LoadRequest, ObjectKey, ReadError, Store, StoreError, StoreEvent};
+use atoll_types::operation::PRE_IMAGE_PREFIX;
+use atoll_types::{ObjectName, PgId, Transaction};
 use bytes::Bytes;
 
 use crate::model::{ModelObject, ModelPg, SEAL_BYTES, pg_id};

@@ -1,9 +1,9 @@
 //! Random transactions, and the settings under which a history runs.
 
-use atoll_base::limits::OBJECT_BYTES_MAX;
-use atoll_base::operation::{PG_META_OBJECT, PRE_IMAGE_PREFIX};
-use atoll_base::{Mutation, ObjectName, Transaction};
 use atoll_store::{DEVICE_BYTES_MIN, FormatOptions, Store, WAL_BYTES_MIN};
+use atoll_types::limits::OBJECT_BYTES_MAX;
+use atoll_types::operation::{PG_META_OBJECT, PRE_IMAGE_PREFIX};
+use atoll_types::{Mutation, ObjectName, Transaction};
 use bytes::Bytes;
 
 use crate::model::{Builder, ModelPg, ZEROS};

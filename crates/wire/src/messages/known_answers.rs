@@ -1,7 +1,7 @@
 //! The encoding of every message, pinned: a changed byte is a changed protocol.
 
 use super::*;
-use atoll_base::{Condition, LogEntry, Mutation, PoolId, PreImage, Seals, Touched};
+use atoll_types::{Condition, LogEntry, Mutation, PoolId, PreImage, Seals, Touched};
 
 pub(super) fn every_kind() -> Vec<Message> {
     let pg = PgId { pool: PoolId(1), index: 9 };

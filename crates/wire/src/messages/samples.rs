@@ -1,8 +1,8 @@
 //! Samples of the fields of messages, for property tests. The kinds of mutations have tests of their own in
 //! the crate `base`; here a few stand for all.
 
-use atoll_base::operation::table::Shape;
-use atoll_base::{
+use atoll_types::operation::table::Shape;
+use atoll_types::{
     Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, PgId, PoolId, PreImage, ReadOutcome, ReadRequest,
     Refusal, RequestId, Seals, Touched, Transaction, Version, WriteRequest,
 };

@@ -1,11 +1,9 @@
 //! How the fields are encoded that only messages have.
 
-use atoll_base::operation::codec::{decode_mutations, encode_mutations};
-use atoll_base::operation::table::Shape;
-use atoll_base::{
-    CodecError, Condition, LogEntry, ObjectName, OsdId, ReadOutcome, Reader, Refusal, Version, WriteRequest,
-    Writer, limits,
-};
+use atoll_codec::{CodecError, Reader, Writer};
+use atoll_types::operation::codec::{decode_mutations, encode_mutations};
+use atoll_types::operation::table::Shape;
+use atoll_types::{Condition, LogEntry, ObjectName, OsdId, ReadOutcome, Refusal, Version, WriteRequest, limits};
 use bytes::Bytes;
 
 use crate::scrub_finding::ScrubFinding;

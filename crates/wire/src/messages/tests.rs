@@ -1,6 +1,6 @@
 //! What must hold for every kind of the table.
 
-use atoll_base::operation::table;
+use atoll_types::operation::table;
 use proptest::prelude::*;
 
 use super::*;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_base::{BLOCK_BYTES, BlockBuffer, Mutation, ObjectName, PreImage, Seals};
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_ec::Code;
+use atoll_types::{Mutation, ObjectName, PreImage, Seals};
 use bytes::Bytes;
 
 use super::{Column, Fate, ShardChange, Update, shard_of};

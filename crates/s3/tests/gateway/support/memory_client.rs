@@ -1,19 +1,20 @@
-//! An object client whose cluster is a map: the semantics of atoll_base::operation, with the
+//! An object client whose cluster is a map: the semantics of atoll_types::operation, with the
 //! checks that OSDs do, and faults on demand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_base::limits::{
+use atoll_buffers::BLOCK_BYTES;
+use atoll_objects::{ClientError, ObjectClient};
+use atoll_types::limits::{
     CONTROL_BYTES_MAX, OBJECT_BYTES_MAX, OMAP_KEY_BYTES_MAX, OMAP_LIST_MAX, OMAP_VALUE_BYTES_MAX, OPERATIONS_MAX,
     PAYLOAD_BYTES_MAX, SEAL_UNIT_BYTES_MAX,
 };
-use atoll_base::{
-    BLOCK_BYTES, Condition, Epoch, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, Refusal, Seals,
-    Version, WriteRequest,
+use atoll_types::{
+    Condition, Epoch, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, Refusal, Seals, Version,
+    WriteRequest,
 };
-use atoll_objects::{ClientError, ObjectClient};
 use bytes::Bytes;
 
 /// Small pages, so that every caller has to go on.
@@ -343,7 +344,7 @@ impl ObjectClient for MemoryClient {
                 tokio::time::sleep(pause).await;
             }
             Some(Fault::NoSpace) => {
-                let refusal = Refusal::NoSpace { osd: atoll_base::OsdId(3) };
+                let refusal = Refusal::NoSpace { osd: atoll_types::OsdId(3) };
                 return Err(ClientError::Refused { pool, object, refusal });
             }
             Some(Fault::WriteTimesOut { happens }) => {

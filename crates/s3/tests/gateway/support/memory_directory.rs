@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use atoll_base::records::{BucketRecord, PoolRecord, UserRecord};
 use atoll_s3::{BucketDirectory, DirectoryError};
+use atoll_types::records::{BucketRecord, PoolRecord, UserRecord};
 
 #[derive(Default)]
 pub struct MemoryDirectory {

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use atoll_base::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
-use atoll_base::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use atoll_keys::LocalKeys;
 use atoll_objects::{ClientError, ObjectClient};
 use atoll_s3::{DataStore, Gateway, GatewayConfig, Listener, Tls, TlsSettings};
+use atoll_types::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use bytes::Bytes;
 use memory_client::MemoryClient;
 use memory_directory::MemoryDirectory;

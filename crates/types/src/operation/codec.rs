@@ -4,9 +4,9 @@
 use super::{
     Condition, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction,
 };
-use crate::codec::{CodecError, Reader, Writer};
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
 use crate::limits;
+use atoll_codec::{CodecError, Reader, Writer};
 
 impl Version {
     /// Appends the version.
@@ -72,7 +72,7 @@ impl Seals {
     /// Reads seals and checks that their sizes make sense.
     pub fn decode(reader: &mut Reader) -> Result<Self, CodecError> {
         let unit_bytes = reader.u32("seal unit")?;
-        let unit_fits = unit_bytes.is_multiple_of(crate::BLOCK_BYTES as u32)
+        let unit_fits = unit_bytes.is_multiple_of(atoll_buffers::BLOCK_BYTES as u32)
             && (1..=limits::SEAL_UNIT_BYTES_MAX).contains(&unit_bytes);
         if !unit_fits {
             return Err(CodecError::Invalid { what: "seal unit", value: u64::from(unit_bytes) });

@@ -1,7 +1,7 @@
 //! A table of kinds: one declaration from which come an enum, its byte encoding, the bound on its size,
 //! the strategies of its property tests and the table in the documents.
 
-use crate::codec::{CodecError, Reader, Writer};
+use atoll_codec::{CodecError, Reader, Writer};
 
 /// How one field of a kind is encoded. Most types are their own shape; a type that is encoded in several
 /// ways (byte strings with different limits) has a shape for each.
@@ -101,7 +101,7 @@ macro_rules! kinds {
             ];
 
             /// Appends the kind's number and its fields.
-            fn encode_kind(&self, writer: &mut $crate::Writer) {
+            fn encode_kind(&self, writer: &mut atoll_codec::Writer) {
                 match self {
                     $( Self::$kind $({ $($field),+ })? => {
                         writer.u8($number);
@@ -114,13 +114,13 @@ macro_rules! kinds {
             }
 
             /// Reads a number and the fields of its kind.
-            fn decode_kind(reader: &mut $crate::Reader) -> Result<Self, $crate::CodecError> {
+            fn decode_kind(reader: &mut atoll_codec::Reader) -> Result<Self, atoll_codec::CodecError> {
                 Ok(match reader.u8($what)? {
                     $( $number => Self::$kind $({ $(
                         $field: <$crate::kinds!(@shape $type $(as $shape)?) as $crate::operation::table::Shape>
                             ::decode(reader, stringify!($field))?
                     ),+ })?, )+
-                    value => return Err($crate::CodecError::Invalid { what: $what, value: u64::from(value) }),
+                    value => return Err(atoll_codec::CodecError::Invalid { what: $what, value: u64::from(value) }),
                 })
             }
 

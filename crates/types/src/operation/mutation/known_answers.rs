@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::codec::Writer;
 use crate::ids::{Epoch, ObjectName, Version};
 use crate::operation::{Mutation, Seals};
+use atoll_codec::Writer;
 
 fn every_kind() -> Vec<Mutation> {
     let version = Version { epoch: Epoch(3), sequence: 77 };

@@ -1,7 +1,7 @@
 //! How PGs stand, by their records.
 
-use atoll_base::records::{PgRecord, PgTargetRecord, PoolRecord, Redundancy};
-use atoll_base::{Epoch, OsdId, PoolId};
+use atoll_types::records::{PgRecord, PgTargetRecord, PoolRecord, Redundancy};
+use atoll_types::{Epoch, OsdId, PoolId};
 
 use super::{healthy, pg, record, stop};
 use crate::{PgAvailability, View, is_settled, missing_pgs, pgs_by_osd, statuses};

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_base::records::{PgRecord, PoolRecord, Redundancy};
-use atoll_base::{Epoch, OsdId, PgId, PoolId};
 use atoll_cluster::ClusterMap;
 use atoll_placement::{Tree, first_record};
+use atoll_types::records::{PgRecord, PoolRecord, Redundancy};
+use atoll_types::{Epoch, OsdId, PgId, PoolId};
 use serde::Serialize;
 
 /// What a PG does.
@@ -21,10 +21,11 @@ pub enum PgAvailability {
     Inactive,
 }
 
-/// A PG and how it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupStatus {
+/// The state of a PG. It serialises as scripts see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PgStatus {
     /// The PG.
+    #[serde(serialize_with = "as_text")]
     pub pg: PgId,
     /// What it does.
     pub state: PgAvailability,
@@ -48,12 +49,17 @@ pub struct GroupStatus {
     pub is_degraded: bool,
     /// No copy or shard that is up can be spared: with one less, data could not be read. Pools that
     /// have none to spare by plan do not count.
+    #[serde(skip)]
     pub has_none_to_spare: bool,
     /// It has other members than it should have, and is to move.
     pub is_misplaced: bool,
 }
 
-impl GroupStatus {
+fn as_text<S: serde::Serializer>(pg: &PgId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(pg)
+}
+
+impl PgStatus {
     /// It serves, with all its copies, where it should be.
     pub fn is_clean(&self) -> bool {
         self.state == PgAvailability::Active && !self.is_degraded && !self.is_misplaced
@@ -61,17 +67,17 @@ impl GroupStatus {
 }
 
 /// How all PGs that have records stand.
-pub fn statuses(map: &ClusterMap) -> Vec<GroupStatus> {
+pub fn statuses(map: &ClusterMap) -> Vec<PgStatus> {
     let trees: BTreeMap<PoolId, Tree> =
         map.pools.values().map(|pool| (pool.id, Tree::of_pool(pool, &map.osds))).collect();
-    let groups = map.pgs.iter().filter_map(|(pg, (record, _))| {
+    let pgs = map.pgs.iter().filter_map(|(pg, (record, _))| {
         let target = trees.get(&pg.pool)?.target(*pg, map.pg_targets.get(pg));
         Some(status(map, *pg, record, map.pools.get(&pg.pool)?, target))
     });
-    groups.collect()
+    pgs.collect()
 }
 
-fn status(map: &ClusterMap, pg: PgId, record: &PgRecord, pool: &PoolRecord, target: Vec<OsdId>) -> GroupStatus {
+fn status(map: &ClusterMap, pg: PgId, record: &PgRecord, pool: &PoolRecord, target: Vec<OsdId>) -> PgStatus {
     let (size, min_size) = (pool.redundancy.size() as usize, pool.redundancy.min_size() as usize);
     let needed = pool.redundancy.copies_needed() as usize;
     let is_up = |osd: &OsdId| map.up.contains_key(osd);
@@ -85,7 +91,7 @@ fn status(map: &ClusterMap, pg: PgId, record: &PgRecord, pool: &PoolRecord, targ
         PgAvailability::Active
     };
     let is_undersized = part_count(record, pool, |_| true) < size;
-    GroupStatus {
+    PgStatus {
         pg,
         state,
         is_undersized,
@@ -124,7 +130,7 @@ fn sorted(members: &[OsdId]) -> Vec<OsdId> {
 /// is the balancer's next step worth knowing.
 pub fn is_settled(map: &ClusterMap) -> bool {
     let are_all_there = map.pools.values().all(|pool| absent(map, pool).next().is_none());
-    are_all_there && statuses(map).iter().all(GroupStatus::is_clean)
+    are_all_there && statuses(map).iter().all(PgStatus::is_clean)
 }
 
 /// First records of the PGs that have none; PGs that could not serve are left out, until

@@ -4,9 +4,9 @@ use bytes::Bytes;
 
 use super::Seals;
 use super::shapes::{OmapKey, OmapValue, OptionalOmapValue};
-use crate::codec::{CodecError, Reader, Writer};
 use crate::ids::{ObjectName, Version};
 use crate::kinds;
+use atoll_codec::{CodecError, Reader, Writer};
 
 #[cfg(test)]
 use samples::Sample;

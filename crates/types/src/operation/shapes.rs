@@ -4,9 +4,9 @@ use bytes::Bytes;
 
 use super::table::Shape;
 use super::{LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Transaction};
-use crate::codec::{CodecError, Reader, Writer};
 use crate::ids::{Epoch, ObjectName, PgId, RequestId, Version};
 use crate::limits;
+use atoll_codec::{CodecError, Reader, Writer};
 
 macro_rules! integer {
     ($type:ident, $words:literal) => {

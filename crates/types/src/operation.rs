@@ -296,7 +296,7 @@ impl Touched {
     }
 
     fn add_range(&mut self, offset: u64, length: u64) {
-        let block_bytes = crate::BLOCK_BYTES as u64;
+        let block_bytes = atoll_buffers::BLOCK_BYTES as u64;
         let first = offset / block_bytes;
         let end = (offset + length).div_ceil(block_bytes);
         self.block_ranges.push((first as u32, (end - first) as u32));

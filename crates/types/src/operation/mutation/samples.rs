@@ -4,11 +4,11 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::BLOCK_BYTES;
 use crate::ids::{Epoch, ObjectName, Version};
 use crate::operation::Seals;
 use crate::operation::shapes::{OmapKey, OmapValue, OptionalOmapValue};
 use crate::operation::table::Shape;
+use atoll_buffers::BLOCK_BYTES;
 
 /// A shape whose values can be drawn.
 pub(super) trait Sample: Shape {

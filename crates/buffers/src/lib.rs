@@ -1,0 +1,10 @@
+//! Memory for data on its way: [`BlockBuffer`], aligned as devices want it, and [`Received`], which collects what
+//! arrives on a connection so that a device can take it without a copy.
+//!
+//! This crate knows no device and no connection, and uses no other crate of the workspace.
+
+mod block;
+mod received;
+
+pub use block::{BLOCK_BYTES, BlockBuffer, keep_at_most};
+pub use received::Received;

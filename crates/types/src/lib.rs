@@ -1,0 +1,24 @@
+//! The vocabulary of Atoll: identifiers, versions, limits, the records kept in cluster state, and the
+//! object operations that travel on the wire and end in the store.
+//!
+//! Everyone may use this crate. It uses only the encoding and the buffers, and does no I/O: no files, sockets,
+//! threads, clocks or randomness.
+
+pub mod coordination;
+pub mod frames;
+pub mod ids;
+pub mod image_key;
+pub mod join;
+pub mod limits;
+pub mod operation;
+pub mod record_json;
+pub mod records;
+pub mod size;
+pub mod split;
+
+pub use ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
+pub use operation::{
+    Condition, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction,
+    WriteRequest,
+};
+pub use split::{mix, pg_of_object};
