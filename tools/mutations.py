@@ -31,8 +31,9 @@ class Bug:
         formatter breaks lines, the place is found."""
         words = r"\s+".join(re.escape(word) for word in self.find.split())
         files = [source / self.file] if self.file else sorted(source.rglob("*.rs"))
-        return [(path, match.span()) for path in files if path.is_file()
-                for match in re.finditer(words, path.read_text())]
+        return [
+            (path, match.span()) for path in files if path.is_file() for match in re.finditer(words, path.read_text())
+        ]
 
 
 class Campaign:
@@ -44,8 +45,19 @@ class Campaign:
     `baseline` what is different in the one without a bug.
     """
 
-    def __init__(self, name, source, test, noticed, *, stages=((),), run_seconds, memory_bytes=None,
-                 environment=None, baseline=None):
+    def __init__(
+        self,
+        name,
+        source,
+        test,
+        noticed,
+        *,
+        stages=((),),
+        run_seconds,
+        memory_bytes=None,
+        environment=None,
+        baseline=None,
+    ):
         self.name, self.source = name, Path(source)
         self.test, self.stages, self.noticed = test.split(), stages, noticed
         self.run_seconds, self.memory_bytes = run_seconds, memory_bytes
@@ -77,8 +89,7 @@ class Campaign:
         tree = place / "tree"
         copy_of_the_tree(tree)
         # Apart, so that nobody takes a crate with a bug for the one that was built last.
-        environment = dict(os.environ, CARGO_TARGET_DIR=str(place / "build"), CARGO_INCREMENTAL="1",
-                           CARGO_PROFILE_RELEASE_DEBUG="false", **self.environment)
+        environment = dict(os.environ, CARGO_TARGET_DIR=str(place / "build"), CARGO_INCREMENTAL="1", **self.environment)
         if not words:
             _, noticed = self.run(tree, environment | self.baseline)
             if noticed:
@@ -110,8 +121,16 @@ class Campaign:
         return True, []
 
     def run_stage(self, stage, tree, environment):
-        process = subprocess.Popen([*self.test, *stage], cwd=tree, env=environment, text=True, start_new_session=True,
-                                   preexec_fn=self.limit_memory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*self.test, *stage],
+            cwd=tree,
+            env=environment,
+            text=True,
+            start_new_session=True,
+            preexec_fn=self.limit_memory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         try:
             output, _ = process.communicate(timeout=self.run_seconds)
         except subprocess.TimeoutExpired:

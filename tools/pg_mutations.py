@@ -28,7 +28,7 @@ def failed_seeds(output):
 CAMPAIGN = Campaign(
     "pg",
     "crates/pg/src",
-    "cargo test --release -q -p atoll-sim --test seeds --test scenarios --test erasure --no-fail-fast",
+    "cargo test --profile ci -q -p atoll-sim --test seeds --test scenarios --test erasure --no-fail-fast",
     failed_seeds,
     stages=(("--", "--nocapture"),),
     run_seconds=1800,

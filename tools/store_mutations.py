@@ -23,7 +23,7 @@ def failed_tests(output):
 CAMPAIGN = Campaign(
     "store",
     "crates/store/src",
-    "cargo test --release -q -p atoll-store --lib --test store --no-fail-fast",
+    "cargo test --profile ci -q -p atoll-store --lib --test store --no-fail-fast",
     failed_tests,
     # Short histories first: what they notice need not be looked for by the random ones.
     stages=(
