@@ -120,6 +120,25 @@ fn a_roll_back_restores_the_pre_image() {
 }
 
 #[test]
+fn a_member_that_cannot_roll_back_is_backfilled() {
+    let mut script = two_and_two(4);
+    write_blocks(&mut script, 4);
+    let op = prepared(&mut script, write_block(0, 0, 2), &[1], &[2, 3]);
+    let store = &mut script.members[1].store;
+    for pgs in [&mut store.visible, &mut store.durable] {
+        pgs.of_mut(PG).log.back_mut().unwrap().pre_image = None;
+    }
+    script.kill(0);
+    crash(&mut script, op, &[2, 3]);
+    script.run_while("its copy counts", |world| !world.members[1].store.is_incomplete(PG));
+    script.run_while("not backfilled", |world| world.members[1].store.is_incomplete(PG));
+    script.run_while("the retry is not answered", |world| world.answer_of(op).is_none());
+    holds(&mut script, 0, 0, 2);
+    (1..4).for_each(|at| holds(&mut script, 0, at, 10 + at));
+    script.finish();
+}
+
+#[test]
 fn a_roll_back_that_the_store_refuses_is_tried_again() {
     for refusing in [1, 2] {
         let mut script = two_and_two(4);
