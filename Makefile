@@ -11,7 +11,7 @@ PYTEST := .venv/bin/python -m pytest
 # Scenarios side by side: each module is one worker's.
 SIDE_BY_SIDE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo build check test nightly packages test-packages venv lint unit rust-tests transit-tests binary e2e campaign mutations
+.PHONY: demo build check test nightly packages test-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e campaign mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -52,10 +52,16 @@ lint: venv
 # Many of these tests wait; the binary of the end-to-end tests is built meanwhile.
 unit: venv
 	cargo test --profile $(PROFILE) --workspace -q --no-run
-	@$(MAKE) --no-print-directory --jobs --output-sync rust-tests transit-tests binary
+	@$(MAKE) --no-print-directory --jobs --output-sync crate-tests lib-tests doc-tests transit-tests binary
 
-rust-tests:
-	cargo test --profile $(PROFILE) --workspace -q
+crate-tests:
+	cargo test --profile $(PROFILE) --workspace -q --test '*'
+
+lib-tests:
+	cargo test --profile $(PROFILE) --workspace -q --lib --bins
+
+doc-tests:
+	cargo test --profile $(PROFILE) --workspace -q --doc
 
 transit-tests:
 	$(PYTEST) -q tests/transit

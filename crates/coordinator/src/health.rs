@@ -89,11 +89,11 @@ impl Health {
 
 /// Says what is wrong.
 pub fn evaluate(view: &View, now_unix_ms: u64) -> Health {
-    let groups = statuses(&view.map);
+    let pgs = statuses(&view.map);
     let mut problems = Vec::new();
     osds(view, now_unix_ms, &mut problems);
     space(view, &mut problems);
-    placement_groups(view, &groups, &mut problems);
+    pg_problems(view, &pgs, &mut problems);
     cluster(view, &mut problems);
     for problem in &mut problems {
         problem.since_unix_ms =
@@ -240,35 +240,47 @@ fn uses(count: usize) -> &'static str {
     if count == 1 { "uses" } else { "use" }
 }
 
-fn placement_groups(view: &View, groups: &[PgStatus], problems: &mut Vec<Problem>) {
-    let of = |wanted: &dyn Fn(&PgStatus) -> bool| -> Vec<String> {
-        groups.iter().filter(|group| wanted(group)).map(|group| group.pg.to_string()).collect()
-    };
-    let pgs = |number| count(number, "PG");
+fn pg_problems(view: &View, pgs: &[PgStatus], problems: &mut Vec<Problem>) {
+    availability(pgs, problems);
+    reported_states(view, pgs, problems);
+    redundancy(pgs, problems);
+    damage(view, problems);
+    missing(view, problems);
+}
+
+/// The PGs of which something holds.
+fn those(pgs: &[PgStatus], holds: impl Fn(&PgStatus) -> bool) -> Vec<String> {
+    pgs.iter().filter(|pg| holds(pg)).map(|pg| pg.pg.to_string()).collect()
+}
+
+fn availability(pgs: &[PgStatus], problems: &mut Vec<Problem>) {
     add(
         problems,
         "PG_INACTIVE",
         Severity::Error,
-        of(&|group| group.state == PgAvailability::Inactive),
-        |number| format!("{} cannot serve: too few of their copies or shards are up", pgs(number)),
+        those(pgs, |pg| pg.state == PgAvailability::Inactive),
+        |number| format!("{} cannot serve: too few of their copies or shards are up", count(number, "PG")),
         "start the OSDs that are down ('atoll pg ls' names the members); reads and writes wait until then",
     );
     add(
         problems,
         "PG_PEERING",
         Severity::Warning,
-        of(&|group| group.state == PgAvailability::Peering),
-        |number| format!("{} {} peering: requests wait", pgs(number), are(number)),
+        those(pgs, |pg| pg.state == PgAvailability::Peering),
+        |number| format!("{} {} peering: requests wait", count(number, "PG"), are(number)),
         "this takes moments; if it stays, look at the log of the primary for what it waits for",
     );
-    reported_states(view, groups, problems);
-    let is_short = |group: &PgStatus| group.state != PgAvailability::Inactive;
+}
+
+/// Copies or shards that are missing, down, or elsewhere than planned.
+fn redundancy(pgs: &[PgStatus], problems: &mut Vec<Problem>) {
+    let is_short = |pg: &PgStatus| pg.state != PgAvailability::Inactive;
     add(
         problems,
         "PG_UNDERSIZED",
         Severity::Warning,
-        of(&|group| is_short(group) && group.is_undersized),
-        |number| format!("{} {} fewer copies or shards than the pool wants", pgs(number), has(number)),
+        those(pgs, |pg| is_short(pg) && pg.is_undersized),
+        |number| format!("{} {} fewer copies or shards than the pool wants", count(number, "PG"), has(number)),
         "they are made by themselves where there is a failure domain for them; if it stays, add OSDs or hosts, or \
          choose a smaller size or failure domain ('atoll pool set')",
     );
@@ -276,11 +288,11 @@ fn placement_groups(view: &View, groups: &[PgStatus], problems: &mut Vec<Problem
         problems,
         "PG_NONE_TO_SPARE",
         Severity::Warning,
-        of(&|group| is_short(group) && group.has_none_to_spare),
+        those(pgs, |pg| is_short(pg) && pg.has_none_to_spare),
         |number| {
             format!(
                 "{} {} no copy or shard to spare: with one OSD less, data is out of reach",
-                pgs(number),
+                count(number, "PG"),
                 has(number)
             )
         },
@@ -290,18 +302,21 @@ fn placement_groups(view: &View, groups: &[PgStatus], problems: &mut Vec<Problem
         problems,
         "PG_DEGRADED",
         Severity::Warning,
-        of(&|group| is_short(group) && !group.is_undersized && group.is_degraded),
-        |number| format!("{} {} a member that is down", pgs(number), has(number)),
+        those(pgs, |pg| is_short(pg) && !pg.is_undersized && pg.is_degraded),
+        |number| format!("{} {} a member that is down", count(number, "PG"), has(number)),
         "see OSD_DOWN",
     );
     add(
         problems,
         "PG_MISPLACED",
         Severity::Note,
-        of(&|group| group.is_misplaced && !group.is_degraded),
-        |number| format!("{} {} to move to other OSDs", pgs(number), are(number)),
+        those(pgs, |pg| pg.is_misplaced && !pg.is_degraded),
+        |number| format!("{} {} to move to other OSDs", count(number, "PG"), are(number)),
         "nothing: data moves by itself, with nothing missing meanwhile",
     );
+}
+
+fn damage(view: &View, problems: &mut Vec<Problem>) {
     let is_damaged = |(pg, scrub): (&PgId, &PgScrubRecord)| {
         (scrub.unrepaired > 0).then(|| format!("{pg} ({} of {} objects)", scrub.unrepaired, scrub.objects))
     };
@@ -310,11 +325,12 @@ fn placement_groups(view: &View, groups: &[PgStatus], problems: &mut Vec<Problem
         "PG_DAMAGED",
         Severity::Error,
         view.map.pg_scrubs.iter().filter_map(is_damaged).collect(),
-        |number| format!("{} {} bad copies or shards that a scrub could not repair", pgs(number), has(number)),
+        |number| {
+            format!("{} {} bad copies or shards that a scrub could not repair", count(number, "PG"), has(number))
+        },
         "the log of the primary names the objects and what each member has ('atoll pg query' names the OSDs); replace \
          the device with the damage, or restore the object, then 'atoll pg scrub --deep' again",
     );
-    missing(view, problems);
 }
 
 fn has(count: usize) -> &'static str {
@@ -323,8 +339,8 @@ fn has(count: usize) -> &'static str {
 
 /// Primaries say more than records: a PG may not serve although its record says nothing of it.
 /// What counts is what records make an OSD the primary of and it does not report as active.
-fn reported_states(view: &View, groups: &[PgStatus], problems: &mut Vec<Problem>) {
-    let by_record = groups.iter().filter(|group| group.state != PgAvailability::Active).count();
+fn reported_states(view: &View, pgs: &[PgStatus], problems: &mut Vec<Problem>) {
+    let by_record = pgs.iter().filter(|pg| pg.state != PgAvailability::Active).count();
     let counts = pgs_by_osd(&view.map);
     let running = members(view).filter(|(osd, _)| view.map.up.contains_key(osd));
     let active = |usage: &OsdUsageRecord| -> u32 {
@@ -357,11 +373,11 @@ fn are_pgs(number: usize) -> String {
 fn missing(view: &View, problems: &mut Vec<Problem>) {
     let (mut subjects, mut splitting) = (Vec::new(), Vec::new());
     for pool in view.map.pools.values() {
-        let groups: Vec<PgId> = absent(&view.map, pool).collect();
-        let are_split_off = groups.iter().all(|pg| pg.index >= pool.pg_num_first());
-        if !groups.is_empty() {
+        let pgs: Vec<PgId> = absent(&view.map, pool).collect();
+        let are_split_off = pgs.iter().all(|pg| pg.index >= pool.pg_num_first());
+        if !pgs.is_empty() {
             let list = if are_split_off { &mut splitting } else { &mut subjects };
-            list.push(format!("pool '{}' ({} of {})", pool.name, groups.len(), pool.pg_num));
+            list.push(format!("pool '{}' ({} of {})", pool.name, pgs.len(), pool.pg_num));
         }
     }
     add(
