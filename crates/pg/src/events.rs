@@ -194,6 +194,12 @@ impl Pg {
                 let is_wanted = epoch == self.promises.epoch() && !self.stray.has_begun();
                 if is_wanted && self.intake.begin_part(epoch, tag) {
                     self.note_completeness(&transaction);
+                    if let Some(head) = transaction.reset_head() {
+                        // A backfill begins. What this copy has up to there stays; and should it have to
+                        // go, the copy is backfilled again.
+                        self.forget_pre_images(head);
+                        self.delete_pre_images(1);
+                    }
                     self.submit(Submission::Push { from, epoch, tag }, transaction);
                 }
             }

@@ -2,8 +2,10 @@
 //! restarts, replaced devices, full stores, bad blocks, cluster state out of reach, and plans to
 //! move the PG.
 
+use std::collections::BTreeSet;
+
 use atoll_pg::is_hidden;
-use atoll_types::{ObjectName, OsdId, PgId};
+use atoll_types::{ObjectName, OsdId, PgId, Version};
 
 use crate::cluster::ClusterState;
 use crate::options::Fault;
@@ -280,6 +282,14 @@ impl World {
             return;
         }
         let chosen = all[self.random.below(all.len() as u64) as usize].clone();
+        // Writes that some members lack may be clones, which spread damage to other objects.
+        let heads = |pg: &PgId| -> BTreeSet<Version> {
+            let members = &self.cluster.of(*pg).expect("it is listed").record.members;
+            members.iter().map(|osd| self.members[osd.0 as usize - 1].store.visible.of(*pg).head).collect()
+        };
+        if self.cluster.pgs().iter().any(|pg| heads(pg).len() > 1) {
+            return;
+        }
         // A roll back brings the damage of a pre-image into the object that it is one of.
         let may_meet = |object: &ObjectName| *object == chosen.0 || is_hidden(object) || is_hidden(&chosen.0);
         let is_damaged = |store: &Store| store.bad.iter().any(|(object, _)| may_meet(object));

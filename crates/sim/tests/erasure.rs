@@ -5,8 +5,11 @@
 #![allow(clippy::unwrap_used)] // a test through and through
 
 use atoll_buffers::BLOCK_BYTES;
-use atoll_pg::PgState;
-use atoll_sim::{Answer, Kind, Options, PG, Script, World, block, data_of, read_block, remove, write_block};
+use atoll_pg::{PgState, is_hidden};
+use atoll_sim::{
+    Answer, Kind, Options, PG, SPLIT_PG, Script, World, block, data_of, half_of, read_block, remove, write_block,
+};
+use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{Epoch, ObjectName, OsdId};
 
 const MS: u64 = 1_000;
@@ -411,6 +414,64 @@ fn an_elector_that_was_backfilled_with_another_shard_does_not_lead_with_it() {
     [0, 3, 4].iter().for_each(|at| script.restart(*at));
     is_whole(&mut script);
     (0..4).for_each(|at| holds(&mut script, 0, at, 10 + at));
+    script.finish();
+}
+
+#[test]
+fn a_backfill_begins_by_forgetting_pre_images() {
+    let mut script = two_and_two(4);
+    write_blocks(&mut script, 3);
+    let has_pre_image = |world: &World| {
+        let objects = &world.members[3].store.visible.of(PG).objects;
+        objects.keys().any(|object| is_hidden(object) && object.as_str() != PG_META_OBJECT)
+    };
+    prepared(&mut script, remove(0), &[0, 1, 2, 3], &[]);
+    assert!(has_pre_image(&script));
+    serves_without(&mut script, &[3]);
+    written(&mut script, 0, 0, 5);
+    let head = script.members[3].store.durable.of(PG).head;
+    script.restart(3);
+    assert!(has_pre_image(&script), "it does not know yet that all have the removal");
+    script.run_while("its backfill has not begun", |world| world.members[3].store.visible.of(PG).head == head);
+    assert!(!has_pre_image(&script));
+    script.finish();
+}
+
+#[test]
+fn a_shard_from_before_a_split_does_not_count_as_another_one() {
+    let mut script = Script::new(Options { min_size: 3, ..Options::scripted_coded(5, 2, 2) });
+    script.run_for(SECOND);
+    let goes = (0..).find(|object| half_of(*object) != PG).unwrap();
+    (0..4).for_each(|at| drop(written(&mut script, goes, at, 10 + at)));
+    serves_without(&mut script, &[0]);
+    script.keep_from_state(1, 5 * SECOND);
+    script.split();
+    let has_split = |world: &World, at: usize| world.members[at].store.durable.of(SPLIT_PG).head.sequence > 0;
+    script.run_while("not split", |world| !(1..4).all(|at| has_split(world, at)));
+    assert!(script.cluster.split_off.is_none(), "cluster state does not know of it");
+    // Too few are left to serve. A spare gets shard 0, and the OSD that had it shard 1.
+    script.kill(1);
+    script.plan(&[2, 3, 4, 0]);
+    script.run_while("the backfill of the spare has not begun", |world| {
+        let is_spare = |learner: (OsdId, Option<_>)| matches!(learner, (OsdId(5), Some(_)));
+        world.primary() == 1 || !world.members[world.primary()].pgs[&PG].learners().any(is_spare)
+    });
+    script.members[4].last_commit = u64::MAX / 2;
+    script.restart(0);
+    script.run_while("it has no other shard", |world| {
+        let record = &world.cluster.record;
+        record.members.len() < 3 || record.shard_of(OsdId(1)) != Some(1)
+    });
+    script.kill(4);
+    script.run_while("the PG that is split off has no third shard", |world| {
+        let record = world.cluster.of(SPLIT_PG).map(|state| &state.record);
+        record.is_none_or(|record| record.members.len() < 3 || record.activated_epoch < record.epoch)
+    });
+    script.members[4].last_commit = 0;
+    [1, 4].iter().for_each(|at| script.restart(*at));
+    is_whole(&mut script);
+    assert!(script.cluster.split_off.is_some());
+    (0..4).for_each(|at| holds(&mut script, goes, at, 10 + at));
     script.finish();
 }
 

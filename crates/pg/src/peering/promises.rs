@@ -11,7 +11,8 @@ use crate::config::PgState;
 use crate::group::Pg;
 use crate::invariants;
 use crate::own_object::{
-    EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, own_change, own_object, set_epoch, set_incomplete, set_shard,
+    EPOCH_KEY, INCOMPLETE_KEY, MIXED_SHARDS, SHARD_KEY, own_change, own_object, set_epoch, set_incomplete,
+    set_shard,
 };
 use crate::submissions::Submission;
 
@@ -204,7 +205,9 @@ impl Pg {
             self.promises.wants_shard
         };
         if let (Some(shard), None) = (wanted, self.promises.shard) {
-            // Without a note of its shard this OSD has no objects yet.
+            // Without a note of its shard a complete copy has no objects yet. An incomplete one may
+            // have some of another shard, from before a split that the member was told of late.
+            let shard = if self.promises.is_incomplete { MIXED_SHARDS } else { shard };
             self.promises.shard = Some(shard);
             mutations.push(set_shard(shard));
         }
