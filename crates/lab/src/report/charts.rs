@@ -1,6 +1,7 @@
 //! Which plots a report has, made of the figures of a record.
 
 use atoll_bench::Second;
+use maud::Markup;
 
 use super::answers::relative;
 use super::cells::{Cell, baseline, compared};
@@ -28,7 +29,7 @@ pub struct Chart {
     /// How to read it.
     pub note: String,
     /// The plot.
-    pub svg: String,
+    pub svg: Markup,
 }
 
 /// The style of a subject: its place among all.

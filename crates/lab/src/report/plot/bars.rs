@@ -1,6 +1,8 @@
 //! Bars that lie beside each other, each with its name on the left and its figure on the right.
 
-use super::drawing::{Anchor, Drawing};
+use maud::{Markup, html};
+
+use super::drawing::{self, Anchor};
 use super::scale::Scale;
 use super::{WIDTH, style_class};
 use crate::report::text;
@@ -39,7 +41,7 @@ impl Bar {
 }
 
 /// A plot of bars. The reference is a value that is marked by a line.
-pub fn bars(label: &str, bars: &[Bar], reference: Option<f64>) -> String {
+pub fn bars(label: &str, bars: &[Bar], reference: Option<f64>) -> Markup {
     let names = bars.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0) as f64;
     let left = (names * CHARACTER_WIDTH + 8.0).min(NAME_WIDTH_MAX);
     let right = WIDTH - FIGURE_WIDTH;
@@ -50,50 +52,60 @@ pub fn bars(label: &str, bars: &[Bar], reference: Option<f64>) -> String {
     let bottom = bars.len() as f64 * BAR_PITCH + headings * HEADING_HEIGHT + 4.0;
     let x_of = |value: f64| left + scale.share(value) * (right - left);
 
-    let mut drawing = Drawing::new(label, bottom + AXIS_HEIGHT);
-    for tick in every_other(scale.ticks()) {
-        drawing.line("grid", (x_of(tick), 0.0), (x_of(tick), bottom));
-        drawing.text("tick", (x_of(tick), bottom + 15.0), Anchor::Middle, &text::short(tick));
-    }
-    let mut top = 2.0;
-    for bar in bars {
-        if let Some(heading) = &bar.heading {
-            drawing.rectangle(
-                "blank",
-                (0.0, top + 2.0),
-                (heading.chars().count() as f64 * 7.0, HEADING_HEIGHT - 4.0),
-            );
-            drawing.text("heading", (0.0, top + 17.0), Anchor::Start, &shortened(heading, WIDTH));
-            top += HEADING_HEIGHT;
+    let shapes = html! {
+        @for tick in every_other(scale.ticks()) {
+            (drawing::line("grid", (x_of(tick), 0.0), (x_of(tick), bottom)))
+            (drawing::text("tick", (x_of(tick), bottom + 15.0), Anchor::Middle, &text::short(tick)))
         }
-        draw(&mut drawing, bar, top, left, &x_of);
-        if let Some(x) = reference.map(x_of) {
-            drawing.line("reference", (x, top), (x, top + BAR_PITCH));
+        @for (bar, top) in bars.iter().zip(tops(bars)) {
+            @if let Some(text) = &bar.heading { (heading(text, top - HEADING_HEIGHT)) }
+            (shapes_of(bar, top, left, &x_of))
+            @if let Some(x) = reference.map(x_of) {
+                (drawing::line("reference", (x, top), (x, top + BAR_PITCH)))
+            }
         }
-        top += BAR_PITCH;
-    }
-    drawing.finish()
+    };
+    drawing::picture(label, bottom + AXIS_HEIGHT, &shapes)
 }
 
-fn draw(drawing: &mut Drawing, bar: &Bar, top: f64, left: f64, x_of: &dyn Fn(f64) -> f64) {
-    let (middle, baseline) = (top + BAR_PITCH / 2.0, top + BAR_PITCH / 2.0 + 4.0);
-    drawing.begin_group(&bar.tooltip);
-    drawing.text("name", (left - 6.0, baseline), Anchor::End, &shortened(&bar.name, left));
-    let mut from = 0.0;
-    for (index, part) in bar.parts.iter().enumerate() {
-        let class = format!("bar {}{}", style_class(bar.style), if index == 0 { "" } else { " pale" });
-        let corner = (x_of(from), middle - BAR_HEIGHT / 2.0);
-        drawing.rectangle(&class, corner, (x_of(from + part) - x_of(from), BAR_HEIGHT));
-        from += part;
+/// The upper edge of each bar, below its heading.
+fn tops(bars: &[Bar]) -> impl Iterator<Item = f64> {
+    bars.iter().scan(2.0, |next, bar| {
+        let top = *next + if bar.heading.is_some() { HEADING_HEIGHT } else { 0.0 };
+        *next = top + BAR_PITCH;
+        Some(top)
+    })
+}
+
+fn heading(text: &str, top: f64) -> Markup {
+    let size = (text.chars().count() as f64 * 7.0, HEADING_HEIGHT - 4.0);
+    html! {
+        (drawing::rectangle("blank", (0.0, top + 2.0), size))
+        (drawing::text("heading", (0.0, top + 17.0), Anchor::Start, &shortened(text, WIDTH)))
     }
-    if let Some((low, high)) = bar.range {
-        drawing.line("error", (x_of(low), middle), (x_of(high), middle));
-        for end in [low, high] {
-            drawing.line("error", (x_of(end), middle - 4.0), (x_of(end), middle + 4.0));
+}
+
+fn shapes_of(bar: &Bar, top: f64, left: f64, x_of: &dyn Fn(f64) -> f64) -> Markup {
+    let (middle, baseline) = (top + BAR_PITCH / 2.0, top + BAR_PITCH / 2.0 + 4.0);
+    html! {
+        g {
+            title { (bar.tooltip) }
+            (drawing::text("name", (left - 6.0, baseline), Anchor::End, &shortened(&bar.name, left)))
+            @for index in 0..bar.parts.len() {
+                @let from = x_of(bar.parts[..index].iter().sum());
+                @let to = x_of(bar.parts[..=index].iter().sum());
+                @let class = format!("bar {}{}", style_class(bar.style), if index == 0 { "" } else { " pale" });
+                (drawing::rectangle(&class, (from, middle - BAR_HEIGHT / 2.0), (to - from, BAR_HEIGHT)))
+            }
+            @if let Some((low, high)) = bar.range {
+                (drawing::line("error", (x_of(low), middle), (x_of(high), middle)))
+                @for end in [low, high] {
+                    (drawing::line("error", (x_of(end), middle - 4.0), (x_of(end), middle + 4.0)))
+                }
+            }
+            (drawing::text("figure", (WIDTH, baseline), Anchor::End, &bar.figure))
         }
     }
-    drawing.text("figure", (WIDTH, baseline), Anchor::End, &bar.figure);
-    drawing.end_group();
 }
 
 fn every_other(ticks: Vec<f64>) -> Vec<f64> {

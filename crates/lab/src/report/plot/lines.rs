@@ -1,7 +1,9 @@
 //! Lines over an axis, in one panel or in several above each other.
 
+use maud::{Markup, html};
+
 use super::WIDTH;
-use super::drawing::{Anchor, Drawing};
+use super::drawing::{self, Anchor};
 use super::scale::Scale;
 
 const LEFT: f64 = 58.0;
@@ -40,38 +42,42 @@ pub struct Panel {
 }
 
 /// A plot of lines; all panels share the axis at the bottom.
-pub fn lines(label: &str, x: &Axis, panels: &[Panel]) -> String {
-    let mut drawing = Drawing::new(label, HEIGHT);
+pub fn lines(label: &str, x: &Axis, panels: &[Panel]) -> Markup {
     let count = panels.len().max(1) as f64;
     let height = (HEIGHT - AXIS_HEIGHT - (count - 1.0) * GAP) / count;
-    for (index, panel) in panels.iter().enumerate() {
-        let top = index as f64 * (height + GAP);
-        draw(&mut drawing, x, panel, top + TITLE_HEIGHT, top + height);
-    }
     let bottom = HEIGHT - AXIS_HEIGHT;
-    for (value, tick) in &x.ticks {
-        drawing.text("tick", (x_of(x, *value), bottom + 15.0), Anchor::Middle, tick);
-    }
-    drawing.text("tick", (f64::midpoint(LEFT, RIGHT), bottom + 32.0), Anchor::Middle, &x.title);
-    drawing.finish()
+    let shapes = html! {
+        @for (index, panel) in panels.iter().enumerate() {
+            @let top = index as f64 * (height + GAP);
+            (shapes_of(x, panel, top + TITLE_HEIGHT, top + height))
+        }
+        @for (value, tick) in &x.ticks {
+            (drawing::text("tick", (x_of(x, *value), bottom + 15.0), Anchor::Middle, tick))
+        }
+        (drawing::text("tick", (f64::midpoint(LEFT, RIGHT), bottom + 32.0), Anchor::Middle, &x.title))
+    };
+    drawing::picture(label, HEIGHT, &shapes)
 }
 
 fn x_of(x: &Axis, value: f64) -> f64 {
     LEFT + x.scale.share(value) * (RIGHT - LEFT)
 }
 
-fn draw(drawing: &mut Drawing, x: &Axis, panel: &Panel, top: f64, bottom: f64) {
+fn shapes_of(x: &Axis, panel: &Panel, top: f64, bottom: f64) -> Markup {
     let y_of = |value: f64| bottom - panel.y.scale.share(value) * (bottom - top);
-    drawing.text("tick", (0.0, top - 9.0), Anchor::Start, &panel.y.title);
-    for (value, tick) in &panel.y.ticks {
-        drawing.line("grid", (LEFT, y_of(*value)), (RIGHT, y_of(*value)));
-        drawing.text("tick", (LEFT - 6.0, y_of(*value) + 4.0), Anchor::End, tick);
-    }
-    for (value, _) in &x.ticks {
-        drawing.line("grid", (x_of(x, *value), top), (x_of(x, *value), bottom));
-    }
-    for line in &panel.lines {
-        let points: Vec<(f64, f64)> = line.points.iter().map(|(at, value)| (x_of(x, *at), y_of(*value))).collect();
-        drawing.curve(line.style, &points, &line.tooltip);
+    let place = |(at, value): &(f64, f64)| (x_of(x, *at), y_of(*value));
+    html! {
+        (drawing::text("tick", (0.0, top - 9.0), Anchor::Start, &panel.y.title))
+        @for (value, tick) in &panel.y.ticks {
+            (drawing::line("grid", (LEFT, y_of(*value)), (RIGHT, y_of(*value))))
+            (drawing::text("tick", (LEFT - 6.0, y_of(*value) + 4.0), Anchor::End, tick))
+        }
+        @for (value, _) in &x.ticks {
+            (drawing::line("grid", (x_of(x, *value), top), (x_of(x, *value), bottom)))
+        }
+        @for line in &panel.lines {
+            @let points: Vec<_> = line.points.iter().map(place).collect();
+            (drawing::curve(line.style, &points, &line.tooltip))
+        }
     }
 }

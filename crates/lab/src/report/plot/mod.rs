@@ -7,7 +7,7 @@ mod lines;
 mod scale;
 
 pub use bars::{Bar, bars};
-pub use drawing::{escape, swatch};
+pub use drawing::swatch;
 pub use lines::{Axis, Line, Panel, lines};
 pub use scale::Scale;
 
