@@ -22,8 +22,10 @@ impl Pg {
             return;
         }
         let has_new_epoch = record.epoch > self.config.record.epoch;
-        let goes_on =
-            record.primary == self.config.record.primary && self.membership.proposed() == Some(record.epoch);
+        // Another primary may have proposed the same epoch. But then it was active, or it refused nothing.
+        let goes_on = record.primary == self.config.record.primary
+            && self.membership.proposed() == Some(record.epoch)
+            && record.activated_epoch == self.config.record.activated_epoch;
         self.config.record = record;
         if has_new_epoch && !goes_on {
             // Another primary may have answered requests since that wait here.

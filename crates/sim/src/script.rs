@@ -91,6 +91,14 @@ impl Script {
         self.members[at].state_blocked_until = self.now + microseconds;
     }
 
+    /// Of the records that are on their way to an OSD it sees only the newest, as a watch may do.
+    pub fn miss_old_records(&mut self, at: usize) {
+        let newest = self.cluster.record.epoch;
+        self.0.queue.retain(|_, event| {
+            !matches!(event, Event::Record { at: to, record, .. } if *to == at && record.epoch < newest)
+        });
+    }
+
     /// The PG should have these members, the first as primary.
     pub fn plan(&mut self, target: &[usize]) {
         self.cluster.target = target.iter().map(|at| crate::world::osd(*at)).collect();

@@ -346,6 +346,33 @@ fn a_primary_that_leads_again_unawares_disowns_its_writes_in_flight() {
 }
 
 #[test]
+fn a_primary_that_leads_again_unawares_forgets_what_waited() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let epoch = script.cluster.record.epoch;
+    script.keep_from_state(0, 50 * SECOND);
+    script.cut_off(0, 5 * SECOND);
+    script.run_while("no member took over", |world| {
+        world.state_of(world.primary()) != Some(PgState::Active) || world.primary() == 0
+    });
+    let op = script.start(0, create(0));
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    assert!(matches!(script.answer_of(op), Some(Answer::Written(Err(Refusal::ConditionFailed { .. })))));
+    let removal = script.start(1, remove(0));
+    script.run_while("not removed", |world| world.answer_of(removal).is_none());
+    script.run_while("not given back", |world| world.primary() != 0);
+    assert!(script.epoch_at(0) < script.epoch_at(1), "it has heard of nothing");
+    // A copy of the request was sent when it led before.
+    script.run_until(script.members[0].state_blocked_until - 1);
+    script.arrives_late(op, 0, epoch);
+    script.miss_old_records(0);
+    script.run_while("not active", |world| world.state_of(0) != Some(PgState::Active));
+    script.run_for(SECOND);
+    assert!(!script.shows(op, 0), "its client was told that it failed");
+    script.finish();
+}
+
+#[test]
 fn a_backfill_that_is_refused_in_part_begins_again() {
     let mut script = three_osds();
     for object in 0..3 {
