@@ -91,8 +91,8 @@ pub(super) fn advice(cause: &str, endpoints: &[String]) -> Option<&'static str> 
     }
 }
 
-/// What it most likely means when nothing but broken connections came back, for as long as anybody
-/// waits.
+/// What it most likely means when every attempt ended with a broken connection, until the time was
+/// over.
 pub(super) fn advice_after_all(cause: &str, endpoints: &[String]) -> Option<&'static str> {
     let words =
         ["broken pipe", "connection closed", "connection reset", "frame with invalid size", "reset by peer"];
