@@ -164,7 +164,7 @@ fn dump_store(devices: &StoreDevices, options: &DumpOptions, json: bool) -> anyh
     })
     .with_context(|| context(devices))?;
     match written.and_then(|()| output.flush()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write the output"),
     }

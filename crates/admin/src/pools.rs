@@ -16,7 +16,7 @@ use crate::error::{AdminError, retried};
 /// Deletions in one transaction; etcd takes 128 by default.
 const BATCH: usize = 64;
 
-/// What a new pool shall be.
+/// A new pool.
 #[derive(Clone, Debug)]
 pub struct NewPool {
     /// Its name.

@@ -14,7 +14,7 @@ use crate::error::LabError;
 use crate::matrix::{CellName, DataFacts, Matrix, MatrixRun, MatrixStep, Record, Stops};
 use crate::report::{Metric, Spread};
 
-/// Kinds of work that have become slower by factors further apart than this are worth a word.
+/// Kinds of work that have become slower by factors further apart than this are noted.
 const KINDS_APART_MAX: f64 = 1.3;
 
 /// What is measured, and where.
