@@ -250,7 +250,7 @@ impl Router {
         self.map.osds.get(&osd).is_some_and(|record| self.map.is_key_of(osd, &record.public_key))
     }
 
-    /// Ends connections with OSDs whose keys do not count any more.
+    /// Ends connections with OSDs whose keys are no longer trusted.
     fn leave_untrusted(&mut self) {
         let linked = self.connected.union(&self.connecting);
         let left: Vec<_> = linked.filter(|osd| !self.is_trusted(**osd)).copied().collect();

@@ -157,7 +157,8 @@ async fn release_osd(directory: &DataDir, state: &ClusterClient, osd: OsdId) -> 
     Ok(())
 }
 
-/// Completes the records of this host's OSDs, all at once, so that nobody sees half a host.
+/// Completes the records of this host's OSDs, all at once, so that cluster state never shows a part
+/// of a host.
 pub(crate) async fn register_osds(
     directory: &DataDir,
     cluster: &ClusterFile,

@@ -43,10 +43,10 @@ pub struct OsdRecord {
     pub device_class: String,
     /// Size of its device in bytes.
     pub device_bytes: u64,
-    /// The rack of its host; empty if nobody has said.
+    /// The rack of its host; empty if it is not known.
     #[serde(default)]
     pub rack: String,
-    /// The zone (room, data centre) of its rack; empty if nobody has said.
+    /// The zone (room, data centre) of its rack; empty if it is not known.
     #[serde(default)]
     pub zone: String,
     /// Holds no data by plan: what it has moves to others.
@@ -124,13 +124,13 @@ pub enum Redundancy {
 }
 
 impl Redundancy {
-    /// So many copies. If nobody says how many I/O needs, half of them, as in Ceph.
+    /// So many copies. By default I/O needs half of them, as in Ceph.
     pub fn replicated(size: u32, min_size: Option<u32>) -> Redundancy {
         Redundancy::Replicated { size, min_size: min_size.unwrap_or(size - size / 2) }
     }
 
-    /// An erasure code. If nobody says how many shards I/O needs, one more than the data: then what
-    /// was acknowledged survives the loss of one more.
+    /// An erasure code. By default I/O needs one shard more than the data: then what was
+    /// acknowledged survives the loss of one more.
     pub fn erasure(data: u32, parity: u32, chunk_bytes: Option<u32>, min_size: Option<u32>) -> Redundancy {
         Redundancy::Erasure {
             data,
@@ -451,8 +451,8 @@ impl BucketRecord {
         self.data_pool.unwrap_or(self.pool)
     }
 
-    /// Whether new objects are sealed that nobody asks to be encrypted. What S3 clients have set for the
-    /// bucket is such a wish.
+    /// Whether new objects are sealed if no request asks for encryption. What S3 clients have set for
+    /// the bucket is such a wish.
     pub fn seals_by_default(&self) -> bool {
         self.unsealed_permit.is_none() || self.default_encryption.is_some()
     }

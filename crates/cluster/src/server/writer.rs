@@ -92,7 +92,7 @@ struct Writer {
     state: State,
     history: Arc<Mutex<History>>,
     publish: watch::Sender<Arc<State>>,
-    /// After a failed commit nobody knows what is on disk: nothing more is accepted.
+    /// After a failed commit the content of the disk is unknown: nothing more is accepted.
     broken: bool,
 }
 

@@ -192,7 +192,8 @@ impl Readings {
         Ok(Readings { yardstick, before: None, by_cell: BTreeMap::new(), error: None })
     }
 
-    /// The runner tells of each run before it begins and when it has ended: nobody is at work then.
+    /// The runner tells of each run before it begins and when it has ended: the machine is idle
+    /// then.
     fn see(&mut self, step: &MatrixStep<'_>) {
         match step {
             MatrixStep::Running { .. } => self.before = self.read(),

@@ -69,7 +69,7 @@ fn look(bytes: &[u8]) -> Look {
     if bytes.len() < beginning.len() {
         return Look::TooShort;
     }
-    // Said at the beginning, so that nobody reads to the end of it.
+    // The length is at the beginning, so a header that is too long is refused before it is read.
     if let (true, Some(length)) = (bytes[0] == b'\r', bytes.get(VERSION_2_FIXED_BYTES - 2..VERSION_2_FIXED_BYTES))
     {
         let length_bytes = VERSION_2_FIXED_BYTES + usize::from(u16::from_be_bytes([length[0], length[1]]));
