@@ -142,7 +142,7 @@ pub struct TransitArguments {
     /// File with the secret id of the role
     #[arg(long, value_name = "FILE", requires = "kms_role_id")]
     pub kms_secret_id_file: Option<PathBuf>,
-    /// How long one question may take, in milliseconds [default: 5000]
+    /// How long one request may take, in milliseconds [default: 5000]
     #[arg(long, value_name = "MS", requires = "kms_address")]
     pub kms_timeout_ms: Option<u64>,
 }

@@ -119,7 +119,7 @@ fn print_report(report: &CheckReport) {
     };
     println!("checkpoint  generation {}{copies}", report.generation);
     println!("log         {log}");
-    println!("groups      {}", report.groups);
+    println!("pgs         {}", report.groups);
     println!("objects     {}, {} omap entries", report.objects, report.omap_entries);
     println!(
         "metadata    {} in {} pages, {} levels below the root",
@@ -164,7 +164,7 @@ fn dump_store(devices: &StoreDevices, options: &DumpOptions, json: bool) -> anyh
     })
     .with_context(|| context(devices))?;
     match written.and_then(|()| output.flush()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write the output"),
     }

@@ -1,4 +1,4 @@
-//! OSDs: which there are, where they are, and what they shall hold.
+//! OSDs: which there are, where they are, and what they are to hold.
 
 mod status;
 

@@ -1,4 +1,4 @@
-//! The static keys that may connect to OSDs: who has one, and taking them away.
+//! The static keys that may connect to OSDs: who has one, and revoking them.
 
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_types::OsdId;
@@ -26,8 +26,8 @@ pub async fn list(client: &ClusterClient) -> Result<Vec<AuthorizedKey>, AdminErr
     Ok(all)
 }
 
-/// Takes a key away, by its holder's name or its first digits. OSDs end the connections of its
-/// holder as soon as they learn of it.
+/// Revokes a key, by its holder's name or its first digits. OSDs end the connections of its holder
+/// as soon as they learn of it.
 pub async fn revoke(client: &ClusterClient, name: &str) -> Result<AuthorizedKey, AdminError> {
     let is_meant = |(key, record): &AuthorizedKey| {
         record.name == name || name.len() >= DIGITS_MIN && key.starts_with(&name.to_lowercase())

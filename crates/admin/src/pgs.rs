@@ -1,4 +1,4 @@
-//! PGs: how they stand, where objects are, and scrubs on demand.
+//! PGs: their states, where objects are, and scrubs on demand.
 
 use atoll_cluster::{ClusterClient, ClusterMap, MapWatch, keys};
 pub use atoll_coordinator::PgStatus;
@@ -44,7 +44,7 @@ pub async fn list(client: &ClusterClient, filter: &PgFilter) -> Result<Vec<PgSta
 /// All about one PG.
 #[derive(Clone, Debug, Serialize)]
 pub struct PgDetails {
-    /// How it stands.
+    /// Its status.
     #[serde(flatten)]
     pub status: PgStatus,
     /// Its members when it was last active.

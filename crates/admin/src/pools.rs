@@ -16,7 +16,7 @@ use crate::error::{AdminError, retried};
 /// Deletions in one transaction; etcd takes 128 by default.
 const BATCH: usize = 64;
 
-/// What a new pool shall be.
+/// A new pool.
 #[derive(Clone, Debug)]
 pub struct NewPool {
     /// Its name.
@@ -141,7 +141,7 @@ pub async fn create_further(client: &ClusterClient, new: &NewPool) -> Result<Poo
 /// Makes a pool. The coordinator makes its PGs.
 pub async fn create(client: &ClusterClient, new: &NewPool) -> Result<PoolRecord, AdminError> {
     let attempt = async || {
-        // Whoever makes or renames a pool changes this record, so no two can take one name.
+        // Making and renaming a pool change this record, so no two pools can take one name.
         let next = client.get::<NextPoolRecord>(keys::NEXT_POOL).await?;
         let pools = all(client).await?;
         refuse_taken_name(&pools, &new.name, None)?;

@@ -71,7 +71,7 @@ async fn change<T: Serialize + DeserializeOwned + Default>(
     retried(attempt).await
 }
 
-/// Sets flags, or takes them back. One that is set already keeps its time.
+/// Sets or unsets flags. One that is set already keeps its time.
 pub async fn set_flags(
     client: &ClusterClient,
     flags: &[ClusterFlag],

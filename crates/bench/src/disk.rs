@@ -18,7 +18,7 @@ use crate::store::Workload;
 use crate::store::fio::{self, FioRun, WriteSync};
 use crate::store::target::Target;
 
-/// Less would fit the caches of many drives, and a linear run would meet itself.
+/// Less would fit the caches of many drives, and a linear run would reach its own beginning.
 const SIZE_BYTES_MIN: u64 = 256 << 20;
 /// What the drives of the field's example can write, and what Ceph passed on of it.
 const FIELD_WRITES_PER_S: f64 = 260_000.0;
@@ -153,7 +153,7 @@ impl DiskBench {
             done.set(done.get() + bytes);
             filling(done.get(), target.layout_bytes());
         })?;
-        // While it is ours nobody mounts it; fio does not ask.
+        // While it is claimed nobody can mount it; fio claims nothing.
         let _claim = DirectFile::open(&self.device)
             .map_err(|error| BenchError::Device { path: self.device.clone(), detail: error.to_string() })?;
         let mut tests = Vec::new();

@@ -38,7 +38,7 @@ pub enum BenchError {
     /// fio could not be run or understood.
     #[error("fio: {0}")]
     Fio(String),
-    /// Data was read that nobody has written there, or that is older than what was acknowledged.
+    /// Data was read that was never written there, or that is older than what was acknowledged.
     #[error("wrong data: {0}")]
     WrongData(String),
     /// A run that uses something up has used all of it; it ends, and what it measured counts.

@@ -73,7 +73,8 @@ impl BlockBuffer {
         buffer
     }
 
-    /// A buffer of `block_count` blocks that hold anything, for whoever overwrites all of them.
+    /// A buffer of `block_count` blocks with arbitrary content, for callers that overwrite all of
+    /// them.
     pub fn for_overwriting(block_count: usize) -> Self {
         let kept = kept().take(block_count);
         BlockBuffer { blocks: kept.unwrap_or_else(|| bytemuck::zeroed_vec(block_count)), block_count }

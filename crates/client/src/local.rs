@@ -142,7 +142,7 @@ impl LocalClient {
     /// Sets a fence in every PG of a pool: from then on, writes that carry a lower
     /// generation of this fence are refused.
     pub async fn fence(&self, pool: PoolId, name: Bytes, generation: u64) -> Result<(), ClientError> {
-        // Without a map after the time limit, the pool is as good as absent.
+        // Without a map within the time limit, the pool counts as absent.
         self.wait_for_map().await.map_err(|_| ClientError::NoSuchPool(pool))?;
         let deadline_ms = self.0.runtime.now_ms() + self.0.config.timeout_ms;
         loop {

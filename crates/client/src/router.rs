@@ -163,8 +163,8 @@ impl Router {
         }
     }
 
-    /// The PGs of a pool, each with the number of PGs of which it is one: those that the pool was made with, and
-    /// those that were split off.
+    /// The PGs of a pool, those that were split off included, each with the pool's number of PGs as of its last
+    /// split.
     pub fn pgs(&self, pool: PoolId) -> Result<Vec<(PgId, u32)>, ClientError> {
         let record = self.map.pools.get(&pool).ok_or(ClientError::NoSuchPool(pool))?;
         let listed = |index| {
@@ -224,7 +224,7 @@ impl Router {
         }
     }
 
-    /// Has a connection made, or says why that is of no use.
+    /// Starts a connection, or says why none is possible.
     fn connect(&mut self, osd: OsdId) -> Result<(), String> {
         let (Some(address), Some(record)) = (self.addresses.get(&osd), self.map.osds.get(&osd)) else {
             return Err(format!("{osd} was not seen running yet, or was removed"));
@@ -250,7 +250,7 @@ impl Router {
         self.map.osds.get(&osd).is_some_and(|record| self.map.is_key_of(osd, &record.public_key))
     }
 
-    /// Ends connections with OSDs whose keys do not count any more.
+    /// Ends connections with OSDs whose keys are no longer trusted.
     fn leave_untrusted(&mut self) {
         let linked = self.connected.union(&self.connecting);
         let left: Vec<_> = linked.filter(|osd| !self.is_trusted(**osd)).copied().collect();

@@ -3,27 +3,27 @@
 
 use atoll_types::{OsdId, PgId, PoolId};
 
-/// Of everything.
+/// Prefix of all keys.
 pub const ROOT: &str = "/atoll/";
 /// The one record of the cluster.
 pub const CLUSTER: &str = "/atoll/cluster";
-/// Of OSD records.
+/// Prefix of OSD records.
 pub const OSDS: &str = "/atoll/osds/";
-/// Of the presence of running OSDs.
+/// Prefix of the presence of running OSDs.
 pub const OSD_UP: &str = "/atoll/osd_up/";
-/// Of what running OSDs say about their devices.
+/// Prefix of what running OSDs say about their devices.
 pub const OSD_USAGE: &str = "/atoll/osd_usage/";
-/// Of pools.
+/// Prefix of pools.
 pub const POOLS: &str = "/atoll/pools/";
-/// Of pools that were removed: what OSDs have of them may go.
+/// Prefix of pools that were removed: OSDs may delete their copies.
 pub const REMOVED_POOLS: &str = "/atoll/removed_pools/";
-/// Of PG configurations.
+/// Prefix of PG configurations.
 pub const PGS: &str = "/atoll/pgs/";
-/// Of where the balancer wants PGs.
+/// Prefix of where the balancer wants PGs.
 pub const PG_TARGETS: &str = "/atoll/pg_targets/";
-/// Of what the last scrubs of PGs have found.
+/// Prefix of what the last scrubs of PGs have found.
 pub const PG_SCRUBS: &str = "/atoll/pg_scrubs/";
-/// Of scrubs that operators have asked for.
+/// Prefix of scrubs that operators have asked for.
 pub const SCRUB_REQUESTS: &str = "/atoll/scrub_requests/";
 /// What operators have told the cluster to leave alone.
 pub const FLAGS: &str = "/atoll/flags";
@@ -35,24 +35,24 @@ pub const FRAMES: &str = "/atoll/frames";
 pub const COORDINATOR: &str = "/atoll/coordinator/leader";
 /// What one coordinator leaves to the next.
 pub const COORDINATOR_NOTES: &str = "/atoll/coordinator/notes";
-/// Of OSDs that the coordinator has marked out.
+/// Prefix of OSDs that the coordinator has marked out.
 pub const AUTO_OUT: &str = "/atoll/coordinator/auto_out/";
 /// The number of the next pool.
 pub const NEXT_POOL: &str = "/atoll/next_pool";
 /// The number that is the lowest for a new OSD.
 pub const NEXT_OSD: &str = "/atoll/next_osd";
-/// Of images.
+/// Prefix of images.
 pub const IMAGES: &str = "/atoll/images/";
-/// Of writers' locks on images.
+/// Prefix of writers' locks on images.
 pub const IMAGE_LOCKS: &str = "/atoll/image_locks/";
-/// Of buckets.
+/// Prefix of buckets.
 pub const BUCKETS: &str = "/atoll/buckets/";
-/// Of S3 users.
+/// Prefix of S3 users.
 pub const USERS: &str = "/atoll/users/";
-/// Of the static keys that may connect to OSDs.
+/// Prefix of the static keys that may connect to OSDs.
 pub const AUTHORIZED_KEYS: &str = "/atoll/authorized_keys/";
 
-/// Of the tokens with which hosts join.
+/// Prefix of the tokens with which hosts join.
 pub const JOIN_TOKENS: &str = "/atoll/join_tokens/";
 
 /// The record of an OSD.
@@ -105,7 +105,7 @@ pub fn scrub_request(id: PgId) -> String {
     format!("{SCRUB_REQUESTS}{id}")
 }
 
-/// Of the PGs of one pool.
+/// Prefix of the PGs of one pool.
 pub fn pgs_of_pool(pool: PoolId) -> String {
     format!("{PGS}{}.", pool.0)
 }

@@ -58,7 +58,7 @@ pub enum MapChange {
     RemovedPool(PoolId),
     /// A PG's configuration; `None` when its pool was removed.
     Pg(PgId, Option<PgEntry>),
-    /// Where the balancer wants a PG; `None` when it has no wish any more.
+    /// Where the balancer wants a PG; `None` when the CRUSH tree decides again.
     PgTarget(PgId, Option<PgTargetRecord>),
     /// What the last scrub of a PG has found.
     PgScrub(PgId, Option<PgScrubRecord>),

@@ -39,7 +39,7 @@ pub struct Problem {
     pub since_unix_ms: Option<u64>,
 }
 
-/// How the cluster is.
+/// The state of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthStatus {
@@ -54,7 +54,7 @@ pub enum HealthStatus {
 /// All that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Health {
-    /// How bad the worst of it is.
+    /// The severity of the worst problem.
     pub status: HealthStatus,
     /// The problems, the worst first.
     pub problems: Vec<Problem>,
@@ -71,7 +71,7 @@ impl Health {
         Health { status, problems }
     }
 
-    /// How a cluster is whose state cannot be read.
+    /// The health of a cluster whose state cannot be read.
     pub fn unreachable(error: &str) -> Health {
         Health::new(vec![Problem {
             code: "STATE_UNREACHABLE",
@@ -179,7 +179,7 @@ fn osds(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
         Severity::Note,
         names(map.osds.keys().filter(|osd| is_out(osd) && !view.auto_out.contains_key(osd)).copied()),
         |number| format!("{} {} out by an operator's wish", count(number, "OSD"), are(number)),
-        "its PGs move to others ('atoll osd ls' counts them); 'atoll osd in N' takes it back, 'atoll osd rm N' \
+        "its PGs move to others ('atoll osd ls' counts them); 'atoll osd in N' marks it in again, 'atoll osd rm N' \
          removes it when nothing is left on it",
     );
     let damaged = |(osd, usage): (&OsdId, &OsdUsageRecord)| {
@@ -191,7 +191,7 @@ fn osds(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
         Severity::Warning,
         members(view).filter_map(damaged).collect(),
         |number| format!("{} met damaged blocks since {} start", count(number, "OSD"), its(number)),
-        "what they held came from other OSDs and was written anew; look at the device ('smartctl -a'), and replace it if \
+        "their data was read from other OSDs and written again; look at the device ('smartctl -a'), and replace it if \
          the number grows",
     );
 }

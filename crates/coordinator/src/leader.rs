@@ -25,7 +25,7 @@ pub async fn run(client: ClusterClient, osd: OsdId) {
                 if let Err(error) = lead(&client, &lease).await {
                     tracing::warn!("the coordinator stops for a moment: {error}");
                 }
-                // Another may do better.
+                // Another OSD may reach cluster state.
                 let _ = lease.revoke().await;
             }
             Ok(None) => {}

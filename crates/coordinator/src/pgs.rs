@@ -66,7 +66,7 @@ impl PgStatus {
     }
 }
 
-/// How all PGs that have records stand.
+/// The status of all PGs that have records.
 pub fn statuses(map: &ClusterMap) -> Vec<PgStatus> {
     let trees: BTreeMap<PoolId, Tree> =
         map.pools.values().map(|pool| (pool.id, Tree::of_pool(pool, &map.osds))).collect();

@@ -59,7 +59,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Whatever an operator or another coordinator has done meanwhile stays.
+    /// Makes a change, unless an operator or another coordinator has changed the OSD meanwhile.
     pub async fn change_membership(&self, change: MembershipChange, now_unix_ms: u64) -> Result<(), ClusterError> {
         let (id, is_out) = match change {
             MembershipChange::Out(id) => (id, true),

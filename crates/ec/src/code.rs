@@ -8,7 +8,7 @@ use crate::matrix::{Matrix, unit_row};
 
 /// With one data shard, a copy is the better code.
 pub const MIN_DATA_SHARDS: usize = 2;
-/// More data shards than this make small writes and repairs dear, and save little space.
+/// More data shards than this make small writes and repairs expensive, and save little space.
 pub const MAX_DATA_SHARDS: usize = 16;
 /// What a code may lose at most.
 pub const MAX_PARITY_SHARDS: usize = 4;

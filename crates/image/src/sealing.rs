@@ -21,9 +21,9 @@ pub(crate) enum Sealing {
 }
 
 pub(crate) struct Ciphers {
-    /// Of this attachment.
+    /// Seals with this attachment.
     sealer: RefCell<BlockSealer>,
-    /// Of all attachments.
+    /// Opens what any attachment has sealed.
     opener: RefCell<BlockOpener>,
 }
 
@@ -64,7 +64,7 @@ impl Sealing {
             (Sealing::On(ciphers), Some(seals)) => {
                 open_sealed(&mut ciphers.opener.borrow_mut(), first_block, length, &stored.data, &seals)
             }
-            // An object without seals was never written, only zeroed; its data is nobody's.
+            // An object without seals was never written, only zeroed; its data is ignored.
             (Sealing::On(_), None) => Ok(BytesMut::zeroed(length).freeze()),
             (Sealing::Off, None) if stored.data.len() >= length => Ok(stored.data.slice(..length)),
             (Sealing::Off, None) => {

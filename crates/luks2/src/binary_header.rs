@@ -50,7 +50,7 @@ enum Flaw {
     NoMagic,
     /// A header that another version of LUKS has written.
     OtherVersion(u16),
-    /// A header that was.
+    /// A damaged header.
     Damaged(String),
 }
 

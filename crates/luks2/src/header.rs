@@ -117,8 +117,8 @@ impl Luks2Header {
     }
 
     /// The volume key, from the first keyslot that `passphrase` opens. Each try costs the keyslot's
-    /// key derivation: half a second for our own, and a few minutes and 4 GiB at most for one that
-    /// somebody has made so. If none opens: [`Luks2Error::WrongPassphrase`].
+    /// key derivation: half a second for our own, and a few minutes and 4 GiB at most for a hostile
+    /// one. If none opens: [`Luks2Error::WrongPassphrase`].
     pub fn unlock(&self, passphrase: &[u8]) -> Result<VolumeKey, Luks2Error> {
         let (mut tried, mut skipped) = (0, self.skipped.clone());
         for keyslot in &self.keyslots {

@@ -86,11 +86,11 @@ impl Connection {
         }
     }
 
-    /// Nothing that the client sends from now on could be believed.
+    /// TLS has failed: nothing that the client sends from now on could be trusted.
     fn tls_failed(&self, error: &TlsError) {
         if self.transport.is_handshaking() {
             // Any client can cause this.
-            tracing::debug!("TLS with an NBD client did not come about: {error}");
+            tracing::debug!("the TLS handshake with an NBD client failed: {error}");
         } else {
             tracing::warn!("an NBD connection ends because TLS was broken: {error}");
         }

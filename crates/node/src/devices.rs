@@ -267,7 +267,7 @@ fn sync_names(directory: &DataDir, osd: OsdId) -> Result<(), NodeError> {
 
 fn next_step(directory: &DataDir, id: OsdId) -> String {
     if ProcessesFile::running(directory).is_some() {
-        return format!("nothing: the running cluster starts {id} within seconds and fills it");
+        return format!("nothing: the running cluster starts {id} within seconds and backfills it");
     }
     let up = format!("atoll up --data {}", directory.root().display());
     if directory.has_cluster() {

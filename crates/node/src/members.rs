@@ -24,7 +24,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// How often others may be faster in taking a number.
 const ATTEMPTS: usize = 100;
 
-/// Where an OSD is and what it shall hold. What is `None` stays, or is chosen.
+/// Where an OSD is and what it is to hold. What is `None` stays, or is chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OsdPlace {
     /// The host.
@@ -33,9 +33,9 @@ pub struct OsdPlace {
     pub rack: Option<String>,
     /// The zone; empty for the default one.
     pub zone: Option<String>,
-    /// `ssd`, `hdd`, ...; `ssd` if nobody says.
+    /// `ssd`, `hdd`, ...; `ssd` by default.
     pub device_class: Option<String>,
-    /// Share of data; the size of the device in TiB if nobody says.
+    /// Share of data; by default the size of the device in TiB.
     pub weight: Option<f64>,
 }
 
@@ -157,7 +157,8 @@ async fn release_osd(directory: &DataDir, state: &ClusterClient, osd: OsdId) -> 
     Ok(())
 }
 
-/// Completes the records of this host's OSDs, all at once, so that nobody sees half a host.
+/// Completes the records of this host's OSDs, all at once, so that cluster state never shows a part
+/// of a host.
 pub(crate) async fn register_osds(
     directory: &DataDir,
     cluster: &ClusterFile,
@@ -361,8 +362,8 @@ pub async fn remove_osd(
     outcome
 }
 
-/// Tells the supervisor of this data directory to run an OSD no longer, or again. Says whether
-/// that changes anything.
+/// Tells the supervisor of this data directory to stop running an OSD, or to run it again. Says
+/// whether that changes anything.
 fn keep_own_osd(directory: &DataDir, id: OsdId, is_kept: bool) -> Result<bool, NodeError> {
     let mut cluster = directory.cluster()?;
     if cluster.osd_ids.contains(&id) == is_kept {

@@ -42,8 +42,8 @@ pub(crate) async fn make_pools(state: &ClusterClient, wanted: FirstPools) -> Res
     Ok(None)
 }
 
-/// The pool for data comes first: gateways of other hosts start when the others are there, and
-/// shall find it then. It also needs the most OSDs.
+/// The pool for data comes first: gateways of other hosts start when the others are there, and must
+/// find it then. It also needs the most OSDs.
 fn first_pools(wanted: FirstPools) -> Vec<PoolRecord> {
     let copies = Redundancy::replicated(wanted.copies, None);
     let chosen = [(3, POOL_DATA, wanted.ec), (1, POOL_IMAGES, Some(copies)), (2, POOL_OBJECTS, Some(copies))];

@@ -343,7 +343,7 @@ impl Supervisor<'_> {
             }
         };
         if let Err(detail) = result {
-            // Filling a replaced device may take long. The cluster stays up and goes on.
+            // The backfill of a replaced device may take long. The cluster stays up and goes on.
             let logs = self.directory.logs();
             let problem = NodeError::NotHealthy { seconds: START_LIMIT.as_secs(), detail, logs };
             show(Progress::Step(&format!("{problem}; still waiting")));

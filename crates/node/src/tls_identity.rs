@@ -27,7 +27,7 @@ const AUTHORITY_DAYS: u64 = 3_650;
 /// Some clients accept nothing longer.
 const SERVER_DAYS: u64 = 397;
 const RENEW_DAYS: u64 = 30;
-/// Clocks differ.
+/// A certificate is valid from so long before it is made, because clocks differ.
 const BACKDATE_S: u64 = 3_600;
 
 /// `tls/made.json`: what of the directory is Atoll's own.

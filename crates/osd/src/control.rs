@@ -21,7 +21,8 @@ pub(crate) enum ControlEvent {
     Stop,
 }
 
-/// A PG that comes into being with a change of another one's record.
+/// A PG that is split off: its first record is written together with a change of another PG's
+/// record.
 pub(crate) struct SplitOff {
     pub pg: PgId,
     pub record: PgRecord,
@@ -174,7 +175,7 @@ async fn serve(client: ClusterClient, osd: OsdId, request: ControlRequest) {
         }
         ControlRequest::Scrubbed { pg, record, request_revision } => {
             if let Err(error) = client.put(&keys::pg_scrub(pg), &record).await {
-                // Then the scrub is due still, and is done again.
+                // Then the scrub is still due, and is repeated.
                 return tracing::warn!("pg {pg}: cannot report its scrub in cluster state: {error}");
             }
             // A newer request for the same PG stays.

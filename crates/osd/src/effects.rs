@@ -1,5 +1,5 @@
-//! The one place where what components give out reaches other components: messages and changes of links,
-//! what became of requests to the store, and what PGs want.
+//! The one place where effects of components reach other components: messages and changes of links,
+//! results of the store, and actions of PGs.
 
 use atoll_pg::{Action, ClientId, Lookup, Pg};
 use atoll_reactor::ConnectionId;
@@ -15,7 +15,7 @@ use crate::recovery::{RecoveryRead, RecoveryStep};
 use crate::storage::{ObjectList, StorageEvent};
 use crate::view::StoreView;
 
-/// What a request itself takes, about.
+/// Memory that a request takes without its data, roughly, in bytes.
 const REQUEST_BYTES: u64 = 1024;
 
 impl Osd {
@@ -63,7 +63,7 @@ impl Osd {
         let client = ClientId(number);
         match (message, peer) {
             (Message::Read { id, pg, object, request, .. }, _) => {
-                // An answer made of metadata comes into being when it is sent.
+                // Only data counts: an answer from metadata is made when it is sent.
                 self.request_arrived(number, id.sequence, REQUEST_BYTES + request.data_bytes_bound());
                 if !self.pgs.contains(pg) {
                     let (sequence, result) = (id.sequence, Err(Refusal::NotPrimary));
@@ -251,7 +251,7 @@ impl Osd {
         }
     }
 
-    /// Begins with what recovery may do now.
+    /// Starts what recovery may do now.
     pub(crate) fn start_recovery(&mut self) {
         while let Some(step) = self.recovery.next(self.context.now_ms()) {
             match step {

@@ -1,4 +1,4 @@
-//! What always holds in an OSD beside what PGs and store look after themselves, a sentence and a check each.
+//! What always holds in an OSD, apart from the invariants of PGs and store, a sentence and a check each.
 //! What peers, clients, devices and cluster state say is never asserted. docs/internals/invariants-osd.md
 //! lists them.
 

@@ -80,8 +80,8 @@ pub(crate) struct Links {
     paused: BTreeSet<u64>,
     /// Links with something to send.
     with_output: BTreeSet<u64>,
-    /// Pings to be answered at the end of the turn: what PGs say in it goes first, because it
-    /// may take back the leases that an answer grants.
+    /// Pings to be answered at the end of the turn: what PGs say in it goes first, because it may
+    /// revoke the leases that an answer grants.
     pings: Vec<(u64, u64)>,
     pinged_at_ms: u64,
     events: VecDeque<LinkEvent>,
@@ -241,7 +241,7 @@ impl Links {
         is_over && is_client
     }
 
-    /// Goes on with clients that were stopped, when there is room again: answers were given, or sent.
+    /// Resumes clients that were stopped, once enough answers were given or sent.
     pub fn pace_paused(&mut self, context: &mut Context) {
         if !self.admission.is_closed() {
             for number in self.paused.clone() {

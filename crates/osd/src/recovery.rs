@@ -1,7 +1,7 @@
-//! Recovery yields to clients: while they are at work, what is read for other OSDs keeps to a
-//! rate; otherwise it goes as fast as it can. What members wait for while a PG peers is never
-//! held back by clients, because they wait for it too. In any case only so many objects are on their
-//! way at once, which bounds memory.
+//! Recovery yields to clients: while they are at work, what is read for other OSDs keeps to a rate;
+//! otherwise it goes as fast as it can. What members wait for while a PG peers is never held back
+//! for clients, because they wait for it, too. In any case only so many objects are on their way at
+//! once, which bounds memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -11,7 +11,7 @@ use atoll_types::{ObjectName, PgId, Touched};
 
 use crate::invariants;
 
-/// Clients are at work until so long after their last request.
+/// Clients count as at work for this long after their last request.
 const CLIENTS_REST_MS: u64 = 250;
 /// Objects that are read or on their way at once.
 const OBJECTS_MAX: usize = 16;
@@ -94,7 +94,7 @@ impl RecoveryScheduler {
         self.urgent.push_back(read);
     }
 
-    /// How a PG stands: objects that are on their way, and whether it has more to copy.
+    /// The state of a PG: objects that are on their way, and whether it has more to copy.
     pub fn note_group(&mut self, pg: PgId, on_their_way: usize, wants_to_backfill: bool) {
         let before = match on_their_way {
             0 => self.on_their_way.remove(&pg).unwrap_or(0),
@@ -131,14 +131,14 @@ impl RecoveryScheduler {
             return Some(RecoveryStep::Read(read));
         }
         let clients_work = self.client_at_ms.is_some_and(|at_ms| now_ms < at_ms + CLIENTS_REST_MS);
-        // One at a time tells soon enough what it costs.
+        // One at a time, so that its cost is known before the next begins.
         let has_turn = self.credit_bytes >= 0 && self.reading == 0 && objects < OBJECTS_BESIDE_CLIENTS_MAX;
         if clients_work && !has_turn {
             return None;
         }
         let behind = self.last.and_then(|last| self.wanting.range((Excluded(last), Unbounded)).next());
         let pg = *behind.or_else(|| self.wanting.first())?;
-        // It wants more when it has been looked at again.
+        // It is added again when it still has something to copy.
         self.wanting.remove(&pg);
         self.last = Some(pg);
         self.reading += 1;

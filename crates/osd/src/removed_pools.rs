@@ -1,5 +1,5 @@
-//! Pools that were removed: this OSD's copies of their PGs go, a few objects at a time. That a
-//! pool is missing from cluster state is not enough; its removal must be recorded there.
+//! Pools that were removed: this OSD's copies of their PGs are deleted, a few objects at a time.
+//! That a pool is missing from cluster state is not enough; its removal must be recorded there.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use crate::storage::Storage;
 /// Objects that are removed at once.
 const REMOVALS_MAX: usize = 32;
 
-/// PGs that are on their way out.
+/// PGs that are being deleted.
 #[derive(Default)]
 pub(crate) struct RemovedPools {
     pgs: VecDeque<PgId>,
@@ -34,7 +34,7 @@ impl RemovedPools {
         self.is_loading = false;
     }
 
-    /// The PGs of a pool go. True if there is anything to remove.
+    /// The PGs of a pool are to be deleted. True if there is anything to remove.
     pub fn add(&mut self, pool: PoolId, storage: &Storage) -> bool {
         let store = storage.store();
         let of_pool = store.pgs().filter(|pg| pg.pool == pool);

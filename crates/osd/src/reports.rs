@@ -1,4 +1,4 @@
-//! What an OSD says of itself: figures to cluster state, and in its log when all PGs that it leads serve.
+//! What an OSD reports: figures to cluster state, and a line in its log when all PGs that it leads serve.
 
 use std::collections::BTreeMap;
 

@@ -24,7 +24,7 @@ use crate::device::RingDevice;
 use crate::invariants;
 use crate::recovery::RecoveryRead;
 
-/// What has become of something that was asked of the store.
+/// The result of something that was asked of the store.
 pub(crate) enum StorageEvent {
     /// A PG's submission is durable.
     Committed { pg: PgId, token: Token },
@@ -109,7 +109,7 @@ impl Storage {
         }
     }
 
-    /// The store, to look at.
+    /// The store, for reading.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -135,7 +135,7 @@ impl Storage {
         self.store.start_checkpoint();
     }
 
-    /// A device has done something.
+    /// An operation of a device is complete.
     pub fn complete(&mut self, tag: u64, result: atoll_store::DiskResult) {
         self.store.complete(tag, result);
     }
@@ -153,12 +153,12 @@ impl Storage {
         }
     }
 
-    /// Whether there are events that came of themselves, and not of a device.
+    /// Whether there are events that no device has caused.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// What has become of something that was asked of the store.
+    /// The result of something that was asked of the store.
     pub fn next_event(&mut self) -> Option<StorageEvent> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -205,22 +205,22 @@ impl Storage {
         invariants::ids_are_fresh("load", before.is_some());
     }
 
-    /// Has what a PG wants to look at brought into memory.
+    /// Loads what a PG wants to look at.
     pub fn load_for_pg(&mut self, pg: PgId, token: Token, request: LoadRequest) {
         self.load(request, Loader::Pg { pg, token });
     }
 
-    /// Has what a new PG begins with brought into memory.
+    /// Loads what a new PG begins with.
     pub fn load_new_pg(&mut self, pg: PgId, request: LoadRequest) {
         self.load(request, Loader::NewPg(pg));
     }
 
-    /// Has what the next removal needs brought into memory.
+    /// Loads what the next removal needs.
     pub fn load_for_removal(&mut self, request: LoadRequest) {
         self.load(request, Loader::RemovedPool);
     }
 
-    /// Has an object examined.
+    /// Begins to examine an object.
     pub fn scrub(&mut self, pg: PgId, token: Token, object: ObjectName, deep: bool) {
         let id = self.store.scrub(ObjectKey { pg, name: object }, deep);
         let before = self.scrubs.insert(id, (pg, token));

@@ -90,7 +90,7 @@ impl Configuration {
         self.record.members == self.target && self.target.first() == Some(&self.record.primary)
     }
 
-    /// The number of copies, or of different shards, that it takes to give back every object.
+    /// The number of copies, or of different shards, needed to reconstruct every object.
     pub fn copies_needed(&self) -> usize {
         self.policy.shape.map_or(1, |shape| shape.data.into())
     }

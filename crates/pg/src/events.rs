@@ -197,8 +197,8 @@ impl Pg {
                 if is_wanted && self.intake.begin_part(epoch, tag) {
                     self.note_completeness(&transaction);
                     if let Some(head) = transaction.reset_head() {
-                        // A backfill begins. What this copy has up to there stays; and should it have to
-                        // go, the copy is backfilled again.
+                        // A backfill begins, so writes up to `head` need no pre-images: if they had to
+                        // be rolled back, the copy would be backfilled again.
                         self.forget_pre_images(head);
                         self.delete_pre_images(1);
                     }

@@ -116,7 +116,7 @@ impl Pg {
         self.outbox.push(Action::Propose { expected, record, split_off: Some(Box::new((new, split_off))) });
     }
 
-    /// Gives a learner the number of PGs. A split of its copy may have to be undone.
+    /// Tells a learner the number of PGs. If its copy was split further, that split is rolled back.
     pub(crate) fn tell_of_splits(&self, view: &impl ObjectView) -> Mutation {
         let (pg_num_before, pg_num) = (self.config.policy.pg_num_first, self.pg_num_here(view));
         Mutation::Split { pg_num_before, pg_num, is_whole: false }

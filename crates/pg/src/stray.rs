@@ -40,7 +40,7 @@ impl StrayCopy {
         self.stray_since_ms.is_none() && !self.has_begun && self.objects.is_empty()
     }
 
-    /// A primary wants this copy: it stays as far as it is there.
+    /// A primary wants this copy: the deletion stops, and what is left of the copy stays.
     pub fn stop(&mut self) {
         self.stray_since_ms = None;
         self.has_begun = false;

@@ -1,6 +1,6 @@
-//! The balancer: straw2 spreads PGs as dice would, so some OSDs get more than their share of
-//! them, and the fullest one says how full the cluster can get. The balancer names other members
-//! for as few PGs as it takes to level that.
+//! The balancer: straw2 spreads PGs as dice would, so some OSDs get more than their share of them,
+//! and the fullest one says how full the cluster can get. The balancer names other members for as
+//! few PGs as it takes to even that out.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const TOLERANCE: f64 = 0.05;
 /// What the balancer proposes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
-    /// Targets to be set, or to be removed if `None`; those that shall stay are not named.
+    /// Targets to be set, or to be removed if `None`; unchanged ones are not named.
     pub changes: BTreeMap<PgId, Option<PgTargetRecord>>,
     /// Copies that move to another OSD.
     pub moved_copies: usize,
@@ -27,7 +27,7 @@ pub struct Balance {
 
 /// Proposes targets that level members and primaries over the OSDs, starting from the present
 /// targets, with at most `moves_max` copies moved. Pools are levelled one after the other; what
-/// whole PGs cannot level in one is made good in the next.
+/// whole PGs leave uneven in one is evened out in the next.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ impl Carry {
 struct Group {
     /// Where the tree alone would put it.
     crush: Vec<usize>,
-    /// Where it shall be, the primary first.
+    /// The planned members, the primary first.
     members: Vec<usize>,
 }
 

@@ -7,7 +7,7 @@ use crate::facts::Facts;
 use crate::finding::{Finding, Verdict};
 use crate::network::interfaces;
 
-/// What an OSD takes if nobody says otherwise ('atoll osd run --memory-target').
+/// What an OSD takes by default ('atoll osd run --memory-target').
 const OSD_BYTES: u64 = 1 << 30;
 /// What a gateway may hold for requests.
 const GATEWAY_BYTES: u64 = 1 << 30;

@@ -12,7 +12,7 @@ use bytes::{Buf, Bytes};
 const SEND_PIECES_MAX: usize = 64;
 
 /// Sends what the socket takes at once; returns the number of bytes. An error counts as nothing sent:
-/// the one who sends the rest meets it again.
+/// sending the rest meets it again.
 pub(crate) fn send_now(socket: &OwnedFd, bytes: &[u8]) -> usize {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the pointer and the length are those of a slice that outlives the call.

@@ -567,10 +567,10 @@ impl Reactor {
 }
 
 /// Sets a TCP socket up for short messages, and for a peer on this host: between two processes of one
-/// host nothing is lost and there is no bandwidth to be found out, so that what a system has chosen
-/// for its network does harm there. (BBR paces, takes segments that two processors deliver out of order
-/// for lost ones, and goes down to four segments for 200 ms now and then.) On a Unix socket these calls
-/// fail, which does no harm.
+/// host nothing is lost and there is no bandwidth to probe, so the congestion control that a system has
+/// chosen for its network does harm there. (BBR paces, takes segments that two processors deliver out
+/// of order for lost ones, and goes down to four segments for 200 ms now and then.) On a Unix socket
+/// these calls fail, which does no harm.
 pub(crate) fn prepare_socket(socket: &OwnedFd, is_local: bool) {
     let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
     if is_local {

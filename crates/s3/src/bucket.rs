@@ -80,7 +80,7 @@ pub(crate) struct Buckets {
     records: ShortCache<Arc<Bucket>>,
 }
 
-/// How often a change of a bucket's record is tried against others who change it.
+/// How often a change of a bucket's record is tried while others change it, too.
 const CHANGES_MAX: u32 = 10;
 
 /// What the key-management service binds the key to under which a bucket's data keys are wrapped when
@@ -119,8 +119,8 @@ impl Buckets {
         Ok(self.keys.unwrap(&context, &record.wrapped_key, record.key_generation).await?)
     }
 
-    /// Makes sure that it was an operator who wants new objects stored without sealing, and not somebody who
-    /// can only write cluster state.
+    /// Makes sure that an operator wants new objects stored without sealing, and not someone who can merely
+    /// write cluster state.
     pub(crate) async fn check_unsealed_permit(&self, record: &BucketRecord) -> Result<(), GatewayError> {
         let permit = record.unsealed_permit.as_deref();
         let permit = permit.ok_or_else(|| GatewayError::SealingRequired(record.name.clone()))?;

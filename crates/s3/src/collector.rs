@@ -22,8 +22,8 @@ const RECORDS_PER_PAGE: u32 = 200;
 /// that replace small objects.
 const REMOVALS_AT_ONCE: usize = 16;
 
-/// One walk over the garbage of all buckets. A bucket that makes trouble does not keep the others
-/// from being collected.
+/// One walk over the garbage of all buckets. A failure in one bucket does not keep the others from
+/// being collected.
 pub(crate) async fn collect(service: &Service, grace: Duration) -> Result<CollectorReport, GatewayError> {
     let mut report = CollectorReport::default();
     for record in service.directory.buckets().await? {

@@ -2,9 +2,10 @@
 //!
 //! The data itself is always sealed alike, under fresh data keys. Kinds of encryption differ in whose
 //! key wraps those: the bucket's own (SSE-S3), the bucket's for a named key of the key service
-//! (SSE-KMS), or one that the client keeps (SSE-C). Where the operator wants it so, what nobody asks
-//! to be encrypted is not sealed; its data keys encrypt nothing, but only gateways can wrap them, so a
-//! bucket where that was never wanted has no such objects, whatever its index is made to say.
+//! (SSE-KMS), or one that the client keeps (SSE-C). Where the operator wants it so, objects for which
+//! no request asks for encryption are not sealed; its data keys encrypt nothing, but only gateways can
+//! wrap them, so a bucket where that was never wanted has no such objects, whatever its index is made
+//! to say.
 
 use std::collections::BTreeMap;
 

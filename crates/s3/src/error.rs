@@ -47,7 +47,7 @@ pub enum GatewayError {
     /// The bucket's index does not exist.
     #[error("bucket '{0}' does not exist")]
     NoSuchBucket(String),
-    /// Somebody is deleting the bucket.
+    /// The bucket is being deleted.
     #[error("bucket '{0}' is being deleted; retry later")]
     BucketBusy(String),
     /// A condition of an index change does not hold.

@@ -41,7 +41,7 @@ pub struct GatewayConfig {
     pub region: String,
     /// With a domain `d`, buckets can also be addressed as `bucket.d`.
     pub domain: Option<String>,
-    /// Proxies that are believed for whom they speak, and whether that came to them over TLS.
+    /// Proxies that are trusted to name the client and to say whether it came over TLS.
     pub trusted_proxies: Vec<TrustedProxy>,
     /// Connections served at once; more wait to be accepted.
     pub connections_max: usize,
@@ -93,7 +93,7 @@ pub struct CollectorReport {
     pub records: u64,
     /// Bytes of data removed.
     pub bytes: u64,
-    /// Buckets or records that made trouble; they are tried again on the next walk.
+    /// Buckets or records that failed; they are tried again on the next walk.
     pub failures: u64,
 }
 

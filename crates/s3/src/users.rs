@@ -1,4 +1,4 @@
-//! Who may sign requests. All users may use all buckets for now: there are no policies yet.
+//! Who may sign requests. All users may use all buckets: there are no policies.
 
 use std::sync::Arc;
 

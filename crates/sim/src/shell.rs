@@ -234,7 +234,7 @@ impl World {
                 let split_off = split_off.map(|off| off.1);
                 self.propose(at, pg, Swap { expected, record, split_off });
             }
-            Action::ReadForBackfill { begins, bytes } => self.note("read to fill", &[begins.into(), bytes]),
+            Action::ReadForBackfill { begins, bytes } => self.note("read to backfill", &[begins.into(), bytes]),
             Action::ForgetPreImages { through } => {
                 // Not durable: a crash may bring the pre-images back.
                 self.members[at].store.visible.of_mut(pg).forget_pre_images(through);

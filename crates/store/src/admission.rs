@@ -1,5 +1,5 @@
-//! What is admitted: whether there is room in the log, on the device and in memory, and whether a
-//! transaction follows what its PG has.
+//! Admission: whether the log, the device and memory have space for a transaction, and whether it
+//! follows its PG's history.
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_types::operation::PG_META_OBJECT;
@@ -12,33 +12,33 @@ use crate::plan::check_prepared;
 use crate::store::Store;
 use crate::validate::validate;
 
-/// Numbers of metadata pages that clients may not take, so that recovery and deletes always have room.
+/// Metadata pages that clients may not take, so that recovery and deletes always have room.
 const RESERVE_PAGES: u32 = 1 << 16;
 
 impl Store {
-    /// Whether clients must not add data. What the next checkpoint sets free is not taken.
+    /// Whether clients must not add data. Blocks that the next checkpoint will free count as free.
     pub fn is_full(&self) -> bool {
         self.space.is_full() || self.page_room() <= RESERVE_PAGES
     }
 
-    /// Whether there is no space only until the next checkpoint is done.
+    /// Whether space is short only until the next checkpoint is done.
     pub(crate) fn waits_for_space(&self) -> bool {
         self.space.is_low() && !self.is_full()
     }
 
-    /// Metadata pages that may still be added: the page table has room for so many, which is less
-    /// than a large device has blocks.
+    /// Metadata pages that may still be added. The page table has room for fewer than a large
+    /// device has blocks.
     fn page_room(&self) -> u32 {
         self.metadata.tree.pages.room(self.page_count_max)
     }
 
-    /// Lets tests fill the page table, which takes half a tebibyte of metadata otherwise.
+    /// Lets tests fill the page table without half a tebibyte of metadata.
     #[doc(hidden)]
     pub fn limit_pages(&mut self, count_max: u32) {
         self.page_count_max = count_max;
     }
 
-    /// Whether nothing must be added at all: the rest is for checkpoints, which free space.
+    /// Whether nothing at all may be added: what is left is for checkpoints, which free space.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.space.is_exhausted() || self.page_room() <= RESERVE_PAGES / 2
     }
@@ -50,7 +50,8 @@ impl Store {
         let block_count = validate(mutations, payload_bytes, info.as_ref())?;
         // A write that gets its place in the history and is then refused would break the history.
         check_prepared(key, mutations, &self.metadata)?;
-        // The PG's own object holds fences and promises, without which nobody could even delete.
+        // The PG's own object holds fences and promises; without them not even deletes would be
+        // possible.
         let is_own = key.name.as_str() == PG_META_OBJECT;
         let adds_data = block_count > 0 || Self::adds_metadata(mutations) && !is_own;
         if adds_data && self.is_full() { Err(StoreError::NoSpace) } else { Ok(()) }
@@ -70,8 +71,8 @@ impl Store {
         })
     }
 
-    /// Whether the log and the device have room for any transaction. If not, wait for the checkpoint
-    /// that runs; a device that is full has room, so that deletes can be done.
+    /// Whether the log and the device have room for any transaction. If not, wait until the running
+    /// checkpoint is done. A full device still has room, so that deletes are possible.
     pub fn has_log_room(&self) -> bool {
         !self.waits_for_space()
             && self.log.has_room()
@@ -85,7 +86,8 @@ impl Store {
     }
 
     /// A write of an object must be the next of its PG's history: a gap would hide that the one
-    /// before was refused. What backfills a member names the PG's own object.
+    /// before was refused. Log entries of a backfill come in transactions of the PG's own object,
+    /// and may leave a gap.
     pub(crate) fn check_follows(&self, transaction: &Transaction) -> Result<(), StoreError> {
         let reset_head = transaction.reset_head();
         check_sequences(transaction, reset_head)

@@ -2,9 +2,9 @@
 //! stored: opening a store rebuilds them from the metadata.
 //!
 //! The last sixteenth of the region is for metadata pages, by preference: they are rewritten at
-//! every checkpoint, one block each, and would leave holes all over the data. Data goes to the
-//! front by preference. Either goes to the other's part when its own is full: when nothing is free,
-//! or when little is free, none of it in one piece that is long enough, and the other part has more.
+//! every checkpoint, one block each, and would leave holes all over the data. Data goes to the front
+//! by preference. Either spills to the other part when its own is full: when no block is free, or
+//! when few are free, no free run is long enough, and the other part has more.
 //!
 //! Memory: one bit for each block and, for each group of 4096 blocks, a byte and an entry in a set:
 //! 32 MiB and about 0.6 MiB for each TiB.
@@ -53,7 +53,7 @@ impl Allocator {
         self.data.block_count() + self.metadata.block_count()
     }
 
-    /// Whether the same blocks are free, and the index says of all of them so.
+    /// Whether the same blocks are free, and the index finds all of them.
     pub fn has_same_blocks(&self, other: &Allocator) -> bool {
         self.data.check_invariants();
         self.metadata.check_invariants();

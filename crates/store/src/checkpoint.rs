@@ -210,7 +210,8 @@ impl Store {
         false
     }
 
-    /// Has pages read side by side and goes on when the last is there, and so about all of them.
+    /// Has pages read in parallel and continues when the last, and so nearly all of them, have been
+    /// read.
     fn wait_with_checkpoint(&mut self, checkpoint: &mut Checkpoint, pages: Vec<u32>) {
         let last = *pages.last().expect("a PG needs a page");
         assert!(!self.metadata.tree.pages.is_resident(last), "the checkpoint would not be woken");
@@ -227,7 +228,7 @@ impl Store {
         self.advance_checkpoint();
     }
 
-    /// The state as of now is what the checkpoint writes.
+    /// Freezes the present state, which is what the checkpoint writes.
     fn freeze(&mut self, checkpoint: &mut Checkpoint) {
         let (wal_position, wal_sequence) = self.log.head();
         checkpoint.wal_trim_to = self.log.appended_blocks();
@@ -252,9 +253,9 @@ impl Store {
         };
     }
 
-    /// How many requests a checkpoint may have in flight: few, so that it leaves the device to
-    /// clients, unless it falls behind what clients append to the log, which would end in a log that
-    /// is full and in clients that wait for all of the rest.
+    /// How many requests a checkpoint may have in flight: few, to leave the device to clients; more
+    /// if it falls behind what clients append to the log, because a full log would make clients wait
+    /// for the whole rest of it.
     fn requests_max(&self, checkpoint: &Checkpoint) -> usize {
         let appended = self.log.appended_blocks() - checkpoint.wal_appended_at_start;
         let due = checkpoint.work_count * appended / self.log.blocks_per_checkpoint();

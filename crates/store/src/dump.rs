@@ -1,5 +1,5 @@
-//! Telling what a store holds, for people and scripts: as a stream of records, so that nothing has
-//! to be held. It changes nothing on the devices.
+//! Dumps what a store holds, for people and scripts, as a stream of records, so that memory stays
+//! bounded. It changes nothing on the devices.
 
 use std::ops::ControlFlow;
 
@@ -16,12 +16,12 @@ use crate::recovery::{Recovered, load_checkpoint, load_superblock};
 use crate::superblock::Superblock;
 use crate::walk::{Visitor, Walk};
 
-/// What to tell of.
+/// What to dump.
 #[derive(Clone, Debug, Default)]
 pub struct DumpOptions {
     /// Only the objects of this PG.
     pub pg: Option<PgId>,
-    /// Only objects of this name, and what there is to know of them: blocks, checksums, omap keys.
+    /// Only objects of this name, with all details: blocks, checksums, omap keys.
     pub object: Option<ObjectName>,
 }
 
@@ -81,7 +81,7 @@ pub struct LayoutRecord {
     pub wal_blocks: u64,
     pub data_start: u64,
     pub data_blocks: u64,
-    /// Log records that the checkpoint does not hold and that what follows includes.
+    /// Log records behind the checkpoint that were replayed; the records of the dump include them.
     pub log_records_replayed: u64,
 }
 
@@ -116,7 +116,8 @@ pub struct ObjectRecord {
     /// Where its data is; only for an object that was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extents: Vec<ExtentRecord>,
-    /// Its omap keys as text, bytes that are none escaped; only for an object that was asked for.
+    /// Its omap keys as text, with bytes that are not text escaped; only for an object that was
+    /// asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub omap_keys: Vec<String>,
 }
@@ -132,8 +133,8 @@ pub struct ExtentRecord {
     pub crcs: Vec<u32>,
 }
 
-/// Tells what the store holds with its log replayed in memory; without, if that fails. `tell` ends
-/// it by returning `Break`.
+/// Dumps the store with its log replayed in memory, or without the log if replaying fails. `tell`
+/// ends the dump by returning `Break`.
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -258,7 +259,7 @@ fn dump_objects(disk: &mut dyn Disk, metadata: &Metadata, options: &DumpOptions,
     objects.finish()
 }
 
-/// Puts objects together from their entries.
+/// Assembles objects from their entries.
 struct Objects<'a> {
     metadata: &'a Metadata,
     /// The PG that was asked for.

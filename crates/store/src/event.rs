@@ -1,4 +1,4 @@
-//! What a store tells: events, and figures.
+//! What a store reports: events and figures.
 
 use crate::lookup::LoadId;
 use crate::read::{ReadData, ReadError};

@@ -1,5 +1,6 @@
-//! Entry points for fuzzing: everything that decodes bytes of a device. Checksums would stop a
-//! fuzzer at the door, so they are made to fit; what is decoded is then used as the store would.
+//! Entry points for fuzzing: everything that decodes bytes of a device. Checksums would reject
+//! nearly every input, so they are made to fit; what is decoded is then used as the store would use
+//! it.
 
 use std::sync::Arc;
 

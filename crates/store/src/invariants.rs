@@ -1,9 +1,9 @@
 //! What is always true of a store: one sentence, one function.
 //!
 //! The first part is cheap. It is asserted in every build where the state changes, mostly on both sides of
-//! an interface: who gives and who takes. The second part looks at everything in memory, by
-//! [`Store::check_invariants`]; tests call it after every step of random histories. What only the device
-//! can tell is `check`'s, which [`Store::examine`] applies to a store in use.
+//! an interface. The second part looks at everything in memory, by [`Store::check_invariants`]; tests call
+//! it after every step of random histories. What only the device shows is checked by `check`, which
+//! [`Store::examine`] applies to a store in use.
 //!
 //! All of this is about what the store did itself. Bytes from a disk are checked where they are read, and
 //! are errors. `docs/internals/store-invariants.md` lists the sentences.
@@ -60,7 +60,7 @@ pub(crate) fn nothing_is_acknowledged_after_a_failure(is_poisoned: bool) {
     assert!(!is_poisoned, "nothing is acknowledged after a failure of the device");
 }
 
-/// A checkpoint applies only what is durable in the log: what is not might have to be undone.
+/// A checkpoint applies only what is durable in the log: a crash may lose the rest.
 #[inline]
 pub(crate) fn checkpoint_applies_durable_records_only(durable_through: u64, trims_below: u64) {
     assert!(durable_through + 1 >= trims_below, "a checkpoint applies only what is durable in the log");
@@ -87,7 +87,7 @@ pub(crate) fn generations_follow_each_other(before: u64, after: u64) {
     assert!(after == before + 1, "generations of the superblock follow each other");
 }
 
-// ---- dear: everything that is in memory -----------------------------------------------------
+// ---- expensive: everything that is in memory ------------------------------------------------
 
 impl Store {
     /// Asserts everything that can be seen in memory. It takes time in proportion to the size of the store.

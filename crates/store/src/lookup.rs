@@ -1,5 +1,4 @@
-//! Looking at metadata, which may have to be loaded first: what can be asked at once, and waiting
-//! for what is not in memory.
+//! Lookups of metadata, and waiting for metadata that is not in memory.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ use crate::outbox::Purpose;
 use crate::store::Store;
 use crate::validate::{validate, written_bytes};
 
-/// Names something that [`Store::load`] was asked for.
+/// Identifies a load that [`Store::load`] began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoadId(pub u64);
 
@@ -178,7 +177,8 @@ impl Store {
         let object = self.metadata.parts.object(&ObjectKey { pg, name: name.clone() });
         self.metadata.tree.touch(&keys::header(&object))?;
         let info = self.metadata.info(&object)?;
-        // Ranges come from clients. What breaks a rule will be refused and looks at nothing.
+        // Ranges come from clients. A write that breaks a rule will be refused and needs no
+        // metadata.
         if validate(mutations, written_bytes(mutations), info.as_ref()).is_err() {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! What the store wants of its surroundings: requests to its devices, each with the reason why it was made,
-//! and events. Components put them in; [`crate::Store`] hands them out.
+//! What the store wants of its shell: requests to its devices, each with the reason why it was made, and
+//! events. Components put them in; [`crate::Store`] hands them out.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,7 +28,7 @@ pub(crate) enum Purpose {
     Checkpoint,
 }
 
-/// Requests and events that nobody has taken yet, and requests that are not complete.
+/// Requests and events that were not taken yet, and requests that are not complete.
 pub(crate) struct Outbox {
     requests: VecDeque<DiskRequest>,
     purposes: BTreeMap<u64, Purpose>,
@@ -41,7 +41,7 @@ impl Outbox {
         Outbox { requests: VecDeque::new(), purposes: BTreeMap::new(), events: VecDeque::new(), newest_id: 1 }
     }
 
-    /// An id that nothing has had yet.
+    /// An id that was never used before.
     pub fn next_id(&mut self) -> u64 {
         self.newest_id += 1;
         self.newest_id

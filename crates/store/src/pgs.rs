@@ -72,7 +72,7 @@ impl Pgs {
     }
 
     /// Brings the logs of some PGs that have enough for a segment into the tree. If pages must be loaded for
-    /// one, it is the first of a later turn; to load those of others meanwhile would drive out its own.
+    /// one, it is the first of a later turn; loading those of others meanwhile would evict its own.
     pub fn save_some(&mut self, metadata: &mut Metadata) -> Saving {
         for _ in 0..SAVED_PER_TURN {
             let Some(&pg) = self.with_segment.front() else { break };
@@ -148,7 +148,7 @@ pub(crate) struct PgHistory {
     /// First and last sequence of the segments.
     segments: VecDeque<(u64, u64)>,
     is_changed: bool,
-    /// Entries up to here say no more how they are undone.
+    /// Entries up to here have no pre-images any more.
     pre_images_forgotten: Version,
     /// Entries that segments hold were forgotten, so that all segments must be written anew.
     was_reset: bool,
@@ -174,7 +174,7 @@ impl PgHistory {
         }
     }
 
-    /// What is no newer will not be rolled back.
+    /// Writes up to `through` will not be rolled back.
     pub fn forget_pre_images(&mut self, through: Version) {
         let entries = self.log.iter_mut().rev().skip_while(|entry| entry.version > through);
         for entry in entries.take_while(|entry| entry.version > self.pre_images_forgotten) {
@@ -194,8 +194,8 @@ impl PgHistory {
         self.was_reset = true;
     }
 
-    /// A PG that is split off, with the history of this one if it has all its objects; before
-    /// it, there may have been something else of its name.
+    /// A PG that is split off, with the history of this one if it has all its objects; `before` is
+    /// what was known of a PG of this id.
     fn split_off(&self, is_whole: bool, before: PgHistory) -> PgHistory {
         let (head, log) = if is_whole { (self.head, self.log.clone()) } else { Default::default() };
         PgHistory {
@@ -225,7 +225,7 @@ impl PgHistory {
         self.log.iter().skip(self.log.len() - self.unsaved_count)
     }
 
-    /// How many of the oldest segments say nothing any more.
+    /// How many of the oldest segments hold only entries that were forgotten.
     fn outdated_segments(&self) -> usize {
         let oldest = self.log.front().map_or(u64::MAX, |entry| entry.version.sequence);
         self.segments.iter().take_while(|(_, last)| self.was_reset || *last < oldest).count()
@@ -311,8 +311,8 @@ impl PgHistory {
     }
 }
 
-/// A transaction has been recorded in its PG: makes and undoes PGs if it was a split.
-/// Returns those.
+/// A transaction has been recorded in its PG: if it was a split, adds the PGs split off and removes
+/// those merged back. Returns these PGs.
 pub(crate) fn record_split(
     histories: &mut BTreeMap<PgId, PgHistory>,
     parts: &mut Parts,

@@ -18,7 +18,8 @@ use crate::metadata::{
 };
 use crate::validate::validate;
 
-/// Data up to this size (in whole blocks) rides in the log; more goes straight to fresh places.
+/// Data up to this size (in whole blocks) is written in the log; more goes straight to fresh
+/// blocks.
 pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// Where the blocks of one `Write` mutation go.
@@ -32,7 +33,7 @@ pub(crate) struct Placement {
 
 /// The payload, each write padded to whole blocks.
 pub(crate) enum Data {
-    /// It rides in the log, and is brought to its place later.
+    /// It is written in the log, and a checkpoint applies it to its place.
     Inline(Arc<BlockBuffer>),
     /// It goes straight to its place. These are the client's own bytes, unless they had to be padded:
     /// they are copied only once, on their way to the device.
@@ -91,7 +92,7 @@ impl Plan {
         self.placements.iter().flat_map(|placement| placement.runs.iter().copied())
     }
 
-    /// The data that rides in the log.
+    /// The data that is written in the log.
     pub fn inline_data(&self) -> Option<&Arc<BlockBuffer>> {
         match &self.data {
             Data::Inline(buffer) => Some(buffer),
@@ -114,7 +115,8 @@ pub(crate) fn plan(
     let info = changes.info(&object)?;
     let block_count = validate(&transaction.mutations, transaction.payload.len(), info.as_ref())?;
     let is_inline = block_count as usize * BLOCK_BYTES <= INLINE_BYTES_MAX;
-    // What the transaction itself frees, or gives to another object as well, must not be written in place.
+    // Blocks that the transaction itself frees, or shares with another object, must not be written in
+    // place.
     let frees = |mutation: &Mutation| {
         use Mutation::{ClonePreImage, Remove, Truncate, Zero};
         matches!(mutation, Remove | Zero { .. } | Truncate { .. } | ClonePreImage { .. })
@@ -159,7 +161,7 @@ fn object_of(transaction: &Transaction, metadata: &Metadata) -> Vec<u8> {
     keys_of(transaction.pg, &transaction.object, metadata)
 }
 
-/// Small overwrites keep their place, unless another object has it too.
+/// Small overwrites stay in place, unless the block is shared.
 fn blocks_to_reuse(
     changes: &mut Changes,
     object: &[u8],
@@ -175,7 +177,7 @@ fn blocks_to_reuse(
         }
         let meta = chunk[index % CHUNK_BLOCKS];
         if meta != HOLE && !changes.is_in_use(meta.device_block) {
-            // The block may be anybody's, or be given to anybody.
+            // The block may belong to another object, or be allocated to one.
             let damage = CodecError::Invalid { what: "a block of an object", value: meta.device_block.into() };
             return Err(damage.into());
         }
@@ -388,7 +390,7 @@ fn keep(changes: &mut Changes, object: &[u8], copy: &[u8]) -> Result<(), Unready
 
 fn remove_other(changes: &mut Changes, object: &[u8], other: &[u8]) -> Result<(), Unready> {
     if other == object {
-        return Err(Unready::Invalid("an object cannot be another one than itself".into()));
+        return Err(Unready::Invalid("the other object must have another name".into()));
     }
     changes.remove_object(other)
 }
@@ -403,8 +405,8 @@ fn clear_seals(changes: &mut Changes, object: &[u8]) -> Result<(), Unready> {
     Ok(())
 }
 
-/// What is split off begins with a copy of the PG's own object, as far as anything is known of
-/// it; what is undone loses its own.
+/// A PG that is split off begins with a copy of the PG's own object, as far as that is known; a PG
+/// that is merged back loses its own.
 fn split_own_object(changes: &mut Changes, split: &Split, object: &[u8], is_whole: bool) -> Result<(), Unready> {
     let own_of = |pg: PgId| {
         let name = ObjectName::new(PG_META_OBJECT).expect("the name is short");
@@ -422,7 +424,7 @@ fn split_own_object(changes: &mut Changes, split: &Split, object: &[u8], is_whol
     Ok(())
 }
 
-/// Looks at everything that the mutations would look at.
+/// Reads all metadata that the mutations would read.
 pub(crate) fn look_at(
     pg: PgId,
     object: &[u8],

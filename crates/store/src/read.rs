@@ -59,7 +59,7 @@ pub enum ReadError {
 /// applies newer bytes to the same place, so a few attempts are plenty.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// What a read is about.
+/// The range to read, and how often it was tried.
 #[derive(Clone)]
 struct ReadOrder {
     key: ObjectKey,
@@ -287,7 +287,7 @@ impl Store {
         }
         let first = (read.order.offset / BLOCK_BYTES as u64) as usize;
         let object = self.metadata.parts.object(&read.order.key);
-        // What cannot be looked at now is read again, which waits for it.
+        // If the metadata is not in memory, the read starts again and waits for it.
         let Ok(now) = self.metadata.blocks(&object, first, read.expected.len()) else { return true };
         read.failed.iter().all(|&index| {
             let index = index as usize;

@@ -1,5 +1,5 @@
 //! The blocks of the data region: which are free, which will be once a checkpoint is in force, and how many
-//! are kept back so that recovery and deletes always have room.
+//! are reserved so that recovery and deletes always have room.
 
 use atoll_buffers::BLOCK_BYTES;
 
@@ -9,7 +9,7 @@ use crate::allocator::{Allocator, Run, Zone};
 const RESERVE_SHARE: u32 = 20;
 const RESERVE_BLOCKS_MIN: u32 = (96 << 20) / BLOCK_BYTES as u32;
 
-/// The allocator, and the blocks that it has yet to get back.
+/// The allocator, and the blocks that will return to it.
 pub(crate) struct Space {
     allocator: Allocator,
     /// Blocks that nothing refers to since the last checkpoint began: the one before still does.
@@ -23,7 +23,7 @@ impl Space {
         Space { allocator, freed, reclaiming: Vec::new() }
     }
 
-    /// What finds places for data.
+    /// The allocator, to find places for data.
     pub fn allocator(&mut self) -> &mut Allocator {
         &mut self.allocator
     }
@@ -70,7 +70,7 @@ impl Space {
         (self.allocator.block_count() / RESERVE_SHARE).max(RESERVE_BLOCKS_MIN)
     }
 
-    /// Whether only the reserve is left. What the next checkpoint sets free is not taken.
+    /// Whether only the reserve is left. Blocks that the next checkpoint will free count as free.
     pub fn is_full(&self) -> bool {
         let free_soon = self.allocator.free_count() as usize + self.freed.len() + self.reclaiming.len();
         free_soon <= self.reserve_blocks() as usize

@@ -118,7 +118,7 @@ impl Store {
         self.pgs.get(pg).into_iter().flat_map(|state| &state.log).map(|entry| &**entry)
     }
 
-    /// Forgets how writes of a PG are undone, up to one that will not be rolled back.
+    /// Forgets the pre-images of a PG's writes up to `through`, which will not be rolled back.
     pub fn forget_pre_images(&mut self, pg: PgId, through: Version) {
         if let Some(state) = self.pgs.get_mut(pg) {
             state.forget_pre_images(through);

@@ -1,6 +1,6 @@
-//! The superblock: who the store is, where its newest checkpoint is and where the log begins.
-//! There are two copies; each checkpoint overwrites the older one, so one is always whole. A log on
-//! a device of its own begins with a mark that says which store it belongs to.
+//! The superblock: the store's id, where its newest checkpoint is and where the log begins. There
+//! are two copies; each checkpoint overwrites the older one, so one is always whole. A log on a
+//! device of its own begins with a mark that says which store it belongs to.
 
 use std::sync::Arc;
 

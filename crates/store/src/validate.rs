@@ -98,7 +98,8 @@ pub(crate) fn validate(
 }
 
 /// Whether ranges and shapes of a mutation that was read from the log are such that it can be prepared.
-/// Transactions in the log were checked before they came there; this is for bytes that merely look so.
+/// Transactions in the log were checked before they came there; this is for bytes that only look like a
+/// transaction.
 pub(crate) fn check_logged(mutation: &Mutation) -> Result<(), CodecError> {
     let is_unit = |unit_bytes: u32| {
         unit_bytes.is_multiple_of(BLOCK as u32) && unit_bytes > 0 && CHUNK_BYTES.is_multiple_of(unit_bytes.into())
@@ -116,7 +117,7 @@ pub(crate) fn check_logged(mutation: &Mutation) -> Result<(), CodecError> {
     if is_sound { Ok(()) } else { Err(CodecError::Invalid { what: "a mutation in the log", value }) }
 }
 
-/// Whether a mutation is of something else than its transaction's object.
+/// Whether a mutation changes something other than its transaction's object.
 fn leaves_object_alone(mutation: &Mutation) -> bool {
     matches!(mutation, Mutation::ClonePreImage { .. } | Mutation::RemoveOther { .. } | Mutation::ResetLog { .. })
 }

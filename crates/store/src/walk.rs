@@ -2,7 +2,7 @@
 //! stores. Pages are read from the device, or taken from memory where replay has changed them, and
 //! forgotten at once, so that a walk takes no memory but one page for each level.
 //!
-//! Nothing that is found in a page is believed: the walk reports what is wrong and goes on with the
+//! Nothing that is found in a page is trusted: the walk reports what is wrong and goes on with the
 //! rest.
 
 use std::ops::ControlFlow;

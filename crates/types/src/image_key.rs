@@ -10,8 +10,8 @@ pub enum ImageKey {
     /// The image key: blocks are sealed under keys that are derived from it.
     WrappedKey(String),
     /// Blocks are not sealed. The secret encrypts nothing; that the key service opens it shows that an image
-    /// of this id and name was made so by somebody who may use the key service, and not by who merely
-    /// writes cluster state.
+    /// of this id and name was made so by somebody who may use the key service, and not by someone who can
+    /// merely write cluster state.
     UnsealedPermit(String),
 }
 

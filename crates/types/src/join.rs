@@ -50,7 +50,7 @@ pub struct JoinTokenRecord {
     pub created_unix_ms: u64,
     /// Unix time from which on it is worth nothing, in milliseconds.
     pub expires_unix_ms: u64,
-    /// The host that has used it, which nobody else can do then.
+    /// The host that has used it; no other host can use it then.
     pub used_by: Option<JoinedHost>,
 }
 

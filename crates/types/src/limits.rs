@@ -1,4 +1,4 @@
-//! A limit on everything (DESIGN section 10, rule 1). Back-pressure follows from these numbers.
+//! A limit on everything. Back-pressure follows from these numbers.
 
 use std::ops::RangeInclusive;
 
@@ -23,8 +23,8 @@ pub const OMAP_VALUE_BYTES_MAX: usize = 1 << 20;
 pub const SEAL_BYTES_MAX: usize = 64;
 /// Largest unit that one seal covers, in bytes.
 pub const SEAL_UNIT_BYTES_MAX: u32 = 64 << 10;
-/// Entries kept in a PG's log ring. More than twice [`PG_IN_FLIGHT_MAX`], so that a
-/// member that missed only unacknowledged writes can always be brought level by the log.
+/// Entries kept in a PG's log ring. More than twice [`PG_IN_FLIGHT_MAX`], so that a member that
+/// missed only unacknowledged writes can always catch up by the log.
 pub const PG_LOG_ENTRIES: usize = 1_024;
 /// OSDs in one PG: members, and those that are about to become or cease to be members.
 pub const PG_MEMBERS_MAX: usize = 64;
@@ -46,8 +46,7 @@ pub const EC_DATA_SHARDS: RangeInclusive<u32> = 2..=16;
 pub const EC_PARITY_SHARDS: RangeInclusive<u32> = 1..=4;
 /// Bytes of a chunk of an erasure-coded object, a power of two.
 pub const EC_CHUNK_BYTES: RangeInclusive<u32> = 4 << 10..=1 << 20;
-/// What it is if nobody says: the unit in which S3 data is sealed, so that a small read touches one
-/// shard.
+/// The default: the unit in which S3 data is sealed, so that a small read touches one shard.
 pub const EC_CHUNK_BYTES_DEFAULT: u32 = 64 << 10;
 /// Largest image, in bytes (64 TiB).
 pub const IMAGE_BYTES_MAX: u64 = 64 << 40;

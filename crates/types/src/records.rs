@@ -43,10 +43,10 @@ pub struct OsdRecord {
     pub device_class: String,
     /// Size of its device in bytes.
     pub device_bytes: u64,
-    /// The rack of its host; empty if nobody has said.
+    /// The rack of its host; empty if it is not known.
     #[serde(default)]
     pub rack: String,
-    /// The zone (room, data centre) of its rack; empty if nobody has said.
+    /// The zone (room, data centre) of its rack; empty if it is not known.
     #[serde(default)]
     pub zone: String,
     /// Holds no data by plan: what it has moves to others.
@@ -86,10 +86,10 @@ pub struct OsdUsageRecord {
     pub primary_pg_states: std::collections::BTreeMap<String, u32>,
     /// Damaged blocks found since start.
     pub corrupt_block_count: u64,
-    /// Bytes read to fill other OSDs since start.
+    /// Bytes read to backfill other OSDs since start.
     #[serde(default)]
     pub recovery_read_bytes: u64,
-    /// What it may read so per second while clients are at work.
+    /// Bytes per second that it may read for backfill while clients are active.
     #[serde(default)]
     pub recovery_bytes_per_second: u64,
     /// Connections that it has accepted whose frames are in another mode than cluster state wants by
@@ -124,13 +124,13 @@ pub enum Redundancy {
 }
 
 impl Redundancy {
-    /// So many copies. If nobody says how many I/O needs, half of them, as in Ceph.
+    /// So many copies. By default I/O needs half of them, as in Ceph.
     pub fn replicated(size: u32, min_size: Option<u32>) -> Redundancy {
         Redundancy::Replicated { size, min_size: min_size.unwrap_or(size - size / 2) }
     }
 
-    /// An erasure code. If nobody says how many shards I/O needs, one more than the data: then what
-    /// was acknowledged survives the loss of one more.
+    /// An erasure code. By default I/O needs one shard more than the data: then what was
+    /// acknowledged survives the loss of one more.
     pub fn erasure(data: u32, parity: u32, chunk_bytes: Option<u32>, min_size: Option<u32>) -> Redundancy {
         Redundancy::Erasure {
             data,
@@ -260,8 +260,8 @@ pub struct PgRecord {
     pub activated_epoch: Epoch,
     /// Members of that epoch's configuration.
     pub last_active_members: Vec<OsdId>,
-    /// Of how many PGs of its pool this is one; 0 if it came with the pool and was never
-    /// split, so that it is one of those that the pool was made with.
+    /// The pool's number of PGs as of this PG's last split; 0 if the pool was made with this PG and
+    /// it was never split.
     #[serde(default)]
     pub pg_num: u32,
     /// In an erasure-coded pool the shard that each member holds, in the order of the members. Two may
@@ -284,7 +284,7 @@ impl PgRecord {
         find(&self.members, &self.shards).or_else(|| find(&self.last_active_members, &self.last_active_shards))
     }
 
-    /// Of how many PGs of its pool this is the record of one, if the pool was made with
+    /// The pool's number of PGs as of this PG's last split, if the pool was made with
     /// `pg_num_first`.
     pub fn pg_num_of(&self, pg: PgId, pg_num_first: u32) -> u32 {
         if self.pg_num == 0 { pg.first_pg_num(pg_num_first) } else { self.pg_num }
@@ -294,12 +294,12 @@ impl PgRecord {
 /// A PG and its configuration.
 pub type PgMapEntry = (PgId, PgRecord);
 
-/// Where a PG shall move, in place of what the CRUSH tree says: the balancer's work.
+/// The members of a PG that the balancer chose, in place of those of the CRUSH tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PgTargetRecord {
     /// [`RECORD_FORMAT`].
     pub format: u32,
-    /// The members that it shall have; the first shall be the primary.
+    /// The members that it is to have; the first is to be the primary.
     pub members: Vec<OsdId>,
 }
 
@@ -439,8 +439,8 @@ pub struct BucketRecord {
     /// How objects are encrypted when the request does not say; `None` for by the bucket's own key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_encryption: Option<BucketEncryption>,
-    /// There if the operator has new objects stored without sealing unless they are asked to be encrypted: a
-    /// secret that the key-management service has wrapped for this, which encrypts nothing.
+    /// Present if the operator has new objects stored without sealing unless a request asks for encryption:
+    /// a secret that the key-management service has wrapped for this, which encrypts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsealed_permit: Option<String>,
 }
@@ -451,8 +451,8 @@ impl BucketRecord {
         self.data_pool.unwrap_or(self.pool)
     }
 
-    /// Whether new objects are sealed that nobody asks to be encrypted. What S3 clients have set for the
-    /// bucket is such a wish.
+    /// Whether new objects are sealed if no request asks for encryption. What S3 clients have set for
+    /// the bucket is such a wish.
     pub fn seals_by_default(&self) -> bool {
         self.unsealed_permit.is_none() || self.default_encryption.is_some()
     }

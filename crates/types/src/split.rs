@@ -32,7 +32,7 @@ impl PgId {
         pg_of_object(self.pool, object, pg_num) == self
     }
 
-    /// Of how many PGs this was one when it came into being, in a pool that was made with
+    /// The pool's number of PGs when this PG was created, in a pool that was made with
     /// `pg_num_first`.
     pub fn first_pg_num(self, pg_num_first: u32) -> u32 {
         pg_num_first.max((self.index + 1).next_power_of_two())

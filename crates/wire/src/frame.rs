@@ -34,9 +34,9 @@ const TAG_BYTES: usize = 16;
 const CRC_BYTES: usize = 4;
 const FLAG_PAYLOAD_SEALED: u32 = 1;
 const FLAG_LAST_OF_KEY: u32 = 2;
-/// So many bytes are sent under one key...
+/// Most bytes that are sent under one key...
 const KEY_BYTES_MAX: u64 = 1 << 32;
-/// ... or so many frames, if each counts as so many bytes more.
+/// ... where each frame counts as this many bytes more, so that frames are bounded, too.
 const KEY_BYTES_PER_FRAME: u64 = KEY_BYTES_MAX >> 20;
 /// A payload up to this size is copied next to its neighbours rather than sent as a piece of its
 /// own: the copy costs less than one more I/O vector and buffer handle.

@@ -1,7 +1,7 @@
 //! The key of one direction of a connection in a `secure` mode, and the keys that follow it.
 //!
-//! Each key comes from the one before it by HKDF, which cannot be turned round: somebody who learns a
-//! key reads nothing that was sent before it was in use.
+//! Each key comes from the one before it by HKDF, which cannot be inverted: who learns a key can
+//! decrypt nothing that was sent before it was in use.
 
 use atoll_types::frames::FrameMode;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, LessSafeKey, Nonce, Tag, UnboundKey};

@@ -1,7 +1,7 @@
-//! Opening a connection: `Noise_IK_25519_AESGCM_SHA256` (Noise Protocol Framework, revision 34).
-//! The initiator knows whom it wants to reach by its static key; the responder learns the
-//! initiator's static key, and the frame mode that it wants, in the first message, checks both
-//! against cluster state, and answers with the mode that is right. Each handshake message travels as a 16-bit length (big-endian) and its bytes, after an 8-byte greeting.
+//! Opening a connection: `Noise_IK_25519_AESGCM_SHA256` (Noise Protocol Framework, revision 34). The initiator
+//! knows whom it wants to reach by its static key; the responder learns the initiator's static key, and the frame
+//! mode that it wants, in the first message, checks both against cluster state, and answers with the mode that is
+//! right. Each handshake message travels as a 16-bit length (big-endian) and its bytes, after an 8-byte greeting.
 
 use atoll_types::frames::FrameMode;
 use bytes::{Buf, BytesMut};
@@ -93,7 +93,8 @@ impl Drop for SessionKeys {
 pub enum HandshakeInput {
     /// More bytes are needed.
     Incomplete,
-    /// The responder knows who wants what: it must check the key, and answer or close.
+    /// The responder has the peer's key and the mode that it wants: it must check the key, and
+    /// answer or close.
     Asked {
         /// The peer's static key.
         peer: PublicKey,

@@ -88,8 +88,7 @@ kinds! {
             /// Whether this member refuses new data for lack of space.
             is_full: bool,
         },
-        /// Primary to a member or to one that shall become a member: promise to ignore lower epochs,
-        /// and say what you have.
+        /// Primary to a member or a learner: promise to ignore lower epochs, and say what you have.
         7 (members) => PeerQuery {
             /// The PG.
             pg: PgId,
@@ -122,7 +121,7 @@ kinds! {
             /// In an erasure-coded PG, the shard that the objects here are of.
             shard: Option<u8> as ShardNumber,
         },
-        /// Brings a lagging member, or one that shall become a member, up to date: a part of the state of one object, or log entries.
+        /// Brings a lagging member, or a learner, up to date: a part of the state of one object, or log entries.
         10 (members) => PeerPush {
             /// The new epoch.
             epoch: Epoch,
@@ -195,7 +194,7 @@ kinds! {
             /// The epoch of the question.
             epoch: Epoch,
         },
-        /// Primary to one that shall become a member: which objects do you have, and of what version?
+        /// Primary to a learner: which objects do you have, and of what version?
         18 (members) => ObjectsQuery {
             /// The PG.
             pg: PgId,
@@ -276,8 +275,8 @@ kinds! {
             /// The newest write that stays.
             head: Version,
         },
-        /// Primary of an erasure-coded PG to a member: all members have everything up to here, so what
-        /// it would take to undo it can go.
+        /// Primary of an erasure-coded PG to a member: all members have everything up to here, so the
+        /// pre-images can be deleted.
         25 (members) => Committed {
             /// The PG.
             pg: PgId,

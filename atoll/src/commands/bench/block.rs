@@ -74,7 +74,8 @@ pub struct BlockBenchArguments {
     /// How fio is started, such as 'chroot /srv/ceph fio'
     #[arg(long, value_name = "COMMAND", default_value = "fio")]
     pub fio_command: String,
-    /// The servers' processes on this host by role, for their CPU time, if no data directory says them
+    /// The servers' processes on this host by role, for their CPU time, if no data directory names
+    /// them
     #[arg(long, value_name = "ROLE=PID,PID;...")]
     pub server_pids: Option<Processes>,
     /// Make the file, of this size
@@ -98,7 +99,7 @@ pub struct BlockBenchArguments {
     /// Use only this much of each target, from its beginning
     #[arg(long, value_parser = parse_size_bytes, default_value = "1G")]
     pub working_set: u64,
-    /// What to write before
+    /// What to write before the run
     #[arg(long, default_value = "holes")]
     pub prefill: PrefillArgument,
     /// Stamp each 4 KiB block with its writer and time, and check all that is read; everything is written before
@@ -166,7 +167,7 @@ pub fn run(arguments: &BlockBenchArguments) -> anyhow::Result<()> {
     };
     let jobs: Vec<Job> = targets.into_iter().enumerate().map(job).collect();
     let command = client_command()?;
-    let outcome = run_processes(command, &jobs, &servers, &progress_bar("filling"))?;
+    let outcome = run_processes(command, &jobs, &servers, &progress_bar("prefilling"))?;
     let setting = Setting {
         operation: arguments.rw.name().into(),
         size_bytes: arguments.bs,

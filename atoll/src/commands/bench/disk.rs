@@ -47,7 +47,7 @@ pub fn run(arguments: DiskBenchArguments) -> anyhow::Result<()> {
         wipe: arguments.wipe,
         duration: Duration::from_secs(arguments.seconds),
     };
-    let report = bench.run(&progress_bar("filling"), &progress_bar("measuring"))?;
+    let report = bench.run(&progress_bar("prefilling"), &progress_bar("measuring"))?;
     if arguments.json {
         return print_json(&report);
     }

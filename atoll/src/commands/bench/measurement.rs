@@ -34,7 +34,7 @@ pub struct PlanArguments {
     /// End early when each client has moved so much
     #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
     pub bytes_max: Option<u64>,
-    /// Seconds and all latencies (HdrHistogram) in the JSON as well
+    /// Include figures of each second and all latencies (HdrHistogram) in the JSON
     #[arg(long, requires = "json")]
     pub full: bool,
 }

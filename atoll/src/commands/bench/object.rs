@@ -147,7 +147,7 @@ pub fn run(arguments: ObjectBenchArguments) -> anyhow::Result<()> {
         Job::Object(ObjectJob { target: target.clone(), workload, plan: plan.clone() })
     };
     let jobs: Vec<Job> = (0..arguments.clients).map(job).collect();
-    let outcome = run_processes(client_command()?, &jobs, &servers, &progress_bar("filling"))?;
+    let outcome = run_processes(client_command()?, &jobs, &servers, &progress_bar("prefilling"))?;
     let setting = Setting {
         operation: mix.name().into(),
         size_bytes: arguments.size.mean_bytes(),

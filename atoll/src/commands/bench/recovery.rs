@@ -131,7 +131,7 @@ fn measure(
     cluster: &Cluster,
     bench: &RecoveryBench,
 ) -> anyhow::Result<RecoveryReport> {
-    let bars = [progress_bar("filling"), progress_bar("moving away"), progress_bar("moving back")];
+    let bars = [progress_bar("prefilling"), progress_bar("moving away"), progress_bar("moving back")];
     let progress = |step: RecoveryStep, done: u64, all: u64| bars[step as usize](done, all);
     let run = async {
         let attached =

@@ -86,7 +86,7 @@ pub fn run(arguments: StoreBenchArguments) -> anyhow::Result<()> {
         log_bytes: arguments.log_size,
     };
     let rounds = bench.rounds;
-    let prepared = bench.prepare(&progress_bar("filling"))?;
+    let prepared = bench.prepare(&progress_bar("prefilling"))?;
     let report = prepared.run(&progress_bar("measuring"))?;
     if arguments.json {
         return print_json(&report);

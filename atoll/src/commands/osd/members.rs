@@ -1,4 +1,4 @@
-//! Looking at OSDs and changing what they shall hold.
+//! Looking at OSDs and changing what they are to hold.
 
 use anyhow::bail;
 use atoll_admin::osds::{self, HostStatus, NewLocation, OsdStatus, osd_statuses, osd_tree, weight};

@@ -1,4 +1,4 @@
-//! How OSDs stand, as operators see them.
+//! The state of OSDs, as operators see it.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct OsdStatus {
     /// Whether it runs: `up` or `down` in JSON.
     #[serde(rename = "state", serialize_with = "up_or_down")]
     pub is_up: bool,
-    /// It shall hold no data.
+    /// It is marked out, and so is to hold no data.
     pub is_out: bool,
     /// The coordinator has marked it out, after it was down for long.
     pub is_out_by_coordinator: bool,
@@ -95,7 +95,7 @@ pub struct HostStatus {
     pub rack: String,
     /// Its name.
     pub host: String,
-    /// What its OSDs shall hold together.
+    /// The share of data that its OSDs are to hold together.
     pub weight: f64,
     /// Its OSDs.
     pub osds: Vec<OsdStatus>,
@@ -113,7 +113,7 @@ pub fn osd_tree(view: &View) -> Vec<HostStatus> {
     osds.chunk_by(|one, other| place(one) == place(other)).map(host).collect()
 }
 
-/// What OSDs shall hold together: one that is out holds nothing.
+/// The share of data that OSDs are to hold together; one that is out is to hold nothing.
 pub fn weight<'a>(osds: impl IntoIterator<Item = &'a OsdStatus>) -> f64 {
     osds.into_iter().filter(|osd| !osd.is_out).map(|osd| osd.weight).sum()
 }

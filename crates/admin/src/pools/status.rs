@@ -1,4 +1,4 @@
-//! How pools stand, and waiting for their PGs.
+//! The status of pools, and waiting for their PGs.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub const POOL_DATA: &str = "data";
 const PATIENCE: Duration = Duration::from_secs(20);
 const POLL_PAUSE: Duration = Duration::from_millis(100);
 
-/// A pool and how it stands.
+/// A pool and its status.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolStatus {
     /// The pool.

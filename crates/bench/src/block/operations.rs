@@ -107,7 +107,7 @@ impl<T: BlockTarget> BlockOperations<T> {
         self.next_slot.replace((self.next_slot.get() + 1) % self.slots)
     }
 
-    /// A slot that no write is on its way to: which of two would be last, nobody could say.
+    /// A slot that no write is on its way to: which of two would be last is unknown.
     fn next_slot_to_write(&self) -> Option<u64> {
         let Some(verifier) = &self.verifier else { return Some(self.next_slot()) };
         (0..self.slots.min(1000)).map(|_| self.next_slot()).find(|slot| verifier.take(*slot))

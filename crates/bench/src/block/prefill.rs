@@ -1,5 +1,5 @@
-//! Filling what is going to be read or overwritten: reads of blocks that were never written, and
-//! first writes, cost something else than what they cost for good.
+//! Writing, before a run, what it will read or overwrite: reads of blocks that were never written,
+//! and first writes, cost something other than later ones.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

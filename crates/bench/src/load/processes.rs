@@ -33,7 +33,7 @@ enum Said {
 
 fn say(said: &Said) {
     let text = serde_json::to_string(said).expect("what a client says can be written as JSON");
-    // Nobody listens any more when the first process has gone, and then this process ends as well.
+    // When the first process is gone, nothing reads this, and this process ends as well.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
@@ -145,7 +145,7 @@ fn listen(number: usize, stdout: impl BufRead, said: &mpsc::Sender<(usize, Said)
         let Ok(line) = line else { break };
         let heard = serde_json::from_str(&line).unwrap_or_else(|_| Said::Failed(format!("it said: {line}")));
         has_ended = has_ended || matches!(heard, Said::Measured(_) | Said::Failed(_));
-        // Nobody listens when another client has failed.
+        // The receiver is gone when another client has failed.
         let _ = said.send((number, heard));
     }
     if !has_ended {

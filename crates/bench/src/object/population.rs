@@ -32,7 +32,7 @@ struct Object {
 }
 
 /// A client's objects. Two changes of the same object are never on their way at once, nor is a
-/// DELETE while it is read: what there is afterwards, nobody could say.
+/// DELETE while it is read: the result would be unknown.
 pub(super) struct Population {
     objects: Vec<Object>,
     /// Objects that can be read.

@@ -12,7 +12,7 @@ use crate::error::BenchError;
 pub(super) struct Traffic {
     /// By durable writes, for which acknowledgements wait: the log, and the data of large writes.
     pub durable_bytes: u64,
-    /// By all others, which checkpoints make: small writes brought to their places, and metadata.
+    /// By all others, which checkpoints make: small writes applied to their places, and metadata.
     pub later_bytes: u64,
 }
 
@@ -76,8 +76,8 @@ impl Engine {
         self.checkpoint_edges
     }
 
-    /// Whether a checkpoint ran at any time since `moment`. To ask only whether one runs at the end
-    /// would miss those who waited for its end.
+    /// Whether a checkpoint ran at any time since `moment`. Asking only whether one runs at the end
+    /// would miss operations that waited for its end.
     pub fn was_beside_checkpoint(&self, moment: u64) -> bool {
         self.checkpoint_edges != moment || !moment.is_multiple_of(2)
     }

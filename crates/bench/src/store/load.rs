@@ -226,7 +226,7 @@ impl Load<'_> {
             };
             self.waiting.pop_front();
             self.in_flight.insert(id, began);
-            // As the OSD does after each group.
+            // As the OSD does after each PG.
             self.engine.hand_over();
         }
         Ok(())

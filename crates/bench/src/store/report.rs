@@ -45,7 +45,7 @@ pub struct StoreFigures {
     /// Resident memory of the process at the end: the store's metadata, blocks that wait for a
     /// checkpoint, and the load generator.
     pub resident_bytes: u64,
-    /// The most that it was during the run.
+    /// Its maximum during the run.
     pub resident_bytes_max: u64,
     /// Bytes of metadata pages on the device.
     pub metadata_bytes: u64,

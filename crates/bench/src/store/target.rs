@@ -186,7 +186,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         for region in self.regions().filter(|region| region.is_scratch) {
-            // The file is of no use to anybody; whoever finds it left over may remove it.
+            // The file has no further use; if it is left over, it can be removed by hand.
             let _ = std::fs::remove_file(&region.path);
         }
     }
@@ -201,7 +201,7 @@ fn check_file(region: &Region, wipe: bool) -> Result<(), BenchError> {
     if metadata.len() > 0 && !wipe {
         return Err(refuse(&region.path, "the file exists and is not empty; say --wipe to overwrite it"));
     }
-    // Whoever has the lock, such as a running OSD, keeps the file.
+    // A file that another process has locked, such as a running OSD, stays as it is.
     DirectFile::open(&region.path).map(drop).map_err(device_error(&region.path))
 }
 

@@ -1,4 +1,4 @@
-//! Where requests go, when they go again, and with whom nobody connects.
+//! Where requests go, when they go again, and to which OSDs the client does not connect.
 
 use super::*;
 use atoll_types::frames::{FrameModes, FramesRecord};

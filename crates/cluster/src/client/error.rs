@@ -110,7 +110,7 @@ pub enum ClusterError {
 pub(super) enum Fate {
     /// It never left this host.
     NotSent,
-    /// Nobody knows.
+    /// It may or may not have been carried out.
     Unknown,
     /// The server said no.
     Refused,

@@ -89,7 +89,7 @@ pub type Answer<'a, R> = Pin<Box<dyn Future<Output = Result<R, ClusterError>> + 
 /// When a request may be sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeat {
-    /// Doing it twice is as good as once.
+    /// Doing it twice is the same as once.
     Freely,
     /// Only if it cannot have arrived.
     IfNotSent,

@@ -61,7 +61,7 @@ pub(super) fn options(connect: &ConnectOptions) -> Result<Option<TlsOptions>, Cl
 
 fn read_pem(path: &Path, what: &str, wrong: &impl Fn(String) -> ClusterError) -> Result<Vec<u8>, ClusterError> {
     let bytes = std::fs::read(path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
-    // The etcd client takes anything, and would then trust nobody without saying why.
+    // The etcd client takes anything, and would then refuse every server without saying why.
     let marks = String::from_utf8_lossy(&bytes);
     let is_there = marks.lines().any(|line| line.starts_with("-----BEGIN") && line.contains(what));
     if is_there { Ok(bytes) } else { Err(wrong(format!("there is no PEM {what} in {}", path.display()))) }
@@ -91,8 +91,8 @@ pub(super) fn advice(cause: &str, endpoints: &[String]) -> Option<&'static str> 
     }
 }
 
-/// What it most likely means when nothing but broken connections came back, for as long as anybody
-/// waits.
+/// What it most likely means when every attempt ended with a broken connection, until the time was
+/// over.
 pub(super) fn advice_after_all(cause: &str, endpoints: &[String]) -> Option<&'static str> {
     let words =
         ["broken pipe", "connection closed", "connection reset", "frame with invalid size", "reset by peer"];

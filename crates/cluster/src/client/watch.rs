@@ -45,7 +45,7 @@ pub enum WatchEvent {
     },
 }
 
-/// The events under a prefix, as an endless stream. Connections are replaced without a word.
+/// The events under a prefix, as an endless stream. Lost connections are replaced silently.
 #[derive(Debug)]
 pub struct PrefixWatch {
     events: mpsc::Receiver<WatchEvent>,
@@ -75,7 +75,8 @@ impl Drop for PrefixWatch {
 
 impl ClusterClient {
     /// All events under a prefix from `from_revision` on: give the revision after that of a
-    /// [`super::Listing`] to miss nothing, or 0 for the events from some moment soon.
+    /// [`super::Listing`] to miss nothing, or 0 for the events from the moment when the watch is
+    /// confirmed.
     pub fn watch_prefix(&self, prefix: &str, from_revision: i64) -> PrefixWatch {
         let (queue, events) = mpsc::channel(QUEUE);
         let follower = Follower { client: self.clone(), prefix: prefix.to_owned(), next: from_revision, queue };
@@ -93,7 +94,7 @@ struct Follower {
 
 /// Why a connection's events ended.
 enum End {
-    /// Nobody listens any more.
+    /// The receiver was dropped.
     Unwanted,
     /// The server has forgotten events that were not seen yet.
     TooOld,

@@ -185,7 +185,7 @@ impl Change {
     }
 }
 
-/// Refuses a put that no state could make sense of.
+/// Refuses a put that is invalid in every state.
 pub fn check_put(request: &PutRequest) -> Result<(), Status> {
     if request.key.is_empty() {
         return Err(status::empty_key());

@@ -15,7 +15,7 @@ use super::span::Span;
 use super::state::{Entry, State};
 use super::status;
 
-/// Refuses what no state could make sense of: too many operations, empty keys, a key written twice.
+/// Refuses what is invalid in every state: too many operations, empty keys, a key written twice.
 pub fn check(txn: &TxnRequest) -> Result<(), Status> {
     check_sizes(txn, limits::TXN_OPERATIONS)?;
     check_overlaps(&txn.success)?;
@@ -205,8 +205,8 @@ fn check_overlaps(operations: &[RequestOp]) -> Result<Writes, Status> {
     let mut writes = Writes::default();
     for operation in operations {
         if let Some(Request::RequestDeleteRange(request)) = &operation.request {
-            // Stricter than etcd 3.4, which overlooks a deletion without an end, and dies of it when
-            // a put after it wants to keep the value.
+            // Stricter than etcd 3.4, which overlooks a deletion without an end, and crashes when a
+            // put after it wants to keep the value.
             writes.deletes.push(Span::new(&request.key, &request.range_end));
         }
     }

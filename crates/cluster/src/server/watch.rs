@@ -47,7 +47,7 @@ impl watch_server::Watch for Services {
     }
 }
 
-/// The other end has gone; there is nobody to tell.
+/// The client is gone.
 struct Gone;
 
 struct Watch {
@@ -109,7 +109,7 @@ impl Session {
                 _ = progress.tick() => self.report_progress().await,
                 _ = answers.closed() => return,
                 () = stopped(&mut stop) => {
-                    // If the client has gone, so much the better.
+                    // A client that is gone needs no answer.
                     let _ = self.answers.send(Err(status::stopped())).await;
                     return;
                 }

@@ -92,7 +92,7 @@ struct Writer {
     state: State,
     history: Arc<Mutex<History>>,
     publish: watch::Sender<Arc<State>>,
-    /// After a failed commit nobody knows what is on disk: nothing more is accepted.
+    /// After a failed commit the content of the disk is unknown: nothing more is accepted.
     broken: bool,
 }
 
@@ -150,7 +150,7 @@ impl Writer {
         }
     }
 
-    /// Events first: whoever sees the new revision must find its events.
+    /// Events first: a reader that sees the new revision must find its events.
     fn show(&mut self, next: State, revisions: Vec<(i64, Vec<super::change::Event>)>) {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, events) in revisions {

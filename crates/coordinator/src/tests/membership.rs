@@ -1,4 +1,4 @@
-//! Who is taken for lost, and who is taken back.
+//! Which OSDs are marked out, and which are marked in again.
 
 use std::collections::BTreeMap;
 

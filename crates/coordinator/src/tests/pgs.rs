@@ -75,7 +75,7 @@ fn what_counts_in_an_erasure_coded_group_is_shards() {
     stop(&mut view, &[5]);
     assert!(status(&view).state == PgAvailability::Active && status(&view).is_degraded);
     assert!(!status(&view).has_none_to_spare, "five of six, four are needed");
-    // Shard 4 moves, so two members have it: they are one shard, whoever of them is down.
+    // Shard 4 moves, so two members have it: they are one shard, whichever of them is down.
     view.map.pgs.insert(pg(0), (coded(&[0, 1, 2, 3, 4, 6], &[0, 1, 2, 3, 4, 4]), 1));
     assert!(status(&view).is_undersized && status(&view).state == PgAvailability::Active);
     stop(&mut view, &[4]);

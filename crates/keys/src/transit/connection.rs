@@ -13,7 +13,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(50);
 /// Answers are a few hundred bytes, or a list of keys.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// Why a call brought nothing.
+/// Why a call failed.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// There is nothing of that name.

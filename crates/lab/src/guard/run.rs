@@ -14,7 +14,7 @@ use crate::error::LabError;
 use crate::matrix::{CellName, DataFacts, Matrix, MatrixRun, MatrixStep, Record, Stops};
 use crate::report::{Metric, Spread};
 
-/// Kinds of work that have become slower by factors further apart than this are worth a word.
+/// Kinds of work that have become slower by factors further apart than this are noted.
 const KINDS_APART_MAX: f64 = 1.3;
 
 /// What is measured, and where.
@@ -192,7 +192,8 @@ impl Readings {
         Ok(Readings { yardstick, before: None, by_cell: BTreeMap::new(), error: None })
     }
 
-    /// The runner tells of each run before it begins and when it has ended: nobody is at work then.
+    /// The runner tells of each run before it begins and when it has ended: the machine is idle
+    /// then.
     fn see(&mut self, step: &MatrixStep<'_>) {
         match step {
             MatrixStep::Running { .. } => self.before = self.read(),

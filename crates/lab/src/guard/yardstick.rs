@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     /// Less than a tenth or more than a hundred times of what a machine of 2026 takes would be another
-    /// piece of work, such as one that the compiler has seen through.
+    /// piece of work, such as one that the compiler has optimised away.
     #[test]
     fn each_kind_of_work_takes_the_time_that_it_must() {
         let reading = Yardstick::new().unwrap().read().unwrap();

@@ -158,8 +158,8 @@ impl MatrixRun {
         for load in &loads {
             let takers: Vec<_> = subjects.iter().filter(|(subject, _)| self.takes(subject, load)).collect();
             for round in 0..profile.rounds {
-                // Who comes first changes from round to round, so that what one leaves behind does not always
-                // meet the same other.
+                // The first subject changes from round to round, so that what one leaves behind does not
+                // always affect the same other one.
                 for place in 0..takers.len() {
                     let (subject, prepared) = takers[(place + round as usize) % takers.len()];
                     let is_done = record.has(&subject.name, &load.about.name, round);

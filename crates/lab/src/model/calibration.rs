@@ -86,7 +86,7 @@ pub(super) struct Cost {
     pub notes: Vec<String>,
 }
 
-/// An operation to be reckoned.
+/// An operation whose cost is to be computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub operation: Operation,

@@ -47,7 +47,7 @@ pub const CLUSTERS: &[BuiltIn] = &[
     BuiltIn { name: "capped-hosts", text: include_str!("../../models/capped-hosts.toml") },
 ];
 
-/// Calibrations: the first is the one that is taken if nobody says another.
+/// Calibrations: the first is the default.
 pub const CALIBRATIONS: &[BuiltIn] = &[
     BuiltIn { name: "atoll", text: include_str!("../../models/calibration-atoll.toml") },
     BuiltIn { name: "ceph", text: include_str!("../../models/calibration-ceph.toml") },

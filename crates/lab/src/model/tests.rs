@@ -1,4 +1,4 @@
-//! Cases that were reckoned by hand.
+//! Cases that were computed by hand.
 
 use super::*;
 

@@ -90,7 +90,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 const REPORT_PAUSE: Duration = Duration::from_secs(4);
 /// After the image is written, checkpoints go on for a moment.
 const CALM_PAUSE: Duration = Duration::from_secs(3);
-/// For how long the OSD may take to remove what it does not need any more.
+/// For how long the OSD may take to delete its stray copies.
 const REMOVAL_MAX: Duration = Duration::from_secs(300);
 
 struct Run<'a, C> {
@@ -120,7 +120,7 @@ pub async fn run_recovery(
     let measuring = async {
         let outcome = run.measure().await;
         if run.is_out.get() && outcome.is_err() {
-            // What went wrong is said; that this went wrong as well would add nothing.
+            // The first error is reported; this one would add nothing.
             let _ = cluster.set_out(false).await;
         }
         load.stop();
@@ -179,7 +179,8 @@ impl<C: RecoveryCluster> Run<'_, C> {
         Ok(measured)
     }
 
-    /// What the OSD still has would not have to be copied back.
+    /// Waits until the OSD has deleted its stray copies: what it still has would not have to be
+    /// copied back.
     async fn wait_for_removal(&self) -> Result<(), LabError> {
         let started = Instant::now();
         loop {

@@ -34,7 +34,7 @@ pub(super) struct MetaQuery {
     pub(super) allocation: bool,
 }
 
-/// Why an option was not accepted: the reply type and a text for a human being.
+/// Why an option was not accepted: the reply type and a text for people.
 pub(super) struct Rejected {
     pub(super) reply: u32,
     pub(super) message: &'static str,
@@ -48,7 +48,7 @@ const fn invalid(message: &'static str) -> Rejected {
 pub(super) fn parse(option: u32, data: &[u8]) -> Result<ClientOption, Rejected> {
     match option {
         option::EXPORT_NAME => Ok(ClientOption::ExportName(export_name(data)?)),
-        // Data that does not belong here is not worth an argument: the client is leaving.
+        // Data that does not belong here is ignored: the client is leaving.
         option::ABORT => Ok(ClientOption::Abort),
         option::LIST if !data.is_empty() => Err(invalid("LIST takes no data")),
         option::LIST => Ok(ClientOption::List),

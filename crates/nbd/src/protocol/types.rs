@@ -21,7 +21,7 @@ pub struct SessionConfig {
     /// Payload bytes of the requests in flight beyond which no further request is taken. The last one
     /// taken may exceed it, so that any single request fits.
     pub payload_in_flight_bytes_max: u64,
-    /// Most options before transmission, so that no peer haggles forever.
+    /// Most options before transmission, so that every negotiation ends.
     pub options_max: u32,
     /// Whether the client may or must change to TLS.
     pub tls: TlsPolicy,
@@ -125,7 +125,7 @@ pub enum OpenPurpose {
 pub struct OpenError {
     /// What kind of refusal the client is told.
     pub kind: OpenErrorKind,
-    /// The reason, for a human being at the client.
+    /// The reason, for people at the client.
     pub message: String,
 }
 
@@ -234,7 +234,7 @@ pub enum Outcome {
     Failed {
         /// What the client is told.
         code: ErrorCode,
-        /// Details for a human being; sent only in structured replies.
+        /// Details for people; sent only in structured replies.
         message: String,
     },
 }

@@ -42,7 +42,7 @@ impl TlsChannel {
             self.connection.process_new_packets()?;
             self.take_opened()?;
         }
-        // What follows an orderly end belongs to nobody.
+        // What follows an orderly end is dropped.
         records.clear();
         Ok(())
     }

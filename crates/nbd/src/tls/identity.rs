@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
-/// No chain of certificates is that long.
+/// Larger files are refused; no chain of certificates is that long.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Why TLS cannot be set up.

@@ -13,8 +13,9 @@ use zeroize::Zeroizing;
 
 use super::DeviceError;
 
-/// What begins a store's devices when they are not encrypted, and where. Clients decide about some
-/// bytes further on, so these come first: nobody can make a plain device look like a LUKS2 volume.
+/// The magic bytes of a store's devices that are not encrypted, and where they are. Clients decide
+/// about some bytes further on, so these are looked at first: no client can make a plain device
+/// look like a LUKS2 volume.
 const PLAIN_MARKS: [(usize, &[u8]); 3] = [(0, b"ATOLSTOR"), (BLOCK_BYTES, b"ATOLSTOR"), (0, b"ATOLWAL2")];
 
 /// What opens the LUKS2 headers of an OSD's devices.
@@ -48,7 +49,7 @@ pub enum AtRestError {
         /// Why.
         reason: Luks2Error,
     },
-    /// It is encrypted and nobody said what with.
+    /// It is encrypted, and nothing says what unlocks it.
     #[error(
         "{} is encrypted (LUKS2 volume {uuid}) and nothing says what unlocks it; name that in at-rest.json beside the \
          OSD's device (docs/guide/devices.md), or for once with --passphrase-file, --key-file or --kms of 'atoll osd run'",

@@ -1,5 +1,5 @@
 //! How much clients' requests may hold in memory while they are not answered. Beyond that nothing more
-//! is read from clients until enough of them are: what does not fit waits in sockets, and so at clients.
+//! is read from clients until enough are answered: the rest waits in sockets, and so at clients.
 //!
 //! What other OSDs send is not held up, because answers may wait for it. Their own admission bounds it.
 
@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use crate::invariants;
 
 /// What the requests of one number on one connection hold. A client sends a request again under its
-/// number when its PG has moved to and fro.
+/// number when its PG has moved away and back.
 #[derive(Default)]
 struct Held {
     requests: u32,
@@ -93,7 +93,7 @@ impl Admission {
     fn give_back(&mut self, bytes: u64) {
         invariants::held_bytes_cover(self.held_bytes, bytes);
         self.held_bytes -= bytes;
-        // Not at once, or one connection after the other would be stopped and let go for each answer.
+        // Not at once, or each answer would stop and resume one connection after the other.
         self.is_closed &= self.held_bytes > self.limit_bytes / 4 * 3;
     }
 }

@@ -53,7 +53,7 @@ impl Storage {
                 let info = self.store.object(&ObjectKey { pg: list.pg, name: name.clone() })?;
                 Ok((name, info.map_or(Version::default(), |info| info.version)))
             };
-            // What is not in memory yet is looked at again from the last one that was.
+            // Objects that are not in memory yet are looked at again, behind the last one that was.
             let found: Vec<_> = names.into_iter().map(version).take_while(Result::is_ok).flatten().collect();
             if found.is_empty() {
                 let name = self.store.names_after(list.pg, after, 1)?.remove(0);

@@ -13,7 +13,7 @@ use super::{Reader, Storage, StorageEvent};
 pub(crate) type ReadAnswer = Result<(ReadOutcome, Bytes), ReadFailure>;
 
 impl Storage {
-    /// Begins with a read for a PG.
+    /// Begins a read for a PG.
     pub fn read_object(&mut self, pg: PgId, token: Token, object: ObjectName, request: ReadRequest) {
         let key = ObjectKey { pg, name: object };
         if let ReadRequest::Data { offset, length } = request {

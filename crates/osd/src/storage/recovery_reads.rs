@@ -72,7 +72,7 @@ impl Storage {
         }
         let answer = match omap_changes(&self.store, &read.wanted) {
             Ok(mut changes) => {
-                // The last change of all says that the copy is whole.
+                // The last change sets the version, which says that the copy is whole.
                 changes.push(Mutation::SetVersion { version: found.version });
                 let transactions = last_transactions(&read, &found, changes);
                 Ok(ObjectParts { transactions, next: None })
@@ -169,7 +169,7 @@ fn part_of(seals: &Seals, from: usize, length: usize) -> Seals {
     Seals { bytes: seals.bytes.slice(range), ..seals.clone() }
 }
 
-/// What makes the receiver's omap like this one's, where it may differ.
+/// The mutations that make the receiver's omap equal to this one, where it may differ.
 fn omap_changes(store: &Store, read: &RecoveryRead) -> Result<Vec<Mutation>, StoreError> {
     let key = ObjectKey { pg: read.pg, name: read.object.clone() };
     let set = |(key, value)| Mutation::OmapSet { key, value };

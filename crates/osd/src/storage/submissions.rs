@@ -13,7 +13,7 @@ impl Storage {
         !self.backlog.contains_key(&pg) && self.store.has_log_room()
     }
 
-    /// Submits a PG's transaction, behind those of it that wait.
+    /// Submits a PG's transaction, behind those that already wait.
     pub fn submit(&mut self, pg: PgId, token: Token, transaction: Transaction) {
         let waits = self.backlog.contains_key(&pg) || !self.store.has_log_room();
         if waits || !self.submit_now(pg, token, &transaction) {
@@ -103,7 +103,7 @@ impl Storage {
         invariants::backlogs_hold_something(self.backlog.values().map(|queue| queue.len()));
     }
 
-    /// A pool was removed: what its PGs had waiting is of no use.
+    /// A pool was removed: drops the submissions of its PGs that wait.
     pub fn forget_pool(&mut self, pool: PoolId) {
         self.backlog.retain(|pg, _| pg.pool != pool);
         self.loading_for_submit.retain(|pg| pg.pool != pool);

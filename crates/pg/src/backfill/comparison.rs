@@ -29,7 +29,7 @@ impl Pg {
             |learner: &Learner| matches!(&learner.listing, Listing::Own { token: own, .. } if *own == token);
         let next_token = self.outbox.token();
         let mut found = self.learners.learners.iter_mut().map(|(osd, learner)| (*osd, learner));
-        // Without one, the learner is gone.
+        // If there is none, the learner was dropped meanwhile.
         let Some((osd, learner)) = found.find(|(_, learner)| wants_it(learner)) else { return };
         let Listing::Own { token, listed } = &mut learner.listing else { unreachable!("looked at above") };
         listed.extend(objects);
@@ -49,7 +49,8 @@ impl Pg {
             .send(osd, Message::ObjectsQuery { pg: self.config.id, epoch: self.config.record.epoch, tag, after });
     }
 
-    /// The learner's objects have come. It lacks those with another version, or on one side only.
+    /// The learner has listed its objects. It lacks those whose versions differ, and those that
+    /// only one side has.
     pub(crate) fn learner_listed(
         &mut self,
         from: OsdId,

@@ -101,7 +101,7 @@ impl Pg {
             found.map(|(object, _)| object.clone())
         };
         let found = self.learners.learners.iter().find_map(|(osd, learner)| Some((*osd, reads_it(learner)?)));
-        // Without one, the learner is gone.
+        // If there is none, the learner was dropped meanwhile.
         let Some((osd, object)) = found else { return };
         let learner = self.learners.learners.get_mut(&osd).expect("found above");
         let copying = learner.copying.get_mut(&object).expect("found above");

@@ -14,7 +14,7 @@ const COPYING_MAX: usize = 8;
 
 /// A transaction that a learner has been sent and has not acknowledged.
 pub(super) enum Sent {
-    /// Its acknowledgement calls for nothing.
+    /// Nothing follows from its acknowledgement.
     Other,
     /// A part of an object. When it is durable, the next part is read, from this byte on: so little
     /// is in flight, and the learner sets the pace.
@@ -55,7 +55,7 @@ pub(super) struct Learner {
     pub(super) listing: Listing,
     /// Objects to be copied, with the parts that differ.
     pub(super) missing: BTreeMap<ObjectName, Touched>,
-    /// Objects that were written while objects are compared: they will be missing.
+    /// Objects written while versions are compared: they count as missing afterwards.
     pub(super) written: BTreeSet<ObjectName>,
     /// Objects that are being read or sent.
     pub(super) copying: BTreeMap<ObjectName, Copying>,

@@ -1,6 +1,6 @@
-//! Backfill of learners: OSDs that shall become members, while the PG serves, and members that lack
-//! the last writes, while it peers. The log says what is missing if it reaches back to where the
-//! two histories part; otherwise the versions of all objects are compared.
+//! Backfill of learners: OSDs that are to become members, while the PG serves, and members that
+//! lack the last writes, while it peers. The log says what is missing if it reaches back to where
+//! the two histories part; otherwise the versions of all objects are compared.
 //!
 //! From the start a learner gets every write in order: with its data, or as a mere log entry if the
 //! object is still to be copied, because the copy will contain it. Writes of an object wait while

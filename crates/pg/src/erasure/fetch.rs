@@ -48,7 +48,7 @@ pub(crate) struct Fetch {
     parts: Parts,
     /// Wanted shards are computed from others.
     is_rebuilding: bool,
-    /// Answers that have not come.
+    /// Answers still outstanding.
     missing: usize,
     /// A member's answer did not count.
     pub has_found_damage: bool,
@@ -243,7 +243,7 @@ fn check(
 ) -> Result<Part, String> {
     let (object_bytes, seals, data) = match answer {
         Ok((ReadOutcome::Data { object_bytes, seals }, data)) => (object_bytes, seals, data),
-        Ok(_) => return Err("an answer to another question".into()),
+        Ok(_) => return Err("an answer of another kind".into()),
         Err(refusal) => return Err(refusal.to_string()),
     };
     if object_bytes != shard_bytes || data.len() != span.length() {

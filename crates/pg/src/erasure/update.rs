@@ -19,7 +19,7 @@ use super::shape::Span;
 use crate::actions::WholeObject;
 use crate::config::CodeShape;
 
-/// Up to so many replaced bytes of a shard go into the log entry.
+/// Most replaced bytes of a shard that a log entry holds.
 const INLINE_PRE_IMAGE_BYTES_MAX: usize = 64 << 10;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;

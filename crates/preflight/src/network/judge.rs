@@ -65,7 +65,7 @@ fn path(measured: &Measured) -> Finding {
             "packets of up to {bytes} bytes get through (don't-fragment probes, there and back), but this host believes in \
              {believed}"
         );
-        let meaning = "larger packets vanish without a word, so connections stall as soon as data flows: hosts or switches \
+        let meaning = "larger packets are dropped silently, so connections stall as soon as data flows: hosts or switches \
                        disagree on the MTU";
         return finding(Verdict::Problem, found, meaning).fix(format!(
             "the same MTU on all hosts, bridges and switch ports between them; until then: ip link set CARD mtu {bytes}"

@@ -6,7 +6,7 @@
 //! the same port that begin with the token of a connection from the same address it answers with
 //! the same datagram. Nothing else is answered.
 
-/// Where a responder listens if nobody says otherwise.
+/// Where a responder listens by default.
 pub const PORT_DEFAULT: u16 = 7477;
 
 /// The first bytes in both directions, with the version of all this.
@@ -17,7 +17,7 @@ pub(super) const FRAME_BYTES: usize = 64;
 /// Larger datagrams than any card sends.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 65_536;
 
-/// What a connection's datagrams begin with, so that nobody else's are answered.
+/// What a connection's datagrams begin with, so that no others are answered.
 pub(super) type Token = [u8; TOKEN_BYTES];
 
 /// A frame: its number, the responder's clock (0 in questions), and padding.

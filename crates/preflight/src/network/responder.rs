@@ -111,7 +111,7 @@ impl Responder {
 
 fn serve(stream: TcpStream, address: IpAddr, sessions: &Sessions, limits: ResponderLimits) {
     let Some(token) = register(address, sessions, limits) else { return };
-    // Whatever ends the connection, there is nobody to tell.
+    // Why the connection ended is of no interest.
     let _ = answer_frames(stream, token, limits);
     lock(sessions).remove(&token);
 }

@@ -39,7 +39,7 @@ pub(crate) async fn remove_chunks_of(
     Ok(())
 }
 
-/// What removes the data of those pieces that are in the index, as a change of their index object.
+/// The mutations of the index object that remove the data of those pieces that are in the index.
 pub(crate) fn inline_removals(pieces: &[Piece]) -> impl Iterator<Item = Mutation> {
     let inline = pieces.iter().filter(|piece| piece.place == Place::Index);
     inline.map(|piece| Mutation::OmapRemove { key: inline_key(&piece.data_id) })

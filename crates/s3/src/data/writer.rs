@@ -1,4 +1,4 @@
-//! Writing data: a body of unknown length is cut into chunks, sealed (unless it shall not be) and
+//! Writing data: a body of unknown length is cut into chunks, sealed (unless sealing is off) and
 //! written while it is still arriving. A small one is only sealed, and handed to the index.
 
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct Unfinished {
     pool: PoolId,
     data_id: [u8; 16],
     chunks: u64,
-    // What the index shall keep, and its part of the budget.
+    // What goes into the index, and its part of the budget.
     inline: Option<(Bytes, Option<Share>)>,
     // Writes run as tasks of their own: were they dropped with the request, a write could reach
     // the cluster after the removal that is meant to undo it.

@@ -1,8 +1,8 @@
 //! DeleteBucket, safe against concurrent writes and against a gateway that dies half-way.
 //!
-//! Every index object gets the mark `x/deleting`; writes carry the condition that there is none.
-//! With all marks in place the bucket cannot gain objects, so its emptiness can be looked at. The
-//! point of no return is making the mark of index object 0 final, which needs it to be still this
+//! Every index object gets the mark `x/deleting`; writes carry the condition that there is none. With
+//! all marks in place the bucket cannot gain objects, so that it can be checked whether it is empty.
+//! The point of no return is making the mark of index object 0 final, which needs it to be still this
 //! attempt's. After that, another DeleteBucket or the collector finishes the job: data of garbage and
 //! unfinished uploads, index objects with object 0 as the last, record.
 //!
@@ -159,7 +159,7 @@ async fn set_mark(index: &Index, shard: u32, mark: &Mark, value: &Bytes) -> Resu
     }
 }
 
-/// Gives the bucket back to its users, as far as the marks are still this attempt's.
+/// Makes the bucket usable again by removing the marks that are still this attempt's.
 async fn remove_marks(index: &Index, value: &Bytes) {
     for shard in 0..index.shards() {
         let own = vec![Condition::OmapEquals { key: DELETING_KEY.into(), value: value.clone() }];
@@ -220,7 +220,7 @@ async fn finish_removal(service: &Service, index: &Index) -> Result<(), GatewayE
     Ok(())
 }
 
-/// Finishes or withdraws a deletion whose gateway died. The collector calls this now and then.
+/// Finishes or withdraws a deletion whose gateway died. The collector calls this from time to time.
 pub(crate) async fn tend_deletion(service: &Service, index: &Index) -> Result<(), GatewayError> {
     let Some(value) = get_mark(index, 0).await? else { return Ok(()) };
     let mark = Mark::decode(&value)?;
@@ -229,7 +229,7 @@ pub(crate) async fn tend_deletion(service: &Service, index: &Index) -> Result<()
         finish_removal(service, index).await
     } else {
         if mark.is_stale(unix_ms()) {
-            tracing::info!(bucket = index.bucket.record.name, "taking back a deletion that was cut short");
+            tracing::info!(bucket = index.bucket.record.name, "withdrawing a deletion that was cut short");
             remove_marks(index, &value).await;
         }
         Ok(())

@@ -61,7 +61,7 @@ impl Service {
     }
 
     /// Opens a range of an object for reading. The first part of the data has been read and
-    /// authenticated when this returns, so most troubles still get a proper answer.
+    /// authenticated when this returns, so most failures still get a proper answer.
     pub(super) async fn open_data(
         &self,
         index: &Index,

@@ -47,8 +47,8 @@ pub(super) fn checked_limit(asked: Option<i32>) -> S3Result<i32> {
     }
 }
 
-/// Where a listing begins that shall show only what comes after `key`. A key that is itself a
-/// common prefix was shown as such, so all that folds into it is behind us.
+/// Where a listing begins that shows only what comes after `key`. A key that is itself a common
+/// prefix was shown as such, so all that folds into it is behind us.
 pub(super) fn start_after(key: &str, prefix: &str, delimiter: &str) -> Vec<u8> {
     let key = key.as_bytes();
     if key.is_empty() {

@@ -21,7 +21,7 @@ pub(crate) struct Arrival {
     pub client: Option<SocketAddr>,
 }
 
-/// Addresses of proxies whose word is taken: one, or a network such as `10.0.0.0/8`.
+/// Addresses of trusted proxies: one, or a network such as `10.0.0.0/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrustedProxy(IpNet);
 
@@ -35,7 +35,7 @@ impl FromStr for TrustedProxy {
     }
 }
 
-/// All proxies whose word is taken. Clones share the list.
+/// All trusted proxies. Clones share the list.
 #[derive(Clone, Debug)]
 pub(crate) struct TrustedProxies(Arc<[TrustedProxy]>);
 

@@ -48,7 +48,7 @@ const SEND_BYTES_MAX: usize = 256 << 10;
 /// HTTP/2 counts 32 bytes more for each header. What is above is refused by the library, what is
 /// between by us, in S3's own words.
 const HEADER_LIST_FACTOR: usize = 2;
-/// After we said that the connection ends: for the client to say so, too.
+/// How long a client may take to end a connection after we said that it ends.
 const GOODBYE_TIME: Duration = Duration::from_secs(2);
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
 

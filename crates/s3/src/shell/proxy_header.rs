@@ -16,7 +16,7 @@ const VERSION_2_FIXED_BYTES: usize = 16;
 /// For whom the proxy opened the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// For itself, to look whether we live; or there is no header.
+    /// For itself, as a health check; or there is no header.
     Itself,
     /// For this client.
     Client(SocketAddr),
@@ -69,7 +69,7 @@ fn look(bytes: &[u8]) -> Look {
     if bytes.len() < beginning.len() {
         return Look::TooShort;
     }
-    // Said at the beginning, so that nobody reads to the end of it.
+    // The length is at the beginning, so a header that is too long is refused before it is read.
     if let (true, Some(length)) = (bytes[0] == b'\r', bytes.get(VERSION_2_FIXED_BYTES - 2..VERSION_2_FIXED_BYTES))
     {
         let length_bytes = VERSION_2_FIXED_BYTES + usize::from(u16::from_be_bytes([length[0], length[1]]));
@@ -178,7 +178,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// Neither here nor in the library behind may any byte make trouble.
+        /// No bytes may make the code here, or the library that it uses, panic.
         #[test]
         fn no_bytes_are_a_panic(
             beginning in prop::sample::select(vec![

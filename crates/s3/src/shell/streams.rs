@@ -1,6 +1,6 @@
-//! What the streams of one HTTP/2 connection do. A connection on which nothing is asked for any more
-//! is ended, and one on which an answer is asked for and then not taken: until then the answer holds
-//! memory, and the socket shows nothing, since the client goes on reading that.
+//! What the streams of one HTTP/2 connection do. An idle connection is ended, and so is one whose
+//! client asks for an answer and does not take it: the answer holds memory, and the socket does not
+//! show it, since the client goes on reading from that.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -2,9 +2,9 @@
 //! group has.
 //!
 //! A request goes to a group of the lowest class that is sure to have a run for all of it. So small
-//! requests fill the holes of groups that have nothing better left, and long runs remain for those
-//! who need them. When no group is sure to fit, the request is put together from the longest
-//! runs there are. Each step looks at one group of 64 words, never at the whole bitmap.
+//! requests use the holes of groups that have no long runs left, and long runs remain for large
+//! requests. When no group is sure to fit, the request is served from the longest runs there are.
+//! Each step looks at one group of 64 words, never at the whole bitmap.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -23,7 +23,7 @@ const fn class_of(longest: usize) -> usize {
     (usize::BITS - longest.leading_zeros()) as usize
 }
 
-/// The length that the longest run of a group of this class has at least.
+/// The least length of the longest free run in a group of this class.
 const fn class_floor(class: usize) -> usize {
     1 << (class - 1)
 }
@@ -39,11 +39,11 @@ const NEARLY_FULL_SHARE: u32 = 32;
 pub(super) struct Part {
     blocks: Range<u64>,
     free_count: u32,
-    /// One bit for each block, set when the block is in use. Those that fill up the last group
-    /// are set for ever.
+    /// One bit for each block, set when the block is in use. The padding of the last group is
+    /// always set.
     words: Vec<u64>,
     /// The class of each group. Claims leave it too high, so that rebuilding the bitmap is cheap;
-    /// whoever looks for a run puts that right.
+    /// the search for a run corrects it.
     classes: Vec<u8>,
     /// The groups of each class; those of class 0 are in none.
     groups_by_class: [BTreeSet<u32>; CLASS_MAX + 1],
@@ -102,7 +102,7 @@ impl Part {
         self.free_count -= 1;
     }
 
-    /// The bits of what a run has in this part.
+    /// The bits of those blocks of a run that lie in this part.
     fn bits(&self, (first, count): Run) -> Range<usize> {
         let clamp = |block: u64| (block.clamp(self.blocks.start, self.blocks.end) - self.blocks.start) as usize;
         clamp(first.into())..clamp(u64::from(first) + u64::from(count))
@@ -113,12 +113,12 @@ impl Part {
         self.bits(run).len() as u32
     }
 
-    /// Whether no block that a run has in this part is used.
+    /// Whether all blocks of a run that lie in this part are free.
     pub fn is_free(&self, run: Run) -> bool {
         masks(self.bits(run)).all(|(word, mask)| self.words[word] & mask == 0)
     }
 
-    /// Marks what a run has in this part as used; it must be free.
+    /// Marks the blocks of a run that lie in this part as used; they must be free.
     pub fn claim(&mut self, run: Run) {
         assert!(self.is_free(run), "a used block of {run:?} is claimed");
         let bits = self.bits(run);
@@ -126,15 +126,15 @@ impl Part {
         set(&mut self.words, bits);
     }
 
-    /// Puts the classes of all groups right after claims.
+    /// Corrects the classes of all groups after claims.
     pub fn index_groups(&mut self) {
         for group in 0..self.classes.len() {
-            // To take nothing puts the class right and does nothing else.
+            // Taking no blocks only corrects the class.
             self.take(group, 1, 0, &mut Vec::new());
         }
     }
 
-    /// Makes free what a run has in this part; all of it must be used.
+    /// Frees the blocks of a run that lie in this part; all of them must be used.
     pub fn release(&mut self, run: Run) {
         let bits = self.bits(run);
         if bits.is_empty() {
@@ -191,7 +191,7 @@ impl Part {
     }
 
     /// Takes runs of at least `length_min` blocks from a group, until fewer than that are missing,
-    /// and returns how many blocks it took. Puts the group's class right.
+    /// and returns how many blocks it took. Corrects the group's class.
     fn take(&mut self, group: usize, length_min: usize, missing: usize, runs: &mut Vec<Run>) -> usize {
         let words = &mut self.words[group * GROUP_WORDS..][..GROUP_WORDS];
         let first_block = self.blocks.start + (group * GROUP_BLOCKS) as u64;

@@ -71,7 +71,7 @@ impl<'a> DataReader<'a> {
         for (position, expected) in gathered.into_iter().enumerate() {
             let bytes = match &buffer {
                 Ok(buffer) => Ok(buffer.as_slice()[position * BLOCK_BYTES..][..BLOCK_BYTES].to_vec()),
-                // One bad sector must not hide what its neighbours are like.
+                // One bad sector must not hide the state of its neighbours.
                 Err(_) => self.read(disk, position, 1).map(|buffer| buffer.as_slice().to_vec()),
             };
             let detail = match bytes {

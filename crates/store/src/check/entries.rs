@@ -1,5 +1,4 @@
-//! What the entries of the tree say, one after the other in key order: whether each makes sense by
-//! itself and beside the ones before it.
+//! Checks the entries of the tree in key order: each by itself, and against the ones before it.
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_codec::{CodecError, Reader};
@@ -52,7 +51,7 @@ pub(super) struct Reference<'a> {
     pub crc: u32,
 }
 
-/// What the entries give.
+/// What an entry yields.
 pub(super) enum Found<'a> {
     Reference(Reference<'a>),
     Problem(Problem),
@@ -86,9 +85,7 @@ impl Entries {
                 }));
             }
         } else {
-            found(Found::Problem(Problem::Entry {
-                detail: format!("nothing is kept under the key {}", hex(key)),
-            }));
+            found(Found::Problem(Problem::Entry { detail: format!("no entry has a key such as {}", hex(key)) }));
         }
     }
 
@@ -117,7 +114,7 @@ impl Entries {
         }
         if self.object.as_ref().is_none_or(|(current, _)| *current != object) {
             found(Found::Problem(Problem::MissingHeader { object: object.clone() }));
-            // Said once; the rest of the object is looked at all the same.
+            // Reported once; the rest of the object is still checked.
             self.object = Some((object, ANY_INFO));
         }
         match part {
@@ -211,7 +208,7 @@ impl Entries {
     }
 }
 
-/// Stands for a header that is missing or makes no sense; it says that everything is in order.
+/// Stands in for a header that is missing or makes no sense; it allows everything.
 const ANY_INFO: ObjectInfo = ObjectInfo {
     size_bytes: u64::MAX,
     whole_bytes: None,

@@ -15,7 +15,7 @@ use crate::metadata::{Metadata, PageKind};
 use crate::overlay::Overlay;
 use crate::walk::{Visitor, Walk, read_page};
 
-/// How much there is.
+/// Counts of what was found.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Figures {
     pub groups: u64,
@@ -28,7 +28,7 @@ pub(super) struct Figures {
     pub shared_blocks: u64,
 }
 
-/// How often progress is told, in pages or blocks.
+/// Pages or blocks between two reports of progress.
 const PROGRESS_STEP: u64 = 1024;
 
 /// The examination of one state.
@@ -178,7 +178,7 @@ impl<'a> Examination<'a> {
         }
     }
 
-    /// Metadata has blocks of its own. Returns how many.
+    /// Checks that no block of metadata has another use. Returns how many such blocks there are.
     fn check_metadata_blocks(&mut self) -> u64 {
         let mut taken = Bits::new(self.layout.data_start as u32, self.layout.data_blocks as u32);
         let pages = &self.metadata.tree.pages;
@@ -195,7 +195,7 @@ impl<'a> Examination<'a> {
         taken.len()
     }
 
-    /// The bitmap must say what the objects do, except where it cannot be read.
+    /// Checks that the bitmap agrees with the objects, except where it cannot be read.
     fn compare_with_bitmap(&mut self, unreadable: &[u32]) {
         for &number in unreadable {
             let (first, count) = self.metadata.bitmap.blocks_of(number);

@@ -84,7 +84,8 @@ pub struct CheckReport {
     pub region_bytes: u64,
 }
 
-/// Checks the store. `progress` is called now and then with what is done and what there is to do.
+/// Checks the store. `progress` is called from time to time with what is done and what there is to
+/// do.
 ///
 /// ```
 /// use atoll_store::{CheckOptions, Disk, OpenError, check};

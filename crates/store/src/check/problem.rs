@@ -105,7 +105,7 @@ impl std::fmt::Display for BytePlace {
 }
 
 impl Problem {
-    /// Whether replaying the log on metadata with this problem may fail for want of sense in it.
+    /// Whether this problem of the metadata may make replaying the log fail.
     pub(super) fn prevents_replay(&self) -> bool {
         !matches!(
             self,
@@ -120,7 +120,7 @@ impl Problem {
 /// A problem, and in which state it was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Whether the checkpoint was sound in this respect and the log brought the problem.
+    /// Whether the checkpoint is free of the problem, and replaying the log brought it.
     pub after_replay: bool,
     /// What is wrong.
     #[serde(flatten)]

@@ -40,7 +40,7 @@ impl Visitor for Portion {
     }
 
     fn problem(&mut self, _: Problem) {
-        // The walk over everything has said it.
+        // The walk over the whole tree has reported it.
     }
 }
 

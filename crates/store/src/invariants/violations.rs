@@ -9,7 +9,7 @@ use crate::invariants;
 use crate::outbox::Purpose;
 use crate::overlay::{Home, PendingBlock};
 
-/// Part of what the assertion says, and what makes it say so.
+/// Part of an assertion's text, and what violates it.
 pub(crate) type Violation = (&'static str, fn(&mut Fixture));
 
 const VIOLATIONS: &[Violation] = &[
@@ -82,7 +82,7 @@ pub(crate) fn dropped(home: Home) -> PendingBlock {
     PendingBlock { buffer: None, number: 1, home }
 }
 
-/// Brings about one violation after the other and looks at what is said.
+/// Causes one violation after the other and checks what the panic says.
 pub(crate) fn assert_noticed(violations: &[Violation]) {
     Fixture::busy().store.check_invariants();
     for (expected, violate) in violations {

@@ -28,17 +28,18 @@ pub(crate) const RECORD_BLOCKS_MAX: u64 = 1024;
 /// A batch is closed when its transactions take this many bytes.
 pub(crate) const BATCH_BYTES: usize = 1 << 20;
 
-/// Numbers that count transactions, records and checkpoints stay below this for any age of a store. One
-/// that was read from a disk and does not would overflow soon.
+/// Counters of transactions, records and checkpoints stay below this for any age of a store. A higher
+/// one, read from a disk, would overflow soon.
 const COUNTER_END: u64 = 1 << 62;
 
-/// A number that counts, if it can be one.
+/// The number, if it is in the range of a counter.
 #[inline]
 pub(crate) fn counter(value: u64, what: &'static str) -> Result<u64, CodecError> {
     if value < COUNTER_END { Ok(value) } else { Err(CodecError::Invalid { what, value }) }
 }
 
-/// Checks the numbers that a transaction gives to its PG's history. `reset_head` is its own.
+/// Checks the sequences that a transaction gives to its PG's history. `reset_head` is the
+/// transaction's.
 #[inline]
 pub(crate) fn check_sequences(transaction: &Transaction, reset_head: Option<Version>) -> Result<(), CodecError> {
     let newest = transaction.log.iter().map(|entry| entry.version.sequence).max();

@@ -1,6 +1,5 @@
-//! What a transaction is going to change, prepared beside the tree: later mutations see what
-//! earlier ones did, and nothing happens to the tree before everything needed is known to be in
-//! memory.
+//! The changes of a transaction, prepared beside the tree: later mutations see what earlier ones
+//! did, and the tree does not change before everything needed is known to be in memory.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -33,7 +32,7 @@ struct Header {
 pub(crate) struct Changes<'a> {
     metadata: &'a Metadata,
     slots: BTreeMap<Vec<u8>, Slot>,
-    /// What is true of one header in place of its slot.
+    /// The object's header, which counts in place of its slot.
     header: Option<Header>,
     /// The leaf that was found last. The way to it is in memory.
     leaf: Option<u32>,
@@ -90,8 +89,8 @@ impl<'a> Changes<'a> {
             return Err(CodecError::Invalid { what: "the number of objects", value: object_count }.into());
         }
         let tree = &self.metadata.tree;
-        // What is not there must not be removed: its leaf may be gone when its turn comes, and the
-        // leaf before need not be in memory.
+        // A key that does not exist must not be removed: its leaf may be gone by then, and the leaf
+        // before need not be in memory.
         let is_effective = |key: &[u8], slot: &Slot| slot.value.is_some() || tree.get(key) != Ok(None);
         let changed = self.slots.into_iter().filter(|(key, slot)| slot.is_changed && is_effective(key, slot));
         let entries = changed.map(|(key, slot)| Entry { key, value: slot.value, leaf: slot.leaf }).collect();
@@ -99,8 +98,8 @@ impl<'a> Changes<'a> {
         Ok(Prepared { entries, freed, referenced, object_delta })
     }
 
-    /// What becomes free must be in use until now and become free once; what is taken must be free. Chunks
-    /// and counts that were read from a disk need not say so.
+    /// Checks that blocks to be freed are in use and freed once, and that blocks to be taken are free.
+    /// Chunks and counts that were read from a disk may say otherwise.
     fn check_blocks(&self) -> Result<(), CodecError> {
         if self.freed.is_empty() && self.referenced.is_empty() {
             return Ok(());
@@ -201,7 +200,8 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Looks at the chunks from `first` to `end` in one pass, so that single looks at them find them.
+    /// Reads the chunks from `first` to `end` in one pass, so that later lookups of single ones find
+    /// them in memory.
     pub fn look_at_chunks(&mut self, object: &[u8], first: usize, end: usize) -> Result<(), Unready> {
         if end == first + 1 {
             self.get(&keys::chunk(object, first))?;
@@ -385,7 +385,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Maps a block of an object and lets go of what it was mapped to before.
+    /// Maps a block of an object and releases the device block that it was mapped to before.
     pub fn map_block(
         &mut self,
         chunk: &mut Chunk,

@@ -42,7 +42,7 @@ pub(crate) enum Unready {
     Cold(Cold),
     /// An entry of the tree makes no sense.
     Damaged(CodecError),
-    /// The caller asks for something that cannot be.
+    /// The request is invalid.
     Invalid(String),
 }
 
@@ -122,7 +122,7 @@ impl Metadata {
         if block_count == 0 {
             return Ok(());
         }
-        // No object has more, wherever a reader looks.
+        // No object has more chunks, whatever the range.
         let chunks_max = OBJECT_BLOCKS_MAX / CHUNK_BLOCKS;
         let first = (first_block / CHUNK_BLOCKS).min(chunks_max);
         let end = first_block.saturating_add(block_count).div_ceil(CHUNK_BLOCKS).min(chunks_max);

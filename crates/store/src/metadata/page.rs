@@ -402,7 +402,7 @@ pub(crate) fn common_prefix_bytes(entries: &[(Vec<u8>, Vec<u8>)]) -> usize {
     }
 }
 
-/// Takes bytes for a page and, if they are one, uses it in all ways.
+/// Reads bytes as a page and, if they are one, uses it in all ways.
 pub(crate) fn fuzz_page(bytes: &[u8]) {
     let Some(bytes) = bytes.get(..BLOCK_BYTES) else { return };
     let number = u32::from_le_bytes(*bytes.first_chunk().expect("a block is longer"));

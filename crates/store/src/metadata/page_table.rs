@@ -20,7 +20,7 @@ pub(crate) const DIRECTORIES_MAX: usize = 480;
 /// Most pages of a store.
 pub(crate) const PAGES_MAX: u32 = DIRECTORIES_MAX as u32 * INDEX_ENTRIES * INDEX_ENTRIES;
 
-/// The index blocks: where they are, and which no longer say the truth.
+/// The index blocks: where they are, and which are out of date.
 #[derive(Default)]
 pub(crate) struct PageTable {
     tables: Vec<Location>,
@@ -74,8 +74,8 @@ fn load_level(
     Ok(entries)
 }
 
-/// Gives every page below the directories to `change` and makes all checksums fit what is there then, for
-/// tests of damage that no checksum finds. Returns the directories as they are then.
+/// Gives every page below the directories to `change` and makes all checksums fit the result, for tests
+/// of damage that no checksum finds. Returns the changed directories.
 pub(crate) fn rewrite(
     disk: &mut dyn Disk,
     directories: &[Location],

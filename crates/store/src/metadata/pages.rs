@@ -68,7 +68,7 @@ type StableHash = BuildHasherDefault<DefaultHasher>;
 /// The pages.
 pub(crate) struct Pages {
     frames: Vec<Frame>,
-    /// Pages in memory that may be dropped one day, in the order of the clock hand.
+    /// Pages in memory that may be evicted, in the order of the clock hand.
     clock: VecDeque<u32>,
     free_numbers: Vec<u32>,
     /// Numbers whose pages were dropped from the tree in this generation.
@@ -78,7 +78,7 @@ pub(crate) struct Pages {
     generation: u32,
     /// Frozen pages as they were before they changed again.
     set_aside: HashMap<u32, Page, StableHash>,
-    /// What the pages were like when they were frozen.
+    /// CRC-32C of the pages when they were frozen.
     #[cfg(debug_assertions)]
     frozen_checks: HashMap<u32, u32, StableHash>,
     /// Pages whose reading is under way.
@@ -205,7 +205,7 @@ impl Pages {
         }
     }
 
-    /// What it means that a page is not in memory.
+    /// The error for a page that is not in memory.
     #[cold]
     fn missing(&self, number: u32) -> PageError {
         match self.is_live(number) {
@@ -406,9 +406,9 @@ impl Pages {
     /// Drops pages that were not used lately until the pages fit into `budget_bytes`, as far as
     /// possible and in small steps.
     ///
-    /// Whoever waits for a page looks again at all others that it needs once the page is there. What
-    /// was looked at since the turn in which the longest wait began therefore stays, or an operation
-    /// that needs more pages than there is memory for would load them round and round for ever.
+    /// An operation that waited for a page looks again at all others that it needs. So pages looked
+    /// at since the turn in which the longest wait began stay; otherwise an operation that needs
+    /// more pages than fit into memory would load them again and again, for ever.
     pub fn evict(&mut self, budget_bytes: u64, waiting_since: Option<u64>) {
         const STEPS_MAX: usize = 512;
         let turn = self.turn;

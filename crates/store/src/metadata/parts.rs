@@ -16,7 +16,7 @@ use super::keys::{self, ObjectKey};
 pub(crate) struct Part {
     /// The PG under whose prefix they are.
     pub root: PgId,
-    /// Of how many PGs of the pool this is one.
+    /// The pool's number of PGs as of this PG's last split.
     pub pg_num: u32,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Split {
     pub own: Option<Part>,
     /// PGs that are split off.
     pub made: Vec<(PgId, Part)>,
-    /// PGs that are one with this one again.
+    /// PGs that are merged back into this one.
     pub undone: Vec<PgId>,
 }
 
@@ -68,7 +68,7 @@ impl Parts {
         if name.as_str() == PG_META_OBJECT { part.root == pg } else { pg.holds(name, part.pg_num) }
     }
 
-    /// The PG whose an object is, by the key that the tree has.
+    /// The PG that an object belongs to, by its key in the tree.
     pub fn owner(&self, key: &ObjectKey) -> PgId {
         let is_own = |(pg, part): &(&PgId, &Part)| {
             part.root == key.pg && key.name.as_str() != PG_META_OBJECT && pg.holds(&key.name, part.pg_num)
@@ -76,9 +76,9 @@ impl Parts {
         self.0.iter().find(is_own).map_or(key.pg, |(pg, _)| *pg)
     }
 
-    /// What it takes to make a PG one of `pg_num`. Nothing if this is for a copy that is to be
-    /// filled, and a PG that it would split off has objects here already: those that are not the
-    /// copy's own will be removed from it.
+    /// What changes when a PG becomes one of `pg_num`. Nothing if the copy is to be backfilled and
+    /// a PG that it would split off has objects here already: the backfill removes the objects that
+    /// are not the copy's own.
     pub fn split(&self, pg: PgId, pg_num_before: u32, pg_num: u32, is_whole: bool) -> Result<Split, Unready> {
         let is_number = |number: u32| number.is_power_of_two() && number <= PG_NUM_MAX;
         if !is_number(pg_num_before) || !is_number(pg_num) || pg.index >= pg_num {

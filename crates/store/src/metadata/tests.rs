@@ -261,8 +261,8 @@ fn branches_that_lead_in_circles_are_damage() {
     assert_eq!(harness.tree.scan(&key, &[0xff; 4], |_, _| ControlFlow::Continue(())), Err(damaged));
 }
 
-/// A leaf with a key that belongs to another leaf: what lies between is looked for in the one and changed
-/// in the other, which nobody has loaded.
+/// A leaf with a key that belongs to another leaf: a key between them is looked up in the one and changed
+/// in the other, which is not loaded.
 #[test]
 fn a_leaf_that_claims_keys_of_another_is_damage_when_changes_are_applied() {
     let mut harness = Harness::new();
@@ -336,7 +336,7 @@ fn chunks_that_refer_to_blocks_outside_the_data_are_damage() {
     }
 }
 
-/// Objects that are written as a whole, one after the other in each of many groups.
+/// Objects that are written as a whole, one after the other in each of many PGs.
 #[test]
 fn keys_that_come_in_order_leave_full_pages_behind() {
     let mut harness = Harness::new();

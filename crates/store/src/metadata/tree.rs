@@ -3,7 +3,7 @@
 //! has changed anything.
 //!
 //! A page is checked by itself when it is loaded, but pages that are sound one by one may contradict
-//! each other if a bug or a stranger wrote them. What shows then is
+//! each other if a bug or another program wrote them. The error is then
 //! [`PageError::Contradiction`].
 
 use std::cell::Cell;
@@ -62,7 +62,7 @@ fn hint_of(key: &[u8]) -> usize {
     (hash >> 32) as usize % HINT_COUNT
 }
 
-/// As [`Page::search`], which a hint may spare.
+/// Like [`Page::search`], but tries the hint first.
 fn search_by(hint: &Cell<Hint>, page: &Page, leaf: u32, key: &[u8]) -> Result<usize, usize> {
     let known = hint.get();
     if known.leaf == leaf && page.has_at(known.index as usize, key) {
@@ -140,7 +140,7 @@ impl Tree {
         self.get_with_leaf(key).map(|_| ())
     }
 
-    /// The way down from the root never ends.
+    /// The error for a way down from the root that never ends.
     fn leads_in_circles(&self) -> PageError {
         PageError::Contradiction { page: self.root }
     }

@@ -44,7 +44,7 @@ fn a_checkpoint_applies_only_what_is_durable_in_the_log() {
     small.reopen();
 }
 
-/// Whoever frees blocks may be forgotten as long as no superblock without them is in force.
+/// A transaction that frees blocks may be lost as long as no superblock without them is in force.
 #[test]
 fn freed_blocks_are_used_again_only_after_the_superblock() {
     let mut small = Small::new();

@@ -139,7 +139,7 @@ pub struct History {
     pub poisoned: bool,
     newest_record: Option<RecordPlace>,
     incarnation: u64,
-    /// Group and sequence of transactions that are not acknowledged.
+    /// PG and sequence of transactions that are not acknowledged.
     owners: BTreeMap<u64, (usize, u64)>,
     /// Transactions that wait for metadata to be loaded.
     stalled: BTreeMap<usize, (Transaction, ModelPg)>,
@@ -361,7 +361,7 @@ impl History {
         assert_eq!(self.store.log(pg_id(pg)).find(is_there), None, "it was forgotten up to {sequence}");
     }
 
-    /// An object and the copy of what it was must not be mixed up at any time.
+    /// An object and its pre-image clone must not be mixed up at any time.
     fn read_what_is_kept(&mut self, pg: usize, transaction: &Transaction) {
         for mutation in &transaction.mutations {
             let Mutation::ClonePreImage { copy } = mutation else { continue };

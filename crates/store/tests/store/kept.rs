@@ -1,5 +1,5 @@
-//! Copies of objects as they were, and what the log says of how writes are undone: each rule with the
-//! smallest history that needs it.
+//! Pre-images, as clones of objects and in log entries: each rule with the smallest history that
+//! needs it.
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{CheckOptions, ObjectKey, Store, StoreError, check};
@@ -34,7 +34,7 @@ fn small_writes_leave_what_was_kept_alone() {
         builder.write(1, 1, 0, 101, true);
     });
     verify(&mut small);
-    // The first one is in place of what the object has for itself, the second one of what it shares.
+    // The first write replaces a block of the object alone, the second one a block that it shares.
     for block in [1, 2] {
         small.submit("object", |builder| builder.write(block, 1, 0, 200 + block as u64 * 2 + 1, true));
         verify(&mut small);
@@ -56,7 +56,7 @@ fn what_is_kept_of_nothing_is_nothing() {
         builder.write(0, 1, 0, 1, true);
     });
     verify(&mut small);
-    // Now there is an older copy of that name, of something else.
+    // An older clone of that name exists, of something else.
     small.submit("object", |builder| builder.clone_pre_image(&kept));
     assert!(small.state.objects.contains_key(&kept));
     small.submit("another", |builder| {
@@ -133,8 +133,8 @@ fn an_object_is_not_another_one_than_itself() {
     verify(&mut small);
 }
 
-/// Power is lost while a history is taken back: what undoes its newest writes is done again, on what
-/// the undoing of older ones has left.
+/// Power is lost while a history is rolled back: the roll back of its newest writes is repeated on
+/// what the roll back of older ones has left.
 #[test]
 fn undoing_again_may_find_less_than_there_was() {
     let mut small = Small::new();
@@ -173,8 +173,8 @@ fn undoing_again_may_find_less_than_there_was() {
     small.reopen();
 }
 
-/// The first sealed write of an object is undone, and a later one leaves the rest of the object as it
-/// is: seals of the first one must not show.
+/// The first sealed write of an object is rolled back, and a later one leaves the rest of the object
+/// as it is: seals of the first one must not show.
 #[test]
 fn seals_of_another_shape_are_gone() {
     let mut small = Small::new();
@@ -251,7 +251,7 @@ fn forgetting_is_not_remembered_but_nothing_else_is_forgotten() {
     assert_eq!(with_pre_image(&small), 4);
 }
 
-/// A PG whose log says how to undo it is split: both have the history, and so what undoes it.
+/// A PG whose log has pre-images is split: both have the history, and so its pre-images.
 #[test]
 fn what_is_split_off_knows_how_to_undo_its_history() {
     let mut small = Small::new();

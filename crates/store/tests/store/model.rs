@@ -75,7 +75,7 @@ pub struct ModelPg {
     pub head: u64,
     /// What the store remembers of them, oldest first.
     pub log: imbl::Vector<ModelEntry>,
-    /// Entries up to here need not say any more how they are undone.
+    /// Entries up to here need no pre-image any more.
     pub pre_images_forgotten: u64,
 }
 
@@ -119,7 +119,7 @@ impl Builder {
         self.state.objects.get(&self.object).map(|object| &**object)
     }
 
-    /// Whether nothing but copies was made so far.
+    /// Whether nothing but clones was made so far.
     pub fn is_kept_only(&self) -> bool {
         self.mutations.iter().all(|mutation| matches!(mutation, Mutation::ClonePreImage { .. }))
     }
@@ -230,8 +230,8 @@ impl Builder {
     }
 
     /// Forgets entries newer than `head`. The transaction's own entry follows nevertheless as if they
-    /// were there: states are found by their number. It names another object, as the entries that bring a
-    /// lagging member level do; those need not follow.
+    /// were there: states are found by their number. It names another object, as the entries of a
+    /// backfill do; those need not follow.
     pub fn reset_log(&mut self, head: u64) {
         self.change();
         while self.state.log.back().is_some_and(|entry| entry.sequence > head) {
@@ -241,7 +241,7 @@ impl Builder {
         self.mutations.push(Mutation::ResetLog { head: Version { epoch: Epoch(1), sequence: head } });
     }
 
-    /// Sets how the transaction is undone; the store does not look at it.
+    /// Sets the transaction's pre-image; the store does not look at it.
     pub fn pre_image(&mut self, mutations: Vec<Mutation>, payload: Bytes) {
         self.pre_image = Some(PreImage { mutations, payload });
     }

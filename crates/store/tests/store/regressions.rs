@@ -117,7 +117,7 @@ fn a_large_write_under_way_shows_with_small_ones_in_it() {
 
 /// What a transaction wrote and freed at once stayed among the bytes that are on their way to their
 /// places. If a checkpoint set the block free before those bytes were applied, the next checkpoint wrote
-/// them over whatever had got the block meanwhile.
+/// them over the block, whatever it held by then.
 #[test]
 fn what_a_transaction_writes_and_frees_has_no_bytes_on_their_way() {
     let mut small = Small::new();

@@ -1,5 +1,6 @@
-//! A member of an erasure-coded group: it writes and keeps how to undo it, takes writes back, forgets
-//! what nobody will take back, and loses power. Whatever is taken back must leave what was there before.
+//! A member of an erasure-coded PG: it writes with pre-images, rolls writes back, forgets the pre-images
+//! of writes that will not be rolled back, and loses power. A roll back must leave what was there
+//! before.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use crate::verify::{look, look_and_submit};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const SEAL_BYTES: u16 = 4;
-/// More is kept as a copy.
+/// A larger pre-image is a clone.
 const PRE_IMAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// An object as one can see it.
@@ -270,7 +271,7 @@ impl Member {
         self.shard_of(old.size_bytes / BLOCK, old.whole_bytes.unwrap(), old.seals.is_some())
     }
 
-    /// What there is, without the copies.
+    /// The objects, without pre-image clones.
     fn visible(&self) -> BTreeMap<ObjectName, Content> {
         let is_visible = |(name, _): &(&ObjectName, &Content)| !name.as_str().starts_with("@kept/");
         let objects = self.newest().objects.iter().filter(is_visible);
@@ -283,7 +284,7 @@ impl Member {
         kept.map(|object| Mutation::RemoveOther { object }).collect()
     }
 
-    /// The heads to which the PG can go back.
+    /// The heads to which the PG can be rolled back.
     fn heads_left(&self) -> Vec<Version> {
         let heads = self.newest().log.iter().map(|entry| entry.version);
         [Version::default()].into_iter().chain(heads).filter(|head| *head >= self.forgotten).collect()
@@ -296,7 +297,7 @@ impl Member {
         self.roll_back_to(head);
     }
 
-    /// Each write together with its entry in the log, as `crates/pg/src/coded/pre_image.rs` does.
+    /// Each write together with its entry in the log, as `crates/pg/src/erasure/roll_back.rs` does.
     fn roll_back_to(&mut self, head: Version) {
         let log = self.newest().log.clone();
         let befores = log.iter().rev().skip(1).map(|entry| entry.version).chain([Version::default()]);
@@ -319,7 +320,7 @@ impl Member {
     }
 
     fn forget(&mut self) {
-        // The copies are gone, durably, before the log says so no more.
+        // The clones are gone, durably, before the log forgets them.
         let choices = self.heads_left();
         let through = choices[self.random.below(choices.len() as u64) as usize];
         let gone = self.kept(|version| version <= through);
@@ -358,7 +359,7 @@ impl Member {
     }
 }
 
-/// As a shard undoes what changes little of it.
+/// The pre-image of a small overwrite of a shard.
 fn pre_image_of_overwrite(old: &Content, first: u64, count: u64, shard_of: Option<Mutation>) -> PreImage {
     let old_blocks = old.size_bytes / BLOCK;
     let end = (first + count).min(old_blocks);
@@ -386,7 +387,7 @@ fn run(seed: u64) {
         match member.random.below(40) {
             0 => member.crash(),
             1 => {
-                // What undoes the newest writes is now what was found.
+                // The pre-images of the newest writes are those that were found.
                 member.crash();
                 member.roll_back();
             }

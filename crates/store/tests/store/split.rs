@@ -1,5 +1,5 @@
 //! PGs that split, against a model that keeps each PG's objects in a map of its own: through
-//! splits, splits that are undone, checkpoints and power cuts.
+//! splits, splits that are rolled back, checkpoints and power cuts.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::simulated_disk::SimulatedDisk;
 use crate::verify::{look, look_and_submit};
 
 const POOL: PoolId = PoolId(1);
-/// The pool is made with one group.
+/// The pool is made with one PG.
 const PG_NUM_FIRST: u32 = 1;
 const PG_NUM_MAX: u32 = 16;
 const VALUE_KEY: Bytes = Bytes::from_static(b"value");

@@ -156,7 +156,7 @@ pub fn verify_log(store: &Store, pg: usize, expected: &ModelPg) {
         let is_forgotten = entry.sequence <= expected.pre_images_forgotten && found.pre_image.is_none();
         assert!(
             is_forgotten || found.pre_image == entry.pre_image,
-            "PG {pg} undoes {} in another way",
+            "PG {pg} has another pre-image of {}",
             entry.sequence
         );
     }

@@ -30,9 +30,9 @@ pub struct Profile {
     pub log_is_slow: bool,
     /// Transactions before the first power cut.
     pub prologue: u64,
-    /// Share of transactions that say how they are undone.
+    /// Share of transactions with a pre-image.
     pub pre_image_percent: u64,
-    /// Most data that it takes to undo one.
+    /// Most data of a pre-image.
     pub pre_image_bytes: u64,
 }
 
@@ -105,7 +105,8 @@ impl Profile {
         builder.finish()
     }
 
-    /// What a member of an erasure-coded PG does: keeps the object as it is, or not, and changes it.
+    /// What a member of an erasure-coded PG does: clones the object as its pre-image, or not, and
+    /// changes it.
     fn keep_and_change(
         &self,
         builder: &mut Builder,
@@ -153,7 +154,7 @@ impl Profile {
         builder.shard_of(blocks, whole_bytes, is_sealed);
     }
 
-    /// Removes what was kept, and perhaps newer entries of the log.
+    /// Removes pre-image clones, and perhaps newer entries of the log.
     fn change_own(&self, builder: &mut Builder, random: &mut Random) {
         for _ in 0..1 + random.below(4) {
             let other = self.kept_name(random);
@@ -165,7 +166,7 @@ impl Profile {
         }
     }
 
-    /// The store does not look at how something is undone.
+    /// The store does not look at pre-images.
     fn pre_image(&self, builder: &mut Builder, random: &mut Random) {
         let length = if random.chance(10) { self.pre_image_bytes } else { self.pre_image_bytes.min(200) };
         let payload = vec![random.next() as u8; random.below(length + 1) as usize];
@@ -182,7 +183,7 @@ impl Profile {
         ObjectName::new(&format!("{PRE_IMAGE_PREFIX}{}", random.below(4))).unwrap()
     }
 
-    /// Of something kept, or of any object but this one.
+    /// Of a pre-image clone, or of any object but this one.
     fn other_name(&self, name: &ObjectName, random: &mut Random) -> ObjectName {
         let other = if random.chance(20) { self.name(random) } else { self.kept_name(random) };
         if other == *name { self.kept_name(random) } else { other }

@@ -1,5 +1,5 @@
 //! Byte encodings of operations, as docs/reference/formats.md describes them. The same bytes travel in
-//! control segments and rest in WAL records.
+//! control segments and are stored in WAL records.
 
 use super::{
     Condition, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction,
@@ -352,7 +352,7 @@ impl LogEntry {
             0 => None,
             _ => Some(PreImage {
                 mutations: decode_mutations(reader)?,
-                payload: reader.bytes(limits::CONTROL_BYTES_MAX, "undo data")?,
+                payload: reader.bytes(limits::CONTROL_BYTES_MAX, "pre-image")?,
             }),
         };
         Ok(LogEntry { version, request, object, touched, pre_image })

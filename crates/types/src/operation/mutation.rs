@@ -87,8 +87,8 @@ kinds! {
             head: Version,
         },
         /// Makes the PG one of `pg_num` of its pool. Objects that are not its own then belong to
-        /// PGs that were split off, which begin with the PG's history and its own object; PGs
-        /// that were split off beyond `pg_num` are undone. Only between members, in the PG's own
+        /// PGs that were split off, which begin with the PG's history and its own object; PGs that
+        /// were split off beyond `pg_num` are merged back. Only between members, in the PG's own
         /// object, behind all other mutations.
         12 (members) => Split {
             /// If `is_whole`, PGs of which it was one until now. Otherwise the PGs that the pool

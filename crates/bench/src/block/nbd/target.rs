@@ -170,7 +170,7 @@ async fn read_replies(mut reader: ReadHalf<Box<dyn Stream>>, waiting: Arc<Mutex<
     };
     let mut waiting = locked(&waiting);
     for (_, request) in waiting.requests.drain() {
-        // Whoever has asked may have given up.
+        // The task that asked may have given up.
         let _ = request.answer.send(Err(why.clone()));
     }
     waiting.ended = Some(why);
@@ -198,7 +198,7 @@ async fn read_reply(reader: &mut ReadHalf<Box<dyn Stream>>, waiting: &Mutex<Wait
     } else {
         Err(format!("the server answers with error {error} ({})", std::io::Error::from_raw_os_error(error as i32)))
     };
-    // Whoever has asked may have given up.
+    // The task that asked may have given up.
     let _ = request.answer.send(answer);
     Ok(())
 }

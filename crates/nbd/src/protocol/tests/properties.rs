@@ -145,7 +145,7 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// With one request in flight the order of replies is left to nobody, so results can be compared.
+/// With one request in flight the order of replies is fixed, so results can be compared.
 fn config(requests_in_flight_max: usize) -> SessionConfig {
     SessionConfig { requests_in_flight_max, payload_in_flight_bytes_max: 6000, ..SessionConfig::default() }
 }

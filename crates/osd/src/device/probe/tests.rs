@@ -1,4 +1,5 @@
-//! Devices made with the real tools where they are installed, and the rest by the formats' books.
+//! Devices made with the real tools where they are installed, and the others by the specifications
+//! of their formats.
 
 use std::path::Path;
 use std::process::Command;
