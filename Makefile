@@ -9,7 +9,7 @@ PROFILE ?= ci
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PYTEST := .venv/bin/python -m pytest
 # Scenarios side by side: each module is one worker's.
-SIDE_BY_SIDE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo build check test nightly packages test-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e campaign mutations
 

@@ -442,7 +442,9 @@ fn a_shard_from_before_a_split_does_not_count_as_another_one() {
     let mut script = Script::new(Options { min_size: 3, ..Options::scripted_coded(5, 2, 2) });
     script.run_for(SECOND);
     let goes = (0..).find(|object| half_of(*object) != PG).unwrap();
-    (0..4).for_each(|at| drop(written(&mut script, goes, at, 10 + at)));
+    for at in 0..4 {
+        written(&mut script, goes, at, 10 + at);
+    }
     serves_without(&mut script, &[0]);
     script.keep_from_state(1, 5 * SECOND);
     script.split();

@@ -19,6 +19,17 @@ fn erasure_coded_histories_are_linearizable_and_shards_fit() {
     run(true);
 }
 
+/// Seeds that have failed, each by a fault that has no scenario of its own yet or only a simpler one.
+#[test]
+fn seeds_that_failed_pass() {
+    for seed in [80_014_476, 140_060_094, 140_073_683, 170_027_478] {
+        simulate(seed, true, false);
+    }
+    for seed in [60_017_868, 160_040_055] {
+        simulate(seed, false, false);
+    }
+}
+
 fn run(is_coded: bool) {
     let campaign = Campaign {
         first: setting("ATOLL_SIM_SEED", 1),

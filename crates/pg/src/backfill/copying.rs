@@ -115,7 +115,7 @@ impl Pg {
                 self.outbox.warn(format!("cannot read '{object}' to backfill {osd}, and will try again: {cause}"));
                 self.repair_for_backfill(object.clone());
                 self.try_again_later(osd, object, view);
-                self.let_another_lead(view);
+                self.let_another_help(osd, view);
             }
         }
     }

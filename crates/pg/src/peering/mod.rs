@@ -147,17 +147,29 @@ impl Pg {
         }
     }
 
-    /// This copy cannot be read where a member needs it. Hands over to a member with the same head.
-    pub(crate) fn let_another_lead(&mut self, view: &impl ObjectView) {
-        let own_head = view.head(self.config.id);
-        if self.erasure.is_some() {
+    /// While the PG peers: `member` cannot be backfilled from what this copy, or the members, have.
+    /// Another member with the same head leads; or the member makes way for an elector that has its
+    /// shard.
+    pub(crate) fn let_another_help(&mut self, member: OsdId, view: &impl ObjectView) {
+        if self.config.state != PgState::Peering {
             return;
         }
-        let other = self.peering.heads.iter().find(|(_, head)| **head == own_head).map(|(osd, _)| *osd);
-        if self.config.state == PgState::Peering
-            && let Some(osd) = other
-        {
-            self.hand_over(osd, view);
+        if self.erasure.is_none() {
+            let own_head = view.head(self.config.id);
+            let other = self.peering.heads.iter().find(|(_, head)| **head == own_head).map(|(osd, _)| *osd);
+            return other.into_iter().for_each(|osd| self.hand_over(osd, view));
+        }
+        let record = &self.config.record;
+        let has_its_shard = |elector: &OsdId| {
+            let is_other = !record.members.contains(elector) && self.is_usable(*elector);
+            is_other && record.shard_of(*elector) == record.shard_of(member)
+        };
+        let electors = self.config.electors();
+        if !electors.contains(&member) && electors.iter().any(has_its_shard) {
+            self.learners.remove(member);
+            self.membership.note_incomplete(member);
+            self.restart_peering();
+            self.advance(view);
         }
     }
 
