@@ -105,14 +105,14 @@ def test_every_command_says_what_it_does(scenario, note):
     note(f"{len(commands)} commands")
 
 
-def test_osds_tree_pools_and_groups_of_a_fresh_cluster(cluster, note):
-    """OSDs, tree, pools and groups of a fresh cluster."""
+def test_osds_tree_pools_and_pgs_of_a_fresh_cluster(cluster, note):
+    """OSDs, tree, pools and PGs of a fresh cluster."""
     osds = by_id(cluster)
     assert len(osds) == OSDS and all(osd["state"] == "up" and not osd["is_out"] for osd in osds.values()), f"{osds}"
-    groups = cluster.json("pg", "ls")
-    assert len(groups) == 64 and all(group["state"] == "active" for group in groups), f"{groups[:3]}"
-    for group in groups:
-        assert len(set(group["members"])) == 3 and group["primary"] in group["members"], f"{group}"
+    pgs = cluster.json("pg", "ls")
+    assert len(pgs) == 64 and all(pg["state"] == "active" for pg in pgs), f"{pgs[:3]}"
+    for pg in pgs:
+        assert len(set(pg["members"])) == 3 and pg["primary"] in pg["members"], f"{pg}"
     assert sum(osd["pgs"] for osd in osds.values()) == 3 * 64, f"{osds}"
     assert sum(osd["pgs_primary"] for osd in osds.values()) == 64, f"{osds}"
     tree = cluster.json("osd", "tree")
@@ -120,18 +120,18 @@ def test_osds_tree_pools_and_groups_of_a_fresh_cluster(cluster, note):
     assert tree[0]["rack"] == tree[0]["zone"] == "default", f"{tree[0]}"
     text = cluster.cli("osd", "tree").stdout
     assert "rack default" in text and "osd.4" in text, text
-    note(f"{len(groups)} groups")
+    note(f"{len(pgs)} PGs")
 
 
-def test_a_group_and_an_object_are_found(cluster):
-    """A group and an object are found."""
-    group = cluster.json("pg", "query", "1.1f")
-    assert group["pool"] == "images" and group["epoch"] >= group["activated_epoch"] >= 1, f"{group}"
+def test_a_pg_and_an_object_are_found(cluster):
+    """A PG and an object are found."""
+    pg = cluster.json("pg", "query", "1.1f")
+    assert pg["pool"] == "images" and pg["epoch"] >= pg["activated_epoch"] >= 1, f"{pg}"
     found = cluster.json("pg", "map", "some-object", "--pool", "objects")
     assert found == cluster.json("pg", "map", "some-object", "--pool", "objects"), "it moves about"
     assert found["pg"].startswith("2.") and found["primary"] in found["members"], f"{found}"
     ours = cluster.json("pg", "ls", "--osd", "osd.2")
-    assert ours and all(2 in group["members"] for group in ours), f"{ours[:2]}"
+    assert ours and all(2 in pg["members"] for pg in ours), f"{ours[:2]}"
     refused(cluster, "pg", "query", "9.1", words=["9.1", "atoll pg ls"])
     refused(cluster, "pg", "query", "nine", words=["nine"], code=2)
     refused(cluster, "pg", "map", "x", "--pool", "none", words=["none", "atoll pool ls"])
@@ -143,19 +143,19 @@ def test_a_healthy_cluster_is_healthy(cluster):
     assert cluster.cli("health").stdout.splitlines()[0] == "ok", "the text says something else"
 
 
-def test_a_pool_gets_its_groups_from_the_coordinator(cluster, note):
-    """A pool gets its groups from the coordinator, and is changed."""
+def test_a_pool_gets_its_pgs_from_the_coordinator(cluster, note):
+    """A pool gets its PGs from the coordinator, and is changed."""
     pool = cluster.json("pool", "create", "extra", "--pg-num", "16", "--failure-domain", "osd")
     assert pool["redundancy"] == {"kind": "replicated", "size": 3, "min_size": 2}, f"{pool}"
-    groups = cluster.json("pg", "ls", "--pool", "extra")
-    assert len(groups) == 16 and all(len(set(group["members"])) == 3 for group in groups), f"{groups[:3]}"
+    pgs = cluster.json("pg", "ls", "--pool", "extra")
+    assert len(pgs) == 16 and all(len(set(pg["members"])) == 3 for pg in pgs), f"{pgs[:3]}"
     wait_for(
-        "its groups are active",
-        lambda: all(group["state"] == "active" for group in cluster.json("pg", "ls", "--pool", "extra")),
+        "its PGs are active",
+        lambda: all(pg["state"] == "active" for pg in cluster.json("pg", "ls", "--pool", "extra")),
     )
     changed = cluster.json("pool", "set", "extra", "size", "2")
     assert changed["redundancy"]["size"] == 2, f"{changed}"
-    assert all(len(group["target"]) == 2 for group in cluster.json("pg", "ls", "--pool", "extra")), (
+    assert all(len(pg["target"]) == 2 for pg in cluster.json("pg", "ls", "--pool", "extra")), (
         "the targets do not follow"
     )
     assert cluster.json("pool", "set", "extra", "device_class", "any")["device_class"] is None, "a class is left"
@@ -163,7 +163,7 @@ def test_a_pool_gets_its_groups_from_the_coordinator(cluster, note):
     assert "renamed" in cluster.cli("pool", "ls").stdout, "it has its old name"
     note(refused(cluster, "pool", "set", "renamed", "pg_num", "8", words=["do not merge"]))
     assert cluster.json("pool", "set", "renamed", "pg_num", "32")["pg_num"] == 32, "it was not changed"
-    assert len(cluster.json("pg", "ls", "--pool", "renamed")) == 32, "groups are missing"
+    assert len(cluster.json("pg", "ls", "--pool", "renamed")) == 32, "PGs are missing"
     cluster.cli("pool", "rm", "renamed", "--yes-destroy", "renamed")
 
 
@@ -186,9 +186,7 @@ def test_a_pool_is_removed_only_if_it_is_named_twice(cluster, more, note):
     refused(cluster, "pool", "rm", more, "--yes-destroy", "extra", words=["--yes-destroy more"])
     refused(cluster, "pool", "rm", "images", "--yes-destroy", "images", words=["images"])
     removed = cluster.json("pool", "rm", more, "--yes-destroy", more)
-    assert not [group for group in cluster.json("pg", "ls") if group["pg"].startswith(f"{removed['id']}.")], (
-        "groups are left"
-    )
+    assert not [pg for pg in cluster.json("pg", "ls") if pg["pg"].startswith(f"{removed['id']}.")], "PGs are left"
     again = cluster.json("pool", "create", "extra", "--pg-num", "8", "--failure-domain", "osd")
     assert again["id"] > removed["id"], f"the number {removed['id']} is given again"
     cluster.cli("pool", "rm", "extra", "--yes-destroy", "extra")
@@ -202,8 +200,8 @@ def test_copies_are_spread_over_the_racks_that_were_named(cluster, note):
     for osd, rack in racks.items():
         cluster.cli("osd", "set-location", osd, "--host", f"host{osd}", "--rack", rack, "--zone", "east")
     assert {osd["id"]: osd["rack"] for osd in by_id(cluster).values()} == racks, f"{by_id(cluster)}"
-    for group in cluster.json("pg", "ls", "--pool", "racks"):
-        assert {racks[osd] for osd in group["target"]} == {"ra", "rb", "rc"}, f"{group}"
+    for pg in cluster.json("pg", "ls", "--pool", "racks"):
+        assert {racks[osd] for osd in pg["target"]} == {"ra", "rb", "rc"}, f"{pg}"
     assert "POOL_TOO_FEW_DOMAINS" not in health(cluster)[1], f"{health(cluster)}"
     text = cluster.cli("osd", "tree").stdout
     assert "zone east" in text and "rack rb" in text and "host host3" in text, text
@@ -253,8 +251,8 @@ def test_an_osd_joins_the_running_cluster(scenario, cluster, note):
     note(f"osd.{OSDS}")
 
 
-def test_an_osd_that_groups_count_on_is_not_removed(scenario, cluster, note):
-    """An OSD that groups count on is not removed; one that holds nothing is."""
+def test_an_osd_that_pgs_count_on_is_not_removed(scenario, cluster, note):
+    """An OSD that PGs count on is not removed; one that holds nothing is."""
     note(refused(cluster, "osd", "rm", "1", words=["PGs", "atoll osd out 1", "--lost"]))
     assert by_id(cluster)[1]["state"] == "up" and "osd.1" in cluster.children(), "it was stopped"
     cluster.cli("osd", "out", OSDS)
@@ -291,19 +289,19 @@ def test_settings_are_kept(cluster):
     refused(cluster, "settings", "set", "near_full_percent", "101", words=["101"])
 
 
-def test_the_balancer_wants_groups_elsewhere_than_chance_has_put_them(cluster, note):
-    """The balancer wants groups elsewhere than chance has put them."""
+def test_the_balancer_wants_pgs_elsewhere_than_chance_has_put_them(cluster, note):
+    """The balancer wants PGs elsewhere than chance has put them."""
     cluster.cli("settings", "set", "balance_seconds", "1")
 
     def wishes():
-        groups = [cluster.json("pg", "query", group["pg"]) for group in cluster.json("pg", "ls")]
-        return [group for group in groups if group["balancer_members"]]
+        pgs = [cluster.json("pg", "query", pg["pg"]) for pg in cluster.json("pg", "ls")]
+        return [pg for pg in pgs if pg["balancer_members"]]
 
     found = wait_for("it wants something", wishes, 120, 1)
-    for group in found:
-        assert group["target"] == group["balancer_members"] and len(set(group["target"])) == 3, f"{group}"
+    for pg in found:
+        assert pg["target"] == pg["balancer_members"] and len(set(pg["target"])) == 3, f"{pg}"
     wanted = [osd["pgs_target"] for osd in by_id(cluster).values()]
-    note(f"{len(found)} of {len(cluster.json('pg', 'ls'))} groups; {min(wanted)} to {max(wanted)} groups for each OSD")
+    note(f"{len(found)} of {len(cluster.json('pg', 'ls'))} PGs; {min(wanted)} to {max(wanted)} PGs for each OSD")
 
 
 def test_the_coordinator_hangs_another_takes_over(cluster, hanging, note):
@@ -321,7 +319,7 @@ def test_the_coordinator_hangs_another_takes_over(cluster, hanging, note):
 
 
 def test_without_noout_it_is_marked_out(cluster, hanging):
-    """Without noout it is marked out, and its groups shall move to others."""
+    """Without noout it is marked out, and its PGs shall move to others."""
     cluster.cli("flag", "unset", "noout")
     wait_for("it is out", lambda: by_id(cluster)[hanging]["is_out_by_coordinator"], 30)
     assert by_id(cluster)[hanging]["pgs_target"] == 0, f"{by_id(cluster)[hanging]}"
@@ -332,9 +330,7 @@ def test_when_it_is_back_it_is_in_again(cluster, went_on):
     """When it is back it is in again, and all serves."""
     leader = went_on
     wait_for("it is in", lambda: not by_id(cluster)[leader]["is_out"], 60)
-    wait_for(
-        "all groups serve", lambda: all(group["state"] == "active" for group in cluster.json("pg", "ls")), 120, 0.5
-    )
+    wait_for("all PGs serve", lambda: all(pg["state"] == "active" for pg in cluster.json("pg", "ls")), 120, 0.5)
     wait_for("nothing is wrong", lambda: is_healthy(cluster), 60, 0.5)
 
 

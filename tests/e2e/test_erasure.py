@@ -1,5 +1,5 @@
 """Erasure-coded pools, 4+2 on six hosts and an etcd in network namespaces: two hosts killed and their devices wiped
-under checked load, reads and writes with two others away, groups that split, and bytes flipped on a device.
+under checked load, reads and writes with two others away, PGs that split, and bytes flipped on a device.
 
     ATOLL_E2E_ROUNDS=N   in the nightly tier: times that two hosts are wiped (2)
     ATOLL_E2E_SEED=N     what is random (1)
@@ -221,10 +221,8 @@ class Damage:
 
 
 def scrubbed(world):
-    groups = world.json("pg", "scrub", "all", "--deep", "--wait", timeout=180, ok=None)
-    return {
-        what: sum(group["scrub"][what] for group in groups) for what in ("objects", "errors", "repaired", "unrepaired")
-    }
+    pgs = world.json("pg", "scrub", "all", "--deep", "--wait", timeout=180, ok=None)
+    return {what: sum(pg["scrub"][what] for pg in pgs) for what in ("objects", "errors", "repaired", "unrepaired")}
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +253,7 @@ def without_two(world, load):
         began = time.monotonic()
 
         def none_serves():
-            return all(group["state"] != "active" for group in world.json("pg", "ls", "--pool", POOL))
+            return all(pg["state"] != "active" for pg in world.json("pg", "ls", "--pool", POOL))
 
         # By then nobody has a lease any more that was given when there were more.
         wait_for("no PG serves", none_serves, 30)
@@ -268,7 +266,7 @@ def min_size_4(world, without_two):
     before = {name: pool["redundancy"]["min_size"] for name, pool in world.pools().items()}
     for pool, record in world.pools().items():
         world.cli("pool", "set", pool, "min_size", DATA if record["redundancy"]["kind"] == "erasure" else 1)
-    wait_for("all PGs serve", lambda: all(group["state"] == "active" for group in world.json("pg", "ls")), 30)
+    wait_for("all PGs serve", lambda: all(pg["state"] == "active" for pg in world.json("pg", "ls")), 30)
     return before
 
 

@@ -86,13 +86,13 @@ class Load:
 
 
 def on_different_hosts(etcd):
-    """Every group's members are on hosts of their own; returns the number of groups."""
+    """Every PG's members are on hosts of their own; returns the number of PGs."""
     host_of = {int(key.rsplit("/", 1)[1]): record["host"] for key, record in etcd.records("/atoll/osds/").items()}
-    groups = etcd.records("/atoll/pgs/")
-    for key, record in groups.items():
+    pgs = etcd.records("/atoll/pgs/")
+    for key, record in pgs.items():
         names = [host_of[member] for member in record["members"]]
         assert len(names) == 3 and len(set(names)) == 3, f"{key}: {names}"
-    return len(groups)
+    return len(pgs)
 
 
 class World:

@@ -357,10 +357,10 @@ def test_every_acknowledged_upload_is_there(ended):
 
 def test_all_copies_of_everything_are_the_same(world, ended, note):
     """All copies of everything are the same: a deep scrub finds nothing."""
-    groups = json.loads(world.hosts[0].cli("pg", "scrub", "all", "--deep", "--wait", "--json", timeout=180).stdout)
-    bad = [group for group in groups if group["scrub"]["errors"]]
+    pgs = json.loads(world.hosts[0].cli("pg", "scrub", "all", "--deep", "--wait", "--json", timeout=180).stdout)
+    bad = [pg for pg in pgs if pg["scrub"]["errors"]]
     assert not bad, f"{bad}"
-    note(f"{sum(group['scrub']['objects'] for group in groups)} objects")
+    note(f"{sum(pg['scrub']['objects'] for pg in pgs)} objects")
 
 
 def test_no_process_has_panicked(scenario, ended):

@@ -11,13 +11,13 @@ from lib.waiting import wait_for
 IDLE_BYTES = 32 * MIB
 
 
-def groups(cluster, pool):
+def pgs(cluster, pool):
     return cluster.json("pg", "ls", "--pool", pool)
 
 
 def all_serve(cluster, pool, count):
-    found = groups(cluster, pool)
-    return len(found) == count and all(group["state"] == "active" and not group["is_degraded"] for group in found)
+    found = pgs(cluster, pool)
+    return len(found) == count and all(pg["state"] == "active" and not pg["is_degraded"] for pg in found)
 
 
 def used_bytes(cluster):
@@ -54,7 +54,7 @@ def ended(load):
 @pytest.fixture(scope="module")
 def restarted(scenario, cluster, ended):
     """The cluster stopped, its stores checked, and started."""
-    ended.groups = len(groups(cluster, "images"))
+    ended.pgs = len(pgs(cluster, "images"))
     cluster.down()
     for number in range(3):
         scenario.run(
@@ -67,7 +67,7 @@ def restarted(scenario, cluster, ended):
 @pytest.mark.parametrize(("pool", "factor"), [("images", 2), ("objects", 2), ("images", 4)])
 def test_all_pgs_split_nothing_moves_and_io_goes_on(cluster, load, pool, factor, note):
     """'pool set pg_num': all PGs split, nothing moves, I/O goes on."""
-    count = len(groups(cluster, pool)) * factor
+    count = len(pgs(cluster, pool)) * factor
     began = time.monotonic()
     done = cluster.cli("pool", "set", pool, "pg_num", count)
     assert f"{count} PGs" in done.stdout, done.stdout
@@ -75,7 +75,7 @@ def test_all_pgs_split_nothing_moves_and_io_goes_on(cluster, load, pool, factor,
     took = time.monotonic() - began
     load.goes_on()
     load.no_wrong_byte()
-    moved = [group["pg"] for group in groups(cluster, pool) if group["is_misplaced"]]
+    moved = [pg["pg"] for pg in pgs(cluster, pool) if pg["is_misplaced"]]
     note(f"{took:.1f} s; {load.stalls(began)}")
     assert not moved, f"these are to move: {moved}"
 
@@ -89,7 +89,7 @@ def test_fewer_pgs_or_a_number_that_is_none_is_refused(cluster, value, words):
 
 def test_an_osd_is_killed_while_all_pgs_split(scenario, cluster, load, note):
     """An OSD is killed while all PGs split."""
-    count = len(groups(cluster, "objects")) * 4
+    count = len(pgs(cluster, "objects")) * 4
     began = time.monotonic()
     setting = scenario.start(scenario.atoll, "pool", "set", "objects", "pg_num", str(count), "--data", cluster.data)
     time.sleep(0.1)
@@ -121,7 +121,7 @@ def test_a_deep_scrub_finds_nothing(cluster, ended):
 def test_every_store_checks_and_after_a_restart_all_is_there(cluster, restarted, note):
     """Every store checks, and after a restart all is there."""
     assert cluster.read_image("idle", 0, IDLE_BYTES) == b"\x5a" * IDLE_BYTES, "other bytes"
-    assert len(groups(cluster, "images")) == restarted.groups, "it has forgotten its PGs"
+    assert len(pgs(cluster, "images")) == restarted.pgs, "it has forgotten its PGs"
     note(f"{restarted.check_blocks(cluster)} blocks, {restarted.check_objects(cluster)} objects")
 
 

@@ -22,7 +22,7 @@ from lib.net import ETCD_IP, NETWORK, Etcd, Host, Namespaces  # noqa: E402
 HOSTS_MIN, HOSTS_MAX = 3, 64
 CLIENT_IP = f"{NETWORK}.200"
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "etcd": "etcd-server", "etcdctl": "etcd-client", "openssl": "openssl"}
-# Groups of a pool per host, so that load is spread as evenly over twelve hosts as over four.
+# PGs of a pool per host, so that load is spread as evenly over twelve hosts as over four.
 GROUPS_PER_HOST = 16
 STARTS_AT_ONCE = 4
 
@@ -119,12 +119,12 @@ def spread(first, host_count):
         if pool["pg_num"] < pg_num:
             first.cli("pool", "set", pool["name"], "pg_num", pg_num)
     say("waiting until all PGs are where they are to be")
-    wait_for("all groups are clean", lambda: is_settled(first, pg_num), 240, pause=2)
+    wait_for("all PGs are clean", lambda: is_settled(first, pg_num), 240, pause=2)
 
 
 def is_settled(first, pg_num):
-    groups = first.json("pg", "ls")
-    made = {pool["name"]: sum(group["pg"].startswith(f"{pool['id']}.") for group in groups) for pool in first.json("pool", "ls")}
+    pgs = first.json("pg", "ls")
+    made = {pool["name"]: sum(pg["pg"].startswith(f"{pool['id']}.") for pg in pgs) for pool in first.json("pool", "ls")}
     return min(made.values()) >= pg_num and not first.json("pg", "ls", "--not-clean")
 
 

@@ -119,7 +119,7 @@ fn print_report(report: &CheckReport) {
     };
     println!("checkpoint  generation {}{copies}", report.generation);
     println!("log         {log}");
-    println!("pgs         {}", report.groups);
+    println!("pgs         {}", report.pgs);
     println!("objects     {}, {} omap entries", report.objects, report.omap_entries);
     println!(
         "metadata    {} in {} pages, {} levels below the root",

@@ -79,19 +79,19 @@ pub fn check_drain(view: &View, id: OsdId, more_bytes: u64) -> Result<(), AdminE
     }
     let mut drained = view.map.clone();
     drained.osds.insert(id, OsdRecord { is_out: true, ..osd.clone() });
-    let redundancy = |group: &PgStatus| drained.pools[&group.pg.pool].redundancy;
-    let groups = statuses(&drained);
-    let is_short = |group: &&PgStatus| group.target.len() < redundancy(group).size() as usize;
-    if let Some(group) = groups.iter().find(is_short) {
-        let (size, parts) = (redundancy(group).size(), redundancy(group).part_name());
+    let redundancy = |status: &PgStatus| drained.pools[&status.pg.pool].redundancy;
+    let pgs = statuses(&drained);
+    let is_short = |status: &&PgStatus| status.target.len() < redundancy(status).size() as usize;
+    if let Some(status) = pgs.iter().find(is_short) {
+        let (size, parts) = (redundancy(status).size(), redundancy(status).part_name());
         return AdminError::refused(format!(
             "without {id} there is no place for {size} {parts} of {}: it takes one more OSD, or host, or rack ('atoll \
              osd tree'), than there are {parts} ('atoll pool ls')",
-            group.pg
+            status.pg
         ));
     }
     let all_used: u64 = view.usage.values().map(|usage| usage.used_bytes).sum();
-    let factor_max = groups.iter().map(|group| redundancy(group).space_factor()).fold(0.0, f64::max);
+    let factor_max = pgs.iter().map(|status| redundancy(status).space_factor()).fold(0.0, f64::max);
     let others = view.usage.iter().filter(|(other, _)| **other != id);
     let others_bytes: u64 = others.map(|(_, usage)| usage.total_bytes).sum();
     let wanted_bytes = all_used.saturating_add((more_bytes as f64 * factor_max) as u64);
@@ -181,8 +181,8 @@ pub async fn set_location(
 /// Refuses if PGs count on an OSD, unless `is_lost` says that it is gone for good.
 pub async fn refuse_held(client: &ClusterClient, id: OsdId, is_lost: bool) -> Result<(), AdminError> {
     get(client, id).await?;
-    let groups = client.list::<PgRecord>(keys::PGS).await?;
-    let held = groups.entries.iter().filter(|(_, group, _)| group.members.contains(&id)).count();
+    let pgs = client.list::<PgRecord>(keys::PGS).await?;
+    let held = pgs.entries.iter().filter(|(_, pg, _)| pg.members.contains(&id)).count();
     if held == 0 || is_lost {
         return Ok(());
     }

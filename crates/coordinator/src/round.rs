@@ -89,8 +89,8 @@ impl Rounds {
     }
 
     async fn make_pgs(&self, map: &ClusterMap) -> Result<(), ClusterError> {
-        let groups = missing_pgs(map);
-        for batch in groups.chunk_by(|(one, _), (other, _)| one.pool == other.pool) {
+        let missing = missing_pgs(map);
+        for batch in missing.chunk_by(|(one, _), (other, _)| one.pool == other.pool) {
             // Only while the pool is there: it may be removed at this moment.
             let pool_key = keys::pool(batch[0].0.pool);
             let Some((_, revision)) = self.client.get::<serde::de::IgnoredAny>(&pool_key).await? else { continue };

@@ -68,6 +68,25 @@ fn check_size(size_bytes: u64) -> Result<(), ImageError> {
 
 impl ImageAdmin {
     /// `keys` wraps the images' keys.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    ///
+    /// use atoll_cluster::ClusterClient;
+    /// use atoll_image::{ImageAdmin, ImageError};
+    /// use atoll_keys::KeyService;
+    /// use atoll_types::PoolId;
+    ///
+    /// async fn make(
+    ///     cluster: ClusterClient,
+    ///     keys: Arc<dyn KeyService>,
+    ///     pool: PoolId,
+    /// ) -> Result<Vec<String>, ImageError> {
+    ///     let images = ImageAdmin::new(cluster, keys);
+    ///     images.create("root", 10 << 30, pool, true).await?;
+    ///     Ok(images.list().await?.into_iter().map(|record| record.name).collect())
+    /// }
+    /// ```
     pub fn new(cluster: ClusterClient, keys: Arc<dyn KeyService>) -> Self {
         ImageAdmin { cluster, keys }
     }

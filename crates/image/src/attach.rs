@@ -69,6 +69,20 @@ fn parse_attach_ids(record: &ImageRecord) -> Result<Vec<AttachId>, SealError> {
 
 impl AttachedImage {
     /// Takes the image for writing. `purpose` says to people what the writer is.
+    ///
+    /// ```no_run
+    /// use atoll_client::LocalClient;
+    /// use atoll_image::{AttachedImage, Bridge, ImageAdmin, ImageError};
+    ///
+    /// /// Adds one to the number in the first block; it is durable when this returns.
+    /// async fn count(client: &LocalClient, bridge: &Bridge, admin: &ImageAdmin) -> Result<(), ImageError> {
+    ///     let image = AttachedImage::attach(client, bridge, admin, "numbers", "counter").await?;
+    ///     let mut block = image.read(0, 4096).await?.to_vec();
+    ///     block[0] = block[0].wrapping_add(1);
+    ///     image.write(0, &block.into()).await?;
+    ///     image.detach().await
+    /// }
+    /// ```
     pub async fn attach(
         client: &LocalClient,
         bridge: &Bridge,

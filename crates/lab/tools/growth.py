@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-KINDS = ("images", "groups", "depths", "saturated", "sizes", "objects", "overwrites", "steady")
+KINDS = ("images", "pgs", "depths", "saturated", "sizes", "objects", "overwrites", "steady")
 # From when a bucket is filled until it is measured.
 FILLED_PAUSE_S = 10
 
@@ -81,10 +81,10 @@ class Growth:
                 self.image(name, f"{1024 // count}M")
             row(count, self.block(",".join(names), 64 // count, f"{512 // count}M"))
 
-    def groups(self):
+    def pgs(self):
         title("4 KiB random writes at depth 32, in a pool of so many PGs", "PGs")
         for count in (16, 256, 1024, 4096):
-            pool = f"groups{count}"
+            pool = f"pgs{count}"
             self.atoll("pool", "create", pool, "--pg-num", str(count), "--failure-domain", "osd")
             self.image(pool, "1G", "--pool", pool)
             row(count, self.block(pool, 32, "256M"))

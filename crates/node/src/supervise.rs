@@ -30,6 +30,7 @@ const RESTART_PAUSE_MIN: Duration = Duration::from_millis(200);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A process that ran for this long is restarted at once when it dies.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 /// How often to look for hosts that have joined.
@@ -92,7 +93,7 @@ pub async fn supervise(
     show: &dyn Fn(Progress<'_>),
 ) -> Result<(), NodeError> {
     directory.create()?;
-    let _lock = lock(directory)?;
+    let _lock = lock(directory).await?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(NodeError::file("signals"))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(NodeError::file("signals"))?;
     if let Some(token) = &choices.join {
@@ -166,13 +167,18 @@ async fn refuse_taken_addresses(cluster: &ClusterFile) -> Result<(), NodeError> 
     Ok(())
 }
 
-fn lock(directory: &DataDir) -> Result<File, NodeError> {
+async fn lock(directory: &DataDir) -> Result<File, NodeError> {
     let path = directory.lock_file();
     let file = File::options().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(NodeError::file(&path))?;
-    if file.try_lock().is_err() {
-        let process_id = ProcessesFile::read(directory).map_or(0, |file| file.supervisor);
-        return Err(NodeError::Running { path: directory.root().into(), process_id });
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    while file.try_lock().is_err() {
+        // A supervisor that was just killed holds the lock until it has ended.
+        if Instant::now() > deadline {
+            let process_id = ProcessesFile::read(directory).map_or(0, |file| file.supervisor);
+            return Err(NodeError::Running { path: directory.root().into(), process_id });
+        }
+        tokio::time::sleep(POLL_PAUSE).await;
     }
     Ok(file)
 }

@@ -53,8 +53,8 @@ impl Osd {
     pub(crate) fn link_events(&mut self) {
         while let Some(event) = self.links.next_event() {
             match event {
-                LinkEvent::Up(osd) => self.with_all_pgs(|group, view| group.peer_up(osd, view)),
-                LinkEvent::Down(osd) => self.with_all_pgs(|group, view| group.peer_down(osd, view)),
+                LinkEvent::Up(osd) => self.with_all_pgs(|pg, view| pg.peer_up(osd, view)),
+                LinkEvent::Down(osd) => self.with_all_pgs(|pg, view| pg.peer_down(osd, view)),
             }
         }
     }
@@ -70,7 +70,7 @@ impl Osd {
                     let refusal = Message::ReadReply { sequence, result, payload: Bytes::new() };
                     return self.links.reply(&mut self.context, number, refusal);
                 }
-                self.with_pg(pg, |group, view| group.client_read(client, id, object, request, view));
+                self.with_pg(pg, |pg, view| pg.client_read(client, id, object, request, view));
             }
             (Message::Write { id, answered_below, pg, epoch, request }, _) => {
                 let bytes = request.control_bytes_bound() + request.payload.len();
@@ -79,9 +79,7 @@ impl Osd {
                     let refusal = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
                     return self.links.reply(&mut self.context, number, refusal);
                 }
-                self.with_pg(pg, |group, view| {
-                    group.client_write(client, id, answered_below, epoch, request, view)
-                });
+                self.with_pg(pg, |pg, view| pg.client_write(client, id, answered_below, epoch, request, view));
             }
             (Message::Ping { tag }, _) => self.links.pinged(number, tag),
             (Message::Pong { tag, is_full }, Peer::Osd(osd)) => {
@@ -122,7 +120,7 @@ impl Osd {
             let answer = Message::FencedAck { pg, epoch: *epoch };
             return self.links.send_on(&mut self.context, number, answer);
         }
-        self.with_pg(pg, |group, view| group.message(osd, message, view));
+        self.with_pg(pg, |pg, view| pg.message(osd, message, view));
     }
 
     /// Runs PGs and store until both are quiet, then hands what they want to the device.
@@ -151,32 +149,32 @@ impl Osd {
     fn storage_event(&mut self, event: StorageEvent) {
         match event {
             StorageEvent::Committed { pg, token } => {
-                self.with_pg(pg, |group, view| group.committed(token, view));
+                self.with_pg(pg, |pg, view| pg.committed(token, view));
             }
             StorageEvent::SubmitFailed { pg, token, error } => {
-                self.with_pg(pg, |group, view| group.submit_failed(token, &error, view));
+                self.with_pg(pg, |pg, view| pg.submit_failed(token, &error, view));
             }
             StorageEvent::MayGoOn(pg) => self.pgs.wake(pg),
             StorageEvent::RemovalCommitted => {
                 self.removed_pools.committed();
                 self.removed_pools.go_on(&mut self.storage);
             }
-            StorageEvent::Loaded { pg, token } => self.with_pg(pg, |group, view| group.loaded(token, view)),
+            StorageEvent::Loaded { pg, token } => self.with_pg(pg, |pg, view| pg.loaded(token, view)),
             StorageEvent::Read { pg, token, result } => {
-                self.with_pg(pg, |group, view| group.read_done(token, result, view));
+                self.with_pg(pg, |pg, view| pg.read_done(token, result, view));
             }
             StorageEvent::Listed { pg, token, objects, more } => {
-                self.with_pg(pg, |group, _| group.objects_listed(token, objects, more));
+                self.with_pg(pg, |pg, _| pg.objects_listed(token, objects, more));
             }
             StorageEvent::RecoveryRead { read, answer } => {
                 let parts = answer.iter().flat_map(|parts| &parts.transactions);
                 self.recovery.done(&read, parts.map(|part| part.payload.len() as u64).sum());
-                self.with_pg(read.pg, |group, view| group.object_read(read.token, answer, view));
+                self.with_pg(read.pg, |pg, view| pg.object_read(read.token, answer, view));
                 self.start_recovery();
             }
             StorageEvent::Scrubbed { pg, token, result } => {
                 let finding = crate::scrubs::finding(pg, result);
-                self.with_pg(pg, |group, view| group.scrubbed(token, finding, view));
+                self.with_pg(pg, |pg, view| pg.scrubbed(token, finding, view));
             }
             StorageEvent::NewPgLoaded(pg) => self.add_pg(pg),
             StorageEvent::RemovedPoolLoaded => self.removed_pools.loaded(),
@@ -191,8 +189,8 @@ impl Osd {
             self.perform(pg, action);
         }
         let view = StoreView::new(&self.storage, &self.links, &self.context);
-        if let Some(group) = self.pgs.note_idle(pg, &view) {
-            self.recovery.note_group(pg, group.objects_in_transit(), group.wants_to_backfill());
+        if let Some(noted) = self.pgs.note_idle(pg, &view) {
+            self.recovery.note_pg(pg, noted.objects_in_transit(), noted.wants_to_backfill());
             self.start_recovery();
         }
     }
@@ -258,7 +256,7 @@ impl Osd {
                 RecoveryStep::Read(wanted) => self.storage.read_for_recovery(wanted),
                 RecoveryStep::Next(pg) => {
                     let mut has_begun = false;
-                    self.with_pg(pg, |group, view| has_begun = group.backfill_next(view));
+                    self.with_pg(pg, |pg, view| has_begun = pg.backfill_next(view));
                     if !has_begun {
                         self.recovery.declined();
                     }
@@ -284,7 +282,7 @@ impl Osd {
     fn start_scrub(&mut self, next: Option<crate::scrubs::Wanted>) {
         let Some(wanted) = next else { return };
         let mut has_started = false;
-        self.with_pg(wanted.pg, |group, _| has_started = group.start_scrub(wanted.is_deep));
+        self.with_pg(wanted.pg, |pg, _| has_started = pg.start_scrub(wanted.is_deep));
         if has_started {
             self.scrubs.started(wanted);
         }

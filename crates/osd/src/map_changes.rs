@@ -19,7 +19,7 @@ impl Osd {
             self.context.map.apply(change.clone());
             match change {
                 MapChange::Pg(pg, Some((record, _))) => {
-                    self.with_pg(pg, |group, view| group.set_record(record, view));
+                    self.with_pg(pg, |pg, view| pg.set_record(record, view));
                     self.add_pg_of_own(pg);
                 }
                 MapChange::AuthorizedKey(key, _) => self.links.key_changed(&mut self.context, &key),
@@ -44,7 +44,7 @@ impl Osd {
         for pg in self.pgs.ids().collect::<Vec<_>>() {
             let Some(pool) = self.context.map.pools.get(&pg.pool) else { continue };
             let (target, policy) = (self.context.target(pg, pool), policy(&self.context, pool));
-            self.with_pg(pg, |group, view| group.set_target(target, policy, view));
+            self.with_pg(pg, |pg, view| pg.set_target(target, policy, view));
         }
         for pg in self.context.map.pgs.keys().copied().collect::<Vec<_>>() {
             self.add_pg_of_own(pg);
@@ -99,17 +99,17 @@ impl Osd {
         let target = self.context.target(pg, pool);
         let (policy, record) = (policy(&self.context, pool), record.clone());
         let view = StoreView::new(&self.storage, &self.links, &self.context);
-        let group = Pg::new(pg, self.context.me(), policy, target, record, &view);
-        self.pgs.add(pg, group);
+        let new = Pg::new(pg, self.context.me(), policy, target, record, &view);
+        self.pgs.add(pg, new);
         for osd in self.links.osds() {
-            self.with_pg(pg, |group, view| group.peer_up(osd, view));
+            self.with_pg(pg, |pg, view| pg.peer_up(osd, view));
         }
     }
 
     /// A pool was removed, now or while this OSD was away.
     fn pool_removed(&mut self, pool: PoolId) {
-        for (pg, group) in self.pgs.remove_pool(pool) {
-            self.recovery.forget_group(pg, group.backfill_reads());
+        for (pg, removed) in self.pgs.remove_pool(pool) {
+            self.recovery.forget_pg(pg, removed.backfill_reads());
         }
         self.storage.forget_pool(pool);
         self.scrubs.forget_pool(pool);

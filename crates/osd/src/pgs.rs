@@ -40,34 +40,34 @@ impl Pgs {
     }
 
     /// Adds a PG that was not here.
-    pub fn add(&mut self, pg: PgId, group: Pg) {
-        let before = self.here.insert(pg, group);
-        invariants::pg_is_added_once(pg, before.is_some());
-        self.dirty.insert(pg);
+    pub fn add(&mut self, id: PgId, pg: Pg) {
+        let before = self.here.insert(id, pg);
+        invariants::pg_is_added_once(id, before.is_some());
+        self.dirty.insert(id);
     }
 
     /// Gives an event to a PG, if it is here.
-    pub fn with(&mut self, pg: PgId, view: &StoreView<'_>, event: impl FnOnce(&mut Pg, &StoreView<'_>)) {
-        if let Some(group) = self.here.get_mut(&pg) {
-            event(group, view);
-            self.dirty.insert(pg);
+    pub fn with(&mut self, id: PgId, view: &StoreView<'_>, event: impl FnOnce(&mut Pg, &StoreView<'_>)) {
+        if let Some(pg) = self.here.get_mut(&id) {
+            event(pg, view);
+            self.dirty.insert(id);
         }
     }
 
     /// Gives an event to all PGs.
     pub fn with_all(&mut self, view: &StoreView<'_>, event: impl Fn(&mut Pg, &StoreView<'_>)) {
-        for (pg, group) in &mut self.here {
-            event(group, view);
-            self.dirty.insert(*pg);
+        for (id, pg) in &mut self.here {
+            event(pg, view);
+            self.dirty.insert(*id);
         }
     }
 
     /// Some time has passed, or a lease was renewed. Idle PGs need not know.
     pub fn tick(&mut self, view: &StoreView<'_>) {
-        for pg in &self.busy {
-            if let Some(group) = self.here.get_mut(pg) {
-                group.tick(view);
-                self.dirty.insert(*pg);
+        for id in &self.busy {
+            if let Some(pg) = self.here.get_mut(id) {
+                pg.tick(view);
+                self.dirty.insert(*id);
             }
         }
     }
@@ -93,23 +93,23 @@ impl Pgs {
     }
 
     /// What a PG wants next; none if it wants nothing now.
-    pub fn next_action(&mut self, pg: PgId, view: &StoreView<'_>) -> Option<Action> {
-        let group = self.here.get_mut(&pg)?;
-        group.next_action().or_else(|| {
-            group.proceed(view);
-            group.next_action()
+    pub fn next_action(&mut self, id: PgId, view: &StoreView<'_>) -> Option<Action> {
+        let pg = self.here.get_mut(&id)?;
+        pg.next_action().or_else(|| {
+            pg.proceed(view);
+            pg.next_action()
         })
     }
 
     /// Notes whether a PG that wants nothing now is idle.
-    pub fn note_idle(&mut self, pg: PgId, view: &StoreView<'_>) -> Option<&Pg> {
-        let group = self.here.get(&pg)?;
-        if group.is_idle(view) {
-            self.busy.remove(&pg);
+    pub fn note_idle(&mut self, id: PgId, view: &StoreView<'_>) -> Option<&Pg> {
+        let pg = self.here.get(&id)?;
+        if pg.is_idle(view) {
+            self.busy.remove(&id);
         } else {
-            self.busy.insert(pg);
+            self.busy.insert(id);
         }
-        Some(group)
+        Some(pg)
     }
 
     /// Takes out the PGs of a pool.

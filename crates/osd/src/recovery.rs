@@ -12,7 +12,7 @@ use atoll_types::{ObjectName, PgId, Touched};
 use crate::invariants;
 
 /// Clients count as at work for this long after their last request.
-const CLIENTS_REST_MS: u64 = 250;
+const CLIENTS_IDLE_AFTER_MS: u64 = 250;
 /// Objects that are read or on their way at once.
 const OBJECTS_MAX: usize = 16;
 /// The same while clients are at work: small objects wait for round trips, large ones for the rate.
@@ -95,7 +95,7 @@ impl RecoveryScheduler {
     }
 
     /// The state of a PG: objects that are on their way, and whether it has more to copy.
-    pub fn note_group(&mut self, pg: PgId, on_their_way: usize, wants_to_backfill: bool) {
+    pub fn note_pg(&mut self, pg: PgId, on_their_way: usize, wants_to_backfill: bool) {
         let before = match on_their_way {
             0 => self.on_their_way.remove(&pg).unwrap_or(0),
             _ => self.on_their_way.insert(pg, on_their_way).unwrap_or(0),
@@ -113,8 +113,8 @@ impl RecoveryScheduler {
     }
 
     /// A PG is gone, with objects that it has begun to read from members.
-    pub fn forget_group(&mut self, pg: PgId, reading: usize) {
-        self.note_group(pg, 0, false);
+    pub fn forget_pg(&mut self, pg: PgId, reading: usize) {
+        self.note_pg(pg, 0, false);
         self.end(reading);
     }
 
@@ -130,7 +130,7 @@ impl RecoveryScheduler {
             self.reading += 1;
             return Some(RecoveryStep::Read(read));
         }
-        let clients_work = self.client_at_ms.is_some_and(|at_ms| now_ms < at_ms + CLIENTS_REST_MS);
+        let clients_work = self.client_at_ms.is_some_and(|at_ms| now_ms < at_ms + CLIENTS_IDLE_AFTER_MS);
         // One at a time, so that its cost is known before the next begins.
         let has_turn = self.credit_bytes >= 0 && self.reading == 0 && objects < OBJECTS_BESIDE_CLIENTS_MAX;
         if clients_work && !has_turn {
@@ -209,12 +209,12 @@ mod tests {
             if has_clients {
                 scheduler.client_request(now_ms);
             }
-            scheduler.note_group(pg(0), 0, true);
+            scheduler.note_pg(pg(0), 0, true);
             while scheduler.read_bytes() < 8 << 30
                 && let Some(pg) = begun(&mut scheduler, now_ms)
             {
                 scheduler.done(&read(pg), 4 << 20);
-                scheduler.note_group(pg, 0, true);
+                scheduler.note_pg(pg, 0, true);
             }
         }
         scheduler.read_bytes()
@@ -229,21 +229,21 @@ mod tests {
     }
 
     #[test]
-    fn few_objects_are_on_their_way_at_once_and_groups_take_turns() {
+    fn few_objects_are_on_their_way_at_once_and_pgs_take_turns() {
         let mut scheduler = RecoveryScheduler::new(1);
         let mut turns = Vec::new();
-        (0..3).for_each(|index| scheduler.note_group(pg(index), 0, true));
+        (0..3).for_each(|index| scheduler.note_pg(pg(index), 0, true));
         while let Some(pg) = begun(&mut scheduler, 0) {
             turns.push(pg.index);
-            scheduler.note_group(pg, 0, true);
+            scheduler.note_pg(pg, 0, true);
         }
         assert_eq!(turns.len(), OBJECTS_MAX);
         assert_eq!(turns[..4], [0, 1, 2, 0]);
         (0..OBJECTS_MAX).for_each(|_| scheduler.done(&read(pg(0)), 4096));
-        scheduler.note_group(pg(0), OBJECTS_MAX, true);
+        scheduler.note_pg(pg(0), OBJECTS_MAX, true);
         assert!(begun(&mut scheduler, 0).is_none(), "they are on their way still");
         scheduler.done(&RecoveryRead { from: Some(4096), ..read(pg(0)) }, 4096);
-        scheduler.note_group(pg(0), 0, true);
+        scheduler.note_pg(pg(0), 0, true);
         scheduler.client_request(0);
         assert!(begun(&mut scheduler, 100).is_none(), "what was read is a lot for this rate");
         scheduler.add_urgent(read(pg(0)));
@@ -256,13 +256,13 @@ mod tests {
         let mut scheduler = RecoveryScheduler::new(1 << 30);
         for objects in 1..=OBJECTS_BESIDE_CLIENTS_MAX {
             scheduler.client_request(100);
-            scheduler.note_group(pg(0), objects - 1, true);
+            scheduler.note_pg(pg(0), objects - 1, true);
             assert!(begun(&mut scheduler, 100).is_some(), "the rate allows it");
-            scheduler.note_group(pg(0), objects - 1, true);
+            scheduler.note_pg(pg(0), objects - 1, true);
             assert!(begun(&mut scheduler, 100).is_none(), "one at a time");
             scheduler.done(&read(pg(0)), 4096);
         }
-        scheduler.note_group(pg(0), OBJECTS_BESIDE_CLIENTS_MAX, true);
+        scheduler.note_pg(pg(0), OBJECTS_BESIDE_CLIENTS_MAX, true);
         assert!(begun(&mut scheduler, 100).is_none(), "enough are on their way");
     }
 }

@@ -24,10 +24,10 @@ impl Reports {
     /// Logs when all PGs serve that this OSD leads.
     pub fn note_serving(&mut self, context: &Context, pgs: &Pgs) {
         // A PG whose primary does not serve is not idle.
-        let all_serve = pgs.busy().all(|(_, group)| matches!(group.state(), PgState::Member | PgState::Active));
+        let all_serve = pgs.busy().all(|(_, pg)| matches!(pg.state(), PgState::Member | PgState::Active));
         match self.not_serving_since_ms {
             Some(since_ms) if all_serve => {
-                let led = pgs.all().filter(|group| *group.state() == PgState::Active).count();
+                let led = pgs.all().filter(|pg| *pg.state() == PgState::Active).count();
                 if led > 0 {
                     self.not_serving_since_ms = None;
                     let ms = context.now_ms() - since_ms;
@@ -80,15 +80,15 @@ fn primary_pg_states(pgs: &Pgs) -> BTreeMap<String, u32> {
 }
 
 /// The state of a PG that this OSD leads.
-fn state_name(group: &Pg) -> Option<&'static str> {
-    Some(match group.state() {
+fn state_name(pg: &Pg) -> Option<&'static str> {
+    Some(match pg.state() {
         PgState::Member => return None,
         PgState::Inactive => "inactive",
         PgState::Peering => "peering",
         PgState::Recovering => "recovering",
-        PgState::Active if group.learners().next().is_some() => "active+backfilling",
-        PgState::Active if group.record().members.len() < group.size() => "active+degraded",
-        PgState::Active if !group.is_on_target() => "active+remapped",
+        PgState::Active if pg.learners().next().is_some() => "active+backfilling",
+        PgState::Active if pg.record().members.len() < pg.size() => "active+degraded",
+        PgState::Active if !pg.is_on_target() => "active+remapped",
         PgState::Active => "active",
     })
 }

@@ -81,7 +81,7 @@ impl Scrubs {
     pub fn next(&mut self, context: &Context, pgs: &Pgs) -> Option<Wanted> {
         let requests = std::mem::take(&mut self.requests_this_second);
         if let Some(current) = &self.current {
-            if pgs.get(current.wanted.pg).is_some_and(|group| group.is_scrubbing()) {
+            if pgs.get(current.wanted.pg).is_some_and(|pg| pg.is_scrubbing()) {
                 return None;
             }
             // Its PG's configuration has changed: it begins anew when it can.
@@ -166,7 +166,7 @@ impl Scrubs {
 }
 
 fn may_scrub(pgs: &Pgs, pg: PgId) -> bool {
-    let is_ready = |group: &Pg| *group.state() == PgState::Active && group.learners().next().is_none();
+    let is_ready = |pg: &Pg| *pg.state() == PgState::Active && pg.learners().next().is_none();
     pgs.get(pg).is_some_and(is_ready)
 }
 
@@ -198,7 +198,7 @@ mod tests {
     use atoll_types::PoolId;
 
     #[test]
-    fn every_group_is_due_once_in_a_period_and_not_all_at_once() {
+    fn every_pg_is_due_once_in_a_period_and_not_all_at_once() {
         let start = 1_700_000_000_000;
         let due_at = |index: u32| {
             let pg = PgId { pool: PoolId(1), index };

@@ -9,6 +9,7 @@ use crate::actions::{Action, ObjectView};
 use crate::backfill::Answer;
 use crate::config::{PgState, PoolPolicy};
 use crate::group::Pg;
+use crate::invariants;
 use crate::peering::Peering;
 use crate::primary_requests::{PrimaryRequest, Wanted};
 use crate::replication::reads::ReadPurpose;
@@ -195,6 +196,7 @@ impl Pg {
                 // While a stray copy is deleted nothing may be added to it.
                 let is_wanted = epoch == self.promises.epoch() && !self.stray.has_begun();
                 if is_wanted && self.intake.begin_part(epoch, tag) {
+                    invariants::backfill_is_of_the_promised_epoch(self.promises.epoch(), epoch);
                     self.note_completeness(&transaction);
                     if let Some(head) = transaction.reset_head() {
                         // A backfill begins, so writes up to `head` need no pre-images: if they had to
@@ -231,7 +233,9 @@ impl Pg {
             }
             Message::ScrubReply { epoch, tag, finding, .. } => self.scrub_reply(from, epoch, tag, finding, view),
             Message::ObjectWanted { epoch, tag, object, .. } => self.object_wanted(from, epoch, tag, object),
-            Message::ObjectPart { epoch, tag, transaction } => self.object_part(from, epoch, tag, transaction),
+            Message::ObjectPart { epoch, tag, transaction } => {
+                self.object_part(from, epoch, tag, transaction, view)
+            }
             _ => unreachable!("dispatched by kind"),
         }
     }

@@ -126,6 +126,22 @@ pub(crate) fn primary_peers_under_its_own_epoch(proposed: Option<Epoch>, epoch: 
     assert!(proposed == Some(epoch), "primary_peers_under_its_own_epoch: {proposed:?}, {epoch:?}");
 }
 
+/// While a PG peers, no elector has a newer history than the one that leads.
+pub(crate) fn newest_elector_leads<'a>(
+    config: &Configuration,
+    own: Version,
+    heads: impl Iterator<Item = (&'a OsdId, &'a Version)>,
+) {
+    for (osd, head) in heads.filter(|(osd, _)| config.electors().contains(osd)) {
+        assert!(*head <= own, "newest_elector_leads: {osd} has {head}, the primary {own}");
+    }
+}
+
+/// A primary that peers hands over to an elector only.
+pub(crate) fn elector_takes_over(config: &Configuration, osd: OsdId) {
+    assert!(config.electors().contains(&osd), "elector_takes_over: {osd} after {:?}", config.record);
+}
+
 /// While a PG peers, members catch up one after the other.
 pub(crate) fn members_catch_up_one_by_one(osd: OsdId, others_catch_up: bool) {
     assert!(!others_catch_up, "members_catch_up_one_by_one: {osd}");
@@ -141,6 +157,11 @@ pub(crate) fn members_share_one_head<'a>(own: Version, heads: impl Iterator<Item
 /// A primary serves only after its roll back is durable.
 pub(crate) fn nothing_is_rolled_back_while_serving(is_rolling_back: bool) {
     assert!(!is_rolling_back, "nothing_is_rolled_back_while_serving");
+}
+
+/// No two writes that can be rolled back have pre-image clones of one name.
+pub(crate) fn pre_image_clone_is_new(name: &ObjectName, is_kept: bool) {
+    assert!(!is_kept, "pre_image_clone_is_new: '{name}'");
 }
 
 /// A PG serves with at least min_size copies, or shards.
@@ -169,6 +190,11 @@ pub(crate) fn lease_binds_longer_than_it_is_relied_on(granted_ms: u64, held_ms: 
 }
 
 // ---- backfill, split, scrub, stray copies -------------------------------------------------------
+
+/// An OSD heeds a backfill only under the epoch that it promised last.
+pub(crate) fn backfill_is_of_the_promised_epoch(promised: Epoch, epoch: Epoch) {
+    assert!(epoch == promised, "backfill_is_of_the_promised_epoch: {epoch:?}, promised {promised:?}");
+}
 
 /// An object is copied to a learner once at a time.
 pub(crate) fn object_is_copied_once(object: &ObjectName, was_on_its_way: bool) {
@@ -200,9 +226,9 @@ pub(crate) fn split_is_proposed_when_all_have_it(is_active: bool, is_in_flight: 
     assert!(is_active && !is_in_flight, "split_is_proposed_when_all_have_it: {is_active}, {is_in_flight}");
 }
 
-/// Only an active primary scrubs.
-pub(crate) fn scrub_runs_while_active(is_active: bool) {
-    assert!(is_active, "scrub_runs_while_active");
+/// Only an active primary scrubs, and none whose store has refused a write.
+pub(crate) fn scrub_runs_while_active(is_active: bool, is_whole: bool) {
+    assert!(is_active && is_whole, "scrub_runs_while_active: {is_active}, whole: {is_whole}");
 }
 
 /// An object is examined while no write of it is in flight.
@@ -324,6 +350,16 @@ mod tests {
                 Box::new(|| members_share_one_head(version(4), [Some(&version(3))].into_iter())),
             ),
             ("members_share_one_head", Box::new(|| members_share_one_head(version(4), [None].into_iter()))),
+            (
+                "newest_elector_leads",
+                Box::new(|| newest_elector_leads(&one, version(4), [(&OsdId(1), &version(5))].into_iter())),
+            ),
+            ("elector_takes_over", Box::new(|| elector_takes_over(&one, OsdId(2)))),
+            (
+                "backfill_is_of_the_promised_epoch",
+                Box::new(|| backfill_is_of_the_promised_epoch(Epoch(4), Epoch(3))),
+            ),
+            ("pre_image_clone_is_new", Box::new(|| pre_image_clone_is_new(&object, true))),
             ("members_catch_up_one_by_one", Box::new(|| members_catch_up_one_by_one(OsdId(2), true))),
             (
                 "lease_binds_longer_than_it_is_relied_on",
@@ -343,7 +379,8 @@ mod tests {
             ("split_is_proposed_when_all_have_it", Box::new(|| split_is_proposed_when_all_have_it(true, true))),
             ("split_is_proposed_when_all_have_it", Box::new(|| split_is_proposed_when_all_have_it(false, false))),
             ("scrub_attempts_are_bounded", Box::new(|| scrub_attempts_are_bounded(&object, 4, 3))),
-            ("scrub_runs_while_active", Box::new(|| scrub_runs_while_active(false))),
+            ("scrub_runs_while_active", Box::new(|| scrub_runs_while_active(false, true))),
+            ("scrub_runs_while_active", Box::new(|| scrub_runs_while_active(true, false))),
             ("examined_object_is_quiet", Box::new(|| examined_object_is_quiet(&object, true))),
             ("scrub_rounds_are_bounded", Box::new(|| scrub_rounds_are_bounded(5, 4))),
             ("only_stray_copies_are_deleted", Box::new(|| only_stray_copies_are_deleted(&one))),

@@ -11,6 +11,7 @@
 //!
 //! - `group`, `events`: a [`Pg`] with its components, and the events that every role handles.
 //! - `actions`, `outbox`, `submissions`: what the PG asks of its shell, and the shell's answers.
+//! - `context`: what a component may look at, and where it puts what it asks of others.
 //! - `config`, `own_object`, `intake`, `primary_requests`: the configuration in force, what is durable
 //!   about this copy, and what a primary has asked of it.
 //! - `peering`: membership, promises, leases, and the comparison of heads.
@@ -24,6 +25,7 @@
 mod actions;
 mod backfill;
 mod config;
+mod context;
 mod erasure;
 mod events;
 mod group;

@@ -88,6 +88,7 @@ impl Pg {
         self.scrub = None;
         // What follows cannot be taken either: the store refuses a gap.
         self.log.ends_at(view.head(self.config.id).sequence);
+        self.forget_refused_pre_images(view);
         if self.intake.refuse(leader) {
             let text = format!(
                 "the store of {} did not take a write ({cause}); the PG waits until it does",

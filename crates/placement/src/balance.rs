@@ -48,8 +48,8 @@ pub fn balance(
     for pool in pools.values() {
         let tree = Tree::of_pool(pool, osds);
         let mut plan = Plan::new(&tree, pool, present);
-        let group_count = plan.groups.len() as f64;
-        let shares: Vec<f64> = tree.fair_shares().iter().map(|share| share * group_count).collect();
+        let pg_count = plan.pgs.len() as f64;
+        let shares: Vec<f64> = tree.fair_shares().iter().map(|share| share * pg_count).collect();
         let mut level = members.level(&tree, plan.member_counts(), &shares);
         balance.moved_copies +=
             level.run(&mut CopyMoves { plan: &mut plan }, moves_max.saturating_sub(balance.moved_copies));
@@ -61,8 +61,8 @@ pub fn balance(
         plan.check();
         plan.changes(pool.id, present, &mut balance.changes);
     }
-    let has_group = |pg: &PgId| pools.get(&pg.pool).is_some_and(|pool| pg.index < pool.pg_num);
-    balance.changes.extend(present.keys().filter(|pg| !has_group(pg)).map(|pg| (*pg, None)));
+    let exists = |pg: &PgId| pools.get(&pg.pool).is_some_and(|pool| pg.index < pool.pg_num);
+    balance.changes.extend(present.keys().filter(|pg| !exists(pg)).map(|pg| (*pg, None)));
     invariants::targets_name_members_once(&balance);
     balance
 }
@@ -101,7 +101,7 @@ impl Carry {
     }
 }
 
-struct Group {
+struct PlannedPg {
     /// Where the tree alone would put it.
     crush: Vec<usize>,
     /// The planned members, the primary first.
@@ -111,53 +111,53 @@ struct Group {
 /// The PGs of one pool; OSDs are named by their position in the tree.
 struct Plan<'a> {
     tree: &'a Tree,
-    groups: Vec<Group>,
+    pgs: Vec<PlannedPg>,
     /// For each OSD, the PGs of which it is a member.
     held: Vec<Vec<usize>>,
 }
 
 impl<'a> Plan<'a> {
     fn new(tree: &'a Tree, pool: &PoolRecord, present: &BTreeMap<PgId, PgTargetRecord>) -> Self {
-        let group = |index| {
+        let pg = |index| {
             let pg = PgId { pool: pool.id, index };
             let crush = tree.chosen(pg, None);
             let members = present.get(&pg).map_or_else(|| crush.clone(), |wish| tree.chosen(pg, Some(wish)));
-            Group { crush, members }
+            PlannedPg { crush, members }
         };
-        let groups: Vec<Group> = (0..pool.pg_num).map(group).collect();
+        let pgs: Vec<PlannedPg> = (0..pool.pg_num).map(pg).collect();
         let mut held = vec![Vec::new(); tree.leaves.len()];
-        for (index, group) in groups.iter().enumerate() {
-            group.members.iter().for_each(|leaf| held[*leaf].push(index));
+        for (index, pg) in pgs.iter().enumerate() {
+            pg.members.iter().for_each(|leaf| held[*leaf].push(index));
         }
-        Plan { tree, groups, held }
+        Plan { tree, pgs, held }
     }
 
     /// What must hold of a plan when all its moves are made.
     fn check(&self) {
-        for group in &self.groups {
-            invariants::members_stand_apart(self.tree, &group.members);
+        for pg in &self.pgs {
+            invariants::members_stand_apart(self.tree, &pg.members);
         }
         if cfg!(debug_assertions) {
-            let members: Vec<&[usize]> = self.groups.iter().map(|group| &*group.members).collect();
+            let members: Vec<&[usize]> = self.pgs.iter().map(|pg| &*pg.members).collect();
             invariants::holders_hold_their_pgs(&self.held, &members);
         }
     }
 
     fn member_counts(&self) -> Vec<f64> {
-        self.held.iter().map(|groups| groups.len() as f64).collect()
+        self.held.iter().map(|pgs| pgs.len() as f64).collect()
     }
 
     fn primary_counts(&self) -> Vec<f64> {
         let mut counts = vec![0.0; self.held.len()];
-        self.groups.iter().filter_map(|group| group.members.first()).for_each(|leaf| counts[*leaf] += 1.0);
+        self.pgs.iter().filter_map(|pg| pg.members.first()).for_each(|leaf| counts[*leaf] += 1.0);
         counts
     }
 
     /// Every member of a PG should be primary as often as the others.
     fn fair_primaries(&self) -> Vec<f64> {
         let mut shares = vec![0.0; self.held.len()];
-        for group in &self.groups {
-            group.members.iter().for_each(|leaf| shares[*leaf] += 1.0 / group.members.len() as f64);
+        for pg in &self.pgs {
+            pg.members.iter().for_each(|leaf| shares[*leaf] += 1.0 / pg.members.len() as f64);
         }
         shares
     }
@@ -168,11 +168,11 @@ impl<'a> Plan<'a> {
         present: &BTreeMap<PgId, PgTargetRecord>,
         changes: &mut BTreeMap<PgId, Option<PgTargetRecord>>,
     ) {
-        for (index, group) in (0..).zip(&self.groups) {
+        for (index, planned) in (0..).zip(&self.pgs) {
             let pg = PgId { pool, index };
-            let members = group.members.iter().map(|leaf| self.tree.leaves[*leaf].id).collect();
+            let members = planned.members.iter().map(|leaf| self.tree.leaves[*leaf].id).collect();
             let wanted =
-                (group.members != group.crush).then_some(PgTargetRecord { format: RECORD_FORMAT, members });
+                (planned.members != planned.crush).then_some(PgTargetRecord { format: RECORD_FORMAT, members });
             let is_present = present.get(&pg).map(|record| &record.members);
             if is_present != wanted.as_ref().map(|record| &record.members) {
                 changes.insert(pg, wanted);
@@ -189,26 +189,26 @@ struct CopyMoves<'a, 'b> {
 impl Moves for CopyMoves<'_, '_> {
     fn find(&self, from: usize, to: usize) -> Option<usize> {
         let is_open = |index: &&usize| {
-            let others = self.plan.groups[**index].members.iter().filter(|leaf| **leaf != from);
+            let others = self.plan.pgs[**index].members.iter().filter(|leaf| **leaf != from);
             others.into_iter().all(|leaf| !self.plan.tree.leaves[to].excludes(&self.plan.tree.leaves[*leaf]))
         };
         // A copy that goes back to where the tree wants it needs no record any more, and one that is
         // elsewhere already needs no further one. The primary moves last.
         let preference = |index: &&usize| {
-            let group = &self.plan.groups[**index];
-            let record = match (group.crush.contains(&from), group.crush.contains(&to)) {
+            let pg = &self.plan.pgs[**index];
+            let record = match (pg.crush.contains(&from), pg.crush.contains(&to)) {
                 (false, true) => 0,
                 (false, false) => 1,
                 (true, _) => 2,
             };
-            (record, group.members.first() == Some(&from), **index)
+            (record, pg.members.first() == Some(&from), **index)
         };
         self.plan.held[from].iter().filter(is_open).min_by_key(preference).copied()
     }
 
     fn apply(&mut self, index: usize, from: usize, to: usize) {
-        let group = &mut self.plan.groups[index];
-        group.members.iter_mut().filter(|leaf| **leaf == from).for_each(|leaf| *leaf = to);
+        let pg = &mut self.plan.pgs[index];
+        pg.members.iter_mut().filter(|leaf| **leaf == from).for_each(|leaf| *leaf = to);
         self.plan.held[from].retain(|held| *held != index);
         self.plan.held[to].push(index);
     }
@@ -222,19 +222,19 @@ struct PrimaryMoves<'a, 'b> {
 impl Moves for PrimaryMoves<'_, '_> {
     fn find(&self, from: usize, to: usize) -> Option<usize> {
         let is_open = |index: &&usize| {
-            let members = &self.plan.groups[**index].members;
+            let members = &self.plan.pgs[**index].members;
             members.first() == Some(&from) && members.contains(&to)
         };
         // PGs that have a record anyway first.
         let preference = |index: &&usize| {
-            let group = &self.plan.groups[**index];
-            (group.members == group.crush, **index)
+            let pg = &self.plan.pgs[**index];
+            (pg.members == pg.crush, **index)
         };
         self.plan.held[from].iter().filter(is_open).min_by_key(preference).copied()
     }
 
     fn apply(&mut self, index: usize, _from: usize, to: usize) {
-        let members = &mut self.plan.groups[index].members;
+        let members = &mut self.plan.pgs[index].members;
         let position = members.iter().position(|leaf| *leaf == to).expect("only members become primaries");
         members.swap(0, position);
     }

@@ -16,6 +16,7 @@ use crate::collector::collect;
 use crate::data::Budget;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
+use crate::known_requests::KnownRequests;
 use crate::ops::{Operations, Service};
 use crate::shell::{self, Listener, TrustedProxies, TrustedProxy};
 use crate::users::Users;
@@ -128,6 +129,7 @@ impl Gateway {
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
         builder.set_auth(Users::new(directory, key_cache));
+        builder.set_access(KnownRequests(service.clone()));
         let mut limits = S3Config::default();
         limits.xml_max_body_size = XML_BYTES_MAX;
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));

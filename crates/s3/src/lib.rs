@@ -16,6 +16,7 @@ mod error;
 mod gateway;
 mod index;
 mod key_cache;
+mod known_requests;
 mod listing;
 mod names;
 mod ops;

@@ -38,14 +38,14 @@ MIB = 1 << 20
 random.seed(7)
 
 
-def client(access=ACCESS, secret=SECRET, **config):
+def client(access=ACCESS, secret=SECRET, region="us-east-1", **config):
     settings = Config(
         s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, signature_version="s3v4", **config
     )
     return boto3.client(
         "s3",
         endpoint_url=ENDPOINT,
-        region_name="us-east-1",
+        region_name=region,
         aws_access_key_id=access,
         aws_secret_access_key=secret,
         config=settings,

@@ -254,7 +254,8 @@ impl World {
         let store = &mut self.members[at].store;
         let history = std::mem::take(&mut store.history);
         let requests = std::mem::take(&mut store.requests);
-        *store = Store { history, requests, ..Store::new(store.ring_entries) };
+        let promised = std::mem::take(&mut store.promised);
+        *store = Store { history, requests, promised, ..Store::new(store.ring_entries) };
     }
 
     /// Damages an object that has no damage on any other OSD: damage spread over all copies would

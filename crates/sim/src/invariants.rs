@@ -1,7 +1,9 @@
 //! What must hold between the members of a PG, and none of them can see alone.
 
-use atoll_types::{LogEntry, OsdId, PgId, RequestId, Version};
+use atoll_pg::PgState;
+use atoll_types::{Epoch, LogEntry, OsdId, PgId, RequestId, Version};
 
+use crate::view::View;
 use crate::world::World;
 
 impl World {
@@ -9,7 +11,9 @@ impl World {
     /// sequence, it is the same write. Compares the newest write that is durable at `at`.
     pub fn histories_of_electors_are_prefixes(&self, pg: PgId, at: usize) {
         let Some(state) = self.cluster.of(pg) else { return };
-        let electors: Vec<usize> = state.record.last_active_members.iter().map(|osd| osd.0 as usize - 1).collect();
+        let electors = state.record.last_active_members.iter().map(|osd| osd.0 as usize - 1);
+        let activated = state.record.activated_epoch;
+        let electors: Vec<usize> = electors.filter(|at| self.counts_as_elector(pg, *at, activated)).collect();
         if !electors.contains(&at) {
             return;
         }
@@ -33,6 +37,45 @@ impl World {
         let members = &self.members[at].pgs[&pg].record().last_active_members;
         let is_durable = |osd: &OsdId| self.members[osd.0 as usize - 1].store.requests.contains(&request);
         assert!(members.iter().all(is_durable), "acknowledged_write_is_durable: {request:?} on {members:?}");
+    }
+
+    /// While the primary at `at` may answer reads, no other OSD may.
+    pub fn one_primary_reads(&self, pg: PgId, at: usize) {
+        if !self.may_read(pg, at) {
+            return;
+        }
+        let other = (0..self.members.len()).find(|other| *other != at && self.may_read(pg, *other));
+        assert!(other.is_none(), "one_primary_reads: osd.{} and index {other:?} of pg {pg}", at + 1);
+    }
+
+    fn may_read(&self, pg: PgId, at: usize) -> bool {
+        let member = &self.members[at];
+        let view = View { store: &member.store, leases: &member.leases, now_ms: self.local_ms(at) };
+        member.is_up && member.pgs.get(&pg).is_some_and(|pg| pg.may_read(&view))
+    }
+
+    /// Each member of an active configuration has promised its epoch durably: it takes no more
+    /// writes of a former primary.
+    pub fn members_of_an_active_pg_have_promised(&self, pg: PgId, at: usize) {
+        let found = &self.members[at].pgs[&pg];
+        if *found.state() != PgState::Active {
+            return;
+        }
+        let record = found.record();
+        for osd in &record.members {
+            let promised = self.members[osd.0 as usize - 1].store.promised.get(&pg);
+            assert!(
+                promised.is_some_and(|promised| *promised >= record.epoch),
+                "members_of_an_active_pg_have_promised: {osd} promised {promised:?} of {record:?}"
+            );
+        }
+    }
+
+    /// Whether an OSD would say that its copy is complete: it is not marked otherwise, and has
+    /// durably promised the last active epoch.
+    fn counts_as_elector(&self, pg: PgId, at: usize, activated: Epoch) -> bool {
+        let state = self.members[at].store.durable.of(pg);
+        !state.is_incomplete() && state.promised() >= activated
     }
 
     /// The version of the write with a sequence in an OSD's durable log, as far as that reaches

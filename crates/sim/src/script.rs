@@ -176,6 +176,11 @@ pub fn remove(object: u64) -> Kind {
     write(object_name(object), vec![], vec![Mutation::Remove], vec![])
 }
 
+/// Makes an object a clone of another.
+pub fn clone_of(object: u64, source: u64) -> Kind {
+    write(object_name(object), vec![], vec![Mutation::CloneFrom { source: object_name(source) }], vec![])
+}
+
 /// The PG of an object when there are two.
 pub fn half_of(object: u64) -> PgId {
     pg_of(&object_name(object), 2)

@@ -24,6 +24,8 @@ impl World {
         let member = &mut self.members[at];
         if let Some(found) = member.pgs.get_mut(&pg) {
             event(found, &View { store: &member.store, leases: &member.leases, now_ms });
+            self.one_primary_reads(pg, at);
+            self.members_of_an_active_pg_have_promised(pg, at);
             // Now and then several events come before the actions are taken.
             if self.mishap(15) {
                 self.after(100, Event::Run { at });
@@ -272,13 +274,13 @@ impl World {
     ) {
         let incarnation = self.members[at].incarnation;
         let is_first = from.unwrap_or(0) == 0;
-        self.statistics.syncs += u64::from(is_first);
-        self.statistics.whole_syncs += u64::from(is_first && touched.whole);
+        self.statistics.backfill_reads += u64::from(is_first);
+        self.statistics.whole_backfill_reads += u64::from(is_first && touched.whole);
         self.statistics.further_parts += u64::from(!is_first);
         let is_small = self.random.chance(50);
         let member = &mut self.members[at];
         let result = member.store.read_for_backfill(pg, &object, touched, from, is_small);
-        self.statistics.unreadable_syncs += u64::from(result.is_err());
+        self.statistics.unreadable_backfill_reads += u64::from(result.is_err());
         if let Err(block) = result
             && !self.will_repair(at, pg, &object)
             && self.random.chance(50)
@@ -287,7 +289,7 @@ impl World {
             self.members[at].store.bad.remove(&(object, block));
         }
         let result = result.map_err(|block| format!("block {block} is damaged"));
-        self.after(300, Event::SyncRead { at, incarnation, pg, token, result });
+        self.after(300, Event::BackfillRead { at, incarnation, pg, token, result });
     }
 
     fn propose(&mut self, at: usize, pg: PgId, swap: Swap) {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_buffers::BLOCK_BYTES;
-use atoll_pg::is_hidden;
+use atoll_pg::{EPOCH_KEY, INCOMPLETE_KEY, is_hidden};
 use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
 use atoll_types::{
     Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest, Refusal,
@@ -172,6 +172,17 @@ impl State {
 
     pub fn omap_value(&self, object: &ObjectName, key: &[u8]) -> Option<Bytes> {
         self.objects.get(object)?.omap.get(key).cloned()
+    }
+
+    /// The epoch that this copy's OSD has promised; 0 before the first promise.
+    pub fn promised(&self) -> Epoch {
+        let value = self.omap_value(&name(PG_META_OBJECT), EPOCH_KEY);
+        Epoch(value.map_or(0, |value| u64::from_be_bytes(value[..].try_into().unwrap())))
+    }
+
+    /// Whether this copy is marked as incomplete.
+    pub fn is_incomplete(&self) -> bool {
+        self.omap_value(&name(PG_META_OBJECT), INCOMPLETE_KEY).is_some()
     }
 }
 

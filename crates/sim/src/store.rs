@@ -7,12 +7,12 @@ use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{Lookup, ObjectParts, ReadFailure, Token, is_hidden};
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{
-    Condition, LogEntry, Mutation, ObjectName, PgId, ReadOutcome, ReadRequest, RequestId, Touched, Transaction,
-    Version,
+    Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, ReadOutcome, ReadRequest, RequestId, Touched,
+    Transaction, Version,
 };
 use bytes::{Bytes, BytesMut};
 
-use crate::state::{Object, Pgs, SPLIT_PG, name, read};
+use crate::state::{Object, PG, Pgs, SPLIT_PG, name, read};
 
 /// Blocks in one part of an object for a learner.
 const BLOCKS_PER_PART: usize = 2;
@@ -35,6 +35,8 @@ pub struct Store {
     pub history: BTreeMap<PgId, BTreeMap<u64, LogEntry>>,
     /// Requests that were durable here at some time.
     pub requests: BTreeSet<RequestId>,
+    /// The highest epoch of each PG whose promise was durable here at some time.
+    pub promised: BTreeMap<PgId, Epoch>,
 }
 
 impl Store {
@@ -106,6 +108,10 @@ impl Store {
         if is_split {
             self.history.insert(SPLIT_PG, self.history[&pg].clone());
         }
+        for pg in [PG, SPLIT_PG] {
+            let before = self.promised.entry(pg).or_default();
+            *before = self.durable.of(pg).promised().max(*before);
+        }
         (pg, token)
     }
 
@@ -120,8 +126,7 @@ impl Store {
 
     /// Whether the copy of a PG has been noted to be incomplete.
     pub fn is_incomplete(&self, pg: PgId) -> bool {
-        let own = self.visible.of(pg).objects.get(&name(PG_META_OBJECT));
-        own.is_some_and(|own| own.omap.contains_key(atoll_pg::INCOMPLETE_KEY))
+        self.visible.of(pg).is_incomplete()
     }
 
     pub fn crash(&mut self) {

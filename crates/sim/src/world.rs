@@ -35,29 +35,115 @@ pub struct Swap {
 }
 
 pub enum Event {
-    PeerMessage { from: usize, to: usize, generation: u64, message: Message },
-    PeerUp { at: usize, other: usize, generation: u64 },
-    PeerDown { at: usize, other: usize, generation: u64 },
-    Request { conn: ClientId, to: usize, incarnation: u64, message: Message },
-    Answer { conn: ClientId, message: Message },
-    Commit { at: usize, incarnation: u64 },
-    Loaded { at: usize, incarnation: u64, pg: PgId, token: Token, lookup: Lookup },
-    Listed { at: usize, incarnation: u64, pg: PgId, token: Token, objects: Vec<(ObjectName, Version)>, more: bool },
-    ReadDone { at: usize, incarnation: u64, pg: PgId, token: Token, answer: ReadResult },
-    Scrubbed { at: usize, incarnation: u64, pg: PgId, token: Token, finding: ScrubFinding },
-    SyncRead { at: usize, incarnation: u64, pg: PgId, token: Token, result: Result<atoll_pg::ObjectParts, String> },
-    MayCopy { at: usize, incarnation: u64, pg: PgId },
-    Record { at: usize, incarnation: u64, pg: PgId, record: PgRecord },
-    Target { at: usize, incarnation: u64 },
-    Swap { at: usize, pg: PgId, swap: Box<Swap> },
-    Tick { at: usize, incarnation: u64 },
-    Run { at: usize },
-    Restart { at: usize },
-    Room { at: usize, out_of_room: bool },
+    PeerMessage {
+        from: usize,
+        to: usize,
+        generation: u64,
+        message: Message,
+    },
+    PeerUp {
+        at: usize,
+        other: usize,
+        generation: u64,
+    },
+    PeerDown {
+        at: usize,
+        other: usize,
+        generation: u64,
+    },
+    Request {
+        conn: ClientId,
+        to: usize,
+        incarnation: u64,
+        message: Message,
+    },
+    Answer {
+        conn: ClientId,
+        message: Message,
+    },
+    Commit {
+        at: usize,
+        incarnation: u64,
+    },
+    Loaded {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        token: Token,
+        lookup: Lookup,
+    },
+    Listed {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        token: Token,
+        objects: Vec<(ObjectName, Version)>,
+        more: bool,
+    },
+    ReadDone {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        token: Token,
+        answer: ReadResult,
+    },
+    Scrubbed {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        token: Token,
+        finding: ScrubFinding,
+    },
+    BackfillRead {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        token: Token,
+        result: Result<atoll_pg::ObjectParts, String>,
+    },
+    MayCopy {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+    },
+    Record {
+        at: usize,
+        incarnation: u64,
+        pg: PgId,
+        record: PgRecord,
+    },
+    Target {
+        at: usize,
+        incarnation: u64,
+    },
+    Swap {
+        at: usize,
+        pg: PgId,
+        swap: Box<Swap>,
+    },
+    Tick {
+        at: usize,
+        incarnation: u64,
+    },
+    Run {
+        at: usize,
+    },
+    Restart {
+        at: usize,
+    },
+    Room {
+        at: usize,
+        out_of_room: bool,
+    },
     Fault,
     Quiet,
-    ClientWakes { session: usize },
-    ClientRetries { op: usize, attempt: u32 },
+    ClientWakes {
+        session: usize,
+    },
+    ClientRetries {
+        op: usize,
+        attempt: u32,
+    },
 }
 
 impl Event {
@@ -85,7 +171,7 @@ impl Event {
             | ReadDone { at, .. }
             | Scrubbed { at, .. }
             | MayCopy { at, .. }
-            | SyncRead { at, .. }
+            | BackfillRead { at, .. }
             | Record { at, .. }
             | Target { at, .. }
             | Tick { at, .. }
@@ -346,7 +432,7 @@ impl World {
             | Event::ReadDone { at, incarnation, .. }
             | Event::Scrubbed { at, incarnation, .. }
             | Event::MayCopy { at, incarnation, .. }
-            | Event::SyncRead { at, incarnation, .. }
+            | Event::BackfillRead { at, incarnation, .. }
             | Event::Target { at, incarnation }
             | Event::Tick { at, incarnation } => {
                 if self.is_current(at, incarnation) {
@@ -386,8 +472,8 @@ impl World {
                 self.members[at].may_copy_soon.remove(&pg);
                 self.with_pg(at, pg, |pg, view| _ = pg.backfill_next(view));
             }
-            Event::SyncRead { at, pg, token, result, .. } => {
-                self.note("sync read", &[at as u64, token.0, u64::from(result.is_ok())]);
+            Event::BackfillRead { at, pg, token, result, .. } => {
+                self.note("backfill read", &[at as u64, token.0, u64::from(result.is_ok())]);
                 self.with_pg(at, pg, |pg, view| pg.object_read(token, result, view));
             }
             Event::Target { at, .. } => {

@@ -175,6 +175,39 @@ fn a_roll_back_that_the_store_refuses_is_tried_again() {
 }
 
 #[test]
+fn a_refused_write_leaves_no_pre_image_to_forget() {
+    for refusing in [0, 1] {
+        let mut script = two_and_two(4);
+        write_blocks(&mut script, 3);
+        // A removal keeps the object as a clone that is named after the removal's sequence.
+        let op = script.start(0, remove(0));
+        script.members[refusing].refuses_until = u64::MAX;
+        script.run_while("not refused", |world| world.statistics.refused == 0);
+        script.members[refusing].refuses_until = 0;
+        script.run_while("not peering", |world| world.state_of(0) == Some(PgState::Active));
+        script.run_while("not active", |world| world.state_of(0) != Some(PgState::Active));
+        // The retry gets the same sequence, and so a clone of the same name.
+        [2, 3].iter().for_each(|at| script.members[*at].last_commit = u64::MAX / 2);
+        script.run_while("not prepared", |world| (0..2).any(|at| !world.shows(op, at)));
+        // Time enough to forget what is not needed any more.
+        script.run_for(SECOND);
+        for at in [2, 3] {
+            script.kill(at);
+            script.members[at].last_commit = 0;
+            script.restart(at);
+        }
+        assert_eq!(script.answer_of(op), None);
+        for at in 0..2 {
+            script.run_while("not rolled back", |world| world.shows(op, at));
+            let objects = &script.members[at].store.visible.of(PG).objects;
+            assert!(objects.contains_key(&object(0)), "osd {at} has the object again");
+        }
+        script.run_while("the retry is not answered", |world| world.answer_of(op).is_none());
+        script.finish();
+    }
+}
+
+#[test]
 fn a_write_whose_roll_back_was_refused_may_stay() {
     let mut script = two_and_two(4);
     write_blocks(&mut script, 2);

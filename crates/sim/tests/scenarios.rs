@@ -5,7 +5,8 @@
 
 use atoll_pg::PgState;
 use atoll_sim::{
-    Answer, Options, PG, SPLIT_PG, Script, World, block, create, data_of, half_of, read_block, remove, write_block,
+    Answer, Options, PG, SPLIT_PG, Script, World, block, clone_of, create, data_of, half_of, read_block, remove,
+    write_block,
 };
 use atoll_types::{Epoch, Refusal};
 
@@ -224,6 +225,49 @@ fn a_corrupt_prepare_is_not_a_missing_one() {
     holds(&mut script, 0, 2);
     assert!(script.statistics.copy_reads > 0, "it came from the other copy");
     assert!(script.members[1].store.bad.is_empty(), "and the damage is repaired");
+    script.finish();
+}
+
+#[test]
+fn a_copy_that_does_not_fit_is_not_served() {
+    for wrong in [1, 2] {
+        let mut script = three_osds();
+        written(&mut script, 0, 1);
+        script.run_for(SECOND);
+        let name = script.members[0].store.visible.of(PG).log.back().map(|entry| entry.object.clone()).unwrap();
+        // One member returns other bytes than were written, and its own checksums do not tell.
+        let set = |script: &mut Script, value| {
+            let store = &mut script.members[wrong].store;
+            for pgs in [&mut store.visible, &mut store.durable] {
+                pgs.of_mut(PG).objects.get_mut(&name).unwrap().blocks.insert(0, block(value).into());
+            }
+        };
+        set(&mut script, 9);
+        script.members[0].store.bad.insert((name.clone(), 0));
+        holds(&mut script, 0, 1);
+        assert!(script.members[0].store.bad.is_empty(), "repaired from the other copy");
+        set(&mut script, 1);
+        script.finish();
+    }
+}
+
+#[test]
+fn a_clone_is_not_refused_before_its_source_is_gone_for_good() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // The removal shows at the primary, and may still be rolled back.
+    script.members[2].last_commit = u64::MAX / 2;
+    let removal = script.start(0, remove(0));
+    script.run_while("not ordered", |world| !world.shows(removal, 0));
+    let clone = script.start(1, clone_of(1, 0));
+    script.run_for(100 * MS);
+    assert_eq!((script.answer_of(removal), script.answer_of(clone)), (None, None));
+    script.kill(2);
+    script.members[2].last_commit = 0;
+    script.restart(2);
+    script.run_while("not refused", |world| world.answer_of(clone).is_none());
+    assert!(matches!(script.answer_of(clone), Some(Answer::Written(Err(Refusal::Invalid { .. })))));
+    assert_eq!(script.answer_of(removal), Some(&Answer::Written(Ok(()))));
     script.finish();
 }
 

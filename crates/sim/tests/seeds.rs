@@ -22,7 +22,7 @@ fn erasure_coded_histories_are_linearizable_and_shards_fit() {
 /// Seeds that have failed, each by a fault that has no scenario of its own yet or only a simpler one.
 #[test]
 fn seeds_that_failed_pass() {
-    for seed in [80_014_476, 140_060_094, 140_073_683, 170_027_478] {
+    for seed in [80_014_476, 140_060_094, 140_073_683, 170_027_478, 190_015_086, 210_078_767] {
         simulate(seed, true, false);
     }
     for seed in [60_017_868, 160_040_055] {
@@ -57,7 +57,7 @@ fn run(is_coded: bool) {
     assert!(report.failures.is_empty(), "{} seeds failed", report.failures.len());
     if campaign.seeds >= 100 {
         // Shards are read from several members, not by these reads.
-        let of_copies = ["unreadable_syncs", "further_parts"];
+        let of_copies = ["unreadable_backfill_reads", "further_parts"];
         for (name, text, count) in report.statistics.all() {
             assert!(count > 0 || is_coded && of_copies.contains(&name), "no {text} in {} seeds", report.seeds);
         }

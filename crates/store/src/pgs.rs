@@ -322,10 +322,10 @@ pub(crate) fn record_split(
     for mutation in &transaction.mutations {
         let Mutation::Split { pg_num_before, pg_num, is_whole } = mutation else { continue };
         let split = parts.split(transaction.pg, *pg_num_before, *pg_num, *is_whole);
-        let Split { own, made, undone } = split.expect("preparing the transaction has split it, too");
+        let Split { own, made, merged_back } = split.expect("preparing the transaction has split it, too");
         let state = histories.get(&transaction.pg).expect("the transaction is recorded").clone();
         let made = made.into_iter().map(|(pg, part)| (pg, Some(part), *is_whole));
-        for (pg, part, is_whole) in made.chain(undone.into_iter().map(|pg| (pg, None, false))) {
+        for (pg, part, is_whole) in made.chain(merged_back.into_iter().map(|pg| (pg, None, false))) {
             let before = histories.remove(&pg).unwrap_or_default();
             histories.insert(pg, state.split_off(is_whole, before));
             parts.set(pg, part);

@@ -24,7 +24,7 @@ pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// Where the blocks of one `Write` mutation go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Placement {
+pub(crate) struct BlockPlacement {
     pub runs: Vec<Run>,
     pub crcs: Vec<u32>,
     /// Those of the blocks that were free before; the log does not repeat them.
@@ -78,13 +78,13 @@ fn padded(transaction: &Transaction, block_count: usize) -> BlockBuffer {
 pub(crate) struct Plan {
     pub data: Data,
     /// One for each `Write` mutation.
-    pub placements: Vec<Placement>,
+    pub placements: Vec<BlockPlacement>,
 }
 
 impl Plan {
     /// The device blocks of all writes, in the order of the data.
     pub fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
-        self.placements.iter().flat_map(Placement::blocks)
+        self.placements.iter().flat_map(BlockPlacement::blocks)
     }
 
     /// The runs of all writes, in the order of the data.
@@ -191,7 +191,7 @@ fn blocks_to_reuse(
 fn allocate(
     places: Vec<(Vec<Option<u32>>, Vec<u32>)>,
     allocator: &mut Allocator,
-) -> Result<Vec<Placement>, StoreError> {
+) -> Result<Vec<BlockPlacement>, StoreError> {
     let missing = places.iter().flat_map(|(blocks, _)| blocks).filter(|block| block.is_none()).count();
     let fresh = allocator.allocate(missing as u32, Zone::Data).ok_or(StoreError::NoSpace)?;
     let mut fresh = fresh.into_iter().flat_map(|(start, length)| start..start + length);
@@ -208,16 +208,16 @@ fn allocate(
                 _ => runs.push((block, 1)),
             }
         }
-        Placement { runs, crcs, fresh_blocks }
+        BlockPlacement { runs, crcs, fresh_blocks }
     };
     Ok(places.into_iter().map(place).collect())
 }
 
-fn release_fresh(placement: &Placement, allocator: &mut Allocator) {
+fn release_fresh(placement: &BlockPlacement, allocator: &mut Allocator) {
     placement.fresh_blocks.iter().for_each(|&block| allocator.release(block));
 }
 
-impl Placement {
+impl BlockPlacement {
     pub fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.runs.iter().flat_map(|&(start, length)| start..start + length)
     }
@@ -248,14 +248,14 @@ impl Placement {
             return Err(CodecError::Invalid { what: "placed blocks", value: placed as u64 });
         }
         let crcs = (0..count).map(|_| reader.u32("block check")).collect::<Result<_, _>>()?;
-        Ok(Placement { runs, crcs, fresh_blocks: Vec::new() })
+        Ok(BlockPlacement { runs, crcs, fresh_blocks: Vec::new() })
     }
 }
 
 /// Prepares what a checked transaction changes.
 pub(crate) fn prepare_logged(
     transaction: &Transaction,
-    placements: &[Placement],
+    placements: &[BlockPlacement],
     metadata: &Metadata,
 ) -> Result<Prepared, Unready> {
     change(transaction, &object_of(transaction, metadata), placements, Changes::new(metadata))
@@ -264,7 +264,7 @@ pub(crate) fn prepare_logged(
 fn change(
     transaction: &Transaction,
     object: &[u8],
-    placements: &[Placement],
+    placements: &[BlockPlacement],
     mut changes: Changes,
 ) -> Result<Prepared, Unready> {
     let mut placements = placements.iter();
@@ -412,7 +412,7 @@ fn split_own_object(changes: &mut Changes, split: &Split, object: &[u8], is_whol
         let name = ObjectName::new(PG_META_OBJECT).expect("the name is short");
         keys::object(&ObjectKey { pg, name })
     };
-    for pg in &split.undone {
+    for pg in &split.merged_back {
         changes.remove_object(&own_of(*pg))?;
     }
     for (pg, _) in &split.made {
@@ -510,7 +510,7 @@ fn write(
     offset: u64,
     length: u32,
     seals: Option<&atoll_types::Seals>,
-    placement: &Placement,
+    placement: &BlockPlacement,
 ) -> Result<(), Unready> {
     let first = (offset / BLOCK) as usize;
     let end = first + placement.crcs.len();

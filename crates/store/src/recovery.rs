@@ -17,7 +17,7 @@ use crate::metadata::{Bitmap, Cold, Location, Metadata, PageKind, Pages, Tree, U
 use crate::overlay::{Home, Overlay, PendingBlock};
 use crate::pgs::{PgHistory, record_split};
 use crate::plan::prepare_logged;
-use crate::store::{Parts, Store};
+use crate::store::{Store, StoreParts};
 use crate::superblock::{Superblock, check_log_mark, encode_log_mark};
 
 const ZERO_BLOCKS: usize = 256;
@@ -256,13 +256,13 @@ impl Recovered {
         Ok(data_block)
     }
 
-    fn into_parts(mut self, incarnation: u64) -> Result<Parts, OpenError> {
+    fn into_parts(mut self, incarnation: u64) -> Result<StoreParts, OpenError> {
         // The log may hold small writes to blocks that transactions of the checkpoint have freed
         // since; such a block may get a metadata page before the data is applied to it.
         let (bitmap, pages) = (&self.metadata.bitmap, &self.metadata.tree.pages);
         self.overlay.retain(|block| bitmap.is_referenced(pages, block));
         let allocator = self.rebuild_allocator()?;
-        Ok(Parts {
+        Ok(StoreParts {
             layout: self.layout,
             superblock: self.superblock,
             incarnation,

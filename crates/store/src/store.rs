@@ -57,7 +57,7 @@ pub struct Store {
 }
 
 /// What recovery found.
-pub(crate) struct Parts {
+pub(crate) struct StoreParts {
     pub layout: Layout,
     pub superblock: Superblock,
     pub incarnation: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Parts {
 }
 
 impl Store {
-    pub(crate) fn from_parts(parts: Parts) -> Self {
+    pub(crate) fn from_parts(parts: StoreParts) -> Self {
         Store {
             layout: parts.layout,
             superblock: parts.superblock,

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_spread_over_groups() {
+    fn objects_spread_over_pgs() {
         let mut counts = [0; 32];
         for number in 0..32_000 {
             let name = ObjectName::new(&format!("img.0123456789abcdef.{number:08x}")).unwrap();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_divides_the_objects_of_one_group_between_two() {
+    fn a_split_divides_the_objects_of_one_pg_between_two() {
         for number in 0..1_000 {
             let name = ObjectName::new(&format!("object{number}")).unwrap();
             let pg = pg_of_object(PoolId(1), &name, 16);

@@ -114,7 +114,7 @@ def make(scenario, path):
     content.write(cluster, 1)
     cluster.down()
     cluster.up()
-    # A binary from before groups could be split refuses it.
+    # A binary from before PGs could be split refuses it.
     cluster.cli("pool", "set", "images", "pg_num", "64", ok=None)
     content.write(cluster, 2)
     content.verify(cluster)

@@ -163,11 +163,11 @@ impl RecoveryCluster for Cluster {
         let state = self.state.clone();
         let view = self.bridge.run(async move { View::read(&state).await }).await;
         let view = view.map_err(|error| LabError::Cluster(error.to_string()))?;
-        let groups = statuses(&view.map);
+        let pgs = statuses(&view.map);
         let usage = || view.usage.values();
         Ok(RecoveryView {
-            groups: groups.len() as u64,
-            groups_left: groups.iter().filter(|group| !group.is_clean()).count() as u64,
+            pgs: pgs.len() as u64,
+            pgs_left: pgs.iter().filter(|pg| !pg.is_clean()).count() as u64,
             recovered_bytes: usage().map(|usage| usage.recovery_read_bytes).sum(),
             objects_on_osd: view.usage.get(&self.osd).map_or(0, |usage| usage.object_count),
             recovery_bytes_per_second: usage().map(|usage| usage.recovery_bytes_per_second).min().unwrap_or(0),

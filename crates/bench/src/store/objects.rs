@@ -104,8 +104,8 @@ impl Objects {
             log: vec![entry],
         };
         let id = store.submit(&transaction)?;
-        let group = self.pg_index(place.object);
-        self.heads[group] = sequence;
+        let pg = self.pg_index(place.object);
+        self.heads[pg] = sequence;
         self.writes += 1;
         Ok(id)
     }

@@ -49,9 +49,9 @@ impl State {
     /// Does what the primaries do: members become what they should be, and active.
     async fn settle(&self) {
         let view = View::read(&self.client).await.unwrap();
-        for group in crate::statuses(&view.map) {
-            let members: Vec<u32> = group.target.iter().map(|osd| osd.0).collect();
-            self.client.put(&keys::pg(group.pg), &record(&members)).await.unwrap();
+        for status in crate::statuses(&view.map) {
+            let members: Vec<u32> = status.target.iter().map(|osd| osd.0).collect();
+            self.client.put(&keys::pg(status.pg), &record(&members)).await.unwrap();
         }
     }
 
@@ -68,16 +68,16 @@ impl State {
 }
 
 #[tokio::test]
-async fn rounds_make_groups_mark_lost_osds_and_level() {
+async fn rounds_make_pgs_mark_lost_osds_and_level() {
     let state = State::with_osds(6).await;
     let mut rounds = Rounds::new(state.client.clone());
     let pool = state.with_pool(super::pool(1, 3, 2)).await;
     let settings = SettingsRecord { balance_seconds: 1, ..SettingsRecord::default() };
     state.set(settings.clone()).await;
     state.round(&mut rounds).await;
-    let groups = state.client.list::<PgRecord>(&keys::pgs_of_pool(pool.id)).await.unwrap().entries;
-    assert_eq!(groups.len(), 64);
-    assert!(groups.iter().all(|(_, group, _)| group.members.len() == 3 && group.epoch == Epoch(1)));
+    let pgs = state.client.list::<PgRecord>(&keys::pgs_of_pool(pool.id)).await.unwrap().entries;
+    assert_eq!(pgs.len(), 64);
+    assert!(pgs.iter().all(|(_, pg, _)| pg.members.len() == 3 && pg.epoch == Epoch(1)));
 
     // Not while PGs peer; then in steps.
     assert!(state.client.list_raw(keys::PG_TARGETS).await.unwrap().entries.is_empty());
@@ -142,7 +142,7 @@ async fn two_coordinators_at_once_do_no_harm() {
 }
 
 #[tokio::test]
-async fn a_pool_that_is_removed_meanwhile_gets_no_groups() {
+async fn a_pool_that_is_removed_meanwhile_gets_no_pgs() {
     let state = State::with_osds(3).await;
     let pool = state.with_pool(super::pool(1, 3, 2)).await;
     let stale = MapWatch::start(&state.client).await.unwrap().map().clone();
@@ -180,7 +180,7 @@ async fn groups_of_erasure_coded_pools_have_shards() {
     let state = State::with_osds(6).await;
     let pool = state.with_pool(super::coded_pool(1, 4, 2)).await;
     state.round(&mut Rounds::new(state.client.clone())).await;
-    let groups = state.client.list::<PgRecord>(&keys::pgs_of_pool(pool.id)).await.unwrap().entries;
-    assert_eq!(groups.len(), 64);
-    assert!(groups.iter().all(|(_, group, _)| group.members.len() == 6 && group.shards == [0, 1, 2, 3, 4, 5]));
+    let pgs = state.client.list::<PgRecord>(&keys::pgs_of_pool(pool.id)).await.unwrap().entries;
+    assert_eq!(pgs.len(), 64);
+    assert!(pgs.iter().all(|(_, pg, _)| pg.members.len() == 6 && pg.shards == [0, 1, 2, 3, 4, 5]));
 }

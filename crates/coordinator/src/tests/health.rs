@@ -29,7 +29,7 @@ fn nothing_is_wrong_with_a_healthy_cluster() {
 }
 
 #[test]
-fn an_osd_that_is_down_is_a_warning_and_a_group_without_enough_an_error() {
+fn an_osd_that_is_down_is_a_warning_and_a_pg_without_enough_an_error() {
     let mut view = healthy(3);
     stop(&mut view, &[1]);
     view.notes.down_since_unix_ms.insert(OsdId(1), 7);
@@ -49,7 +49,7 @@ fn an_osd_that_is_down_is_a_warning_and_a_group_without_enough_an_error() {
 }
 
 #[test]
-fn a_group_with_nothing_to_spare_is_a_warning_of_its_own() {
+fn a_pg_with_nothing_to_spare_is_a_warning_of_its_own() {
     let mut view = healthy(3);
     view.map.pools.insert(PoolId(1), super::pool(1, 2, 1));
     view.map.pgs.clear();
@@ -124,7 +124,7 @@ fn groups_by_record_and_by_report() {
 }
 
 #[test]
-fn groups_that_split_and_groups_that_a_scrub_could_not_repair() {
+fn pgs_that_split_and_pgs_that_a_scrub_could_not_repair() {
     let mut view = healthy(3);
     let pool = view.map.pools.get_mut(&PoolId(1)).unwrap();
     (pool.pg_num_first, pool.pg_num) = (pool.pg_num, pool.pg_num * 2);
@@ -151,7 +151,7 @@ fn groups_that_split_and_groups_that_a_scrub_could_not_repair() {
 }
 
 #[test]
-fn pools_without_groups_or_places() {
+fn pools_without_pgs_or_places() {
     let mut view = healthy(3);
     view.map.pools.insert(PoolId(2), super::pool(2, 4, 2));
     let health = evaluate(&view, 1);

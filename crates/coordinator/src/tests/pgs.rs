@@ -38,7 +38,7 @@ fn states_follow_records_and_presence() {
 }
 
 #[test]
-fn a_group_is_misplaced_until_it_has_the_members_it_should_have() {
+fn a_pg_is_misplaced_until_it_has_the_members_it_should_have() {
     let mut view = healthy(5);
     let (present, _) = view.map.pgs[&pg(0)].clone();
     let mut reordered = present.members.clone();
@@ -64,7 +64,7 @@ fn groups_without_record_are_made_where_there_are_osds() {
 }
 
 #[test]
-fn what_counts_in_an_erasure_coded_group_is_shards() {
+fn what_counts_in_an_erasure_coded_pg_is_shards() {
     let mut view = healthy(7);
     view.map.pools.insert(PoolId(1), super::coded_pool(1, 4, 2));
     let status = |view: &View| statuses(&view.map)[0].clone();
@@ -93,7 +93,7 @@ fn what_counts_in_an_erasure_coded_group_is_shards() {
 }
 
 #[test]
-fn erasure_coded_groups_are_made_when_they_could_serve() {
+fn erasure_coded_pgs_are_made_when_they_could_serve() {
     let mut view = healthy(4);
     view.map.pools = [(PoolId(2), super::coded_pool(2, 4, 2))].into();
     assert!(missing_pgs(&view.map).is_empty(), "four shards hold data, but five are wanted");

@@ -25,9 +25,9 @@ use crate::error::LabError;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecoveryView {
     /// PGs.
-    pub groups: u64,
+    pub pgs: u64,
     /// Those of them that do not serve with all their copies where they should be.
-    pub groups_left: u64,
+    pub pgs_left: u64,
     /// Bytes that all OSDs have read for backfill since they started.
     pub recovered_bytes: u64,
     /// Objects that the OSD holds.
@@ -134,21 +134,21 @@ pub async fn run_recovery(
 impl<C: RecoveryCluster> Run<'_, C> {
     async fn measure(&self) -> Result<([Measured; 4], RecoveryView), LabError> {
         let seen = self.cluster.look().await?;
-        if seen.groups_left > 0 {
+        if seen.pgs_left > 0 {
             let text = "some PGs do not serve with all their copies where they should be; wait until \
                         'atoll health' says that all is well";
             return Err(LabError::Invalid(text.into()));
         }
-        let before = self.rest().await;
+        let before = self.baseline().await;
         let out = self.move_data(true).await?;
         self.wait_for_removal().await?;
         let back = self.move_data(false).await?;
-        let after = self.rest().await;
+        let after = self.baseline().await;
         Ok(([before, out, back, after], seen))
     }
 
     /// Measures while nothing moves.
-    async fn rest(&self) -> Measured {
+    async fn baseline(&self) -> Measured {
         let phase = self.begin();
         self.runtime.sleep(self.bench.duration).await;
         phase.end(self)
@@ -165,9 +165,9 @@ impl<C: RecoveryCluster> Run<'_, C> {
         let mut most_left = 1;
         loop {
             let seen = self.cluster.look().await?;
-            most_left = most_left.max(seen.groups_left);
-            (self.progress)(step, most_left - seen.groups_left, most_left);
-            if seen.groups_left == 0 {
+            most_left = most_left.max(seen.pgs_left);
+            (self.progress)(step, most_left - seen.pgs_left, most_left);
+            if seen.pgs_left == 0 {
                 break;
             }
             self.runtime.sleep(LOOK_PAUSE).await;
@@ -186,7 +186,7 @@ impl<C: RecoveryCluster> Run<'_, C> {
         loop {
             let seen = self.cluster.look().await?;
             // Of each PG its own object stays.
-            if seen.objects_on_osd <= seen.groups {
+            if seen.objects_on_osd <= seen.pgs {
                 return Ok(());
             }
             if started.elapsed() > REMOVAL_MAX {

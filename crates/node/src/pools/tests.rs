@@ -58,9 +58,9 @@ async fn pools_are_made_together_when_all_have_room() {
     let names: Vec<_> = pools.iter().map(|pool| (pool.id.0, pool.name.as_str(), pool.redundancy)).collect();
     let copies = Redundancy::Replicated { size: 3, min_size: 2 };
     assert_eq!(names, [(1, POOL_IMAGES, copies), (2, POOL_OBJECTS, copies), (3, POOL_DATA, code)]);
-    let groups = state.client.list::<PgRecord>(&keys::pgs_of_pool(PoolId(3))).await.unwrap().entries;
-    assert_eq!(groups.len(), PG_NUM as usize);
-    assert!(groups.iter().all(|(_, group, _)| group.members.len() == 6 && group.shards == [0, 1, 2, 3, 4, 5]));
+    let pgs = state.client.list::<PgRecord>(&keys::pgs_of_pool(PoolId(3))).await.unwrap().entries;
+    assert_eq!(pgs.len(), PG_NUM as usize);
+    assert!(pgs.iter().all(|(_, pg, _)| pg.members.len() == 6 && pg.shards == [0, 1, 2, 3, 4, 5]));
 
     assert!(refuse_other_code(&state.client, code).await.is_ok());
     let other = refuse_other_code(&state.client, Redundancy::erasure(2, 1, None, None)).await.unwrap_err();

@@ -6,7 +6,7 @@ use atoll_buffers::BLOCK_BYTES;
 use atoll_types::{Mutation, ObjectName, ReadRequest, Seals, Touched, Transaction};
 use bytes::Bytes;
 
-use super::fetch::{Fetch, Operation, Parts, Purpose};
+use super::fetch::{Fetch, Operation, Purpose, ShardParts};
 use super::parts::{Part, cut, is_all_zero};
 use super::shape::Span;
 use super::update::shard_of;
@@ -94,7 +94,7 @@ impl Pg {
         backfill: ShardBackfill,
         object: ObjectName,
         whole: WholeObject,
-        result: Result<Parts, String>,
+        result: Result<ShardParts, String>,
         view: &impl ObjectView,
     ) {
         let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;

@@ -17,7 +17,7 @@ use crate::group::Pg;
 use crate::replication::reads::ReadPurpose;
 
 /// Spans of shards, by shard.
-pub(crate) type Parts = BTreeMap<u8, (Span, Part)>;
+pub(crate) type ShardParts = BTreeMap<u8, (Span, Part)>;
 
 /// An operation that reads shards.
 pub(crate) struct Operation {
@@ -45,7 +45,7 @@ pub(crate) struct Fetch {
     pub wanted: BTreeMap<u8, Span>,
     /// Members whose shards are not to be used.
     pub excluded: BTreeSet<OsdId>,
-    parts: Parts,
+    parts: ShardParts,
     /// Wanted shards are computed from others.
     is_rebuilding: bool,
     /// Answers still outstanding.
@@ -75,7 +75,7 @@ impl Fetch {
             whole,
             wanted,
             excluded: BTreeSet::new(),
-            parts: Parts::new(),
+            parts: ShardParts::new(),
             is_rebuilding: false,
             missing: 0,
             has_found_damage: false,
@@ -206,7 +206,7 @@ impl Pg {
         self.continue_operation(id, Err(detail), view);
     }
 
-    fn continue_operation(&mut self, id: u64, result: Result<Parts, String>, view: &impl ObjectView) {
+    fn continue_operation(&mut self, id: u64, result: Result<ShardParts, String>, view: &impl ObjectView) {
         let erasure = self.erasure.as_mut().expect("only erasure-coded PGs have operations");
         let operation = erasure.operations.get(&id).expect("the operation is under way");
         let (object, is_damaged) = (operation.object.clone(), operation.fetch.has_found_damage);
@@ -265,7 +265,7 @@ fn check(
 }
 
 /// Computes the wanted shards that are missing from the others. All have the same span.
-fn rebuild(code: &atoll_ec::Code, wanted: &BTreeMap<u8, Span>, parts: &mut Parts) {
+fn rebuild(code: &atoll_ec::Code, wanted: &BTreeMap<u8, Span>, parts: &mut ShardParts) {
     let lost: Vec<u8> = wanted.keys().copied().filter(|shard| !parts.contains_key(shard)).collect();
     let Some(span) = parts.values().next().map(|(span, _)| *span) else { return };
     let numbers: Vec<usize> = lost.iter().map(|shard| usize::from(*shard)).collect();

@@ -10,7 +10,7 @@ use atoll_types::{
 use atoll_wire::Message;
 use bytes::Bytes;
 
-use super::fetch::{Fetch, Operation, Parts, Purpose};
+use super::fetch::{Fetch, Operation, Purpose, ShardParts};
 use super::parts::{Part, assemble, cut};
 use super::shape::Span;
 use super::update::{ShardChange, Update};
@@ -75,7 +75,7 @@ impl Pg {
         read: ClientRead,
         object: ObjectName,
         whole: WholeObject,
-        result: Result<Parts, String>,
+        result: Result<ShardParts, String>,
         view: &impl ObjectView,
     ) {
         let ClientRead { client, sequence, offset, length } = read;
@@ -124,7 +124,12 @@ impl Pg {
         Attempt::Done
     }
 
-    pub(super) fn old_bytes_fetched(&mut self, id: u64, result: Result<Parts, String>, view: &impl ObjectView) {
+    pub(super) fn old_bytes_fetched(
+        &mut self,
+        id: u64,
+        result: Result<ShardParts, String>,
+        view: &impl ObjectView,
+    ) {
         let operation = self.operation(id);
         let (whole, wanted) = (operation.fetch.whole, operation.fetch.wanted.clone());
         let Purpose::Write(write) = &mut operation.purpose else { unreachable!("only writes come here") };

@@ -8,6 +8,7 @@ use atoll_types::{LogEntry, Mutation, ObjectName, PgId, Transaction, Version};
 
 use crate::actions::{Action, ObjectView};
 use crate::group::Pg;
+use crate::invariants;
 use crate::own_object::{change, own_change, set_incomplete};
 use crate::submissions::Submission;
 
@@ -30,9 +31,20 @@ impl Pg {
     pub(crate) fn submit_with_pre_image(&mut self, purpose: Submission, transaction: Transaction) {
         let clone = transaction.log.first().and_then(|entry| entry.pre_image.as_ref()?.clone_object().cloned());
         if let (Some(name), Some(erasure)) = (clone, &mut self.erasure) {
+            let is_kept = erasure.pre_images.iter().any(|(_, other)| *other == name);
+            invariants::pre_image_clone_is_new(&name, is_kept);
             erasure.pre_images.push_back((transaction.log[0].version, name));
         }
         self.submit(purpose, transaction);
+    }
+
+    /// The store refused the newest writes, so it has no pre-images of them. Later writes may get
+    /// clones of the same names.
+    pub(crate) fn forget_refused_pre_images(&mut self, view: &impl ObjectView) {
+        let head = view.head(self.config.id);
+        if let Some(erasure) = &mut self.erasure {
+            erasure.pre_images.retain(|(version, _)| *version <= head);
+        }
     }
 
     /// All members have the writes up to `through`: their pre-images can be forgotten.

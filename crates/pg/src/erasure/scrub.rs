@@ -8,7 +8,7 @@ use atoll_types::{Mutation, ObjectName, OsdId, Transaction, Version};
 use atoll_wire::{Message, ScrubFinding, ShardOf};
 
 use super::backfill::add_part;
-use super::fetch::{Fetch, Operation, Parts, Purpose};
+use super::fetch::{Fetch, Operation, Purpose, ShardParts};
 use super::parts::Part;
 use super::shape::Span;
 use super::update::shard_of;
@@ -87,7 +87,7 @@ impl Pg {
             if let (true, Some(whole)) = (is_deep, right) {
                 return self.verify(object, whole, view);
             }
-            return self.end_good_round(&object, view);
+            return self.with_scrub(view, |scrub, context| scrub.end_good_round(&object, context));
         }
         round.has_error = true;
         let is_writable = |osd: &&OsdId| findings.get(osd) != Some(&ScrubFinding::Unreadable);
@@ -96,7 +96,7 @@ impl Pg {
         else {
             let what = if good.is_empty() { "too few shards agree" } else { "the bad shards cannot be repaired" };
             self.outbox.warn(format!("scrub of '{object}': {what}: {}", describe(findings)));
-            return self.end_round(&object, false, view);
+            return self.with_scrub(view, |scrub, _| scrub.end_round(&object, false));
         };
         round.repairs += 1;
         invariants::scrub_attempts_are_bounded(&object, round.repairs, REPAIRS_MAX + parity_count);
@@ -104,6 +104,12 @@ impl Pg {
         match right {
             Some(whole) => self.rebuild_shard(object, whole, next, bad.into_iter().collect(), view),
             None => self.put_shard(object, next, vec![Mutation::Remove], Vec::new(), false, view),
+        }
+    }
+
+    fn set_scrub_step(&mut self, object: &ObjectName, step: Step) {
+        if let Some(scrub) = &mut self.scrub {
+            scrub.set_step(object, step);
         }
     }
 
@@ -118,7 +124,7 @@ impl Pg {
         let (Token(tag), shape) =
             (self.outbox.token(), self.erasure.as_ref().expect("the PG is erasure-coded").shape);
         let shard = self.config.record.shard_of(bad).expect("members hold shards");
-        self.set_step(&object, Step::Computing { tag });
+        self.set_scrub_step(&object, Step::Computing { tag });
         let span = Span { start: 0, end: shape.shard_bytes(whole.object_bytes) };
         let wanted = if span.end > 0 { BTreeMap::from([(shard, span)]) } else { BTreeMap::new() };
         let mut fetch = Fetch::new(whole, wanted);
@@ -133,9 +139,9 @@ impl Pg {
         let held = (0..shape.shards()).filter(|shard| self.holder(*shard, &BTreeSet::new()).is_some());
         let wanted: BTreeMap<u8, Span> = held.map(|shard| (shard, span)).collect();
         if wanted.len() <= usize::from(shape.data) || span.end == 0 {
-            return self.end_good_round(&object, view);
+            return self.with_scrub(view, |scrub, context| scrub.end_good_round(&object, context));
         }
-        self.set_step(&object, Step::Computing { tag });
+        self.set_scrub_step(&object, Step::Computing { tag });
         self.examine_shards(object, Fetch::new(whole, wanted), Examination::Verify { tag }, view);
     }
 
@@ -152,18 +158,18 @@ impl Pg {
         examination: Examination,
         object: ObjectName,
         fetch: Fetch,
-        result: Result<Parts, String>,
+        result: Result<ShardParts, String>,
         view: &impl ObjectView,
     ) {
         let (Examination::Rebuild { tag, .. } | Examination::Verify { tag }) = examination;
-        if !self.is_computing(&object, tag) {
+        if !self.scrub.as_mut().is_some_and(|scrub| scrub.is_computing(&object, tag)) {
             return;
         }
         let parts = match result {
             Ok(parts) => parts,
             Err(cause) => {
                 self.outbox.warn(format!("scrub of '{object}': {cause}"));
-                return self.end_round(&object, false, view);
+                return self.with_scrub(view, |scrub, _| scrub.end_round(&object, false));
             }
         };
         match examination {
@@ -179,22 +185,24 @@ impl Pg {
                 mutations.push(Mutation::SetVersion { version: whole.version });
                 self.put_shard(object, bad, mutations, payload, whole.seal_shape.is_some(), view);
             }
-            Examination::Verify { .. } if fetch.has_found_damage => self.examine_again(object, view),
+            Examination::Verify { .. } if fetch.has_found_damage => {
+                self.with_scrub(view, |scrub, context| scrub.examine_again(object, context));
+            }
             Examination::Verify { .. } => self.verified(object, &fetch, &parts, view),
         }
     }
 
-    fn verified(&mut self, object: ObjectName, fetch: &Fetch, parts: &Parts, view: &impl ObjectView) {
+    fn verified(&mut self, object: ObjectName, fetch: &Fetch, parts: &ShardParts, view: &impl ObjectView) {
         let erasure = self.erasure.as_ref().expect("the PG is erasure-coded");
         if fits(&erasure.code, parts, None) {
-            return self.end_good_round(&object, view);
+            return self.with_scrub(view, |scrub, context| scrub.end_good_round(&object, context));
         }
         let culprits: Vec<u8> = match parts.len() > usize::from(erasure.shape.data) + 1 {
             true => parts.keys().copied().filter(|shard| fits(&erasure.code, parts, Some(*shard))).collect(),
             // With one shard more than it takes, it is unknown which one is wrong.
             false => Vec::new(),
         };
-        self.set_error(&object);
+        self.scrub.iter_mut().for_each(|scrub| scrub.set_error(&object));
         let culprit = match culprits[..] {
             [shard] => self.holder(shard, &BTreeSet::new()),
             _ => None,
@@ -210,7 +218,7 @@ impl Pg {
                 self.outbox.warn(format!(
                     "scrub of '{object}': parity does not fit the data, and which shard is wrong is unknown"
                 ));
-                self.end_round(&object, false, view);
+                self.with_scrub(view, |scrub, _| scrub.end_round(&object, false));
             }
         }
     }
@@ -233,10 +241,10 @@ impl Pg {
             ..change(self.config.id, object.clone(), mutations)
         };
         if osd == self.config.me {
-            self.set_step(&object, Step::Rewriting { tag });
+            self.set_scrub_step(&object, Step::Rewriting { tag });
             self.submit(Submission::RewriteOwnCopy { tag, is_last: true, is_whole: true }, transaction);
         } else {
-            self.set_step(&object, Step::Sending { tag, parts_left: BTreeMap::from([(osd, 1)]) });
+            self.set_scrub_step(&object, Step::Sending { tag, parts_left: BTreeMap::from([(osd, 1)]) });
             self.outbox.send(osd, Message::PeerPush { epoch: self.config.record.epoch, tag, transaction });
         }
         self.start_waiting(view);
@@ -252,7 +260,7 @@ fn whole_of(finding: &ScrubFinding) -> Option<WholeObject> {
 }
 
 /// Whether all shards, except `but`, fit together.
-fn fits(code: &Code, parts: &Parts, but: Option<u8>) -> bool {
+fn fits(code: &Code, parts: &ShardParts, but: Option<u8>) -> bool {
     let used: Vec<(u8, &Part)> =
         parts.iter().filter(|(shard, _)| Some(**shard) != but).map(|(shard, (_, part))| (*shard, part)).collect();
     let (sources, checked) = used.split_at(code.data_shards().min(used.len()));

@@ -113,7 +113,7 @@ impl Pg {
         // A member that sends its head without being asked could not take what it was sent.
         if self.may_backfill_now() || self.learners.contains(from) {
             self.restart_peering();
-        } else if self.config.state == PgState::Peering && self.peering.asked == Some(epoch) {
+        } else if self.config.state == PgState::Peering {
             self.peering.heads.insert(from, answer.head);
         }
         self.advance(view);
@@ -135,8 +135,10 @@ impl Pg {
         if let Some((&osd, head)) = newest
             && *head > own_head
         {
+            invariants::elector_takes_over(&self.config, osd);
             return self.hand_over(osd, view);
         }
+        invariants::newest_elector_leads(&self.config, own_head, self.peering.heads.iter());
         if self.learners.are_any() {
             return;
         }

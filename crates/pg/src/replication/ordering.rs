@@ -26,7 +26,7 @@ pub(crate) enum Attempt {
 
 impl Pg {
     /// Whether a read may be answered: this OSD is the active primary, and no other can be.
-    pub(crate) fn may_read(&self, view: &impl ObjectView) -> bool {
+    pub fn may_read(&self, view: &impl ObjectView) -> bool {
         self.config.is_active() && self.holds_leases(view)
     }
 

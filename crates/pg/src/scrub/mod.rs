@@ -4,7 +4,11 @@
 //! Copies can be compared because an object is examined while no write of it is in flight, and new
 //! ones wait. If answers take long, writes go on and the object is examined again later. A change
 //! of the configuration or a backfill ends the scrub; nothing of it outlives an epoch.
+//!
+//! A [`Scrub`] takes events with a [`Context`](crate::context::Context) and gives back an
+//! [`Effect`]; `events` hands it what concerns it and carries its effects out.
 
+mod events;
 mod examination;
 mod repair;
 mod round;
@@ -15,10 +19,8 @@ pub(crate) use round::{Round, Step};
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_types::{ObjectName, OsdId};
-
-use crate::actions::ObjectView;
-use crate::group::Pg;
+use atoll_types::{ObjectName, OsdId, Transaction};
+use atoll_wire::ScrubFinding;
 
 /// Objects that are examined or repaired at once.
 const ROUNDS_MAX: usize = 4;
@@ -60,16 +62,42 @@ struct Listing {
     pages: BTreeMap<OsdId, (Vec<ObjectName>, bool)>,
 }
 
+/// What a scrub wants of the PG after an event.
+pub(crate) enum Effect {
+    Nothing,
+    /// Writes that the scrub held back may go on.
+    StartWaiting,
+    /// All members have examined their shards of an object.
+    CompareShards {
+        object: ObjectName,
+        findings: BTreeMap<OsdId, ScrubFinding>,
+    },
+    /// This OSD's copy of an object is to be replaced by these parts.
+    RewriteOwnCopy {
+        tag: u64,
+        parts: Vec<Transaction>,
+    },
+    /// The scrub is over.
+    End,
+}
+
 impl Scrub {
-    fn new(is_deep: bool) -> Self {
+    /// A scrub of the whole PG.
+    fn of_all(is_deep: bool) -> Self {
         Scrub {
             is_for_backfill: false,
             report: ScrubReport { is_deep, ..ScrubReport::default() },
             listing: None,
-            next_page: None,
+            next_page: Some(None),
             queue: VecDeque::new(),
             rounds: BTreeMap::new(),
         }
+    }
+
+    /// A deep scrub of one object, which a backfill needs.
+    fn of_one(object: ObjectName) -> Self {
+        let queue = VecDeque::from([object]);
+        Scrub { is_for_backfill: true, next_page: None, queue, ..Scrub::of_all(true) }
     }
 
     pub fn is_deep(&self) -> bool {
@@ -83,64 +111,43 @@ impl Scrub {
     fn round_by_tag(&mut self, tag: u64) -> Option<(&ObjectName, &mut Round)> {
         self.rounds.iter_mut().find(|(_, round)| round.step.tag() == Some(tag))
     }
-}
 
-impl Pg {
-    /// Begins a scrub of the whole PG; a deep one reads the data, too. False if that is not
-    /// possible now: another scrub or a backfill is under way, or the PG does not serve. The end
-    /// comes as [`Action::ScrubDone`](crate::Action::ScrubDone), unless a change of the
-    /// configuration or a backfill ends the scrub before.
-    pub fn start_scrub(&mut self, is_deep: bool) -> bool {
-        if !self.may_compare() || self.learners.are_any() || self.is_scrubbing() {
-            return false;
-        }
-        self.scrub = Some(Scrub { next_page: Some(None), ..Scrub::new(is_deep) });
-        true
-    }
-
-    /// Whether copies can be compared: all members have the same history.
-    fn may_compare(&self) -> bool {
-        self.config.is_active() && self.intake.is_whole() && !self.is_splitting
-    }
-
-    /// This copy of an object could not be read for a backfill: repairs it from another one.
-    pub(crate) fn repair_for_backfill(&mut self, object: ObjectName) {
-        if self.may_compare() && self.scrub.is_none() && self.config.record.members.len() > 1 {
-            let queue = VecDeque::from([object]);
-            self.scrub = Some(Scrub { is_for_backfill: true, queue, ..Scrub::new(true) });
+    pub fn set_step(&mut self, object: &ObjectName, step: Step) {
+        if let Some(round) = self.round(object) {
+            round.step = step;
         }
     }
 
-    /// Whether a scrub is under way, of the whole PG or of an object that a backfill needs.
-    pub fn is_scrubbing(&self) -> bool {
-        self.scrub.is_some()
+    pub fn set_error(&mut self, object: &ObjectName) {
+        if let Some(round) = self.round(object) {
+            round.has_error = true;
+        }
+    }
+
+    /// Whether an object's shards are being read under this tag.
+    pub fn is_computing(&mut self, object: &ObjectName, tag: u64) -> bool {
+        let round = self.round(object);
+        round.is_some_and(|round| matches!(round.step, Step::Computing { tag: of } if of == tag))
     }
 
     /// Whether a write of an object must wait.
-    pub(crate) fn scrub_holds_write(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
-        let round = self.scrub.as_ref().and_then(|scrub| scrub.rounds.get(object));
-        round.is_some_and(|round| round.holds_writes(view.now_ms()))
+    fn holds_write(&self, object: &ObjectName, now_ms: u64) -> bool {
+        self.rounds.get(object).is_some_and(|round| round.holds_writes(now_ms))
     }
 
-    /// Whether this copy of an object is being replaced, perhaps in several parts.
-    pub(crate) fn is_rewriting(&self, object: &ObjectName) -> bool {
-        let round = self.scrub.as_ref().and_then(|scrub| scrub.rounds.get(object));
-        round.is_some_and(|round| matches!(round.step, Step::Rewriting { .. }))
+    /// Whether this OSD's copy of an object is being replaced, perhaps in several parts.
+    fn is_rewriting(&self, object: &ObjectName) -> bool {
+        self.rounds.get(object).is_some_and(|round| matches!(round.step, Step::Rewriting { .. }))
     }
 
-    /// Whether copies of an object are being compared, or soon will be for a backfill. Then this
-    /// copy may be replaced.
-    pub(crate) fn is_in_scrub(&self, object: &ObjectName) -> bool {
-        let is_in = |scrub: &Scrub| {
-            scrub.rounds.contains_key(object) || scrub.is_for_backfill && scrub.queue.contains(object)
-        };
-        self.scrub.as_ref().is_some_and(is_in)
+    /// Whether copies of an object are being compared, or soon will be for a backfill.
+    fn concerns(&self, object: &ObjectName) -> bool {
+        self.rounds.contains_key(object) || self.is_for_backfill && self.queue.contains(object)
     }
 
     /// A write of an object was ordered: an examination under way does not count.
-    pub(crate) fn scrub_sees_write(&mut self, object: &ObjectName) {
-        let round = self.scrub.as_mut().and_then(|scrub| scrub.rounds.get_mut(object));
-        if let Some(Round { step: Step::Examining { is_spoiled, .. }, .. }) = round {
+    fn sees_write(&mut self, object: &ObjectName) {
+        if let Some(Round { step: Step::Examining { is_spoiled, .. }, .. }) = self.round(object) {
             *is_spoiled = true;
         }
     }

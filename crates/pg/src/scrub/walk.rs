@@ -6,82 +6,79 @@ use atoll_types::{ObjectName, OsdId, Version};
 use atoll_wire::Message;
 
 use super::round::{Round, Step};
-use super::{Listing, ROUNDS_MAX};
+use super::{Effect, Listing, ROUNDS_MAX, Scrub};
 use crate::actions::{Action, ObjectView};
-use crate::group::Pg;
+use crate::config::Configuration;
+use crate::context::Context;
 use crate::invariants;
+use crate::replication::log::Log;
 
-impl Pg {
-    /// Starts what the scrub can start now.
-    pub(crate) fn continue_scrub(&mut self, view: &impl ObjectView) {
-        let Some(scrub) = &mut self.scrub else { return };
-        invariants::scrub_runs_while_active(self.config.is_active());
-        if self.learners.are_any() && !scrub.is_for_backfill || self.is_splitting {
-            // A backfill may take hours. Objects under way are finished, then the scrub ends.
-            scrub.rounds.retain(|_, round| !matches!(round.step, Step::Waiting { .. }));
-            if scrub.rounds.is_empty() {
-                self.scrub = None;
-            }
-            return;
-        }
-        while scrub.rounds.len() < ROUNDS_MAX
-            && let Some(object) = scrub.queue.pop_front()
+impl Scrub {
+    /// Whether the scrub makes way for a backfill or a split. A backfill may take hours.
+    pub(super) fn must_end(&self, backfills: bool, is_splitting: bool) -> bool {
+        backfills && !self.is_for_backfill || is_splitting
+    }
+
+    /// Begins nothing more. Objects under way are finished, then the scrub ends.
+    pub(super) fn wind_up(&mut self) -> Effect {
+        self.rounds.retain(|_, round| !matches!(round.step, Step::Waiting { .. }));
+        if self.rounds.is_empty() { Effect::End } else { Effect::Nothing }
+    }
+
+    /// Examines the next objects that no write in flight touches, and lists more when none is left.
+    pub(super) fn walk(&mut self, log: &Log, context: &mut Context<'_, impl ObjectView>) -> Effect {
+        while self.rounds.len() < ROUNDS_MAX
+            && let Some(object) = self.queue.pop_front()
         {
-            scrub.rounds.insert(object, Round::new(view.now_ms()));
-            invariants::scrub_rounds_are_bounded(scrub.rounds.len(), ROUNDS_MAX);
+            self.rounds.insert(object, Round::new(context.view.now_ms()));
+            invariants::scrub_rounds_are_bounded(self.rounds.len(), ROUNDS_MAX);
         }
-        let waiting = scrub.rounds.iter().filter(|(_, round)| matches!(round.step, Step::Waiting { .. }));
+        let is_idle = self.rounds.is_empty() && self.listing.is_none();
+        let waiting = self.rounds.iter().filter(|(_, round)| matches!(round.step, Step::Waiting { .. }));
         let waiting: Vec<ObjectName> = waiting.map(|(object, _)| object.clone()).collect();
-        let is_idle = scrub.rounds.is_empty() && scrub.listing.is_none();
-        for object in waiting {
-            if !self.log.writes(&object) {
-                self.examine(object, view);
-            }
+        for object in waiting.into_iter().filter(|object| !log.writes(object)) {
+            self.examine(object, log, context);
         }
-        if is_idle {
-            self.list_page();
-        }
+        if is_idle { self.list_page(context) } else { Effect::Nothing }
     }
 
-    pub(super) fn list_page(&mut self) {
-        let token = self.outbox.token();
-        let Some(scrub) = &mut self.scrub else { return };
-        let Some(after) = scrub.next_page.take() else {
-            let (report, is_for_backfill) = (scrub.report, scrub.is_for_backfill);
-            self.scrub = None;
-            if !is_for_backfill {
-                self.outbox.push(Action::ScrubDone { report });
+    fn list_page(&mut self, context: &mut Context<'_, impl ObjectView>) -> Effect {
+        let Some(after) = self.next_page.take() else {
+            if !self.is_for_backfill {
+                context.outbox.push(Action::ScrubDone { report: self.report });
             }
-            return;
+            return Effect::End;
         };
-        scrub.listing = Some(Listing { tag: token.0, pages: BTreeMap::new() });
-        self.outbox.push(Action::ListObjects { token, after: after.clone() });
-        let (pg, epoch) = (self.config.id, self.config.record.epoch);
-        for member in self.config.others() {
-            self.outbox.send(member, Message::ObjectsQuery { pg, epoch, tag: token.0, after: after.clone() });
+        let token = context.outbox.token();
+        self.listing = Some(Listing { tag: token.0, pages: BTreeMap::new() });
+        context.outbox.push(Action::ListObjects { token, after: after.clone() });
+        let (pg, epoch) = (context.config.id, context.config.record.epoch);
+        for member in context.config.others() {
+            let query = Message::ObjectsQuery { pg, epoch, tag: token.0, after: after.clone() };
+            context.outbox.send(member, query);
         }
+        Effect::Nothing
     }
 
-    /// A member has listed objects. False if the list was not for a scrub.
-    pub(crate) fn scrub_listed(
+    /// A member has listed objects. False if the list was not for this scrub.
+    pub(super) fn listed(
         &mut self,
         member: OsdId,
         tag: u64,
         objects: &[(ObjectName, Version)],
         more: bool,
+        config: &Configuration,
     ) -> bool {
-        let members = self.config.record.members.len();
-        let (id, pg_num) = (self.config.id, self.config.pg_num());
-        let Some(scrub) = &mut self.scrub else { return false };
-        let Some(listing) = scrub.listing.as_mut().filter(|listing| listing.tag == tag) else { return false };
+        let Some(listing) = self.listing.as_mut().filter(|listing| listing.tag == tag) else { return false };
         let names = objects.iter().map(|(name, _)| name.clone()).collect();
         listing.pages.insert(member, (names, more));
-        if listing.pages.len() == members {
+        if listing.pages.len() == config.record.members.len() {
             let (names, next_page) = merge(std::mem::take(&mut listing.pages));
             // A copy from before a split may still have objects of the new PG.
-            scrub.queue.extend(names.into_iter().filter(|name| id.holds(name, pg_num)));
-            scrub.next_page = next_page.map(Some);
-            scrub.listing = None;
+            let pg_num = config.pg_num();
+            self.queue.extend(names.into_iter().filter(|name| config.id.holds(name, pg_num)));
+            self.next_page = next_page.map(Some);
+            self.listing = None;
         }
         true
     }

@@ -7,7 +7,7 @@ use atoll_types::records::{FailureDomain, PgTargetRecord, PoolRecord};
 use atoll_types::{OsdId, PgId, PoolId};
 use proptest::prelude::*;
 
-use crate::{Osds, domains, failure_domain, groups, osd, pool, tree};
+use crate::{Osds, domains, failure_domain, osd, pgs, pool, tree};
 
 type Pools = BTreeMap<PoolId, PoolRecord>;
 type Wishes = BTreeMap<PgId, PgTargetRecord>;
@@ -28,7 +28,7 @@ fn apply(wishes: &Wishes, balance: &Balance) -> Wishes {
 }
 
 fn members(pools: &Pools, osds: &Osds, wishes: &Wishes) -> BTreeMap<PgId, Vec<OsdId>> {
-    let all = pools.values().flat_map(|pool| groups(pool).map(move |pg| (pg, pool)));
+    let all = pools.values().flat_map(|pool| pgs(pool).map(move |pg| (pg, pool)));
     all.map(|(pg, pool)| (pg, target(pg, pool, osds, wishes.get(&pg)))).collect()
 }
 
@@ -204,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn one_pool_becomes_level_within_five_percent_or_one_group(osds in tree(), size in 1_u32..4, level in failure_domain()) {
+    fn one_pool_becomes_level_within_five_percent_or_one_pg(osds in tree(), size in 1_u32..4, level in failure_domain()) {
         let pool = pool(1, size, 128, level);
         let pools = pools([pool.clone()]);
         let after = members(&pools, &osds, &apply(&Wishes::new(), &balance(&pools, &osds, &Wishes::new(), usize::MAX)));
@@ -234,12 +234,12 @@ fn fair_shares(osds: &Osds, pool: &PoolRecord, copies: usize) -> BTreeMap<OsdId,
         let middle = f64::midpoint(low, high);
         if share(middle) < copies as f64 { low = middle } else { high = middle }
     }
-    let groups = f64::from(pool.pg_num);
+    let pg_num = f64::from(pool.pg_num);
     usable
         .iter()
         .map(|osd| {
             let weight = weights[&crate::domain(osd, pool.failure_domain)];
-            (osd.id, groups * (weight * high).min(1.0) * osd.weight / weight)
+            (osd.id, pg_num * (weight * high).min(1.0) * osd.weight / weight)
         })
         .collect()
 }

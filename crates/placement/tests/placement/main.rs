@@ -40,7 +40,7 @@ fn pool(id: u32, size: u32, pg_num: u32, failure_domain: FailureDomain) -> PoolR
     }
 }
 
-fn groups(pool: &PoolRecord) -> impl Iterator<Item = PgId> + use<> {
+fn pgs(pool: &PoolRecord) -> impl Iterator<Item = PgId> + use<> {
     let pool_id = pool.id;
     (0..pool.pg_num).map(move |index| PgId { pool: pool_id, index })
 }

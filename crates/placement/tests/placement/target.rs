@@ -5,7 +5,7 @@ use atoll_types::OsdId;
 use atoll_types::records::{FailureDomain, PgTargetRecord};
 use proptest::prelude::*;
 
-use crate::{Osds, domain, domains, failure_domain, groups, osd, pool, tree};
+use crate::{Osds, domain, domains, failure_domain, osd, pgs, pool, tree};
 
 /// How many members of `after` were not members before.
 fn moved(before: &[OsdId], after: &[OsdId]) -> Vec<OsdId> {
@@ -14,7 +14,7 @@ fn moved(before: &[OsdId], after: &[OsdId]) -> Vec<OsdId> {
 
 fn targets(osds: &Osds, size: u32, level: FailureDomain) -> Vec<Vec<OsdId>> {
     let pool = pool(1, size, 256, level);
-    groups(&pool).map(|pg| target(pg, &pool, osds, None)).collect()
+    pgs(&pool).map(|pg| target(pg, &pool, osds, None)).collect()
 }
 
 proptest! {
@@ -31,7 +31,7 @@ proptest! {
         pool.device_class = class;
         let usable: Vec<OsdId> = osds.values().filter(|osd| is_usable(osd, &pool)).map(|osd| osd.id).collect();
         let available = domains(&usable, &osds, level).len();
-        for pg in groups(&pool) {
+        for pg in pgs(&pool) {
             let members = target(pg, &pool, &osds, None);
             prop_assert_eq!(members.len(), available.min(size as usize), "as many as there can be");
             prop_assert_eq!(domains(&members, &osds, level).len(), members.len());
@@ -79,7 +79,7 @@ proptest! {
     fn a_wish_holds_as_far_as_it_can(osds in tree(), size in 1_u32..4, level in failure_domain(), wish in prop::collection::vec(0_u32..60, 0..6)) {
         let pool = pool(1, size, 8, level);
         let wanted = PgTargetRecord { format: 1, members: wish.into_iter().map(OsdId).collect() };
-        for pg in groups(&pool) {
+        for pg in pgs(&pool) {
             let members = target(pg, &pool, &osds, Some(&wanted));
             prop_assert_eq!(members.len(), Tree::of_pool(&pool, &osds).copies());
             prop_assert_eq!(domains(&members, &osds, level).len(), members.len());
@@ -98,7 +98,7 @@ proptest! {
 fn only_what_is_gone_of_a_wish_is_replaced() {
     let mut osds: Osds = (0..8).map(|id| (OsdId(id), osd(id, ["", "", &format!("h{id}")], 1.0))).collect();
     let pool = pool(1, 3, 64, FailureDomain::Host);
-    for pg in groups(&pool) {
+    for pg in pgs(&pool) {
         let wanted = PgTargetRecord { format: 1, members: vec![OsdId(7), OsdId(2), OsdId(5)] };
         osds.get_mut(&OsdId(2)).unwrap().is_out = true;
         let members = target(pg, &pool, &osds, Some(&wanted));
@@ -119,7 +119,7 @@ fn shares_follow_weights_at_every_level() {
     let total: f64 = osds.values().map(|osd| osd.weight).sum();
     let pool = pool(1, 1, 1 << 15, FailureDomain::Rack);
     let mut counts = [0.0; 24];
-    groups(&pool).for_each(|pg| counts[target(pg, &pool, &osds, None)[0].0 as usize] += 1.0);
+    pgs(&pool).for_each(|pg| counts[target(pg, &pool, &osds, None)[0].0 as usize] += 1.0);
     for osd in osds.values() {
         let (share, fair) = (counts[osd.id.0 as usize] / f64::from(pool.pg_num), osd.weight / total);
         assert!((share / fair - 1.0).abs() < 0.12, "{}: {share} instead of {fair}", osd.id);
@@ -153,11 +153,11 @@ fn osds_of_which_nobody_said_where_they_are_share_one_rack_and_one_zone() {
     let mut osds: Osds = (0..4).map(|id| (OsdId(id), osd(id, ["", "", &format!("h{id}")], 1.0))).collect();
     for level in [FailureDomain::Rack, FailureDomain::Zone] {
         let pool = pool(1, 3, 4, level);
-        assert!(groups(&pool).all(|pg| target(pg, &pool, &osds, None).len() == 1));
+        assert!(pgs(&pool).all(|pg| target(pg, &pool, &osds, None).len() == 1));
     }
     osds.get_mut(&OsdId(3)).unwrap().rack = "default".into();
     let pool = pool(1, 3, 4, FailureDomain::Rack);
-    assert!(groups(&pool).all(|pg| target(pg, &pool, &osds, None).len() == 1));
+    assert!(pgs(&pool).all(|pg| target(pg, &pool, &osds, None).len() == 1));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn racks_of_one_name_in_two_zones_are_two_and_a_host_never_holds_two_copies() {
     osds.insert(OsdId(0), osd(0, place("a", "r", "h0"), 1.0));
     osds.insert(OsdId(1), osd(1, place("b", "r", "h1"), 1.0));
     let pool = pool(1, 2, 32, FailureDomain::Rack);
-    assert!(groups(&pool).all(|pg| target(pg, &pool, &osds, None).len() == 2));
+    assert!(pgs(&pool).all(|pg| target(pg, &pool, &osds, None).len() == 2));
     osds.get_mut(&OsdId(1)).unwrap().host = "h0".into();
-    assert!(groups(&pool).all(|pg| target(pg, &pool, &osds, None).len() == 1));
+    assert!(pgs(&pool).all(|pg| target(pg, &pool, &osds, None).len() == 1));
 }

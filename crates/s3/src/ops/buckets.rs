@@ -50,7 +50,9 @@ impl Service {
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let owner = signer(&request)?;
         let name = request.input.bucket;
-        if !s3s::path::check_bucket_name(&name) {
+        // Each label of a name is one of a host's name.
+        let has_labels = !name.contains("-.") && !name.contains(".-");
+        if !s3s::path::check_bucket_name(&name) || !has_labels {
             return Err(s3_error!(InvalidBucketName, "The specified bucket is not valid"));
         }
         if request.input.object_lock_enabled_for_bucket == Some(true) {
@@ -64,8 +66,11 @@ impl Service {
             return Err(taken(&existing));
         }
 
-        let configuration = request.input.create_bucket_configuration;
-        let constraint = configuration.and_then(|configuration| configuration.location_constraint);
+        let configuration = request.input.create_bucket_configuration.unwrap_or_default();
+        if configuration.bucket.is_some() || configuration.location.is_some() {
+            return Err(s3_error!(NotImplemented, "Directory buckets are not supported"));
+        }
+        let constraint = configuration.location_constraint;
         let data_pool = self.data_pool_of(constraint.as_ref()).await?.filter(|pool| *pool != self.pool);
 
         let id = hex::encode(random_bytes::<8>());
@@ -105,9 +110,19 @@ impl Service {
         Err(error)
     }
 
-    /// The pool for a new bucket's data: one that the request names, or the gateway's own.
+    /// The pool for a new bucket's data: one that the request names, or the gateway's own. Another
+    /// constraint must be the gateway's region.
     async fn data_pool_of(&self, constraint: Option<&BucketLocationConstraint>) -> S3Result<Option<PoolId>> {
-        let named = constraint.and_then(|constraint| constraint.as_str().strip_prefix(POOL_CONSTRAINT));
+        let constraint = constraint.map(BucketLocationConstraint::as_str).filter(|text| !text.is_empty());
+        let named = constraint.and_then(|constraint| constraint.strip_prefix(POOL_CONSTRAINT));
+        if let (None, Some(other)) = (named, constraint.filter(|text| **text != self.region)) {
+            return Err(s3_error!(
+                InvalidLocationConstraint,
+                "The location constraint '{other}' is not valid: this gateway's region is '{}'; '{POOL_CONSTRAINT}NAME' \
+                 chooses a pool",
+                self.region
+            ));
+        }
         let Some(name) = named.or(self.data_pool.as_deref()) else { return Ok(None) };
         let pool = self.directory.pool(name).await.map_err(GatewayError::from)?;
         match pool {

@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use s3s::dto::{ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
+use super::answers::unix_seconds;
 use crate::clock::system_time;
 use crate::error::GatewayError;
 use crate::index::Index;
@@ -73,32 +74,58 @@ fn not_modified(head: &EntryHead, modified: &Timestamp) -> S3Error {
 pub(super) struct WriteConditions {
     pub if_match: Option<ETagCondition>,
     pub if_none_match: Option<ETagCondition>,
+    /// The object's size, in bytes.
+    pub size: Option<i64>,
+    /// When the object was written, to the second.
+    pub last_modified: Option<Timestamp>,
 }
 
 impl WriteConditions {
+    /// `If-Match` and `If-None-Match` of an operation of which s3s does not read them.
+    pub(super) fn from_headers(headers: &HeaderMap) -> S3Result<Self> {
+        let read = |name: header::HeaderName| {
+            let parse = |value: &HeaderValue| {
+                ETagCondition::parse_http_header(value.as_bytes())
+                    .map_err(|_| s3_error!(InvalidArgument, "The value of {name} is no ETag"))
+            };
+            headers.get(&name).map(parse).transpose()
+        };
+        let (if_match, if_none_match) = (read(header::IF_MATCH)?, read(header::IF_NONE_MATCH)?);
+        Ok(WriteConditions { if_match, if_none_match, ..Default::default() })
+    }
+
+    /// Whether an object that is there is the one that the writer means.
+    fn describes(&self, head: &EntryHead) -> bool {
+        let modified_s = i64::try_from(head.modified_ms / 1_000).unwrap_or(i64::MAX);
+        self.if_match.as_ref().is_none_or(|condition| matches(condition, &head.etag))
+            && self.size.is_none_or(|size| u64::try_from(size) == Ok(head.size))
+            && self.last_modified.as_ref().is_none_or(|time| unix_seconds(time.clone()) == modified_s)
+    }
+
     /// Checks against the entry as it is now, and returns what makes the index change fail if the
     /// entry is another one by then.
     pub(super) async fn resolve(&self, index: &Index, key: &str) -> Result<Vec<Condition>, WriteConditionError> {
-        let entry = match (&self.if_match, &self.if_none_match) {
-            (None, None) => return Ok(Vec::new()),
-            (None, Some(ETagCondition::Any)) | (Some(_), None) => index.entry(key).await?,
+        let wants_entry = self.if_match.is_some() || self.size.is_some() || self.last_modified.is_some();
+        let entry = match (wants_entry, &self.if_none_match) {
+            (false, None) => return Ok(Vec::new()),
+            (false, Some(ETagCondition::Any)) | (true, None) => index.entry(key).await?,
             _ => {
                 return Err(
                     s3_error!(NotImplemented, "Only If-Match, or If-None-Match with *, can be used").into()
                 );
             }
         };
-        let Some(condition) = &self.if_match else {
+        if !wants_entry {
             return match entry {
                 Some(_) => Err(precondition_failed().into()),
                 None => Ok(vec![Condition::OmapAbsent { key: entry_key(key) }]),
             };
-        };
+        }
         let Some(value) = entry else {
             return Err(s3_error!(NoSuchKey, "The specified key does not exist").into());
         };
         let head: EntryHead = decode_head(&value)?;
-        if !matches(condition, &head.etag) {
+        if !self.describes(&head) {
             return Err(precondition_failed().into());
         }
         Ok(vec![Condition::OmapEquals { key: entry_key(key), value }])

@@ -10,7 +10,7 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 use super::Service;
 use super::answers::{checked_metadata, content_headers, entry_checksum_type, etag, set_checksums, timestamp};
 use super::body::{BODY_BYTES_MAX, Purpose, StoredBody, Target};
-use super::conditions::ReadConditions;
+use super::conditions::{ReadConditions, WriteConditions};
 use super::encryption::{
     CustomerKey, Sealing, check_customer_key, context_answer, set_encryption, source_customer_headers,
     wanted_headers,
@@ -51,7 +51,9 @@ impl Service {
         }
         let index = self.note(bucket, self.index(bucket).await)?;
         let (head, pieces) = self.entry(&index, key).await?;
-        check_customer_key(&index.bucket, &head.encryption, customer.as_ref())?;
+        let is_right = check_customer_key(&index.bucket, &head.encryption, customer.as_ref());
+        // A wrong key is an error of the request: the target is what rights are asked for.
+        is_right.map_err(|error| s3_error!(InvalidRequest, "{}", error.message().unwrap_or_default()))?;
         conditions.check_copy_source(&head)?;
         Ok(Source { index, key: key.to_string(), head, pieces, customer })
     }
@@ -118,6 +120,7 @@ impl Service {
         let mut input = request.input;
         let key = input.key;
         check_key(&key)?;
+        let destination = WriteConditions::from_headers(&request.headers)?;
         let wanted = wanted_headers!(input);
         let source_key = source_customer_headers!(input).key(&request.extensions)?;
         let replaces = match input.metadata_directive.as_ref().map(MetadataDirective::as_str) {
@@ -133,6 +136,7 @@ impl Service {
         };
         let mut source = self.copy_source(&input.copy_source, source_key, &conditions).await?;
         let target = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let guards = destination.resolve(&target, &key).await?;
         let is_same = source.key == key && source.index.bucket.record.id == target.bucket.record.id;
         let sealing = self.sealing_to_write(&target.bucket, wanted, &request.extensions).await?;
         if is_same && !replaces && sealing.encryption == source.head.encryption {
@@ -173,7 +177,7 @@ impl Service {
             value: Some(encode(&head, stored.piece.as_slice())),
             displaced_to: garbage_key(head.modified_ms),
         };
-        self.note(&input.bucket, target.publish(&key, Vec::new(), vec![change], stored.data).await)?;
+        self.note(&input.bucket, target.publish(&key, guards, vec![change], stored.data).await)?;
 
         let mut result = CopyObjectResult {
             e_tag: Some(etag(&head.etag)),

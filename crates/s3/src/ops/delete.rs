@@ -20,9 +20,18 @@ const KEYS_MAX: usize = 1_000;
 const DELETES_IN_FLIGHT: usize = 16;
 
 impl Service {
-    async fn delete_key(&self, index: &Index, key: &str, if_match: Option<ETagCondition>) -> S3Result<()> {
+    async fn delete_key(
+        &self,
+        index: &Index,
+        key: &str,
+        version_id: Option<&str>,
+        conditions: WriteConditions,
+    ) -> S3Result<()> {
         check_key(key)?;
-        let guards = WriteConditions { if_match, if_none_match: None }.resolve(index, key).await?;
+        if version_id.is_some_and(|version| version != "null") {
+            return Err(s3_error!(NoSuchVersion, "Buckets are not versioned"));
+        }
+        let guards = conditions.resolve(index, key).await?;
         let change =
             Mutation::OmapReplace { key: entry_key(key), value: None, displaced_to: garbage_key(unix_ms()) };
         match index.change(key, guards, vec![change]).await {
@@ -36,14 +45,14 @@ impl Service {
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let input = request.input;
-        if input.version_id.as_ref().is_some_and(|version| version != "null") {
-            return Err(s3_error!(NoSuchVersion, "Buckets are not versioned"));
-        }
-        if input.if_match_size.is_some() || input.if_match_last_modified_time.is_some() {
-            return Err(s3_error!(NotImplemented, "Of the conditions of a DELETE only If-Match is supported"));
-        }
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        self.delete_key(&index, &input.key, input.if_match).await?;
+        let conditions = WriteConditions {
+            if_match: input.if_match,
+            size: input.if_match_size,
+            last_modified: input.if_match_last_modified_time,
+            ..Default::default()
+        };
+        self.delete_key(&index, &input.key, input.version_id.as_deref(), conditions).await?;
         Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 
@@ -59,23 +68,30 @@ impl Service {
         let deletions = futures::stream::iter(input.delete.objects).map(|object| {
             let index = &index;
             async move {
-                let condition = object.e_tag.map(ETagCondition::ETag);
-                (self.delete_key(index, &object.key, condition).await, object.key)
+                let conditions = WriteConditions {
+                    if_match: object.e_tag.map(ETagCondition::ETag),
+                    size: object.size,
+                    last_modified: object.last_modified_time,
+                    ..Default::default()
+                };
+                let version_id = object.version_id;
+                let result = self.delete_key(index, &object.key, version_id.as_deref(), conditions).await;
+                (result, object.key, version_id)
             }
         });
         let results: Vec<_> = deletions.buffered(DELETES_IN_FLIGHT).collect().await;
 
         let is_quiet = input.delete.quiet.unwrap_or(false);
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
-        for (result, key) in results {
+        for (result, key, version_id) in results {
             match result {
                 Ok(()) if is_quiet => {}
-                Ok(()) => deleted.push(DeletedObject { key: Some(key), ..Default::default() }),
+                Ok(()) => deleted.push(DeletedObject { key: Some(key), version_id, ..Default::default() }),
                 Err(error) => errors.push(Error {
                     code: Some(error.code().as_str().to_owned()),
                     key: Some(key),
                     message: Some(error.message().unwrap_or_default().to_owned()),
-                    version_id: None,
+                    version_id,
                 }),
             }
         }

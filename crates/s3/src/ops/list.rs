@@ -145,7 +145,7 @@ impl Service {
             next_continuation_token: page.next.map(|next| TOKEN_BASE64.encode(next)),
             contents: Some(lines.contents),
             common_prefixes: Some(lines.common_prefixes),
-            delimiter: input.delimiter.map(|delimiter| encoder.text(&delimiter)),
+            delimiter: (!delimiter.is_empty()).then(|| encoder.text(&delimiter)),
             encoding_type: input.encoding_type,
             start_after: input.start_after.map(|key| encoder.text(&key)),
             ..Default::default()
@@ -179,7 +179,7 @@ impl Service {
             common_prefixes: Some(lines.common_prefixes),
             // S3 sends it only with a delimiter; without one the last key serves.
             next_marker: last.filter(|_| page.next.is_some() && !delimiter.is_empty()),
-            delimiter: input.delimiter.map(|delimiter| encoder.text(&delimiter)),
+            delimiter: (!delimiter.is_empty()).then(|| encoder.text(&delimiter)),
             encoding_type: input.encoding_type,
             ..Default::default()
         }))

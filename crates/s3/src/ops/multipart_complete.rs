@@ -9,7 +9,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use super::Service;
 use super::answers::{entry_checksum_type, etag, set_checksums};
 use super::conditions::{WriteConditions, precondition_failed};
-use super::encryption::encryption_answer;
+use super::encryption::{CustomerKey, check_customer_key, customer_headers, encryption_answer};
 use super::multipart::{OpenUpload, PARTS_MAX, unchanged};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, multipart_etag};
@@ -38,9 +38,10 @@ impl Service {
         &self,
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-        let input = request.input;
+        let mut input = request.input;
+        let customer = customer_headers!(input).key(&request.extensions)?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let head = match self.complete(&index, &input).await {
+        let head = match self.complete(&index, &input, customer.as_ref()).await {
             // Perhaps this very upload was completed by a request whose answer got lost.
             Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
                 let entry = self.note(&input.bucket, index.entry(&input.key).await)?;
@@ -67,14 +68,26 @@ impl Service {
         Ok(S3Response::new(output))
     }
 
-    async fn complete(&self, index: &Index, input: &CompleteMultipartUploadInput) -> S3Result<EntryHead> {
+    /// `customer` is the client's own key, if the request has one: it need not, but must not differ.
+    async fn complete(
+        &self,
+        index: &Index,
+        input: &CompleteMultipartUploadInput,
+        customer: Option<&CustomerKey>,
+    ) -> S3Result<EntryHead> {
         let (key, upload_id) = (&input.key, &input.upload_id);
         let listed =
             input.multipart_upload.as_ref().and_then(|upload| upload.parts.as_deref()).unwrap_or_default();
-        let conditions =
-            WriteConditions { if_match: input.if_match.clone(), if_none_match: input.if_none_match.clone() };
+        let conditions = WriteConditions {
+            if_match: input.if_match.clone(),
+            if_none_match: input.if_none_match.clone(),
+            ..Default::default()
+        };
         let upload = self.close_upload(index, key, upload_id).await?;
         let attempt = async {
+            if customer.is_some() {
+                check_customer_key(&index.bucket, &upload.head.encryption, customer)?;
+            }
             let stored = self.stored_parts(index, key, upload_id).await?;
             let assembly = assemble(&upload, upload_id, listed, &stored)?;
             check_whole(input, &assembly.head)?;

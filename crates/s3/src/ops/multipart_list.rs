@@ -150,7 +150,7 @@ impl Service {
         Ok(S3Response::new(ListMultipartUploadsOutput {
             bucket: Some(input.bucket),
             common_prefixes: Some(common_prefixes),
-            delimiter: input.delimiter.map(|delimiter| encoder.text(&delimiter)),
+            delimiter: (!delimiter.is_empty()).then(|| encoder.text(&delimiter)),
             encoding_type: input.encoding_type,
             is_truncated: Some(is_truncated),
             key_marker: Some(encoder.text(&key_marker)),

@@ -43,7 +43,8 @@ impl Service {
 
         let wanted = wanted_headers!(input);
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let conditions = WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match };
+        let conditions =
+            WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match, ..Default::default() };
         let guards = conditions.resolve(&index, &key).await?;
 
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;

@@ -9,6 +9,7 @@ use atoll_keys::random_u64;
 use atoll_types::ObjectName;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
+use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
 
 use super::arrival::Origin;
@@ -16,6 +17,7 @@ use super::guarded_body::GuardedBody;
 use crate::gateway::Gateway;
 use crate::names::index_object;
 
+const AMZ_DATE: &str = "x-amz-date";
 const HEALTH_PATH: &str = "/-/health";
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 /// For `ATOLL_LOG=...,access=debug`: a line for each request.
@@ -31,7 +33,10 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
         .then(|| format!("{} {} {:?}", request.method(), request.uri().path(), request.version()));
     let is_http_1 = request.version() < Version::HTTP_2;
     let refusal = refuse(gateway, &request);
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    if let Some(date) = date_of_signature(&parts.headers) {
+        parts.headers.insert(AMZ_DATE, date);
+    }
     let is_chunked = is_aws_chunked(&parts.headers);
     let expects_continue = parts.headers.contains_key(header::EXPECT);
     let has_no_body = body.is_end_stream();
@@ -76,6 +81,26 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     response
 }
 
+/// The time of a signature that covers `Date` in place of `x-amz-date`, as s3s looks for it.
+fn date_of_signature(headers: &HeaderMap) -> Option<HeaderValue> {
+    let authorization = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (_, signed) = authorization.split_once("SignedHeaders=")?;
+    let mut signed = signed.split(',').next()?.split(';');
+    if headers.contains_key(AMZ_DATE) || !signed.any(|name| name == "date") {
+        return None;
+    }
+    let date = headers.get(header::DATE)?.to_str().ok()?;
+    // As mail has it, and botocore, too.
+    let date = date.strip_suffix("-0000").map_or_else(|| date.to_owned(), |time| format!("{time}GMT"));
+    let mut text = Vec::new();
+    Timestamp::parse(TimestampFormat::HttpDate, &date).ok()?.format(TimestampFormat::DateTime, &mut text).ok()?;
+    // From 2026-11-24T08:09:10.000Z to 20261124T080910Z.
+    let mut short: Vec<u8> = text.into_iter().filter(|byte| byte.is_ascii_digit() || *byte == b'T').collect();
+    short.truncate("20261124T080910".len());
+    short.push(b'Z');
+    HeaderValue::from_bytes(&short).ok()
+}
+
 /// Unique enough to find a request in a log.
 fn request_id() -> HeaderValue {
     static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(random_u64()));
@@ -111,6 +136,9 @@ fn refuse(gateway: &Gateway, request: &Request<Incoming>) -> Option<S3Error> {
     }
     // Version 2 signatures rest on HMAC-SHA1 and do not cover the body.
     let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    if authorization.is_empty() && headers.contains_key(header::AUTHORIZATION) {
+        return Some(s3_error!(AccessDenied, "Signature is required"));
+    }
     let query = request.uri().query().unwrap_or_default();
     let has_v2_query = query.split('&').any(|part| part.starts_with("Signature="));
     if authorization.starts_with(b"AWS ") || has_v2_query {
@@ -157,5 +185,25 @@ async fn probe(gateway: &Gateway) -> Result<(), String> {
     match stat {
         Err(error) if !error.is_no_such_object() => Err(error.to_string()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signed_date_serves_in_place_of_amz_date() {
+        let found = |signed: &str, date: &str| {
+            let authorization = format!("AWS4-HMAC-SHA256 Credential=x, SignedHeaders={signed}, Signature=y");
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
+            headers.insert(header::DATE, date.parse().unwrap());
+            date_of_signature(&headers)
+        };
+        assert_eq!(found("date;host", "Tue, 24 Nov 2026 08:09:10 GMT").unwrap(), "20261124T080910Z");
+        assert_eq!(found("date;host", "Tue, 24 Nov 2026 08:09:10 -0000").unwrap(), "20261124T080910Z");
+        assert_eq!(found("host", "Tue, 24 Nov 2026 08:09:10 GMT"), None, "not signed");
+        assert_eq!(found("date;host", "yesterday"), None);
     }
 }

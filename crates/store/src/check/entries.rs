@@ -13,14 +13,14 @@ use crate::pgs::decode_header;
 
 /// A value in parts, as far as they have come.
 #[derive(Default)]
-struct Parts {
+struct PartsSoFar {
     /// What precedes the number of the part in the keys.
     entry: Vec<u8>,
     count: usize,
     last_bytes: usize,
 }
 
-impl Parts {
+impl PartsSoFar {
     /// Takes the next part. False if it does not follow the part before.
     fn take(&mut self, key: &[u8], value: &[u8]) -> bool {
         let Some((entry, index)) = key.split_last_chunk::<2>() else { return false };
@@ -29,7 +29,7 @@ impl Parts {
             true => index == self.count && self.last_bytes == PART_BYTES,
             false => index == 0,
         };
-        *self = Parts { entry: entry.to_vec(), count: index + 1, last_bytes: value.len() };
+        *self = PartsSoFar { entry: entry.to_vec(), count: index + 1, last_bytes: value.len() };
         follows
     }
 }
@@ -61,11 +61,11 @@ pub(super) enum Found<'a> {
 #[derive(Default)]
 pub(super) struct Entries {
     object: Option<(ObjectKey, ObjectInfo)>,
-    group: Option<PgEntries>,
-    parts: Parts,
+    entries_of_pg: Option<PgEntries>,
+    parts: PartsSoFar,
     pub object_count: u64,
     pub omap_count: u64,
-    pub group_count: u64,
+    pub pg_count: u64,
 }
 
 impl Entries {
@@ -170,28 +170,29 @@ impl Entries {
         match keys::parse_pg(key) {
             Some((pg, None)) => {
                 self.end_pg(found);
-                self.group_count += 1;
+                self.pg_count += 1;
                 let head = decode_header(pg, value).map(|(state, _)| state.head);
                 if let Err(error) = &head {
-                    found(Found::Problem(Problem::Group { pg, detail: format!("its header: {error}") }));
+                    found(Found::Problem(Problem::Pg { pg, detail: format!("its header: {error}") }));
                 }
                 let head = head.unwrap_or(Version { sequence: u64::MAX, ..Version::default() });
-                self.group = Some(PgEntries { pg, head, last_sequence: 0, segment: Vec::new(), segment_first: 0 });
+                self.entries_of_pg =
+                    Some(PgEntries { pg, head, last_sequence: 0, segment: Vec::new(), segment_first: 0 });
             }
             Some((pg, Some(first))) => {
-                let Some(group) = self.group.as_mut().filter(|group| group.pg == pg) else {
-                    return found(Found::Problem(Problem::Group {
+                let Some(entries) = self.entries_of_pg.as_mut().filter(|entries| entries.pg == pg) else {
+                    return found(Found::Problem(Problem::Pg {
                         pg,
                         detail: "there is no header before its log".into(),
                     }));
                 };
-                if group.segment_first != first {
-                    group.end_segment(found);
+                if entries.segment_first != first {
+                    entries.end_segment(found);
                 }
-                group.segment_first = first;
-                group.segment.extend_from_slice(value);
+                entries.segment_first = first;
+                entries.segment.extend_from_slice(value);
                 if !self.parts.take(key, value) {
-                    found(Found::Problem(Problem::Group {
+                    found(Found::Problem(Problem::Pg {
                         pg,
                         detail: format!("parts are missing in its log from {first} on"),
                     }));
@@ -202,8 +203,8 @@ impl Entries {
     }
 
     fn end_pg(&mut self, found: &mut dyn FnMut(Found)) {
-        if let Some(mut group) = self.group.take() {
-            group.end_segment(found);
+        if let Some(mut entries) = self.entries_of_pg.take() {
+            entries.end_segment(found);
         }
     }
 }
@@ -225,7 +226,7 @@ impl PgEntries {
             return;
         }
         let first = self.segment_first;
-        let mut wrong = |detail: String| found(Found::Problem(Problem::Group { pg: self.pg, detail }));
+        let mut wrong = |detail: String| found(Found::Problem(Problem::Pg { pg: self.pg, detail }));
         match decode_segment(std::mem::take(&mut self.segment)) {
             Err(error) => wrong(format!("its log from {first} on: {error}")),
             Ok(sequences) => {

@@ -18,7 +18,7 @@ use crate::walk::{Visitor, Walk, read_page};
 /// Counts of what was found.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Figures {
-    pub groups: u64,
+    pub pgs: u64,
     pub objects: u64,
     pub omap_entries: u64,
     pub pages: u64,
@@ -152,7 +152,7 @@ impl<'a> Examination<'a> {
             problems.add(Problem::UnreachablePages { first, count });
         });
         Figures {
-            groups: entries.group_count,
+            pgs: entries.pg_count,
             objects: entries.object_count,
             omap_entries: entries.omap_count,
             pages: page_count + u64::from(tree.root),

@@ -65,7 +65,7 @@ pub struct CheckReport {
     /// Records of the log that the checkpoint does not hold.
     pub log_records: u64,
     /// PGs.
-    pub groups: u64,
+    pub pgs: u64,
     /// Objects.
     pub objects: u64,
     /// Omap entries.
@@ -153,7 +153,7 @@ fn examine_replayed(
     let examination = Examination::new(metadata, page_table, &recovered.layout, problems, progress);
     let mut figures = examination.run(disk, options.data.then_some(&recovered.overlay));
     // Replay leaves the PGs in memory; the tree has those of the checkpoint.
-    figures.groups = recovered.pgs.len() as u64;
+    figures.pgs = recovered.pgs.len() as u64;
     if let Err(error) = recovered.rebuild_allocator() {
         problems.add(Problem::Log { detail: error.to_string() });
     }
@@ -196,7 +196,7 @@ impl Report<'_> {
             generation: self.superblock.generation,
             superblock_copies: self.superblock_copies,
             log_records: self.log_records.unwrap_or(0),
-            groups: self.figures.groups,
+            pgs: self.figures.pgs,
             objects: self.figures.objects,
             omap_entries: self.figures.omap_entries,
             metadata_pages: self.figures.pages,

@@ -32,7 +32,7 @@ pub enum Problem {
     #[error("an entry of the metadata makes no sense: {detail}")]
     Entry { detail: String },
     #[error("pg {pg}: {detail}")]
-    Group {
+    Pg {
         #[serde(serialize_with = "as_text")]
         pg: PgId,
         detail: String,

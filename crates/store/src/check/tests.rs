@@ -179,7 +179,7 @@ fn a_healthy_store_is_clean_with_and_without_a_log_to_replay() {
     assert_eq!(closed.problems, []);
     assert_eq!((closed.log_records, closed.superblock_copies), (0, 2));
     for report in [crashed, closed] {
-        assert_eq!((report.objects, report.omap_entries, report.groups), (4, 300, 1), "{report:?}");
+        assert_eq!((report.objects, report.omap_entries, report.pgs), (4, 300, 1), "{report:?}");
         assert_eq!(report.data_bytes, (40 + 3) * BLOCK_BYTES as u64);
         assert_eq!(report.shared_bytes, 3 * BLOCK_BYTES as u64);
         assert!(report.is_replayed && report.is_data_checked && report.depth > 0);

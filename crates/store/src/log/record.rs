@@ -18,7 +18,7 @@ use atoll_codec::{CodecError, Reader, Writer, crc32c};
 use atoll_types::{Mutation, Transaction, Version};
 use bytes::Bytes;
 
-use crate::plan::{Placement, Plan};
+use crate::plan::{BlockPlacement, Plan};
 use crate::validate::check_logged;
 
 const MAGIC: u32 = 0x4c41_5741;
@@ -53,7 +53,7 @@ pub(crate) struct LoggedTransaction {
     pub number: u64,
     pub transaction: Transaction,
     pub is_inline: bool,
-    pub placements: Vec<Placement>,
+    pub placements: Vec<BlockPlacement>,
 }
 
 /// Encodes a transaction for the log; its inline data is written beside it.
@@ -75,7 +75,7 @@ fn decode_transaction(reader: &mut Reader) -> Result<LoggedTransaction, CodecErr
     let mut placements = Vec::new();
     for mutation in &transaction.mutations {
         let Mutation::Write { offset, length, .. } = mutation else { continue };
-        let placement = Placement::decode(reader)?;
+        let placement = BlockPlacement::decode(reader)?;
         let end_fits =
             offset.checked_add(u64::from(*length)).is_some_and(|end| end <= atoll_types::limits::OBJECT_BYTES_MAX);
         if !end_fits || placement.crcs.len() != (*length as usize).div_ceil(BLOCK_BYTES) {

@@ -32,7 +32,7 @@ pub(crate) struct Split {
     /// PGs that are split off.
     pub made: Vec<(PgId, Part)>,
     /// PGs that are merged back into this one.
-    pub undone: Vec<PgId>,
+    pub merged_back: Vec<PgId>,
 }
 
 impl Parts {
@@ -93,11 +93,12 @@ impl Parts {
             number *= 2;
         }
         if !is_whole && made.iter().any(|(other, _)| self.0.contains_key(other)) {
-            return Ok(Split { own: self.get(pg), made: Vec::new(), undone: Vec::new() });
+            return Ok(Split { own: self.get(pg), made: Vec::new(), merged_back: Vec::new() });
         }
-        let is_undone = |other: PgId| other != pg && other.index & (pg_num - 1) == pg.index && pg_num < number;
+        let is_merged_back =
+            |other: PgId| other != pg && other.index & (pg_num - 1) == pg.index && pg_num < number;
         let of_root = self.0.iter().filter(|(_, part)| part.root == root);
-        let undone = of_root.map(|(other, _)| *other).filter(|other| is_undone(*other)).collect();
-        Ok(Split { own: Some(Part { root, pg_num }), made, undone })
+        let merged_back = of_root.map(|(other, _)| *other).filter(|other| is_merged_back(*other)).collect();
+        Ok(Split { own: Some(Part { root, pg_num }), made, merged_back })
     }
 }

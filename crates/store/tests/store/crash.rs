@@ -26,15 +26,15 @@ fn assert_fsck_clean(disk: &mut SimulatedDisk) {
 
 /// Writes on with the store that was recovered: it must not have forgotten which blocks are in use.
 fn write_on(history: &mut History, mut store: Store, mut disk: SimulatedDisk) {
-    let mut groups = history.groups.clone();
-    for (pg, group) in groups.iter_mut().enumerate() {
-        group.recovered_at(store.head(crate::model::pg_id(pg)).sequence);
+    let mut pgs = history.pgs.clone();
+    for (pg, history) in pgs.iter_mut().enumerate() {
+        history.recovered_at(store.head(crate::model::pg_id(pg)).sequence);
     }
     for _ in 0..30 {
-        let pg = history.random.below(groups.len() as u64) as usize;
-        let (transaction, next) = history.profile.transaction(pg, groups[pg].newest(), &mut history.random);
+        let pg = history.random.below(pgs.len() as u64) as usize;
+        let (transaction, next) = history.profile.transaction(pg, pgs[pg].newest(), &mut history.random);
         crate::verify::look_and_submit(&mut store, &mut disk, &transaction);
-        groups[pg].submitted(next);
+        pgs[pg].submitted(next);
         if history.random.chance(30) {
             store.flush();
             run(&mut store, &mut disk);
@@ -43,8 +43,8 @@ fn write_on(history: &mut History, mut store: Store, mut disk: SimulatedDisk) {
     }
     store.close(&mut disk).expect("a store can be closed");
     let mut store = Store::open(&mut disk, history.next_incarnation()).expect("a closed store opens");
-    groups.iter_mut().for_each(|group| group.all_acknowledged());
-    verify_recovered(&mut store, &mut disk, &groups, 1).expect("nothing is damaged");
+    pgs.iter_mut().for_each(|history| history.all_acknowledged());
+    verify_recovered(&mut store, &mut disk, &pgs, 1).expect("nothing is damaged");
 }
 
 fn cut_power(history: &mut History) {
@@ -59,7 +59,7 @@ fn cut_power(history: &mut History) {
     // Large stores take their time to be read; each power cut does a part of it.
     let object_count = store.usage().object_count;
     let share = if history.random.chance(2) { 1 } else { 1 + object_count / 20 };
-    verify_recovered(&mut store, &mut disk, &history.groups, share).expect("nothing is damaged");
+    verify_recovered(&mut store, &mut disk, &history.pgs, share).expect("nothing is damaged");
     if history.random.chance(20) {
         assert_fsck_clean(&mut disk);
     }

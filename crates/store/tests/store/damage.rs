@@ -30,7 +30,7 @@ impl Counts {
     fn judge(&self, history: &mut History, disk: &mut SimulatedDisk) {
         let counter = match Store::open(disk, history.next_incarnation()) {
             Err(_) => &self.refused,
-            Ok(mut store) => match verify_recovered(&mut store, disk, &history.groups, 1) {
+            Ok(mut store) => match verify_recovered(&mut store, disk, &history.pgs, 1) {
                 Err(damage) => {
                     assert!(!damage.0.is_empty());
                     &self.reported
@@ -104,8 +104,8 @@ fn rot_of_the_newest_record_shows_the_state_before_it() {
         disk.rot(newest.device, newest.block, &mut history.random);
         let mut store = Store::open(&mut disk, history.next_incarnation()).expect("it looks like a torn end");
         // What is found is nevertheless a state that the PG had.
-        history.groups.iter_mut().for_each(|group| group.forget_newest_record());
-        verify_recovered(&mut store, &mut disk, &history.groups, 1).expect("nothing else is damaged");
+        history.pgs.iter_mut().for_each(|history| history.forget_newest_record());
+        verify_recovered(&mut store, &mut disk, &history.pgs, 1).expect("nothing else is damaged");
     });
 }
 

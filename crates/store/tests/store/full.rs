@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::model::{Builder, ModelPg, ZEROS, pg_id};
 use crate::random::Random;
 use crate::simulated_disk::SimulatedDisk;
-use crate::verify::{run, verify_group};
+use crate::verify::{run, verify_pg};
 use crate::workload::Profile;
 
 /// Metadata pages that clients may not take.
@@ -98,7 +98,7 @@ impl Filled {
     fn verify(&mut self) {
         (0..8).for_each(|_| self.turn());
         let objects = self.state.objects.len() as u64;
-        verify_group(&mut self.store, &mut self.disk, 0, &self.state, 1 + objects / 200).unwrap();
+        verify_pg(&mut self.store, &mut self.disk, 0, &self.state, 1 + objects / 200).unwrap();
     }
 
     fn reopen(&mut self, incarnation: u64) {

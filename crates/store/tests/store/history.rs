@@ -13,7 +13,7 @@ use crate::model::{ModelObject, ModelPg, pg_id};
 use crate::random::Random;
 use crate::simulated_disk::SimulatedDisk;
 use crate::small::is_record;
-use crate::verify::{Damage, verify_group, verify_log};
+use crate::verify::{Damage, verify_log, verify_pg};
 use crate::workload::Profile;
 
 /// Reads that a history has under way at once.
@@ -21,7 +21,7 @@ const READS_MAX: usize = 8;
 
 /// The states that a PG may be found in after a power cut.
 #[derive(Clone)]
-pub struct GroupHistory {
+pub struct PgHistory {
     /// Number of transactions before the first state that is kept.
     first: u64,
     states: VecDeque<ModelPg>,
@@ -30,7 +30,7 @@ pub struct GroupHistory {
     acknowledged_before_record: u64,
 }
 
-impl GroupHistory {
+impl PgHistory {
     pub fn newest(&self) -> &ModelPg {
         self.states.back().expect("there is always a state")
     }
@@ -78,24 +78,24 @@ impl GroupHistory {
 pub fn verify_recovered(
     store: &mut Store,
     disk: &mut SimulatedDisk,
-    groups: &[GroupHistory],
+    pgs: &[PgHistory],
     share: u64,
 ) -> Result<Vec<u64>, Damage> {
     let mut heads = Vec::new();
     let mut object_count = 0;
-    for (pg, group) in groups.iter().enumerate() {
+    for (pg, history) in pgs.iter().enumerate() {
         let head = store.head(pg_id(pg)).sequence;
-        let acknowledged = group.acknowledged;
+        let acknowledged = history.acknowledged;
         assert!(head >= acknowledged, "PG {pg}: {acknowledged} were acknowledged but {head} found");
-        let expected = group.states.get((head - group.first) as usize).expect("nothing unknown is found");
+        let expected = history.states.get((head - history.first) as usize).expect("nothing unknown is found");
         heads.push(head);
         object_count += expected.objects.len() as u64;
     }
     assert_eq!(store.usage().object_count, object_count);
     let mut outcome = Ok(heads.clone());
-    for (pg, group) in groups.iter().enumerate() {
-        let expected = &group.states[(heads[pg] - group.first) as usize];
-        if let Err(damage) = verify_group(store, disk, pg, expected, share) {
+    for (pg, history) in pgs.iter().enumerate() {
+        let expected = &history.states[(heads[pg] - history.first) as usize];
+        if let Err(damage) = verify_pg(store, disk, pg, expected, share) {
             outcome = Err(damage);
         }
     }
@@ -130,7 +130,7 @@ pub struct History {
     pub random: Random,
     pub profile: Profile,
     pub disk: SimulatedDisk,
-    pub groups: Vec<GroupHistory>,
+    pub pgs: Vec<PgHistory>,
     pub pending: Vec<DiskRequest>,
     pub store: Store,
     /// No reads, which would end the test when they report damage.
@@ -151,18 +151,18 @@ impl History {
     pub fn new(profile: Profile, random: Random) -> Self {
         let mut disk = profile.format();
         let store = Store::open(&mut disk, 1).expect("a fresh store opens");
-        let group = GroupHistory {
+        let history = PgHistory {
             first: 0,
             states: [ModelPg::default()].into(),
             acknowledged: 0,
             acknowledged_before_record: 0,
         };
-        let groups = vec![group; profile.pg_count];
+        let pgs = vec![history; profile.pg_count];
         History {
             random,
             profile,
             disk,
-            groups,
+            pgs,
             pending: Vec::new(),
             store,
             only_writes: false,
@@ -207,7 +207,7 @@ impl History {
     }
 
     fn submitted_count(&self) -> u64 {
-        self.groups.iter().map(|group| group.newest().head).sum()
+        self.pgs.iter().map(|history| history.newest().head).sum()
     }
 
     /// Lets everything that was begun end.
@@ -283,7 +283,7 @@ impl History {
             }
             let block_count = segments.iter().map(|segment| segment.block_count as u64).sum();
             let block = offset / atoll_buffers::BLOCK_BYTES as u64;
-            self.groups.iter_mut().for_each(|group| group.acknowledged_before_record = group.acknowledged);
+            self.pgs.iter_mut().for_each(|history| history.acknowledged_before_record = history.acknowledged);
             let device = request.device;
             self.newest_record = Some(RecordPlace { device, block, block_count, incarnation, sequence });
         }
@@ -299,14 +299,14 @@ impl History {
         if self.poisoned {
             return;
         }
-        let pg = self.random.below(self.groups.len() as u64) as usize;
+        let pg = self.random.below(self.pgs.len() as u64) as usize;
         if !self.stalled.contains_key(&pg) || self.random.chance(10) {
             self.submit_to(pg);
         }
     }
 
     fn submit_to(&mut self, pg: usize) {
-        let newest = self.groups[pg].newest();
+        let newest = self.pgs[pg].newest();
         let (transaction, next) = match self.stalled.remove(&pg) {
             Some(stalled) => stalled,
             None => self.profile.transaction(pg, newest, &mut self.random),
@@ -333,9 +333,9 @@ impl History {
         }
         match self.store.submit(&transaction) {
             Ok(id) => {
-                let group = &mut self.groups[pg];
+                let history = &mut self.pgs[pg];
                 self.owners.insert(id.0, (pg, next.head));
-                group.submitted(next);
+                history.submitted(next);
                 self.read_what_is_kept(pg, &transaction);
             }
             Err(StoreError::Cold(cold)) => {
@@ -351,12 +351,12 @@ impl History {
 
     /// Of any PG, up to any entry.
     fn forget_pre_images(&mut self) {
-        let pg = self.random.below(self.groups.len() as u64) as usize;
-        let group = &mut self.groups[pg];
-        let sequence = self.random.below(group.newest().head + 1);
+        let pg = self.random.below(self.pgs.len() as u64) as usize;
+        let history = &mut self.pgs[pg];
+        let sequence = self.random.below(history.newest().head + 1);
         self.store.forget_pre_images(pg_id(pg), Version { epoch: Epoch(1), sequence });
-        group.pre_images_forgotten(sequence);
-        verify_log(&self.store, pg, group.newest());
+        history.pre_images_forgotten(sequence);
+        verify_log(&self.store, pg, history.newest());
         let is_there = |entry: &&LogEntry| entry.version.sequence <= sequence && entry.pre_image.is_some();
         assert_eq!(self.store.log(pg_id(pg)).find(is_there), None, "it was forgotten up to {sequence}");
     }
@@ -374,9 +374,9 @@ impl History {
     }
 
     fn start_read(&mut self) {
-        let pg = self.random.below(self.groups.len() as u64) as usize;
-        let group = &self.groups[pg];
-        let state = group.newest();
+        let pg = self.random.below(self.pgs.len() as u64) as usize;
+        let history = &self.pgs[pg];
+        let state = history.newest();
         if state.objects.is_empty() {
             return;
         }
@@ -386,8 +386,8 @@ impl History {
     }
 
     fn start_read_of(&mut self, pg: usize, name: ObjectName) {
-        let group = &self.groups[pg];
-        let since = group.first + group.states.len() as u64 - 1;
+        let history = &self.pgs[pg];
+        let since = history.first + history.states.len() as u64 - 1;
         let id = self.store.read(ObjectKey { pg: pg_id(pg), name: name.clone() }, 0, 4 << 20);
         self.reads.insert(id, WatchedRead { pg, name, since });
     }
@@ -412,8 +412,8 @@ impl History {
             match event {
                 StoreEvent::Committed(id) => {
                     let (pg, sequence) = self.owners.remove(&id.0).expect("it was submitted");
-                    assert_eq!(self.groups[pg].acknowledged + 1, sequence, "commits are in order");
-                    self.groups[pg].acknowledged = sequence;
+                    assert_eq!(self.pgs[pg].acknowledged + 1, sequence, "commits are in order");
+                    self.pgs[pg].acknowledged = sequence;
                     self.forget(pg);
                 }
                 StoreEvent::Read { id, result } => {
@@ -443,16 +443,16 @@ impl History {
     /// Forgets states that neither a power cut nor a read can bring back.
     fn forget(&mut self, pg: usize) {
         let reads = self.reads.values().filter(|read| read.pg == pg).map(|read| read.since);
-        let group = &self.groups[pg];
-        let known = group.acknowledged.min(group.acknowledged_before_record);
+        let history = &self.pgs[pg];
+        let known = history.acknowledged.min(history.acknowledged_before_record);
         let oldest = reads.min().unwrap_or(u64::MAX).min(known);
-        self.groups[pg].forget_below(oldest);
+        self.pgs[pg].forget_below(oldest);
     }
 
     /// A read shows one of the states that the object had while it ran.
     fn check_read(&self, read: &WatchedRead, found: Result<bytes::Bytes, ReadError>) {
-        let group = &self.groups[read.pg];
-        let mut states = group.states.range((read.since - group.first) as usize..);
+        let history = &self.pgs[read.pg];
+        let mut states = history.states.range((read.since - history.first) as usize..);
         let object = |state: &ModelPg| -> Option<ModelObject> {
             state.objects.get(&read.name).map(|object| (**object).clone())
         };
@@ -485,8 +485,8 @@ impl History {
         self.stalled.clear();
         self.loads.clear();
         self.reads.clear();
-        for (pg, group) in self.groups.iter_mut().enumerate() {
-            group.recovered_at(self.store.head(pg_id(pg)).sequence);
+        for (pg, history) in self.pgs.iter_mut().enumerate() {
+            history.recovered_at(self.store.head(pg_id(pg)).sequence);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::model::{Builder, ModelPg};
 use crate::random::Random;
 use crate::simulated_disk::SimulatedDisk;
 use crate::small::Small;
-use crate::verify::{look_and_submit, run, verify_group};
+use crate::verify::{look_and_submit, run, verify_pg};
 use crate::workload::Profile;
 
 /// Disk requests after which an operation that loads a few hundred pages must be over.
@@ -110,24 +110,24 @@ fn what_was_loaded_is_dropped_again() {
 }
 
 /// A store of many PGs, each with entries in its log that take some pages.
-struct Groups {
+struct AllPgs {
     disk: SimulatedDisk,
     store: Store,
     states: Vec<ModelPg>,
 }
 
-impl Groups {
+impl AllPgs {
     const COUNT: usize = 64;
 
     fn new() -> Self {
         let mut disk = Profile::random(&mut Random::new(1)).format();
         let store = Store::open(&mut disk, 1).unwrap();
-        Groups { disk, store, states: vec![ModelPg::default(); Groups::COUNT] }
+        AllPgs { disk, store, states: vec![ModelPg::default(); AllPgs::COUNT] }
     }
 
     fn write_to_each(&mut self, round: u32) {
         let name = ObjectName::new(&format!("{}{round}", "a long name ".repeat(10))).unwrap();
-        for pg in 0..Groups::COUNT {
+        for pg in 0..AllPgs::COUNT {
             let mut builder = Builder::new(pg, &name, &self.states[pg]);
             builder.create();
             let (transaction, next) = builder.finish();
@@ -155,22 +155,22 @@ impl Groups {
 
 /// One page after the other would take a checkpoint hundreds of reads in a row, while writes wait.
 #[test]
-fn pages_of_all_groups_are_loaded_side_by_side() {
-    let mut groups = Groups::new();
-    (0..40).for_each(|round| groups.write_to_each(round));
-    groups.store.start_checkpoint();
-    groups.settle();
-    groups.store.set_memory_budget(0, 0);
-    (0..8).for_each(|_| groups.store.flush());
-    assert!(groups.store.usage().metadata_memory_bytes < 128 << 10);
-    groups.store.set_memory_budget(1 << 30, 1 << 30);
-    groups.write_to_each(40);
-    groups.store.start_checkpoint();
-    let rounds = groups.settle();
+fn pages_of_all_pgs_are_loaded_side_by_side() {
+    let mut pgs = AllPgs::new();
+    (0..40).for_each(|round| pgs.write_to_each(round));
+    pgs.store.start_checkpoint();
+    pgs.settle();
+    pgs.store.set_memory_budget(0, 0);
+    (0..8).for_each(|_| pgs.store.flush());
+    assert!(pgs.store.usage().metadata_memory_bytes < 128 << 10);
+    pgs.store.set_memory_budget(1 << 30, 1 << 30);
+    pgs.write_to_each(40);
+    pgs.store.start_checkpoint();
+    let rounds = pgs.settle();
     assert!(rounds < 20, "{rounds} rounds of requests, one after the other");
-    run(&mut groups.store, &mut groups.disk);
-    groups.store = Store::open(&mut groups.disk, 2).unwrap();
-    for (pg, state) in groups.states.iter().enumerate() {
-        verify_group(&mut groups.store, &mut groups.disk, pg, state, 1).unwrap();
+    run(&mut pgs.store, &mut pgs.disk);
+    pgs.store = Store::open(&mut pgs.disk, 2).unwrap();
+    for (pg, state) in pgs.states.iter().enumerate() {
+        verify_pg(&mut pgs.store, &mut pgs.disk, pg, state, 1).unwrap();
     }
 }

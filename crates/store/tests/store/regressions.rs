@@ -5,7 +5,7 @@ use atoll_types::ObjectName;
 
 use crate::model::{Builder, pg_id};
 use crate::small::{Small, is_superblock};
-use crate::verify::{run, verify_group};
+use crate::verify::{run, verify_pg};
 
 /// `Store::close` flushed once: data of a large write that became durable only then never got into
 /// the log.
@@ -16,7 +16,7 @@ fn closing_waits_for_large_writes() {
     let Small { mut disk, store, state, .. } = small;
     store.close(&mut disk).unwrap();
     let mut store = Store::open(&mut disk, 2).unwrap();
-    verify_group(&mut store, &mut disk, 0, &state, 1).unwrap();
+    verify_pg(&mut store, &mut disk, 0, &state, 1).unwrap();
 }
 
 /// A transaction that removes all entries of a leaf and then puts one into its range found that
@@ -59,9 +59,9 @@ fn the_last_write_of_a_transaction_wins_also_in_the_log() {
         builder.write(0, 1, 0, 5, true);
     });
     small.settle();
-    verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
+    verify_pg(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
     small.checkpoint();
-    verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
+    verify_pg(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
 }
 
 /// Replay showed the data of a small write of a transaction that the checkpoint held already,
@@ -112,7 +112,7 @@ fn a_large_write_under_way_shows_with_small_ones_in_it() {
     small.settle();
     small.checkpoint();
     assert_eq!(data(&mut small), before);
-    verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
+    verify_pg(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
 }
 
 /// What a transaction wrote and freed at once stayed among the bytes that are on their way to their

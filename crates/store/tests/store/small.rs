@@ -7,7 +7,7 @@ use atoll_types::{ObjectName, Transaction};
 use crate::model::{Builder, ModelPg, ZEROS, pg_id};
 use crate::random::Random;
 use crate::simulated_disk::SimulatedDisk;
-use crate::verify::{look_and_submit, run, verify_group};
+use crate::verify::{look_and_submit, run, verify_pg};
 use crate::workload::Profile;
 
 /// One PG, and what it must hold.
@@ -83,7 +83,7 @@ impl Small {
     pub fn reopen(&mut self) {
         self.incarnation += 1;
         self.store = Store::open(&mut self.disk, self.incarnation).unwrap();
-        verify_group(&mut self.store, &mut self.disk, 0, &self.state, 1).unwrap();
+        verify_pg(&mut self.store, &mut self.disk, 0, &self.state, 1).unwrap();
     }
 
     /// Makes large writes until all blocks that were free have been given out, wherever the allocator

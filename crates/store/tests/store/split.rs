@@ -22,7 +22,7 @@ const PG_NUM_MAX: u32 = 16;
 const VALUE_KEY: Bytes = Bytes::from_static(b"value");
 
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Group {
+struct ModelPg {
     /// 0 if it was never told.
     pg_num: u32,
     log: Vec<u64>,
@@ -31,7 +31,7 @@ struct Group {
     objects: BTreeMap<ObjectName, u8>,
 }
 
-type Groups = BTreeMap<u32, Group>;
+type Pgs = BTreeMap<u32, ModelPg>;
 
 fn pg(index: u32) -> PgId {
     PgId { pool: POOL, index }
@@ -42,32 +42,32 @@ fn own_name() -> ObjectName {
 }
 
 /// What the store should do.
-fn split(groups: &mut Groups, index: u32, pg_num: u32, is_whole: bool) {
-    let parent = groups[&index].clone();
+fn split(pgs: &mut Pgs, index: u32, pg_num: u32, is_whole: bool) {
+    let parent = pgs[&index].clone();
     let first = if parent.pg_num == 0 { pg(index).first_pg_num(PG_NUM_FIRST) } else { parent.pg_num };
     let made = std::iter::successors(Some(first), |number| Some(number * 2)).take_while(|number| *number < pg_num);
     let made: Vec<u32> = made.collect();
-    let exists = |number: &u32| groups.get(&(index + number)).is_some_and(|group| group.pg_num > 0);
+    let exists = |number: &u32| pgs.get(&(index + number)).is_some_and(|model| model.pg_num > 0);
     if !is_whole && made.iter().any(exists) {
         return;
     }
-    groups.get_mut(&index).unwrap().pg_num = pg_num;
+    pgs.get_mut(&index).unwrap().pg_num = pg_num;
     for number in made {
         let child = index + number;
-        let mut group = Group { pg_num: number * 2, ..Group::default() };
+        let mut model = ModelPg { pg_num: number * 2, ..ModelPg::default() };
         if is_whole {
-            (group.log, group.own) = (parent.log.clone(), parent.own);
+            (model.log, model.own) = (parent.log.clone(), parent.own);
         }
         let moves = |name: &ObjectName| pg_of_object(POOL, name, number * 2).index == child;
-        group.objects = groups.get_mut(&index).unwrap().objects.extract_if(.., |name, _| moves(name)).collect();
-        groups.insert(child, group);
+        model.objects = pgs.get_mut(&index).unwrap().objects.extract_if(.., |name, _| moves(name)).collect();
+        pgs.insert(child, model);
     }
     if pg_num < first {
         let undone: Vec<u32> =
-            groups.keys().copied().filter(|other| *other != index && other & (pg_num - 1) == index).collect();
+            pgs.keys().copied().filter(|other| *other != index && other & (pg_num - 1) == index).collect();
         for other in undone {
-            let objects = std::mem::take(groups.get_mut(&other).unwrap()).objects;
-            groups.get_mut(&index).unwrap().objects.extend(objects);
+            let objects = std::mem::take(pgs.get_mut(&other).unwrap()).objects;
+            pgs.get_mut(&index).unwrap().objects.extend(objects);
         }
     }
 }
@@ -79,7 +79,7 @@ struct Test {
     incarnation: u64,
     pending: Vec<DiskRequest>,
     /// The model after each transaction.
-    history: Vec<Groups>,
+    history: Vec<Pgs>,
     committed: usize,
 }
 
@@ -88,7 +88,7 @@ impl Test {
         let mut disk = SimulatedDisk::new(DEVICE_BYTES_MIN, None);
         Store::format(&mut disk, FormatOptions { store_id: [1; 16], wal_bytes: 0, wal_is_apart: false }).unwrap();
         let store = Store::open(&mut disk, 1).unwrap();
-        let history = vec![Groups::from([(0, Group::default())])];
+        let history = vec![Pgs::from([(0, ModelPg::default())])];
         let (random, pending) = (Random::new(seed), Vec::new());
         Test { random, disk, store, incarnation: 1, pending, history, committed: 0 }
     }
@@ -113,20 +113,20 @@ impl Test {
     }
 
     fn change(&mut self) {
-        let mut groups = self.history.last().unwrap().clone();
-        let known: Vec<u32> = groups
+        let mut pgs = self.history.last().unwrap().clone();
+        let known: Vec<u32> = pgs
             .iter()
-            .filter(|(_, group)| **group != Group::default() || groups.len() == 1)
+            .filter(|(_, model)| **model != ModelPg::default() || pgs.len() == 1)
             .map(|(index, _)| *index)
             .collect();
         let index = self.random.pick(&known);
         let value = self.random.next() as u8;
         let set = Mutation::OmapSet { key: VALUE_KEY, value: vec![value].into() };
         let sequence = self.store.head(pg(index)).sequence + 1;
-        groups.get_mut(&index).unwrap().log.push(sequence);
+        pgs.get_mut(&index).unwrap().log.push(sequence);
         match self.random.below(10) {
             0 => {
-                let old = groups[&index].pg_num.max(pg(index).first_pg_num(PG_NUM_FIRST));
+                let old = pgs[&index].pg_num.max(pg(index).first_pg_num(PG_NUM_FIRST));
                 let lowest = pg(index).first_pg_num(PG_NUM_FIRST);
                 let pg_num = match self.random.below(3) {
                     0 => (old / 2).max(lowest),
@@ -135,22 +135,22 @@ impl Test {
                 };
                 let is_whole = self.random.chance(70);
                 let pg_num_before = if is_whole { old } else { PG_NUM_FIRST };
-                groups.get_mut(&index).unwrap().own = Some(value);
-                split(&mut groups, index, pg_num, is_whole);
+                pgs.get_mut(&index).unwrap().own = Some(value);
+                split(&mut pgs, index, pg_num, is_whole);
                 let split = Mutation::Split { pg_num_before, pg_num, is_whole };
                 self.submit(index, own_name(), vec![set, split], Vec::new());
             }
             1 => {
-                groups.get_mut(&index).unwrap().own = Some(value);
+                pgs.get_mut(&index).unwrap().own = Some(value);
                 self.submit(index, own_name(), vec![set], Vec::new());
             }
             kind => {
-                let pg_num = groups[&index].pg_num;
+                let pg_num = pgs[&index].pg_num;
                 let mut names = (0..).map(|number| ObjectName::new(&format!("o{number}")).unwrap());
                 let chosen = self.random.below(8) as usize;
                 let is_own = |name: &ObjectName| pg_num == 0 || pg(index).holds(name, pg_num);
                 let name = names.by_ref().filter(is_own).nth(chosen).unwrap();
-                let objects = &mut groups.get_mut(&index).unwrap().objects;
+                let objects = &mut pgs.get_mut(&index).unwrap().objects;
                 if kind == 2 {
                     objects.remove(&name);
                     self.submit(index, name, vec![Mutation::Remove], Vec::new());
@@ -163,7 +163,7 @@ impl Test {
                 }
             }
         }
-        self.history.push(groups);
+        self.history.push(pgs);
     }
 
     /// Lets the disk do some of what is asked, in any order.
@@ -188,8 +188,8 @@ impl Test {
         }
     }
 
-    fn found(&mut self, model: &Groups) -> Groups {
-        let mut found = Groups::new();
+    fn found(&mut self, model: &Pgs) -> Pgs {
+        let mut found = Pgs::new();
         for index in model.keys() {
             let (store, disk) = (&mut self.store, &mut self.disk);
             let value = |store: &mut Store, disk: &mut SimulatedDisk, name: ObjectName| {
@@ -203,7 +203,7 @@ impl Test {
             let own = value(store, disk, own_name());
             let log = store.log(pg(*index)).map(|entry| entry.version.sequence).collect();
             let pg_num = store.pg_num(pg(*index)).unwrap_or(0);
-            found.insert(*index, Group { pg_num, log, own, objects });
+            found.insert(*index, ModelPg { pg_num, log, own, objects });
         }
         found
     }

@@ -165,7 +165,7 @@ pub fn verify_log(store: &Store, pg: usize, expected: &ModelPg) {
 /// Compares a PG with what it must hold. Wrong data is a panic, damage that is noticed is not.
 /// With damage, everything else is looked at nevertheless. Of objects that did not change lately only
 /// one in `share` is read, another one each time.
-pub fn verify_group(
+pub fn verify_pg(
     store: &mut Store,
     disk: &mut SimulatedDisk,
     pg: usize,

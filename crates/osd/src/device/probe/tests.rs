@@ -1,8 +1,5 @@
-//! Devices made with the real tools where they are installed, and the others by the specifications
-//! of their formats.
-
-use std::path::Path;
-use std::process::Command;
+//! Marks written by the specifications of their formats. `tests/foreign_devices.rs` has devices that
+//! the real tools made.
 
 use super::*;
 
@@ -25,52 +22,10 @@ fn contents_with(marks: Marks<'_>) -> Vec<String> {
     contents(&device)
 }
 
-/// What is found on a file that a shell command has formatted. `None`, and a line about it, if the
-/// tool is not installed: then only the written-out bytes are tested.
-fn contents_after(tool: &str, command: &str, size_bytes: u64) -> Option<Vec<String>> {
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-    if !path.split(':').any(|directory| Path::new(directory).join(tool).exists()) {
-        eprintln!("NOT RUN: {command}: {tool} is not installed");
-        return None;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("device");
-    std::fs::File::create(&file).unwrap().set_len(size_bytes).unwrap();
-    let output = Command::new("sh").args(["-c", command]).env("PATH", path).env("FILE", &file).output().unwrap();
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-    Some(contents(&std::fs::read(&file).unwrap()))
-}
-
 #[test]
 fn an_empty_device_holds_nothing() {
     assert!(contents_with(&[]).is_empty());
     assert!(contents(&[]).is_empty() && contents(&[0; 4096]).is_empty());
-}
-
-#[test]
-fn what_real_tools_make_is_named() {
-    const MIB: u64 = 1 << 20;
-    let luks = "echo -n pass | cryptsetup luksFormat -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --key-file -";
-    let (luks1, luks2) = (format!("{luks} --type luks1 $FILE"), format!("{luks} --type luks2 $FILE"));
-    let cases = [
-        ("mkfs.ext4", "mkfs.ext4 -q -F $FILE", 16 * MIB, "an ext4 file system"),
-        ("mkfs.ext4", "mkfs.ext4 -q -F -t ext3 $FILE", 16 * MIB, "an ext3 file system"),
-        ("mkfs.ext4", "mkfs.ext4 -q -F -t ext2 $FILE", 16 * MIB, "an ext2 file system"),
-        ("mkfs.xfs", "mkfs.xfs -q -f $FILE", 400 * MIB, "an XFS file system"),
-        ("mkfs.btrfs", "mkfs.btrfs -q -f $FILE", 200 * MIB, "a btrfs file system"),
-        ("mkfs.vfat", "mkfs.vfat $FILE", 8 * MIB, "a FAT file system"),
-        ("mkswap", "mkswap $FILE", 8 * MIB, "a swap area"),
-        ("cryptsetup", &luks1, 32 * MIB, "a LUKS1 volume"),
-        ("cryptsetup", &luks2, 32 * MIB, "a LUKS2 volume"),
-        ("sfdisk", "printf 'label: gpt\n,4M\n' | sfdisk -q $FILE", 16 * MIB, "a GPT partition table"),
-        ("sfdisk", "printf 'label: dos\n,4M\n' | sfdisk -q $FILE", 16 * MIB, "an MBR partition table"),
-    ];
-    for (tool, command, size_bytes, expected) in cases {
-        let Some(found) = contents_after(tool, command, size_bytes) else { continue };
-        assert_eq!(found.first().map(String::as_str), Some(expected), "{command}: {found:?}");
-        let only_backups = found[1..].iter().all(|name| name.starts_with("the backup of"));
-        assert!(only_backups, "{command}: {found:?}");
-    }
 }
 
 #[test]

@@ -53,7 +53,8 @@ def make(bucket, constraint):
 
 
 def copy_between_pools():
-    assert make("warm", "eu-west-1")[0] == 200, "other constraints mean nothing"
+    assert make("warm", "eu-west-1") == (400, "InvalidLocationConstraint"), "another region"
+    assert make("warm", "us-east-1")[0] == 200, "the gateway's region"
     assert make("cold", "pool:cold")[0] == 200
     assert make("none", "pool:none") == (400, "InvalidLocationConstraint")
     assert make("none", "pool:disks") == (400, "InvalidLocationConstraint")

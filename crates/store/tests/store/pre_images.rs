@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::model::{Builder, pg_id};
 use crate::small::Small;
-use crate::verify::{look, look_and_submit, run, verify_group, verify_log};
+use crate::verify::{look, look_and_submit, run, verify_log, verify_pg};
 
 fn name(text: &str) -> ObjectName {
     ObjectName::new(text).unwrap()
@@ -18,19 +18,19 @@ fn name(text: &str) -> ObjectName {
 
 /// All that the store shows is what the model has, and what is on the device is sound.
 fn verify(small: &mut Small) {
-    verify_group(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
+    verify_pg(&mut small.store, &mut small.disk, 0, &small.state, 1).unwrap();
     let report = check(&mut small.disk, CheckOptions { data: true }, &mut |_, _, _| {}).unwrap();
     assert_eq!(report.problems, []);
 }
 
 #[test]
-fn small_writes_leave_what_was_kept_alone() {
+fn small_writes_leave_a_pre_image_alone() {
     let mut small = Small::new();
-    let kept = name("@kept/1");
+    let copy = name("@kept/1");
     small.submit("object", |builder| builder.write(0, 4, 0, 1, true));
     small.checkpoint();
     small.submit("object", |builder| {
-        builder.clone_pre_image(&kept);
+        builder.clone_pre_image(&copy);
         builder.write(1, 1, 0, 101, true);
     });
     verify(&mut small);
@@ -44,26 +44,26 @@ fn small_writes_leave_what_was_kept_alone() {
         small.checkpoint();
         verify(&mut small);
     }
-    assert!(small.state.objects[&kept].blocks != small.state.objects[&name("object")].blocks);
+    assert!(small.state.objects[&copy].blocks != small.state.objects[&name("object")].blocks);
 }
 
 #[test]
-fn what_is_kept_of_nothing_is_nothing() {
+fn a_pre_image_of_nothing_is_nothing() {
     let mut small = Small::new();
-    let kept = name("@kept/1");
+    let copy = name("@kept/1");
     small.submit("object", |builder| {
-        builder.clone_pre_image(&kept);
+        builder.clone_pre_image(&copy);
         builder.write(0, 1, 0, 1, true);
     });
     verify(&mut small);
     // An older clone of that name exists, of something else.
-    small.submit("object", |builder| builder.clone_pre_image(&kept));
-    assert!(small.state.objects.contains_key(&kept));
+    small.submit("object", |builder| builder.clone_pre_image(&copy));
+    assert!(small.state.objects.contains_key(&copy));
     small.submit("another", |builder| {
-        builder.clone_pre_image(&kept);
+        builder.clone_pre_image(&copy);
         builder.write(0, 1, 0, 3, true);
     });
-    assert!(!small.state.objects.contains_key(&kept));
+    assert!(!small.state.objects.contains_key(&copy));
     verify(&mut small);
     small.settle();
     small.reopen();
@@ -71,7 +71,7 @@ fn what_is_kept_of_nothing_is_nothing() {
 }
 
 #[test]
-fn removing_what_is_not_there_changes_nothing() {
+fn removing_a_missing_object_changes_nothing() {
     let mut small = Small::new();
     small.submit("object", |builder| builder.write(0, 3, 0, 1, true));
     small.submit(PG_META_OBJECT, |builder| builder.remove_other(&name("@kept/1")));
@@ -83,7 +83,7 @@ fn removing_what_is_not_there_changes_nothing() {
 }
 
 #[test]
-fn copies_that_are_removed_leave_no_blocks_behind() {
+fn removed_pre_images_leave_no_blocks_behind() {
     let mut small = Small::new();
     small.submit("object", |builder| builder.write(0, 20, 0, 1, true));
     small.checkpoint();
@@ -112,7 +112,7 @@ fn copies_that_are_removed_leave_no_blocks_behind() {
 
 /// The object would be gone, or would free the blocks that the same transaction writes in place.
 #[test]
-fn an_object_is_not_another_one_than_itself() {
+fn an_object_is_not_its_own_pre_image() {
     let mut small = Small::new();
     small.submit("object", |builder| builder.write(0, 1, 0, 1, true));
     let object = name("object");
@@ -136,7 +136,7 @@ fn an_object_is_not_another_one_than_itself() {
 /// Power is lost while a history is rolled back: the roll back of its newest writes is repeated on
 /// what the roll back of older ones has left.
 #[test]
-fn undoing_again_may_find_less_than_there_was() {
+fn a_repeated_roll_back_may_find_less() {
     let mut small = Small::new();
     let block = BLOCK_BYTES as u64;
     let pre_image = |small: &mut Small, object: &str, mutations: Vec<Mutation>| {
@@ -221,7 +221,7 @@ fn long_pre_images_fit_the_log_and_its_segments() {
 }
 
 #[test]
-fn forgetting_is_not_remembered_but_nothing_else_is_forgotten() {
+fn forgotten_pre_images_may_come_back_but_nothing_else_is_lost() {
     let mut small = Small::new();
     let pre_image = |builder: &mut Builder| builder.pre_image(vec![Mutation::Remove], Bytes::from_static(b"data"));
     let forget = |small: &mut Small, sequence| {
@@ -253,7 +253,7 @@ fn forgetting_is_not_remembered_but_nothing_else_is_forgotten() {
 
 /// A PG whose log has pre-images is split: both have the history, and so its pre-images.
 #[test]
-fn what_is_split_off_knows_how_to_undo_its_history() {
+fn a_split_off_pg_can_roll_back_its_history() {
     let mut small = Small::new();
     for sequence in 1..=40 {
         small.submit(&format!("object{sequence}"), |builder| {
@@ -292,8 +292,8 @@ fn what_is_split_off_knows_how_to_undo_its_history() {
         assert_eq!(others, (1..=41).collect::<Vec<_>>());
         // An object that went to the other PG can be removed there by what the first one's log says.
         let other = name("object7");
-        let group = (0..2).find(|index| pg_id(*index).holds(&other, 2)).unwrap();
-        let key = ObjectKey { pg: pg_id(group), name: other };
+        let pg = (0..2).find(|index| pg_id(*index).holds(&other, 2)).unwrap();
+        let key = ObjectKey { pg: pg_id(pg), name: other };
         assert!(look(&mut store, &mut small.disk, |store| store.object(&key)).unwrap().is_some());
     }
     let mut store = Store::open(&mut small.disk, 9).unwrap();

@@ -1,0 +1,244 @@
+//! What the PG tells its scrub, what follows from that, and what this OSD does for the scrub of
+//! another primary.
+
+use atoll_types::{Epoch, ObjectName, OsdId, Touched, Transaction, Version};
+use atoll_wire::{Message, ScrubFinding};
+
+use super::repair::series;
+use super::{Effect, Scrub};
+use crate::actions::{Action, ObjectParts, ObjectView, Token};
+use crate::context::Context;
+use crate::group::Pg;
+use crate::invariants;
+use crate::own_object::{own_change, set_incomplete};
+use crate::primary_requests::{PrimaryRequest, Wanted};
+use crate::submissions::Submission;
+
+impl Pg {
+    /// Hands an event to the scrub, if there is one, and carries out its effect.
+    pub(crate) fn with_scrub<V: ObjectView>(
+        &mut self,
+        view: &V,
+        event: impl FnOnce(&mut Scrub, &mut Context<'_, V>) -> Effect,
+    ) {
+        let Some(scrub) = &mut self.scrub else { return };
+        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
+        let effect = event(scrub, &mut context);
+        self.carry_out(effect, view);
+    }
+
+    fn carry_out(&mut self, effect: Effect, view: &impl ObjectView) {
+        match effect {
+            Effect::Nothing => {}
+            Effect::StartWaiting => self.start_waiting(view),
+            Effect::CompareShards { object, findings } => self.compare_shards(object, &findings, view),
+            Effect::RewriteOwnCopy { tag, parts } => self.rewrite_own_copy(tag, parts),
+            Effect::End => self.scrub = None,
+        }
+    }
+
+    /// Begins a scrub of the whole PG; a deep one reads the data, too. False if that is not
+    /// possible now: another scrub or a backfill is under way, or the PG does not serve. The end
+    /// comes as [`Action::ScrubDone`], unless a change of the configuration or a backfill ends the
+    /// scrub before.
+    pub fn start_scrub(&mut self, is_deep: bool) -> bool {
+        if !self.may_compare() || self.learners.are_any() || self.is_scrubbing() {
+            return false;
+        }
+        self.scrub = Some(Scrub::of_all(is_deep));
+        true
+    }
+
+    /// Whether copies can be compared: all members have the same history.
+    fn may_compare(&self) -> bool {
+        self.config.is_active() && self.intake.is_whole() && !self.is_splitting
+    }
+
+    /// This copy of an object could not be read for a backfill: repairs it from another one.
+    pub(crate) fn repair_for_backfill(&mut self, object: ObjectName) {
+        if self.may_compare() && self.scrub.is_none() && self.config.record.members.len() > 1 {
+            self.scrub = Some(Scrub::of_one(object));
+        }
+    }
+
+    /// Whether a scrub is under way, of the whole PG or of an object that a backfill needs.
+    pub fn is_scrubbing(&self) -> bool {
+        self.scrub.is_some()
+    }
+
+    /// Whether a write of an object must wait for the scrub.
+    pub(crate) fn scrub_holds_write(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
+        self.scrub.as_ref().is_some_and(|scrub| scrub.holds_write(object, view.now_ms()))
+    }
+
+    /// Whether this copy of an object is being replaced, perhaps in several parts.
+    pub(crate) fn is_rewriting(&self, object: &ObjectName) -> bool {
+        self.scrub.as_ref().is_some_and(|scrub| scrub.is_rewriting(object))
+    }
+
+    /// Whether copies of an object are being compared, or soon will be for a backfill. Then this
+    /// copy may be replaced.
+    pub(crate) fn is_in_scrub(&self, object: &ObjectName) -> bool {
+        self.scrub.as_ref().is_some_and(|scrub| scrub.concerns(object))
+    }
+
+    /// A write of an object was ordered.
+    pub(crate) fn scrub_sees_write(&mut self, object: &ObjectName) {
+        self.scrub.iter_mut().for_each(|scrub| scrub.sees_write(object));
+    }
+
+    /// Starts what the scrub can start now.
+    pub(crate) fn continue_scrub<V: ObjectView>(&mut self, view: &V) {
+        let Some(scrub) = &mut self.scrub else { return };
+        invariants::scrub_runs_while_active(self.config.is_active(), self.intake.is_whole());
+        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
+        let effect = match scrub.must_end(self.learners.are_any(), self.is_splitting) {
+            true => scrub.wind_up(),
+            false => scrub.walk(&self.log, &mut context),
+        };
+        self.carry_out(effect, view);
+    }
+
+    /// A member has listed objects. False if the list was not for a scrub.
+    pub(crate) fn scrub_listed(
+        &mut self,
+        member: OsdId,
+        tag: u64,
+        objects: &[(ObjectName, Version)],
+        more: bool,
+    ) -> bool {
+        self.scrub.as_mut().is_some_and(|scrub| scrub.listed(member, tag, objects, more, &self.config))
+    }
+
+    /// This OSD's copy has been examined, for a scrub of its own or of another primary.
+    pub fn scrubbed(&mut self, token: Token, finding: ScrubFinding, view: &impl ObjectView) {
+        if let Some(PrimaryRequest { primary, epoch, tag }) = self.primary_requests.answered(token, Wanted::Scrub)
+        {
+            return self.outbox.send(primary, Message::ScrubReply { pg: self.config.id, epoch, tag, finding });
+        }
+        let me = self.config.me;
+        self.with_scrub(view, |scrub, context| scrub.examined(me, token.0, finding, context));
+    }
+
+    /// A primary wants this OSD's copy to be examined.
+    pub(crate) fn scrub_asked(&mut self, from: OsdId, epoch: Epoch, tag: u64, object: ObjectName, deep: bool) {
+        if epoch == self.promises.epoch() {
+            let token = self.outbox.token();
+            self.primary_requests.begin(token, Wanted::Scrub, PrimaryRequest { primary: from, epoch, tag });
+            self.outbox.push(Action::Scrub { token, object, deep });
+        }
+    }
+
+    pub(crate) fn scrub_reply(
+        &mut self,
+        from: OsdId,
+        epoch: Epoch,
+        tag: u64,
+        finding: ScrubFinding,
+        view: &impl ObjectView,
+    ) {
+        if self.config.is_primary() && epoch == self.config.record.epoch {
+            self.with_scrub(view, |scrub, context| scrub.examined(from, tag, finding, context));
+        }
+    }
+
+    /// An object has been read, for a scrub or for a primary. False if for neither.
+    pub(crate) fn scrub_read_done<V: ObjectView>(
+        &mut self,
+        token: Token,
+        result: &Result<ObjectParts, String>,
+        view: &V,
+    ) -> bool {
+        if let Some(PrimaryRequest { primary, epoch, tag }) = self.primary_requests.answered(token, Wanted::Object)
+        {
+            self.answer_wanted(primary, epoch, tag, result);
+            return true;
+        }
+        let Some(scrub) = &mut self.scrub else { return false };
+        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
+        let effect = scrub.read_done(token, result, &mut context);
+        effect.map(|effect| self.carry_out(effect, view)).is_some()
+    }
+
+    /// A member has made a part durable. False if it was not for a scrub.
+    pub(crate) fn scrub_pushed<V: ObjectView>(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &V) -> bool {
+        if !self.config.is_primary() || epoch != self.config.record.epoch {
+            return false;
+        }
+        let Some(scrub) = &mut self.scrub else { return false };
+        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
+        let effect = scrub.pushed(from, tag, &mut context);
+        effect.map(|effect| self.carry_out(effect, view)).is_some()
+    }
+
+    /// A primary with a bad copy of an object wants this OSD's good one.
+    pub(crate) fn object_wanted(&mut self, from: OsdId, epoch: Epoch, tag: u64, object: ObjectName) {
+        if epoch == self.promises.epoch() {
+            let token = self.outbox.token();
+            self.primary_requests.begin(token, Wanted::Object, PrimaryRequest { primary: from, epoch, tag });
+            let touched = Touched { whole: true, ..Touched::default() };
+            self.outbox.push(Action::ReadObject { token, object, touched, from: None, is_urgent: true });
+        }
+    }
+
+    fn answer_wanted(&mut self, primary: OsdId, epoch: Epoch, tag: u64, result: &Result<ObjectParts, String>) {
+        match result {
+            Ok(parts) => {
+                for transaction in parts.transactions.clone() {
+                    self.outbox.send(primary, Message::ObjectPart { epoch, tag, transaction });
+                }
+            }
+            Err(_) => {
+                let finding = ScrubFinding::Busy;
+                self.outbox.send(primary, Message::ScrubReply { pg: self.config.id, epoch, tag, finding });
+            }
+        }
+    }
+
+    /// A part of a good copy has come.
+    pub(crate) fn object_part(
+        &mut self,
+        sender: OsdId,
+        epoch: Epoch,
+        tag: u64,
+        part: Transaction,
+        view: &impl ObjectView,
+    ) {
+        if self.config.is_primary() && epoch == self.config.record.epoch {
+            self.with_scrub(view, |scrub, context| scrub.part_came(sender, tag, part, context));
+        }
+    }
+
+    fn rewrite_own_copy(&mut self, tag: u64, parts: Vec<Transaction>) {
+        let series = series(self.config.id, parts);
+        let count = series.len();
+        for (index, transaction) in series.into_iter().enumerate() {
+            let (is_last, is_whole) = (index + 1 == count, count == 1);
+            self.submit(Submission::RewriteOwnCopy { tag, is_last, is_whole }, transaction);
+        }
+    }
+
+    /// The store refused an object in one piece: the copy is as it was.
+    pub(crate) fn own_copy_rewrite_refused(&mut self, tag: u64, cause: &str, view: &impl ObjectView) {
+        self.outbox.warn(format!("the store of {} refused a repair: {cause}", self.config.me));
+        self.own_copy_rewritten(tag, view);
+    }
+
+    /// The store refused a part, so the copy may be torn: another member must lead and backfill
+    /// this one.
+    pub(crate) fn own_copy_rewrite_failed(&mut self, cause: &str, view: &impl ObjectView) {
+        self.outbox.warn(format!("{} could not repair its copy of an object: {cause}", self.config.me));
+        self.promises.note_incomplete();
+        let note = own_change(self.config.id, vec![set_incomplete()]);
+        self.submit(Submission::Repair, note);
+        if self.config.is_primary() {
+            self.restart_peering();
+        }
+        self.advance(view);
+    }
+
+    /// All parts of this primary's copy are durable, or none: it is examined again.
+    pub(crate) fn own_copy_rewritten(&mut self, tag: u64, view: &impl ObjectView) {
+        self.with_scrub(view, |scrub, context| scrub.rewritten(tag, context));
+    }
+}

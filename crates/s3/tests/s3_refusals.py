@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Checks with boto3 that an S3 endpoint drops nothing: what is not done is refused, and nothing has changed.
+
+Like s3_conformance.py, whose helpers it uses.
+"""
+
+import datetime
+import sys
+
+import s3_conformance as base
+from botocore.exceptions import ClientError
+from s3_conformance import ACCESS, Bucket, check, raw, refused, s3
+
+base.CHECKS.clear()
+HOUR = datetime.timedelta(hours=1)
+
+
+def put(bucket, key, body=b"kept"):
+    return s3.put_object(Bucket=bucket, Key=key, Body=body)
+
+
+def content(bucket, key):
+    return s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+
+
+def is_there(bucket, key):
+    try:
+        s3.head_object(Bucket=bucket, Key=key)
+    except ClientError:
+        return False
+    return True
+
+
+def delete_several(bucket, *objects):
+    """The keys deleted, and the codes of the others' errors."""
+    answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": list(objects)})
+    errors = {error["Key"]: error["Code"] for error in answer.get("Errors", [])}
+    return [deleted["Key"] for deleted in answer.get("Deleted", [])], errors
+
+
+@check
+def a_rename_is_refused():
+    with Bucket() as name:
+        put(name, "source", b"source")
+        put(name, "k")
+        for query in ("?renameObject", "?renameObject="):
+            status, _, body = raw("PUT", f"/{name}/k", headers={"x-amz-rename-source": f"/{name}/source"}, query=query)
+            assert status == 501 and b"NotImplemented" in body, (status, body)
+        assert content(name, "k") == b"kept" and content(name, "source") == b"source"
+
+
+@check
+def deletions_heed_sizes_times_and_versions():
+    with Bucket() as name:
+        keys = ["size", "time", "version", "etag", "right"]
+        for key in keys:
+            put(name, key)
+        head = s3.head_object(Bucket=name, Key="right")
+        deleted, errors = delete_several(
+            name,
+            {"Key": "size", "Size": 5},
+            {"Key": "time", "LastModifiedTime": head["LastModified"] - HOUR},
+            {"Key": "version", "VersionId": "abc"},
+            {"Key": "etag", "ETag": "0" * 32},
+            {"Key": "right", "Size": 4, "LastModifiedTime": head["LastModified"], "ETag": head["ETag"].strip('"')},
+        )
+        failed = "PreconditionFailed"
+        assert errors == {"size": failed, "time": failed, "version": "NoSuchVersion", "etag": failed}, errors
+        assert deleted == ["right"], deleted
+        assert [is_there(name, key) for key in keys] == [True, True, True, True, False]
+        assert delete_several(name, {"Key": "version", "VersionId": "null"}) == (["version"], {})
+
+
+@check
+def one_deletion_heeds_sizes_and_times():
+    with Bucket() as name:
+        put(name, "k")
+        modified = s3.head_object(Bucket=name, Key="k")["LastModified"]
+        refused("PreconditionFailed", s3.delete_object, Bucket=name, Key="k", IfMatchSize=5)
+        refused("PreconditionFailed", s3.delete_object, Bucket=name, Key="k", IfMatchLastModifiedTime=modified - HOUR)
+        refused("NoSuchVersion", s3.delete_object, Bucket=name, Key="k", VersionId="abc")
+        assert is_there(name, "k")
+        s3.delete_object(Bucket=name, Key="k", IfMatchSize=4, IfMatchLastModifiedTime=modified)
+        assert not is_there(name, "k")
+
+
+@check
+def copies_heed_conditions_of_the_destination():
+    with Bucket() as name:
+        put(name, "source", b"source")
+        etag = put(name, "k")["ETag"]
+        headers = {"x-amz-copy-source": f"/{name}/source"}
+        for conditions in ({"if-none-match": "*"}, {"if-match": '"' + "0" * 32 + '"'}):
+            status, _, body = raw("PUT", f"/{name}/k", headers=headers | conditions)
+            assert status == 412 and b"PreconditionFailed" in body, (conditions, status, body)
+        assert content(name, "k") == b"kept"
+        status, _, body = raw("PUT", f"/{name}/k", headers=headers | {"if-match": etag})
+        assert status == 200 and content(name, "k") == b"source", (status, body)
+        status, _, body = raw("PUT", f"/{name}/new", headers=headers | {"if-none-match": "*"})
+        assert status == 200 and content(name, "new") == b"source", (status, body)
+
+
+@check
+def what_an_object_cannot_have_is_refused():
+    cases = {
+        "AccessControlListNotSupported": [{"ACL": "public-read"}, {"GrantRead": "id=somebody"}],
+        "InvalidStorageClass": [{"StorageClass": "GLACIER"}, {"StorageClass": "STANDARD_IA"}],
+        "NotImplemented": [
+            {"WebsiteRedirectLocation": "/elsewhere"},
+            {"Tagging": "color=blue"},
+            {"ObjectLockLegalHoldStatus": "ON"},
+        ],
+    }
+    with Bucket() as name:
+        put(name, "k")
+        for code, wishes in cases.items():
+            for wish in wishes:
+                refused(code, s3.put_object, Bucket=name, Key="k", Body=b"other", **wish)
+                refused(code, s3.create_multipart_upload, Bucket=name, Key="k", **wish)
+                refused(code, s3.copy_object, Bucket=name, Key="copy", CopySource=f"{name}/k", **wish)
+        source = {"Bucket": name, "Key": "copy", "CopySource": f"{name}/k"}
+        refused("NotImplemented", s3.copy_object, TaggingDirective="REPLACE", **source)
+        refused("NotImplemented", s3.delete_object, Bucket=name, Key="k", MFA="serial 123456")
+        refused("NotImplemented", s3.delete_object, Bucket=name, Key="k", BypassGovernanceRetention=True)
+        assert content(name, "k") == b"kept" and not is_there(name, "copy")
+        for acl in ("private", "bucket-owner-full-control"):
+            s3.put_object(Bucket=name, Key="k", Body=b"same", ACL=acl, StorageClass="STANDARD")
+
+
+@check
+def what_a_bucket_cannot_have_is_refused():
+    name = "atoll-refused-bucket"
+    refused("AccessControlListNotSupported", s3.create_bucket, Bucket=name, ACL="public-read")
+    refused("AccessControlListNotSupported", s3.create_bucket, Bucket=name, GrantRead="id=somebody")
+    refused("NotImplemented", s3.create_bucket, Bucket=name, ObjectOwnership="ObjectWriter")
+    refused("NotImplemented", s3.create_bucket, Bucket=name, ObjectLockEnabledForBucket=True)
+    elsewhere = {"LocationConstraint": "eu-west-1"}
+    refused("InvalidLocationConstraint", s3.create_bucket, Bucket=name, CreateBucketConfiguration=elsewhere)
+    refused(404, s3.head_bucket, Bucket=name)
+
+
+@check
+def somebody_elses_bucket_is_noticed():
+    with Bucket() as name:
+        put(name, "k")
+        refused("AccessDenied", s3.get_object, Bucket=name, Key="k", ExpectedBucketOwner="somebody")
+        refused("AccessDenied", s3.delete_object, Bucket=name, Key="k", ExpectedBucketOwner="somebody")
+        source = {"Bucket": name, "Key": "copy", "CopySource": f"{name}/k"}
+        refused("AccessDenied", s3.copy_object, ExpectedSourceBucketOwner="somebody", **source)
+        s3.copy_object(ExpectedSourceBucketOwner=ACCESS, ExpectedBucketOwner=ACCESS, **source)
+        assert content(name, "k") == content(name, "copy") == b"kept"
+
+
+@check
+def a_signature_for_another_region_is_refused():
+    with Bucket() as name:
+        elsewhere = base.client(region="eu-west-1")
+        refused("AuthorizationHeaderMalformed", elsewhere.put_object, Bucket=name, Key="k", Body=b"")
+        url = elsewhere.generate_presigned_url("get_object", {"Bucket": name, "Key": "k"})
+        status, _, body = base.send("GET", url.removeprefix(base.ENDPOINT))
+        assert status == 400 and b"expecting &apos;us-east-1&apos;" in body.replace(b"'", b"&apos;"), (status, body)
+
+
+@check
+def presigned_requests_last_a_week_at_most():
+    with Bucket() as name:
+        put(name, "k")
+        for seconds, wanted in ((604_800, 200), (604_801, 400)):
+            url = s3.generate_presigned_url("get_object", {"Bucket": name, "Key": "k"}, ExpiresIn=seconds)
+            status, _, body = base.send("GET", url.removeprefix(base.ENDPOINT))
+            assert status == wanted, (seconds, status, body)
+
+
+@check
+def a_signed_date_is_a_time():
+    with Bucket() as name:
+        put(name, "k")
+        # botocore fills in the time of the signature, and then sends no X-Amz-Date.
+        status, _, body = raw("GET", f"/{name}/k", headers={"Date": "now"})
+        assert status == 200 and body == b"kept", (status, body)
+
+
+@check
+def requests_without_a_signature_are_denied():
+    with Bucket() as name:
+        put(name, "k")
+        for authorization, wanted in ((None, 403), ("", 403), ("Basic dTpw", 400), ("AWS4-HMAC-SHA256", 400)):
+            headers = {} if authorization is None else {"Authorization": authorization}
+            status, _, body = base.send("GET", f"/{name}/k", headers=headers)
+            assert status == wanted and (status == 400 or b"AccessDenied" in body), (authorization, status, body)
+
+
+@check
+def names_are_those_of_hosts():
+    for name in ("atoll-.bar", "atoll.-bar"):
+        status, _, body = raw("PUT", f"/{name}")
+        assert status == 400 and b"InvalidBucketName" in body, (name, status, body)
+
+
+@check
+def an_empty_delimiter_is_none():
+    with Bucket() as name:
+        put(name, "a/b")
+        for query in ("?delimiter=", "?list-type=2&delimiter="):
+            status, _, body = raw("GET", f"/{name}", query=query)
+            assert status == 200 and b"Delimiter" not in body and b"a/b" in body, (query, status, body)
+
+
+@check
+def unknown_subresources_are_refused():
+    with Bucket() as name:
+        put(name, "k")
+        for method, query in (("PUT", "?acl"), ("PUT", "?unheard-of"), ("GET", "?torrent"), ("DELETE", "?tagging")):
+            status, _, body = raw(method, f"/{name}/k", query=query)
+            assert status == 501 and b"NotImplemented" in body, (method, query, status, body)
+        assert content(name, "k") == b"kept"
+        assert raw("GET", f"/{name}/k", query="?mine=7")[2] == b"kept", "a client's own parameter"
+
+
+if __name__ == "__main__":
+    sys.exit(base.main())
