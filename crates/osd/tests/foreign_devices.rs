@@ -3,6 +3,8 @@
 //! These tests start programs, so they are a process of their own: a program that is just being
 //! started shares the locks of devices that the other tests have open.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 use std::process::Command;
 
