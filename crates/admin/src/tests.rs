@@ -288,6 +288,7 @@ async fn a_pool_with_the_data_of_a_bucket_stays() {
         key_generation: 0,
         default_encryption: None,
         unsealed_permit: None,
+        versioning: None,
     };
     state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
     for name in ["index", "data"] {

@@ -12,7 +12,8 @@ use crate::DataStore;
 use crate::bucket::Bucket;
 use crate::data::Unfinished;
 use crate::error::GatewayError;
-use crate::names::{DELETING_KEY, entry_key, index_object, shard_of};
+use crate::names::{DELETING_KEY, VERSIONING_KEY, entry_key, index_object, shard_of};
+use crate::versions::{versioning_generation, versioning_value};
 
 /// How often and how long a change waits for a deletion of its bucket to be decided.
 const DELETION_WAITS: u32 = 5;
@@ -118,25 +119,49 @@ impl Index {
     }
 
     /// Like [`Index::change`], for a change that makes freshly written data visible, and takes it in if
-    /// it is small. Written data is removed again if it is certain that the change did not happen. Runs
-    /// to its end even if the client goes away meanwhile.
+    /// it is small. If it is certain that the change did not happen, the data comes back with the
+    /// error, and is removed unless it is published after all. Runs to its end even if the client goes
+    /// away meanwhile.
     pub(crate) async fn publish(
         &self,
         key: &str,
         conditions: Vec<Condition>,
         mut mutations: Vec<Mutation>,
         data: Unfinished,
-    ) -> Result<(), GatewayError> {
+    ) -> Result<(), (GatewayError, Option<Unfinished>)> {
         mutations.extend(data.index_change());
         let (index, key) = (self.clone(), key.to_owned());
         let publishing = tokio::spawn(async move {
-            let result = index.change(&key, conditions, mutations).await;
-            match &result {
-                Err(error) if error.is_definite() => drop(data),
-                _ => data.keep(),
+            match index.change(&key, conditions, mutations).await {
+                Err(error) if error.is_definite() => Err((error, Some(data))),
+                result => {
+                    data.keep();
+                    result.map_err(|error| (error, None))
+                }
             }
-            result
         });
-        publishing.await.unwrap_or(Err(ClientError::ShutDown.into()))
+        publishing.await.unwrap_or(Err((ClientError::ShutDown.into(), None)))
+    }
+
+    /// Tells writers of a shard what the bucket's versioning is, if they know less than the record.
+    pub(crate) async fn align_versioning(&self, shard: u32) -> Result<(), GatewayError> {
+        let Some(versioning) = self.bucket.record.versioning else { return Ok(()) };
+        let key = Bytes::from_static(VERSIONING_KEY);
+        let (pool, object) = (self.bucket.record.pool, self.object(shard));
+        let told = self.store.omap_get(pool, object.clone(), key.clone()).await;
+        let told = told.map_err(|error| self.explain(error))?;
+        let unchanged = match &told {
+            Some(value) if versioning_generation(value)? >= versioning.generation => return Ok(()),
+            Some(value) => Condition::OmapEquals { key: key.clone(), value: value.clone() },
+            None => Condition::OmapAbsent { key: key.clone() },
+        };
+        let conditions = vec![Condition::ObjectExists, unchanged];
+        let tell = vec![Mutation::OmapSet { key, value: versioning_value(versioning) }];
+        match self.store.change(pool, object, conditions, tell).await {
+            // Another gateway was quicker.
+            Err(error) if error.failed_condition() == Some(1) => Ok(()),
+            Err(error) if error.failed_condition() == Some(0) => Err(self.no_such_bucket()),
+            other => other.map_err(|error| self.explain(error)),
+        }
     }
 }

@@ -59,6 +59,8 @@ const COPY_SOURCE: &[&str] = &[
     "copy-source-server-side-encryption-customer-key-md5",
     "source-expected-bucket-owner",
 ];
+/// It makes a difference only to what is locked.
+const BYPASS: &[&str] = &["bypass-governance-retention"];
 /// Known with some values only.
 const OBJECT_KIND: &[&str] = &["acl", "storage-class"];
 /// Known as a prefix: the rest is the client's.
@@ -112,9 +114,9 @@ pub(crate) const KNOWN: &[Known] = &[
     Known {
         operation: "DeleteObject",
         queries: &["versionid"],
-        headers: &[&["if-match-last-modified-time", "if-match-size"]],
+        headers: &[BYPASS, &["if-match-last-modified-time", "if-match-size"]],
     },
-    Known { operation: "DeleteObjects", queries: &["delete"], headers: &[BODY_CHECKSUMS] },
+    Known { operation: "DeleteObjects", queries: &["delete"], headers: &[BODY_CHECKSUMS, BYPASS] },
     Known { operation: "GetBucketEncryption", queries: &["encryption"], headers: &[] },
     Known { operation: "GetBucketLocation", queries: &["location"], headers: &[] },
     Known { operation: "GetBucketVersioning", queries: &["versioning"], headers: &[] },
@@ -134,6 +136,19 @@ pub(crate) const KNOWN: &[Known] = &[
             "uploads",
         ],
         headers: &[],
+    },
+    Known {
+        operation: "ListObjectVersions",
+        queries: &[
+            "delimiter",
+            "encoding-type",
+            "key-marker",
+            "max-keys",
+            "prefix",
+            "version-id-marker",
+            "versions",
+        ],
+        headers: &[OPTIONAL_ATTRIBUTES],
     },
     Known {
         operation: "ListObjects",
@@ -156,6 +171,7 @@ pub(crate) const KNOWN: &[Known] = &[
     },
     Known { operation: "ListParts", queries: &["max-parts", "part-number-marker", "uploadid"], headers: &[] },
     Known { operation: "PutBucketEncryption", queries: &["encryption"], headers: &[BODY_CHECKSUMS] },
+    Known { operation: "PutBucketVersioning", queries: &["versioning"], headers: &[BODY_CHECKSUMS] },
     Known {
         operation: "PutObject",
         queries: &[],
@@ -220,8 +236,6 @@ const OTHER_QUERIES: &[&str] = &[
     "session",
     "tagging",
     "torrent",
-    "version-id-marker",
-    "versions",
     "website",
 ];
 
@@ -409,7 +423,6 @@ mod tests {
     /// Headers of S3 that no operation of the gateway knows.
     const OTHER_HEADERS: &[&str] = &[
         "abort-date",
-        "bypass-governance-retention",
         "grant-full-control",
         "grant-read",
         "grant-read-acp",

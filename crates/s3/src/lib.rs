@@ -24,6 +24,7 @@ mod record;
 mod shell;
 mod store;
 mod users;
+mod versions;
 
 pub use bucket::{bucket_key_context, named_key_context, unsealed_permit_context};
 pub use directory::{BucketDirectory, DirectoryError};

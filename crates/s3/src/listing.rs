@@ -10,6 +10,9 @@ use futures::future::try_join_all;
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::names::prefix_end;
+use crate::record::is_delete_marker;
+
+pub(crate) mod versions;
 
 /// Sorted pages of the records of one shard.
 #[async_trait]
@@ -151,6 +154,9 @@ pub(crate) async fn list(shards: &dyn Shards, query: &Query) -> Result<Page, Gat
         let Some((index_key, value)) = smallest.and_then(|cursor| cursor.records.pop_front()) else {
             return Ok(page);
         };
+        if is_delete_marker(&value) {
+            continue;
+        }
         let key = index_key.slice(space..);
         if page.items.len() == query.limit {
             page.next = Some(key.to_vec());

@@ -17,8 +17,15 @@ pub(crate) const UPLOAD_PREFIX: &[u8] = b"u/";
 pub(crate) const PART_PREFIX: &[u8] = b"p/";
 /// Prefix of garbage: `g/<unix ms>/<random id>`.
 pub(crate) const GARBAGE_PREFIX: &[u8] = b"g/";
+/// Prefix of versions that are not the newest of their key: `v/<S3 key>\0<version id>`, the newer first.
+pub(crate) const VERSION_PREFIX: &[u8] = b"v/";
 /// Set while the bucket is being deleted.
 pub(crate) const DELETING_KEY: &[u8] = b"x/deleting";
+/// Tells writers what the bucket's versioning is; missing in a bucket that never had any.
+pub(crate) const VERSIONING_KEY: &[u8] = b"x/versioning";
+
+/// Characters of a version id: when it was written, inverted, and 64 random bits.
+const VERSION_ID_CHARS: usize = 32;
 
 const UPLOAD_ID_CHARS: usize = 32;
 
@@ -49,6 +56,61 @@ pub(crate) fn entry_key(key: &str) -> Bytes {
 /// The index key of the data `id`, if the index is where it is.
 pub(crate) fn inline_key(id: &[u8; 16]) -> Bytes {
     format!("{INLINE_PREFIX}{}", hex::encode(id)).into()
+}
+
+/// An S3 key as it stands in the index keys of versions. A zero byte is followed by one that no text
+/// has, so that the versions of a key stand together, in the order of keys.
+pub(crate) fn escaped(key: &[u8]) -> Vec<u8> {
+    key.split_inclusive(|&byte| byte == 0).fold(Vec::new(), |mut escaped, part| {
+        escaped.extend_from_slice(part);
+        if part.ends_with(b"\0") {
+            escaped.push(0xff);
+        }
+        escaped
+    })
+}
+
+/// Prefix of the index keys of a key's versions that are not the newest.
+pub(crate) fn versions_prefix(key: &str) -> Bytes {
+    [VERSION_PREFIX, &escaped(key.as_bytes()), b"\0"].concat().into()
+}
+
+/// The index key of a version that is not the newest.
+pub(crate) fn version_key(key: &str, place: &str) -> Bytes {
+    [&versions_prefix(key)[..], place.as_bytes()].concat().into()
+}
+
+/// Takes the index key of a version, without `v/`, apart into S3 key and place.
+pub(crate) fn parse_version_key(rest: &[u8]) -> Option<(String, &str)> {
+    let (key, place) = rest.split_at_checked(rest.len().checked_sub(VERSION_ID_CHARS + 1)?)?;
+    let place = std::str::from_utf8(place).ok()?.strip_prefix('\0')?;
+    let bytes: Vec<u8> = key.iter().copied().filter(|&byte| byte != 0xff).collect();
+    Some((String::from_utf8(bytes).ok()?, place))
+}
+
+/// The index key that says where the null version is, if it is not the newest.
+pub(crate) fn null_key(key: &str) -> Bytes {
+    [b"n/", key.as_bytes()].concat().into()
+}
+
+/// A fresh id for a version that is written at `unix_us`. Ids of newer versions are smaller.
+pub(crate) fn new_version_id(unix_us: u64) -> String {
+    format!("{:016x}{}", !unix_us, hex::encode(atoll_keys::random_bytes::<8>()))
+}
+
+/// Where the null version of this time stands among the versions of its key.
+pub(crate) fn null_place(unix_us: u64) -> String {
+    format!("{:016x}{:016x}", !unix_us, 0)
+}
+
+/// When the version with this id, or at this place, was written, in microseconds.
+pub(crate) fn version_time_us(id: &str) -> Option<u64> {
+    u64::from_str_radix(id.get(..VERSION_ID_CHARS / 2)?, 16).ok().map(|inverted| !inverted)
+}
+
+/// Whether this has the form of a version id; anything else cannot be one of ours.
+pub(crate) fn is_version_id(text: &str) -> bool {
+    text.len() == VERSION_ID_CHARS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The index key of a multipart upload.
@@ -132,8 +194,26 @@ mod tests {
     }
 
     #[test]
+    fn version_keys_come_apart_and_are_in_the_order_of_keys() {
+        let (old, new) = (new_version_id(1_000), new_version_id(1_001));
+        assert!(new < old && is_version_id(&new) && version_time_us(&new) == Some(1_001));
+        let keys = ["", "a", "a\0", "a\0b", "a\u{1}", "ab", "ä"];
+        let mut all = Vec::new();
+        for key in keys {
+            for place in [&new, &old] {
+                let index_key = version_key(key, place);
+                assert_eq!(parse_version_key(&index_key[2..]), Some((key.to_owned(), place.as_str())));
+                all.push(index_key);
+            }
+        }
+        assert!(all.is_sorted());
+        assert_eq!(parse_version_key(b"short"), None);
+    }
+
+    #[test]
     fn keys_fit_into_the_omap() {
         let longest = "x".repeat(KEY_BYTES_MAX);
+        assert!(version_key(&longest, &new_version_id(0)).len() <= atoll_types::limits::OMAP_KEY_BYTES_MAX);
         assert!(upload_key(&longest, &new_upload_id()).len() <= atoll_types::limits::OMAP_KEY_BYTES_MAX);
     }
 

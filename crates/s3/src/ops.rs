@@ -9,6 +9,7 @@ mod conditions;
 mod copy;
 mod delete;
 mod encryption;
+mod entries;
 mod get;
 mod list;
 mod multipart;
@@ -16,6 +17,7 @@ mod multipart_complete;
 mod multipart_list;
 mod put;
 mod s3_trait;
+mod versioning;
 
 pub(crate) use bucket_removal::tend_deletion;
 pub use buckets::check_data_pool;

@@ -16,6 +16,8 @@ use crate::encryption::Encryption;
 const FORMAT_CHUNKS: u8 = 1;
 /// There is one piece, and its data is in the index.
 const FORMAT_INDEX: u8 = 2;
+/// A delete marker: there is no data.
+const FORMAT_MARKER: u8 = 3;
 const PREAMBLE_BYTES: usize = 5;
 const PIECE_BYTES: usize = 16 + WRAPPED_KEY_BYTES + 8;
 
@@ -84,6 +86,18 @@ pub(crate) struct EntryHead {
     /// The multipart upload that made the object, by which a repeated completion is recognised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<String>,
+    /// Without one it is the null version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version_id: Option<String>,
+    /// The object was deleted: this stands in the place of a version.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_delete_marker: bool,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// Head of a multipart upload's record.
@@ -130,12 +144,27 @@ fn malformed(detail: impl ToString) -> GatewayError {
 
 /// Encodes a record.
 pub(crate) fn encode(head: &impl Serialize, pieces: &[Piece]) -> Bytes {
-    let head = serde_json::to_vec(head).expect("index heads are plain JSON");
-    let mut value = BytesMut::with_capacity(PREAMBLE_BYTES + head.len() + pieces.len() * PIECE_BYTES);
-    value.put_u8(match pieces {
+    let format = match pieces {
         [Piece { place: Place::Index, .. }] => FORMAT_INDEX,
         _ => FORMAT_CHUNKS,
-    });
+    };
+    encode_as(format, head, pieces)
+}
+
+/// Encodes the record of a version: an object or a delete marker.
+pub(crate) fn encode_version(head: &EntryHead, pieces: &[Piece]) -> Bytes {
+    if head.is_delete_marker { encode_as(FORMAT_MARKER, head, &[]) } else { encode(head, pieces) }
+}
+
+/// Whether a record of an entry is a delete marker.
+pub(crate) fn is_delete_marker(value: &[u8]) -> bool {
+    value.first() == Some(&FORMAT_MARKER)
+}
+
+fn encode_as(format: u8, head: &impl Serialize, pieces: &[Piece]) -> Bytes {
+    let head = serde_json::to_vec(head).expect("index heads are plain JSON");
+    let mut value = BytesMut::with_capacity(PREAMBLE_BYTES + head.len() + pieces.len() * PIECE_BYTES);
+    value.put_u8(format);
     value.put_u32_le(u32::try_from(head.len()).expect("index heads are small"));
     value.put_slice(&head);
     for piece in pieces {
@@ -151,7 +180,7 @@ fn split(value: &[u8]) -> Result<(Place, &[u8], &[u8]), GatewayError> {
     let (preamble, rest) = value.split_first_chunk::<PREAMBLE_BYTES>().ok_or_else(|| malformed("too short"))?;
     let [format, length @ ..] = *preamble;
     let place = match format {
-        FORMAT_CHUNKS => Place::Chunks,
+        FORMAT_CHUNKS | FORMAT_MARKER => Place::Chunks,
         FORMAT_INDEX => Place::Index,
         _ => return Err(malformed(format!("format {format} is newer than this release knows"))),
     };
@@ -218,6 +247,11 @@ mod tests {
         assert_eq!(decode_head::<EntryHead>(&value).unwrap(), head);
         assert_eq!(decode_pieces(&value).unwrap(), [piece(Place::Index)]);
         assert_eq!(encode(&head, &[])[0], 1);
+        let marker = EntryHead { is_delete_marker: true, ..Default::default() };
+        let value_of_marker = encode_version(&marker, &[]);
+        assert!(is_delete_marker(&value_of_marker) && !is_delete_marker(&value));
+        assert_eq!(decode_head::<EntryHead>(&value_of_marker).unwrap(), marker);
+        assert_eq!(decode_pieces(&value_of_marker).unwrap(), []);
         let none = &value[..value.len() - PIECE_BYTES];
         let two = [&value[..], &value[value.len() - PIECE_BYTES..]].concat();
         for wrong in [none, &two] {

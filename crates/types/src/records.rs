@@ -443,6 +443,9 @@ pub struct BucketRecord {
     /// a secret that the key-management service has wrapped for this, which encrypts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsealed_permit: Option<String>,
+    /// Whether objects keep their versions; `None` if they never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub versioning: Option<BucketVersioning>,
 }
 
 impl BucketRecord {
@@ -456,6 +459,15 @@ impl BucketRecord {
     pub fn seals_by_default(&self) -> bool {
         self.unsealed_permit.is_none() || self.default_encryption.is_some()
     }
+}
+
+/// Whether the objects of a bucket keep their versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketVersioning {
+    /// Raised by every change.
+    pub generation: u64,
+    /// Otherwise suspended: older versions stay, and each key gets at most one more, the null version.
+    pub is_enabled: bool,
 }
 
 /// What a bucket's owner chose for objects whose request does not say.

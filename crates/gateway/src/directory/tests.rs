@@ -21,6 +21,7 @@ fn bucket(name: &str) -> BucketRecord {
         key_generation: 0,
         default_encryption: None,
         unsealed_permit: None,
+        versioning: None,
     }
 }
 

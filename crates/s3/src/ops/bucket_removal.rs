@@ -175,6 +175,7 @@ async fn remove_marks(index: &Index, value: &Bytes) {
 }
 
 async fn is_empty(index: &Index) -> Result<bool, GatewayError> {
+    // Older versions stand behind an entry, so entries tell of all.
     for shard in 0..index.shards() {
         let entries = Bytes::from_static(ENTRY_PREFIX);
         if !index.page(shard, entries.clone(), entries, 1).await?.0.is_empty() {

@@ -6,8 +6,8 @@ use atoll_types::records::{BucketRecord, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_types::{Condition, Mutation, PoolId};
 use s3s::dto::{
     Bucket as BucketAnswer, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
-    GetBucketLocationInput, GetBucketLocationOutput, GetBucketVersioningInput, GetBucketVersioningOutput,
-    HeadBucketInput, HeadBucketOutput, ListBucketsInput, ListBucketsOutput,
+    GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput, HeadBucketOutput, ListBucketsInput,
+    ListBucketsOutput,
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
@@ -17,6 +17,9 @@ use crate::bucket::bucket_key_context;
 use crate::clock::unix_ms;
 use crate::error::GatewayError;
 use crate::names::index_object;
+
+/// The region in which S3 keeps some habits of its beginnings.
+const OLDEST_REGION: &str = "us-east-1";
 
 /// A location constraint that begins so names the pool for the bucket's data.
 const POOL_CONSTRAINT: &str = "pool:";
@@ -58,12 +61,17 @@ impl Service {
         if request.input.object_lock_enabled_for_bucket == Some(true) {
             return Err(s3_error!(NotImplemented, "Object locks are not supported"));
         }
+        // S3's oldest region takes a second creation by the owner for the first one.
+        let location = Some(format!("/{name}"));
         let taken = |existing: &BucketRecord| match existing.owner == owner {
-            true => s3_error!(BucketAlreadyOwnedByYou, "You already own this bucket"),
-            false => s3_error!(BucketAlreadyExists, "The requested bucket name is not available"),
+            true if self.region == OLDEST_REGION => {
+                Ok(S3Response::new(CreateBucketOutput { location: location.clone() }))
+            }
+            true => Err(s3_error!(BucketAlreadyOwnedByYou, "You already own this bucket")),
+            false => Err(s3_error!(BucketAlreadyExists, "The requested bucket name is not available")),
         };
         if let Some(existing) = self.directory.bucket(&name).await.map_err(GatewayError::from)? {
-            return Err(taken(&existing));
+            return taken(&existing);
         }
 
         let configuration = request.input.create_bucket_configuration.unwrap_or_default();
@@ -90,24 +98,25 @@ impl Service {
             key_generation: 0,
             default_encryption: None,
             unsealed_permit: None,
+            versioning: None,
         };
         // The index comes before the record: a gateway that finds the record finds a working bucket.
         let made = async {
             self.make_index(&record).await?;
             Ok::<_, GatewayError>(self.directory.create_bucket(&record).await?)
         };
-        let error = match made.await {
+        let answer = match made.await {
             Ok(None) => {
                 self.buckets.forget(&name);
-                return Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{name}")) }));
+                return Ok(S3Response::new(CreateBucketOutput { location }));
             }
             Ok(Some(existing)) => taken(&existing),
             // It is not certain that the record was not written: the index must stay.
             Err(error @ GatewayError::Directory(_)) => return Err(error.into()),
-            Err(error) => error.into(),
+            Err(error) => Err(error.into()),
         };
         self.remove_fresh_index(&record).await;
-        Err(error)
+        answer
     }
 
     /// The pool for a new bucket's data: one that the request names, or the gateway's own. Another
@@ -196,15 +205,8 @@ impl Service {
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
         self.buckets.get(&request.input.bucket).await?;
         // S3 says "no constraint" for its oldest region.
-        let constraint = (self.region != "us-east-1").then(|| BucketLocationConstraint::from(self.region.clone()));
+        let constraint =
+            (self.region != OLDEST_REGION).then(|| BucketLocationConstraint::from(self.region.clone()));
         Ok(S3Response::new(GetBucketLocationOutput { location_constraint: constraint }))
-    }
-
-    pub(super) async fn get_bucket_versioning(
-        &self,
-        request: S3Request<GetBucketVersioningInput>,
-    ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
-        self.buckets.get(&request.input.bucket).await?;
-        Ok(S3Response::new(GetBucketVersioningOutput::default()))
     }
 }

@@ -1,16 +1,12 @@
 //! Conditional requests: RFC 9110 section 13 for reads, S3's subset of it for writes.
 
-use atoll_types::Condition;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use s3s::dto::{ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use super::answers::unix_seconds;
 use crate::clock::system_time;
-use crate::error::GatewayError;
-use crate::index::Index;
-use crate::names::entry_key;
-use crate::record::{EntryHead, decode_head};
+use crate::record::EntryHead;
 
 /// Conditions of a read, or of the source of a copy.
 #[derive(Default)]
@@ -69,8 +65,8 @@ fn not_modified(head: &EntryHead, modified: &Timestamp) -> S3Error {
     error
 }
 
-/// Conditions of a write.
-#[derive(Default)]
+/// Conditions of a write or a deletion.
+#[derive(Clone, Default)]
 pub(super) struct WriteConditions {
     pub if_match: Option<ETagCondition>,
     pub if_none_match: Option<ETagCondition>,
@@ -102,61 +98,35 @@ impl WriteConditions {
             && self.last_modified.as_ref().is_none_or(|time| unix_seconds(time.clone()) == modified_s)
     }
 
-    /// Checks against the entry as it is now, and returns what makes the index change fail if the
-    /// entry is another one by then.
-    pub(super) async fn resolve(&self, index: &Index, key: &str) -> Result<Vec<Condition>, WriteConditionError> {
-        let wants_entry = self.if_match.is_some() || self.size.is_some() || self.last_modified.is_some();
-        let entry = match (wants_entry, &self.if_none_match) {
-            (false, None) => return Ok(Vec::new()),
-            (false, Some(ETagCondition::Any)) | (true, None) => index.entry(key).await?,
-            _ => {
-                return Err(
-                    s3_error!(NotImplemented, "Only If-Match, or If-None-Match with *, can be used").into()
-                );
-            }
-        };
-        if !wants_entry {
-            return match entry {
-                Some(_) => Err(precondition_failed().into()),
-                None => Ok(vec![Condition::OmapAbsent { key: entry_key(key) }]),
-            };
+    /// Whether there are none.
+    pub(super) fn are_none(&self) -> bool {
+        !self.want_object() && self.if_none_match.is_none()
+    }
+
+    fn want_object(&self) -> bool {
+        self.if_match.is_some() || self.size.is_some() || self.last_modified.is_some()
+    }
+
+    /// Checks a write of an object against the newest version of its key.
+    pub(super) fn check_write(&self, newest: Option<&EntryHead>) -> S3Result<()> {
+        let object = newest.filter(|head| !head.is_delete_marker);
+        match (self.want_object(), &self.if_none_match, object) {
+            (false, None, _) | (false, Some(ETagCondition::Any), None) => Ok(()),
+            (false, Some(ETagCondition::Any), Some(_)) => Err(precondition_failed()),
+            (true, None, Some(head)) if self.describes(head) => Ok(()),
+            (true, None, Some(_)) => Err(precondition_failed()),
+            (true, None, None) => Err(s3_error!(NoSuchKey, "The specified key does not exist")),
+            _ => Err(s3_error!(NotImplemented, "Only If-Match, or If-None-Match with *, can be used")),
         }
-        let Some(value) = entry else {
-            return Err(s3_error!(NoSuchKey, "The specified key does not exist").into());
-        };
-        let head: EntryHead = decode_head(&value)?;
-        if !self.describes(&head) {
-            return Err(precondition_failed().into());
-        }
-        Ok(vec![Condition::OmapEquals { key: entry_key(key), value }])
     }
-}
 
-/// Why conditions of a write do not hold or cannot be found out.
-pub(super) enum WriteConditionError {
-    /// An answer for the client.
-    Answer(S3Error),
-    /// The index could not be read.
-    Gateway(GatewayError),
-}
-
-impl From<S3Error> for WriteConditionError {
-    fn from(error: S3Error) -> Self {
-        WriteConditionError::Answer(error)
-    }
-}
-
-impl From<GatewayError> for WriteConditionError {
-    fn from(error: GatewayError) -> Self {
-        WriteConditionError::Gateway(error)
-    }
-}
-
-impl From<WriteConditionError> for S3Error {
-    fn from(error: WriteConditionError) -> Self {
-        match error {
-            WriteConditionError::Answer(error) => error,
-            WriteConditionError::Gateway(error) => error.into(),
+    /// Checks the deletion of a version, or of what is the newest one. What is not there needs no
+    /// deletion; a delete marker is there, but no object.
+    pub(super) fn check_deletion(&self, version: Option<&EntryHead>) -> S3Result<()> {
+        match version {
+            Some(head) if !self.describes(head) => Err(precondition_failed()),
+            Some(head) if head.is_delete_marker && self.size.is_some() => Err(precondition_failed()),
+            _ => Ok(()),
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use atoll_types::Mutation;
 use futures::StreamExt;
 use s3s::dto::{CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective};
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -15,13 +14,14 @@ use super::encryption::{
     CustomerKey, Sealing, check_customer_key, context_answer, set_encryption, source_customer_headers,
     wanted_headers,
 };
+use super::entries::{Version, version_answer};
 use super::put::check_key;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::error::GatewayError;
 use crate::index::Index;
-use crate::names::{entry_key, garbage_key};
-use crate::record::{EntryHead, Piece, encode};
+use crate::record::{EntryHead, Piece};
+use crate::versions::Change;
 
 const ATTEMPTS: u32 = 3;
 
@@ -29,6 +29,8 @@ const ATTEMPTS: u32 = 3;
 pub(super) struct Source {
     pub index: Index,
     pub key: String,
+    /// The version that was asked for.
+    pub version_id: Option<String>,
     pub head: EntryHead,
     pub pieces: Vec<Piece>,
     /// The client's own key, if the source has one.
@@ -46,16 +48,14 @@ impl Service {
         let CopySource::Bucket { bucket, key, version_id } = source else {
             return Err(s3_error!(NotImplemented, "Copying from access points is not supported"));
         };
-        if version_id.as_ref().is_some_and(|version| &**version != "null") {
-            return Err(s3_error!(NoSuchVersion, "Buckets are not versioned"));
-        }
         let index = self.note(bucket, self.index(bucket).await)?;
-        let (head, pieces) = self.entry(&index, key).await?;
+        let Version { head, pieces, .. } = self.object(&index, key, version_id.as_deref()).await?;
         let is_right = check_customer_key(&index.bucket, &head.encryption, customer.as_ref());
         // A wrong key is an error of the request: the target is what rights are asked for.
         is_right.map_err(|error| s3_error!(InvalidRequest, "{}", error.message().unwrap_or_default()))?;
         conditions.check_copy_source(&head)?;
-        Ok(Source { index, key: key.to_string(), head, pieces, customer })
+        let version_id = version_id.as_deref().map(str::to_owned);
+        Ok(Source { index, key: key.to_string(), version_id, head, pieces, customer })
     }
 
     /// Copies a range of the source's data to the target.
@@ -78,7 +78,8 @@ impl Service {
                 self.sealing_of(&source.index.bucket, &source.head.encryption, source.customer.clone()).await?;
             match self.copy_range(source, &opening, range, target, expected).await {
                 Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => {
-                    let (head, pieces) = self.entry(&source.index, &source.key).await?;
+                    let (index, id) = (&source.index, source.version_id.as_deref());
+                    let Version { head, pieces, .. } = self.object(index, &source.key, id).await?;
                     if head.etag != source.head.etag {
                         return Err(s3_error!(OperationAborted, "The source was replaced while it was copied"));
                     }
@@ -136,7 +137,6 @@ impl Service {
         };
         let mut source = self.copy_source(&input.copy_source, source_key, &conditions).await?;
         let target = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let guards = destination.resolve(&target, &key).await?;
         let is_same = source.key == key && source.index.bucket.record.id == target.bucket.record.id;
         let sealing = self.sealing_to_write(&target.bucket, wanted, &request.extensions).await?;
         if is_same && !replaces && sealing.encryption == source.head.encryption {
@@ -172,12 +172,10 @@ impl Service {
             encryption: sealing.encryption.clone(),
             ..Default::default()
         };
-        let change = Mutation::OmapReplace {
-            key: entry_key(&key),
-            value: Some(encode(&head, stored.piece.as_slice())),
-            displaced_to: garbage_key(head.modified_ms),
-        };
-        self.note(&input.bucket, target.publish(&key, guards, vec![change], stored.data).await)?;
+        let entry = (&head, stored.piece.as_slice());
+        let written =
+            self.write_version(&target, &key, entry, &destination, &Change::default(), Some(stored.data)).await;
+        let head = self.note_write(&input.bucket, written)?.head;
 
         let mut result = CopyObjectResult {
             e_tag: Some(etag(&head.etag)),
@@ -188,6 +186,8 @@ impl Service {
         set_checksums!(result, head.checksums);
         let mut output = CopyObjectOutput {
             copy_object_result: Some(result),
+            copy_source_version_id: version_answer(&source.index, &source.head),
+            version_id: head.version_id.clone(),
             ssekms_encryption_context: context_answer(&sealing.encryption),
             ..Default::default()
         };

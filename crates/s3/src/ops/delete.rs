@@ -1,6 +1,5 @@
 //! DeleteObject and DeleteObjects.
 
-use atoll_types::Mutation;
 use futures::StreamExt;
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, ETagCondition,
@@ -9,35 +8,48 @@ use s3s::dto::{
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::conditions::{WriteConditions, precondition_failed};
+use super::conditions::WriteConditions;
+use super::entries::version_name;
 use super::put::check_key;
 use crate::clock::unix_ms;
-use crate::error::GatewayError;
 use crate::index::Index;
-use crate::names::{entry_key, garbage_key};
+use crate::record::EntryHead;
+use crate::versions::Change;
 
 const KEYS_MAX: usize = 1_000;
 const DELETES_IN_FLIGHT: usize = 16;
 
+/// What a deletion has done.
+struct Deletion {
+    /// The version that was deleted, or the delete marker that was written.
+    version_id: Option<String>,
+    /// A delete marker was written, or was what was deleted.
+    is_of_marker: bool,
+}
+
 impl Service {
+    /// Deletes one version for good; without a version id, what the key shows: where the bucket has
+    /// versions, a delete marker takes its place.
     async fn delete_key(
         &self,
         index: &Index,
         key: &str,
         version_id: Option<&str>,
         conditions: WriteConditions,
-    ) -> S3Result<()> {
+    ) -> S3Result<Deletion> {
         check_key(key)?;
-        if version_id.is_some_and(|version| version != "null") {
-            return Err(s3_error!(NoSuchVersion, "Buckets are not versioned"));
+        if let Some(version_id) = version_id {
+            let removed = self.remove_version(index, key, version_id, &conditions).await?;
+            let was_marker = removed.is_some_and(|head| head.is_delete_marker);
+            return Ok(Deletion { version_id: Some(version_id.to_owned()), is_of_marker: was_marker });
         }
-        let guards = conditions.resolve(index, key).await?;
-        let change =
-            Mutation::OmapReplace { key: entry_key(key), value: None, displaced_to: garbage_key(unix_ms()) };
-        match index.change(key, guards, vec![change]).await {
-            Err(GatewayError::ConditionFailed(_)) => Err(precondition_failed()),
-            other => self.note(&index.bucket.record.name, other),
-        }
+        let marker = EntryHead { is_delete_marker: true, modified_ms: unix_ms(), ..Default::default() };
+        let written = self.write_version(index, key, (&marker, &[]), &conditions, &Change::default(), None).await;
+        let written = self.note_write(&index.bucket.record.name, written)?;
+        Ok(Deletion {
+            version_id: written.is_versioned.then(|| version_name(&written.head)),
+            is_of_marker: written.is_versioned,
+        })
     }
 
     pub(super) async fn delete_object(
@@ -52,8 +64,12 @@ impl Service {
             last_modified: input.if_match_last_modified_time,
             ..Default::default()
         };
-        self.delete_key(&index, &input.key, input.version_id.as_deref(), conditions).await?;
-        Ok(S3Response::new(DeleteObjectOutput::default()))
+        let done = self.delete_key(&index, &input.key, input.version_id.as_deref(), conditions).await?;
+        Ok(S3Response::new(DeleteObjectOutput {
+            delete_marker: done.is_of_marker.then_some(true),
+            version_id: done.version_id,
+            ..Default::default()
+        }))
     }
 
     pub(super) async fn delete_objects(
@@ -85,8 +101,13 @@ impl Service {
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
         for (result, key, version_id) in results {
             match result {
-                Ok(()) if is_quiet => {}
-                Ok(()) => deleted.push(DeletedObject { key: Some(key), version_id, ..Default::default() }),
+                Ok(_) if is_quiet => {}
+                Ok(done) => deleted.push(DeletedObject {
+                    key: Some(key),
+                    delete_marker: done.is_of_marker.then_some(true),
+                    delete_marker_version_id: done.version_id.filter(|_| done.is_of_marker),
+                    version_id,
+                }),
                 Err(error) => errors.push(Error {
                     code: Some(error.code().as_str().to_owned()),
                     key: Some(key),

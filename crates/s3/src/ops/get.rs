@@ -8,25 +8,22 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use s3s::dto::{GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, StreamingBlob};
-use s3s::{Body, S3Error, S3Request, S3Response, S3Result, s3_error};
+use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::answers::{entry_checksum_type, etag, metadata, set_checksums, size, timestamp};
 use super::conditions::ReadConditions;
 use super::encryption::{check_customer_key, customer_headers, encryption_answer, set_encryption};
+use super::entries::{Version, version_answer};
 use crate::data::{Budget, DataReader, plan_reads};
 use crate::digest::Algorithm;
 use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
 use crate::index::Index;
-use crate::record::{EntryHead, Piece, decode_head, decode_pieces};
+use crate::record::{EntryHead, Piece};
 
 /// How often a GET begins anew when the object is replaced, and its old data collected, under it.
 const ATTEMPTS: u32 = 3;
-
-pub(super) fn no_such_key() -> S3Error {
-    s3_error!(NoSuchKey, "The specified key does not exist")
-}
 
 /// The bytes that a Range header asks for.
 pub(super) fn resolve_range(range: Option<s3s::dto::Range>, bytes: u64) -> S3Result<Option<Range<u64>>> {
@@ -43,10 +40,7 @@ pub(super) fn resolve_range(range: Option<s3s::dto::Range>, bytes: u64) -> S3Res
     }
 }
 
-fn refuse_versions_and_parts(version: Option<&String>, part: Option<i32>) -> S3Result<()> {
-    if version.is_some_and(|version| version != "null") {
-        return Err(s3_error!(NoSuchVersion, "Buckets are not versioned"));
-    }
+fn refuse_parts(part: Option<i32>) -> S3Result<()> {
     match part {
         Some(_) => Err(s3_error!(NotImplemented, "Reading one part by its number is not supported; use Range")),
         None => Ok(()),
@@ -54,12 +48,6 @@ fn refuse_versions_and_parts(version: Option<&String>, part: Option<i32>) -> S3R
 }
 
 impl Service {
-    /// Entry of a visible object: head and pieces.
-    pub(super) async fn entry(&self, index: &Index, key: &str) -> S3Result<(EntryHead, Vec<Piece>)> {
-        let value = self.note(&index.bucket.record.name, index.entry(key).await)?.ok_or_else(no_such_key)?;
-        Ok((decode_head(&value)?, decode_pieces(&value)?))
-    }
-
     /// Opens a range of an object for reading. The first part of the data has been read and
     /// authenticated when this returns, so most failures still get a proper answer.
     pub(super) async fn open_data(
@@ -85,7 +73,7 @@ impl Service {
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let mut input = request.input;
-        refuse_versions_and_parts(input.version_id.as_ref(), input.part_number)?;
+        refuse_parts(input.part_number)?;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
             if_match: input.if_match,
@@ -95,7 +83,8 @@ impl Service {
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         for attempt in 1.. {
-            let (head, pieces) = self.entry(&index, &input.key).await?;
+            let Version { head, pieces, .. } =
+                self.object(&index, &input.key, input.version_id.as_deref()).await?;
             conditions.check(&head)?;
             let range = resolve_range(input.range, head.size)?;
             let bytes = range.clone().unwrap_or(0..head.size);
@@ -115,6 +104,7 @@ impl Service {
 
             let wants_checksums = input.checksum_mode.is_some() && range.is_none();
             let mut output = object_output(&head, wants_checksums);
+            output.version_id = version_answer(&index, &head);
             output.content_length = Some(size(bytes.end - bytes.start));
             output.body = Some(body);
             set_encryption!(output, sealing.answer());
@@ -134,7 +124,7 @@ impl Service {
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let mut input = request.input;
-        refuse_versions_and_parts(input.version_id.as_ref(), input.part_number)?;
+        refuse_parts(input.part_number)?;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
             if_match: input.if_match,
@@ -143,7 +133,7 @@ impl Service {
             if_unmodified_since: input.if_unmodified_since,
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let (head, _) = self.entry(&index, &input.key).await?;
+        let head = self.object(&index, &input.key, input.version_id.as_deref()).await?.head;
         let customer_md5 = check_customer_key(&index.bucket, &head.encryption, customer.as_ref())?;
         conditions.check(&head)?;
         let range = resolve_range(input.range, head.size)?;
@@ -166,6 +156,7 @@ impl Service {
             expires: input.response_expires.or(found.expires),
             last_modified: found.last_modified,
             metadata: found.metadata,
+            version_id: version_answer(&index, &head),
             ..Default::default()
         });
         set_encryption!(response.output, encryption_answer(&head.encryption, customer_md5));

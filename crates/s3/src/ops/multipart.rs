@@ -184,9 +184,9 @@ impl Service {
         };
         let guards = vec![unchanged(key, upload_id, &upload.value)];
         match index.publish(key, guards, vec![change], stored.data).await {
-            Err(GatewayError::ConditionFailed(_)) => Err(no_such_upload()),
+            Err((GatewayError::ConditionFailed(_), _)) => Err(no_such_upload()),
             result => {
-                self.note(&index.bucket.record.name, result)?;
+                self.note(&index.bucket.record.name, result.map_err(|(error, _)| error))?;
                 Ok(head)
             }
         }

@@ -8,15 +8,17 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::answers::{entry_checksum_type, etag, set_checksums};
-use super::conditions::{WriteConditions, precondition_failed};
+use super::conditions::WriteConditions;
 use super::encryption::{CustomerKey, check_customer_key, customer_headers, encryption_answer};
+use super::entries::WriteError;
 use super::multipart::{OpenUpload, PARTS_MAX, unchanged};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, multipart_etag};
 use crate::error::GatewayError;
 use crate::index::Index;
-use crate::names::{entry_key, garbage_key, parse_part_number, part_key, part_prefix, upload_key};
-use crate::record::{Checksums, EntryHead, PartHead, Piece, Place, decode_head, decode_pieces, encode};
+use crate::names::{garbage_key, parse_part_number, part_key, part_prefix, upload_key};
+use crate::record::{Checksums, EntryHead, PartHead, Piece, Place, decode_head, decode_pieces};
+use crate::versions::Change;
 
 /// Smallest part that is not the last.
 const PART_BYTES_MIN: u64 = 5 << 20;
@@ -56,6 +58,7 @@ impl Service {
             bucket: Some(input.bucket),
             key: Some(input.key),
             e_tag: Some(etag(&head.etag)),
+            version_id: head.version_id.clone(),
             checksum_type: entry_checksum_type(&head),
             ..Default::default()
         };
@@ -91,15 +94,16 @@ impl Service {
             let stored = self.stored_parts(index, key, upload_id).await?;
             let assembly = assemble(&upload, upload_id, listed, &stored)?;
             check_whole(input, &assembly.head)?;
-            let mut guards = vec![unchanged(key, upload_id, &upload.value)];
-            guards.extend(conditions.resolve(index, key).await?);
-            let changes = changes(key, upload_id, &assembly, &stored);
-            match index.change(key, guards, changes).await {
-                Err(GatewayError::ConditionFailed(0)) => {
+            let end = Change {
+                conditions: vec![unchanged(key, upload_id, &upload.value)],
+                mutations: end_of_upload(key, upload_id, &assembly, &stored),
+            };
+            let entry = (&assembly.head, assembly.pieces.as_slice());
+            match self.write_version(index, key, entry, &conditions, &end, None).await {
+                Err(WriteError::Gateway(GatewayError::ConditionFailed(_))) => {
                     Err(s3_error!(NoSuchUpload, "The upload was completed or aborted by another request"))
                 }
-                Err(GatewayError::ConditionFailed(_)) => Err(precondition_failed()),
-                result => self.note(&input.bucket, result).map(|()| assembly.head),
+                written => Ok(self.note_write(&input.bucket, written)?.head),
             }
         };
         let result = attempt.await;
@@ -198,6 +202,7 @@ fn assemble(
         checksum_is_composite: upload.head.checksum_is_composite,
         encryption: upload.head.encryption.clone(),
         upload_id: Some(upload_id.to_owned()),
+        ..Default::default()
     };
     Ok(Assembly {
         head,
@@ -245,17 +250,15 @@ fn check_whole(input: &CompleteMultipartUploadInput, head: &EntryHead) -> S3Resu
     Ok(())
 }
 
-/// The one change that makes the object visible and the upload vanish.
-fn changes(key: &str, upload_id: &str, assembly: &Assembly, stored: &BTreeMap<u32, StoredPart>) -> Vec<Mutation> {
+/// What makes the upload vanish, in the change that makes the object visible.
+fn end_of_upload(
+    key: &str,
+    upload_id: &str,
+    assembly: &Assembly,
+    stored: &BTreeMap<u32, StoredPart>,
+) -> Vec<Mutation> {
     let now = assembly.head.modified_ms;
-    let mut changes = vec![
-        Mutation::OmapReplace {
-            key: entry_key(key),
-            value: Some(encode(&assembly.head, &assembly.pieces)),
-            displaced_to: garbage_key(now),
-        },
-        Mutation::OmapRemove { key: upload_key(key, upload_id) },
-    ];
+    let mut changes = vec![Mutation::OmapRemove { key: upload_key(key, upload_id) }];
     for &number in stored.keys() {
         let part = part_key(upload_id, number);
         changes.push(match assembly.used.binary_search(&number) {

@@ -1,6 +1,5 @@
 //! PutObject.
 
-use atoll_types::Mutation;
 use s3s::dto::{PutObjectInput, PutObjectOutput};
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
@@ -11,8 +10,9 @@ use super::conditions::WriteConditions;
 use super::encryption::{context_answer, set_encryption, wanted_headers};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
-use crate::names::{KEY_BYTES_MAX, entry_key, garbage_key};
-use crate::record::{EntryHead, encode};
+use crate::names::KEY_BYTES_MAX;
+use crate::record::EntryHead;
+use crate::versions::Change;
 
 /// Refuses a key that cannot be stored.
 pub(super) fn check_key(key: &str) -> S3Result<()> {
@@ -45,8 +45,6 @@ impl Service {
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let conditions =
             WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match, ..Default::default() };
-        let guards = conditions.resolve(&index, &key).await?;
-
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
         let length = body_length(&request.headers, input.content_length);
         let upload = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
@@ -62,15 +60,14 @@ impl Service {
             encryption: sealing.encryption.clone(),
             ..Default::default()
         };
-        let change = Mutation::OmapReplace {
-            key: entry_key(&key),
-            value: Some(encode(&head, stored.piece.as_slice())),
-            displaced_to: garbage_key(head.modified_ms),
-        };
-        self.note(&input.bucket, index.publish(&key, guards, vec![change], stored.data).await)?;
+        let entry = (&head, stored.piece.as_slice());
+        let written =
+            self.write_version(&index, &key, entry, &conditions, &Change::default(), Some(stored.data)).await;
+        let head = self.note_write(&input.bucket, written)?.head;
 
         let mut output = PutObjectOutput {
             e_tag: Some(etag(&head.etag)),
+            version_id: head.version_id.clone(),
             checksum_type: entry_checksum_type(&head),
             ssekms_encryption_context: context_answer(&sealing.encryption),
             ..Default::default()

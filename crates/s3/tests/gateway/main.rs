@@ -8,5 +8,6 @@ mod faults;
 mod inline;
 mod pools;
 mod sealing;
+mod serve;
 mod support;
 mod tls;
