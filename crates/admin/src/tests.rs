@@ -289,6 +289,8 @@ async fn a_pool_with_the_data_of_a_bucket_stays() {
         default_encryption: None,
         unsealed_permit: None,
         versioning: None,
+        object_lock: None,
+        tags: Default::default(),
     };
     state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
     for name in ["index", "data"] {

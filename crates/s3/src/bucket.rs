@@ -170,7 +170,8 @@ impl Buckets {
         self.named_key(record, key_name).await
     }
 
-    async fn fresh(&self, name: &str) -> Result<BucketRecord, GatewayError> {
+    /// The record as it is in the directory now.
+    pub(crate) async fn fresh(&self, name: &str) -> Result<BucketRecord, GatewayError> {
         self.forget(name);
         let record = self.directory.bucket(name).await?;
         record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))
@@ -178,16 +179,29 @@ impl Buckets {
 
     /// Changes a bucket's record.
     pub(crate) async fn change(&self, name: &str, change: impl Fn(&mut BucketRecord)) -> Result<(), GatewayError> {
+        let change = |record: &mut BucketRecord| {
+            change(record);
+            Ok::<_, GatewayError>(())
+        };
+        self.try_change(name, change).await
+    }
+
+    /// Changes a bucket's record, unless what it says stands against that.
+    pub(crate) async fn try_change<E: From<GatewayError>>(
+        &self,
+        name: &str,
+        change: impl Fn(&mut BucketRecord) -> Result<(), E>,
+    ) -> Result<(), E> {
         for _ in 0..CHANGES_MAX {
             let old = self.fresh(name).await?;
             let mut new = old.clone();
-            change(&mut new);
-            if new == old || self.directory.update_bucket(&old, &new).await? {
+            change(&mut new)?;
+            if new == old || self.directory.update_bucket(&old, &new).await.map_err(GatewayError::from)? {
                 self.forget(name);
                 return Ok(());
             }
         }
-        Err(GatewayError::BucketBusy(name.into()))
+        Err(GatewayError::BucketBusy(name.into()).into())
     }
 
     /// Forgets what was cached about a bucket.

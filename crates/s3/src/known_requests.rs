@@ -59,7 +59,9 @@ const COPY_SOURCE: &[&str] = &[
     "copy-source-server-side-encryption-customer-key-md5",
     "source-expected-bucket-owner",
 ];
-/// It makes a difference only to what is locked.
+/// What a new version gets beside its data.
+const TAGS_AND_LOCK: &[&str] =
+    &["object-lock-legal-hold", "object-lock-mode", "object-lock-retain-until-date", "tagging"];
 const BYPASS: &[&str] = &["bypass-governance-retention"];
 /// Known with some values only.
 const OBJECT_KIND: &[&str] = &["acl", "storage-class"];
@@ -96,6 +98,7 @@ pub(crate) const KNOWN: &[Known] = &[
             OBJECT_KIND,
             ENCRYPTION,
             CUSTOMER_KEY,
+            TAGS_AND_LOCK,
             &["checksum-algorithm", "metadata-directive", "tagging-directive"],
         ],
     },
@@ -107,7 +110,7 @@ pub(crate) const KNOWN: &[Known] = &[
     Known {
         operation: "CreateMultipartUpload",
         queries: &["uploads"],
-        headers: &[METADATA, OBJECT_KIND, ENCRYPTION, CUSTOMER_KEY, CHECKSUM_KIND],
+        headers: &[METADATA, OBJECT_KIND, TAGS_AND_LOCK, ENCRYPTION, CUSTOMER_KEY, CHECKSUM_KIND],
     },
     Known { operation: "DeleteBucket", queries: &[], headers: &[] },
     Known { operation: "DeleteBucketEncryption", queries: &["encryption"], headers: &[] },
@@ -116,10 +119,22 @@ pub(crate) const KNOWN: &[Known] = &[
         queries: &["versionid"],
         headers: &[BYPASS, &["if-match-last-modified-time", "if-match-size"]],
     },
+    Known { operation: "DeleteBucketTagging", queries: &["tagging"], headers: &[] },
+    Known { operation: "DeleteObjectTagging", queries: &["tagging", "versionid"], headers: &[] },
     Known { operation: "DeleteObjects", queries: &["delete"], headers: &[BODY_CHECKSUMS, BYPASS] },
     Known { operation: "GetBucketEncryption", queries: &["encryption"], headers: &[] },
     Known { operation: "GetBucketLocation", queries: &["location"], headers: &[] },
     Known { operation: "GetBucketVersioning", queries: &["versioning"], headers: &[] },
+    Known { operation: "GetBucketTagging", queries: &["tagging"], headers: &[] },
+    Known {
+        operation: "GetObjectAttributes",
+        queries: &["attributes", "versionid"],
+        headers: &[CUSTOMER_KEY, &["max-parts", "object-attributes", "part-number-marker"]],
+    },
+    Known { operation: "GetObjectLegalHold", queries: &["legal-hold", "versionid"], headers: &[] },
+    Known { operation: "GetObjectLockConfiguration", queries: &["object-lock"], headers: &[] },
+    Known { operation: "GetObjectRetention", queries: &["retention", "versionid"], headers: &[] },
+    Known { operation: "GetObjectTagging", queries: &["tagging", "versionid"], headers: &[] },
     Known { operation: "GetObject", queries: RESPONSE_HEADERS, headers: &[CUSTOMER_KEY, &["checksum-mode"]] },
     Known { operation: "HeadBucket", queries: &[], headers: &[] },
     Known { operation: "HeadObject", queries: RESPONSE_HEADERS, headers: &[CUSTOMER_KEY, &["checksum-mode"]] },
@@ -171,11 +186,20 @@ pub(crate) const KNOWN: &[Known] = &[
     },
     Known { operation: "ListParts", queries: &["max-parts", "part-number-marker", "uploadid"], headers: &[] },
     Known { operation: "PutBucketEncryption", queries: &["encryption"], headers: &[BODY_CHECKSUMS] },
+    Known { operation: "PutBucketTagging", queries: &["tagging"], headers: &[BODY_CHECKSUMS] },
+    Known { operation: "PutObjectLegalHold", queries: &["legal-hold", "versionid"], headers: &[BODY_CHECKSUMS] },
+    Known { operation: "PutObjectLockConfiguration", queries: &["object-lock"], headers: &[BODY_CHECKSUMS] },
+    Known {
+        operation: "PutObjectRetention",
+        queries: &["retention", "versionid"],
+        headers: &[BODY_CHECKSUMS, BYPASS],
+    },
+    Known { operation: "PutObjectTagging", queries: &["tagging", "versionid"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketVersioning", queries: &["versioning"], headers: &[BODY_CHECKSUMS] },
     Known {
         operation: "PutObject",
         queries: &[],
-        headers: &[METADATA, OBJECT_KIND, ENCRYPTION, CUSTOMER_KEY, BODY_CHECKSUMS, CHECKSUM_KIND],
+        headers: &[METADATA, OBJECT_KIND, TAGS_AND_LOCK, ENCRYPTION, CUSTOMER_KEY, BODY_CHECKSUMS, CHECKSUM_KIND],
     },
     Known {
         operation: "UploadPart",
@@ -209,19 +233,16 @@ const OTHER_QUERIES: &[&str] = &[
     "accelerate",
     "acl",
     "analytics",
-    "attributes",
     "bucket-region",
     "cors",
     "intelligent-tiering",
     "inventory",
-    "legal-hold",
     "lifecycle",
     "logging",
     "metadataconfiguration",
     "metadatatable",
     "metrics",
     "notification",
-    "object-lock",
     "ownershipcontrols",
     "policy",
     "policystatus",
@@ -230,11 +251,9 @@ const OTHER_QUERIES: &[&str] = &[
     "replication",
     "requestpayment",
     "restore",
-    "retention",
     "select",
     "select-type",
     "session",
-    "tagging",
     "torrent",
     "website",
 ];
@@ -314,7 +333,6 @@ fn check_value(name: &str, value: &[u8]) -> S3Result<()> {
         "acl" => matches!(value, b"private" | b"bucket-owner-full-control"),
         "object-ownership" => value == b"BucketOwnerEnforced",
         "storage-class" => value == b"STANDARD",
-        "tagging-directive" => value == b"COPY",
         _ => true,
     };
     let value = String::from_utf8_lossy(value);
@@ -430,13 +448,8 @@ mod tests {
         "grant-write-acp",
         "if-match-initiated-time",
         "mfa",
-        "object-attributes",
-        "object-lock-legal-hold",
-        "object-lock-mode",
-        "object-lock-retain-until-date",
         "rename-source",
         "security-token",
-        "tagging",
         "transition-default-minimum-object-size",
         "website-redirect-location",
         "write-offset-bytes",

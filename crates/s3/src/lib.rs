@@ -19,6 +19,7 @@ mod key_cache;
 mod known_requests;
 mod listing;
 mod names;
+mod object_lock;
 mod ops;
 mod record;
 mod shell;

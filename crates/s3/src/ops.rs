@@ -1,6 +1,7 @@
 //! The S3 operations. Each file holds one family; this one holds what they share.
 
 mod answers;
+mod attributes;
 mod body;
 mod bucket_encryption;
 mod bucket_removal;
@@ -15,8 +16,10 @@ mod list;
 mod multipart;
 mod multipart_complete;
 mod multipart_list;
+mod object_lock;
 mod put;
 mod s3_trait;
+mod tagging;
 mod versioning;
 
 pub(crate) use bucket_removal::tend_deletion;

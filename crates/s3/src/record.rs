@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::GatewayError;
 use crate::encryption::Encryption;
+use crate::object_lock::ObjectLock;
 
 /// The data of all pieces is in chunks.
 const FORMAT_CHUNKS: u8 = 1;
@@ -86,6 +87,12 @@ pub(crate) struct EntryHead {
     /// The multipart upload that made the object, by which a repeated completion is recognised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<String>,
+    /// Numbers of the parts that it was made of, if they are not 1, 2, 3 and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub part_numbers: Vec<u32>,
+    /// Checksums of its parts, if they have some and are no more than [`PART_CHECKSUMS_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub part_checksums: Vec<String>,
     /// Without one it is the null version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_id: Option<String>,
@@ -94,6 +101,39 @@ pub(crate) struct EntryHead {
     pub is_delete_marker: bool,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "ObjectLock::is_none")]
+    pub lock: ObjectLock,
+}
+
+/// Parts whose checksums are kept with an object: those of more would not fit into its record.
+pub(crate) const PART_CHECKSUMS_MAX: usize = 2_000;
+
+/// A part of a complete object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartOfObject<'a> {
+    pub number: u32,
+    /// Where it begins in the object.
+    pub offset: u64,
+    pub bytes: u64,
+    pub checksum: Option<&'a str>,
+}
+
+impl EntryHead {
+    /// The parts that the object was made of; `None` if it was made in one piece.
+    pub(crate) fn parts(&self, pieces: &[Piece]) -> Option<Vec<PartOfObject<'_>>> {
+        self.upload_id.as_ref()?;
+        // An empty part has no piece, and only the last one can be empty.
+        let (_, count) = self.etag.rsplit_once('-')?;
+        let mut offset = 0;
+        let part = |index: usize| {
+            let bytes = pieces.get(index).map_or(0, |piece| piece.bytes);
+            let number = self.part_numbers.get(index).copied().unwrap_or(index as u32 + 1);
+            let checksum = self.part_checksums.get(index).map(String::as_str);
+            offset += bytes;
+            PartOfObject { number, offset: offset - bytes, bytes, checksum }
+        };
+        Some((0..count.parse().ok()?).map(part).collect())
+    }
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -118,6 +158,10 @@ pub(crate) struct UploadHead {
     /// Set while a completion or an abort is at work: no part may come or go then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closing: Option<Closing>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "ObjectLock::is_none")]
+    pub lock: ObjectLock,
 }
 
 /// Who closes an upload, and since when.
@@ -261,6 +305,28 @@ mod tests {
 
     #[test]
     fn the_largest_multipart_entry_fits_into_an_omap_value() {
-        const { assert!(10_000 * PIECE_BYTES + 64_000 <= atoll_types::limits::OMAP_VALUE_BYTES_MAX) };
+        // Part numbers have up to five digits and a comma; the longest checksum, that of SHA-256, has 44
+        // characters between quotes, and a comma. Objects with checksums of their parts have few.
+        const LARGEST_BYTES: usize = 64_000 + 10_000 * (PIECE_BYTES + 6);
+        const WITH_CHECKSUMS_BYTES: usize = 64_000 + PART_CHECKSUMS_MAX * (PIECE_BYTES + 6 + 47);
+        const { assert!(LARGEST_BYTES <= atoll_types::limits::OMAP_VALUE_BYTES_MAX) };
+        const { assert!(WITH_CHECKSUMS_BYTES <= LARGEST_BYTES) };
+    }
+
+    #[test]
+    fn parts_of_an_object_follow_each_other() {
+        let pieces = [Piece { bytes: 5, ..piece(Place::Chunks) }, Piece { bytes: 7, ..piece(Place::Chunks) }];
+        let single = EntryHead { etag: "e".into(), ..Default::default() };
+        assert_eq!(single.parts(&pieces), None);
+        let head = EntryHead {
+            etag: "e-3".into(),
+            upload_id: Some("u".into()),
+            part_numbers: vec![2, 5, 6],
+            part_checksums: vec!["a".into(), "b".into(), "c".into()],
+            ..Default::default()
+        };
+        let part =
+            |number, offset, bytes, checksum| PartOfObject { number, offset, bytes, checksum: Some(checksum) };
+        assert_eq!(head.parts(&pieces).unwrap(), [part(2, 0, 5, "a"), part(5, 5, 7, "b"), part(6, 12, 0, "c")]);
     }
 }

@@ -142,7 +142,7 @@ def bucket_lifecycle():
         assert s3.head_bucket(Bucket=name)["ResponseMetadata"]["HTTPStatusCode"] == 200
         assert s3.get_bucket_location(Bucket=name).get("LocationConstraint") is None
         assert "Status" not in s3.get_bucket_versioning(Bucket=name)
-        refused("BucketAlreadyOwnedByYou", s3.create_bucket, Bucket=name)
+        s3.create_bucket(Bucket=name)  # S3's oldest region takes it for the first one
     refused("404", s3.head_bucket, Bucket=name)
     refused("NoSuchBucket", s3.delete_bucket, Bucket=name)
     refused("NoSuchBucket", s3.put_object, Bucket=name, Key="k", Body=b"")

@@ -446,6 +446,12 @@ pub struct BucketRecord {
     /// Whether objects keep their versions; `None` if they never did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versioning: Option<BucketVersioning>,
+    /// Present if versions may be locked against removal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object_lock: Option<BucketObjectLock>,
+    /// The owner's tags of the bucket.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub tags: std::collections::BTreeMap<String, String>,
 }
 
 impl BucketRecord {
@@ -464,10 +470,58 @@ impl BucketRecord {
 /// Whether the objects of a bucket keep their versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketVersioning {
-    /// Raised by every change.
+    /// Raised by every change of versioning and of object lock: no write goes by an older record.
     pub generation: u64,
     /// Otherwise suspended: older versions stay, and each key gets at most one more, the null version.
     pub is_enabled: bool,
+}
+
+/// What new versions of a bucket with object lock get.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketObjectLock {
+    /// How long versions are retained whose request does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_retention: Option<DefaultRetention>,
+}
+
+/// How long new versions are retained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DefaultRetention {
+    /// Who may end it early.
+    pub mode: RetentionMode,
+    /// For how long.
+    pub period: RetentionPeriod,
+}
+
+/// Who may end the retention of a version early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RetentionMode {
+    /// Requests that say that they bypass it.
+    Governance,
+    /// Nobody.
+    Compliance,
+}
+
+/// A period as the owner gave it; a year has 365 days.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RetentionPeriod {
+    /// Days.
+    Days(u32),
+    /// Years.
+    Years(u32),
+}
+
+impl RetentionPeriod {
+    /// Its length in milliseconds.
+    pub fn length_ms(self) -> u64 {
+        let days = match self {
+            RetentionPeriod::Days(days) => u64::from(days),
+            RetentionPeriod::Years(years) => u64::from(years) * 365,
+        };
+        days * 24 * 60 * 60 * 1_000
+    }
 }
 
 /// What a bucket's owner chose for objects whose request does not say.

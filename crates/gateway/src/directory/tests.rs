@@ -22,6 +22,8 @@ fn bucket(name: &str) -> BucketRecord {
         default_encryption: None,
         unsealed_permit: None,
         versioning: None,
+        object_lock: None,
+        tags: Default::default(),
     }
 }
 

@@ -100,12 +100,25 @@ pub(super) fn content_encoding(value: Option<String>) -> Option<String> {
 
 /// Whole seconds since the Unix epoch; what cannot be told becomes the epoch.
 pub(super) fn unix_seconds(time: Timestamp) -> i64 {
+    epoch_text(time).split('.').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
+}
+
+/// Milliseconds since the Unix epoch; what is before it becomes the epoch.
+pub(super) fn unix_ms_of(time: Timestamp) -> u64 {
+    let text = epoch_text(time);
+    let (seconds, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let digits: String = fraction.chars().chain("000".chars()).take(3).collect();
+    let seconds: u64 = seconds.parse().unwrap_or(0);
+    seconds.saturating_mul(1_000).saturating_add(digits.parse().unwrap_or(0))
+}
+
+/// Seconds since the Unix epoch, perhaps with a fraction.
+fn epoch_text(time: Timestamp) -> String {
     let mut text = Vec::new();
-    if time.format(s3s::dto::TimestampFormat::EpochSeconds, &mut text).is_err() {
-        return 0;
+    match time.format(s3s::dto::TimestampFormat::EpochSeconds, &mut text) {
+        Ok(()) => String::from_utf8_lossy(&text).into_owned(),
+        Err(_) => String::new(),
     }
-    let text = String::from_utf8_lossy(&text);
-    text.split('.').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
 /// S3's `encoding-type=url`: everything but unreserved characters and slashes is escaped.
@@ -147,5 +160,8 @@ mod tests {
     #[test]
     fn seconds_come_back() {
         assert_eq!(unix_seconds(timestamp(1_700_000_000_999)), 1_700_000_000);
+        for time_ms in [0, 1_700_000_000_999, 1_700_000_000_050, 1_700_000_000_000] {
+            assert_eq!(unix_ms_of(timestamp(time_ms)), time_ms);
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_seal::SEGMENT_BYTES;
-use atoll_types::records::{BucketRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_types::records::{
+    BucketObjectLock, BucketRecord, BucketVersioning, PoolRecord, RECORD_FORMAT, Redundancy,
+};
 use atoll_types::{Condition, Mutation, PoolId};
 use s3s::dto::{
     Bucket as BucketAnswer, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
@@ -16,7 +18,8 @@ use super::answers::{owner, timestamp};
 use crate::bucket::bucket_key_context;
 use crate::clock::unix_ms;
 use crate::error::GatewayError;
-use crate::names::index_object;
+use crate::names::{VERSIONING_KEY, index_object};
+use crate::versions::versioning_value;
 
 /// The region in which S3 keeps some habits of its beginnings.
 const OLDEST_REGION: &str = "us-east-1";
@@ -58,9 +61,6 @@ impl Service {
         if !s3s::path::check_bucket_name(&name) || !has_labels {
             return Err(s3_error!(InvalidBucketName, "The specified bucket is not valid"));
         }
-        if request.input.object_lock_enabled_for_bucket == Some(true) {
-            return Err(s3_error!(NotImplemented, "Object locks are not supported"));
-        }
         // S3's oldest region takes a second creation by the owner for the first one.
         let location = Some(format!("/{name}"));
         let taken = |existing: &BucketRecord| match existing.owner == owner {
@@ -74,6 +74,7 @@ impl Service {
             return taken(&existing);
         }
 
+        let has_lock = request.input.object_lock_enabled_for_bucket.unwrap_or(false);
         let configuration = request.input.create_bucket_configuration.unwrap_or_default();
         if configuration.bucket.is_some() || configuration.location.is_some() {
             return Err(s3_error!(NotImplemented, "Directory buckets are not supported"));
@@ -98,7 +99,9 @@ impl Service {
             key_generation: 0,
             default_encryption: None,
             unsealed_permit: None,
-            versioning: None,
+            versioning: has_lock.then_some(BucketVersioning { generation: 1, is_enabled: true }),
+            object_lock: has_lock.then(BucketObjectLock::default),
+            tags: Default::default(),
         };
         // The index comes before the record: a gateway that finds the record finds a working bucket.
         let made = async {
@@ -149,7 +152,12 @@ impl Service {
     async fn make_index(&self, record: &BucketRecord) -> Result<(), GatewayError> {
         for shard in 0..record.index_shards {
             let object = index_object(&record.id, shard);
-            self.store.change(record.pool, object, vec![Condition::ObjectAbsent], vec![Mutation::Create]).await?;
+            let mut mutations = vec![Mutation::Create];
+            mutations.extend(record.versioning.map(|versioning| Mutation::OmapSet {
+                key: VERSIONING_KEY.into(),
+                value: versioning_value(versioning),
+            }));
+            self.store.change(record.pool, object, vec![Condition::ObjectAbsent], mutations).await?;
         }
         Ok(())
     }

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use futures::StreamExt;
-use s3s::dto::{CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective};
+use s3s::dto::{
+    CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective, TaggingDirective,
+};
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
@@ -15,7 +17,9 @@ use super::encryption::{
     wanted_headers,
 };
 use super::entries::{Version, version_answer};
+use super::object_lock::lock_headers;
 use super::put::check_key;
+use super::tagging::header_tags;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::error::GatewayError;
@@ -129,6 +133,11 @@ impl Service {
             Some(MetadataDirective::REPLACE) => true,
             Some(_) => return Err(s3_error!(InvalidArgument, "Unknown metadata directive")),
         };
+        let replaced_tags = match input.tagging_directive.as_ref().map(TaggingDirective::as_str) {
+            None | Some(TaggingDirective::COPY) => None,
+            Some(TaggingDirective::REPLACE) => Some(header_tags(input.tagging.as_deref())?),
+            Some(_) => return Err(s3_error!(InvalidArgument, "Unknown tagging directive")),
+        };
         let conditions = ReadConditions {
             if_match: input.copy_source_if_match,
             if_none_match: input.copy_source_if_none_match,
@@ -137,9 +146,11 @@ impl Service {
         };
         let mut source = self.copy_source(&input.copy_source, source_key, &conditions).await?;
         let target = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let lock = lock_headers!(input, &target);
         let is_same = source.key == key && source.index.bucket.record.id == target.bucket.record.id;
         let sealing = self.sealing_to_write(&target.bucket, wanted, &request.extensions).await?;
-        if is_same && !replaces && sealing.encryption == source.head.encryption {
+        let is_changed = replaces || replaced_tags.is_some() || source.version_id.is_some();
+        if is_same && !is_changed && sealing.encryption == source.head.encryption {
             return Err(s3_error!(
                 InvalidRequest,
                 "This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata or encryption"
@@ -170,6 +181,8 @@ impl Service {
             metadata,
             checksums: stored.digests.checksums,
             encryption: sealing.encryption.clone(),
+            tags: replaced_tags.unwrap_or_else(|| source.head.tags.clone()),
+            lock,
             ..Default::default()
         };
         let entry = (&head, stored.piece.as_slice());

@@ -36,10 +36,11 @@ impl Service {
         key: &str,
         version_id: Option<&str>,
         conditions: WriteConditions,
+        bypasses_governance: bool,
     ) -> S3Result<Deletion> {
         check_key(key)?;
         if let Some(version_id) = version_id {
-            let removed = self.remove_version(index, key, version_id, &conditions).await?;
+            let removed = self.remove_version(index, key, version_id, &conditions, bypasses_governance).await?;
             let was_marker = removed.is_some_and(|head| head.is_delete_marker);
             return Ok(Deletion { version_id: Some(version_id.to_owned()), is_of_marker: was_marker });
         }
@@ -64,7 +65,9 @@ impl Service {
             last_modified: input.if_match_last_modified_time,
             ..Default::default()
         };
-        let done = self.delete_key(&index, &input.key, input.version_id.as_deref(), conditions).await?;
+        let bypasses = input.bypass_governance_retention.unwrap_or(false);
+        let version_id = input.version_id.as_deref();
+        let done = self.delete_key(&index, &input.key, version_id, conditions, bypasses).await?;
         Ok(S3Response::new(DeleteObjectOutput {
             delete_marker: done.is_of_marker.then_some(true),
             version_id: done.version_id,
@@ -81,6 +84,7 @@ impl Service {
             return Err(s3_error!(MalformedXML, "Between 1 and {KEYS_MAX} keys can be deleted by one request"));
         }
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let bypasses = input.bypass_governance_retention.unwrap_or(false);
         let deletions = futures::stream::iter(input.delete.objects).map(|object| {
             let index = &index;
             async move {
@@ -91,7 +95,8 @@ impl Service {
                     ..Default::default()
                 };
                 let version_id = object.version_id;
-                let result = self.delete_key(index, &object.key, version_id.as_deref(), conditions).await;
+                let id = version_id.as_deref();
+                let result = self.delete_key(index, &object.key, id, conditions, bypasses).await;
                 (result, object.key, version_id)
             }
         });

@@ -1,18 +1,23 @@
 //! Finding the versions of a key, and changing them, while others do the same.
 
-use atoll_types::Mutation;
+use atoll_types::records::DefaultRetention;
+use atoll_types::{Condition, Mutation};
 use bytes::Bytes;
 use s3s::header::{X_AMZ_DELETE_MARKER, X_AMZ_VERSION_ID};
 use s3s::{S3Error, S3Result, s3_error};
 
 use super::Service;
 use super::conditions::WriteConditions;
+use super::object_lock::locked;
 use crate::clock::unix_ms;
 use crate::data::Unfinished;
 use crate::error::GatewayError;
 use crate::index::Index;
-use crate::names::{is_version_id, null_key, parse_version_key, version_key, versions_prefix};
-use crate::record::{EntryHead, Piece, decode_head, decode_pieces};
+use crate::names::{
+    VERSION_PREFIX, entry_key, is_version_id, null_key, parse_version_key, version_key, versions_prefix,
+};
+use crate::object_lock::Retention;
+use crate::record::{EntryHead, Piece, decode_head, decode_pieces, encode_version};
 use crate::versions::{self, Change, KeyRecords, NULL_VERSION, versioning_is};
 
 /// How often a change is tried while others change the same key.
@@ -130,6 +135,7 @@ impl Service {
             };
             let newest: Option<EntryHead> = found.newest.as_deref().map(decode_head).transpose()?;
             let mut head = head.clone();
+            lock_by_default(&index, &mut head);
             match head.is_delete_marker {
                 false => conditions.check_write(newest.as_ref())?,
                 true if newest.is_none() && versioning.is_none() && !conditions.are_none() => {
@@ -193,10 +199,14 @@ impl Service {
         key: &str,
         version_id: &str,
         conditions: &WriteConditions,
+        bypasses_governance: bool,
     ) -> S3Result<Option<EntryHead>> {
         for _ in 0..ATTEMPTS {
             let Some(version) = self.version(index, key, Some(version_id)).await? else { return Ok(None) };
             conditions.check_deletion(Some(&version.head))?;
+            if !version.head.lock.allows_removal(unix_ms(), bypasses_governance) {
+                return Err(locked());
+            }
             let change = match &version.place {
                 None => {
                     let next = self.note(&index.bucket.record.name, next_version(index, key).await)?;
@@ -229,11 +239,11 @@ impl Service {
             let Version { mut head, pieces, record, place } = self.object(index, key, version_id).await?;
             change(&mut head)?;
             let index_key = match place {
-                None => crate::names::entry_key(key),
+                None => entry_key(key),
                 Some(place) => version_key(key, &place),
             };
-            let unchanged = atoll_types::Condition::OmapEquals { key: index_key.clone(), value: record };
-            let set = Mutation::OmapSet { key: index_key, value: crate::record::encode(&head, &pieces) };
+            let unchanged = Condition::OmapEquals { key: index_key.clone(), value: record };
+            let set = Mutation::OmapSet { key: index_key, value: encode_version(&head, &pieces) };
             match index.change(key, vec![unchanged], vec![set]).await {
                 Err(GatewayError::ConditionFailed(_)) => {}
                 result => {
@@ -243,6 +253,17 @@ impl Service {
             }
         }
         Err(busy())
+    }
+}
+
+/// Retains a new version as its bucket says, unless the request says how.
+fn lock_by_default(index: &Index, head: &mut EntryHead) {
+    let default = index.bucket.record.object_lock.as_ref().and_then(|lock| lock.default_retention);
+    if let Some(DefaultRetention { mode, period }) = default
+        && head.lock.retention.is_none()
+        && !head.is_delete_marker
+    {
+        head.lock.retention = Some(Retention { mode, until_ms: head.modified_ms + period.length_ms() });
     }
 }
 
@@ -323,7 +344,7 @@ async fn next_version(index: &Index, key: &str) -> Result<Option<(String, Bytes)
     let prefix = versions_prefix(key);
     let (records, _) = index.page(index.shard_of(key), prefix.clone(), prefix, 1).await?;
     let own = |(index_key, record): (Bytes, Bytes)| {
-        let rest = index_key.strip_prefix(crate::names::VERSION_PREFIX)?;
+        let rest = index_key.strip_prefix(VERSION_PREFIX)?;
         let (of, place) = parse_version_key(rest)?;
         (of == key).then(|| (place.to_owned(), record))
     };

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use s3s::dto::{GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, StreamingBlob};
+use s3s::header::X_AMZ_TAGGING_COUNT;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
@@ -15,6 +16,7 @@ use super::answers::{entry_checksum_type, etag, metadata, set_checksums, size, t
 use super::conditions::ReadConditions;
 use super::encryption::{check_customer_key, customer_headers, encryption_answer, set_encryption};
 use super::entries::{Version, version_answer};
+use super::object_lock::set_lock;
 use crate::data::{Budget, DataReader, plan_reads};
 use crate::digest::Algorithm;
 use crate::encryption::WrappingKey;
@@ -40,10 +42,50 @@ pub(super) fn resolve_range(range: Option<s3s::dto::Range>, bytes: u64) -> S3Res
     }
 }
 
-fn refuse_parts(part: Option<i32>) -> S3Result<()> {
-    match part {
-        Some(_) => Err(s3_error!(NotImplemented, "Reading one part by its number is not supported; use Range")),
-        None => Ok(()),
+/// What a read wants of an object's data.
+struct Wanted {
+    /// `None` for all of it.
+    range: Option<Range<u64>>,
+    /// The number of the object's parts, if one of them is wanted.
+    parts_count: Option<i32>,
+}
+
+impl Wanted {
+    fn new(
+        range: Option<s3s::dto::Range>,
+        part_number: Option<i32>,
+        head: &EntryHead,
+        pieces: &[Piece],
+    ) -> S3Result<Self> {
+        let Some(number) = part_number else {
+            return Ok(Wanted { range: resolve_range(range, head.size)?, parts_count: None });
+        };
+        if range.is_some() {
+            return Err(s3_error!(
+                InvalidRequest,
+                "Cannot specify both Range header and partNumber query parameter"
+            ));
+        }
+        let none = || s3_error!(InvalidPart, "The requested part number does not exist");
+        let number = u32::try_from(number).map_err(|_| none())?;
+        match head.parts(pieces) {
+            None if number == 1 => Ok(Wanted { range: None, parts_count: None }),
+            None => Err(none()),
+            Some(parts) => {
+                let part = parts.iter().find(|part| part.number == number).ok_or_else(none)?;
+                let range = Some(part.offset..part.offset + part.bytes).filter(|range| !range.is_empty());
+                Ok(Wanted { range, parts_count: i32::try_from(parts.len()).ok() })
+            }
+        }
+    }
+
+    /// The value of Content-Range.
+    fn content_range(&self, head: &EntryHead) -> Option<String> {
+        self.range.as_ref().map(|range| format!("bytes {}-{}/{}", range.start, range.end - 1, head.size))
+    }
+
+    fn bytes(&self, head: &EntryHead) -> Range<u64> {
+        self.range.clone().unwrap_or(0..head.size)
     }
 }
 
@@ -73,7 +115,6 @@ impl Service {
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let mut input = request.input;
-        refuse_parts(input.part_number)?;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
             if_match: input.if_match,
@@ -86,8 +127,8 @@ impl Service {
             let Version { head, pieces, .. } =
                 self.object(&index, &input.key, input.version_id.as_deref()).await?;
             conditions.check(&head)?;
-            let range = resolve_range(input.range, head.size)?;
-            let bytes = range.clone().unwrap_or(0..head.size);
+            let wanted = Wanted::new(input.range, input.part_number, &head, &pieces)?;
+            let bytes = wanted.bytes(&head);
             let sealing = self.sealing_of(&index.bucket, &head.encryption, customer.clone()).await?;
             let budget = Some(self.budget.clone());
             let opened = self.open_data(&index, &input.key, &sealing.key, &pieces, bytes.clone(), budget).await;
@@ -102,16 +143,16 @@ impl Service {
             });
             let body = StreamingBlob::from(Body::http_body_unsync(StreamBody::new(frames)));
 
-            let wants_checksums = input.checksum_mode.is_some() && range.is_none();
+            let wants_checksums = input.checksum_mode.is_some() && wanted.range.is_none();
             let mut output = object_output(&head, wants_checksums);
             output.version_id = version_answer(&index, &head);
             output.content_length = Some(size(bytes.end - bytes.start));
             output.body = Some(body);
+            output.content_range = wanted.content_range(&head);
+            output.parts_count = wanted.parts_count;
             set_encryption!(output, sealing.answer());
             let mut response = S3Response::new(output);
-            if range.is_some() {
-                response.output.content_range =
-                    Some(format!("bytes {}-{}/{}", bytes.start, bytes.end - 1, head.size));
+            if wanted.range.is_some() {
                 response.status = Some(StatusCode::PARTIAL_CONTENT);
             }
             return Ok(response);
@@ -124,7 +165,6 @@ impl Service {
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let mut input = request.input;
-        refuse_parts(input.part_number)?;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
             if_match: input.if_match,
@@ -133,11 +173,12 @@ impl Service {
             if_unmodified_since: input.if_unmodified_since,
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let head = self.object(&index, &input.key, input.version_id.as_deref()).await?.head;
+        let Version { head, pieces, .. } = self.object(&index, &input.key, input.version_id.as_deref()).await?;
         let customer_md5 = check_customer_key(&index.bucket, &head.encryption, customer.as_ref())?;
         conditions.check(&head)?;
-        let range = resolve_range(input.range, head.size)?;
-        let found = object_output(&head, input.checksum_mode.is_some() && range.is_none());
+        let wanted = Wanted::new(input.range, input.part_number, &head, &pieces)?;
+        let bytes = wanted.bytes(&head);
+        let found = object_output(&head, input.checksum_mode.is_some() && wanted.range.is_none());
         let mut response = S3Response::new(HeadObjectOutput {
             accept_ranges: found.accept_ranges,
             cache_control: input.response_cache_control.or(found.cache_control),
@@ -150,20 +191,27 @@ impl Service {
             content_disposition: input.response_content_disposition.or(found.content_disposition),
             content_encoding: input.response_content_encoding.or(found.content_encoding),
             content_language: input.response_content_language.or(found.content_language),
-            content_length: Some(size(head.size)),
+            content_length: Some(size(bytes.end - bytes.start)),
+            content_range: wanted.content_range(&head),
+            parts_count: wanted.parts_count,
             content_type: input.response_content_type.or(found.content_type),
             e_tag: found.e_tag,
             expires: input.response_expires.or(found.expires),
             last_modified: found.last_modified,
             metadata: found.metadata,
             version_id: version_answer(&index, &head),
+            object_lock_mode: found.object_lock_mode,
+            object_lock_retain_until_date: found.object_lock_retain_until_date,
+            object_lock_legal_hold_status: found.object_lock_legal_hold_status,
             ..Default::default()
         });
         set_encryption!(response.output, encryption_answer(&head.encryption, customer_md5));
-        if let Some(range) = range {
-            response.output.content_length = Some(size(range.end - range.start));
-            response.output.content_range = Some(format!("bytes {}-{}/{}", range.start, range.end - 1, head.size));
+        if wanted.range.is_some() {
             response.status = Some(StatusCode::PARTIAL_CONTENT);
+        }
+        if let Some(count) = found.tag_count {
+            // s3s has no field for it in this answer.
+            response.headers.insert(X_AMZ_TAGGING_COUNT, HeaderValue::from(count));
         }
         Ok(response)
     }
@@ -184,8 +232,10 @@ fn object_output(head: &EntryHead, with_checksums: bool) -> GetObjectOutput {
         e_tag: Some(etag(&head.etag)),
         last_modified: Some(timestamp(head.modified_ms)),
         metadata: metadata(&head.metadata),
+        tag_count: i32::try_from(head.tags.len()).ok().filter(|count| *count > 0),
         ..Default::default()
     };
+    set_lock!(output, &head.lock);
     if with_checksums {
         set_checksums!(output, head.checksums);
         output.checksum_type = entry_checksum_type(head);

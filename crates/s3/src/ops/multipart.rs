@@ -23,7 +23,9 @@ use super::conditions::ReadConditions;
 use super::encryption::{
     context_answer, customer_headers, set_encryption, source_customer_headers, wanted_headers,
 };
+use super::object_lock::lock_headers;
 use super::put::check_key;
+use super::tagging::header_tags;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::error::GatewayError;
@@ -65,9 +67,7 @@ impl Service {
         let key = input.key;
         check_key(&key)?;
         let wanted = wanted_headers!(input);
-        if input.tagging.is_some() || input.object_lock_mode.is_some() {
-            return Err(s3_error!(NotImplemented, "Tags and object locks are not supported"));
-        }
+        let tags = header_tags(input.tagging.as_deref())?;
         let metadata = checked_metadata(input.metadata.take())?;
         let headers = content_headers!(input);
         let algorithm =
@@ -82,6 +82,7 @@ impl Service {
             (Some(_), Some(name)) => name == ChecksumType::COMPOSITE,
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let lock = lock_headers!(input, &index);
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
         let head = UploadHead {
             initiated_ms: unix_ms(),
@@ -92,6 +93,8 @@ impl Service {
             checksum_is_composite: is_composite,
             encryption: sealing.encryption.clone(),
             closing: None,
+            tags,
+            lock,
         };
         let upload_id = new_upload_id();
         let change = Mutation::OmapSet { key: upload_key(&key, &upload_id), value: encode(&head, &[]) };

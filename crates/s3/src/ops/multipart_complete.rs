@@ -17,7 +17,9 @@ use crate::digest::{Algorithm, multipart_etag};
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::names::{garbage_key, parse_part_number, part_key, part_prefix, upload_key};
-use crate::record::{Checksums, EntryHead, PartHead, Piece, Place, decode_head, decode_pieces};
+use crate::record::{
+    Checksums, EntryHead, PART_CHECKSUMS_MAX, PartHead, Piece, Place, decode_head, decode_pieces,
+};
 use crate::versions::Change;
 
 /// Smallest part that is not the last.
@@ -192,7 +194,10 @@ fn assemble(
     }
     let internal = || s3_error!(InternalError, "The digest of a stored part cannot be read");
     let etag = multipart_etag(parts.iter().map(|(_, part)| &*part.head.etag)).ok_or_else(internal)?;
+    let numbers: Vec<u32> = parts.iter().map(|(number, _)| *number).collect();
     let head = EntryHead {
+        part_numbers: if numbers.iter().copied().eq(1..=numbers.len() as u32) { Vec::new() } else { numbers },
+        part_checksums: part_checksums(upload, &parts),
         size: parts.iter().map(|(_, part)| part.head.size).sum(),
         etag,
         modified_ms: unix_ms(),
@@ -202,6 +207,8 @@ fn assemble(
         checksum_is_composite: upload.head.checksum_is_composite,
         encryption: upload.head.encryption.clone(),
         upload_id: Some(upload_id.to_owned()),
+        tags: upload.head.tags.clone(),
+        lock: upload.head.lock,
         ..Default::default()
     };
     Ok(Assembly {
@@ -209,6 +216,15 @@ fn assemble(
         pieces: parts.iter().flat_map(|(_, part)| part.pieces.iter().cloned()).collect(),
         used: parts.iter().map(|(number, _)| *number).collect(),
     })
+}
+
+/// The checksums of the parts, to be told when somebody asks for the object's parts.
+fn part_checksums(upload: &OpenUpload, parts: &[(u32, &StoredPart)]) -> Vec<String> {
+    let Some(name) = upload.head.checksum_algorithm.as_ref().filter(|_| parts.len() <= PART_CHECKSUMS_MAX) else {
+        return Vec::new();
+    };
+    let checksums = parts.iter().map(|(_, part)| part.head.checksums.get(name).cloned());
+    checksums.collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The object's checksum, if the upload was begun with an algorithm.

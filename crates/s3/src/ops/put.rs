@@ -8,6 +8,8 @@ use super::answers::{checked_metadata, content_headers, entry_checksum_type, eta
 use super::body::{Purpose, Target, Upload, body_length};
 use super::conditions::WriteConditions;
 use super::encryption::{context_answer, set_encryption, wanted_headers};
+use super::object_lock::lock_headers;
+use super::tagging::header_tags;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::names::KEY_BYTES_MAX;
@@ -31,9 +33,10 @@ impl Service {
         let mut input = request.input;
         let key = input.key;
         check_key(&key)?;
-        if input.tagging.is_some() || input.write_offset_bytes.is_some() || input.object_lock_mode.is_some() {
-            return Err(s3_error!(NotImplemented, "Tags, appends and object locks are not supported"));
+        if input.write_offset_bytes.is_some() {
+            return Err(s3_error!(NotImplemented, "Appends are not supported"));
         }
+        let tags = header_tags(input.tagging.as_deref())?;
         let metadata = checked_metadata(input.metadata.take())?;
         let headers = content_headers!(input);
         let mut expected = Expected::from_headers(&request.headers)?;
@@ -43,6 +46,7 @@ impl Service {
 
         let wanted = wanted_headers!(input);
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let lock = lock_headers!(input, &index);
         let conditions =
             WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match, ..Default::default() };
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
@@ -58,6 +62,8 @@ impl Service {
             metadata,
             checksums: stored.digests.checksums,
             encryption: sealing.encryption.clone(),
+            tags,
+            lock,
             ..Default::default()
         };
         let entry = (&head, stored.piece.as_slice());

@@ -6,9 +6,9 @@ use s3s::dto::{
     GetBucketVersioningOutput, ListObjectVersionsInput, ListObjectVersionsOutput, MFADelete, ObjectVersion,
     ObjectVersionStorageClass, PutBucketVersioningInput, PutBucketVersioningOutput,
 };
-use s3s::{S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 
-use atoll_types::records::BucketVersioning;
+use atoll_types::records::{BucketRecord, BucketVersioning};
 
 use super::Service;
 use super::answers::{checksum_type, etag, owner, size, timestamp};
@@ -47,16 +47,43 @@ impl Service {
             Some(BucketVersioningStatus::SUSPENDED) => false,
             _ => return Err(s3_error!(MalformedXML, "The status of versioning must be Enabled or Suspended")),
         };
-        let change = |old: Option<BucketVersioning>| match old {
-            Some(old) if old.is_enabled == is_enabled => old,
-            old => BucketVersioning { generation: old.map_or(1, |old| old.generation + 1), is_enabled },
+        let set = |record: &mut BucketRecord| {
+            if !is_enabled && record.object_lock.is_some() {
+                return Err(s3_error!(
+                    InvalidBucketState,
+                    "An Object Lock configuration is present on this bucket, so its versioning cannot be suspended"
+                ));
+            }
+            let generation = record.versioning.map_or(0, |versioning| versioning.generation);
+            record.versioning = Some(BucketVersioning { generation, is_enabled });
+            Ok(())
         };
-        self.buckets.change(&input.bucket, |record| record.versioning = Some(change(record.versioning))).await?;
-        // From now on no gateway writes by an older record.
-        let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let all = (0..index.shards()).map(|shard| index.align_versioning(shard));
-        self.note(&input.bucket, try_join_all(all).await)?;
+        self.change_versioning(&input.bucket, set).await?;
         Ok(S3Response::new(PutBucketVersioningOutput::default()))
+    }
+
+    /// Changes a bucket's record in what every write must go by. When this returns, no gateway writes by
+    /// an older record.
+    pub(super) async fn change_versioning(
+        &self,
+        bucket: &str,
+        change: impl Fn(&mut BucketRecord) -> S3Result<()>,
+    ) -> S3Result<()> {
+        let change_and_count = |record: &mut BucketRecord| {
+            let before = record.clone();
+            change(record)?;
+            if *record != before
+                && let Some(versioning) = &mut record.versioning
+            {
+                versioning.generation += 1;
+            }
+            Ok::<_, S3Error>(())
+        };
+        self.buckets.try_change(bucket, change_and_count).await?;
+        let index = self.note(bucket, self.index(bucket).await)?;
+        let all = (0..index.shards()).map(|shard| index.align_versioning(shard));
+        self.note(bucket, try_join_all(all).await)?;
+        Ok(())
     }
 
     pub(super) async fn list_object_versions(

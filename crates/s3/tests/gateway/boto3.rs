@@ -29,6 +29,17 @@ async fn boto3_refusals() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
+/// Versions, object lock, tags, and what is told about the parts of objects.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_versions() {
+    require_boto3().await;
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_versions.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
 /// Over TLS boto3 sends checksums as trailers of an unsigned aws-chunked body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance_over_tls() {
