@@ -291,6 +291,7 @@ async fn a_pool_with_the_data_of_a_bucket_stays() {
         versioning: None,
         object_lock: None,
         tags: Default::default(),
+        public_access_block: None,
     };
     state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
     for name in ["index", "data"] {

@@ -1,5 +1,6 @@
 //! The S3 operations. Each file holds one family; this one holds what they share.
 
+mod access;
 mod answers;
 mod attributes;
 mod body;
@@ -20,6 +21,7 @@ mod object_lock;
 mod put;
 mod s3_trait;
 mod tagging;
+mod unset;
 mod versioning;
 
 pub(crate) use bucket_removal::tend_deletion;

@@ -773,7 +773,7 @@ def health_and_limits():
     with Bucket() as name:
         status, _, body = raw("PUT", f"/{name}/huge", b"", {"content-length": str(6 << 30)}, "UNSIGNED-PAYLOAD")
         assert status == 400 and b"EntityTooLarge" in body, (status, body)
-        refused("NotImplemented", s3.put_bucket_acl, Bucket=name, ACL="private")
+        refused("NotImplemented", s3.put_bucket_logging, Bucket=name, BucketLoggingStatus={})
 
 
 def main():

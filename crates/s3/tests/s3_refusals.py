@@ -126,6 +126,54 @@ def what_an_object_cannot_have_is_refused():
 
 
 @check
+def settings_that_cannot_be_set_are_refused():
+    with Bucket() as name:
+        policy = '{"Version": "2012-10-17", "Statement": []}'
+        refused("NotImplemented", s3.put_bucket_policy, Bucket=name, Policy=policy)
+        refused("NoSuchBucketPolicy", s3.get_bucket_policy, Bucket=name)
+        rules = {"CORSRules": [{"AllowedMethods": ["GET"], "AllowedOrigins": ["*"]}]}
+        refused("NotImplemented", s3.put_bucket_cors, Bucket=name, CORSConfiguration=rules)
+        refused("NoSuchCORSConfiguration", s3.get_bucket_cors, Bucket=name)
+        payment = {"Payer": "Requester"}
+        refused("NotImplemented", s3.put_bucket_request_payment, Bucket=name, RequestPaymentConfiguration=payment)
+        assert s3.get_bucket_request_payment(Bucket=name)["Payer"] == "BucketOwner"
+        refused("NoSuchWebsiteConfiguration", s3.get_bucket_website, Bucket=name)
+        refused("ReplicationConfigurationNotFoundError", s3.get_bucket_replication, Bucket=name)
+        refused("NoSuchLifecycleConfiguration", s3.get_bucket_lifecycle_configuration, Bucket=name)
+        for call in (s3.get_bucket_logging, s3.get_bucket_accelerate_configuration):
+            assert set(call(Bucket=name)) == {"ResponseMetadata"}
+
+
+@check
+def acls_are_those_of_the_owner():
+    with Bucket() as name:
+        put(name, "k")
+        for acl in (s3.get_bucket_acl(Bucket=name), s3.get_object_acl(Bucket=name, Key="k")):
+            assert acl["Owner"]["ID"] == ACCESS, acl
+            assert [grant["Permission"] for grant in acl["Grants"]] == ["FULL_CONTROL"], acl
+        own = {"Owner": acl["Owner"], "Grants": acl["Grants"]}
+        everyone = {"Type": "Group", "URI": "http://acs.amazonaws.com/groups/global/AllUsers"}
+        public = {"Owner": acl["Owner"], "Grants": [{"Grantee": everyone, "Permission": "READ"}]}
+        code = "AccessControlListNotSupported"
+        for call, what in ((s3.put_bucket_acl, {}), (s3.put_object_acl, {"Key": "k"})):
+            call(Bucket=name, ACL="private", **what)
+            call(Bucket=name, AccessControlPolicy=own, **what)
+            refused(code, call, Bucket=name, ACL="public-read", **what)
+            refused(code, call, Bucket=name, AccessControlPolicy=public, **what)
+        ownership = s3.get_bucket_ownership_controls(Bucket=name)["OwnershipControls"]
+        assert ownership == {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
+        s3.put_bucket_ownership_controls(Bucket=name, OwnershipControls=ownership)
+        writer = {"Rules": [{"ObjectOwnership": "ObjectWriter"}]}
+        refused("NotImplemented", s3.put_bucket_ownership_controls, Bucket=name, OwnershipControls=writer)
+        refused("NoSuchPublicAccessBlockConfiguration", s3.get_public_access_block, Bucket=name)
+        block = {"BlockPublicAcls": True, "IgnorePublicAcls": False}
+        block |= {"BlockPublicPolicy": True, "RestrictPublicBuckets": False}
+        s3.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=block)
+        assert s3.get_public_access_block(Bucket=name)["PublicAccessBlockConfiguration"] == block
+        s3.delete_public_access_block(Bucket=name)
+
+
+@check
 def what_a_bucket_cannot_have_is_refused():
     name = "atoll-refused-bucket"
     refused("AccessControlListNotSupported", s3.create_bucket, Bucket=name, ACL="public-read")
@@ -207,7 +255,7 @@ def an_empty_delimiter_is_none():
 def unknown_subresources_are_refused():
     with Bucket() as name:
         put(name, "k")
-        for method, query in (("PUT", "?acl"), ("PUT", "?unheard-of"), ("GET", "?torrent"), ("DELETE", "?policy")):
+        for method, query in (("PUT", "?unheard-of"), ("GET", "?torrent"), ("DELETE", "?retention")):
             status, _, body = raw(method, f"/{name}/k", query=query)
             assert status == 501 and b"NotImplemented" in body, (method, query, status, body)
         assert content(name, "k") == b"kept"

@@ -452,6 +452,9 @@ pub struct BucketRecord {
     /// The owner's tags of the bucket.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub tags: std::collections::BTreeMap<String, String>,
+    /// What the owner forbade of public access, beside what is never public anyway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_access_block: Option<PublicAccessBlock>,
 }
 
 impl BucketRecord {
@@ -474,6 +477,19 @@ pub struct BucketVersioning {
     pub generation: u64,
     /// Otherwise suspended: older versions stay, and each key gets at most one more, the null version.
     pub is_enabled: bool,
+}
+
+/// Kinds of public access that a bucket's owner forbade, by S3's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublicAccessBlock {
+    /// No public ACL is accepted.
+    pub block_public_acls: bool,
+    /// Public ACLs have no effect.
+    pub ignore_public_acls: bool,
+    /// No public policy is accepted.
+    pub block_public_policy: bool,
+    /// A public policy gives no rights to the public.
+    pub restrict_public_buckets: bool,
 }
 
 /// What new versions of a bucket with object lock get.

@@ -24,6 +24,7 @@ fn bucket(name: &str) -> BucketRecord {
         versioning: None,
         object_lock: None,
         tags: Default::default(),
+        public_access_block: None,
     }
 }
 

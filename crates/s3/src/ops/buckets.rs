@@ -102,6 +102,7 @@ impl Service {
             versioning: has_lock.then_some(BucketVersioning { generation: 1, is_enabled: true }),
             object_lock: has_lock.then(BucketObjectLock::default),
             tags: Default::default(),
+            public_access_block: None,
         };
         // The index comes before the record: a gateway that finds the record finds a working bucket.
         let made = async {
