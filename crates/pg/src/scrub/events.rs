@@ -21,10 +21,20 @@ impl Pg {
         view: &V,
         event: impl FnOnce(&mut Scrub, &mut Context<'_, V>) -> Effect,
     ) {
-        let Some(scrub) = &mut self.scrub else { return };
-        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
+        self.is_for_scrub(view, |scrub, context| Some(event(scrub, context)));
+    }
+
+    /// Hands an event to the scrub, if there is one, and carries out its effect. False if the event
+    /// was for something else.
+    fn is_for_scrub<V: ObjectView>(
+        &mut self,
+        view: &V,
+        event: impl FnOnce(&mut Scrub, &mut Context<'_, V>) -> Option<Effect>,
+    ) -> bool {
+        let Some(scrub) = &mut self.scrub else { return false };
+        let mut context = Context { config: &self.config, log: &self.log, outbox: &mut self.outbox, view };
         let effect = event(scrub, &mut context);
-        self.carry_out(effect, view);
+        effect.map(|effect| self.carry_out(effect, view)).is_some()
     }
 
     fn carry_out(&mut self, effect: Effect, view: &impl ObjectView) {
@@ -89,14 +99,15 @@ impl Pg {
 
     /// Starts what the scrub can start now.
     pub(crate) fn continue_scrub<V: ObjectView>(&mut self, view: &V) {
-        let Some(scrub) = &mut self.scrub else { return };
-        invariants::scrub_runs_while_active(self.config.is_active(), self.intake.is_whole());
-        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
-        let effect = match scrub.must_end(self.learners.are_any(), self.is_splitting) {
-            true => scrub.wind_up(),
-            false => scrub.walk(&self.log, &mut context),
-        };
-        self.carry_out(effect, view);
+        let (is_whole, backfills, is_splitting) =
+            (self.intake.is_whole(), self.learners.are_any(), self.is_splitting);
+        self.with_scrub(view, |scrub, context| {
+            invariants::scrub_runs_while_active(context.config.is_active(), is_whole);
+            match scrub.must_end(backfills, is_splitting) {
+                true => scrub.wind_up(),
+                false => scrub.walk(context),
+            }
+        });
     }
 
     /// A member has listed objects. False if the list was not for a scrub.
@@ -154,21 +165,13 @@ impl Pg {
             self.answer_wanted(primary, epoch, tag, result);
             return true;
         }
-        let Some(scrub) = &mut self.scrub else { return false };
-        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
-        let effect = scrub.read_done(token, result, &mut context);
-        effect.map(|effect| self.carry_out(effect, view)).is_some()
+        self.is_for_scrub(view, |scrub, context| scrub.read_done(token, result, context))
     }
 
     /// A member has made a part durable. False if it was not for a scrub.
     pub(crate) fn scrub_pushed<V: ObjectView>(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &V) -> bool {
-        if !self.config.is_primary() || epoch != self.config.record.epoch {
-            return false;
-        }
-        let Some(scrub) = &mut self.scrub else { return false };
-        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
-        let effect = scrub.pushed(from, tag, &mut context);
-        effect.map(|effect| self.carry_out(effect, view)).is_some()
+        let is_current = self.config.is_primary() && epoch == self.config.record.epoch;
+        is_current && self.is_for_scrub(view, |scrub, context| scrub.pushed(from, tag, context))
     }
 
     /// A primary with a bad copy of an object wants this OSD's good one.

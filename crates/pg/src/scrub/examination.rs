@@ -10,14 +10,13 @@ use super::{EXAMINATIONS_MAX, Effect, REPAIRS_MAX, Scrub};
 use crate::actions::{Action, ObjectView};
 use crate::context::Context;
 use crate::invariants;
-use crate::replication::log::Log;
 use crate::scrub::verdict::{Verdict, describe, judge};
 
 impl Scrub {
-    pub(super) fn examine(&mut self, object: ObjectName, log: &Log, context: &mut Context<'_, impl ObjectView>) {
+    pub(super) fn examine(&mut self, object: ObjectName, context: &mut Context<'_, impl ObjectView>) {
         let deep = self.report.is_deep;
         let Some(round) = self.rounds.get_mut(&object) else { return };
-        invariants::examined_object_is_quiet(&object, log.writes(&object));
+        invariants::examined_object_is_quiet(&object, context.log.writes(&object));
         round.examinations += 1;
         invariants::scrub_attempts_are_bounded(&object, round.examinations, EXAMINATIONS_MAX);
         let (token, since_ms) = (context.outbox.token(), context.view.now_ms());
