@@ -20,9 +20,7 @@ impl Pg {
             let reply = Message::ObjectsReply { pg: self.config.id, epoch, tag, objects, more };
             return self.outbox.send(primary, reply);
         }
-        if self.stray_objects_listed(token, &objects, more)
-            || self.scrub_listed(self.config.me, token.0, &objects, more)
-        {
+        if self.stray.listed(token, &objects, more) || self.scrub_listed(self.config.me, token.0, &objects, more) {
             return;
         }
         let wants_it =
