@@ -90,6 +90,11 @@ impl Configuration {
         self.record.members == self.target && self.target.first() == Some(&self.record.primary)
     }
 
+    /// How objects are cut into shards; the PG is erasure-coded.
+    pub fn shape(&self) -> CodeShape {
+        self.policy.shape.expect("the PG is erasure-coded")
+    }
+
     /// The number of copies, or of different shards, needed to reconstruct every object.
     pub fn copies_needed(&self) -> usize {
         self.policy.shape.map_or(1, |shape| shape.data.into())
@@ -107,6 +112,14 @@ impl Configuration {
     /// Whether there are members enough to serve.
     pub fn may_serve(&self) -> bool {
         self.copies_on(&self.record.members) >= self.policy.min_size as usize
+    }
+
+    /// The member to ask for a shard, of those that count: preferably this OSD.
+    pub fn holder(&self, shard: u8, counts: impl Fn(OsdId) -> bool) -> Option<OsdId> {
+        let members = self.record.members.iter().copied().zip(&self.record.shards);
+        let mut holders = members.filter(|(osd, held)| **held == shard && counts(*osd)).map(|(osd, _)| osd);
+        let first = holders.next()?;
+        if first == self.me { Some(first) } else { Some(holders.find(|osd| *osd == self.me).unwrap_or(first)) }
     }
 
     /// The pool's number of PGs from this PG's view, by cluster state: it doubles with each split.

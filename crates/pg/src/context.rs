@@ -2,6 +2,7 @@
 
 use crate::config::Configuration;
 use crate::outbox::Outbox;
+use crate::peering::Peering;
 use crate::replication::log::Log;
 
 /// The PG around a component, for one event. What the component wants of other components it gives
@@ -9,6 +10,7 @@ use crate::replication::log::Log;
 pub(crate) struct Context<'a, V> {
     pub config: &'a Configuration,
     pub log: &'a Log,
+    pub peering: &'a Peering,
     pub outbox: &'a mut Outbox,
     pub view: &'a V,
 }

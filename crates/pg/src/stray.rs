@@ -170,7 +170,13 @@ impl Pg {
         if !self.holds_copy(view) {
             return self.stray.stop();
         }
-        let mut context = Context { config: &self.config, log: &self.log, outbox: &mut self.outbox, view };
+        let mut context = Context {
+            config: &self.config,
+            log: &self.log,
+            peering: &self.peering,
+            outbox: &mut self.outbox,
+            view,
+        };
         match self.stray.delete(&self.promises, &mut context) {
             Effect::Nothing => {}
             Effect::Begin => {

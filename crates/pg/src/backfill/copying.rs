@@ -45,7 +45,9 @@ impl Pg {
     /// A scrub may replace an object between two parts. Shards are read from several members, so no
     /// write of the object may be in flight to them.
     fn may_be_copied(&self, object: &ObjectName) -> bool {
-        !self.is_in_scrub(object) && !self.is_about_to_change(object)
+        let erasure = self.erasure.as_ref();
+        let changes = erasure.is_some_and(|erasure| erasure.is_about_to_change(object, &self.config, &self.log));
+        !self.is_in_scrub(object) && !changes
     }
 
     fn copy_one(&mut self, osd: OsdId, view: &impl ObjectView) -> bool {

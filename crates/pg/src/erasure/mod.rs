@@ -23,15 +23,16 @@ use atoll_ec::Code;
 use atoll_types::{ObjectName, OsdId, Version};
 
 pub(crate) use backfill::ShardPartRequest;
-pub(crate) use fetch::{Asked, Operation};
+pub(crate) use fetch::{Asked, Fetch, Operation};
 pub(crate) use requests::ClientRead;
 use roll_back::RollBack;
 pub use roll_back::is_hidden;
 pub(crate) use roll_back::pre_image_clones;
+pub(crate) use scrub::{Examination, Examined};
 pub(crate) use shape::Span;
 
 use crate::actions::Token;
-use crate::config::{CodeShape, PgState};
+use crate::config::CodeShape;
 use crate::group::Pg;
 
 /// The state that only an erasure-coded PG has.
@@ -93,6 +94,11 @@ impl Erasure {
 }
 
 impl Pg {
+    /// What only an erasure-coded PG has.
+    fn erasure(&self) -> &Erasure {
+        self.erasure.as_ref().expect("the PG is erasure-coded")
+    }
+
     /// The shard that an OSD holds as a member, or gets as a learner.
     fn shard_of(&self, osd: OsdId) -> Option<u8> {
         self.learners.shard_of(osd).or_else(|| self.config.record.shard_of(osd))
@@ -104,21 +110,6 @@ impl Pg {
             None => Vec::new(),
             Some(_) => members.iter().map(|osd| self.shard_of(*osd).expect("members hold shards")).collect(),
         }
-    }
-
-    /// The member to ask for a shard, preferably this OSD. While the PG peers, only members with
-    /// the same head as this OSD count.
-    pub(crate) fn holder(&self, shard: u8, excluded: &BTreeSet<OsdId>) -> Option<OsdId> {
-        let has_same_head = |osd: OsdId| {
-            self.config.state != PgState::Peering
-                || osd == self.config.me
-                || self.peering.head_of(osd).is_some_and(|head| head.sequence == self.log.last_sequence())
-        };
-        let members = self.config.record.members.iter().zip(&self.config.record.shards);
-        let holders =
-            members.filter(|(osd, held)| **held == shard && !excluded.contains(osd) && has_same_head(**osd));
-        let holders: Vec<OsdId> = holders.map(|(osd, _)| *osd).collect();
-        holders.iter().find(|osd| **osd == self.config.me).or(holders.first()).copied()
     }
 
     /// The shard that a learner gets: one that no member holds, or else that of a member that is to

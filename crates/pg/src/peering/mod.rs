@@ -14,9 +14,10 @@ use atoll_wire::Message;
 
 use crate::actions::ObjectView;
 use crate::backfill::Answer;
-use crate::config::PgState;
+use crate::config::{Configuration, PgState};
 use crate::group::Pg;
 use crate::invariants;
+use crate::replication::log::Log;
 
 /// A member that has not answered is asked again after this time.
 const ANSWER_PATIENCE_MS: u64 = 500;
@@ -42,6 +43,14 @@ impl Peering {
     /// The heads of all members that have answered.
     pub fn heads(&self) -> impl Iterator<Item = (OsdId, Version)> {
         self.heads.iter().map(|(osd, head)| (*osd, *head))
+    }
+
+    /// Whether a member's shards fit those of this OSD: while the PG peers, only if it has the same
+    /// head.
+    pub fn fits(&self, osd: OsdId, config: &Configuration, log: &Log) -> bool {
+        config.state != PgState::Peering
+            || osd == config.me
+            || self.head_of(osd).is_some_and(|head| head.sequence == log.last_sequence())
     }
 
     /// A member is told to roll back. False if it was told before.

@@ -24,11 +24,11 @@ impl Pg {
     ) {
         let sequence = id.sequence;
         if !self.config.is_primary() {
-            return self.reply_read(client, sequence, Err(Refusal::NotPrimary), Bytes::new());
+            return self.outbox.reply_read(client, sequence, Err(Refusal::NotPrimary), Bytes::new());
         }
         let checked = self.check_place(&object).and_then(|()| check_read(&request));
         if let Err(refusal) = checked {
-            return self.reply_read(client, sequence, Err(refusal), Bytes::new());
+            return self.outbox.reply_read(client, sequence, Err(refusal), Bytes::new());
         }
         self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
     }
@@ -75,7 +75,9 @@ impl Pg {
         if self.log.take_over(client, id) {
             return true;
         }
-        if self.queue.take_over(client, id) || self.take_over_operation(client, id) {
+        if self.queue.take_over(client, id)
+            || self.erasure.as_mut().is_some_and(|erasure| erasure.take_over(client, id))
+        {
             return true;
         }
         self.config.is_active() && self.answer_known(client, id)

@@ -1,6 +1,6 @@
 //! Answers to clients, and to other members that read this OSD's copy.
 
-use atoll_types::{ReadOutcome, ReadRequest, Refusal};
+use atoll_types::{ReadRequest, Refusal};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -26,17 +26,6 @@ impl Pg {
         self.outbox.push(Action::Reply { client, message: Message::WriteReply { sequence, result } });
     }
 
-    pub(crate) fn reply_read(
-        &mut self,
-        client: ClientId,
-        sequence: u64,
-        result: Result<ReadOutcome, Refusal>,
-        payload: Bytes,
-    ) {
-        let message = Message::ReadReply { sequence, result, payload };
-        self.outbox.push(Action::Reply { client, message });
-    }
-
     /// The store has answered a read.
     pub fn read_done(&mut self, token: Token, answer: ReadAnswer, view: &impl ObjectView) {
         match self.reads.answered(token) {
@@ -48,9 +37,9 @@ impl Pg {
                 self.shard_read(tag, answer, view);
             }
             ReadPurpose::Client { client, sequence, object, request } => match (answer, request) {
-                (Ok((outcome, payload)), _) => self.reply_read(client, sequence, Ok(outcome), payload),
+                (Ok((outcome, payload)), _) => self.outbox.reply_read(client, sequence, Ok(outcome), payload),
                 (Err(ReadFailure::Refused(refusal)), _) => {
-                    self.reply_read(client, sequence, Err(refusal), Bytes::new());
+                    self.outbox.reply_read(client, sequence, Err(refusal), Bytes::new());
                 }
                 (Err(ReadFailure::Corrupt { blocks }), ReadRequest::Data { offset, length }) => {
                     let text = format!(
@@ -74,7 +63,7 @@ impl Pg {
                 }
                 (Err(ReadFailure::Corrupt { blocks }), _) => {
                     let detail = format!("blocks {blocks:?} of '{object}'");
-                    self.reply_read(client, sequence, Err(Refusal::Corrupt { detail }), Bytes::new());
+                    self.outbox.reply_read(client, sequence, Err(Refusal::Corrupt { detail }), Bytes::new());
                 }
             },
             ReadPurpose::Copy { primary, epoch, tag } => {

@@ -48,7 +48,7 @@ impl Pg {
         let Some(member) = read.copies_left.pop() else {
             let detail = format!("blocks {:?} of '{}'", read.damaged_blocks, read.object);
             let refusal = Refusal::Corrupt { detail };
-            return self.reply_read(read.client, read.sequence, Err(refusal), Bytes::new());
+            return self.outbox.reply_read(read.client, read.sequence, Err(refusal), Bytes::new());
         };
         let Token(tag) = self.outbox.token();
         read.epoch = self.config.record.epoch;
@@ -104,7 +104,7 @@ impl Pg {
             Ok(outcome) if view.matches_checks(self.config.id, &read.object, read.offset, &payload) => {
                 self.repair(&read, &payload);
                 let asked = payload.slice(..payload.len().min(read.length as usize));
-                self.reply_read(read.client, read.sequence, Ok(outcome), asked);
+                self.outbox.reply_read(read.client, read.sequence, Ok(outcome), asked);
             }
             _ => self.read_next_copy(read),
         }

@@ -72,7 +72,10 @@ impl Pg {
         let must_wait = match *read {
             ReadRequest::Data { offset, length } if self.is_erasure_coded(&request.object) => {
                 // Members may have a write that this OSD's store refused, until they roll it back.
-                !self.intake.is_whole() || self.is_read_locked(&request.object, offset, length)
+                let erasure = self.erasure.as_ref();
+                !self.intake.is_whole()
+                    || erasure
+                        .is_some_and(|erasure| erasure.is_read_locked(&request.object, offset, length, &self.log))
             }
             _ => self.log.shows_in(&request.object, read),
         };

@@ -127,7 +127,9 @@ impl Pg {
 
     pub(crate) fn refuse(&mut self, request: WaitingRequest, refusal: Refusal) {
         match request.what {
-            Waiting::Read(_) => self.reply_read(request.client, request.sequence, Err(refusal), Bytes::new()),
+            Waiting::Read(_) => {
+                self.outbox.reply_read(request.client, request.sequence, Err(refusal), Bytes::new())
+            }
             _ => self.reply_write(request.client, request.sequence, Err(refusal)),
         }
     }

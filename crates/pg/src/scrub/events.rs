@@ -32,7 +32,13 @@ impl Pg {
         event: impl FnOnce(&mut Scrub, &mut Context<'_, V>) -> Option<Effect>,
     ) -> bool {
         let Some(scrub) = &mut self.scrub else { return false };
-        let mut context = Context { config: &self.config, log: &self.log, outbox: &mut self.outbox, view };
+        let mut context = Context {
+            config: &self.config,
+            log: &self.log,
+            peering: &self.peering,
+            outbox: &mut self.outbox,
+            view,
+        };
         let effect = event(scrub, &mut context);
         effect.map(|effect| self.carry_out(effect, view)).is_some()
     }
@@ -41,7 +47,11 @@ impl Pg {
         match effect {
             Effect::Nothing => {}
             Effect::StartWaiting => self.start_waiting(view),
-            Effect::CompareShards { object, findings } => self.compare_shards(object, &findings, view),
+            Effect::ReadShards { object, fetch, what } => self.examine_shards(object, fetch, what, view),
+            Effect::RestartWrites { object } => {
+                self.restart_writes(&object);
+                self.start_waiting(view);
+            }
             Effect::RewriteOwnCopy { tag, parts } => self.rewrite_own_copy(tag, parts),
             Effect::End => self.scrub = None,
         }
