@@ -8,6 +8,7 @@ use atoll_wire::Message;
 use crate::actions::{Action, ObjectView};
 use crate::backfill::Answer;
 use crate::config::{PgState, PoolPolicy};
+use crate::erasure::Erasure;
 use crate::group::Pg;
 use crate::invariants;
 use crate::peering::Peering;
@@ -90,9 +91,11 @@ impl Pg {
             None => {}
         }
         self.answer_if_released(view);
-        self.try_roll_back_again(view);
-        self.announce_committed();
-        self.delete_pre_images(1);
+        self.with_erasure(view, Erasure::try_roll_back_again);
+        if let Some(erasure) = &mut self.erasure {
+            erasure.pre_images.announce(&self.config, &self.log, &mut self.outbox);
+        }
+        self.delete_pre_images();
         self.continue_learners(view);
         self.advance(view);
         self.refuse_after_long_waiting(view);
@@ -202,7 +205,7 @@ impl Pg {
                         // A backfill begins, so writes up to `head` need no pre-images: if they had to
                         // be rolled back, the copy would be backfilled again.
                         self.forget_pre_images(head);
-                        self.delete_pre_images(1);
+                        self.delete_pre_images();
                     }
                     self.submit(Submission::Push { from, epoch, tag }, transaction);
                 }

@@ -3,7 +3,6 @@
 
 use crate::actions::ObjectView;
 use crate::config::PgState;
-use crate::erasure::Erasure;
 use crate::group::Pg;
 
 impl Pg {
@@ -23,7 +22,7 @@ impl Pg {
             && !self.learners.are_any()
             && !self.membership.counts_inactivity()
             && self.stray.is_idle()
-            && self.erasure.as_ref().is_none_or(Erasure::is_idle)
+            && self.erasure.as_ref().is_none_or(|erasure| erasure.is_idle(&self.config, &self.log))
     }
 
     /// The members are on target, and nothing is under way.
@@ -31,8 +30,7 @@ impl Pg {
         let is_whole = self.leads() && self.config.is_on_target();
         let pg_num = self.config.pg_num();
         let needs_split = self.is_splitting || self.config.policy.pg_num > pg_num || self.is_split_under_way(view);
-        let is_known_to_be_everywhere = !self.has_unannounced_commits() && self.config.surplus_member().is_none();
-        is_whole && !needs_split && is_known_to_be_everywhere && !self.is_scrubbing()
+        is_whole && !needs_split && self.config.surplus_member().is_none() && !self.is_scrubbing()
     }
 
     /// Another OSD leads, and this one's copy is complete, or there is none.

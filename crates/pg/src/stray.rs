@@ -170,14 +170,9 @@ impl Pg {
         if !self.holds_copy(view) {
             return self.stray.stop();
         }
-        let mut context = Context {
-            config: &self.config,
-            log: &self.log,
-            peering: &self.peering,
-            outbox: &mut self.outbox,
-            view,
-        };
-        match self.stray.delete(&self.promises, &mut context) {
+        let Pg { stray, promises, config, log, peering, outbox, .. } = self;
+        let mut context = Context { config, log, peering, outbox, view };
+        match stray.delete(promises, &mut context) {
             Effect::Nothing => {}
             Effect::Begin => {
                 self.end_roll_back();

@@ -7,7 +7,8 @@ use atoll_types::{Mutation, ObjectName, PgId, ReadRequest, Seals, Touched, Trans
 use bytes::Bytes;
 
 use super::Erasure;
-use super::fetch::{Effect, Fetch, Operation, Purpose, ShardParts};
+use super::effects::Effect;
+use super::fetch::{Fetch, Operation, Purpose, ShardParts};
 use super::parts::{Part, cut, is_all_zero};
 use super::shape::Span;
 use super::update::shard_of;
@@ -46,7 +47,7 @@ pub(crate) struct ShardBackfill {
 impl Pg {
     /// Reads a part of a learner's shard.
     pub(crate) fn read_shard_part(&mut self, request: ShardPartRequest, view: &impl ObjectView) {
-        self.with_operations(view, |erasure, context| erasure.read_part(request, context));
+        self.with_erasure(view, |erasure, context| erasure.read_part(request, context));
     }
 
     /// The number of objects that [`Pg::backfill_next`] began and whose [`Action::ReadForBackfill`] the

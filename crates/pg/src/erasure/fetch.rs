@@ -4,20 +4,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_types::{ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal};
-use atoll_wire::Message;
+use atoll_types::{ObjectName, OsdId, ReadOutcome, Refusal};
 use bytes::Bytes;
 
 use super::Erasure;
+use super::effects::Effect;
 use super::parts::Part;
 use super::requests::{ClientRead, ClientWrite};
 use super::scrub::Examination;
 use super::shape::Span;
-use crate::actions::{ObjectParts, ObjectView, Token, WholeObject};
+use crate::actions::{ObjectView, Token, WholeObject};
 use crate::context::Context;
-use crate::group::Pg;
 use crate::replication::log::Log;
-use crate::replication::reads::ReadPurpose;
 
 /// Spans of shards, by shard.
 pub(crate) type ShardParts = BTreeMap<u8, (Span, Part)>;
@@ -59,10 +57,10 @@ pub(crate) struct Fetch {
 
 /// A span of a shard that a member, perhaps this one, was asked for.
 pub(crate) struct Asked {
-    pub(super) operation: u64,
-    osd: OsdId,
+    pub operation: u64,
+    pub osd: OsdId,
     shard: u8,
-    span: Span,
+    pub span: Span,
 }
 
 impl Fetch {
@@ -77,31 +75,6 @@ impl Fetch {
             has_found_damage: false,
         }
     }
-}
-
-/// What an operation wants of the PG after an event.
-pub(super) enum Effect {
-    Nothing,
-    /// Members, perhaps this one, are to be asked for spans of an object's shards.
-    Ask {
-        object: ObjectName,
-        asked: Vec<Asked>,
-    },
-    /// The old bytes of a write have come, so that it can be ordered. Of this object a shard was
-    /// found to be damaged.
-    OrderReady {
-        damaged: Option<ObjectName>,
-    },
-    /// An operation is over: it has its shards, or too few good ones are left.
-    End {
-        operation: Box<Operation>,
-        result: Result<ShardParts, String>,
-    },
-    /// A part of a learner's shard needs no other shards.
-    PartRead {
-        token: Token,
-        part: ObjectParts,
-    },
 }
 
 impl Erasure {
@@ -155,7 +128,7 @@ impl Erasure {
     }
 
     /// A member has answered.
-    fn answered(
+    pub(super) fn answered(
         &mut self,
         Asked { operation: id, osd, shard, span }: Asked,
         answer: Result<(ReadOutcome, Bytes), Refusal>,
@@ -203,87 +176,6 @@ impl Erasure {
 
 fn operation(operations: &mut BTreeMap<u64, Operation>, id: u64) -> &mut Operation {
     operations.get_mut(&id).expect("the operation is under way")
-}
-
-impl Pg {
-    /// Hands an event to the operations that read shards, and carries out its effect.
-    pub(super) fn with_operations<V: ObjectView>(
-        &mut self,
-        view: &V,
-        event: impl FnOnce(&mut Erasure, &mut Context<'_, V>) -> Effect,
-    ) {
-        let erasure = self.erasure.as_mut().expect("only erasure-coded PGs have operations");
-        let mut context = Context {
-            config: &self.config,
-            log: &self.log,
-            peering: &self.peering,
-            outbox: &mut self.outbox,
-            view,
-        };
-        match event(erasure, &mut context) {
-            Effect::Nothing => {}
-            Effect::Ask { object, asked } => {
-                asked.into_iter().for_each(|asked| self.ask_for_shard(asked, object.clone(), view));
-            }
-            Effect::OrderReady { damaged } => {
-                self.order_ready(view);
-                damaged.into_iter().for_each(|object| self.repair_for_backfill(object));
-            }
-            Effect::End { operation, result } => self.end_operation(*operation, result, view),
-            Effect::PartRead { token, part } => self.object_read(token, Ok(part), view),
-        }
-    }
-
-    fn ask_for_shard(&mut self, asked: Asked, object: ObjectName, view: &impl ObjectView) {
-        let Token(tag) = self.outbox.token();
-        let (osd, offset, length) = (asked.osd, asked.span.start, asked.span.length() as u32);
-        self.erasure.as_mut().expect("the PG is erasure-coded").asked.insert(tag, asked);
-        if osd == self.config.me {
-            let request = ReadRequest::Data { offset, length };
-            return self.read_when_loaded(ReadPurpose::Shard { tag }, object, request, view);
-        }
-        let (pg, epoch) = (self.config.id, self.config.record.epoch);
-        self.outbox.send(osd, Message::CopyRead { pg, epoch, tag, object, offset, length });
-    }
-
-    /// A member has answered. False if it was asked for something else.
-    pub(crate) fn shard_read(
-        &mut self,
-        tag: u64,
-        answer: Result<(ReadOutcome, Bytes), Refusal>,
-        view: &impl ObjectView,
-    ) -> bool {
-        let asked = self.erasure.as_mut().and_then(|erasure| erasure.asked.remove(&tag));
-        let Some(asked) = asked else { return false };
-        self.with_operations(view, |erasure, context| erasure.answered(asked, answer, context));
-        true
-    }
-
-    fn end_operation(&mut self, operation: Operation, result: Result<ShardParts, String>, view: &impl ObjectView) {
-        let Operation { object, fetch, purpose, .. } = operation;
-        let damaged = fetch.has_found_damage.then(|| object.clone());
-        match purpose {
-            Purpose::Read(read) => self.answer_read(read, object, fetch.whole, result, view),
-            Purpose::Write(write) => {
-                let Err(detail) = result else { unreachable!("a write with its old bytes is ordered") };
-                self.reply_write(write.client, write.id.sequence, Err(Refusal::Corrupt { detail }));
-            }
-            Purpose::ShardBackfill(backfill) => {
-                let (token, shape) = (backfill.request.token, self.erasure().shape);
-                let part = backfill.answer(object, &fetch.whole, result, shape, self.config.id, &mut self.outbox);
-                self.object_read(token, part, view);
-            }
-            Purpose::Examine(what) => {
-                let (whole, tag) = (fetch.whole, what.tag());
-                let examined = result.map(|parts| self.erasure().examined(what, &fetch, &parts));
-                self.with_scrub(view, |scrub, context| {
-                    scrub.shards_examined(object, tag, whole, examined, context)
-                });
-            }
-        }
-        self.start_waiting(view);
-        damaged.into_iter().for_each(|object| self.repair_for_backfill(object));
-    }
 }
 
 /// The span of a shard in a member's answer, if the answer counts.

@@ -8,9 +8,11 @@
 //! the others. And what a member lacks is computed from the shards of others.
 
 mod backfill;
+mod effects;
 mod fetch;
 mod parts;
 mod peering;
+mod pre_images;
 mod requests;
 mod roll_back;
 mod scrub;
@@ -20,20 +22,21 @@ mod update;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use atoll_ec::Code;
-use atoll_types::{ObjectName, OsdId, Version};
+use atoll_types::OsdId;
 
 pub(crate) use backfill::ShardPartRequest;
 pub(crate) use fetch::{Asked, Fetch, Operation};
+pub(crate) use pre_images::PreImages;
 pub(crate) use requests::ClientRead;
 use roll_back::RollBack;
 pub use roll_back::is_hidden;
-pub(crate) use roll_back::pre_image_clones;
 pub(crate) use scrub::{Examination, Examined};
 pub(crate) use shape::Span;
 
 use crate::actions::Token;
-use crate::config::CodeShape;
+use crate::config::{CodeShape, Configuration};
 use crate::group::Pg;
+use crate::replication::log::Log;
 
 /// The state that only an erasure-coded PG has.
 pub(crate) struct Erasure {
@@ -47,20 +50,13 @@ pub(crate) struct Erasure {
     ready: VecDeque<u64>,
     /// Parts of learners' shards that wait for the object's metadata.
     backfills_loading: BTreeMap<Token, ShardPartRequest>,
-    /// Clones that are pre-images of writes which some member may lack.
-    pre_images: VecDeque<(Version, ObjectName)>,
-    /// All members have the writes up to here, so none of them will be rolled back.
-    committed: Version,
-    /// Pre-images up to here are forgotten.
-    forgotten: Version,
-    /// Members have heard that all have the writes up to here.
-    announced: Version,
+    pub pre_images: PreImages,
     /// The roll back under way.
     roll_back: Option<RollBack>,
 }
 
 impl Erasure {
-    pub fn new(shape: CodeShape, pre_images: VecDeque<(Version, ObjectName)>) -> Self {
+    pub fn new(shape: CodeShape, pre_images: PreImages) -> Self {
         let code =
             Code::new(shape.data.into(), shape.parity.into()).expect("a pool's code was checked when it was made");
         Erasure {
@@ -71,9 +67,6 @@ impl Erasure {
             ready: VecDeque::new(),
             backfills_loading: BTreeMap::new(),
             pre_images,
-            committed: Version::default(),
-            forgotten: Version::default(),
-            announced: Version::default(),
             roll_back: None,
         }
     }
@@ -83,13 +76,13 @@ impl Erasure {
         self.backfills_loading.remove(&token)
     }
 
-    /// Whether no shards are read, nothing is rolled back, and no pre-images are left.
-    pub fn is_idle(&self) -> bool {
+    /// Whether no shards are read, nothing is rolled back, and no pre-images are left anywhere.
+    pub fn is_idle(&self, config: &Configuration, log: &Log) -> bool {
         let reads_nothing = self.operations.is_empty() && self.asked.is_empty() && self.ready.is_empty();
         reads_nothing
             && self.backfills_loading.is_empty()
             && self.roll_back.is_none()
-            && self.committed == self.forgotten
+            && self.pre_images.are_idle(config, log)
     }
 }
 

@@ -52,14 +52,14 @@ impl Pg {
 
     fn roll_back_once(&mut self, head: Version, view: &impl ObjectView) {
         if self.peering.begin_roll_back(self.config.me) {
-            self.roll_back(head, view);
+            self.with_erasure(view, |erasure, context| erasure.begin_roll_back(head, context));
         }
     }
 
     /// The primary wants every write after `head` rolled back.
     pub(crate) fn asked_to_roll_back(&mut self, epoch: atoll_types::Epoch, head: Version, view: &impl ObjectView) {
-        if epoch == self.promises.epoch() && self.erasure.is_some() {
-            self.roll_back(head, view);
+        if epoch == self.promises.epoch() {
+            self.with_erasure(view, |erasure, context| erasure.begin_roll_back(head, context));
         }
     }
 }

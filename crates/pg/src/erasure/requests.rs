@@ -11,7 +11,8 @@ use atoll_wire::Message;
 use bytes::Bytes;
 
 use super::Erasure;
-use super::fetch::{Effect, Fetch, Operation, Purpose, ShardParts};
+use super::effects::Effect;
+use super::fetch::{Fetch, Operation, Purpose, ShardParts};
 use super::parts::{Part, assemble, cut};
 use super::shape::Span;
 use super::update::{ShardChange, Update};
@@ -122,7 +123,7 @@ impl Pg {
 
     /// Reads the shards that hold a range.
     pub(crate) fn start_shard_read(&mut self, object: ObjectName, read: ClientRead, view: &impl ObjectView) {
-        self.with_operations(view, |erasure, context| erasure.read(object, read, context));
+        self.with_erasure(view, |erasure, context| erasure.read(object, read, context));
     }
 
     pub(super) fn answer_read(
@@ -176,7 +177,7 @@ impl Pg {
         let (object, lock) = (write.object.clone(), update.locked_span());
         let purpose = Purpose::Write(Box::new(ClientWrite { client, id, write, update, old: None }));
         let operation = Operation { object, lock, is_write: true, fetch: Fetch::new(whole, wanted), purpose };
-        self.with_operations(view, |erasure, context| erasure.begin(operation, context));
+        self.with_erasure(view, |erasure, context| erasure.begin(operation, context));
         Attempt::Done
     }
 
@@ -264,7 +265,7 @@ impl Pg {
         self.replicate_to_learners(|shard| {
             transaction(shard.expect("learners of an erasure-coded PG have shards"))
         });
-        self.erasure.as_mut().expect("the PG is erasure-coded").announced = committed;
+        self.erasure.as_mut().expect("looked at above").pre_images.are_announced(committed);
         self.scrub_sees_write(&object);
         self.duplicates.record(id, Ok(()), version);
         let missing = self.config.record.members.iter().copied().collect();

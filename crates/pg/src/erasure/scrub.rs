@@ -84,7 +84,7 @@ impl Pg {
         // No lock is needed: the scrub holds writes of the object back.
         let lock = Span { start: 0, end: 0 };
         let operation = Operation { object, lock, is_write: false, fetch, purpose: Purpose::Examine(what) };
-        self.with_operations(view, |erasure, context| erasure.begin(operation, context));
+        self.with_erasure(view, |erasure, context| erasure.begin(operation, context));
     }
 }
 

@@ -31,14 +31,8 @@ impl Pg {
         view: &V,
         event: impl FnOnce(&mut Scrub, &mut Context<'_, V>) -> Option<Effect>,
     ) -> bool {
-        let Some(scrub) = &mut self.scrub else { return false };
-        let mut context = Context {
-            config: &self.config,
-            log: &self.log,
-            peering: &self.peering,
-            outbox: &mut self.outbox,
-            view,
-        };
+        let Pg { scrub: Some(scrub), config, log, peering, outbox, .. } = self else { return false };
+        let mut context = Context { config, log, peering, outbox, view };
         let effect = event(scrub, &mut context);
         effect.map(|effect| self.carry_out(effect, view)).is_some()
     }
