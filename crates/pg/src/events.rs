@@ -12,6 +12,7 @@ use crate::erasure::Erasure;
 use crate::group::Pg;
 use crate::invariants;
 use crate::peering::Peering;
+use crate::peering::promises::Promises;
 use crate::primary_requests::{PrimaryRequest, Wanted};
 use crate::replication::reads::ReadPurpose;
 use crate::submissions::Submission;
@@ -35,7 +36,7 @@ impl Pg {
             self.refuse_waiting(&Refusal::NotPrimary);
         }
         self.membership.record_changed(&self.config.record, has_new_epoch, view.now_ms());
-        self.notice_lost_device();
+        self.promises.notice_lost_device(&self.config);
         if !self.config.is_primary() {
             if self.config.state != PgState::Member {
                 self.step_down();
@@ -57,7 +58,7 @@ impl Pg {
     /// A connection to another OSD is ready.
     pub fn peer_up(&mut self, osd: OsdId, view: &impl ObjectView) {
         self.membership.peer_up(osd);
-        self.ask_for_release(osd);
+        self.promises.ask_for_release(osd, self.config.id, &mut self.outbox);
         self.advance(view);
     }
 
@@ -90,7 +91,7 @@ impl Pg {
             }
             None => {}
         }
-        self.answer_if_released(view);
+        self.with_promises(view, Promises::answer_if_released);
         self.with_erasure(view, Erasure::try_roll_back_again);
         if let Some(erasure) = &mut self.erasure {
             erasure.pre_images.announce(&self.config, &self.log, &mut self.outbox);
@@ -200,7 +201,7 @@ impl Pg {
                 let is_wanted = epoch == self.promises.epoch() && !self.stray.has_begun();
                 if is_wanted && self.intake.begin_part(epoch, tag) {
                     invariants::backfill_is_of_the_promised_epoch(self.promises.epoch(), epoch);
-                    self.note_completeness(&transaction);
+                    self.promises.note_completeness(&transaction);
                     if let Some(head) = transaction.reset_head() {
                         // A backfill begins, so writes up to `head` need no pre-images: if they had to
                         // be rolled back, the copy would be backfilled again.

@@ -81,7 +81,7 @@ impl Pg {
             is_splitting: false,
             outbox: Outbox::new(id),
         };
-        pg.notice_lost_device();
+        pg.promises.notice_lost_device(&pg.config);
         pg.advance(view);
         pg
     }

@@ -35,7 +35,7 @@ impl Pg {
 
     /// Another OSD leads, and this one's copy is complete, or there is none.
     fn is_idle_member(&self, view: &impl ObjectView) -> bool {
-        let is_led = self.is_own_copy_usable() && self.is_usable(self.config.record.primary);
+        let is_led = self.promises.is_copy_usable(&self.config) && self.is_usable(self.config.record.primary);
         is_led && (self.config.record.members.contains(&self.config.me) || !self.holds_copy(view))
     }
 }

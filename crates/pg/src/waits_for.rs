@@ -51,7 +51,7 @@ impl Pg {
             let what = if is_reachable { "has said that it is incomplete" } else { "is out of reach" };
             return Some(format!("its primary {primary} {what}"));
         }
-        if !self.is_own_copy_usable() {
+        if !self.promises.is_copy_usable(&self.config) {
             return Some("its copy is incomplete or of another shard and has to be backfilled".into());
         }
         let is_stray = !self.config.record.members.contains(&self.config.me) && self.holds_copy(view);
@@ -59,7 +59,7 @@ impl Pg {
     }
 
     fn inactive_primary_waits_for(&self, view: &impl ObjectView) -> String {
-        if !self.is_own_copy_usable() {
+        if !self.promises.is_copy_usable(&self.config) {
             return "it leads with an incomplete copy or another shard and waits for another elector to take over"
                 .into();
         }

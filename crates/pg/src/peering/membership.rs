@@ -148,24 +148,14 @@ impl Pg {
     /// Whether an OSD can be reached and its copy is complete.
     pub(crate) fn is_usable(&self, osd: OsdId) -> bool {
         if osd == self.config.me {
-            return self.is_own_copy_usable();
+            return self.promises.is_copy_usable(&self.config);
         }
         self.membership.is_reachable(osd) && !self.membership.incomplete.contains(&osd)
     }
 
-    /// Whether this OSD's copy is what the record takes it for: complete, and of the shard that is
-    /// listed. An elector may have been backfilled with another shard and never have become a
-    /// member with it.
-    pub(crate) fn is_own_copy_usable(&self) -> bool {
-        let listed = self.erasure.as_ref().and_then(|_| self.config.record.shard_of(self.config.me));
-        let is_of_other_shard =
-            self.promises.shard().is_some_and(|held| listed.is_some_and(|shard| shard != held));
-        !self.promises.is_incomplete() && !is_of_other_shard
-    }
-
     /// At the primary: does what the state calls for.
     pub(crate) fn lead(&mut self, view: &impl ObjectView) {
-        if !self.is_own_copy_usable() {
+        if !self.promises.is_copy_usable(&self.config) {
             // Another elector must lead, and has to hear that.
             self.config.state = PgState::Inactive;
             return self.tell_electors(view);

@@ -58,6 +58,30 @@ impl Peering {
         self.rolling_back.insert(osd)
     }
 
+    /// Begins to ask under an epoch. False if that has begun already.
+    fn begin(&mut self, epoch: Epoch, now_ms: u64) -> bool {
+        let is_new = self.asked != Some(epoch);
+        if is_new {
+            *self = Peering { asked: Some(epoch), asked_at_ms: now_ms, ..Peering::default() };
+        }
+        is_new
+    }
+
+    /// The members to be asked again: those that have been silent for a while.
+    fn silent(&mut self, config: &Configuration, now_ms: u64) -> Vec<OsdId> {
+        if now_ms < self.asked_at_ms + ANSWER_PATIENCE_MS {
+            return Vec::new();
+        }
+        self.asked_at_ms = now_ms;
+        config.others().into_iter().filter(|member| !self.heads.contains_key(member)).collect()
+    }
+
+    /// Whether all members have promised the epoch, and their heads are known.
+    fn is_answered(&self, config: &Configuration) -> bool {
+        let everyone_answered = config.others().iter().all(|member| self.heads.contains_key(member));
+        self.own_promise == Some(config.record.epoch) && everyone_answered
+    }
+
     /// Whether this OSD's own promise allows it to lead under the epoch of its query.
     pub fn has_own_promise(&self) -> bool {
         self.own_promise == self.asked
@@ -71,22 +95,16 @@ impl Pg {
         let epoch = self.config.record.epoch;
         invariants::primary_peers_under_its_own_epoch(self.membership.proposed(), epoch);
         self.config.state = PgState::Peering;
-        if self.peering.asked != Some(epoch) {
-            self.peering = Peering { asked: Some(epoch), asked_at_ms: view.now_ms(), ..Peering::default() };
+        if self.peering.begin(epoch, view.now_ms()) {
             self.config.others().into_iter().for_each(|member| self.ask(member, false));
             let active = self.config.record.last_active_members.clone();
             self.promise(epoch, self.config.me, &active, view);
             // The promise may have called this function again.
             return;
         }
-        if view.now_ms() >= self.peering.asked_at_ms + ANSWER_PATIENCE_MS {
-            self.peering.asked_at_ms = view.now_ms();
-            let silent =
-                self.config.others().into_iter().filter(|member| !self.peering.heads.contains_key(member));
-            silent.collect::<Vec<_>>().into_iter().for_each(|member| self.ask(member, false));
-        }
-        let everyone_answered = self.config.others().iter().all(|member| self.peering.heads.contains_key(member));
-        if self.peering.own_promise == Some(epoch) && everyone_answered {
+        let silent = self.peering.silent(&self.config, view.now_ms());
+        silent.into_iter().for_each(|member| self.ask(member, false));
+        if self.peering.is_answered(&self.config) {
             self.compare_heads(view);
         }
     }
