@@ -29,7 +29,8 @@ impl Pg {
     fn is_idle_primary(&self, view: &impl ObjectView) -> bool {
         let is_whole = self.leads() && self.config.is_on_target();
         let pg_num = self.config.pg_num();
-        let needs_split = self.is_splitting || self.config.policy.pg_num > pg_num || self.is_split_under_way(view);
+        let needs_split =
+            self.is_splitting || self.config.policy.pg_num > pg_num || self.config.is_split_under_way(view);
         is_whole && !needs_split && self.config.surplus_member().is_none() && !self.is_scrubbing()
     }
 

@@ -105,7 +105,7 @@ impl Pg {
             reasons
                 .push(format!("members {:?} have to become {:?}", self.config.record.members, self.config.target));
         }
-        if self.is_splitting || self.is_split_under_way(view) {
+        if self.is_splitting || self.config.is_split_under_way(view) {
             reasons.push("a split is under way".into());
         }
         if self.is_scrubbing() {

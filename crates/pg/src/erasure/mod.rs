@@ -19,11 +19,9 @@ mod scrub;
 mod shape;
 mod update;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use atoll_ec::Code;
-use atoll_types::OsdId;
-
 pub(crate) use backfill::ShardPartRequest;
 pub(crate) use fetch::{Asked, Fetch, Operation};
 pub(crate) use pre_images::PreImages;
@@ -90,35 +88,5 @@ impl Pg {
     /// What only an erasure-coded PG has.
     fn erasure(&self) -> &Erasure {
         self.erasure.as_ref().expect("the PG is erasure-coded")
-    }
-
-    /// The shard that an OSD holds as a member, or gets as a learner.
-    fn shard_of(&self, osd: OsdId) -> Option<u8> {
-        self.learners.shard_of(osd).or_else(|| self.config.record.shard_of(osd))
-    }
-
-    /// The shards of members, for a record; empty in a replicated PG.
-    pub(crate) fn shards_of(&self, members: &[OsdId]) -> Vec<u8> {
-        match self.erasure {
-            None => Vec::new(),
-            Some(_) => members.iter().map(|osd| self.shard_of(*osd).expect("members hold shards")).collect(),
-        }
-    }
-
-    /// The shard that a learner gets: one that no member holds, or else that of a member that is to
-    /// leave; if possible the shard that it has already.
-    pub(crate) fn shard_to_backfill(&self, osd: OsdId, has: Option<u8>) -> Option<u8> {
-        let erasure = self.erasure.as_ref()?;
-        let stays = |member: &OsdId| self.config.target.contains(member);
-        let members = || self.config.record.members.iter().zip(&self.config.record.shards);
-        let staying = members().filter(|(member, _)| stays(member)).map(|(_, shard)| *shard);
-        let taken: BTreeSet<u8> = staying.chain(self.learners.shards_but_of(osd)).collect();
-        let free: Vec<u8> = (0..erasure.shape.shards()).filter(|shard| !taken.contains(shard)).collect();
-        let is_missing = |shard: &u8| members().all(|(_, held)| held != shard);
-        let had = has.filter(|shard| free.contains(shard));
-        // A shard that no member holds is more urgent than one that moves.
-        let missing: Vec<u8> = free.iter().copied().filter(is_missing).collect();
-        let had = had.filter(|shard| missing.is_empty() || missing.contains(shard));
-        had.or(missing.first().copied()).or(free.first().copied())
     }
 }

@@ -262,9 +262,8 @@ impl Pg {
             let transaction = transaction(self.config.record.shard_of(member).expect("members hold shards"));
             self.outbox.send(member, Message::Replicate { epoch, transaction, committed });
         }
-        self.replicate_to_learners(|shard| {
-            transaction(shard.expect("learners of an erasure-coded PG have shards"))
-        });
+        let for_learner = |shard: Option<u8>| transaction(shard.expect("learners have shards here"));
+        self.learners.replicate(for_learner, (epoch, committed), &mut self.outbox);
         self.erasure.as_mut().expect("looked at above").pre_images.are_announced(committed);
         self.scrub_sees_write(&object);
         self.duplicates.record(id, Ok(()), version);

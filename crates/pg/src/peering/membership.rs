@@ -266,7 +266,7 @@ impl Pg {
         if primary == self.config.me {
             self.membership.proposed = Some(epoch);
         }
-        let shards = self.shards_of(&members);
+        let shards = self.learners.shards_of(&members, &self.config);
         let record = PgRecord { epoch, members, primary, shards, ..self.config.record.clone() };
         invariants::proposal_raises_the_epoch(epoch, self.config.record.epoch, self.promises.epoch());
         invariants::proposal_keeps_what_was_acknowledged(&self.config, &record.members);

@@ -88,6 +88,20 @@ impl Peering {
     }
 }
 
+impl Configuration {
+    /// Asks an OSD for its promise and its head.
+    pub fn query(&self, osd: OsdId, wants_log: bool) -> Message {
+        Message::PeerQuery {
+            pg: self.id,
+            epoch: self.record.epoch,
+            active_epoch: self.record.activated_epoch,
+            active_members: self.record.last_active_members.clone(),
+            wants_log,
+            shard: self.record.shard_of(osd),
+        }
+    }
+}
+
 impl Pg {
     /// Does what peering can do now. All members can be reached, and this primary proposed the
     /// epoch. Safe to call at any time.
@@ -96,29 +110,23 @@ impl Pg {
         invariants::primary_peers_under_its_own_epoch(self.membership.proposed(), epoch);
         self.config.state = PgState::Peering;
         if self.peering.begin(epoch, view.now_ms()) {
-            self.config.others().into_iter().for_each(|member| self.ask(member, false));
+            self.ask(self.config.others());
             let active = self.config.record.last_active_members.clone();
             self.promise(epoch, self.config.me, &active, view);
             // The promise may have called this function again.
             return;
         }
         let silent = self.peering.silent(&self.config, view.now_ms());
-        silent.into_iter().for_each(|member| self.ask(member, false));
+        self.ask(silent);
         if self.peering.is_answered(&self.config) {
             self.compare_heads(view);
         }
     }
 
-    pub(crate) fn ask(&mut self, osd: OsdId, wants_log: bool) {
-        let query = Message::PeerQuery {
-            pg: self.config.id,
-            epoch: self.config.record.epoch,
-            active_epoch: self.config.record.activated_epoch,
-            active_members: self.config.record.last_active_members.clone(),
-            wants_log,
-            shard: self.config.record.shard_of(osd),
-        };
-        self.outbox.send(osd, query);
+    fn ask(&mut self, members: Vec<OsdId>) {
+        for member in members {
+            self.outbox.send(member, self.config.query(member, false));
+        }
     }
 
     pub(crate) fn peer_info(&mut self, from: OsdId, epoch: Epoch, answer: Answer, view: &impl ObjectView) {

@@ -100,10 +100,10 @@ impl Pg {
                 detail: format!("names that begin with '{PRE_IMAGE_PREFIX}' are the OSDs' own"),
             });
         }
-        if self.has_place_for(object, self.config.pg_num()) {
+        if self.config.has_place_for(object, self.config.pg_num()) {
             return Ok(());
         }
-        if self.has_place_for(object, self.config.id.first_pg_num(self.config.policy.pg_num_first)) {
+        if self.config.has_place_for(object, self.config.id.first_pg_num(self.config.policy.pg_num_first)) {
             // The object went to a PG that was split off, and the client's map lags.
             return Err(Refusal::NotPrimary);
         }
@@ -112,7 +112,7 @@ impl Pg {
 
     pub(super) fn check_places(&self, request: &WaitingRequest) -> Result<(), Refusal> {
         self.check_place(&request.object)?;
-        match request.objects().find(|object| !self.has_place_for(object, self.config.pg_num())) {
+        match request.objects().find(|object| !self.config.has_place_for(object, self.config.pg_num())) {
             None => Ok(()),
             Some(source) => {
                 let detail = format!("'{source}', which is to be cloned, is not in the same PG");

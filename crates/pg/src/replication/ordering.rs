@@ -52,8 +52,10 @@ impl Pg {
             self.refuse(request, refusal);
             return Attempt::Done;
         }
-        let pg_num = self.pg_num_here(view);
-        if pg_num > self.config.pg_num() && !request.objects().all(|object| self.has_place_for(object, pg_num)) {
+        let pg_num = self.config.pg_num_here(view);
+        if pg_num > self.config.pg_num()
+            && !request.objects().all(|object| self.config.has_place_for(object, pg_num))
+        {
             return Attempt::MustWait(Box::new(request));
         }
         if request.loading.is_some() {
@@ -145,7 +147,7 @@ impl Pg {
     pub(crate) fn is_write_held_up(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
         self.are_writes_held_up(view)
             // The new PG would not get a fence that is set after the split.
-            || object.as_str() == PG_META_OBJECT && self.is_split_under_way(view)
+            || object.as_str() == PG_META_OBJECT && self.config.is_split_under_way(view)
             || self.learners.are_copying(object)
             || self.scrub_holds_write(object, view)
     }
@@ -247,15 +249,12 @@ impl Pg {
             payload_sealed: write.payload_sealed,
             log: vec![entry],
         };
+        let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
         for member in self.config.others() {
-            let message = Message::Replicate {
-                epoch: self.config.record.epoch,
-                transaction: transaction.clone(),
-                committed: self.newest_committed(),
-            };
+            let message = Message::Replicate { epoch, transaction: transaction.clone(), committed };
             self.outbox.send(member, message);
         }
-        self.replicate_to_learners(|_| transaction.clone());
+        self.learners.replicate(|_| transaction.clone(), (epoch, committed), &mut self.outbox);
         self.scrub_sees_write(&write.object);
         if let Some(request) = request {
             self.duplicates.record(request, Ok(()), version);
