@@ -3,8 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::records::PgRecord;
-use atoll_types::{Epoch, OsdId, PgId};
+use atoll_types::{Epoch, ObjectName, OsdId, PgId};
+
+use crate::actions::ObjectView;
 
 /// What a PG does, as this OSD sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +91,16 @@ impl Configuration {
     /// Whether the members are those that the PG should have.
     pub fn is_on_target(&self) -> bool {
         self.record.members == self.target && self.target.first() == Some(&self.record.primary)
+    }
+
+    /// Whether an object is stored in shards: all are in an erasure-coded PG, but for its own.
+    pub fn is_erasure_coded(&self, object: &ObjectName) -> bool {
+        self.policy.shape.is_some() && object.as_str() != PG_META_OBJECT
+    }
+
+    /// Whether the leases of all other members hold.
+    pub fn holds_leases(&self, view: &impl ObjectView) -> bool {
+        self.others().iter().all(|member| view.now_ms() < view.lease_held_until_ms(*member))
     }
 
     /// How objects are cut into shards; the PG is erasure-coded.

@@ -66,7 +66,7 @@ impl Pg {
     pub fn peer_down(&mut self, osd: OsdId, view: &impl ObjectView) {
         self.membership.peer_down(osd, view.now_ms());
         self.learners.remove(osd);
-        self.give_up_copy_reads(osd);
+        self.reads.give_up(osd, &self.membership, &self.config, &mut self.outbox);
         if self.config.is_primary() && self.config.record.members.contains(&osd) {
             // Messages to it may be lost, so histories are compared again under a new epoch.
             self.restart_peering();

@@ -151,7 +151,7 @@ impl Pg {
     fn read_part(&mut self, part: Part, view: &impl ObjectView) {
         let Part { token, shard, object, touched, from } = part;
         let is_urgent = self.config.state == PgState::Peering;
-        if let (true, Some(shard)) = (self.is_erasure_coded(&object), shard) {
+        if let (true, Some(shard)) = (self.config.is_erasure_coded(&object), shard) {
             let begins = from == 0 && !is_urgent;
             return self.read_shard_part(ShardPartRequest { token, shard, object, touched, from, begins }, view);
         }

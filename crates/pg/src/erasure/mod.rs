@@ -25,7 +25,7 @@ use atoll_ec::Code;
 pub(crate) use backfill::ShardPartRequest;
 pub(crate) use fetch::{Asked, Fetch, Operation};
 pub(crate) use pre_images::PreImages;
-pub(crate) use requests::ClientRead;
+pub(crate) use requests::{ClientRead, pre_image_of_fence};
 use roll_back::RollBack;
 pub use roll_back::is_hidden;
 pub(crate) use scrub::{Examination, Examined};

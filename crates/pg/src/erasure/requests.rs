@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_types::operation::{PG_META_OBJECT, PRE_IMAGE_PREFIX};
+use atoll_types::operation::PRE_IMAGE_PREFIX;
 use atoll_types::{
     LogEntry, Mutation, ObjectName, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction,
     Version, WriteRequest,
@@ -20,8 +20,9 @@ use crate::actions::{Action, ClientId, ObjectView, WholeObject};
 use crate::config::Configuration;
 use crate::context::Context;
 use crate::group::Pg;
+use crate::replication::admission::failed_condition;
 use crate::replication::log::{InFlight, Log};
-use crate::replication::ordering::Attempt;
+use crate::replication::ordering::{Attempt, mutations_looked_at};
 use crate::replication::queue::{Waiting, WaitingRequest};
 use crate::submissions::Submission;
 
@@ -95,7 +96,7 @@ impl Erasure {
         // While the PG peers, members with the same head have all writes in flight.
         let is_written = || config.is_active() && log.writes(object);
         let mut operations = self.operations.values();
-        object.as_str() != PG_META_OBJECT
+        config.is_erasure_coded(object)
             && (is_written() || operations.any(|operation| operation.is_write && operation.object == *object))
     }
 
@@ -116,11 +117,6 @@ impl Erasure {
 }
 
 impl Pg {
-    /// Whether requests for an object go through shards.
-    pub(crate) fn is_erasure_coded(&self, object: &ObjectName) -> bool {
-        self.erasure.is_some() && object.as_str() != PG_META_OBJECT
-    }
-
     /// Reads the shards that hold a range.
     pub(crate) fn start_shard_read(&mut self, object: ObjectName, read: ClientRead, view: &impl ObjectView) {
         self.with_erasure(view, |erasure, context| erasure.read(object, read, context));
@@ -201,8 +197,9 @@ impl Pg {
 
     fn order_one_ready(&mut self, ready: ClientWrite, seen: WholeObject, view: &impl ObjectView) {
         let ClientWrite { client, id, write, mut update, old } = ready;
-        let is_loaded = self.is_shard_write_loaded(&write, view);
-        let whole = if is_loaded { view.whole_object(self.config.id, &write.object) } else { None };
+        let (pg, looks_at) = (self.config.id, mutations_looked_at(&write, &self.config));
+        let is_loaded = view.is_write_loaded(pg, &write.object, &write.conditions, looks_at);
+        let whole = if is_loaded { view.whole_object(pg, &write.object) } else { None };
         // Other writes of the object may have come first. They did not touch the span of this one,
         // but may have changed the object's size or seals.
         let is_as_seen = whole.is_some_and(|whole| WholeObject { version: seen.version, ..whole } == seen);
@@ -213,7 +210,7 @@ impl Pg {
         };
         update.set_old_version(whole.version);
         let old = old.expect("a write is ready when it has the old bytes");
-        let attempt = match self.failed_condition(&write, view) {
+        let attempt = match failed_condition(&write, &self.config, view) {
             Some(refusal) => self.refuse_write((client, id), write, refusal, view),
             None => self.order_shard_write((client, id), write, update, &old, view),
         };
@@ -307,19 +304,23 @@ impl Pg {
         };
         self.queue.push_first(request);
     }
+}
 
-    /// The pre-image of a fence, which a client sets in the PG's own object.
-    pub(crate) fn pre_image_of_fence(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<PreImage> {
-        self.erasure.as_ref()?;
-        let back = |mutation: &Mutation| match mutation {
-            Mutation::OmapSet { key, .. } => Some(match view.omap_value(self.config.id, &write.object, key) {
-                Some(value) => Mutation::OmapSet { key: key.clone(), value },
-                None => Mutation::OmapRemove { key: key.clone() },
-            }),
-            _ => None,
-        };
-        Some(PreImage { mutations: write.mutations.iter().filter_map(back).collect(), payload: Bytes::new() })
-    }
+/// The pre-image of a fence, which a client sets in the PG's own object.
+pub(crate) fn pre_image_of_fence(
+    write: &WriteRequest,
+    config: &Configuration,
+    view: &impl ObjectView,
+) -> Option<PreImage> {
+    config.policy.shape?;
+    let back = |mutation: &Mutation| match mutation {
+        Mutation::OmapSet { key, .. } => Some(match view.omap_value(config.id, &write.object, key) {
+            Some(value) => Mutation::OmapSet { key: key.clone(), value },
+            None => Mutation::OmapRemove { key: key.clone() },
+        }),
+        _ => None,
+    };
+    Some(PreImage { mutations: write.mutations.iter().filter_map(back).collect(), payload: Bytes::new() })
 }
 
 /// The name of a write's pre-image clone. It contains the PG's index, because clones of a PG must
