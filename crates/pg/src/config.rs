@@ -152,4 +152,17 @@ impl Configuration {
         let other = staying().filter(may_go).find(|(osd, _)| !self.electors().contains(osd));
         other.or_else(|| staying().find(may_go)).map(|(osd, _)| *osd)
     }
+
+    /// The members to have once all targets are members: the targets, the primary first. If the
+    /// CRUSH tree has no place for all copies, those that exist stay where they are.
+    pub fn members_wanted(&self) -> Vec<OsdId> {
+        let mut wanted = self.target.clone();
+        for member in self.record.members.iter().filter(|member| !self.target.contains(member)) {
+            let has_room = self.policy.shape.is_some() || wanted.len() < self.policy.size as usize;
+            if has_room && self.copies_on(wanted.iter().chain([member])) > self.copies_on(&wanted) {
+                wanted.push(*member);
+            }
+        }
+        wanted
+    }
 }

@@ -218,8 +218,8 @@ impl Pg {
             }
             Message::ObjectsQuery { epoch, tag, after, .. } => {
                 if epoch == self.promises.epoch() {
-                    let token = self.outbox.token();
-                    self.primary_requests.begin(token, Wanted::List, PrimaryRequest { primary: from, epoch, tag });
+                    let request = PrimaryRequest { primary: from, epoch, tag };
+                    let token = self.primary_requests.begin(Wanted::List, request, &mut self.outbox);
                     self.outbox.push(Action::ListObjects { token, after });
                 }
             }

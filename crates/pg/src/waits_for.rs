@@ -25,7 +25,7 @@ impl Pg {
         match self.config.state {
             PgState::Member => reasons.extend(self.member_waits_for(view)),
             PgState::Inactive => reasons.push(self.inactive_primary_waits_for(view)),
-            PgState::Peering => reasons.push(self.peering_waits_for()),
+            PgState::Peering => reasons.push(self.peering.waits_for(&self.config, &self.log)),
             PgState::Recovering => {
                 reasons.push(format!(
                     "too few copies to serve: {:?}, min_size {}",
@@ -72,27 +72,6 @@ impl Pg {
         let lost: Vec<String> =
             self.config.record.members.iter().filter(|osd| !self.is_usable(**osd)).map(OsdId::to_string).collect();
         format!("members are out of reach or incomplete: [{}]", lost.join(", "))
-    }
-
-    fn peering_waits_for(&self) -> String {
-        if !self.peering.has_own_promise() {
-            return "its own promise is not durable, or a lease binds it to a former primary".into();
-        }
-        let silent: Vec<String> = self
-            .config
-            .others()
-            .iter()
-            .filter(|osd| self.peering.head_of(**osd).is_none())
-            .map(OsdId::to_string)
-            .collect();
-        if !silent.is_empty() {
-            return format!("no answer to its query from {}", silent.join(", "));
-        }
-        format!(
-            "members have to agree on one head: {:?}, its own {}",
-            self.peering.heads().collect::<Vec<_>>(),
-            self.log.last_sequence()
-        )
     }
 
     fn active_primary_waits_for(&self, view: &impl ObjectView) -> Vec<String> {

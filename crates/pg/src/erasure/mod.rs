@@ -22,8 +22,10 @@ mod update;
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_ec::Code;
+
 pub(crate) use backfill::ShardPartRequest;
-pub(crate) use fetch::{Asked, Fetch, Operation};
+pub(crate) use fetch::Fetch;
+use fetch::{Asked, Operation};
 pub(crate) use pre_images::PreImages;
 pub(crate) use requests::{ClientRead, pre_image_of_fence};
 use roll_back::RollBack;

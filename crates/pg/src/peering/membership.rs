@@ -311,16 +311,10 @@ impl Pg {
             let rest = members.iter().copied().filter(|member| *member != surplus).collect();
             return self.propose(rest, self.config.me, view);
         }
-        // If the CRUSH tree has no place for all copies, those that exist stay where they are.
-        let mut wanted = self.config.target.clone();
-        for member in members.iter().filter(|member| !self.config.target.contains(member)) {
-            let has_room = self.erasure.is_some() || wanted.len() < self.config.policy.size as usize;
-            if has_room && self.config.copies_on(wanted.iter().chain([member])) > self.config.copies_on(&wanted) {
-                wanted.push(*member);
-            }
-        }
+        let wanted = self.config.members_wanted();
         if wanted != *members || self.config.record.primary != wanted[0] {
-            self.propose(wanted.clone(), wanted[0], view);
+            let primary = wanted[0];
+            self.propose(wanted, primary, view);
         }
     }
 

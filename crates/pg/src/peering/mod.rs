@@ -83,8 +83,22 @@ impl Peering {
     }
 
     /// Whether this OSD's own promise allows it to lead under the epoch of its query.
-    pub fn has_own_promise(&self) -> bool {
+    fn has_own_promise(&self) -> bool {
         self.own_promise == self.asked
+    }
+
+    /// What the PG waits for while it peers, in words.
+    pub fn waits_for(&self, config: &Configuration, log: &Log) -> String {
+        if !self.has_own_promise() {
+            return "its own promise is not durable, or a lease binds it to a former primary".into();
+        }
+        let silent = config.others().into_iter().filter(|osd| self.head_of(*osd).is_none());
+        let silent: Vec<String> = silent.map(|osd| osd.to_string()).collect();
+        if !silent.is_empty() {
+            return format!("no answer to its query from {}", silent.join(", "));
+        }
+        let heads: Vec<_> = self.heads().collect();
+        format!("members have to agree on one head: {heads:?}, its own {}", log.last_sequence())
     }
 }
 

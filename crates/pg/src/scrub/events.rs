@@ -138,8 +138,8 @@ impl Pg {
     /// A primary wants this OSD's copy to be examined.
     pub(crate) fn scrub_asked(&mut self, from: OsdId, epoch: Epoch, tag: u64, object: ObjectName, deep: bool) {
         if epoch == self.promises.epoch() {
-            let token = self.outbox.token();
-            self.primary_requests.begin(token, Wanted::Scrub, PrimaryRequest { primary: from, epoch, tag });
+            let request = PrimaryRequest { primary: from, epoch, tag };
+            let token = self.primary_requests.begin(Wanted::Scrub, request, &mut self.outbox);
             self.outbox.push(Action::Scrub { token, object, deep });
         }
     }
@@ -164,9 +164,8 @@ impl Pg {
         result: &Result<ObjectParts, String>,
         view: &V,
     ) -> bool {
-        if let Some(PrimaryRequest { primary, epoch, tag }) = self.primary_requests.answered(token, Wanted::Object)
-        {
-            self.answer_wanted(primary, epoch, tag, result);
+        if let Some(request) = self.primary_requests.answered(token, Wanted::Object) {
+            request.send_object(result, self.config.id, &mut self.outbox);
             return true;
         }
         self.is_for_scrub(view, |scrub, context| scrub.read_done(token, result, context))
@@ -181,24 +180,10 @@ impl Pg {
     /// A primary with a bad copy of an object wants this OSD's good one.
     pub(crate) fn object_wanted(&mut self, from: OsdId, epoch: Epoch, tag: u64, object: ObjectName) {
         if epoch == self.promises.epoch() {
-            let token = self.outbox.token();
-            self.primary_requests.begin(token, Wanted::Object, PrimaryRequest { primary: from, epoch, tag });
+            let request = PrimaryRequest { primary: from, epoch, tag };
+            let token = self.primary_requests.begin(Wanted::Object, request, &mut self.outbox);
             let touched = Touched { whole: true, ..Touched::default() };
             self.outbox.push(Action::ReadObject { token, object, touched, from: None, is_urgent: true });
-        }
-    }
-
-    fn answer_wanted(&mut self, primary: OsdId, epoch: Epoch, tag: u64, result: &Result<ObjectParts, String>) {
-        match result {
-            Ok(parts) => {
-                for transaction in parts.transactions.clone() {
-                    self.outbox.send(primary, Message::ObjectPart { epoch, tag, transaction });
-                }
-            }
-            Err(_) => {
-                let finding = ScrubFinding::Busy;
-                self.outbox.send(primary, Message::ScrubReply { pg: self.config.id, epoch, tag, finding });
-            }
         }
     }
 
