@@ -170,7 +170,11 @@ impl Pg {
                     self.acknowledged(from, version, view);
                 }
             }
-            Message::RollBack { epoch, head, .. } => self.asked_to_roll_back(epoch, head, view),
+            Message::RollBack { epoch, head, .. } => {
+                if epoch == self.promises.epoch() {
+                    self.with_erasure(view, |erasure, context| erasure.begin_roll_back(head, context));
+                }
+            }
             Message::Committed { epoch, version, .. } => {
                 if epoch == self.promises.epoch() {
                     self.forget_pre_images(version);

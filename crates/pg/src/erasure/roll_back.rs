@@ -32,7 +32,7 @@ impl Erasure {
 
     /// Rolls back all writes after `head`, the newest first. Each goes together with its log entry,
     /// so the log matches the objects at any time.
-    pub(super) fn begin_roll_back(&mut self, head: Version, context: &mut Context<'_, impl ObjectView>) -> Effect {
+    pub fn begin_roll_back(&mut self, head: Version, context: &mut Context<'_, impl ObjectView>) -> Effect {
         self.roll_back = Some(RollBack { head, was_refused: false, waits_for_tick: false });
         if context.view.head(context.config.id) > head {
             let me = context.config.me;

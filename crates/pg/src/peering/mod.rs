@@ -34,6 +34,20 @@ pub(crate) struct Peering {
     rolling_back: BTreeSet<OsdId>,
 }
 
+/// What the heads of all members call for.
+pub(crate) enum Next {
+    /// This elector must lead.
+    HandOver { to: OsdId },
+    /// These members roll back what not all electors have.
+    RollBack { members: Vec<OsdId>, head: Version },
+    /// A member lacks writes.
+    CatchUp { member: OsdId, head: Version },
+    /// All members have the same history.
+    Activate,
+    /// No elector is a member.
+    Wait,
+}
+
 impl Peering {
     /// The head of a member that has answered.
     pub fn head_of(&self, osd: OsdId) -> Option<Version> {
@@ -51,11 +65,6 @@ impl Peering {
         config.state != PgState::Peering
             || osd == config.me
             || self.head_of(osd).is_some_and(|head| head.sequence == log.last_sequence())
-    }
-
-    /// A member is told to roll back. False if it was told before.
-    pub fn begin_roll_back(&mut self, osd: OsdId) -> bool {
-        self.rolling_back.insert(osd)
     }
 
     /// Begins to ask under an epoch. False if that has begun already.
@@ -85,6 +94,31 @@ impl Peering {
     /// Whether this OSD's own promise allows it to lead under the epoch of its query.
     fn has_own_promise(&self) -> bool {
         self.own_promise == self.asked
+    }
+
+    /// The elector with the newest head leads. Members that are behind catch up one after the other:
+    /// so all but one are whole at any time, and a second failure costs nothing that was
+    /// acknowledged.
+    fn compare(&self, own_head: Version, config: &Configuration) -> Next {
+        // Only an elector may lead. A write that no elector has was never acknowledged; and if its
+        // owner led and the last elector stopped halfway through catching up, no whole elector
+        // would be left.
+        let electors = self.heads.iter().filter(|(osd, _)| config.electors().contains(osd));
+        let newest = electors.max_by_key(|(_, head)| **head);
+        if let Some((&osd, head)) = newest
+            && *head > own_head
+        {
+            invariants::elector_takes_over(config, osd);
+            return Next::HandOver { to: osd };
+        }
+        invariants::newest_elector_leads(config, own_head, self.heads.iter());
+        self.next_to_catch_up(own_head)
+    }
+
+    /// This OSD's head counts: members with another one catch up.
+    pub fn next_to_catch_up(&self, own_head: Version) -> Next {
+        let behind = self.heads.iter().find(|(_, head)| **head != own_head);
+        behind.map_or(Next::Activate, |(osd, head)| Next::CatchUp { member: *osd, head: *head })
     }
 
     /// What the PG waits for while it peers, in words.
@@ -168,33 +202,38 @@ impl Pg {
         self.advance(view);
     }
 
-    /// All members have sent their heads. The elector with the newest leads. Members that are
-    /// behind catch up one after the other: so all but one are whole at any time, and a second
-    /// failure costs nothing that was acknowledged.
+    /// All members have sent their heads.
     fn compare_heads(&mut self, view: &impl ObjectView) {
-        if self.erasure.is_some() {
-            return self.compare_shard_heads(view);
-        }
-        let own_head = view.head(self.config.id);
-        // Only an elector may lead. A write that no elector has was never acknowledged; and if its
-        // owner led and the last elector stopped halfway through catching up, no whole elector
-        // would be left.
-        let electors = self.peering.heads.iter().filter(|(osd, _)| self.config.electors().contains(osd));
-        let newest = electors.max_by_key(|(_, head)| **head);
-        if let Some((&osd, head)) = newest
-            && *head > own_head
-        {
-            invariants::elector_takes_over(&self.config, osd);
-            return self.hand_over(osd, view);
-        }
-        invariants::newest_elector_leads(&self.config, own_head, self.peering.heads.iter());
-        if self.learners.are_any() {
+        if self.is_rolling_back() {
             return;
         }
-        let behind = self.peering.heads.iter().find(|(_, head)| **head != own_head);
-        match behind.map(|(osd, head)| (*osd, *head)) {
-            Some((osd, head)) => self.backfill_member(osd, head, view),
-            None => self.activate(view),
+        let (own_head, config) = (view.head(self.config.id), &self.config);
+        let next = match self.erasure {
+            None => self.peering.compare(own_head, config),
+            Some(_) => self.peering.compare_shards(own_head, config),
+        };
+        match next {
+            Next::HandOver { to } => self.hand_over(to, view),
+            Next::RollBack { members, head } => self.roll_back(members, head, view),
+            Next::Wait => {}
+            Next::CatchUp { .. } | Next::Activate if self.learners.are_any() => {}
+            Next::CatchUp { member, head } => self.backfill_member(member, head, view),
+            Next::Activate => self.activate(view),
+        }
+    }
+
+    /// Has members, perhaps this one, roll back every write after `head`, unless they were told.
+    fn roll_back(&mut self, members: Vec<OsdId>, head: Version, view: &impl ObjectView) {
+        let (pg, epoch, me) = (self.config.id, self.config.record.epoch, self.config.me);
+        for osd in members {
+            if !self.peering.rolling_back.insert(osd) {
+                continue;
+            }
+            if osd == me {
+                self.with_erasure(view, |erasure, context| erasure.begin_roll_back(head, context));
+            } else {
+                self.outbox.send(osd, Message::RollBack { pg, epoch, head });
+            }
         }
     }
 
