@@ -3,8 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::records::PgRecord;
-use atoll_types::{Epoch, OsdId, PgId};
+use atoll_types::{Epoch, ObjectName, OsdId, PgId};
+
+use crate::actions::ObjectView;
 
 /// What a PG does, as this OSD sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +93,21 @@ impl Configuration {
         self.record.members == self.target && self.target.first() == Some(&self.record.primary)
     }
 
+    /// Whether an object is stored in shards: all are in an erasure-coded PG, but for its own.
+    pub fn is_erasure_coded(&self, object: &ObjectName) -> bool {
+        self.policy.shape.is_some() && object.as_str() != PG_META_OBJECT
+    }
+
+    /// Whether the leases of all other members hold.
+    pub fn holds_leases(&self, view: &impl ObjectView) -> bool {
+        self.others().iter().all(|member| view.now_ms() < view.lease_held_until_ms(*member))
+    }
+
+    /// How objects are cut into shards; the PG is erasure-coded.
+    pub fn shape(&self) -> CodeShape {
+        self.policy.shape.expect("the PG is erasure-coded")
+    }
+
     /// The number of copies, or of different shards, needed to reconstruct every object.
     pub fn copies_needed(&self) -> usize {
         self.policy.shape.map_or(1, |shape| shape.data.into())
@@ -109,6 +127,14 @@ impl Configuration {
         self.copies_on(&self.record.members) >= self.policy.min_size as usize
     }
 
+    /// The member to ask for a shard, of those that count: preferably this OSD.
+    pub fn holder(&self, shard: u8, counts: impl Fn(OsdId) -> bool) -> Option<OsdId> {
+        let members = self.record.members.iter().copied().zip(&self.record.shards);
+        let mut holders = members.filter(|(osd, held)| **held == shard && counts(*osd)).map(|(osd, _)| osd);
+        let first = holders.next()?;
+        if first == self.me { Some(first) } else { Some(holders.find(|osd| *osd == self.me).unwrap_or(first)) }
+    }
+
     /// The pool's number of PGs from this PG's view, by cluster state: it doubles with each split.
     pub fn pg_num(&self) -> u32 {
         self.record.pg_num_of(self.id, self.policy.pg_num_first)
@@ -125,5 +151,18 @@ impl Configuration {
         // An elector has what was acknowledged, whatever becomes of this configuration.
         let other = staying().filter(may_go).find(|(osd, _)| !self.electors().contains(osd));
         other.or_else(|| staying().find(may_go)).map(|(osd, _)| *osd)
+    }
+
+    /// The members to have once all targets are members: the targets, the primary first. If the
+    /// CRUSH tree has no place for all copies, those that exist stay where they are.
+    pub fn members_wanted(&self) -> Vec<OsdId> {
+        let mut wanted = self.target.clone();
+        for member in self.record.members.iter().filter(|member| !self.target.contains(member)) {
+            let has_room = self.policy.shape.is_some() || wanted.len() < self.policy.size as usize;
+            if has_room && self.copies_on(wanted.iter().chain([member])) > self.copies_on(&wanted) {
+                wanted.push(*member);
+            }
+        }
+        wanted
     }
 }

@@ -8,9 +8,11 @@ use atoll_wire::Message;
 use crate::actions::{Action, ObjectView};
 use crate::backfill::Answer;
 use crate::config::{PgState, PoolPolicy};
+use crate::erasure::Erasure;
 use crate::group::Pg;
 use crate::invariants;
 use crate::peering::Peering;
+use crate::peering::promises::Promises;
 use crate::primary_requests::{PrimaryRequest, Wanted};
 use crate::replication::reads::ReadPurpose;
 use crate::submissions::Submission;
@@ -34,7 +36,7 @@ impl Pg {
             self.refuse_waiting(&Refusal::NotPrimary);
         }
         self.membership.record_changed(&self.config.record, has_new_epoch, view.now_ms());
-        self.notice_lost_device();
+        self.promises.notice_lost_device(&self.config);
         if !self.config.is_primary() {
             if self.config.state != PgState::Member {
                 self.step_down();
@@ -56,7 +58,7 @@ impl Pg {
     /// A connection to another OSD is ready.
     pub fn peer_up(&mut self, osd: OsdId, view: &impl ObjectView) {
         self.membership.peer_up(osd);
-        self.ask_for_release(osd);
+        self.promises.ask_for_release(osd, self.config.id, &mut self.outbox);
         self.advance(view);
     }
 
@@ -64,7 +66,7 @@ impl Pg {
     pub fn peer_down(&mut self, osd: OsdId, view: &impl ObjectView) {
         self.membership.peer_down(osd, view.now_ms());
         self.learners.remove(osd);
-        self.give_up_copy_reads(osd);
+        self.reads.give_up(osd, &self.membership, &self.config, &mut self.outbox);
         if self.config.is_primary() && self.config.record.members.contains(&osd) {
             // Messages to it may be lost, so histories are compared again under a new epoch.
             self.restart_peering();
@@ -89,10 +91,12 @@ impl Pg {
             }
             None => {}
         }
-        self.answer_if_released(view);
-        self.try_roll_back_again(view);
-        self.announce_committed();
-        self.delete_pre_images(1);
+        self.with_promises(view, Promises::answer_if_released);
+        self.with_erasure(view, Erasure::try_roll_back_again);
+        if let Some(erasure) = &mut self.erasure {
+            erasure.pre_images.announce(&self.config, &self.log, &mut self.outbox);
+        }
+        self.delete_pre_images();
         self.continue_learners(view);
         self.advance(view);
         self.refuse_after_long_waiting(view);
@@ -166,7 +170,11 @@ impl Pg {
                     self.acknowledged(from, version, view);
                 }
             }
-            Message::RollBack { epoch, head, .. } => self.asked_to_roll_back(epoch, head, view),
+            Message::RollBack { epoch, head, .. } => {
+                if epoch == self.promises.epoch() {
+                    self.with_erasure(view, |erasure, context| erasure.begin_roll_back(head, context));
+                }
+            }
             Message::Committed { epoch, version, .. } => {
                 if epoch == self.promises.epoch() {
                     self.forget_pre_images(version);
@@ -197,12 +205,12 @@ impl Pg {
                 let is_wanted = epoch == self.promises.epoch() && !self.stray.has_begun();
                 if is_wanted && self.intake.begin_part(epoch, tag) {
                     invariants::backfill_is_of_the_promised_epoch(self.promises.epoch(), epoch);
-                    self.note_completeness(&transaction);
+                    self.promises.note_completeness(&transaction);
                     if let Some(head) = transaction.reset_head() {
                         // A backfill begins, so writes up to `head` need no pre-images: if they had to
                         // be rolled back, the copy would be backfilled again.
                         self.forget_pre_images(head);
-                        self.delete_pre_images(1);
+                        self.delete_pre_images();
                     }
                     self.submit(Submission::Push { from, epoch, tag }, transaction);
                 }
@@ -214,8 +222,8 @@ impl Pg {
             }
             Message::ObjectsQuery { epoch, tag, after, .. } => {
                 if epoch == self.promises.epoch() {
-                    let token = self.outbox.token();
-                    self.primary_requests.begin(token, Wanted::List, PrimaryRequest { primary: from, epoch, tag });
+                    let request = PrimaryRequest { primary: from, epoch, tag };
+                    let token = self.primary_requests.begin(Wanted::List, request, &mut self.outbox);
                     self.outbox.push(Action::ListObjects { token, after });
                 }
             }

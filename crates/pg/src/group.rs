@@ -6,7 +6,7 @@ use atoll_types::{OsdId, PgId, Transaction};
 use crate::actions::{Action, ObjectView};
 use crate::backfill::Learners;
 use crate::config::{Configuration, PgState, PoolPolicy};
-use crate::erasure::{Erasure, pre_image_clones};
+use crate::erasure::{Erasure, PreImages};
 use crate::intake::Intake;
 use crate::outbox::Outbox;
 use crate::peering::Peering;
@@ -77,11 +77,11 @@ impl Pg {
             primary_requests: PrimaryRequests::default(),
             intake: Intake::default(),
             scrub: None,
-            erasure: policy.shape.map(|shape| Erasure::new(shape, pre_image_clones(id, view))),
+            erasure: policy.shape.map(|shape| Erasure::new(shape, PreImages::find(id, view))),
             is_splitting: false,
             outbox: Outbox::new(id),
         };
-        pg.notice_lost_device();
+        pg.promises.notice_lost_device(&pg.config);
         pg.advance(view);
         pg
     }
@@ -130,7 +130,7 @@ impl Pg {
     /// Starts what waited until the view shows earlier submissions. All actions have been taken.
     pub fn proceed(&mut self, view: &impl ObjectView) {
         assert!(self.outbox.is_empty(), "the shell takes all actions first");
-        self.continue_roll_back(view);
+        self.with_erasure(view, Erasure::continue_roll_back);
         self.start_learning(view);
         self.order_ready(view);
         self.start_waiting(view);
@@ -143,14 +143,13 @@ impl Pg {
         self.config.is_primary() && self.promises.epoch() <= self.config.record.epoch
     }
 
-    pub(crate) fn submit(&mut self, purpose: Submission, transaction: Transaction) {
-        let transaction = match transaction.reset_head() {
-            Some(head) => {
-                self.log.ends_at(head.sequence);
-                self.with_pre_images_deleted(head, transaction)
+    pub(crate) fn submit(&mut self, purpose: Submission, mut transaction: Transaction) {
+        if let Some(head) = transaction.reset_head() {
+            self.log.ends_at(head.sequence);
+            if let Some(erasure) = &mut self.erasure {
+                erasure.pre_images.delete_with(head, &mut transaction);
             }
-            None => transaction,
-        };
+        }
         if let Some(entry) = transaction.log.last() {
             self.log.ends_at(entry.version.sequence);
         }

@@ -3,7 +3,6 @@
 
 use crate::actions::ObjectView;
 use crate::config::PgState;
-use crate::erasure::Erasure;
 use crate::group::Pg;
 
 impl Pg {
@@ -23,21 +22,21 @@ impl Pg {
             && !self.learners.are_any()
             && !self.membership.counts_inactivity()
             && self.stray.is_idle()
-            && self.erasure.as_ref().is_none_or(Erasure::is_idle)
+            && self.erasure.as_ref().is_none_or(|erasure| erasure.is_idle(&self.config, &self.log))
     }
 
     /// The members are on target, and nothing is under way.
     fn is_idle_primary(&self, view: &impl ObjectView) -> bool {
         let is_whole = self.leads() && self.config.is_on_target();
         let pg_num = self.config.pg_num();
-        let needs_split = self.is_splitting || self.config.policy.pg_num > pg_num || self.is_split_under_way(view);
-        let is_known_to_be_everywhere = !self.has_unannounced_commits() && self.config.surplus_member().is_none();
-        is_whole && !needs_split && is_known_to_be_everywhere && !self.is_scrubbing()
+        let needs_split =
+            self.is_splitting || self.config.policy.pg_num > pg_num || self.config.is_split_under_way(view);
+        is_whole && !needs_split && self.config.surplus_member().is_none() && !self.is_scrubbing()
     }
 
     /// Another OSD leads, and this one's copy is complete, or there is none.
     fn is_idle_member(&self, view: &impl ObjectView) -> bool {
-        let is_led = self.is_own_copy_usable() && self.is_usable(self.config.record.primary);
+        let is_led = self.promises.is_copy_usable(&self.config) && self.is_usable(self.config.record.primary);
         is_led && (self.config.record.members.contains(&self.config.me) || !self.holds_copy(view))
     }
 }

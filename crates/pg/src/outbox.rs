@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_types::{OsdId, PgId, Transaction};
+use atoll_types::{OsdId, PgId, ReadOutcome, Refusal, Transaction};
 use atoll_wire::Message;
+use bytes::Bytes;
 
-use crate::actions::{Action, Token};
+use crate::actions::{Action, ClientId, Token};
 use crate::submissions::Submission;
 
 /// Actions that the shell has not taken yet, and submissions that the store has not answered.
@@ -47,6 +48,18 @@ impl Outbox {
         self.push(Action::Warn { text: format!("pg {}: {text}", self.pg) });
     }
 
+    pub fn reply_read(
+        &mut self,
+        client: ClientId,
+        sequence: u64,
+        result: Result<ReadOutcome, Refusal>,
+        payload: Bytes,
+    ) {
+        self.push(Action::Reply { client, message: Message::ReadReply { sequence, result, payload } });
+    }
+
+    /// Submits what leaves the history as it is. Anything else goes through
+    /// [`Pg::submit`](crate::Pg).
     pub fn submit(&mut self, purpose: Submission, transaction: Transaction) {
         let token = self.token();
         self.submissions.insert(token, purpose);

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use atoll_types::{Epoch, OsdId};
+use atoll_types::{Epoch, OsdId, PgId};
+use atoll_wire::{Message, ScrubFinding};
 
-use crate::actions::Token;
+use crate::actions::{ObjectParts, Token};
+use crate::outbox::Outbox;
 
 /// What a primary wants of this copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,20 @@ pub(crate) struct PrimaryRequest {
     pub tag: u64,
 }
 
+impl PrimaryRequest {
+    /// The object that the primary wants has been read, or cannot be.
+    pub fn send_object(self, result: &Result<ObjectParts, String>, pg: PgId, outbox: &mut Outbox) {
+        let PrimaryRequest { primary, epoch, tag } = self;
+        let Ok(parts) = result else {
+            let finding = ScrubFinding::Busy;
+            return outbox.send(primary, Message::ScrubReply { pg, epoch, tag, finding });
+        };
+        for transaction in parts.transactions.clone() {
+            outbox.send(primary, Message::ObjectPart { epoch, tag, transaction });
+        }
+    }
+}
+
 /// Requests of primaries under way.
 #[derive(Default)]
 pub(crate) struct PrimaryRequests {
@@ -32,8 +48,11 @@ pub(crate) struct PrimaryRequests {
 }
 
 impl PrimaryRequests {
-    pub fn begin(&mut self, token: Token, wanted: Wanted, request: PrimaryRequest) {
+    /// A primary wants something: the shell is asked for it under this token.
+    pub fn begin(&mut self, wanted: Wanted, request: PrimaryRequest, outbox: &mut Outbox) -> Token {
+        let token = outbox.token();
         self.requests.insert(token, (wanted, request));
+        token
     }
 
     /// Takes the request that the shell has answered. `None` if the PG asked for it on its own

@@ -19,30 +19,53 @@ use atoll_types::{LogEntry, Mutation, ObjectName, PreImage, Version, WriteReques
 use bytes::Bytes;
 
 use crate::actions::{Action, ObjectView};
+use crate::config::Configuration;
 use crate::group::Pg;
 use crate::invariants;
 use crate::own_object::{SPLIT_KEY, own_object};
 
-impl Pg {
+impl Configuration {
     /// The pool's number of PGs by this OSD's copy, which may be ahead of cluster state.
-    pub(crate) fn pg_num_here(&self, view: &impl ObjectView) -> u32 {
-        self.config.pg_num().max(view.pg_num(self.config.id).unwrap_or(0))
+    pub fn pg_num_here(&self, view: &impl ObjectView) -> u32 {
+        self.pg_num().max(view.pg_num(self.id).unwrap_or(0))
     }
 
     /// Whether this copy has a split that cluster state, as this OSD knows it, does not have.
-    pub(crate) fn is_split_under_way(&self, view: &impl ObjectView) -> bool {
-        self.pg_num_here(view) > self.config.pg_num()
+    pub fn is_split_under_way(&self, view: &impl ObjectView) -> bool {
+        self.pg_num_here(view) > self.pg_num()
     }
 
     /// Whether an object belongs to this PG if the pool has `pg_num` PGs.
-    pub(crate) fn has_place_for(&self, object: &ObjectName, pg_num: u32) -> bool {
-        object.as_str() == PG_META_OBJECT || self.config.id.holds(object, pg_num)
+    pub fn has_place_for(&self, object: &ObjectName, pg_num: u32) -> bool {
+        object.as_str() == PG_META_OBJECT || self.id.holds(object, pg_num)
     }
 
+    /// Tells a learner the number of PGs. If its copy was split further, that split is rolled back.
+    pub fn tell_of_splits(&self, view: &impl ObjectView) -> Mutation {
+        let (pg_num_before, pg_num) = (self.policy.pg_num_first, self.pg_num_here(view));
+        Mutation::Split { pg_num_before, pg_num, is_whole: false }
+    }
+
+    /// The pre-image of a split, to roll it back if not all members have it.
+    fn pre_image_of_split(&self) -> PreImage {
+        let (pg_num_before, pg_num) = (self.policy.pg_num_first, self.pg_num());
+        let key = Bytes::from_static(SPLIT_KEY);
+        let note = match pg_num > self.id.first_pg_num(pg_num_before) {
+            true => Mutation::OmapSet { key, value: Bytes::copy_from_slice(&pg_num.to_be_bytes()) },
+            false => Mutation::OmapRemove { key },
+        };
+        PreImage {
+            mutations: vec![note, Mutation::Split { pg_num_before, pg_num, is_whole: false }],
+            payload: Bytes::new(),
+        }
+    }
+}
+
+impl Pg {
     /// While active: continues a split if one is wanted or under way. If so, returns true, and
     /// nothing else may change the configuration.
     pub(crate) fn split(&mut self, view: &impl ObjectView) -> bool {
-        if self.is_split_under_way(view) {
+        if self.config.is_split_under_way(view) {
             let is_in_flight = self.log.in_flight().any(|write| write.client_request.is_none());
             if !is_in_flight {
                 self.is_splitting = false;
@@ -67,25 +90,11 @@ impl Pg {
             let mutations = split_whole(self.config.pg_num() * 2);
             let (object, payload) = (own_object(), Bytes::new());
             let split = WriteRequest { object, conditions: Vec::new(), mutations, payload, payload_sealed: false };
-            let pre_image = self.erasure.as_ref().map(|_| self.pre_image_of_split());
+            let pre_image = self.erasure.as_ref().map(|_| self.config.pre_image_of_split());
             invariants::split_is_ordered_alone(self.log.has_none_in_flight());
             self.order(None, split, false, pre_image);
         }
         true
-    }
-
-    /// The pre-image of a split, to roll it back if not all members have it.
-    fn pre_image_of_split(&self) -> PreImage {
-        let (pg_num_before, pg_num) = (self.config.policy.pg_num_first, self.config.pg_num());
-        let key = Bytes::from_static(SPLIT_KEY);
-        let note = match pg_num > self.config.id.first_pg_num(pg_num_before) {
-            true => Mutation::OmapSet { key, value: Bytes::copy_from_slice(&pg_num.to_be_bytes()) },
-            false => Mutation::OmapRemove { key },
-        };
-        PreImage {
-            mutations: vec![note, Mutation::Split { pg_num_before, pg_num, is_whole: false }],
-            payload: Bytes::new(),
-        }
     }
 
     /// All members have split their copies: puts both PGs into cluster state.
@@ -114,12 +123,6 @@ impl Pg {
         };
         let expected = self.config.record.clone();
         self.outbox.push(Action::Propose { expected, record, split_off: Some(Box::new((new, split_off))) });
-    }
-
-    /// Tells a learner the number of PGs. If its copy was split further, that split is rolled back.
-    pub(crate) fn tell_of_splits(&self, view: &impl ObjectView) -> Mutation {
-        let (pg_num_before, pg_num) = (self.config.policy.pg_num_first, self.pg_num_here(view));
-        Mutation::Split { pg_num_before, pg_num, is_whole: false }
     }
 }
 

@@ -1,15 +1,21 @@
 //! Deletes stray PG copies: those of a PG that has been active with all its copies elsewhere for a
 //! while. Before the first object goes, the OSD notes durably that its copy is incomplete.
+//!
+//! A [`StrayCopy`] decides what is deleted and when; what concerns other components is an
+//! [`Effect`].
 
 use std::collections::VecDeque;
 
-use atoll_types::{Mutation, ObjectName, Transaction, Version};
+use atoll_types::{Mutation, ObjectName, OsdId, Transaction, Version};
 
 use crate::actions::{Action, ObjectView, Token};
 use crate::config::PgState;
+use crate::context::Context;
 use crate::group::Pg;
 use crate::invariants;
+use crate::outbox::Outbox;
 use crate::own_object::{change, own_change, set_complete, set_epoch, set_incomplete};
+use crate::peering::promises::Promises;
 use crate::submissions::Submission;
 
 /// For how long a copy must have been stray before it is deleted.
@@ -34,6 +40,16 @@ pub(crate) struct StrayCopy {
     heard_at_ms: Option<u64>,
 }
 
+/// What the deletion wants of the PG.
+enum Effect {
+    Nothing,
+    /// The mark that the copy is incomplete was submitted: what still uses the copy ends, and its
+    /// objects are listed.
+    Begin,
+    /// All objects are gone. This removes the rest, and the history.
+    ForgetCopy(Transaction),
+}
+
 impl StrayCopy {
     /// Whether no deletion is under way or coming up.
     pub fn is_idle(&self) -> bool {
@@ -42,9 +58,8 @@ impl StrayCopy {
 
     /// A primary wants this copy: the deletion stops, and what is left of the copy stays.
     pub fn stop(&mut self) {
-        self.stray_since_ms = None;
-        self.has_begun = false;
-        self.objects.clear();
+        let StrayCopy { listing, removing, heard_at_ms, .. } = *self;
+        *self = StrayCopy { listing, removing, heard_at_ms, ..StrayCopy::default() };
     }
 
     /// Whether objects are being deleted. Then the copy takes no writes.
@@ -56,24 +71,95 @@ impl StrayCopy {
     pub fn heard_from_primary(&mut self, now_ms: u64) {
         self.heard_at_ms = Some(now_ms);
     }
+
+    /// Objects have been listed. False if the list was for something else.
+    pub fn listed(&mut self, token: Token, objects: &[(ObjectName, Version)], more: bool) -> bool {
+        if self.listing != Some(token) {
+            return false;
+        }
+        self.listing = None;
+        if self.has_begun {
+            self.more_after = objects.last().filter(|_| more).map(|(name, _)| name.clone());
+            self.objects = objects.iter().map(|(name, _)| name.clone()).collect();
+        }
+        true
+    }
+
+    /// Whether this OSD's copy is stray: the PG is active with all its copies, and this OSD is
+    /// neither a member, nor an elector, nor a target.
+    fn is_stray(&self, promises: &Promises, context: &Context<'_, impl ObjectView>) -> bool {
+        let (config, record) = (context.config, &context.config.record);
+        let has_part = |osds: &[OsdId]| osds.contains(&config.me);
+        let has_all_copies =
+            record.activated_epoch == record.epoch && record.members.len() >= config.policy.size as usize;
+        let is_used =
+            has_part(&record.members) || has_part(&record.last_active_members) || has_part(&config.target);
+        // A primary whose map lags may still backfill this copy; one that has stopped is silent.
+        let was_asked = promises.epoch() >= record.epoch;
+        let now_ms = context.view.now_ms();
+        let is_asked = was_asked && self.heard_at_ms.is_some_and(|at_ms| now_ms < at_ms + DELAY_MS);
+        let is_ahead = promises.epoch() > record.epoch;
+        config.state == PgState::Member && has_all_copies && !is_used && !is_asked && !is_ahead
+    }
+
+    /// Deletes the next objects, if the copy has been stray for long enough.
+    fn delete(&mut self, promises: &Promises, context: &mut Context<'_, impl ObjectView>) -> Effect {
+        let now_ms = context.view.now_ms();
+        if !self.is_stray(promises, context) {
+            // Some objects may be gone. The copy has been marked as incomplete.
+            self.stop();
+            return Effect::Nothing;
+        }
+        let since_ms = *self.stray_since_ms.get_or_insert(now_ms);
+        let is_busy = self.listing.is_some() || self.removing > 0;
+        if now_ms < since_ms + DELAY_MS || is_busy {
+            return Effect::Nothing;
+        }
+        if !self.has_begun {
+            self.has_begun = true;
+            self.submit(own_change(context.config.id, vec![set_incomplete()]), context);
+            return Effect::Begin;
+        }
+        while self.removing < REMOVALS_MAX
+            && let Some(object) = self.objects.pop_front()
+        {
+            self.submit(change(context.config.id, object, vec![Mutation::Remove]), context);
+        }
+        if self.removing > 0 {
+            return Effect::Nothing;
+        }
+        if let Some(after) = self.more_after.take() {
+            self.list(Some(after), context.outbox);
+            return Effect::Nothing;
+        }
+        self.finish(promises, context)
+    }
+
+    fn list(&mut self, after: Option<ObjectName>, outbox: &mut Outbox) {
+        let token = outbox.token();
+        self.listing = Some(token);
+        outbox.push(Action::ListObjects { token, after });
+    }
+
+    fn submit(&mut self, removal: Transaction, context: &mut Context<'_, impl ObjectView>) {
+        invariants::only_stray_copies_are_deleted(context.config);
+        self.removing += 1;
+        context.outbox.submit(Submission::StrayCopy, removal);
+    }
+
+    fn finish(&mut self, promises: &Promises, context: &Context<'_, impl ObjectView>) -> Effect {
+        invariants::only_stray_copies_are_deleted(context.config);
+        let since_ms = Some(context.view.now_ms());
+        *self = StrayCopy { stray_since_ms: since_ms, removing: 1, ..StrayCopy::default() };
+        // The promise stays. Without it this OSD would seem to have lost its device.
+        let promise = set_epoch(promises.epoch());
+        let nothing = Mutation::ResetLog { head: Version::default() };
+        let last = vec![Mutation::Remove, promise, set_complete(), nothing];
+        Effect::ForgetCopy(own_change(context.config.id, last))
+    }
 }
 
 impl Pg {
-    /// Whether this OSD's copy is stray: the PG is active with all its copies, and this OSD is
-    /// neither a member, nor an elector, nor a target.
-    fn is_stray(&self, now_ms: u64) -> bool {
-        let record = &self.config.record;
-        let has_part = |osds: &[atoll_types::OsdId]| osds.contains(&self.config.me);
-        let has_all_copies = record.activated_epoch == record.epoch && record.members.len() >= self.size();
-        let is_used =
-            has_part(&record.members) || has_part(&record.last_active_members) || has_part(&self.config.target);
-        // A primary whose map lags may still backfill this copy; one that has stopped is silent.
-        let was_asked = self.promises.epoch() >= record.epoch;
-        let is_asked = was_asked && self.stray.heard_at_ms.is_some_and(|at_ms| now_ms < at_ms + DELAY_MS);
-        let is_ahead = self.promises.epoch() > record.epoch;
-        self.config.state == PgState::Member && has_all_copies && !is_used && !is_asked && !is_ahead
-    }
-
     /// Whether there is a copy here, or remains of one.
     pub(crate) fn holds_copy(&self, view: &impl ObjectView) -> bool {
         view.head(self.config.id) != Version::default() || self.promises.is_incomplete()
@@ -81,27 +167,25 @@ impl Pg {
 
     /// Deletes the next objects of a stray copy.
     pub(crate) fn delete_stray_copy(&mut self, view: &impl ObjectView) {
-        if !self.is_stray(view.now_ms()) || !self.holds_copy(view) {
-            // Some objects may be gone. The copy has been marked as incomplete.
+        if !self.holds_copy(view) {
             return self.stray.stop();
         }
-        let since_ms = *self.stray.stray_since_ms.get_or_insert(view.now_ms());
-        let is_busy = self.stray.listing.is_some() || self.stray.removing > 0;
-        if view.now_ms() < since_ms + DELAY_MS || is_busy {
-            return;
+        let Pg { stray, promises, config, log, peering, outbox, .. } = self;
+        let mut context = Context { config, log, peering, outbox, view };
+        match stray.delete(promises, &mut context) {
+            Effect::Nothing => {}
+            Effect::Begin => {
+                self.end_roll_back();
+                self.promises.note_incomplete();
+                self.end_backfill_here(view);
+                self.outbox.warn(format!("{} deletes its stray copy", self.config.me));
+                self.stray.list(None, &mut self.outbox);
+            }
+            Effect::ForgetCopy(last) => {
+                self.promises.forget_copy();
+                self.submit(Submission::StrayCopy, last);
+            }
         }
-        if !self.stray.has_begun {
-            self.stray.has_begun = true;
-            self.end_roll_back();
-            self.promises.note_incomplete();
-            let note = own_change(self.config.id, vec![set_incomplete()]);
-            self.submit_removal(note);
-            self.end_backfill_here(view);
-            let text = format!("{} deletes its stray copy", self.config.me);
-            self.outbox.warn(text);
-            return self.list_stray_objects(None);
-        }
-        self.remove_more(view);
     }
 
     /// Ends a backfill that this copy was getting, and tells its primary.
@@ -112,58 +196,6 @@ impl Pg {
         {
             self.send_peer_info(primary, false, view);
         }
-    }
-
-    fn list_stray_objects(&mut self, after: Option<ObjectName>) {
-        let token = self.outbox.token();
-        self.stray.listing = Some(token);
-        self.outbox.push(Action::ListObjects { token, after });
-    }
-
-    /// Objects have been listed. False if the list was for something else.
-    pub(crate) fn stray_objects_listed(
-        &mut self,
-        token: Token,
-        objects: &[(ObjectName, Version)],
-        more: bool,
-    ) -> bool {
-        if self.stray.listing != Some(token) {
-            return false;
-        }
-        self.stray.listing = None;
-        self.stray.more_after = objects.last().filter(|_| more).map(|(name, _)| name.clone());
-        if self.stray.has_begun {
-            self.stray.objects = objects.iter().map(|(name, _)| name.clone()).collect();
-        }
-        true
-    }
-
-    fn submit_removal(&mut self, transaction: Transaction) {
-        invariants::only_stray_copies_are_deleted(&self.config);
-        self.stray.removing += 1;
-        self.submit(Submission::StrayCopy, transaction);
-    }
-
-    fn remove_more(&mut self, view: &impl ObjectView) {
-        while self.stray.removing < REMOVALS_MAX
-            && let Some(object) = self.stray.objects.pop_front()
-        {
-            let removal = change(self.config.id, object, vec![Mutation::Remove]);
-            self.submit_removal(removal);
-        }
-        if self.stray.removing > 0 {
-            return;
-        }
-        if let Some(after) = self.stray.more_after.take() {
-            return self.list_stray_objects(Some(after));
-        }
-        // The promise stays. Without it this OSD would seem to have lost its device.
-        let promise = set_epoch(self.promises.epoch());
-        let nothing = Mutation::ResetLog { head: Version::default() };
-        let last = own_change(self.config.id, vec![Mutation::Remove, promise, set_complete(), nothing]);
-        self.promises.forget_copy();
-        self.stray = StrayCopy { stray_since_ms: Some(view.now_ms()), ..StrayCopy::default() };
-        self.submit_removal(last);
     }
 
     /// A removal is durable.

@@ -87,8 +87,11 @@ impl Pg {
         // Copies may differ by the refused write, which is no damage.
         self.scrub = None;
         // What follows cannot be taken either: the store refuses a gap.
-        self.log.ends_at(view.head(self.config.id).sequence);
-        self.forget_refused_pre_images(view);
+        let head = view.head(self.config.id);
+        self.log.ends_at(head.sequence);
+        if let Some(erasure) = &mut self.erasure {
+            erasure.pre_images.forget_refused(head);
+        }
         if self.intake.refuse(leader) {
             let text = format!(
                 "the store of {} did not take a write ({cause}); the PG waits until it does",

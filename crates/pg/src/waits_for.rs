@@ -25,7 +25,7 @@ impl Pg {
         match self.config.state {
             PgState::Member => reasons.extend(self.member_waits_for(view)),
             PgState::Inactive => reasons.push(self.inactive_primary_waits_for(view)),
-            PgState::Peering => reasons.push(self.peering_waits_for()),
+            PgState::Peering => reasons.push(self.peering.waits_for(&self.config, &self.log)),
             PgState::Recovering => {
                 reasons.push(format!(
                     "too few copies to serve: {:?}, min_size {}",
@@ -51,7 +51,7 @@ impl Pg {
             let what = if is_reachable { "has said that it is incomplete" } else { "is out of reach" };
             return Some(format!("its primary {primary} {what}"));
         }
-        if !self.is_own_copy_usable() {
+        if !self.promises.is_copy_usable(&self.config) {
             return Some("its copy is incomplete or of another shard and has to be backfilled".into());
         }
         let is_stray = !self.config.record.members.contains(&self.config.me) && self.holds_copy(view);
@@ -59,7 +59,7 @@ impl Pg {
     }
 
     fn inactive_primary_waits_for(&self, view: &impl ObjectView) -> String {
-        if !self.is_own_copy_usable() {
+        if !self.promises.is_copy_usable(&self.config) {
             return "it leads with an incomplete copy or another shard and waits for another elector to take over"
                 .into();
         }
@@ -74,27 +74,6 @@ impl Pg {
         format!("members are out of reach or incomplete: [{}]", lost.join(", "))
     }
 
-    fn peering_waits_for(&self) -> String {
-        if !self.peering.has_own_promise() {
-            return "its own promise is not durable, or a lease binds it to a former primary".into();
-        }
-        let silent: Vec<String> = self
-            .config
-            .others()
-            .iter()
-            .filter(|osd| self.peering.head_of(**osd).is_none())
-            .map(OsdId::to_string)
-            .collect();
-        if !silent.is_empty() {
-            return format!("no answer to its query from {}", silent.join(", "));
-        }
-        format!(
-            "members have to agree on one head: {:?}, its own {}",
-            self.peering.heads().collect::<Vec<_>>(),
-            self.log.last_sequence()
-        )
-    }
-
     fn active_primary_waits_for(&self, view: &impl ObjectView) -> Vec<String> {
         let mut reasons = Vec::new();
         if let Some(write) = self.log.in_flight().next() {
@@ -105,7 +84,7 @@ impl Pg {
             reasons
                 .push(format!("members {:?} have to become {:?}", self.config.record.members, self.config.target));
         }
-        if self.is_splitting || self.is_split_under_way(view) {
+        if self.is_splitting || self.config.is_split_under_way(view) {
             reasons.push("a split is under way".into());
         }
         if self.is_scrubbing() {

@@ -3,73 +3,56 @@
 
 use std::collections::BTreeMap;
 
-use atoll_types::{Epoch, LogEntry, ObjectName, OsdId, Touched, Version};
+use atoll_types::{LogEntry, ObjectName, OsdId, Touched, Version};
 use atoll_wire::Message;
 
-use super::learner::{Answer, Learner, Listing, Sent};
-use super::whole;
+use super::{Answer, Effect, Learner, Learners, Listing, Sent, whole};
 use crate::actions::{Action, ObjectView, Token};
-use crate::group::Pg;
+use crate::config::Configuration;
+use crate::context::Context;
+use crate::outbox::Outbox;
 use crate::own_object::{own_change, own_object, set_shard};
-use crate::primary_requests::{PrimaryRequest, Wanted};
 
-impl Pg {
-    /// This OSD's objects have been listed: for a backfill, a scrub, a deletion, or a primary.
-    pub fn objects_listed(&mut self, token: Token, objects: Vec<(ObjectName, Version)>, more: bool) {
-        if let Some(PrimaryRequest { primary, epoch, tag }) = self.primary_requests.answered(token, Wanted::List) {
-            let reply = Message::ObjectsReply { pg: self.config.id, epoch, tag, objects, more };
-            return self.outbox.send(primary, reply);
-        }
-        if self.stray_objects_listed(token, &objects, more)
-            || self.scrub_listed(self.config.me, token.0, &objects, more)
-        {
-            return;
-        }
+impl Learners {
+    /// This OSD's objects have been listed for a learner.
+    pub(super) fn own_listed(
+        &mut self,
+        token: Token,
+        objects: Vec<(ObjectName, Version)>,
+        more: bool,
+        config: &Configuration,
+        outbox: &mut Outbox,
+    ) {
         let wants_it =
             |learner: &Learner| matches!(&learner.listing, Listing::Own { token: own, .. } if *own == token);
-        let next_token = self.outbox.token();
-        let mut found = self.learners.learners.iter_mut().map(|(osd, learner)| (*osd, learner));
+        let next_token = outbox.token();
         // If there is none, the learner was dropped meanwhile.
-        let Some((osd, learner)) = found.find(|(_, learner)| wants_it(learner)) else { return };
+        let Some(learner) = self.learners.values_mut().find(|learner| wants_it(learner)) else { return };
         let Listing::Own { token, listed } = &mut learner.listing else { unreachable!("looked at above") };
         listed.extend(objects);
         if more && let Some((last, _)) = listed.last() {
             *token = next_token;
             let after = Some(last.clone());
-            return self.outbox.push(Action::ListObjects { token: next_token, after });
+            return outbox.push(Action::ListObjects { token: next_token, after });
         }
         let own = std::mem::take(listed).into_iter().collect();
         learner.listing = Listing::Theirs { own };
-        self.ask_for_objects(osd, None);
+        learner.ask_for_objects(None, config, outbox);
     }
 
-    pub(super) fn ask_for_objects(&mut self, osd: OsdId, after: Option<ObjectName>) {
-        let tag = self.learners.learners[&osd].tag;
-        self.outbox
-            .send(osd, Message::ObjectsQuery { pg: self.config.id, epoch: self.config.record.epoch, tag, after });
-    }
-
-    /// The learner has listed its objects. It lacks those whose versions differ, and those that
-    /// only one side has.
-    pub(crate) fn learner_listed(
+    /// A learner has listed its objects. It lacks those whose versions differ, and those that only
+    /// one side has.
+    pub(super) fn listed(
         &mut self,
-        from: OsdId,
-        epoch: Epoch,
+        osd: OsdId,
         tag: u64,
         objects: Vec<(ObjectName, Version)>,
         more: bool,
-        view: &impl ObjectView,
-    ) {
-        if !self.config.is_primary()
-            || epoch != self.config.record.epoch
-            || self.scrub_listed(from, tag, &objects, more)
-        {
-            return;
-        }
-        let Some(learner) = self.learners.learners.get_mut(&from).filter(|learner| learner.tag == tag) else {
-            return;
-        };
-        let Listing::Theirs { own } = &mut learner.listing else { return };
+        context: &mut Context<'_, impl ObjectView>,
+    ) -> Effect {
+        let learner = self.learners.get_mut(&osd).filter(|learner| learner.tag == tag);
+        let Some(learner) = learner else { return Effect::Nothing };
+        let Listing::Theirs { own } = &mut learner.listing else { return Effect::Nothing };
         let last = objects.last().map(|(name, _)| name.clone());
         learner.has_objects |= last.is_some();
         for (name, version) in objects {
@@ -78,11 +61,11 @@ impl Pg {
             }
         }
         if more && last.is_some() {
-            return self.ask_for_objects(from, last);
+            learner.ask_for_objects(last, context.config, context.outbox);
+            return Effect::Nothing;
         }
-        let Listing::Theirs { own } = std::mem::replace(&mut learner.listing, Listing::NotNeeded) else {
-            unreachable!("looked at above");
-        };
+        let own = std::mem::take(own);
+        learner.listing = Listing::NotNeeded;
         let written = std::mem::take(&mut learner.written);
         let missing = own.into_keys().chain(written).chain([own_object()]);
         learner.missing.extend(missing.map(|name| (name, whole())));
@@ -90,10 +73,17 @@ impl Pg {
             // It has no objects of another shard. If the backfill begins again, those it has by
             // then are of this one.
             learner.is_of_other_shard = false;
-            let note = own_change(self.config.id, vec![set_shard(shard)]);
-            self.send_to_learner(from, note, Sent::Other);
+            let note = own_change(context.config.id, vec![set_shard(shard)]);
+            learner.send(note, Sent::Other, context.config.record.epoch, context.outbox);
         }
-        self.copy_more(from, view);
+        Effect::CopyMore { osd }
+    }
+}
+
+impl Learner {
+    fn ask_for_objects(&self, after: Option<ObjectName>, config: &Configuration, outbox: &mut Outbox) {
+        let (pg, epoch, tag) = (config.id, config.record.epoch, self.tag);
+        outbox.send(self.osd, Message::ObjectsQuery { pg, epoch, tag, after });
     }
 }
 

@@ -3,151 +3,90 @@
 use atoll_types::operation::FENCE_KEY_PREFIX;
 use atoll_types::{Epoch, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 
-use super::RETRY_PAUSE_MS;
-use super::learner::{Copying, Learner, Sent};
-use crate::actions::{Action, ObjectParts, ObjectView, Token};
-use crate::config::PgState;
-use crate::erasure::ShardPartRequest;
-use crate::group::Pg;
+use super::{Copying, Effect, Learner, Learners, RETRY_PAUSE_MS, Sent};
+use crate::actions::{ObjectParts, Token};
+use crate::config::Configuration;
 use crate::invariants;
+use crate::outbox::Outbox;
 use crate::own_object::{change, own_change, own_object, set_complete, set_shard};
 
-impl Pg {
-    /// Copies the next objects while the PG peers, and tells a learner that lacks nothing that it
-    /// is complete.
-    pub(super) fn copy_more(&mut self, osd: OsdId, view: &impl ObjectView) {
-        // While the PG peers no client writes, so reading ahead holds up no request.
-        while self.config.state == PgState::Peering && self.copy_one(osd, view) {}
-        let Some(learner) = self.learners.learners.get_mut(&osd) else { return };
+/// A part of an object that is to be read for a learner.
+pub(super) struct Part {
+    pub token: Token,
+    /// The learner's shard, in an erasure-coded PG.
+    pub shard: Option<u8>,
+    pub object: ObjectName,
+    pub touched: Touched,
+    /// Where the part begins.
+    pub from: u64,
+}
+
+impl Learners {
+    /// The objects that can be copied to a learner now.
+    pub(super) fn to_copy(&self, osd: OsdId) -> impl Iterator<Item = &ObjectName> {
+        let learner = self.learners.get(&osd).filter(|learner| learner.may_copy());
+        learner.into_iter().flat_map(|learner| learner.missing.keys())
+    }
+
+    /// Begins to copy an object: gives back the part to read first, under this token. `None` if the
+    /// learner is just told to remove the object.
+    pub(super) fn copy(
+        &mut self,
+        osd: OsdId,
+        object: ObjectName,
+        token: Token,
+        config: &Configuration,
+        outbox: &mut Outbox,
+    ) -> Option<Part> {
+        let learner = self.learners.get_mut(&osd).expect("it lacks the object");
+        let touched = learner.missing.remove(&object).expect("it lacks the object");
+        let is_held = config.has_place_for(&object, learner.pg_num);
+        let reading = is_held.then_some(token);
+        let copying = Copying { touched: touched.clone(), reading, has_begun: !is_held };
+        let before = learner.copying.insert(object.clone(), copying);
+        invariants::object_is_copied_once(&object, before.is_some());
+        if is_held {
+            return Some(Part { token, shard: learner.shard, object, touched, from: 0 });
+        }
+        // The learner's copy is from before a split, and the object belongs to the new PG now.
+        let removal = change(config.id, object.clone(), vec![Mutation::Remove]);
+        learner.send(removal, Sent::Object(object), config.record.epoch, outbox);
+        None
+    }
+
+    /// Tells a learner that lacks nothing that it is complete.
+    pub(super) fn finish(&mut self, osd: OsdId, config: &Configuration, outbox: &mut Outbox) {
+        let Some(learner) = self.learners.get_mut(&osd) else { return };
         if learner.has_begun && learner.is_listed() && !learner.is_finishing && !learner.lacks_any() {
             learner.is_finishing = true;
             let shard = learner.shard.filter(|_| learner.is_of_other_shard).map(set_shard);
             let done = [Some(set_complete()), shard].into_iter().flatten().collect();
-            let done = own_change(self.config.id, done);
-            self.send_to_learner(osd, done, Sent::Done);
+            learner.send(own_change(config.id, done), Sent::Done, config.record.epoch, outbox);
         }
     }
 
-    /// Whether there is an object to copy to a learner now. The shell paces copies by
-    /// [`Pg::backfill_next`]; until then clients may write the object.
-    pub fn wants_to_backfill(&self) -> bool {
-        let is_free = |learner: &Learner| learner.missing.keys().any(|object| self.may_be_copied(object));
-        let mut learners = self.learners.learners.values();
-        self.may_backfill_now() && learners.any(|learner| learner.may_copy() && is_free(learner))
+    /// The learner and the object that are read under this token. If there are none, the learner
+    /// was dropped meanwhile.
+    pub(super) fn read_under(&self, token: Token) -> Option<(OsdId, ObjectName)> {
+        self.learners.values().find_map(|learner| {
+            let (object, _) = learner.copying.iter().find(|(_, copying)| copying.reading == Some(token))?;
+            Some((learner.osd, object.clone()))
+        })
     }
 
-    /// Begins to read the next object. False if there is none.
-    pub fn backfill_next(&mut self, view: &impl ObjectView) -> bool {
-        let learners: Vec<OsdId> = self.learners.learners.keys().copied().collect();
-        self.may_backfill_now() && learners.into_iter().any(|osd| self.copy_one(osd, view))
-    }
-
-    /// A scrub may replace an object between two parts. Shards are read from several members, so no
-    /// write of the object may be in flight to them.
-    fn may_be_copied(&self, object: &ObjectName) -> bool {
-        !self.is_in_scrub(object) && !self.is_about_to_change(object)
-    }
-
-    fn copy_one(&mut self, osd: OsdId, view: &impl ObjectView) -> bool {
-        loop {
-            let token = self.outbox.token();
-            let learner = self.learners.learners.get(&osd).filter(|learner| learner.may_copy());
-            let Some(learner) = learner else { return false };
-            let shard = learner.shard;
-            let next = learner.missing.keys().find(|object| self.may_be_copied(object)).cloned();
-            let is_held = |object: &ObjectName| self.has_place_for(object, learner.pg_num);
-            let Some((object, is_held)) = next.map(|object| (object.clone(), is_held(&object))) else {
-                return false;
-            };
-            let learner = self.learners.learners.get_mut(&osd).expect("found above");
-            let touched = learner.missing.remove(&object).expect("found above");
-            let reading = is_held.then_some(token);
-            let copying = Copying { touched: touched.clone(), reading, has_begun: !is_held };
-            let before = learner.copying.insert(object.clone(), copying);
-            invariants::object_is_copied_once(&object, before.is_some());
-            if is_held {
-                self.read_part((token, shard), object, touched, 0, view);
-                return true;
-            }
-            // The learner's copy is from before a split, and the object belongs to the new PG now.
-            let removal = change(self.config.id, object.clone(), vec![Mutation::Remove]);
-            self.send_to_learner(osd, removal, Sent::Object(object));
-        }
-    }
-
-    fn read_part(
+    /// An object, or a part of it, has been read for a learner.
+    pub(super) fn send_parts(
         &mut self,
-        (token, shard): (Token, Option<u8>),
+        osd: OsdId,
         object: ObjectName,
-        touched: Touched,
-        from: u64,
-        view: &impl ObjectView,
+        parts: ObjectParts,
+        epoch: Epoch,
+        outbox: &mut Outbox,
     ) {
-        if let (true, Some(shard)) = (self.is_erasure_coded(&object), shard) {
-            let begins = from == 0 && self.config.state != PgState::Peering;
-            return self.read_shard_part(ShardPartRequest { token, shard, object, touched, from, begins }, view);
-        }
-        let is_urgent = self.config.state == PgState::Peering;
-        self.outbox.push(Action::ReadObject { token, object, touched, from: Some(from), is_urgent });
-    }
-
-    /// An object, or a part of it, has been read for a learner or for a repair.
-    pub fn object_read(&mut self, token: Token, result: Result<ObjectParts, String>, view: &impl ObjectView) {
-        if self.scrub_read_done(token, &result, view) {
-            return;
-        }
-        let reads_it = |learner: &Learner| {
-            let found = learner.copying.iter().find(|(_, copying)| copying.reading == Some(token));
-            found.map(|(object, _)| object.clone())
-        };
-        let found = self.learners.learners.iter().find_map(|(osd, learner)| Some((*osd, reads_it(learner)?)));
-        // If there is none, the learner was dropped meanwhile.
-        let Some((osd, object)) = found else { return };
-        let learner = self.learners.learners.get_mut(&osd).expect("found above");
+        let learner = self.learners.get_mut(&osd).expect("found above");
         let copying = learner.copying.get_mut(&object).expect("found above");
-        match result {
-            Ok(parts) => {
-                copying.reading = None;
-                let is_first = !std::mem::replace(&mut copying.has_begun, true);
-                self.send_parts(osd, object, parts, is_first);
-            }
-            Err(cause) => {
-                self.outbox.warn(format!("cannot read '{object}' to backfill {osd}, and will try again: {cause}"));
-                self.repair_for_backfill(object.clone());
-                self.try_again_later(osd, object, view);
-                self.let_another_help(osd, view);
-            }
-        }
-    }
-
-    fn part_arrived(&mut self, osd: OsdId, object: ObjectName, next: u64, view: &impl ObjectView) {
-        if self.is_in_scrub(&object) {
-            // The scrub may replace the object, and further parts would be of another state.
-            return self.try_again_later(osd, object, view);
-        }
-        let token = self.outbox.token();
-        let learner = self.learners.learners.get_mut(&osd).expect("it has just answered");
-        let copying = learner.copying.get_mut(&object).expect("its parts are not all there");
-        invariants::object_is_read_part_by_part(&object, copying.reading.is_some());
-        copying.reading = Some(token);
-        let touched = copying.touched.clone();
-        let shard = learner.shard;
-        self.read_part((token, shard), object, touched, next, view);
-    }
-
-    /// Sends an object again from the start, later. The parts that were sent have no version yet.
-    fn try_again_later(&mut self, osd: OsdId, object: ObjectName, view: &impl ObjectView) {
-        if let Some(learner) = self.learners.learners.get_mut(&osd)
-            && let Some(copying) = learner.copying.remove(&object)
-        {
-            learner.failed.insert(object, copying.touched);
-            learner.retry_failed_at_ms = view.now_ms() + RETRY_PAUSE_MS;
-        }
-        self.copy_more(osd, view);
-        self.start_waiting(view);
-    }
-
-    fn send_parts(&mut self, osd: OsdId, object: ObjectName, parts: ObjectParts, is_first: bool) {
+        copying.reading = None;
+        let is_first = !std::mem::replace(&mut copying.has_begun, true);
         let ObjectParts { mut transactions, next } = parts;
         if object == own_object() {
             keep_fences(&mut transactions);
@@ -158,44 +97,64 @@ impl Pg {
         }
         let last = transactions.pop().expect("an object has one part at least");
         if let Some(next) = next {
-            return self.send_to_learner(osd, last, Sent::Part(object, next));
+            return learner.send(last, Sent::Part(object, next), epoch, outbox);
         }
         let Some(but_last) = transactions.pop() else {
-            return self.send_to_learner(osd, last, Sent::Object(object));
+            return learner.send(last, Sent::Object(object), epoch, outbox);
         };
         for transaction in transactions {
-            self.send_to_learner(osd, transaction, Sent::Other);
+            learner.send(transaction, Sent::Other, epoch, outbox);
         }
-        self.send_to_learner(osd, but_last, Sent::ButLast(object, Box::new(last)));
+        learner.send(but_last, Sent::ButLast(object, Box::new(last)), epoch, outbox);
     }
 
     /// A learner has made durable what it was sent.
-    pub(crate) fn learner_pushed(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &impl ObjectView) {
-        if !self.config.is_primary() || epoch != self.config.record.epoch {
-            return;
-        }
-        let Some(learner) = self.learners.learners.get_mut(&from).filter(|learner| learner.tag == tag) else {
-            return;
-        };
+    pub(super) fn pushed(&mut self, osd: OsdId, tag: u64, epoch: Epoch, outbox: &mut Outbox) -> Effect {
+        let learner = self.learners.get_mut(&osd).filter(|learner| learner.tag == tag);
+        let Some(learner) = learner else { return Effect::Nothing };
         match learner.sent.pop_front() {
-            Some(Sent::Part(object, next)) => self.part_arrived(from, object, next, view),
-            Some(Sent::ButLast(object, last)) => self.send_to_learner(from, *last, Sent::Object(object)),
+            Some(Sent::Part(object, from)) => Effect::NextPart { osd, object, from },
+            Some(Sent::ButLast(object, last)) => {
+                learner.send(*last, Sent::Object(object), epoch, outbox);
+                Effect::Nothing
+            }
             Some(Sent::Object(object)) => {
                 learner.copying.remove(&object);
-                self.copy_more(from, view);
-                self.start_waiting(view);
+                Effect::ObjectArrived { osd }
             }
             Some(Sent::Done) => {
-                invariants::complete_learner_lacks_nothing(from, learner.lacks_any());
+                invariants::complete_learner_lacks_nothing(osd, learner.lacks_any());
                 learner.is_ready = true;
-                self.membership.note_complete(from);
-                if self.config.record.members.contains(&from) {
-                    self.learners.remove(from);
-                    return self.member_caught_up(from, view);
-                }
-                self.advance(view);
+                Effect::Complete { osd }
             }
-            Some(Sent::Other) | None => {}
+            Some(Sent::Other) | None => Effect::Nothing,
+        }
+    }
+
+    /// The next part of an object, to be read under this token.
+    pub(super) fn next_part(&mut self, osd: OsdId, object: ObjectName, from: u64, token: Token) -> Part {
+        let learner = self.learners.get_mut(&osd).expect("it has just answered");
+        let copying = learner.copying.get_mut(&object).expect("its parts are not all there");
+        invariants::object_is_read_part_by_part(&object, copying.reading.is_some());
+        copying.reading = Some(token);
+        Part { token, shard: learner.shard, object, touched: copying.touched.clone(), from }
+    }
+
+    /// An object is sent again from the start, later. The parts that were sent have no version yet.
+    pub(super) fn copy_later(&mut self, osd: OsdId, object: ObjectName, now_ms: u64) {
+        if let Some(learner) = self.learners.get_mut(&osd)
+            && let Some(copying) = learner.copying.remove(&object)
+        {
+            learner.failed.insert(object, copying.touched);
+            learner.retry_failed_at_ms = now_ms + RETRY_PAUSE_MS;
+        }
+    }
+
+    /// Objects that could not be read are tried again.
+    pub(super) fn retry_failed(&mut self, now_ms: u64) {
+        let is_time = |learner: &&mut Learner| now_ms >= learner.retry_failed_at_ms;
+        for learner in self.learners.values_mut().filter(is_time) {
+            learner.missing.append(&mut learner.failed);
         }
     }
 }

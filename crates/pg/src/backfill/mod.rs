@@ -6,261 +6,302 @@
 //! object is still to be copied, because the copy will contain it. Writes of an object wait while
 //! it is copied, so a copy begins only when the shell can read it at once. The learner has a
 //! durable mark that it is incomplete until the backfill is done.
+//!
+//! [`Learners`] decide what each learner gets, and give back an [`Effect`]; `events` hands them what
+//! concerns them and carries their effects out.
 
+mod begin;
 mod comparison;
 mod copying;
-mod learner;
+mod events;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_types::{LogEntry, Mutation, OsdId, Touched, Transaction, Version};
+use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
 use atoll_wire::Message;
+use bytes::Bytes;
 
-use crate::actions::{Action, ObjectView, Token};
-use crate::group::Pg;
-use crate::invariants;
-use crate::own_object::{MIXED_SHARDS, own_change, set_epoch, set_incomplete, set_shard};
-use crate::split::{is_split, split_whole};
-use comparison::{common_point, differences};
-pub(crate) use learner::{Answer, Learners};
-use learner::{Learner, Listing, Sent};
-
-/// Bytes of log entries per message. The last entry may go beyond this; even the largest leaves the
-/// message within the control segment's limit.
-const ENTRY_BYTES_PER_MESSAGE: usize = 256 << 10;
+use crate::actions::Token;
+use crate::config::Configuration;
+use crate::outbox::Outbox;
+use crate::own_object::own_object;
 
 /// A learner that failed or does not answer is tried again after this time.
 const RETRY_PAUSE_MS: u64 = 1_000;
+/// Objects of one learner that are being read or sent at once.
+const COPYING_MAX: usize = 8;
 
-pub(crate) fn whole() -> Touched {
-    Touched { whole: true, ..Touched::default() }
+/// A transaction that a learner has been sent and has not acknowledged.
+enum Sent {
+    /// Nothing follows from its acknowledgement.
+    Other,
+    /// A part of an object. When it is durable, the next part is read, from this byte on: so little
+    /// is in flight, and the learner sets the pace.
+    Part(ObjectName, u64),
+    /// The last part but one. The last sets the version, and follows when this one is durable.
+    ButLast(ObjectName, Box<Transaction>),
+    /// The last part of an object.
+    Object(ObjectName),
+    /// The end of the backfill.
+    Done,
 }
 
-/// All shards are held, or being backfilled.
-struct NoShardIsFree;
+/// How far the comparison of all objects has come.
+enum Listing {
+    /// The log tells what is missing, or the comparison is done.
+    NotNeeded,
+    /// This OSD's objects are being listed.
+    Own { token: Token, listed: Vec<(ObjectName, Version)> },
+    /// The learner's objects are being listed.
+    Theirs { own: BTreeMap<ObjectName, Version> },
+}
 
-impl Pg {
-    /// Makes learners of the targets that are no members and can be reached, drops those that are
-    /// not wanted or silent, and continues with the others.
-    pub(crate) fn update_learners(&mut self, view: &impl ObjectView) {
-        let now_ms = view.now_ms();
-        let is_wanted = |osd: &OsdId| {
-            self.config.policy.may_backfill
-                && self.config.target.contains(osd)
-                && !self.config.record.members.contains(osd)
-                && self.membership.is_reachable(*osd)
-        };
-        let wanted: Vec<OsdId> = self.config.target.iter().copied().filter(is_wanted).collect();
-        self.learners.learners.retain(|osd, learner| {
-            let is_silent =
-                learner.answer.is_none() && !learner.has_begun && now_ms >= learner.asked_at_ms + RETRY_PAUSE_MS;
-            wanted.contains(osd) && !is_silent
-        });
-        for osd in wanted {
-            let may_try = self.learners.retry_at_ms.get(&osd).is_none_or(|at_ms| now_ms >= *at_ms);
-            if may_try && !self.learners.learners.contains_key(&osd) {
-                let Token(tag) = self.outbox.token();
-                self.learners.learners.insert(osd, Learner::new(tag, now_ms));
-                self.ask(osd, true);
-            }
-        }
-        self.continue_learners(view);
+struct Learner {
+    osd: OsdId,
+    /// When it was queried.
+    asked_at_ms: u64,
+    answer: Option<Answer>,
+    /// Its backfill has begun, and it gets every write.
+    has_begun: bool,
+    tag: u64,
+    /// The pool's number of PGs, as the learner has been told.
+    pg_num: u32,
+    /// The shard that it gets, in an erasure-coded PG.
+    shard: Option<u8>,
+    /// It has objects of another shard or of several, so their versions say nothing.
+    is_of_other_shard: bool,
+    /// It had objects when they were listed.
+    has_objects: bool,
+    listing: Listing,
+    /// Objects to be copied, with the parts that differ.
+    missing: BTreeMap<ObjectName, Touched>,
+    /// Objects written while versions are compared: they count as missing afterwards.
+    written: BTreeSet<ObjectName>,
+    /// Objects that are being read or sent.
+    copying: BTreeMap<ObjectName, Copying>,
+    /// Objects that could not be read, to be tried again later.
+    failed: BTreeMap<ObjectName, Touched>,
+    retry_failed_at_ms: u64,
+    sent: VecDeque<Sent>,
+    is_finishing: bool,
+    is_ready: bool,
+}
+
+/// An object on its way to a learner.
+struct Copying {
+    touched: Touched,
+    /// The read that is under way.
+    reading: Option<Token>,
+    /// A part was sent.
+    has_begun: bool,
+}
+
+/// The answer of an OSD to PeerQuery.
+pub(crate) struct Answer {
+    pub head: Version,
+    pub is_complete: bool,
+    pub log: Vec<LogEntry>,
+    /// The shard that it holds, in an erasure-coded PG.
+    pub shard: Option<u8>,
+}
+
+/// The learners of a PG, at its primary.
+#[derive(Default)]
+pub(crate) struct Learners {
+    learners: BTreeMap<OsdId, Learner>,
+    /// When a backfill that failed may be tried again.
+    retry_at_ms: BTreeMap<OsdId, u64>,
+}
+
+/// What a backfill wants of the PG after an event.
+enum Effect {
+    Nothing,
+    /// More objects may be copied to this learner.
+    CopyMore {
+        osd: OsdId,
+    },
+    /// A learner has a part of an object. The next one begins at this byte.
+    NextPart {
+        osd: OsdId,
+        object: ObjectName,
+        from: u64,
+    },
+    /// A learner has all of an object, which may be written again.
+    ObjectArrived {
+        osd: OsdId,
+    },
+    /// A learner lacks nothing.
+    Complete {
+        osd: OsdId,
+    },
+    /// A member cannot catch up by the log, so it must be backfilled as a learner.
+    CannotFollow {
+        osd: OsdId,
+    },
+}
+
+impl Learners {
+    pub fn clear(&mut self) {
+        self.learners.clear();
     }
 
-    /// Continues with all learners, and tries objects again that could not be read.
-    pub(crate) fn continue_learners(&mut self, view: &impl ObjectView) {
-        let now_ms = view.now_ms();
-        for osd in self.learners.learners.keys().copied().collect::<Vec<_>>() {
-            let learner = self.learners.learners.get_mut(&osd).expect("it is listed");
-            if now_ms >= learner.retry_failed_at_ms {
-                learner.missing.append(&mut learner.failed);
-            }
-            self.copy_more(osd, view);
-        }
+    pub fn remove(&mut self, osd: OsdId) {
+        self.learners.remove(&osd);
     }
 
-    /// While the PG peers: backfills a member whose head is behind.
-    pub(crate) fn backfill_member(&mut self, osd: OsdId, head: Version, view: &impl ObjectView) {
-        invariants::members_catch_up_one_by_one(osd, self.learners.are_any());
-        let Token(tag) = self.outbox.token();
-        let mut learner = Learner::new(tag, view.now_ms());
-        let shard = self.config.record.shard_of(osd);
-        learner.answer = Some(Answer { head, is_complete: true, log: Vec::new(), shard });
-        self.learners.learners.insert(osd, learner);
-        self.start_learning(view);
+    pub fn are_any(&self) -> bool {
+        !self.learners.is_empty()
     }
 
-    /// A learner has answered the query; or, if its backfill has begun, it could not take what it
-    /// was sent.
-    pub(crate) fn learner_answered(&mut self, from: OsdId, answer: Answer, view: &impl ObjectView) {
-        if !self.may_backfill_now() {
-            return;
-        }
-        let Some(learner) = self.learners.learners.get_mut(&from) else { return };
-        if learner.has_begun {
-            self.learners.learners.remove(&from);
-            self.learners.retry_at_ms.insert(from, view.now_ms() + RETRY_PAUSE_MS);
-            return;
-        }
-        learner.answer = Some(answer);
-        self.start_learning(view);
+    pub fn contains(&self, osd: OsdId) -> bool {
+        self.learners.contains_key(&osd)
     }
 
-    /// Begins with learners that have answered, once the view shows the whole history.
-    pub(crate) fn start_learning(&mut self, view: &impl ObjectView) {
-        if !self.outbox.view_is_current() {
-            return;
-        }
-        let answered: Vec<OsdId> = self
-            .learners
-            .learners
-            .iter()
-            .filter(|(_, learner)| learner.answer.is_some())
-            .map(|(osd, _)| *osd)
-            .collect();
-        for osd in answered {
-            self.begin(osd, view);
-        }
+    /// The shard that a learner gets.
+    pub fn shard_of(&self, osd: OsdId) -> Option<u8> {
+        self.learners.get(&osd).and_then(|learner| learner.shard)
     }
 
-    fn begin(&mut self, osd: OsdId, view: &impl ObjectView) {
-        let mut own_log = view.log(self.config.id);
-        own_log.iter_mut().for_each(|entry| entry.pre_image = None);
-        let Ok(shard) = self.shard_for_learner(osd) else {
-            // All shards are held or being backfilled, until a member leaves.
-            self.learners.remove(osd);
-            self.learners.retry_at_ms.insert(osd, view.now_ms() + RETRY_PAUSE_MS);
-            return;
-        };
-        if let Some(shard) = shard {
-            invariants::learners_get_different_shards(shard, self.learners.shards_but_of(osd));
-        }
-        let (pg_num, pg_num_here) = (self.config.pg_num(), self.pg_num_here(view));
-        let learner = self.learners.learners.get_mut(&osd).expect("it has just answered");
-        let answer = learner.answer.take().expect("it has just answered");
-        learner.has_begun = true;
-        learner.pg_num = pg_num_here;
-        learner.shard = shard;
-        learner.is_of_other_shard = answer.shard != shard;
-        let common = common_point(&own_log, &answer).filter(|_| !learner.is_of_other_shard);
-        if common.is_none() && self.config.record.members.contains(&osd) {
-            return self.cannot_follow(osd, answer.head, view);
-        }
-        let behind: Vec<&LogEntry> = own_log.iter().filter(|entry| Some(entry.version) > common).collect();
-        // Until cluster state has the split, the learner can split its copy like a member.
-        // Afterwards the new PG has a history of its own.
-        let lacks_split_only = pg_num_here > pg_num
-            && common == Some(answer.head)
-            && matches!(behind[..], [entry] if is_split(entry));
-        // A learner that has not seen a split may have objects that moved to the new PG, and the
-        // log does not tell which.
-        let has_seen_splits = lacks_split_only || !behind.iter().any(|entry| is_split(entry));
-        let common = common.filter(|_| has_seen_splits);
-        if let (Some(common), false) = (common, lacks_split_only) {
-            learner.missing = differences(&own_log, &answer.log, common);
-        }
-        let start = match lacks_split_only {
-            true => split_whole(pg_num_here),
-            false => self.start_of_backfill(osd, common, view),
-        };
-        self.send_history(osd, start, common, own_log);
-        if common.is_none() {
-            let token = self.outbox.token();
-            let learner = self.learners.learners.get_mut(&osd).expect("it has begun");
-            learner.listing = Listing::Own { token, listed: Vec::new() };
-            self.outbox.push(Action::ListObjects { token, after: None });
-        }
-        self.copy_more(osd, view);
-    }
-
-    /// The shard that a learner gets: a member its own, another OSD a free one. `None` in a
-    /// replicated PG.
-    fn shard_for_learner(&self, osd: OsdId) -> Result<Option<u8>, NoShardIsFree> {
-        if self.erasure.is_none() || self.config.record.members.contains(&osd) {
-            return Ok(self.erasure.as_ref().and_then(|_| self.config.record.shard_of(osd)));
-        }
-        let has = self.learners.learners[&osd].answer.as_ref().and_then(|answer| answer.shard);
-        self.shard_to_backfill(osd, has).map(Some).ok_or(NoShardIsFree)
-    }
-
-    /// The log does not reach back to the end of a member's history, so it was no member of the
-    /// last active configuration with this history. It must be backfilled as a learner.
-    fn cannot_follow(&mut self, osd: OsdId, head: Version, view: &impl ObjectView) {
-        self.learners.remove(osd);
-        self.membership.note_incomplete(osd);
-        self.outbox.warn(format!("{osd} ends at {head}, before the log begins; it must be backfilled"));
-        self.advance(view);
-    }
-
-    /// The first change of a learner's copy: marks it as incomplete, and cuts its history back to
-    /// the common point.
-    fn start_of_backfill(&self, osd: OsdId, common: Option<Version>, view: &impl ObjectView) -> Vec<Mutation> {
-        let splits = self.tell_of_splits(view);
-        let mut start = match common {
-            Some(common) => vec![set_incomplete(), Mutation::ResetLog { head: common }],
-            None => {
-                // Its fences may stem from writes that were never acknowledged.
-                let promise = set_epoch(self.config.record.epoch);
-                let nothing = Mutation::ResetLog { head: Version::default() };
-                vec![Mutation::Remove, promise, set_incomplete(), nothing]
-            }
-        };
-        let learner = &self.learners.learners[&osd];
-        if let Some(shard) = learner.shard {
-            // Until the backfill is done it has objects of both shards, and versions do not tell
-            // which.
-            start.push(set_shard(if learner.is_of_other_shard { MIXED_SHARDS } else { shard }));
-        }
-        start.push(splits);
-        start
-    }
-
-    /// Sends the first change and the history after the common point.
-    fn send_history(&mut self, osd: OsdId, start: Vec<Mutation>, common: Option<Version>, log: Vec<LogEntry>) {
-        let text = match common {
-            Some(common) => format!("backfilling {osd}, which has everything up to {common}"),
-            None => format!("backfilling {osd}, whose objects are compared one by one"),
-        };
-        self.outbox.warn(text);
-        let common = common.unwrap_or_default();
-        let mut log: VecDeque<LogEntry> = log.into_iter().filter(|entry| entry.version > common).collect();
-        let start = Transaction { log: entries_for_one_message(&mut log), ..own_change(self.config.id, start) };
-        self.send_to_learner(osd, start, Sent::Other);
-        while !log.is_empty() {
-            let transaction =
-                Transaction { log: entries_for_one_message(&mut log), ..own_change(self.config.id, Vec::new()) };
-            self.send_to_learner(osd, transaction, Sent::Other);
+    /// The shards of members, for a record; empty in a replicated PG. A member may have been a
+    /// learner.
+    pub fn shards_of(&self, members: &[OsdId], config: &Configuration) -> Vec<u8> {
+        let shard_of = |osd: OsdId| self.shard_of(osd).or_else(|| config.record.shard_of(osd));
+        match config.policy.shape {
+            None => Vec::new(),
+            Some(_) => members.iter().map(|osd| shard_of(*osd).expect("members hold shards")).collect(),
         }
     }
 
-    fn send_to_learner(&mut self, osd: OsdId, transaction: Transaction, sent: Sent) {
-        let epoch = self.config.record.epoch;
-        let Some(learner) = self.learners.learners.get_mut(&osd) else { return };
-        learner.sent.push_back(sent);
-        let tag = learner.tag;
-        self.outbox.send(osd, Message::PeerPush { epoch, tag, transaction });
+    /// The shards that all other learners get.
+    pub fn shards_but_of(&self, osd: OsdId) -> impl Iterator<Item = u8> {
+        let others = self.learners.iter().filter(move |(other, _)| **other != osd);
+        others.filter_map(|(_, learner)| learner.shard)
+    }
+
+    fn osds(&self) -> impl Iterator<Item = OsdId> {
+        self.learners.keys().copied()
+    }
+
+    pub fn ready(&self) -> impl Iterator<Item = OsdId> {
+        self.learners.iter().filter(|(_, learner)| learner.is_ready).map(|(osd, _)| *osd)
+    }
+
+    pub fn progress(&self) -> impl Iterator<Item = (OsdId, Option<usize>)> {
+        self.learners.iter().map(|(osd, learner)| {
+            let is_known = learner.has_begun && learner.is_listed();
+            (*osd, is_known.then_some(learner.missing.len() + learner.copying.len() + learner.failed.len()))
+        })
+    }
+
+    /// The number of objects of which a learner has been sent a part and has not acknowledged all.
+    pub fn objects_in_transit(&self) -> usize {
+        let begun = |learner: &Learner| learner.copying.values().filter(|copying| copying.has_begun).count();
+        self.learners.values().map(begun).sum()
+    }
+
+    /// Whether an object is on its way to a learner, so that it must not change.
+    pub fn are_copying(&self, object: &ObjectName) -> bool {
+        self.learners.values().any(|learner| learner.copying.contains_key(object))
     }
 
     /// Sends a write to all learners whose backfill has begun.
-    pub(crate) fn replicate_to_learners(&mut self, transaction: impl Fn(Option<u8>) -> Transaction) {
-        let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
-        let learners = self.learners.learners.iter_mut().filter(|(_, learner)| learner.has_begun);
-        let shares: Vec<(OsdId, Transaction)> =
-            learners.map(|(osd, learner)| (*osd, learner.share_of(&transaction(learner.shard)))).collect();
-        for (osd, transaction) in shares {
-            self.outbox.send(osd, Message::Replicate { epoch, transaction, committed });
+    pub fn replicate(
+        &mut self,
+        transaction: impl Fn(Option<u8>) -> Transaction,
+        (epoch, committed): (Epoch, Version),
+        outbox: &mut Outbox,
+    ) {
+        for learner in self.learners.values_mut().filter(|learner| learner.has_begun) {
+            let transaction = learner.share_of(&transaction(learner.shard));
+            outbox.send(learner.osd, Message::Replicate { epoch, transaction, committed });
         }
     }
 }
 
-/// Takes as many entries as fit into one message, at least one if there is any.
-fn entries_for_one_message(log: &mut VecDeque<LogEntry>) -> Vec<LogEntry> {
-    let (mut taken, mut bytes) = (Vec::new(), 0);
-    while bytes < ENTRY_BYTES_PER_MESSAGE
-        && let Some(entry) = log.pop_front()
-    {
-        bytes += entry.encoded_bytes_bound();
-        taken.push(entry);
+impl Learner {
+    fn new(osd: OsdId, tag: u64, now_ms: u64) -> Self {
+        Learner {
+            osd,
+            asked_at_ms: now_ms,
+            answer: None,
+            has_begun: false,
+            tag,
+            pg_num: 1,
+            shard: None,
+            is_of_other_shard: false,
+            has_objects: false,
+            listing: Listing::NotNeeded,
+            missing: BTreeMap::new(),
+            written: BTreeSet::new(),
+            copying: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            retry_failed_at_ms: 0,
+            sent: VecDeque::new(),
+            is_finishing: false,
+            is_ready: false,
+        }
     }
-    taken
+
+    fn is_listed(&self) -> bool {
+        matches!(self.listing, Listing::NotNeeded)
+    }
+
+    /// Whether the learner's copy of an object is missing or old, or may be.
+    fn lacks(&self, object: &ObjectName) -> bool {
+        !self.is_listed()
+            || self.missing.contains_key(object)
+            || self.copying.contains_key(object)
+            || self.failed.contains_key(object)
+    }
+
+    fn lacks_any(&self) -> bool {
+        !(self.missing.is_empty() && self.copying.is_empty() && self.failed.is_empty())
+    }
+
+    fn may_copy(&self) -> bool {
+        let is_ready = self.has_begun && self.is_listed() && !self.is_finishing;
+        is_ready && !self.missing.is_empty() && self.copying.len() < COPYING_MAX
+    }
+
+    /// Sends a change of the learner's copy.
+    fn send(&mut self, transaction: Transaction, sent: Sent, epoch: Epoch, outbox: &mut Outbox) {
+        self.sent.push_back(sent);
+        outbox.send(self.osd, Message::PeerPush { epoch, tag: self.tag, transaction });
+    }
+
+    /// A write as the learner gets it: with its data, or as a mere log entry if the object, or the
+    /// source of a clone, is still to be copied.
+    fn share_of(&mut self, transaction: &Transaction) -> Transaction {
+        let object = &transaction.object;
+        let clones_missing = transaction
+            .mutations
+            .iter()
+            .any(|mutation| matches!(mutation, Mutation::CloneFrom { source } if self.lacks(source)));
+        if !self.lacks(object) && !clones_missing {
+            return transaction.clone();
+        }
+        if !self.is_listed() {
+            self.written.insert(object.clone());
+        } else {
+            let touched = match &transaction.log[..] {
+                [entry] if !clones_missing => entry.touched.clone(),
+                _ => whole(),
+            };
+            let wanted = if self.failed.contains_key(object) { &mut self.failed } else { &mut self.missing };
+            wanted.entry(object.clone()).or_default().merge(&touched);
+        }
+        let log = transaction.log.iter().map(|entry| LogEntry { pre_image: None, ..entry.clone() });
+        Transaction {
+            pg: transaction.pg,
+            object: own_object(),
+            mutations: Vec::new(),
+            payload: Bytes::new(),
+            payload_sealed: false,
+            log: log.collect(),
+        }
+    }
+}
+
+fn whole() -> Touched {
+    Touched { whole: true, ..Touched::default() }
 }

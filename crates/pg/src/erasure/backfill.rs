@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 
 use atoll_buffers::BLOCK_BYTES;
-use atoll_types::{Mutation, ObjectName, ReadRequest, Seals, Touched, Transaction};
+use atoll_types::{Mutation, ObjectName, PgId, ReadRequest, Seals, Touched, Transaction};
 use bytes::Bytes;
 
+use super::Erasure;
+use super::effects::Effect;
 use super::fetch::{Fetch, Operation, Purpose, ShardParts};
 use super::parts::{Part, cut, is_all_zero};
 use super::shape::Span;
 use super::update::shard_of;
 use crate::actions::{Action, Lookup, ObjectParts, ObjectView, Token, WholeObject};
 use crate::config::CodeShape;
+use crate::context::Context;
 use crate::group::Pg;
+use crate::outbox::Outbox;
 use crate::own_object::change;
 
 /// Bytes of a shard in one part, a multiple of all seal units. A client's request waits behind one
@@ -41,6 +45,11 @@ pub(crate) struct ShardBackfill {
 }
 
 impl Pg {
+    /// Reads a part of a learner's shard.
+    pub(crate) fn read_shard_part(&mut self, request: ShardPartRequest, view: &impl ObjectView) {
+        self.with_erasure(view, |erasure, context| erasure.read_part(request, context));
+    }
+
     /// The number of objects that [`Pg::backfill_next`] began and whose [`Action::ReadForBackfill`] the
     /// shell has not taken yet.
     pub fn backfill_reads(&self) -> usize {
@@ -54,78 +63,87 @@ impl Pg {
             self.outbox.actions().map(|action| matches!(action, Action::ReadForBackfill { begins: true, .. }));
         reading.chain(loading).chain(in_outbox).filter(|begins| *begins).count()
     }
+}
 
+impl Erasure {
     /// Reads the shards that give a part of another one. The answer goes to [`Pg::object_read`].
-    pub(crate) fn read_shard_part(&mut self, request: ShardPartRequest, view: &impl ObjectView) {
-        let (token, object, from) = (request.token, request.object.clone(), request.from);
-        if !view.is_read_loaded(self.config.id, &object, &ReadRequest::Stat) {
-            let load = self.outbox.token();
-            self.erasure.as_mut().expect("the PG is erasure-coded").backfills_loading.insert(load, request);
+    pub(super) fn read_part(
+        &mut self,
+        request: ShardPartRequest,
+        context: &mut Context<'_, impl ObjectView>,
+    ) -> Effect {
+        let (pg, object) = (context.config.id, request.object.clone());
+        if !context.view.is_read_loaded(pg, &object, &ReadRequest::Stat) {
+            let load = context.outbox.token();
+            self.backfills_loading.insert(load, request);
             let lookup = Lookup::Read { object, request: ReadRequest::Stat };
-            return self.outbox.push(Action::Load { token: load, lookup });
+            context.outbox.push(Action::Load { token: load, lookup });
+            return Effect::Nothing;
         }
-        let Some(whole) = view.whole_object(self.config.id, &object) else {
-            self.outbox.push(Action::ReadForBackfill { begins: request.begins, bytes: 0 });
-            let gone = change(self.config.id, object, vec![Mutation::Remove]);
-            return self.object_read(token, Ok(ObjectParts { transactions: vec![gone], next: None }), view);
+        let Some(whole) = context.view.whole_object(pg, &object) else {
+            context.outbox.push(Action::ReadForBackfill { begins: request.begins, bytes: 0 });
+            let gone = change(pg, object, vec![Mutation::Remove]);
+            let part = ObjectParts { transactions: vec![gone], next: None };
+            return Effect::PartRead { token: request.token, part };
         };
-        let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
-        let ranges = touched_spans(shape, &whole, &request.touched);
+        let part = ShardBackfill::plan(request, &whole, self.shape);
+        let hull = part.spans.iter().copied().reduce(|one, other| one.hull(&other));
+        let wanted: BTreeMap<u8, Span> = hull.into_iter().map(|hull| (part.request.shard, hull)).collect();
+        // No lock is needed: writes of an object wait while it is copied.
+        let lock = Span { start: 0, end: 0 };
+        let (fetch, purpose) = (Fetch::new(whole, wanted), Purpose::ShardBackfill(part));
+        self.begin(Operation { object, lock, is_write: false, fetch, purpose }, context)
+    }
+}
+
+impl ShardBackfill {
+    fn plan(request: ShardPartRequest, whole: &WholeObject, shape: CodeShape) -> Self {
+        let from = request.from;
+        let ranges = touched_spans(shape, whole, &request.touched);
         let left = || ranges.iter().filter(|span| span.end > from);
         let limit = left().next().map_or(from, |span| span.start.max(from) + PART_BYTES);
         let part = left().filter(|span| span.start < limit);
-        let spans: Vec<Span> =
-            part.map(|span| Span { start: span.start.max(from), end: span.end.min(limit) }).collect();
+        let spans = part.map(|span| Span { start: span.start.max(from), end: span.end.min(limit) }).collect();
         let next = left().find(|span| span.end > limit).map(|span| span.start.max(limit));
-        let hull = spans.iter().copied().reduce(|one, other| one.hull(&other));
-        let wanted: BTreeMap<u8, Span> = hull.into_iter().map(|hull| (request.shard, hull)).collect();
-        let part = ShardBackfill { request, spans, next };
-        // No lock is needed: writes of an object wait while it is copied.
-        let lock = Span { start: 0, end: 0 };
-        let fetch = Fetch::new(whole, wanted);
-        self.begin_operation(
-            Operation { object, lock, is_write: false, fetch, purpose: Purpose::ShardBackfill(part) },
-            view,
-        );
+        ShardBackfill { request, spans, next }
     }
 
-    pub(super) fn shard_part_fetched(
-        &mut self,
-        backfill: ShardBackfill,
+    /// The shards have come, or cannot: the part for the learner.
+    pub fn answer(
+        self,
         object: ObjectName,
-        whole: WholeObject,
+        whole: &WholeObject,
         result: Result<ShardParts, String>,
-        view: &impl ObjectView,
-    ) {
-        let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
+        shape: CodeShape,
+        pg: PgId,
+        outbox: &mut Outbox,
+    ) -> Result<ObjectParts, String> {
+        let ShardBackfill { request, spans, next } = self;
         let parts = result.iter().flat_map(|parts| parts.values());
         let bytes = parts.map(|(_, part)| part.data.len() as u64).sum();
-        let ShardBackfill { request, spans, next } = backfill;
-        self.outbox.push(Action::ReadForBackfill { begins: request.begins, bytes });
-        let answer = result.map(|parts| {
-            let mut mutations = Vec::new();
-            if request.touched.whole && request.from == 0 {
-                mutations.push(Mutation::Remove);
-            }
-            if request.from == 0 {
-                mutations.push(shard_of(shape, whole.object_bytes, whole.seal_shape));
-            }
-            let mut payload = Vec::new();
-            for span in &spans {
-                let part = cut(&parts[&request.shard], *span, whole.seal_shape);
-                add_part(*span, &part, whole.seal_shape, request.touched.whole, &mut mutations, &mut payload);
-            }
-            if next.is_none() {
-                mutations.push(Mutation::SetVersion { version: whole.version });
-            }
-            let part = Transaction {
-                payload: payload.into(),
-                payload_sealed: whole.seal_shape.is_some(),
-                ..change(self.config.id, object, mutations)
-            };
-            ObjectParts { transactions: vec![part], next }
-        });
-        self.object_read(request.token, answer, view);
+        outbox.push(Action::ReadForBackfill { begins: request.begins, bytes });
+        let parts = result?;
+        let mut mutations = Vec::new();
+        if request.touched.whole && request.from == 0 {
+            mutations.push(Mutation::Remove);
+        }
+        if request.from == 0 {
+            mutations.push(shard_of(shape, whole.object_bytes, whole.seal_shape));
+        }
+        let mut payload = Vec::new();
+        for span in &spans {
+            let part = cut(&parts[&request.shard], *span, whole.seal_shape);
+            add_part(*span, &part, whole.seal_shape, request.touched.whole, &mut mutations, &mut payload);
+        }
+        if next.is_none() {
+            mutations.push(Mutation::SetVersion { version: whole.version });
+        }
+        let part = Transaction {
+            payload: payload.into(),
+            payload_sealed: whole.seal_shape.is_some(),
+            ..change(pg, object, mutations)
+        };
+        Ok(ObjectParts { transactions: vec![part], next })
     }
 }
 

@@ -4,17 +4,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_types::{ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal};
-use atoll_wire::Message;
+use atoll_types::{ObjectName, OsdId, ReadOutcome, Refusal};
 use bytes::Bytes;
 
+use super::Erasure;
+use super::effects::Effect;
 use super::parts::Part;
 use super::requests::{ClientRead, ClientWrite};
 use super::scrub::Examination;
 use super::shape::Span;
 use crate::actions::{ObjectView, Token, WholeObject};
-use crate::group::Pg;
-use crate::replication::reads::ReadPurpose;
+use crate::context::Context;
+use crate::replication::log::Log;
 
 /// Spans of shards, by shard.
 pub(crate) type ShardParts = BTreeMap<u8, (Span, Part)>;
@@ -56,17 +57,10 @@ pub(crate) struct Fetch {
 
 /// A span of a shard that a member, perhaps this one, was asked for.
 pub(crate) struct Asked {
-    operation: u64,
-    osd: OsdId,
+    pub operation: u64,
+    pub osd: OsdId,
     shard: u8,
-    span: Span,
-}
-
-impl Asked {
-    /// The operation that waits for the answer.
-    pub fn operation(&self) -> u64 {
-        self.operation
-    }
+    pub span: Span,
 }
 
 impl Fetch {
@@ -83,33 +77,29 @@ impl Fetch {
     }
 }
 
-impl Pg {
+impl Erasure {
     /// Whether a write in flight or an operation locks a span of an object.
-    pub(crate) fn is_locked(&self, object: &ObjectName, span: Span, for_write: bool) -> bool {
-        let Some(erasure) = &self.erasure else { return false };
-        let in_flight = self.log.in_flight().filter(|write| write.object == *object);
+    pub(super) fn is_locked(&self, object: &ObjectName, span: Span, for_write: bool, log: &Log) -> bool {
+        let in_flight = log.in_flight().filter(|write| write.object == *object);
         let is_written = in_flight.filter_map(|write| write.span).any(|written| written.overlaps(&span));
-        let mut operations = erasure.operations.values().filter(|operation| operation.object == *object);
+        let mut operations = self.operations.values().filter(|operation| operation.object == *object);
         is_written
             || operations.any(|operation| (for_write || operation.is_write) && operation.lock.overlaps(&span))
     }
 
     /// Begins to fetch shards. The operation continues when they have come.
-    pub(crate) fn begin_operation(&mut self, operation: Operation, view: &impl ObjectView) {
-        let Token(id) = self.outbox.token();
-        let erasure = self.erasure.as_mut().expect("only erasure-coded PGs have operations");
-        erasure.operations.insert(id, operation);
-        self.fetch(id, view);
+    pub(super) fn begin(&mut self, operation: Operation, context: &mut Context<'_, impl ObjectView>) -> Effect {
+        let Token(id) = context.outbox.token();
+        self.operations.insert(id, operation);
+        self.fetch(id, context)
     }
 
     /// Asks for the wanted spans or, if a shard is not available, for as many others as give it.
-    fn fetch(&mut self, id: u64, view: &impl ObjectView) {
-        let erasure = self.erasure.as_ref().expect("only erasure-coded PGs have operations");
-        let shape = erasure.shape;
-        let operation = &erasure.operations[&id];
-        let object = operation.object.clone();
-        let fetch = &operation.fetch;
-        let holder = |shard: u8| self.holder(shard, &fetch.excluded);
+    fn fetch(&mut self, id: u64, context: &Context<'_, impl ObjectView>) -> Effect {
+        let Operation { object, fetch, .. } = operation(&mut self.operations, id);
+        let counts =
+            |osd: OsdId| !fetch.excluded.contains(&osd) && context.peering.fits(osd, context.config, context.log);
+        let holder = |shard: u8| context.config.holder(shard, counts);
         let asks: Option<Vec<(u8, OsdId, Span)>> =
             fetch.wanted.iter().map(|(shard, span)| Some((*shard, holder(*shard)?, *span))).collect();
         let (asks, is_rebuilding) = match asks {
@@ -118,120 +108,74 @@ impl Pg {
                 let unit = fetch.whole.seal_shape.map_or(1, |(unit, _)| u64::from(unit));
                 let hull = fetch.wanted.values().copied().reduce(|one, other| one.hull(&other));
                 let hull = hull.expect("something is wanted").widened(unit);
-                let sources = (0..shape.shards()).filter_map(|shard| Some((shard, holder(shard)?, hull)));
-                (sources.take(shape.data.into()).collect(), true)
+                let sources = (0..self.shape.shards()).filter_map(|shard| Some((shard, holder(shard)?, hull)));
+                (sources.take(self.shape.data.into()).collect(), true)
             }
         };
-        if is_rebuilding && asks.len() < usize::from(shape.data) {
-            return self.fetch_failed(id, view);
+        if is_rebuilding && asks.len() < usize::from(self.shape.data) {
+            let bad: Vec<String> = fetch.excluded.iter().map(OsdId::to_string).collect();
+            let detail = format!("'{object}': too few good shards are left (bad: {})", bad.join(", "));
+            return self.end_fetch(id, Err(detail));
         }
-        let operation = self.operation(id);
-        operation.fetch.is_rebuilding = is_rebuilding;
-        operation.fetch.missing = asks.len();
-        operation.fetch.parts.clear();
+        fetch.is_rebuilding = is_rebuilding;
+        fetch.missing = asks.len();
+        fetch.parts.clear();
         if asks.is_empty() {
-            return self.fetched(id, view);
+            return self.fetched(id);
         }
-        for (shard, osd, span) in asks {
-            self.ask_for_shard(Asked { operation: id, osd, shard, span }, object.clone(), view);
-        }
+        let asked = asks.into_iter().map(|(shard, osd, span)| Asked { operation: id, osd, shard, span });
+        Effect::Ask { object: object.clone(), asked: asked.collect() }
     }
 
-    pub(crate) fn operation(&mut self, id: u64) -> &mut Operation {
-        let erasure = self.erasure.as_mut().expect("only erasure-coded PGs have operations");
-        erasure.operations.get_mut(&id).expect("the operation is under way")
-    }
-
-    fn ask_for_shard(&mut self, asked: Asked, object: ObjectName, view: &impl ObjectView) {
-        let Token(tag) = self.outbox.token();
-        let (osd, offset, length) = (asked.osd, asked.span.start, asked.span.length() as u32);
-        self.erasure.as_mut().expect("the PG is erasure-coded").asked.insert(tag, asked);
-        if osd == self.config.me {
-            let request = ReadRequest::Data { offset, length };
-            return self.read_when_loaded(ReadPurpose::Shard { tag }, object, request, view);
-        }
-        let (pg, epoch) = (self.config.id, self.config.record.epoch);
-        self.outbox.send(osd, Message::CopyRead { pg, epoch, tag, object, offset, length });
-    }
-
-    /// A member has answered. False if it was asked for something else.
-    pub(crate) fn shard_read(
+    /// A member has answered.
+    pub(super) fn answered(
         &mut self,
-        tag: u64,
+        Asked { operation: id, osd, shard, span }: Asked,
         answer: Result<(ReadOutcome, Bytes), Refusal>,
-        view: &impl ObjectView,
-    ) -> bool {
-        let Some(erasure) = &mut self.erasure else { return false };
-        let Some(Asked { operation: id, osd, shard, span }) = erasure.asked.remove(&tag) else { return false };
-        let shape = erasure.shape;
-        let Some(operation) = erasure.operations.get_mut(&id) else { return true };
-        let fetch = &mut operation.fetch;
-        match check(answer, span, shape.shard_bytes(fetch.whole.object_bytes), fetch.whole.seal_shape) {
+        context: &mut Context<'_, impl ObjectView>,
+    ) -> Effect {
+        let Some(Operation { object, fetch, .. }) = self.operations.get_mut(&id) else { return Effect::Nothing };
+        match check(answer, span, self.shape.shard_bytes(fetch.whole.object_bytes), fetch.whole.seal_shape) {
             Ok(part) => {
                 fetch.parts.insert(shard, (span, part));
                 fetch.missing -= 1;
-                if fetch.missing == 0 {
-                    self.fetched(id, view);
-                }
+                if fetch.missing == 0 { self.fetched(id) } else { Effect::Nothing }
             }
             Err(cause) => {
                 fetch.excluded.insert(osd);
                 fetch.has_found_damage = true;
-                let text = format!("shard {shard} of '{}' on {osd}: {cause}; using the others", operation.object);
-                erasure.asked.retain(|_, asked| asked.operation != id);
-                self.outbox.warn(text);
-                self.fetch(id, view);
+                let text = format!("shard {shard} of '{object}' on {osd}: {cause}; using the others");
+                self.asked.retain(|_, asked| asked.operation != id);
+                context.outbox.warn(text);
+                self.fetch(id, context)
             }
         }
-        true
     }
 
     /// All answers have come.
-    fn fetched(&mut self, id: u64, view: &impl ObjectView) {
-        let erasure = self.erasure.as_mut().expect("only erasure-coded PGs have operations");
-        let fetch = &mut erasure.operations.get_mut(&id).expect("the operation is under way").fetch;
-        let mut parts = std::mem::take(&mut fetch.parts);
-        if fetch.is_rebuilding {
-            rebuild(&erasure.code, &fetch.wanted, &mut parts);
+    fn fetched(&mut self, id: u64) -> Effect {
+        let Fetch { wanted, parts, is_rebuilding, .. } = &mut operation(&mut self.operations, id).fetch;
+        let mut parts = std::mem::take(parts);
+        if *is_rebuilding {
+            rebuild(&self.code, wanted, &mut parts);
         }
-        self.continue_operation(id, Ok(parts), view);
+        self.end_fetch(id, Ok(parts))
     }
 
-    /// Too few shards are available.
-    fn fetch_failed(&mut self, id: u64, view: &impl ObjectView) {
-        let operation = self.operation(id);
-        let excluded: Vec<String> = operation.fetch.excluded.iter().map(OsdId::to_string).collect();
-        let detail =
-            format!("'{}': too few good shards are left (bad: {})", operation.object, excluded.join(", "));
-        self.continue_operation(id, Err(detail), view);
+    fn end_fetch(&mut self, id: u64, result: Result<ShardParts, String>) -> Effect {
+        let Operation { object, fetch, purpose, .. } = operation(&mut self.operations, id);
+        if let (Purpose::Write(write), Ok(parts)) = (purpose, &result) {
+            write.old_bytes_came(fetch, parts);
+            self.ready.push_back(id);
+            return Effect::OrderReady { damaged: fetch.has_found_damage.then(|| object.clone()) };
+        }
+        let operation = self.operations.remove(&id).expect("the operation is under way");
+        Effect::End { operation: Box::new(operation), result }
     }
+}
 
-    fn continue_operation(&mut self, id: u64, result: Result<ShardParts, String>, view: &impl ObjectView) {
-        let erasure = self.erasure.as_mut().expect("only erasure-coded PGs have operations");
-        let operation = erasure.operations.get(&id).expect("the operation is under way");
-        let (object, is_damaged) = (operation.object.clone(), operation.fetch.has_found_damage);
-        if matches!(operation.purpose, Purpose::Write(_)) {
-            self.old_bytes_fetched(id, result, view);
-        } else {
-            let operation = erasure.operations.remove(&id).expect("looked at above");
-            match operation.purpose {
-                Purpose::Read(read) => {
-                    self.answer_read(read, operation.object, operation.fetch.whole, result, view)
-                }
-                Purpose::ShardBackfill(part) => {
-                    self.shard_part_fetched(part, operation.object, operation.fetch.whole, result, view)
-                }
-                Purpose::Examine(examination) => {
-                    self.continue_examination(examination, operation.object, operation.fetch, result, view);
-                }
-                Purpose::Write(_) => unreachable!("looked at above"),
-            }
-            self.start_waiting(view);
-        }
-        if is_damaged {
-            self.repair_for_backfill(object);
-        }
-    }
+fn operation(operations: &mut BTreeMap<u64, Operation>, id: u64) -> &mut Operation {
+    operations.get_mut(&id).expect("the operation is under way")
 }
 
 /// The span of a shard in a member's answer, if the answer counts.

@@ -6,33 +6,40 @@
 //! differ. So peering, backfill and scrubs work as in replicated PGs, with two differences. A write
 //! that some elector lacks is rolled back, because fewer than `data` shards of it cannot give it to
 //! the others. And what a member lacks is computed from the shards of others.
+//!
+//! [`Erasure`] decides by itself what is read and what is undone; `effects` hands it what concerns it
+//! and carries its effects out.
 
 mod backfill;
+mod effects;
 mod fetch;
 mod parts;
 mod peering;
+mod pre_images;
 mod requests;
 mod roll_back;
 mod scrub;
 mod shape;
 mod update;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use atoll_ec::Code;
-use atoll_types::{ObjectName, OsdId, Version};
 
 pub(crate) use backfill::ShardPartRequest;
-pub(crate) use fetch::{Asked, Operation};
-pub(crate) use requests::ClientRead;
+pub(crate) use fetch::Fetch;
+use fetch::{Asked, Operation};
+pub(crate) use pre_images::PreImages;
+pub(crate) use requests::{ClientRead, pre_image_of_fence};
 use roll_back::RollBack;
 pub use roll_back::is_hidden;
-pub(crate) use roll_back::pre_image_clones;
+pub(crate) use scrub::{Examination, Examined};
 pub(crate) use shape::Span;
 
 use crate::actions::Token;
-use crate::config::{CodeShape, PgState};
+use crate::config::{CodeShape, Configuration};
 use crate::group::Pg;
+use crate::replication::log::Log;
 
 /// The state that only an erasure-coded PG has.
 pub(crate) struct Erasure {
@@ -46,20 +53,13 @@ pub(crate) struct Erasure {
     ready: VecDeque<u64>,
     /// Parts of learners' shards that wait for the object's metadata.
     backfills_loading: BTreeMap<Token, ShardPartRequest>,
-    /// Clones that are pre-images of writes which some member may lack.
-    pre_images: VecDeque<(Version, ObjectName)>,
-    /// All members have the writes up to here, so none of them will be rolled back.
-    committed: Version,
-    /// Pre-images up to here are forgotten.
-    forgotten: Version,
-    /// Members have heard that all have the writes up to here.
-    announced: Version,
+    pub pre_images: PreImages,
     /// The roll back under way.
     roll_back: Option<RollBack>,
 }
 
 impl Erasure {
-    pub fn new(shape: CodeShape, pre_images: VecDeque<(Version, ObjectName)>) -> Self {
+    pub fn new(shape: CodeShape, pre_images: PreImages) -> Self {
         let code =
             Code::new(shape.data.into(), shape.parity.into()).expect("a pool's code was checked when it was made");
         Erasure {
@@ -70,9 +70,6 @@ impl Erasure {
             ready: VecDeque::new(),
             backfills_loading: BTreeMap::new(),
             pre_images,
-            committed: Version::default(),
-            forgotten: Version::default(),
-            announced: Version::default(),
             roll_back: None,
         }
     }
@@ -82,59 +79,19 @@ impl Erasure {
         self.backfills_loading.remove(&token)
     }
 
-    /// Whether no shards are read, nothing is rolled back, and no pre-images are left.
-    pub fn is_idle(&self) -> bool {
+    /// Whether no shards are read, nothing is rolled back, and no pre-images are left anywhere.
+    pub fn is_idle(&self, config: &Configuration, log: &Log) -> bool {
         let reads_nothing = self.operations.is_empty() && self.asked.is_empty() && self.ready.is_empty();
         reads_nothing
             && self.backfills_loading.is_empty()
             && self.roll_back.is_none()
-            && self.committed == self.forgotten
+            && self.pre_images.are_idle(config, log)
     }
 }
 
 impl Pg {
-    /// The shard that an OSD holds as a member, or gets as a learner.
-    fn shard_of(&self, osd: OsdId) -> Option<u8> {
-        self.learners.shard_of(osd).or_else(|| self.config.record.shard_of(osd))
-    }
-
-    /// The shards of members, for a record; empty in a replicated PG.
-    pub(crate) fn shards_of(&self, members: &[OsdId]) -> Vec<u8> {
-        match self.erasure {
-            None => Vec::new(),
-            Some(_) => members.iter().map(|osd| self.shard_of(*osd).expect("members hold shards")).collect(),
-        }
-    }
-
-    /// The member to ask for a shard, preferably this OSD. While the PG peers, only members with
-    /// the same head as this OSD count.
-    pub(crate) fn holder(&self, shard: u8, excluded: &BTreeSet<OsdId>) -> Option<OsdId> {
-        let has_same_head = |osd: OsdId| {
-            self.config.state != PgState::Peering
-                || osd == self.config.me
-                || self.peering.head_of(osd).is_some_and(|head| head.sequence == self.log.last_sequence())
-        };
-        let members = self.config.record.members.iter().zip(&self.config.record.shards);
-        let holders =
-            members.filter(|(osd, held)| **held == shard && !excluded.contains(osd) && has_same_head(**osd));
-        let holders: Vec<OsdId> = holders.map(|(osd, _)| *osd).collect();
-        holders.iter().find(|osd| **osd == self.config.me).or(holders.first()).copied()
-    }
-
-    /// The shard that a learner gets: one that no member holds, or else that of a member that is to
-    /// leave; if possible the shard that it has already.
-    pub(crate) fn shard_to_backfill(&self, osd: OsdId, has: Option<u8>) -> Option<u8> {
-        let erasure = self.erasure.as_ref()?;
-        let stays = |member: &OsdId| self.config.target.contains(member);
-        let members = || self.config.record.members.iter().zip(&self.config.record.shards);
-        let staying = members().filter(|(member, _)| stays(member)).map(|(_, shard)| *shard);
-        let taken: BTreeSet<u8> = staying.chain(self.learners.shards_but_of(osd)).collect();
-        let free: Vec<u8> = (0..erasure.shape.shards()).filter(|shard| !taken.contains(shard)).collect();
-        let is_missing = |shard: &u8| members().all(|(_, held)| held != shard);
-        let had = has.filter(|shard| free.contains(shard));
-        // A shard that no member holds is more urgent than one that moves.
-        let missing: Vec<u8> = free.iter().copied().filter(is_missing).collect();
-        let had = had.filter(|shard| missing.is_empty() || missing.contains(shard));
-        had.or(missing.first().copied()).or(free.first().copied())
+    /// What only an erasure-coded PG has.
+    fn erasure(&self) -> &Erasure {
+        self.erasure.as_ref().expect("the PG is erasure-coded")
     }
 }

@@ -2,64 +2,28 @@
 //! elector lacks was not acknowledged, and the others may have too few shards of it to give it to
 //! that one: so it is rolled back. A write that all electors have stays.
 
-use atoll_types::Version;
-use atoll_wire::Message;
+use atoll_types::{OsdId, Version};
 
-use crate::actions::ObjectView;
-use crate::group::Pg;
+use crate::config::Configuration;
+use crate::peering::{Next, Peering};
 
-impl Pg {
-    /// All members have sent their heads. A member that has more than some elector rolls that back;
-    /// a member that was no elector and has less is backfilled. Then the PG is activated.
-    pub(crate) fn compare_shard_heads(&mut self, view: &impl ObjectView) {
-        if self.is_rolling_back() {
-            return;
-        }
-        let own_head = view.head(self.config.id);
-        let own = [(self.config.me, own_head)];
-        let heads: Vec<_> = self.peering.heads().chain(own).collect();
-        let of_electors = heads.iter().filter(|(osd, _)| self.config.electors().contains(osd));
-        let Some(head) = of_electors.map(|(_, head)| *head).min() else { return };
+impl Peering {
+    /// A member that has more than some elector rolls that back; a member that was no elector and
+    /// has less is backfilled.
+    pub fn compare_shards(&self, own_head: Version, config: &Configuration) -> Next {
+        let heads: Vec<(OsdId, Version)> = self.heads().chain([(config.me, own_head)]).collect();
+        let mut of_electors = heads.iter().filter(|(osd, _)| config.electors().contains(osd));
+        let Some(head) = of_electors.clone().map(|(_, head)| *head).min() else { return Next::Wait };
         if own_head < head {
-            let elector =
-                heads.iter().find(|(osd, _)| self.config.electors().contains(osd)).expect("there is one");
-            return self.hand_over(elector.0, view);
+            let (elector, _) = of_electors.next().expect("there is one");
+            return Next::HandOver { to: *elector };
         }
         if own_head > head {
             // Writes that were submitted and do not show yet are rolled back, too, when they show.
-            return self.roll_back_once(head, view);
+            return Next::RollBack { members: vec![config.me], head };
         }
-        let ahead: Vec<_> = heads.iter().filter(|(_, other)| *other > head).map(|(osd, _)| *osd).collect();
-        if !ahead.is_empty() {
-            for osd in ahead {
-                if self.peering.begin_roll_back(osd) {
-                    self.outbox.send(
-                        osd,
-                        Message::RollBack { pg: self.config.id, epoch: self.config.record.epoch, head },
-                    );
-                }
-            }
-            return;
-        }
-        if self.learners.are_any() {
-            return;
-        }
-        match heads.iter().find(|(_, other)| *other != head) {
-            Some((osd, other)) => self.backfill_member(*osd, *other, view),
-            None => self.activate(view),
-        }
-    }
-
-    fn roll_back_once(&mut self, head: Version, view: &impl ObjectView) {
-        if self.peering.begin_roll_back(self.config.me) {
-            self.roll_back(head, view);
-        }
-    }
-
-    /// The primary wants every write after `head` rolled back.
-    pub(crate) fn asked_to_roll_back(&mut self, epoch: atoll_types::Epoch, head: Version, view: &impl ObjectView) {
-        if epoch == self.promises.epoch() && self.erasure.is_some() {
-            self.roll_back(head, view);
-        }
+        let ahead = heads.iter().filter(|(_, other)| *other > head);
+        let members: Vec<OsdId> = ahead.map(|(osd, _)| *osd).collect();
+        if members.is_empty() { self.next_to_catch_up(head) } else { Next::RollBack { members, head } }
     }
 }

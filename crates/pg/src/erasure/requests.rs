@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_types::operation::{PG_META_OBJECT, PRE_IMAGE_PREFIX};
+use atoll_types::operation::PRE_IMAGE_PREFIX;
 use atoll_types::{
     LogEntry, Mutation, ObjectName, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction,
     Version, WriteRequest,
@@ -10,14 +10,19 @@ use atoll_types::{
 use atoll_wire::Message;
 use bytes::Bytes;
 
+use super::Erasure;
+use super::effects::Effect;
 use super::fetch::{Fetch, Operation, Purpose, ShardParts};
 use super::parts::{Part, assemble, cut};
 use super::shape::Span;
 use super::update::{ShardChange, Update};
 use crate::actions::{Action, ClientId, ObjectView, WholeObject};
+use crate::config::Configuration;
+use crate::context::Context;
 use crate::group::Pg;
-use crate::replication::log::InFlight;
-use crate::replication::ordering::Attempt;
+use crate::replication::admission::failed_condition;
+use crate::replication::log::{InFlight, Log};
+use crate::replication::ordering::{Attempt, mutations_looked_at};
 use crate::replication::queue::{Waiting, WaitingRequest};
 use crate::submissions::Submission;
 
@@ -39,35 +44,82 @@ pub(crate) struct ClientWrite {
     old: Option<BTreeMap<u8, Part>>,
 }
 
-impl Pg {
-    /// Whether requests for an object go through shards.
-    pub(crate) fn is_erasure_coded(&self, object: &ObjectName) -> bool {
-        self.erasure.is_some() && object.as_str() != PG_META_OBJECT
+impl ClientWrite {
+    pub(super) fn old_bytes_came(&mut self, fetch: &Fetch, parts: &ShardParts) {
+        let wanted = fetch.wanted.iter();
+        let old = wanted.map(|(shard, span)| (*shard, cut(&parts[shard], *span, fetch.whole.seal_shape)));
+        self.old = Some(old.collect());
     }
+}
 
+impl Erasure {
     /// Whether a read of data must wait for a write of an overlapping span.
-    pub(crate) fn is_read_locked(&self, object: &ObjectName, offset: u64, length: u32) -> bool {
-        let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
-        let span = shape.span(offset, u64::from(length));
-        span.is_some_and(|span| self.is_locked(object, span, false))
+    pub fn is_read_locked(&self, object: &ObjectName, offset: u64, length: u32, log: &Log) -> bool {
+        let span = self.shape.span(offset, u64::from(length));
+        span.is_some_and(|span| self.is_locked(object, span, false, log))
     }
 
     /// Reads the shards that hold a range.
-    pub(crate) fn start_shard_read(&mut self, object: ObjectName, read: ClientRead, view: &impl ObjectView) {
-        let Some(whole) = view.whole_object(self.config.id, &object) else {
-            return self.reply_read(read.client, read.sequence, Err(Refusal::NoSuchObject), Bytes::new());
+    fn read(
+        &mut self,
+        object: ObjectName,
+        read: ClientRead,
+        context: &mut Context<'_, impl ObjectView>,
+    ) -> Effect {
+        let Some(whole) = context.view.whole_object(context.config.id, &object) else {
+            context.outbox.reply_read(read.client, read.sequence, Err(Refusal::NoSuchObject), Bytes::new());
+            return Effect::Nothing;
         };
-        let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
         let length = whole.object_bytes.saturating_sub(read.offset).min(u64::from(read.length));
         let mut wanted: BTreeMap<u8, Span> = BTreeMap::new();
-        for piece in shape.pieces(read.offset, length) {
+        for piece in self.shape.pieces(read.offset, length) {
             let span = wanted.entry(piece.shard).or_insert(piece.span());
             *span = span.hull(&piece.span());
         }
-        let lock = shape.span(read.offset, length).unwrap_or(Span { start: 0, end: 0 });
-        let fetch = Fetch::new(whole, wanted);
-        let operation = Operation { object, lock, is_write: false, fetch, purpose: Purpose::Read(read) };
-        self.begin_operation(operation, view);
+        let lock = self.shape.span(read.offset, length).unwrap_or(Span { start: 0, end: 0 });
+        let (fetch, purpose) = (Fetch::new(whole, wanted), Purpose::Read(read));
+        self.begin(Operation { object, lock, is_write: false, fetch, purpose }, context)
+    }
+
+    /// Redirects the answer to a write that waits for old bytes to another connection. False if it
+    /// does not wait.
+    pub fn take_over(&mut self, client: ClientId, id: RequestId) -> bool {
+        let mut writes = self.operations.values_mut().filter_map(|operation| match &mut operation.purpose {
+            Purpose::Write(write) => Some(write),
+            _ => None,
+        });
+        writes.find(|write| write.id == id).map(|write| write.client = client).is_some()
+    }
+
+    /// Whether a write of an object is under way, so that its shards cannot be read for a learner.
+    pub fn is_about_to_change(&self, object: &ObjectName, config: &Configuration, log: &Log) -> bool {
+        // While the PG peers, members with the same head have all writes in flight.
+        let is_written = || config.is_active() && log.writes(object);
+        let mut operations = self.operations.values();
+        config.is_erasure_coded(object)
+            && (is_written() || operations.any(|operation| operation.is_write && operation.object == *object))
+    }
+
+    /// Takes the writes of an object that have read old bytes, or are about to.
+    fn take_writes(&mut self, object: &ObjectName) -> BTreeMap<u64, Operation> {
+        let of_object = |_: &u64, operation: &mut Operation| operation.is_write && operation.object == *object;
+        let taken: BTreeMap<u64, Operation> = self.operations.extract_if(.., of_object).collect();
+        self.asked.retain(|_, asked| !taken.contains_key(&asked.operation));
+        self.ready.retain(|id| !taken.contains_key(id));
+        taken
+    }
+
+    fn take_operations(&mut self) -> BTreeMap<u64, Operation> {
+        self.asked.clear();
+        self.ready.clear();
+        std::mem::take(&mut self.operations)
+    }
+}
+
+impl Pg {
+    /// Reads the shards that hold a range.
+    pub(crate) fn start_shard_read(&mut self, object: ObjectName, read: ClientRead, view: &impl ObjectView) {
+        self.with_erasure(view, |erasure, context| erasure.read(object, read, context));
     }
 
     pub(super) fn answer_read(
@@ -86,12 +138,13 @@ impl Pg {
         }
         match result {
             Ok(parts) => {
-                let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
-                let (data, seals) = assemble(shape, &whole, (offset, u64::from(length)), &parts);
+                let (data, seals) = assemble(self.erasure().shape, &whole, (offset, u64::from(length)), &parts);
                 let outcome = ReadOutcome::Data { object_bytes: whole.object_bytes, seals };
-                self.reply_read(client, sequence, Ok(outcome), data);
+                self.outbox.reply_read(client, sequence, Ok(outcome), data);
             }
-            Err(detail) => self.reply_read(client, sequence, Err(Refusal::Corrupt { detail }), Bytes::new()),
+            Err(detail) => {
+                self.outbox.reply_read(client, sequence, Err(Refusal::Corrupt { detail }), Bytes::new())
+            }
         }
     }
 
@@ -102,13 +155,13 @@ impl Pg {
         write: WriteRequest,
         view: &impl ObjectView,
     ) -> Attempt {
-        let shape = self.erasure.as_ref().expect("the PG is erasure-coded").shape;
+        let erasure = self.erasure();
         let whole = view.whole_object(self.config.id, &write.object);
-        let update = match Update::plan(shape, whole, &write.mutations, &write.payload) {
+        let update = match Update::plan(erasure.shape, whole, &write.mutations, &write.payload) {
             Ok(update) => update,
             Err(refusal) => return self.refuse_write((client, id), write, refusal, view),
         };
-        if self.is_locked(&write.object, update.locked_span(), true) {
+        if erasure.is_locked(&write.object, update.locked_span(), true, &self.log) {
             let object = write.object.clone();
             let request = WaitingRequest::new(client, id.sequence, object, Waiting::Write(id, write));
             return Attempt::MustWait(Box::new(request));
@@ -120,52 +173,23 @@ impl Pg {
         let (object, lock) = (write.object.clone(), update.locked_span());
         let purpose = Purpose::Write(Box::new(ClientWrite { client, id, write, update, old: None }));
         let operation = Operation { object, lock, is_write: true, fetch: Fetch::new(whole, wanted), purpose };
-        self.begin_operation(operation, view);
+        self.with_erasure(view, |erasure, context| erasure.begin(operation, context));
         Attempt::Done
-    }
-
-    pub(super) fn old_bytes_fetched(
-        &mut self,
-        id: u64,
-        result: Result<ShardParts, String>,
-        view: &impl ObjectView,
-    ) {
-        let operation = self.operation(id);
-        let (whole, wanted) = (operation.fetch.whole, operation.fetch.wanted.clone());
-        let Purpose::Write(write) = &mut operation.purpose else { unreachable!("only writes come here") };
-        match result {
-            Ok(parts) => {
-                let old = wanted.iter().map(|(shard, span)| (*shard, cut(&parts[shard], *span, whole.seal_shape)));
-                write.old = Some(old.collect());
-                self.erasure.as_mut().expect("the PG is erasure-coded").ready.push_back(id);
-                self.order_ready(view);
-            }
-            Err(detail) => {
-                let (client, sequence) = (write.client, write.id.sequence);
-                self.erasure.as_mut().expect("the PG is erasure-coded").operations.remove(&id);
-                self.reply_write(client, sequence, Err(Refusal::Corrupt { detail }));
-                self.start_waiting(view);
-            }
-        }
     }
 
     /// Orders writes whose old bytes have come, as far as that is possible now.
     pub(crate) fn order_ready(&mut self, view: &impl ObjectView) {
         let Some(erasure) = &mut self.erasure else { return };
-        if erasure.ready.is_empty() {
-            return;
-        }
         for id in std::mem::take(&mut erasure.ready) {
-            let Some(operation) = self.erasure.as_ref().and_then(|erasure| erasure.operations.get(&id)) else {
-                continue;
-            };
+            let Some(operation) = self.erasure().operations.get(&id) else { continue };
             let object = operation.object.clone();
-            if self.is_write_held_up(&object, view) {
-                self.erasure.as_mut().expect("the PG is erasure-coded").ready.push_back(id);
+            let is_held_up = self.is_write_held_up(&object, view);
+            let erasure = self.erasure.as_mut().expect("looked at above");
+            if is_held_up {
+                erasure.ready.push_back(id);
                 continue;
             }
-            let operations = &mut self.erasure.as_mut().expect("the PG is erasure-coded").operations;
-            let operation = operations.remove(&id).expect("looked at above");
+            let operation = erasure.operations.remove(&id).expect("looked at above");
             let Purpose::Write(write) = operation.purpose else { unreachable!("only writes become ready") };
             self.order_one_ready(*write, operation.fetch.whole, view);
         }
@@ -173,8 +197,9 @@ impl Pg {
 
     fn order_one_ready(&mut self, ready: ClientWrite, seen: WholeObject, view: &impl ObjectView) {
         let ClientWrite { client, id, write, mut update, old } = ready;
-        let is_loaded = self.is_shard_write_loaded(&write, view);
-        let whole = if is_loaded { view.whole_object(self.config.id, &write.object) } else { None };
+        let (pg, looks_at) = (self.config.id, mutations_looked_at(&write, &self.config));
+        let is_loaded = view.is_write_loaded(pg, &write.object, &write.conditions, looks_at);
+        let whole = if is_loaded { view.whole_object(pg, &write.object) } else { None };
         // Other writes of the object may have come first. They did not touch the span of this one,
         // but may have changed the object's size or seals.
         let is_as_seen = whole.is_some_and(|whole| WholeObject { version: seen.version, ..whole } == seen);
@@ -185,7 +210,7 @@ impl Pg {
         };
         update.set_old_version(whole.version);
         let old = old.expect("a write is ready when it has the old bytes");
-        let attempt = match self.failed_condition(&write, view) {
+        let attempt = match failed_condition(&write, &self.config, view) {
             Some(refusal) => self.refuse_write((client, id), write, refusal, view),
             None => self.order_shard_write((client, id), write, update, &old, view),
         };
@@ -205,8 +230,7 @@ impl Pg {
         self.check_order(&write.object);
         let version = self.log.next_version(self.config.record.epoch);
         let span = update.locked_span();
-        let erasure = self.erasure.as_ref().expect("the PG is erasure-coded");
-        let changes = update.finish(&erasure.code, old, pre_image_name(self.config.id, version));
+        let changes = update.finish(&self.erasure().code, old, pre_image_name(self.config.id, version));
         let own =
             &changes[usize::from(self.config.record.shard_of(self.config.me).expect("a primary holds a shard"))];
         let (members, payload_bytes) = (&self.config.record.members, own.payload.len());
@@ -235,10 +259,9 @@ impl Pg {
             let transaction = transaction(self.config.record.shard_of(member).expect("members hold shards"));
             self.outbox.send(member, Message::Replicate { epoch, transaction, committed });
         }
-        self.replicate_to_learners(|shard| {
-            transaction(shard.expect("learners of an erasure-coded PG have shards"))
-        });
-        self.erasure.as_mut().expect("the PG is erasure-coded").announced = committed;
+        let for_learner = |shard: Option<u8>| transaction(shard.expect("learners have shards here"));
+        self.learners.replicate(for_learner, (epoch, committed), &mut self.outbox);
+        self.erasure.as_mut().expect("looked at above").pre_images.are_announced(committed);
         self.scrub_sees_write(&object);
         self.duplicates.record(id, Ok(()), version);
         let missing = self.config.record.members.iter().copied().collect();
@@ -250,26 +273,16 @@ impl Pg {
     }
 
     /// A shard of an object is repaired: writes that have read old bytes read them again.
-    pub(super) fn restart_writes(&mut self, object: &ObjectName) {
-        let Some(erasure) = &mut self.erasure else { return };
-        let of_object = |_: &u64, operation: &mut Operation| operation.is_write && operation.object == *object;
-        let restarted: BTreeMap<u64, Operation> = erasure.operations.extract_if(.., of_object).collect();
-        erasure.asked.retain(|_, asked| !restarted.contains_key(&asked.operation()));
-        erasure.ready.retain(|id| !restarted.contains_key(id));
-        for operation in restarted.into_values() {
-            self.begin_again(operation);
-        }
+    pub(crate) fn restart_writes(&mut self, object: &ObjectName) {
+        let restarted = self.erasure.as_mut().map(|erasure| erasure.take_writes(object)).unwrap_or_default();
+        restarted.into_values().for_each(|operation| self.begin_again(operation));
     }
 
     /// Ends all operations with the configuration. Clients' requests begin again under the next
     /// one.
     pub(crate) fn abandon_operations(&mut self) {
-        let Some(erasure) = &mut self.erasure else { return };
-        erasure.asked.clear();
-        erasure.ready.clear();
-        for operation in std::mem::take(&mut erasure.operations).into_values() {
-            self.begin_again(operation);
-        }
+        let abandoned = self.erasure.as_mut().map(Erasure::take_operations).unwrap_or_default();
+        abandoned.into_values().for_each(|operation| self.begin_again(operation));
     }
 
     /// Puts a client's request back into the queue. A backfill tells the shell that its read was
@@ -291,45 +304,23 @@ impl Pg {
         };
         self.queue.push_first(request);
     }
+}
 
-    /// Redirects the answer to a write that waits for old bytes to another connection. False if it
-    /// does not wait.
-    pub(crate) fn take_over_operation(&mut self, client: ClientId, id: RequestId) -> bool {
-        let operations = self.erasure.iter_mut().flat_map(|erasure| erasure.operations.values_mut());
-        for operation in operations {
-            if let Purpose::Write(write) = &mut operation.purpose
-                && write.id == id
-            {
-                write.client = client;
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Whether a write of an object is under way, so that its shards cannot be read for a learner.
-    pub(crate) fn is_about_to_change(&self, object: &ObjectName) -> bool {
-        self.is_erasure_coded(object) && {
-            let mut operations = self.erasure.iter().flat_map(|erasure| erasure.operations.values());
-            // While the PG peers, members with the same head have all writes in flight.
-            let is_written = || self.log.writes(object);
-            self.config.is_active() && is_written()
-                || operations.any(|operation| operation.is_write && operation.object == *object)
-        }
-    }
-
-    /// The pre-image of a fence, which a client sets in the PG's own object.
-    pub(crate) fn pre_image_of_fence(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<PreImage> {
-        self.erasure.as_ref()?;
-        let back = |mutation: &Mutation| match mutation {
-            Mutation::OmapSet { key, .. } => Some(match view.omap_value(self.config.id, &write.object, key) {
-                Some(value) => Mutation::OmapSet { key: key.clone(), value },
-                None => Mutation::OmapRemove { key: key.clone() },
-            }),
-            _ => None,
-        };
-        Some(PreImage { mutations: write.mutations.iter().filter_map(back).collect(), payload: Bytes::new() })
-    }
+/// The pre-image of a fence, which a client sets in the PG's own object.
+pub(crate) fn pre_image_of_fence(
+    write: &WriteRequest,
+    config: &Configuration,
+    view: &impl ObjectView,
+) -> Option<PreImage> {
+    config.policy.shape?;
+    let back = |mutation: &Mutation| match mutation {
+        Mutation::OmapSet { key, .. } => Some(match view.omap_value(config.id, &write.object, key) {
+            Some(value) => Mutation::OmapSet { key: key.clone(), value },
+            None => Mutation::OmapRemove { key: key.clone() },
+        }),
+        _ => None,
+    };
+    Some(PreImage { mutations: write.mutations.iter().filter_map(back).collect(), payload: Bytes::new() })
 }
 
 /// The name of a write's pre-image clone. It contains the PG's index, because clones of a PG must

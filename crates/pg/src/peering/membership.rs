@@ -148,24 +148,14 @@ impl Pg {
     /// Whether an OSD can be reached and its copy is complete.
     pub(crate) fn is_usable(&self, osd: OsdId) -> bool {
         if osd == self.config.me {
-            return self.is_own_copy_usable();
+            return self.promises.is_copy_usable(&self.config);
         }
         self.membership.is_reachable(osd) && !self.membership.incomplete.contains(&osd)
     }
 
-    /// Whether this OSD's copy is what the record takes it for: complete, and of the shard that is
-    /// listed. An elector may have been backfilled with another shard and never have become a
-    /// member with it.
-    pub(crate) fn is_own_copy_usable(&self) -> bool {
-        let listed = self.erasure.as_ref().and_then(|_| self.config.record.shard_of(self.config.me));
-        let is_of_other_shard =
-            self.promises.shard().is_some_and(|held| listed.is_some_and(|shard| shard != held));
-        !self.promises.is_incomplete() && !is_of_other_shard
-    }
-
     /// At the primary: does what the state calls for.
     pub(crate) fn lead(&mut self, view: &impl ObjectView) {
-        if !self.is_own_copy_usable() {
+        if !self.promises.is_copy_usable(&self.config) {
             // Another elector must lead, and has to hear that.
             self.config.state = PgState::Inactive;
             return self.tell_electors(view);
@@ -276,7 +266,7 @@ impl Pg {
         if primary == self.config.me {
             self.membership.proposed = Some(epoch);
         }
-        let shards = self.shards_of(&members);
+        let shards = self.learners.shards_of(&members, &self.config);
         let record = PgRecord { epoch, members, primary, shards, ..self.config.record.clone() };
         invariants::proposal_raises_the_epoch(epoch, self.config.record.epoch, self.promises.epoch());
         invariants::proposal_keeps_what_was_acknowledged(&self.config, &record.members);
@@ -321,16 +311,10 @@ impl Pg {
             let rest = members.iter().copied().filter(|member| *member != surplus).collect();
             return self.propose(rest, self.config.me, view);
         }
-        // If the CRUSH tree has no place for all copies, those that exist stay where they are.
-        let mut wanted = self.config.target.clone();
-        for member in members.iter().filter(|member| !self.config.target.contains(member)) {
-            let has_room = self.erasure.is_some() || wanted.len() < self.config.policy.size as usize;
-            if has_room && self.config.copies_on(wanted.iter().chain([member])) > self.config.copies_on(&wanted) {
-                wanted.push(*member);
-            }
-        }
+        let wanted = self.config.members_wanted();
         if wanted != *members || self.config.record.primary != wanted[0] {
-            self.propose(wanted.clone(), wanted[0], view);
+            let primary = wanted[0];
+            self.propose(wanted, primary, view);
         }
     }
 

@@ -14,9 +14,10 @@ use atoll_wire::Message;
 
 use crate::actions::ObjectView;
 use crate::backfill::Answer;
-use crate::config::PgState;
+use crate::config::{Configuration, PgState};
 use crate::group::Pg;
 use crate::invariants;
+use crate::replication::log::Log;
 
 /// A member that has not answered is asked again after this time.
 const ANSWER_PATIENCE_MS: u64 = 500;
@@ -33,6 +34,20 @@ pub(crate) struct Peering {
     rolling_back: BTreeSet<OsdId>,
 }
 
+/// What the heads of all members call for.
+pub(crate) enum Next {
+    /// This elector must lead.
+    HandOver { to: OsdId },
+    /// These members roll back what not all electors have.
+    RollBack { members: Vec<OsdId>, head: Version },
+    /// A member lacks writes.
+    CatchUp { member: OsdId, head: Version },
+    /// All members have the same history.
+    Activate,
+    /// No elector is a member.
+    Wait,
+}
+
 impl Peering {
     /// The head of a member that has answered.
     pub fn head_of(&self, osd: OsdId) -> Option<Version> {
@@ -44,14 +59,94 @@ impl Peering {
         self.heads.iter().map(|(osd, head)| (*osd, *head))
     }
 
-    /// A member is told to roll back. False if it was told before.
-    pub fn begin_roll_back(&mut self, osd: OsdId) -> bool {
-        self.rolling_back.insert(osd)
+    /// Whether a member's shards fit those of this OSD: while the PG peers, only if it has the same
+    /// head.
+    pub fn fits(&self, osd: OsdId, config: &Configuration, log: &Log) -> bool {
+        config.state != PgState::Peering
+            || osd == config.me
+            || self.head_of(osd).is_some_and(|head| head.sequence == log.last_sequence())
+    }
+
+    /// Begins to ask under an epoch. False if that has begun already.
+    fn begin(&mut self, epoch: Epoch, now_ms: u64) -> bool {
+        let is_new = self.asked != Some(epoch);
+        if is_new {
+            *self = Peering { asked: Some(epoch), asked_at_ms: now_ms, ..Peering::default() };
+        }
+        is_new
+    }
+
+    /// The members to be asked again: those that have been silent for a while.
+    fn silent(&mut self, config: &Configuration, now_ms: u64) -> Vec<OsdId> {
+        if now_ms < self.asked_at_ms + ANSWER_PATIENCE_MS {
+            return Vec::new();
+        }
+        self.asked_at_ms = now_ms;
+        config.others().into_iter().filter(|member| !self.heads.contains_key(member)).collect()
+    }
+
+    /// Whether all members have promised the epoch, and their heads are known.
+    fn is_answered(&self, config: &Configuration) -> bool {
+        let everyone_answered = config.others().iter().all(|member| self.heads.contains_key(member));
+        self.own_promise == Some(config.record.epoch) && everyone_answered
     }
 
     /// Whether this OSD's own promise allows it to lead under the epoch of its query.
-    pub fn has_own_promise(&self) -> bool {
+    fn has_own_promise(&self) -> bool {
         self.own_promise == self.asked
+    }
+
+    /// The elector with the newest head leads. Members that are behind catch up one after the other:
+    /// so all but one are whole at any time, and a second failure costs nothing that was
+    /// acknowledged.
+    fn compare(&self, own_head: Version, config: &Configuration) -> Next {
+        // Only an elector may lead. A write that no elector has was never acknowledged; and if its
+        // owner led and the last elector stopped halfway through catching up, no whole elector
+        // would be left.
+        let electors = self.heads.iter().filter(|(osd, _)| config.electors().contains(osd));
+        let newest = electors.max_by_key(|(_, head)| **head);
+        if let Some((&osd, head)) = newest
+            && *head > own_head
+        {
+            invariants::elector_takes_over(config, osd);
+            return Next::HandOver { to: osd };
+        }
+        invariants::newest_elector_leads(config, own_head, self.heads.iter());
+        self.next_to_catch_up(own_head)
+    }
+
+    /// This OSD's head counts: members with another one catch up.
+    pub fn next_to_catch_up(&self, own_head: Version) -> Next {
+        let behind = self.heads.iter().find(|(_, head)| **head != own_head);
+        behind.map_or(Next::Activate, |(osd, head)| Next::CatchUp { member: *osd, head: *head })
+    }
+
+    /// What the PG waits for while it peers, in words.
+    pub fn waits_for(&self, config: &Configuration, log: &Log) -> String {
+        if !self.has_own_promise() {
+            return "its own promise is not durable, or a lease binds it to a former primary".into();
+        }
+        let silent = config.others().into_iter().filter(|osd| self.head_of(*osd).is_none());
+        let silent: Vec<String> = silent.map(|osd| osd.to_string()).collect();
+        if !silent.is_empty() {
+            return format!("no answer to its query from {}", silent.join(", "));
+        }
+        let heads: Vec<_> = self.heads().collect();
+        format!("members have to agree on one head: {heads:?}, its own {}", log.last_sequence())
+    }
+}
+
+impl Configuration {
+    /// Asks an OSD for its promise and its head.
+    pub fn query(&self, osd: OsdId, wants_log: bool) -> Message {
+        Message::PeerQuery {
+            pg: self.id,
+            epoch: self.record.epoch,
+            active_epoch: self.record.activated_epoch,
+            active_members: self.record.last_active_members.clone(),
+            wants_log,
+            shard: self.record.shard_of(osd),
+        }
     }
 }
 
@@ -62,36 +157,24 @@ impl Pg {
         let epoch = self.config.record.epoch;
         invariants::primary_peers_under_its_own_epoch(self.membership.proposed(), epoch);
         self.config.state = PgState::Peering;
-        if self.peering.asked != Some(epoch) {
-            self.peering = Peering { asked: Some(epoch), asked_at_ms: view.now_ms(), ..Peering::default() };
-            self.config.others().into_iter().for_each(|member| self.ask(member, false));
+        if self.peering.begin(epoch, view.now_ms()) {
+            self.ask(self.config.others());
             let active = self.config.record.last_active_members.clone();
             self.promise(epoch, self.config.me, &active, view);
             // The promise may have called this function again.
             return;
         }
-        if view.now_ms() >= self.peering.asked_at_ms + ANSWER_PATIENCE_MS {
-            self.peering.asked_at_ms = view.now_ms();
-            let silent =
-                self.config.others().into_iter().filter(|member| !self.peering.heads.contains_key(member));
-            silent.collect::<Vec<_>>().into_iter().for_each(|member| self.ask(member, false));
-        }
-        let everyone_answered = self.config.others().iter().all(|member| self.peering.heads.contains_key(member));
-        if self.peering.own_promise == Some(epoch) && everyone_answered {
+        let silent = self.peering.silent(&self.config, view.now_ms());
+        self.ask(silent);
+        if self.peering.is_answered(&self.config) {
             self.compare_heads(view);
         }
     }
 
-    pub(crate) fn ask(&mut self, osd: OsdId, wants_log: bool) {
-        let query = Message::PeerQuery {
-            pg: self.config.id,
-            epoch: self.config.record.epoch,
-            active_epoch: self.config.record.activated_epoch,
-            active_members: self.config.record.last_active_members.clone(),
-            wants_log,
-            shard: self.config.record.shard_of(osd),
-        };
-        self.outbox.send(osd, query);
+    fn ask(&mut self, members: Vec<OsdId>) {
+        for member in members {
+            self.outbox.send(member, self.config.query(member, false));
+        }
     }
 
     pub(crate) fn peer_info(&mut self, from: OsdId, epoch: Epoch, answer: Answer, view: &impl ObjectView) {
@@ -119,33 +202,38 @@ impl Pg {
         self.advance(view);
     }
 
-    /// All members have sent their heads. The elector with the newest leads. Members that are
-    /// behind catch up one after the other: so all but one are whole at any time, and a second
-    /// failure costs nothing that was acknowledged.
+    /// All members have sent their heads.
     fn compare_heads(&mut self, view: &impl ObjectView) {
-        if self.erasure.is_some() {
-            return self.compare_shard_heads(view);
-        }
-        let own_head = view.head(self.config.id);
-        // Only an elector may lead. A write that no elector has was never acknowledged; and if its
-        // owner led and the last elector stopped halfway through catching up, no whole elector
-        // would be left.
-        let electors = self.peering.heads.iter().filter(|(osd, _)| self.config.electors().contains(osd));
-        let newest = electors.max_by_key(|(_, head)| **head);
-        if let Some((&osd, head)) = newest
-            && *head > own_head
-        {
-            invariants::elector_takes_over(&self.config, osd);
-            return self.hand_over(osd, view);
-        }
-        invariants::newest_elector_leads(&self.config, own_head, self.peering.heads.iter());
-        if self.learners.are_any() {
+        if self.is_rolling_back() {
             return;
         }
-        let behind = self.peering.heads.iter().find(|(_, head)| **head != own_head);
-        match behind.map(|(osd, head)| (*osd, *head)) {
-            Some((osd, head)) => self.backfill_member(osd, head, view),
-            None => self.activate(view),
+        let (own_head, config) = (view.head(self.config.id), &self.config);
+        let next = match self.erasure {
+            None => self.peering.compare(own_head, config),
+            Some(_) => self.peering.compare_shards(own_head, config),
+        };
+        match next {
+            Next::HandOver { to } => self.hand_over(to, view),
+            Next::RollBack { members, head } => self.roll_back(members, head, view),
+            Next::Wait => {}
+            Next::CatchUp { .. } | Next::Activate if self.learners.are_any() => {}
+            Next::CatchUp { member, head } => self.backfill_member(member, head, view),
+            Next::Activate => self.activate(view),
+        }
+    }
+
+    /// Has members, perhaps this one, roll back every write after `head`, unless they were told.
+    fn roll_back(&mut self, members: Vec<OsdId>, head: Version, view: &impl ObjectView) {
+        let (pg, epoch, me) = (self.config.id, self.config.record.epoch, self.config.me);
+        for osd in members {
+            if !self.peering.rolling_back.insert(osd) {
+                continue;
+            }
+            if osd == me {
+                self.with_erasure(view, |erasure, context| erasure.begin_roll_back(head, context));
+            } else {
+                self.outbox.send(osd, Message::RollBack { pg, epoch, head });
+            }
         }
     }
 

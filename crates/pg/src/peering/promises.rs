@@ -7,9 +7,11 @@ use atoll_types::{Epoch, LogEntry, Mutation, OsdId, PgId, Transaction};
 use atoll_wire::Message;
 
 use crate::actions::ObjectView;
-use crate::config::PgState;
+use crate::config::{Configuration, PgState};
+use crate::context::Context;
 use crate::group::Pg;
 use crate::invariants;
+use crate::outbox::Outbox;
 use crate::own_object::{
     EPOCH_KEY, INCOMPLETE_KEY, MIXED_SHARDS, SHARD_KEY, own_change, own_object, set_epoch, set_incomplete,
     set_shard,
@@ -44,6 +46,16 @@ pub(crate) struct Promises {
     bound_until_ms: u64,
     /// OSDs that may serve reads under this OSD's lease and have not released it yet.
     bound_to: BTreeSet<OsdId>,
+}
+
+/// What a promise wants of the PG after an event.
+pub(crate) enum Effect {
+    Nothing,
+    /// The primary that asked last gets its answer; it may be this OSD.
+    Answer {
+        primary: OsdId,
+        wants_log: bool,
+    },
 }
 
 impl Promises {
@@ -94,10 +106,6 @@ impl Promises {
         self.is_incomplete = true;
     }
 
-    fn note_complete(&mut self) {
-        self.is_incomplete = false;
-    }
-
     /// The copy is deleted, so it is not incomplete any more.
     pub fn forget_copy(&mut self) {
         self.is_incomplete = false;
@@ -138,15 +146,132 @@ impl Promises {
         self.bound_to.remove(&me);
         self.bound_to.remove(&new_primary);
     }
+
+    /// Every member of an active configuration has durably promised its epoch. If this OSD was one
+    /// and has no such promise, it has lost its device, and everything acknowledged with it.
+    pub fn notice_lost_device(&mut self, config: &Configuration) {
+        let record = &config.record;
+        if record.last_active_members.contains(&config.me) && self.epoch < record.activated_epoch {
+            self.note_incomplete();
+        }
+    }
+
+    /// Whether this OSD's copy is what the record takes it for: complete, and of the shard that is
+    /// listed. An elector may have been backfilled with another shard and never have become a
+    /// member with it.
+    pub fn is_copy_usable(&self, config: &Configuration) -> bool {
+        let listed = config.policy.shape.and_then(|_| config.record.shard_of(config.me));
+        let is_of_other_shard = self.shard.is_some_and(|held| listed.is_some_and(|shard| shard != held));
+        !self.is_incomplete && !is_of_other_shard
+    }
+
+    /// Makes a promise, unless it is made already, and answers when it may.
+    fn promise(
+        &mut self,
+        epoch: Epoch,
+        primary: OsdId,
+        active_members: &[OsdId],
+        context: &mut Context<'_, impl ObjectView>,
+    ) -> Effect {
+        self.asked_by = Some(primary);
+        self.is_owed = true;
+        if epoch == self.epoch {
+            return self.answer_if_released(context);
+        }
+        self.bind(context.config.me, primary, active_members, context.view);
+        invariants::promises_only_rise(self.epoch, epoch);
+        self.epoch = epoch;
+        for osd in &self.bound_to {
+            self.ask_for_release(*osd, context.config.id, context.outbox);
+        }
+        let mut mutations = vec![set_epoch(epoch)];
+        let is_own = primary == context.config.me;
+        let wanted = if is_own { context.config.record.shard_of(primary) } else { self.wants_shard };
+        if let (Some(shard), None) = (wanted, self.shard) {
+            // Without a note of its shard a complete copy has no objects yet. An incomplete one may
+            // have some of another shard, from before a split that the member was told of late.
+            let shard = if self.is_incomplete { MIXED_SHARDS } else { shard };
+            self.shard = Some(shard);
+            mutations.push(set_shard(shard));
+        }
+        if self.is_incomplete {
+            mutations.push(set_incomplete());
+        }
+        context.outbox.submit(Submission::Promise { epoch }, own_change(context.config.id, mutations));
+        Effect::Nothing
+    }
+
+    /// Asks a former primary to release this OSD, if a lease binds it to that one.
+    pub fn ask_for_release(&self, osd: OsdId, pg: PgId, outbox: &mut Outbox) {
+        if self.bound_to.contains(&osd) {
+            outbox.send(osd, Message::Fenced { pg, epoch: self.epoch });
+        }
+    }
+
+    fn is_durable_up_to(&mut self, epoch: Epoch, context: &mut Context<'_, impl ObjectView>) -> Effect {
+        self.durable = self.durable.max(epoch);
+        self.answer_if_released(context)
+    }
+
+    /// A former primary has released this OSD.
+    fn released(&mut self, from: OsdId, epoch: Epoch, context: &mut Context<'_, impl ObjectView>) -> Effect {
+        if epoch == self.epoch && self.bound_to.remove(&from) {
+            return self.answer_if_released(context);
+        }
+        Effect::Nothing
+    }
+
+    /// Answers the primary that asked last, once the promise is durable and no lease binds this
+    /// OSD.
+    pub fn answer_if_released(&mut self, context: &mut Context<'_, impl ObjectView>) -> Effect {
+        let is_bound = context.view.now_ms() < self.bound_until_ms && !self.bound_to.is_empty();
+        if !self.is_owed || !self.is_durable() || is_bound {
+            return Effect::Nothing;
+        }
+        invariants::answer_rests_on_a_durable_promise(self.is_durable(), is_bound);
+        self.is_owed = false;
+        let primary = self.asked_by.unwrap_or(context.config.me);
+        self.answered = Some(primary);
+        self.has_answered = true;
+        self.bound_to.clear();
+        Effect::Answer { primary, wants_log: self.wants_log }
+    }
+
+    /// Notes what a primary that backfills this OSD writes to its own object: the mark that the
+    /// copy is incomplete, and its shard.
+    pub fn note_completeness(&mut self, transaction: &Transaction) {
+        if transaction.object != own_object() {
+            return;
+        }
+        for mutation in &transaction.mutations {
+            match mutation {
+                Mutation::OmapSet { key, .. } if key[..] == *INCOMPLETE_KEY => self.is_incomplete = true,
+                Mutation::OmapRemove { key } if key[..] == *INCOMPLETE_KEY => self.is_incomplete = false,
+                Mutation::OmapSet { key, value } if key[..] == *SHARD_KEY => {
+                    self.shard = value.first().copied();
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 impl Pg {
-    /// Every member of an active configuration has durably promised its epoch. If this OSD was one
-    /// and has no such promise, it has lost its device, and everything acknowledged with it.
-    pub(crate) fn notice_lost_device(&mut self) {
-        let record = &self.config.record;
-        if record.last_active_members.contains(&self.config.me) && self.promises.epoch < record.activated_epoch {
-            self.promises.note_incomplete();
+    /// Hands an event to the promises, and carries out its effect.
+    pub(crate) fn with_promises<V: ObjectView>(
+        &mut self,
+        view: &V,
+        event: impl FnOnce(&mut Promises, &mut Context<'_, V>) -> Effect,
+    ) {
+        let Pg { promises, config, log, peering, outbox, .. } = self;
+        let mut context = Context { config, log, peering, outbox, view };
+        match event(promises, &mut context) {
+            Effect::Nothing => {}
+            Effect::Answer { primary, .. } if primary == self.config.me => {
+                self.peering.own_promise = Some(self.promises.epoch);
+                self.advance(view);
+            }
+            Effect::Answer { primary, wants_log } => self.send_peer_info(primary, wants_log, view),
         }
     }
 
@@ -171,7 +296,7 @@ impl Pg {
         self.promise(epoch, from, active_members, view);
     }
 
-    /// Makes a promise, unless it is made already, and answers when it may.
+    /// Promises an epoch, unless that is promised already, and ends what a higher one forbids.
     pub(crate) fn promise(
         &mut self,
         epoch: Epoch,
@@ -180,76 +305,20 @@ impl Pg {
         view: &impl ObjectView,
     ) {
         self.stray.stop();
-        self.promises.asked_by = Some(primary);
-        self.promises.is_owed = true;
-        if epoch == self.promises.epoch {
-            return self.answer_if_released(view);
+        if epoch != self.promises.epoch {
+            if primary != self.config.me && self.config.is_primary() && epoch > self.config.record.epoch {
+                // Another OSD leads by cluster state, and this one has yet to see that record.
+                self.restart_peering();
+                self.disown_in_flight();
+            }
+            // The new primary decides what is rolled back.
+            self.end_roll_back();
         }
-        if primary != self.config.me && self.config.is_primary() && epoch > self.config.record.epoch {
-            // Another OSD leads by cluster state, and this one has yet to see that record.
-            self.restart_peering();
-            self.disown_in_flight();
-        }
-        self.promises.bind(self.config.me, primary, active_members, view);
-        invariants::promises_only_rise(self.promises.epoch, epoch);
-        self.promises.epoch = epoch;
-        // The new primary decides what is rolled back.
-        self.end_roll_back();
-        for osd in self.promises.bound_to.clone() {
-            self.ask_for_release(osd);
-        }
-        let mut mutations = vec![set_epoch(epoch)];
-        let wanted = if primary == self.config.me {
-            self.config.record.shard_of(self.config.me)
-        } else {
-            self.promises.wants_shard
-        };
-        if let (Some(shard), None) = (wanted, self.promises.shard) {
-            // Without a note of its shard a complete copy has no objects yet. An incomplete one may
-            // have some of another shard, from before a split that the member was told of late.
-            let shard = if self.promises.is_incomplete { MIXED_SHARDS } else { shard };
-            self.promises.shard = Some(shard);
-            mutations.push(set_shard(shard));
-        }
-        if self.promises.is_incomplete {
-            mutations.push(set_incomplete());
-        }
-        let transaction = own_change(self.config.id, mutations);
-        self.submit(Submission::Promise { epoch }, transaction);
-    }
-
-    /// Asks a former primary to release this OSD, if a lease binds it to that one.
-    pub(crate) fn ask_for_release(&mut self, osd: OsdId) {
-        if self.promises.bound_to.contains(&osd) {
-            self.outbox.send(osd, Message::Fenced { pg: self.config.id, epoch: self.promises.epoch });
-        }
+        self.with_promises(view, |promises, context| promises.promise(epoch, primary, active_members, context));
     }
 
     pub(crate) fn promise_is_durable(&mut self, epoch: Epoch, view: &impl ObjectView) {
-        self.promises.durable = self.promises.durable.max(epoch);
-        self.answer_if_released(view);
-    }
-
-    /// Answers the primary that asked last, once the promise is durable and no lease binds this
-    /// OSD.
-    pub(crate) fn answer_if_released(&mut self, view: &impl ObjectView) {
-        let promises = &mut self.promises;
-        let is_bound = view.now_ms() < promises.bound_until_ms && !promises.bound_to.is_empty();
-        if !promises.is_owed || !promises.is_durable() || is_bound {
-            return;
-        }
-        invariants::answer_rests_on_a_durable_promise(promises.is_durable(), is_bound);
-        promises.is_owed = false;
-        let primary = promises.asked_by.unwrap_or(self.config.me);
-        promises.answered = Some(primary);
-        promises.has_answered = true;
-        promises.bound_to.clear();
-        if primary == self.config.me {
-            self.peering.own_promise = Some(promises.epoch);
-            return self.advance(view);
-        }
-        let wants_log = promises.wants_log;
-        self.send_peer_info(primary, wants_log, view);
+        self.with_promises(view, |promises, context| promises.is_durable_up_to(epoch, context));
     }
 
     pub(crate) fn send_peer_info(&mut self, primary: OsdId, wants_log: bool, view: &impl ObjectView) {
@@ -257,7 +326,7 @@ impl Pg {
         log.iter_mut().for_each(|entry| entry.pre_image = None);
         let shard = self.promises.shard;
         let (epoch, head) = (self.promises.epoch, view.head(self.config.id));
-        let is_complete = self.is_own_copy_usable();
+        let is_complete = self.promises.is_copy_usable(&self.config);
         self.outbox.send(primary, Message::PeerInfo { pg: self.config.id, epoch, head, is_complete, log, shard });
     }
 
@@ -272,27 +341,7 @@ impl Pg {
 
     /// A former primary has released this OSD.
     pub(crate) fn released(&mut self, from: OsdId, epoch: Epoch, view: &impl ObjectView) {
-        if epoch == self.promises.epoch && self.promises.bound_to.remove(&from) {
-            self.answer_if_released(view);
-        }
-    }
-
-    /// Notes what a primary that backfills this OSD writes to its own object: the mark that the
-    /// copy is incomplete, and its shard.
-    pub(crate) fn note_completeness(&mut self, transaction: &Transaction) {
-        if transaction.object != own_object() {
-            return;
-        }
-        for mutation in &transaction.mutations {
-            match mutation {
-                Mutation::OmapSet { key, .. } if key[..] == *INCOMPLETE_KEY => self.promises.note_incomplete(),
-                Mutation::OmapRemove { key } if key[..] == *INCOMPLETE_KEY => self.promises.note_complete(),
-                Mutation::OmapSet { key, value } if key[..] == *SHARD_KEY => {
-                    self.promises.shard = value.first().copied();
-                }
-                _ => {}
-            }
-        }
+        self.with_promises(view, |promises, context| promises.released(from, epoch, context));
     }
 }
 

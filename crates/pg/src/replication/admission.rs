@@ -7,6 +7,7 @@ use atoll_types::{Condition, Epoch, Mutation, ObjectName, ReadRequest, Refusal, 
 use bytes::Bytes;
 
 use crate::actions::{ClientId, ObjectView};
+use crate::config::Configuration;
 use crate::group::Pg;
 use crate::own_object::own_object;
 use crate::replication::duplicates::Known;
@@ -24,11 +25,11 @@ impl Pg {
     ) {
         let sequence = id.sequence;
         if !self.config.is_primary() {
-            return self.reply_read(client, sequence, Err(Refusal::NotPrimary), Bytes::new());
+            return self.outbox.reply_read(client, sequence, Err(Refusal::NotPrimary), Bytes::new());
         }
-        let checked = self.check_place(&object).and_then(|()| check_read(&request));
+        let checked = check_place(&object, &self.config).and_then(|()| check_read(&request));
         if let Err(refusal) = checked {
-            return self.reply_read(client, sequence, Err(refusal), Bytes::new());
+            return self.outbox.reply_read(client, sequence, Err(refusal), Bytes::new());
         }
         self.enqueue(WaitingRequest::new(client, sequence, object, Waiting::Read(request)), view);
     }
@@ -57,9 +58,8 @@ impl Pg {
             return self.reply_write(client, sequence, Err(Refusal::NotPrimary));
         }
         self.duplicates.forget_below(id.session, answered_below);
-        let checked = self
-            .check_place(&request.object)
-            .and_then(|()| self.check_clone_sources(&request))
+        let checked = check_place(&request.object, &self.config)
+            .and_then(|()| check_clone_sources(&request))
             .and_then(|()| check_mutations(&request))
             .and_then(|()| request.check_size())
             .and_then(|()| check_meta_write(&request));
@@ -75,7 +75,9 @@ impl Pg {
         if self.log.take_over(client, id) {
             return true;
         }
-        if self.queue.take_over(client, id) || self.take_over_operation(client, id) {
+        if self.queue.take_over(client, id)
+            || self.erasure.as_mut().is_some_and(|erasure| erasure.take_over(client, id))
+        {
             return true;
         }
         self.config.is_active() && self.answer_known(client, id)
@@ -91,77 +93,82 @@ impl Pg {
         self.reply_write(client, id.sequence, outcome);
         true
     }
+}
 
-    fn check_place(&self, object: &ObjectName) -> Result<(), Refusal> {
-        if object.as_str().starts_with(PRE_IMAGE_PREFIX) {
-            return Err(Refusal::Invalid {
-                detail: format!("names that begin with '{PRE_IMAGE_PREFIX}' are the OSDs' own"),
-            });
-        }
-        if self.has_place_for(object, self.config.pg_num()) {
-            return Ok(());
-        }
-        if self.has_place_for(object, self.config.id.first_pg_num(self.config.policy.pg_num_first)) {
-            // The object went to a PG that was split off, and the client's map lags.
-            return Err(Refusal::NotPrimary);
-        }
-        Err(Refusal::Invalid { detail: format!("object '{object}' is not in PG {}", self.config.id) })
+fn check_place(object: &ObjectName, config: &Configuration) -> Result<(), Refusal> {
+    if object.as_str().starts_with(PRE_IMAGE_PREFIX) {
+        return Err(Refusal::Invalid {
+            detail: format!("names that begin with '{PRE_IMAGE_PREFIX}' are the OSDs' own"),
+        });
     }
+    if config.has_place_for(object, config.pg_num()) {
+        return Ok(());
+    }
+    if config.has_place_for(object, config.id.first_pg_num(config.policy.pg_num_first)) {
+        // The object went to a PG that was split off, and the client's map lags.
+        return Err(Refusal::NotPrimary);
+    }
+    Err(Refusal::Invalid { detail: format!("object '{object}' is not in PG {}", config.id) })
+}
 
-    pub(super) fn check_places(&self, request: &WaitingRequest) -> Result<(), Refusal> {
-        self.check_place(&request.object)?;
-        match request.objects().find(|object| !self.has_place_for(object, self.config.pg_num())) {
-            None => Ok(()),
-            Some(source) => {
-                let detail = format!("'{source}', which is to be cloned, is not in the same PG");
-                Err(Refusal::Invalid { detail })
-            }
+pub(super) fn check_places(request: &WaitingRequest, config: &Configuration) -> Result<(), Refusal> {
+    check_place(&request.object, config)?;
+    match request.objects().find(|object| !config.has_place_for(object, config.pg_num())) {
+        None => Ok(()),
+        Some(source) => {
+            let detail = format!("'{source}', which is to be cloned, is not in the same PG");
+            Err(Refusal::Invalid { detail })
         }
     }
+}
 
-    fn check_clone_sources(&self, request: &WriteRequest) -> Result<(), Refusal> {
-        for mutation in &request.mutations {
-            if let Mutation::CloneFrom { source } = mutation
-                && (request.object.as_str() == PG_META_OBJECT || source.as_str() == PG_META_OBJECT)
-            {
-                let detail = "a PG's own object cannot be cloned".into();
-                return Err(Refusal::Invalid { detail });
-            }
+fn check_clone_sources(request: &WriteRequest) -> Result<(), Refusal> {
+    for mutation in &request.mutations {
+        if let Mutation::CloneFrom { source } = mutation
+            && (request.object.as_str() == PG_META_OBJECT || source.as_str() == PG_META_OBJECT)
+        {
+            let detail = "a PG's own object cannot be cloned".into();
+            return Err(Refusal::Invalid { detail });
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    pub(crate) fn failed_condition(&self, write: &WriteRequest, view: &impl ObjectView) -> Option<Refusal> {
-        let exists = || view.object_exists(self.config.id, &write.object);
-        let value = |key: &Bytes| view.omap_value(self.config.id, &write.object, key);
-        for (index, condition) in write.conditions.iter().enumerate() {
-            let holds = match condition {
-                Condition::ObjectExists => exists(),
-                Condition::ObjectAbsent => !exists(),
-                Condition::OmapExists { key } => value(key).is_some(),
-                Condition::OmapAbsent { key } => value(key).is_none(),
-                Condition::OmapEquals { key, value: expected } => value(key).as_ref() == Some(expected),
-                Condition::PgNum { pg_num } => *pg_num == self.config.pg_num(),
-                Condition::NotFenced { name, generation } => {
-                    let fence = self.fence(name, view);
-                    if fence > *generation {
-                        return Some(Refusal::Fenced { generation: fence });
-                    }
-                    true
+/// What refuses a write, if one of its conditions does not hold.
+pub(crate) fn failed_condition(
+    write: &WriteRequest,
+    config: &Configuration,
+    view: &impl ObjectView,
+) -> Option<Refusal> {
+    let exists = || view.object_exists(config.id, &write.object);
+    let value = |key: &Bytes| view.omap_value(config.id, &write.object, key);
+    for (index, condition) in write.conditions.iter().enumerate() {
+        let holds = match condition {
+            Condition::ObjectExists => exists(),
+            Condition::ObjectAbsent => !exists(),
+            Condition::OmapExists { key } => value(key).is_some(),
+            Condition::OmapAbsent { key } => value(key).is_none(),
+            Condition::OmapEquals { key, value: expected } => value(key).as_ref() == Some(expected),
+            Condition::PgNum { pg_num } => *pg_num == config.pg_num(),
+            Condition::NotFenced { name, generation } => {
+                let fence = fence(name, config, view);
+                if fence > *generation {
+                    return Some(Refusal::Fenced { generation: fence });
                 }
-            };
-            if !holds {
-                return Some(Refusal::ConditionFailed { index: index as u16 });
+                true
             }
+        };
+        if !holds {
+            return Some(Refusal::ConditionFailed { index: index as u16 });
         }
-        None
     }
+    None
+}
 
-    fn fence(&self, name: &Bytes, view: &impl ObjectView) -> u64 {
-        let key = [FENCE_KEY_PREFIX, name].concat();
-        let value = view.omap_value(self.config.id, &own_object(), &key);
-        value.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?))).unwrap_or(0)
-    }
+fn fence(name: &Bytes, config: &Configuration, view: &impl ObjectView) -> u64 {
+    let key = [FENCE_KEY_PREFIX, name].concat();
+    let value = view.omap_value(config.id, &own_object(), &key);
+    value.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?))).unwrap_or(0)
 }
 
 fn check_read(request: &ReadRequest) -> Result<(), Refusal> {

@@ -1,6 +1,6 @@
 //! Answers to clients, and to other members that read this OSD's copy.
 
-use atoll_types::{ReadOutcome, ReadRequest, Refusal};
+use atoll_types::{ObjectName, ReadRequest, Refusal};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -26,67 +26,64 @@ impl Pg {
         self.outbox.push(Action::Reply { client, message: Message::WriteReply { sequence, result } });
     }
 
-    pub(crate) fn reply_read(
-        &mut self,
-        client: ClientId,
-        sequence: u64,
-        result: Result<ReadOutcome, Refusal>,
-        payload: Bytes,
-    ) {
-        let message = Message::ReadReply { sequence, result, payload };
-        self.outbox.push(Action::Reply { client, message });
-    }
-
     /// The store has answered a read.
     pub fn read_done(&mut self, token: Token, answer: ReadAnswer, view: &impl ObjectView) {
         match self.reads.answered(token) {
-            ReadPurpose::Shard { tag } => {
-                let answer = answer.map_err(|failure| match failure {
-                    ReadFailure::Refused(refusal) => refusal,
-                    ReadFailure::Corrupt { blocks } => Refusal::Corrupt { detail: format!("blocks {blocks:?}") },
-                });
-                self.shard_read(tag, answer, view);
+            ReadPurpose::Client { client, sequence, object, request } => {
+                self.client_read_done((client, sequence), object, &request, answer);
             }
-            ReadPurpose::Client { client, sequence, object, request } => match (answer, request) {
-                (Ok((outcome, payload)), _) => self.reply_read(client, sequence, Ok(outcome), payload),
-                (Err(ReadFailure::Refused(refusal)), _) => {
-                    self.reply_read(client, sequence, Err(refusal), Bytes::new());
-                }
-                (Err(ReadFailure::Corrupt { blocks }), ReadRequest::Data { offset, length }) => {
-                    let text = format!(
-                        "pg {}: blocks {blocks:?} of '{object}' are damaged on {}; reading another copy",
-                        self.config.id, self.config.me
-                    );
-                    self.outbox.push(Action::Warn { text });
-                    let copies_left = self.config.others();
-                    let epoch = self.config.record.epoch;
-                    let read = CopyRead {
-                        epoch,
-                        client,
-                        sequence,
-                        object,
-                        offset,
-                        length,
-                        damaged_blocks: blocks,
-                        copies_left,
-                    };
-                    self.read_next_copy(read);
-                }
-                (Err(ReadFailure::Corrupt { blocks }), _) => {
-                    let detail = format!("blocks {blocks:?} of '{object}'");
-                    self.reply_read(client, sequence, Err(Refusal::Corrupt { detail }), Bytes::new());
-                }
-            },
+            ReadPurpose::Shard { tag } => {
+                self.shard_read(tag, answer.map_err(refusal), view);
+            }
             ReadPurpose::Copy { primary, epoch, tag } => {
                 let (result, payload) = match answer {
                     Ok((outcome, payload)) => (Ok(outcome), payload),
-                    Err(ReadFailure::Refused(refusal)) => (Err(refusal), Bytes::new()),
-                    Err(ReadFailure::Corrupt { blocks }) => {
-                        (Err(Refusal::Corrupt { detail: format!("blocks {blocks:?}") }), Bytes::new())
-                    }
+                    Err(failure) => (Err(refusal(failure)), Bytes::new()),
                 };
                 self.outbox.send(primary, Message::CopyReply { pg: self.config.id, epoch, tag, result, payload });
             }
         }
+    }
+
+    fn client_read_done(
+        &mut self,
+        (client, sequence): (ClientId, u64),
+        object: ObjectName,
+        request: &ReadRequest,
+        answer: ReadAnswer,
+    ) {
+        let (result, payload) = match (answer, request) {
+            (Ok((outcome, payload)), _) => (Ok(outcome), payload),
+            (Err(ReadFailure::Refused(refusal)), _) => (Err(refusal), Bytes::new()),
+            (Err(ReadFailure::Corrupt { blocks }), ReadRequest::Data { offset, length }) => {
+                let me = self.config.me;
+                let text = format!("blocks {blocks:?} of '{object}' are damaged on {me}; reading another copy");
+                self.outbox.warn(text);
+                let read = CopyRead {
+                    epoch: self.config.record.epoch,
+                    client,
+                    sequence,
+                    object,
+                    offset: *offset,
+                    length: *length,
+                    damaged_blocks: blocks,
+                    copies_left: self.config.others(),
+                };
+                return self.reads.ask_next(read, &self.membership, &self.config, &mut self.outbox);
+            }
+            (Err(ReadFailure::Corrupt { blocks }), _) => {
+                let detail = format!("blocks {blocks:?} of '{object}'");
+                (Err(Refusal::Corrupt { detail }), Bytes::new())
+            }
+        };
+        self.outbox.reply_read(client, sequence, result, payload);
+    }
+}
+
+/// What another member is told of a failure.
+fn refusal(failure: ReadFailure) -> Refusal {
+    match failure {
+        ReadFailure::Refused(refusal) => refusal,
+        ReadFailure::Corrupt { blocks } => Refusal::Corrupt { detail: format!("blocks {blocks:?}") },
     }
 }

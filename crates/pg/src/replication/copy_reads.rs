@@ -1,14 +1,17 @@
 //! Reading another member's copy of a damaged range, and repairing the damage.
 
 use atoll_buffers::BLOCK_BYTES;
-use atoll_types::{Epoch, Mutation, ObjectName, OsdId, ReadOutcome, ReadRequest, Refusal, Transaction};
+use atoll_types::{Epoch, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, Transaction};
 use atoll_wire::Message;
 use bytes::Bytes;
 
 use crate::actions::{Action, ClientId, Lookup, ObjectView, Token};
+use crate::config::Configuration;
 use crate::group::Pg;
+use crate::outbox::Outbox;
+use crate::peering::membership::Membership;
 use crate::replication::queue::{Waiting, WaitingRequest};
-use crate::replication::reads::ReadPurpose;
+use crate::replication::reads::{ReadPurpose, Reads};
 use crate::submissions::Submission;
 
 /// A read of a damaged range that goes from copy to copy.
@@ -22,6 +25,71 @@ pub(crate) struct CopyRead {
     pub length: u32,
     pub damaged_blocks: Vec<u32>,
     pub copies_left: Vec<OsdId>,
+}
+
+impl CopyRead {
+    /// Writes the damaged blocks again, from a copy that fits this copy's checksums.
+    fn repair(&self, data: &Bytes, pg: PgId) -> Transaction {
+        let mut payload = Vec::new();
+        let mut mutations = Vec::new();
+        for block in &self.damaged_blocks {
+            let offset = u64::from(*block) * BLOCK_BYTES as u64;
+            let start = (offset - self.offset) as usize;
+            let end = (start + BLOCK_BYTES).min(data.len());
+            if start < end {
+                payload.extend_from_slice(&data[start..end]);
+                mutations.push(Mutation::Write { offset, length: (end - start) as u32, seals: None });
+            }
+        }
+        Transaction {
+            pg,
+            object: self.object.clone(),
+            mutations,
+            payload: payload.into(),
+            payload_sealed: false,
+            log: Vec::new(),
+        }
+    }
+}
+
+impl Reads {
+    /// Asks the next member for its copy, or refuses the read if there is none.
+    pub fn ask_next(
+        &mut self,
+        mut read: CopyRead,
+        membership: &Membership,
+        config: &Configuration,
+        outbox: &mut Outbox,
+    ) {
+        read.copies_left.retain(|member| membership.is_reachable(*member));
+        let Some(member) = read.copies_left.pop() else {
+            let detail = format!("blocks {:?} of '{}'", read.damaged_blocks, read.object);
+            return outbox.reply_read(read.client, read.sequence, Err(Refusal::Corrupt { detail }), Bytes::new());
+        };
+        let (Token(tag), epoch) = (outbox.token(), config.record.epoch);
+        read.epoch = epoch;
+        // Checksums are of whole blocks.
+        let length = read.length.next_multiple_of(BLOCK_BYTES as u32);
+        let (object, offset) = (read.object.clone(), read.offset);
+        // The member that was asked stays at the end of the list, in case it goes away.
+        read.copies_left.push(member);
+        self.begin_of_copy(tag, read);
+        outbox.send(member, Message::CopyRead { pg: config.id, epoch, tag, object, offset, length });
+    }
+
+    /// A member is out of reach: reads that wait for its copy ask the next one.
+    pub fn give_up(
+        &mut self,
+        member: OsdId,
+        membership: &Membership,
+        config: &Configuration,
+        outbox: &mut Outbox,
+    ) {
+        for mut read in self.take_asked_of(member) {
+            read.copies_left.retain(|other| *other != member);
+            self.ask_next(read, membership, config, outbox);
+        }
+    }
 }
 
 impl Pg {
@@ -41,38 +109,6 @@ impl Pg {
         }
         self.reads.begin_after_load(token, purpose, object.clone(), request.clone());
         self.outbox.push(Action::Load { token, lookup: Lookup::Read { object, request } });
-    }
-
-    pub(crate) fn read_next_copy(&mut self, mut read: CopyRead) {
-        read.copies_left.retain(|member| self.membership.is_reachable(*member));
-        let Some(member) = read.copies_left.pop() else {
-            let detail = format!("blocks {:?} of '{}'", read.damaged_blocks, read.object);
-            let refusal = Refusal::Corrupt { detail };
-            return self.reply_read(read.client, read.sequence, Err(refusal), Bytes::new());
-        };
-        let Token(tag) = self.outbox.token();
-        read.epoch = self.config.record.epoch;
-        let message = Message::CopyRead {
-            pg: self.config.id,
-            epoch: self.config.record.epoch,
-            tag,
-            object: read.object.clone(),
-            offset: read.offset,
-            // Checksums are of whole blocks.
-            length: read.length.next_multiple_of(BLOCK_BYTES as u32),
-        };
-        // The member that was asked stays at the end of the list, in case it goes away.
-        read.copies_left.push(member);
-        self.reads.begin_of_copy(tag, read);
-        self.outbox.send(member, message);
-    }
-
-    /// A member is out of reach: reads that wait for its copy ask the next one.
-    pub(crate) fn give_up_copy_reads(&mut self, member: OsdId) {
-        for mut read in self.reads.take_asked_of(member) {
-            read.copies_left.retain(|other| *other != member);
-            self.read_next_copy(read);
-        }
     }
 
     /// Another member's copy of a damaged range has come.
@@ -102,35 +138,11 @@ impl Pg {
         read.copies_left.pop();
         match result {
             Ok(outcome) if view.matches_checks(self.config.id, &read.object, read.offset, &payload) => {
-                self.repair(&read, &payload);
+                self.submit(Submission::Repair, read.repair(&payload, self.config.id));
                 let asked = payload.slice(..payload.len().min(read.length as usize));
-                self.reply_read(read.client, read.sequence, Ok(outcome), asked);
+                self.outbox.reply_read(read.client, read.sequence, Ok(outcome), asked);
             }
-            _ => self.read_next_copy(read),
+            _ => self.reads.ask_next(read, &self.membership, &self.config, &mut self.outbox),
         }
-    }
-
-    /// Writes the damaged blocks again, from a copy that fits this copy's checksums.
-    fn repair(&mut self, read: &CopyRead, data: &Bytes) {
-        let mut payload = Vec::new();
-        let mut mutations = Vec::new();
-        for block in &read.damaged_blocks {
-            let offset = u64::from(*block) * BLOCK_BYTES as u64;
-            let start = (offset - read.offset) as usize;
-            let end = (start + BLOCK_BYTES).min(data.len());
-            if start < end {
-                payload.extend_from_slice(&data[start..end]);
-                mutations.push(Mutation::Write { offset, length: (end - start) as u32, seals: None });
-            }
-        }
-        let transaction = Transaction {
-            pg: self.config.id,
-            object: read.object.clone(),
-            mutations,
-            payload: payload.into(),
-            payload_sealed: false,
-            log: Vec::new(),
-        };
-        self.submit(Submission::Repair, transaction);
     }
 }

@@ -1,7 +1,7 @@
 //! Clients' requests at the primary, in the order of their way: admission, queue, ordering, log,
 //! answers.
 
-mod admission;
+pub(crate) mod admission;
 mod answers;
 pub(crate) mod conflicts;
 pub(crate) mod copy_reads;

@@ -9,10 +9,12 @@ use atoll_types::{
 use atoll_wire::Message;
 
 use crate::actions::{Action, ClientId, Lookup, ObjectView};
-use crate::erasure::ClientRead;
+use crate::config::Configuration;
+use crate::erasure::{ClientRead, pre_image_of_fence};
 use crate::group::Pg;
 use crate::invariants;
 use crate::own_object::own_object;
+use crate::replication::admission::{check_places, failed_condition};
 use crate::replication::log::InFlight;
 use crate::replication::queue::{Waiting, WaitingRequest};
 use crate::replication::reads::ReadPurpose;
@@ -27,12 +29,7 @@ pub(crate) enum Attempt {
 impl Pg {
     /// Whether a read may be answered: this OSD is the active primary, and no other can be.
     pub fn may_read(&self, view: &impl ObjectView) -> bool {
-        self.config.is_active() && self.holds_leases(view)
-    }
-
-    /// Whether the leases of all other members hold.
-    fn holds_leases(&self, view: &impl ObjectView) -> bool {
-        self.config.others().iter().all(|member| view.now_ms() < view.lease_held_until_ms(*member))
+        self.config.is_active() && self.config.holds_leases(view)
     }
 
     /// Starts a request if it can start now.
@@ -46,14 +43,16 @@ impl Pg {
         {
             return Attempt::Done;
         }
-        if let Err(refusal) = self.check_places(&request) {
+        if let Err(refusal) = check_places(&request, &self.config) {
             // The PG was split while it waited: its object, or one that it clones, is in another
             // PG.
             self.refuse(request, refusal);
             return Attempt::Done;
         }
-        let pg_num = self.pg_num_here(view);
-        if pg_num > self.config.pg_num() && !request.objects().all(|object| self.has_place_for(object, pg_num)) {
+        let pg_num = self.config.pg_num_here(view);
+        if pg_num > self.config.pg_num()
+            && !request.objects().all(|object| self.config.has_place_for(object, pg_num))
+        {
             return Attempt::MustWait(Box::new(request));
         }
         if request.loading.is_some() {
@@ -70,15 +69,18 @@ impl Pg {
     fn start_read(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
         let Waiting::Read(read) = &request.what else { unreachable!("only reads come here") };
         let must_wait = match *read {
-            ReadRequest::Data { offset, length } if self.is_erasure_coded(&request.object) => {
+            ReadRequest::Data { offset, length } if self.config.is_erasure_coded(&request.object) => {
                 // Members may have a write that this OSD's store refused, until they roll it back.
-                !self.intake.is_whole() || self.is_read_locked(&request.object, offset, length)
+                let erasure = self.erasure.as_ref();
+                !self.intake.is_whole()
+                    || erasure
+                        .is_some_and(|erasure| erasure.is_read_locked(&request.object, offset, length, &self.log))
             }
             _ => self.log.shows_in(&request.object, read),
         };
         // A split that was just ordered moves objects that the view still shows.
         let is_split_unseen = self.is_splitting && !self.outbox.view_is_current();
-        if must_wait || is_split_unseen || !self.holds_leases(view) {
+        if must_wait || is_split_unseen || !self.config.holds_leases(view) {
             return Attempt::MustWait(Box::new(request));
         }
         if self.is_rewriting(&request.object) {
@@ -86,16 +88,16 @@ impl Pg {
         }
         // A read of shards needs only the object's size here. Each shard's metadata is loaded where
         // the shard is read.
-        let looks_at = if self.is_erasure_coded(&request.object) { &ReadRequest::Stat } else { read };
+        let looks_at = if self.config.is_erasure_coded(&request.object) { &ReadRequest::Stat } else { read };
         if !view.is_read_loaded(self.config.id, &request.object, looks_at) {
             let lookup = Lookup::Read { object: request.object.clone(), request: looks_at.clone() };
-            return self.load(request, lookup);
+            return request.load(lookup, &mut self.outbox);
         }
         invariants::read_begins_under_leases(self.may_read(view));
         let WaitingRequest { client, sequence, object, what: Waiting::Read(read), .. } = request else {
             unreachable!("looked at above");
         };
-        if let (true, ReadRequest::Data { offset, length }) = (self.is_erasure_coded(&object), &read) {
+        if let (true, ReadRequest::Data { offset, length }) = (self.config.is_erasure_coded(&object), &read) {
             let (offset, length) = (*offset, *length);
             self.start_shard_read(object, ClientRead { client, sequence, offset, length }, view);
             return Attempt::Done;
@@ -114,7 +116,7 @@ impl Pg {
         let rests_on = |object: &ObjectName| {
             *object == request.object || Some(object) == meta.as_ref() || sources.contains(object)
         };
-        if self.log.in_flight().any(|write| rests_on(&write.object)) || !self.holds_leases(view) {
+        if self.log.in_flight().any(|write| rests_on(&write.object)) || !self.config.holds_leases(view) {
             return Attempt::MustWait(Box::new(request));
         }
         invariants::read_begins_under_leases(self.may_read(view));
@@ -142,7 +144,7 @@ impl Pg {
     pub(crate) fn is_write_held_up(&self, object: &ObjectName, view: &impl ObjectView) -> bool {
         self.are_writes_held_up(view)
             // The new PG would not get a fence that is set after the split.
-            || object.as_str() == PG_META_OBJECT && self.is_split_under_way(view)
+            || object.as_str() == PG_META_OBJECT && self.config.is_split_under_way(view)
             || self.learners.are_copying(object)
             || self.scrub_holds_write(object, view)
     }
@@ -158,25 +160,25 @@ impl Pg {
         if clones {
             return Attempt::MustWait(Box::new(request));
         }
-        let looks_at = self.mutations_looked_at(write);
+        let looks_at = mutations_looked_at(write, &self.config);
         if !view.is_write_loaded(self.config.id, &request.object, &write.conditions, looks_at) {
             let lookup = Lookup::Write {
                 object: request.object.clone(),
                 conditions: write.conditions.clone(),
                 mutations: looks_at.to_vec(),
             };
-            return self.load(request, lookup);
+            return request.load(lookup, &mut self.outbox);
         }
         let WaitingRequest { client, object, what: Waiting::Write(id, write), .. } = request else {
             unreachable!("looked at above");
         };
-        if self.is_erasure_coded(&object) {
-            return match self.failed_condition(&write, view) {
+        if self.config.is_erasure_coded(&object) {
+            return match failed_condition(&write, &self.config, view) {
                 Some(refusal) => self.refuse_write((client, id), write, refusal, view),
                 None => self.start_shard_write((client, id), write, view),
             };
         }
-        let refusal = self.failed_condition(&write, view).or_else(|| {
+        let refusal = failed_condition(&write, &self.config, view).or_else(|| {
             let (members, payload_bytes) = (&self.config.record.members, write.payload.len());
             view.check_write(self.config.id, members, &object, &write.mutations, payload_bytes).err()
         });
@@ -184,7 +186,7 @@ impl Pg {
             return self.refuse_write((client, id), write, refusal, view);
         }
         let creates = !view.object_exists(self.config.id, &object);
-        let pre_image = self.pre_image_of_fence(&write, view);
+        let pre_image = pre_image_of_fence(&write, &self.config, view);
         self.order(Some((client, id)), write, creates, pre_image);
         Attempt::Done
     }
@@ -200,20 +202,6 @@ impl Pg {
         let sources = write.mutations.iter().filter_map(Mutation::clone_source).cloned().collect();
         let refuse = Waiting::Refuse(id, refusal, sources);
         self.start(WaitingRequest::new(client, id.sequence, write.object, refuse), view)
-    }
-
-    /// The mutations of a write for which metadata must be loaded. Offsets in a shard differ from
-    /// offsets in the object, so for shards the store loads it when it takes the write.
-    fn mutations_looked_at<'a>(&self, write: &'a WriteRequest) -> &'a [Mutation] {
-        match &write.mutations[..] {
-            [Mutation::CloneFrom { .. }] => &write.mutations,
-            _ if self.is_erasure_coded(&write.object) => &[],
-            _ => &write.mutations,
-        }
-    }
-
-    pub(crate) fn is_shard_write_loaded(&self, write: &WriteRequest, view: &impl ObjectView) -> bool {
-        view.is_write_loaded(self.config.id, &write.object, &write.conditions, self.mutations_looked_at(write))
     }
 
     /// What must hold when a write of an object is ordered.
@@ -244,15 +232,12 @@ impl Pg {
             payload_sealed: write.payload_sealed,
             log: vec![entry],
         };
+        let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
         for member in self.config.others() {
-            let message = Message::Replicate {
-                epoch: self.config.record.epoch,
-                transaction: transaction.clone(),
-                committed: self.newest_committed(),
-            };
+            let message = Message::Replicate { epoch, transaction: transaction.clone(), committed };
             self.outbox.send(member, message);
         }
-        self.replicate_to_learners(|_| transaction.clone());
+        self.learners.replicate(|_| transaction.clone(), (epoch, committed), &mut self.outbox);
         self.scrub_sees_write(&write.object);
         if let Some(request) = request {
             self.duplicates.record(request, Ok(()), version);
@@ -308,5 +293,15 @@ impl Pg {
             let refusal = self.inactive();
             self.reply_in_flight(&write, Err(refusal));
         }
+    }
+}
+
+/// The mutations of a write for which metadata must be loaded. Offsets in a shard differ from
+/// offsets in the object, so for shards the store loads it when it takes the write.
+pub(crate) fn mutations_looked_at<'a>(write: &'a WriteRequest, config: &Configuration) -> &'a [Mutation] {
+    match &write.mutations[..] {
+        [Mutation::CloneFrom { .. }] => &write.mutations,
+        _ if config.is_erasure_coded(&write.object) => &[],
+        _ => &write.mutations,
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::actions::{Action, ClientId, Lookup, ObjectView, Token};
 use crate::group::Pg;
 use crate::invariants;
+use crate::outbox::Outbox;
 use crate::replication::ordering::Attempt;
 
 /// Requests that may wait in one PG. Further ones are refused as busy.
@@ -34,6 +35,14 @@ pub(crate) struct WaitingRequest {
 impl WaitingRequest {
     pub fn new(client: ClientId, sequence: u64, object: ObjectName, what: Waiting) -> Self {
         WaitingRequest { client, sequence, object, what, loading: None }
+    }
+
+    /// Asks the shell to load what the request looks at. The request waits for it.
+    pub fn load(mut self, lookup: Lookup, outbox: &mut Outbox) -> Attempt {
+        let token = outbox.token();
+        self.loading = Some(token);
+        outbox.push(Action::Load { token, lookup });
+        Attempt::MustWait(Box::new(self))
     }
 
     fn is_write(&self) -> bool {
@@ -87,6 +96,12 @@ impl Queue {
         std::mem::take(&mut self.requests)
     }
 
+    /// Requests that were taken still wait, ahead of those that have come since.
+    fn put_back(&mut self, mut requests: VecDeque<WaitingRequest>) {
+        requests.append(&mut self.requests);
+        self.requests = requests;
+    }
+
     /// Takes all refusals that wait.
     fn take_refusals(&mut self) -> Vec<WaitingRequest> {
         let is_refusal = |request: &WaitingRequest| matches!(request.what, Waiting::Refuse(..));
@@ -127,7 +142,9 @@ impl Pg {
 
     pub(crate) fn refuse(&mut self, request: WaitingRequest, refusal: Refusal) {
         match request.what {
-            Waiting::Read(_) => self.reply_read(request.client, request.sequence, Err(refusal), Bytes::new()),
+            Waiting::Read(_) => {
+                self.outbox.reply_read(request.client, request.sequence, Err(refusal), Bytes::new())
+            }
             _ => self.reply_write(request.client, request.sequence, Err(refusal)),
         }
     }
@@ -176,8 +193,7 @@ impl Pg {
             }
         }
         passed.append(&mut waiting);
-        passed.append(&mut self.queue.requests);
-        self.queue.requests = passed;
+        self.queue.put_back(passed);
     }
 
     /// A load is done. If the metadata was evicted again meanwhile, it is loaded again.
@@ -193,13 +209,5 @@ impl Pg {
         if self.queue.loaded(token) {
             self.start_waiting(view);
         }
-    }
-
-    /// Asks the shell to load what a request looks at. The request waits for it.
-    pub(crate) fn load(&mut self, mut request: WaitingRequest, lookup: Lookup) -> Attempt {
-        let token = self.outbox.token();
-        request.loading = Some(token);
-        self.outbox.push(Action::Load { token, lookup });
-        Attempt::MustWait(Box::new(request))
     }
 }

@@ -63,19 +63,19 @@ impl Reads {
     }
 
     /// Another member was asked for its copy.
-    pub fn begin_of_copy(&mut self, tag: u64, read: CopyRead) {
+    pub(super) fn begin_of_copy(&mut self, tag: u64, read: CopyRead) {
         self.of_copies.insert(tag, read);
     }
 
     /// Takes the read of a copy that a member has answered. A restarted process uses tags again,
     /// but not epochs.
-    pub fn of_copy_answered(&mut self, tag: u64, epoch: Epoch) -> Option<CopyRead> {
+    pub(super) fn of_copy_answered(&mut self, tag: u64, epoch: Epoch) -> Option<CopyRead> {
         let is_asked = self.of_copies.get(&tag).is_some_and(|read| read.epoch == epoch);
         if is_asked { self.of_copies.remove(&tag) } else { None }
     }
 
     /// Takes the reads that a member was asked for.
-    pub fn take_asked_of(&mut self, member: OsdId) -> Vec<CopyRead> {
+    pub(super) fn take_asked_of(&mut self, member: OsdId) -> Vec<CopyRead> {
         let asked = self.of_copies.extract_if(.., |_, read| read.copies_left.last() == Some(&member));
         asked.map(|(_, read)| read).collect()
     }

@@ -21,17 +21,31 @@ impl Pg {
         view: &V,
         event: impl FnOnce(&mut Scrub, &mut Context<'_, V>) -> Effect,
     ) {
-        let Some(scrub) = &mut self.scrub else { return };
-        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
+        self.is_for_scrub(view, |scrub, context| Some(event(scrub, context)));
+    }
+
+    /// Hands an event to the scrub, if there is one, and carries out its effect. False if the event
+    /// was for something else.
+    fn is_for_scrub<V: ObjectView>(
+        &mut self,
+        view: &V,
+        event: impl FnOnce(&mut Scrub, &mut Context<'_, V>) -> Option<Effect>,
+    ) -> bool {
+        let Pg { scrub: Some(scrub), config, log, peering, outbox, .. } = self else { return false };
+        let mut context = Context { config, log, peering, outbox, view };
         let effect = event(scrub, &mut context);
-        self.carry_out(effect, view);
+        effect.map(|effect| self.carry_out(effect, view)).is_some()
     }
 
     fn carry_out(&mut self, effect: Effect, view: &impl ObjectView) {
         match effect {
             Effect::Nothing => {}
             Effect::StartWaiting => self.start_waiting(view),
-            Effect::CompareShards { object, findings } => self.compare_shards(object, &findings, view),
+            Effect::ReadShards { object, fetch, what } => self.examine_shards(object, fetch, what, view),
+            Effect::RestartWrites { object } => {
+                self.restart_writes(&object);
+                self.start_waiting(view);
+            }
             Effect::RewriteOwnCopy { tag, parts } => self.rewrite_own_copy(tag, parts),
             Effect::End => self.scrub = None,
         }
@@ -89,14 +103,15 @@ impl Pg {
 
     /// Starts what the scrub can start now.
     pub(crate) fn continue_scrub<V: ObjectView>(&mut self, view: &V) {
-        let Some(scrub) = &mut self.scrub else { return };
-        invariants::scrub_runs_while_active(self.config.is_active(), self.intake.is_whole());
-        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
-        let effect = match scrub.must_end(self.learners.are_any(), self.is_splitting) {
-            true => scrub.wind_up(),
-            false => scrub.walk(&self.log, &mut context),
-        };
-        self.carry_out(effect, view);
+        let (is_whole, backfills, is_splitting) =
+            (self.intake.is_whole(), self.learners.are_any(), self.is_splitting);
+        self.with_scrub(view, |scrub, context| {
+            invariants::scrub_runs_while_active(context.config.is_active(), is_whole);
+            match scrub.must_end(backfills, is_splitting) {
+                true => scrub.wind_up(),
+                false => scrub.walk(context),
+            }
+        });
     }
 
     /// A member has listed objects. False if the list was not for a scrub.
@@ -123,8 +138,8 @@ impl Pg {
     /// A primary wants this OSD's copy to be examined.
     pub(crate) fn scrub_asked(&mut self, from: OsdId, epoch: Epoch, tag: u64, object: ObjectName, deep: bool) {
         if epoch == self.promises.epoch() {
-            let token = self.outbox.token();
-            self.primary_requests.begin(token, Wanted::Scrub, PrimaryRequest { primary: from, epoch, tag });
+            let request = PrimaryRequest { primary: from, epoch, tag };
+            let token = self.primary_requests.begin(Wanted::Scrub, request, &mut self.outbox);
             self.outbox.push(Action::Scrub { token, object, deep });
         }
     }
@@ -149,49 +164,26 @@ impl Pg {
         result: &Result<ObjectParts, String>,
         view: &V,
     ) -> bool {
-        if let Some(PrimaryRequest { primary, epoch, tag }) = self.primary_requests.answered(token, Wanted::Object)
-        {
-            self.answer_wanted(primary, epoch, tag, result);
+        if let Some(request) = self.primary_requests.answered(token, Wanted::Object) {
+            request.send_object(result, self.config.id, &mut self.outbox);
             return true;
         }
-        let Some(scrub) = &mut self.scrub else { return false };
-        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
-        let effect = scrub.read_done(token, result, &mut context);
-        effect.map(|effect| self.carry_out(effect, view)).is_some()
+        self.is_for_scrub(view, |scrub, context| scrub.read_done(token, result, context))
     }
 
     /// A member has made a part durable. False if it was not for a scrub.
     pub(crate) fn scrub_pushed<V: ObjectView>(&mut self, from: OsdId, epoch: Epoch, tag: u64, view: &V) -> bool {
-        if !self.config.is_primary() || epoch != self.config.record.epoch {
-            return false;
-        }
-        let Some(scrub) = &mut self.scrub else { return false };
-        let mut context = Context { config: &self.config, outbox: &mut self.outbox, view };
-        let effect = scrub.pushed(from, tag, &mut context);
-        effect.map(|effect| self.carry_out(effect, view)).is_some()
+        let is_current = self.config.is_primary() && epoch == self.config.record.epoch;
+        is_current && self.is_for_scrub(view, |scrub, context| scrub.pushed(from, tag, context))
     }
 
     /// A primary with a bad copy of an object wants this OSD's good one.
     pub(crate) fn object_wanted(&mut self, from: OsdId, epoch: Epoch, tag: u64, object: ObjectName) {
         if epoch == self.promises.epoch() {
-            let token = self.outbox.token();
-            self.primary_requests.begin(token, Wanted::Object, PrimaryRequest { primary: from, epoch, tag });
+            let request = PrimaryRequest { primary: from, epoch, tag };
+            let token = self.primary_requests.begin(Wanted::Object, request, &mut self.outbox);
             let touched = Touched { whole: true, ..Touched::default() };
             self.outbox.push(Action::ReadObject { token, object, touched, from: None, is_urgent: true });
-        }
-    }
-
-    fn answer_wanted(&mut self, primary: OsdId, epoch: Epoch, tag: u64, result: &Result<ObjectParts, String>) {
-        match result {
-            Ok(parts) => {
-                for transaction in parts.transactions.clone() {
-                    self.outbox.send(primary, Message::ObjectPart { epoch, tag, transaction });
-                }
-            }
-            Err(_) => {
-                let finding = ScrubFinding::Busy;
-                self.outbox.send(primary, Message::ScrubReply { pg: self.config.id, epoch, tag, finding });
-            }
         }
     }
 

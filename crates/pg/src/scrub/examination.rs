@@ -6,18 +6,17 @@ use atoll_types::{ObjectName, OsdId, Touched};
 use atoll_wire::{Message, ScrubFinding};
 
 use super::round::{Round, Step};
+use super::verdict::{Verdict, describe, judge};
 use super::{EXAMINATIONS_MAX, Effect, REPAIRS_MAX, Scrub};
 use crate::actions::{Action, ObjectView};
 use crate::context::Context;
 use crate::invariants;
-use crate::replication::log::Log;
-use crate::scrub::verdict::{Verdict, describe, judge};
 
 impl Scrub {
-    pub(super) fn examine(&mut self, object: ObjectName, log: &Log, context: &mut Context<'_, impl ObjectView>) {
+    pub(super) fn examine(&mut self, object: ObjectName, context: &mut Context<'_, impl ObjectView>) {
         let deep = self.report.is_deep;
         let Some(round) = self.rounds.get_mut(&object) else { return };
-        invariants::examined_object_is_quiet(&object, log.writes(&object));
+        invariants::examined_object_is_quiet(&object, context.log.writes(&object));
         round.examinations += 1;
         invariants::scrub_attempts_are_bounded(&object, round.examinations, EXAMINATIONS_MAX);
         let (token, since_ms) = (context.outbox.token(), context.view.now_ms());
@@ -51,7 +50,7 @@ impl Scrub {
                 if is_spoiled {
                     self.examine_again(object, context)
                 } else if context.config.policy.shape.is_some() {
-                    Effect::CompareShards { object, findings }
+                    self.compare_shards(object, &findings, context)
                 } else {
                     self.compare(object, &findings, context)
                 }
@@ -63,7 +62,11 @@ impl Scrub {
     }
 
     /// Examines an object again, or gives up.
-    pub fn examine_again(&mut self, object: ObjectName, context: &mut Context<'_, impl ObjectView>) -> Effect {
+    pub(super) fn examine_again(
+        &mut self,
+        object: ObjectName,
+        context: &mut Context<'_, impl ObjectView>,
+    ) -> Effect {
         let Some(round) = self.rounds.get_mut(&object) else { return Effect::Nothing };
         round.step = Step::Waiting { since_ms: context.view.now_ms() };
         if round.examinations == EXAMINATIONS_MAX {
@@ -74,14 +77,18 @@ impl Scrub {
     }
 
     /// An object has been found good, perhaps after repairs.
-    pub fn end_good_round(&mut self, object: &ObjectName, context: &mut Context<'_, impl ObjectView>) -> Effect {
-        if self.round(object).is_some_and(|round| round.has_error) {
+    pub(super) fn end_good_round(
+        &mut self,
+        object: &ObjectName,
+        context: &mut Context<'_, impl ObjectView>,
+    ) -> Effect {
+        if self.rounds.get(object).is_some_and(|round| round.has_error) {
             context.outbox.warn(format!("all copies of '{object}' are good again"));
         }
         self.end_round(object, true)
     }
 
-    pub fn end_round(&mut self, object: &ObjectName, is_good: bool) -> Effect {
+    pub(super) fn end_round(&mut self, object: &ObjectName, is_good: bool) -> Effect {
         let Some(round) = self.rounds.remove(object) else { return Effect::Nothing };
         self.report.objects += 1;
         self.report.errors += u64::from(round.has_error);

@@ -12,15 +12,16 @@ mod events;
 mod examination;
 mod repair;
 mod round;
-pub(crate) mod verdict;
+mod shards;
+mod verdict;
 mod walk;
-
-pub(crate) use round::{Round, Step};
 
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_types::{ObjectName, OsdId, Transaction};
-use atoll_wire::ScrubFinding;
+
+use crate::erasure::{Examination, Fetch};
+use round::{Round, Step};
 
 /// Objects that are examined or repaired at once.
 const ROUNDS_MAX: usize = 4;
@@ -28,7 +29,7 @@ const ROUNDS_MAX: usize = 4;
 /// How often an object is examined, also after repairs, before it is given up.
 const EXAMINATIONS_MAX: u32 = 8;
 /// How often an object is repaired before it is given up.
-pub(crate) const REPAIRS_MAX: u32 = 3;
+const REPAIRS_MAX: u32 = 3;
 
 /// What a scrub of a whole PG found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,10 +68,15 @@ pub(crate) enum Effect {
     Nothing,
     /// Writes that the scrub held back may go on.
     StartWaiting,
-    /// All members have examined their shards of an object.
-    CompareShards {
+    /// Shards of an object are to be read.
+    ReadShards {
         object: ObjectName,
-        findings: BTreeMap<OsdId, ScrubFinding>,
+        fetch: Fetch,
+        what: Examination,
+    },
+    /// A shard of an object is being replaced, so writes read their old bytes again.
+    RestartWrites {
+        object: ObjectName,
     },
     /// This OSD's copy of an object is to be replaced by these parts.
     RewriteOwnCopy {
@@ -100,34 +106,8 @@ impl Scrub {
         Scrub { is_for_backfill: true, next_page: None, queue, ..Scrub::of_all(true) }
     }
 
-    pub fn is_deep(&self) -> bool {
-        self.report.is_deep
-    }
-
-    pub fn round(&mut self, object: &ObjectName) -> Option<&mut Round> {
-        self.rounds.get_mut(object)
-    }
-
     fn round_by_tag(&mut self, tag: u64) -> Option<(&ObjectName, &mut Round)> {
         self.rounds.iter_mut().find(|(_, round)| round.step.tag() == Some(tag))
-    }
-
-    pub fn set_step(&mut self, object: &ObjectName, step: Step) {
-        if let Some(round) = self.round(object) {
-            round.step = step;
-        }
-    }
-
-    pub fn set_error(&mut self, object: &ObjectName) {
-        if let Some(round) = self.round(object) {
-            round.has_error = true;
-        }
-    }
-
-    /// Whether an object's shards are being read under this tag.
-    pub fn is_computing(&mut self, object: &ObjectName, tag: u64) -> bool {
-        let round = self.round(object);
-        round.is_some_and(|round| matches!(round.step, Step::Computing { tag: of } if of == tag))
     }
 
     /// Whether a write of an object must wait.
@@ -147,7 +127,7 @@ impl Scrub {
 
     /// A write of an object was ordered: an examination under way does not count.
     fn sees_write(&mut self, object: &ObjectName) {
-        if let Some(Round { step: Step::Examining { is_spoiled, .. }, .. }) = self.round(object) {
+        if let Some(Round { step: Step::Examining { is_spoiled, .. }, .. }) = self.rounds.get_mut(object) {
             *is_spoiled = true;
         }
     }

@@ -13,14 +13,14 @@ const HOLD_MAX_MS: u64 = 500;
 const PAUSE_PATIENCE_MS: u64 = 2_000;
 
 /// An object on its way through the scrub.
-pub(crate) struct Round {
+pub(super) struct Round {
     pub(super) step: Step,
     pub(super) examinations: u32,
-    pub repairs: u32,
-    pub has_error: bool,
+    pub(super) repairs: u32,
+    pub(super) has_error: bool,
 }
 
-pub(crate) enum Step {
+pub(super) enum Step {
     /// Waits until no write is in flight.
     Waiting { since_ms: u64 },
     /// All members examine their copies.

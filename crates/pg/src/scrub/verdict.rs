@@ -7,7 +7,7 @@ use atoll_wire::ScrubFinding;
 
 /// The result of a comparison of all copies.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(super) struct Verdict {
     /// Members with a good copy. Empty if it is not clear which copies are good.
     pub good: Vec<OsdId>,
     /// All other members.
@@ -42,7 +42,7 @@ fn is_healthy(finding: &ScrubFinding) -> bool {
 /// The right state is that of most copies whose metadata can be read, those with damaged blocks
 /// included; without such a majority, the primary's if its copy is healthy. Good are the healthy
 /// copies with that state.
-pub(crate) fn judge(findings: &BTreeMap<OsdId, ScrubFinding>, primary: OsdId) -> Verdict {
+pub(super) fn judge(findings: &BTreeMap<OsdId, ScrubFinding>, primary: OsdId) -> Verdict {
     let mut votes: BTreeMap<State, usize> = BTreeMap::new();
     for state in findings.values().filter_map(state_of) {
         *votes.entry(state).or_default() += 1;
@@ -59,7 +59,7 @@ pub(crate) fn judge(findings: &BTreeMap<OsdId, ScrubFinding>, primary: OsdId) ->
 }
 
 /// The findings in words, for warnings.
-pub(crate) fn describe(findings: &BTreeMap<OsdId, ScrubFinding>) -> String {
+pub(super) fn describe(findings: &BTreeMap<OsdId, ScrubFinding>) -> String {
     let describe = |(osd, finding): (&OsdId, &ScrubFinding)| match finding {
         ScrubFinding::Absent => format!("{osd} has none"),
         ScrubFinding::Unreadable => format!("{osd} cannot read its metadata"),

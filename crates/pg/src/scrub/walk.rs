@@ -11,7 +11,6 @@ use crate::actions::{Action, ObjectView};
 use crate::config::Configuration;
 use crate::context::Context;
 use crate::invariants;
-use crate::replication::log::Log;
 
 impl Scrub {
     /// Whether the scrub makes way for a backfill or a split. A backfill may take hours.
@@ -26,7 +25,7 @@ impl Scrub {
     }
 
     /// Examines the next objects that no write in flight touches, and lists more when none is left.
-    pub(super) fn walk(&mut self, log: &Log, context: &mut Context<'_, impl ObjectView>) -> Effect {
+    pub(super) fn walk(&mut self, context: &mut Context<'_, impl ObjectView>) -> Effect {
         while self.rounds.len() < ROUNDS_MAX
             && let Some(object) = self.queue.pop_front()
         {
@@ -36,8 +35,8 @@ impl Scrub {
         let is_idle = self.rounds.is_empty() && self.listing.is_none();
         let waiting = self.rounds.iter().filter(|(_, round)| matches!(round.step, Step::Waiting { .. }));
         let waiting: Vec<ObjectName> = waiting.map(|(object, _)| object.clone()).collect();
-        for object in waiting.into_iter().filter(|object| !log.writes(object)) {
-            self.examine(object, log, context);
+        for object in waiting.into_iter().filter(|object| !context.log.writes(object)) {
+            self.examine(object, context);
         }
         if is_idle { self.list_page(context) } else { Effect::Nothing }
     }
