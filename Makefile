@@ -88,6 +88,13 @@ campaign: test-packages
 	ATOLL_SIM_RUNS=50000 ATOLL_SIM_ONCE=1 cargo test --release -p atoll-sim --test seeds -- --nocapture
 	ATOLL_CONFORMANCE_SEEDS=50 cargo test --release -q -p atoll-cluster --test conformance
 
+# ceph/s3-tests from a checkout, against a cluster of its own: make s3-tests SUITE=PATH
+.PHONY: s3-tests
+s3-tests: venv binary
+	@test -d "$(SUITE)" || { echo "name a checkout: git clone https://github.com/ceph/s3-tests; make s3-tests SUITE=s3-tests" >&2; exit 1; }
+	@tools/python_venv.sh .venv-s3-tests tests/s3_tests_requirements.txt
+	.venv/bin/python tools/s3_tests.py --atoll target/$(PROFILE)/atoll --suite $(SUITE)
+
 # Puts deliberate bugs into a copy of the store and of the group protocol, one after the other: some
 # test or seed must notice each.
 mutations:

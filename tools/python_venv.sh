@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Makes .venv with what tests/requirements.txt names, unless it is there.
+# Makes .venv with what tests/requirements.txt names, unless it is there; or another directory with
+# what another file names: tools/python_venv.sh [DIRECTORY REQUIREMENTS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-wanted=$(sha256sum tests/requirements.txt)
-[ "$(cat .venv/installed 2>/dev/null)" = "$wanted" ] && exit 0
-echo "installing tests/requirements.txt into .venv for $(python3 --version)"
-python3 -m venv --clear .venv
-.venv/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt
-echo "$wanted" >.venv/installed
+directory=${1:-.venv} requirements=${2:-tests/requirements.txt}
+wanted=$(sha256sum "$requirements")
+[ "$(cat "$directory/installed" 2>/dev/null)" = "$wanted" ] && exit 0
+echo "installing $requirements into $directory for $(python3 --version)"
+python3 -m venv --clear "$directory"
+"$directory/bin/pip" install -q --disable-pip-version-check -r "$requirements"
+echo "$wanted" >"$directory/installed"

@@ -164,6 +164,9 @@ impl Expected {
                 expected.algorithms.insert(algorithm);
             }
         }
+        if let Some(name) = text("x-amz-checksum-algorithm") {
+            expected.algorithms.insert(Algorithm::parse(name)?);
+        }
         for trailer in text("x-amz-trailer").unwrap_or_default().split(',') {
             let name = trailer.trim().to_ascii_lowercase();
             if let Some(name) = name.strip_prefix(HEADER_PREFIX) {

@@ -37,6 +37,8 @@ const COMMON_HEADERS: &[&str] = &[
 const BODY_CHECKSUMS: &[&str] =
     &["checksum-crc32", "checksum-crc32c", "checksum-crc64nvme", "checksum-sha1", "checksum-sha256"];
 const CHECKSUM_KIND: &[&str] = &["checksum-algorithm", "checksum-type"];
+/// What an upload began with, repeated with its parts.
+const OF_UPLOAD: &[&str] = &["server-side-encryption", "server-side-encryption-aws-kms-key-id"];
 const ENCRYPTION: &[&str] = &[
     "server-side-encryption",
     "server-side-encryption-aws-kms-key-id",
@@ -87,7 +89,7 @@ pub(crate) const KNOWN: &[Known] = &[
     Known {
         operation: "CompleteMultipartUpload",
         queries: &["uploadid"],
-        headers: &[CUSTOMER_KEY, BODY_CHECKSUMS, &["checksum-type", "mp-object-size"]],
+        headers: &[CUSTOMER_KEY, BODY_CHECKSUMS, OF_UPLOAD, &["checksum-type", "mp-object-size"]],
     },
     Known {
         operation: "CopyObject",
@@ -228,7 +230,7 @@ pub(crate) const KNOWN: &[Known] = &[
     Known {
         operation: "UploadPart",
         queries: &["partnumber", "uploadid"],
-        headers: &[CUSTOMER_KEY, BODY_CHECKSUMS, CHECKSUM_KIND],
+        headers: &[CUSTOMER_KEY, BODY_CHECKSUMS, OF_UPLOAD, &["checksum-algorithm"]],
     },
     Known {
         operation: "UploadPartCopy",

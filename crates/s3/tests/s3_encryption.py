@@ -215,7 +215,7 @@ def sse_c_multipart():
         assert upload["SSECustomerAlgorithm"] == "AES256"
         ids = {"Bucket": name, "Key": "k", "UploadId": upload["UploadId"]}
         refused("InvalidRequest", s3.upload_part, PartNumber=1, Body=parts[0], **ids)
-        refused("AccessDenied", s3.upload_part, PartNumber=1, Body=parts[0], **ids, **customer())
+        refused("InvalidRequest", s3.upload_part, PartNumber=1, Body=parts[0], **ids, **customer())
         listed = []
         for number, part in enumerate(parts, 1):
             # Each part twice: an attempt never shares a key with another.
@@ -223,7 +223,7 @@ def sse_c_multipart():
                 done = s3.upload_part(PartNumber=number, Body=part, **ids, **key)
             listed.append({"PartNumber": number, "ETag": done["ETag"]})
         # The key need not be said here; the AWS command line does.
-        refused("AccessDenied", s3.complete_multipart_upload, MultipartUpload={"Parts": listed}, **ids, **customer())
+        refused("InvalidRequest", s3.complete_multipart_upload, MultipartUpload={"Parts": listed}, **ids, **customer())
         s3.complete_multipart_upload(MultipartUpload={"Parts": listed}, **ids, **key)
         assert body(s3.get_object(Bucket=name, Key="k", **key)) == b"".join(parts)
         assert (

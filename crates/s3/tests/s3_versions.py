@@ -170,9 +170,13 @@ def conditions_are_of_the_newest_version():
         s3.put_object(Bucket=name, Key="k", Body=b"two", IfMatch=etag)
         refused("PreconditionFailed", s3.put_object, Bucket=name, Key="k", Body=b"three", IfMatch=etag)
         refused("PreconditionFailed", s3.delete_object, Bucket=name, Key="k", IfMatch=etag)
+        s3.put_object(Bucket=name, Key="k", Body=b"two", IfNoneMatch=etag)
+        newest = s3.head_object(Bucket=name, Key="k")["ETag"]
+        refused("PreconditionFailed", s3.put_object, Bucket=name, Key="k", Body=b"two", IfNoneMatch=newest)
+        s3.delete_object(Bucket=name, Key="nothing", IfMatch=etag)
         s3.delete_object(Bucket=name, Key="k")
         s3.put_object(Bucket=name, Key="k", Body=b"three", IfNoneMatch="*")
-        assert read(name, "k") == b"three" and len(versions(name)) == 4
+        assert read(name, "k") == b"three" and len(versions(name)) == 5
 
 
 @check
@@ -286,14 +290,16 @@ def parts_of_objects_are_known():
             )
             listed.append({"PartNumber": number, "ETag": part["ETag"], "ChecksumSHA256": part["ChecksumSHA256"]})
         s3.complete_multipart_upload(Bucket=name, Key="k", UploadId=upload, MultipartUpload={"Parts": listed})
-        for number, body in bodies.items():
-            answer = s3.get_object(Bucket=name, Key="k", PartNumber=number)
+        for (number, body), part in zip(bodies.items(), listed, strict=True):
+            answer = s3.get_object(Bucket=name, Key="k", PartNumber=number, ChecksumMode="ENABLED")
             assert answer["Body"].read() == body and answer["PartsCount"] == 2
+            assert answer["ChecksumSHA256"] == part["ChecksumSHA256"] and answer["ChecksumType"] == "COMPOSITE"
             head = s3.head_object(Bucket=name, Key="k", PartNumber=number)
             assert head["ContentLength"] == len(body) and head["ContentRange"] == answer["ContentRange"]
         refused("InvalidPart", s3.get_object, Bucket=name, Key="k", PartNumber=1)
         wanted = ["ETag", "Checksum", "ObjectParts", "ObjectSize", "StorageClass"]
         about = s3.get_object_attributes(Bucket=name, Key="k", ObjectAttributes=wanted)
+        assert '"' not in about["ETag"], about
         assert about["ObjectSize"] == 5 * MIB + 100 and about["Checksum"]["ChecksumType"] == "COMPOSITE"
         parts = about["ObjectParts"]["Parts"]
         assert [(part["PartNumber"], part["Size"]) for part in parts] == [(2, 5 * MIB), (7, 100)]

@@ -11,6 +11,9 @@ use crate::split::pg_of_object;
 
 /// The format version that this release writes into every record.
 pub const RECORD_FORMAT: u32 = 1;
+/// The format version of a bucket that has versions, or had some: a release that does not know them
+/// would throw them away, so it must not read the record.
+pub const RECORD_FORMAT_OF_VERSIONS: u32 = 2;
 
 /// What the whole cluster agrees on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -410,7 +413,7 @@ pub struct ImageLockRecord {
 /// An S3 bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketRecord {
-    /// [`RECORD_FORMAT`].
+    /// [`RECORD_FORMAT`], or [`RECORD_FORMAT_OF_VERSIONS`].
     pub format: u32,
     /// 64 random bits in hexadecimal; names the bucket's index objects.
     pub id: String,

@@ -95,7 +95,7 @@ pub(super) fn content_encoding(value: Option<String>) -> Option<String> {
         .map(|coding| coding.trim().to_owned())
         .filter(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case("aws-chunked"))
         .collect();
-    (!kept.is_empty()).then(|| kept.join(","))
+    (!kept.is_empty()).then(|| kept.join(", "))
 }
 
 /// Whole seconds since the Unix epoch; what cannot be told becomes the epoch.

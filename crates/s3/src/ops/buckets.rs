@@ -3,7 +3,8 @@
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_seal::SEGMENT_BYTES;
 use atoll_types::records::{
-    BucketObjectLock, BucketRecord, BucketVersioning, PoolRecord, RECORD_FORMAT, Redundancy,
+    BucketObjectLock, BucketRecord, BucketVersioning, PoolRecord, RECORD_FORMAT, RECORD_FORMAT_OF_VERSIONS,
+    Redundancy,
 };
 use atoll_types::{Condition, Mutation, PoolId};
 use s3s::dto::{
@@ -86,7 +87,7 @@ impl Service {
         let wrapped_key =
             self.keys.wrap(&bucket_key_context(&id), &SecretKey::random()).await.map_err(GatewayError::from)?;
         let record = BucketRecord {
-            format: RECORD_FORMAT,
+            format: if has_lock { RECORD_FORMAT_OF_VERSIONS } else { RECORD_FORMAT },
             id,
             name: name.clone(),
             owner: owner.clone(),

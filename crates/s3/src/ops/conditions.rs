@@ -110,13 +110,15 @@ impl WriteConditions {
     /// Checks a write of an object against the newest version of its key.
     pub(super) fn check_write(&self, newest: Option<&EntryHead>) -> S3Result<()> {
         let object = newest.filter(|head| !head.is_delete_marker);
-        match (self.want_object(), &self.if_none_match, object) {
-            (false, None, _) | (false, Some(ETagCondition::Any), None) => Ok(()),
-            (false, Some(ETagCondition::Any), Some(_)) => Err(precondition_failed()),
-            (true, None, Some(head)) if self.describes(head) => Ok(()),
-            (true, None, Some(_)) => Err(precondition_failed()),
-            (true, None, None) => Err(s3_error!(NoSuchKey, "The specified key does not exist")),
-            _ => Err(s3_error!(NotImplemented, "Only If-Match, or If-None-Match with *, can be used")),
+        let is_unwanted =
+            |head: &EntryHead| self.if_none_match.as_ref().is_some_and(|condition| matches(condition, &head.etag));
+        match object {
+            _ if self.want_object() && self.if_none_match.is_some() => {
+                Err(s3_error!(NotImplemented, "If-Match and If-None-Match cannot be used together"))
+            }
+            None if self.want_object() => Err(s3_error!(NoSuchKey, "The specified key does not exist")),
+            Some(head) if is_unwanted(head) || !self.describes(head) => Err(precondition_failed()),
+            _ => Ok(()),
         }
     }
 

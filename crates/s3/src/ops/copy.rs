@@ -13,7 +13,7 @@ use super::answers::{checked_metadata, content_headers, entry_checksum_type, eta
 use super::body::{BODY_BYTES_MAX, Purpose, StoredBody, Target};
 use super::conditions::{ReadConditions, WriteConditions};
 use super::encryption::{
-    CustomerKey, Sealing, check_customer_key, context_answer, set_encryption, source_customer_headers,
+    CustomerKey, Sealing, check_key_of_write, context_answer, set_encryption, source_customer_headers,
     wanted_headers,
 };
 use super::entries::{Version, version_answer};
@@ -54,9 +54,7 @@ impl Service {
         };
         let index = self.note(bucket, self.index(bucket).await)?;
         let Version { head, pieces, .. } = self.object(&index, key, version_id.as_deref()).await?;
-        let is_right = check_customer_key(&index.bucket, &head.encryption, customer.as_ref());
-        // A wrong key is an error of the request: the target is what rights are asked for.
-        is_right.map_err(|error| s3_error!(InvalidRequest, "{}", error.message().unwrap_or_default()))?;
+        check_key_of_write(&index.bucket, &head.encryption, customer.as_ref())?;
         conditions.check_copy_source(&head)?;
         let version_id = version_id.as_deref().map(str::to_owned);
         Ok(Source { index, key: key.to_string(), version_id, head, pieces, customer })

@@ -304,6 +304,7 @@ impl Service {
         if *encryption == Encryption::Unsealed {
             self.buckets.check_unsealed_permit(&bucket.record).await?;
         }
+        check_key_of_write(bucket, encryption, customer.as_ref())?;
         self.sealing_of(bucket, encryption, customer).await
     }
 
@@ -353,6 +354,17 @@ pub(super) fn check_customer_key(
         }
         (_, None) => Ok(None),
     }
+}
+
+/// As [`check_customer_key`], for a request that writes with the key of an upload, or of the source of a
+/// copy: a wrong one is an error of the request, since the target is what rights are asked for.
+pub(super) fn check_key_of_write(
+    bucket: &Bucket,
+    encryption: &Encryption,
+    customer: Option<&CustomerKey>,
+) -> S3Result<()> {
+    let checked = check_customer_key(bucket, encryption, customer);
+    checked.map(drop).map_err(|error| s3_error!(InvalidRequest, "{}", error.message().unwrap_or_default()))
 }
 
 #[cfg(test)]

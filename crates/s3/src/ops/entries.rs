@@ -138,7 +138,8 @@ impl Service {
             lock_by_default(&index, &mut head);
             match head.is_delete_marker {
                 false => conditions.check_write(newest.as_ref())?,
-                true if newest.is_none() && versioning.is_none() && !conditions.are_none() => {
+                // There is nothing that the conditions could mean.
+                true if newest.is_none() && !conditions.are_none() => {
                     return Ok(Written { head, is_versioned: false });
                 }
                 true => conditions.check_deletion(newest.as_ref())?,

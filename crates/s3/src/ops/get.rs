@@ -22,7 +22,7 @@ use crate::digest::Algorithm;
 use crate::encryption::WrappingKey;
 use crate::error::GatewayError;
 use crate::index::Index;
-use crate::record::{EntryHead, Piece};
+use crate::record::{Checksums, EntryHead, Piece};
 
 /// How often a GET begins anew when the object is replaced, and its old data collected, under it.
 const ATTEMPTS: u32 = 3;
@@ -48,6 +48,8 @@ struct Wanted {
     range: Option<Range<u64>>,
     /// The number of the object's parts, if one of them is wanted.
     parts_count: Option<i32>,
+    /// Of all that is wanted: ranges have none.
+    checksums: Checksums,
 }
 
 impl Wanted {
@@ -58,7 +60,9 @@ impl Wanted {
         pieces: &[Piece],
     ) -> S3Result<Self> {
         let Some(number) = part_number else {
-            return Ok(Wanted { range: resolve_range(range, head.size)?, parts_count: None });
+            let range = resolve_range(range, head.size)?;
+            let checksums = if range.is_none() { head.checksums.clone() } else { Checksums::new() };
+            return Ok(Wanted { range, parts_count: None, checksums });
         };
         if range.is_some() {
             return Err(s3_error!(
@@ -69,12 +73,16 @@ impl Wanted {
         let none = || s3_error!(InvalidPart, "The requested part number does not exist");
         let number = u32::try_from(number).map_err(|_| none())?;
         match head.parts(pieces) {
-            None if number == 1 => Ok(Wanted { range: None, parts_count: None }),
+            None if number == 1 => {
+                Ok(Wanted { range: None, parts_count: None, checksums: head.checksums.clone() })
+            }
             None => Err(none()),
             Some(parts) => {
                 let part = parts.iter().find(|part| part.number == number).ok_or_else(none)?;
                 let range = Some(part.offset..part.offset + part.bytes).filter(|range| !range.is_empty());
-                Ok(Wanted { range, parts_count: i32::try_from(parts.len()).ok() })
+                let algorithm = head.checksums.keys().next().cloned();
+                let checksums = algorithm.zip(part.checksum.map(str::to_owned)).into_iter().collect();
+                Ok(Wanted { range, parts_count: i32::try_from(parts.len()).ok(), checksums })
             }
         }
     }
@@ -143,8 +151,7 @@ impl Service {
             });
             let body = StreamingBlob::from(Body::http_body_unsync(StreamBody::new(frames)));
 
-            let wants_checksums = input.checksum_mode.is_some() && wanted.range.is_none();
-            let mut output = object_output(&head, wants_checksums);
+            let mut output = object_output(&head, input.checksum_mode.as_ref().map(|_| &wanted.checksums));
             output.version_id = version_answer(&index, &head);
             output.content_length = Some(size(bytes.end - bytes.start));
             output.body = Some(body);
@@ -178,7 +185,7 @@ impl Service {
         conditions.check(&head)?;
         let wanted = Wanted::new(input.range, input.part_number, &head, &pieces)?;
         let bytes = wanted.bytes(&head);
-        let found = object_output(&head, input.checksum_mode.is_some() && wanted.range.is_none());
+        let found = object_output(&head, input.checksum_mode.as_ref().map(|_| &wanted.checksums));
         let mut response = S3Response::new(HeadObjectOutput {
             accept_ranges: found.accept_ranges,
             cache_control: input.response_cache_control.or(found.cache_control),
@@ -218,7 +225,7 @@ impl Service {
 }
 
 /// Everything about an object but its data. s3s itself applies the `response-*` overrides of a GET.
-fn object_output(head: &EntryHead, with_checksums: bool) -> GetObjectOutput {
+fn object_output(head: &EntryHead, checksums: Option<&Checksums>) -> GetObjectOutput {
     let headers = head.headers.clone();
     let default_type = || "binary/octet-stream".to_owned();
     let mut output = GetObjectOutput {
@@ -236,8 +243,8 @@ fn object_output(head: &EntryHead, with_checksums: bool) -> GetObjectOutput {
         ..Default::default()
     };
     set_lock!(output, &head.lock);
-    if with_checksums {
-        set_checksums!(output, head.checksums);
+    if let Some(checksums) = checksums.filter(|checksums| !checksums.is_empty()) {
+        set_checksums!(output, *checksums);
         output.checksum_type = entry_checksum_type(head);
     }
     output

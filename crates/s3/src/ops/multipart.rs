@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use atoll_types::{Condition, Mutation};
 use bytes::Bytes;
+use http::HeaderMap;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType, CopyPartResult,
     CreateMultipartUploadInput, CreateMultipartUploadOutput, UploadPartCopyInput, UploadPartCopyOutput,
@@ -21,13 +22,14 @@ use super::body::{Purpose, StoredBody, Target, Upload, body_length};
 use super::buckets::signer;
 use super::conditions::ReadConditions;
 use super::encryption::{
-    context_answer, customer_headers, set_encryption, source_customer_headers, wanted_headers,
+    context_answer, customer_headers, encryption_answer, set_encryption, source_customer_headers, wanted_headers,
 };
 use super::object_lock::lock_headers;
 use super::put::check_key;
 use super::tagging::header_tags;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
+use crate::encryption::Encryption;
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::names::{garbage_key, is_upload_id, new_upload_id, part_key, part_prefix, upload_key};
@@ -205,6 +207,7 @@ impl Service {
         let mut expected = Expected::from_headers(&request.headers)?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let upload = self.open_upload(&index, &input.key, &input.upload_id).await?;
+        check_part_encryption(&request.headers, &upload.head.encryption)?;
         add_upload_algorithm(&mut expected, &upload)?;
         let length = body_length(&request.headers, input.content_length);
         let received = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
@@ -281,6 +284,26 @@ impl Service {
 fn add_upload_algorithm(expected: &mut Expected, upload: &OpenUpload) -> S3Result<()> {
     if let Some(name) = &upload.head.checksum_algorithm {
         expected.add_algorithm(Algorithm::parse(name)?);
+    }
+    Ok(())
+}
+
+/// Some clients repeat the headers of encryption that the upload began with: others are refused.
+pub(super) fn check_part_encryption(headers: &HeaderMap, encryption: &Encryption) -> S3Result<()> {
+    let of_upload = encryption_answer(encryption, None);
+    let key_id = of_upload.key_id.map(String::into_bytes);
+    let own = [
+        ("x-amz-server-side-encryption", of_upload.algorithm.map(|name| name.as_str().as_bytes().to_vec())),
+        ("x-amz-server-side-encryption-aws-kms-key-id", key_id),
+    ];
+    let differs = |(name, value): &(&str, Option<Vec<u8>>)| {
+        headers.get(*name).is_some_and(|wanted| value.as_deref() != Some(wanted.as_bytes()))
+    };
+    if own.iter().any(differs) {
+        return Err(s3_error!(
+            InvalidRequest,
+            "The headers of encryption are not those that the upload began with"
+        ));
     }
     Ok(())
 }

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 
 use atoll_types::Mutation;
+use http::HeaderMap;
 use s3s::dto::{CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart};
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::answers::{entry_checksum_type, etag, set_checksums};
 use super::conditions::WriteConditions;
-use super::encryption::{CustomerKey, check_customer_key, customer_headers, encryption_answer};
+use super::encryption::{CustomerKey, check_key_of_write, customer_headers, encryption_answer};
 use super::entries::WriteError;
-use super::multipart::{OpenUpload, PARTS_MAX, unchanged};
+use super::multipart::{OpenUpload, PARTS_MAX, check_part_encryption, unchanged};
+use super::put::check_checksum_type;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, multipart_etag};
 use crate::error::GatewayError;
@@ -45,7 +47,7 @@ impl Service {
         let mut input = request.input;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let head = match self.complete(&index, &input, customer.as_ref()).await {
+        let head = match self.complete(&index, &input, &request.headers, customer.as_ref()).await {
             // Perhaps this very upload was completed by a request whose answer got lost.
             Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
                 let entry = self.note(&input.bucket, index.entry(&input.key).await)?;
@@ -78,6 +80,7 @@ impl Service {
         &self,
         index: &Index,
         input: &CompleteMultipartUploadInput,
+        headers: &HeaderMap,
         customer: Option<&CustomerKey>,
     ) -> S3Result<EntryHead> {
         let (key, upload_id) = (&input.key, &input.upload_id);
@@ -90,12 +93,16 @@ impl Service {
         };
         let upload = self.close_upload(index, key, upload_id).await?;
         let attempt = async {
+            check_part_encryption(headers, &upload.head.encryption)?;
             if customer.is_some() {
-                check_customer_key(&index.bucket, &upload.head.encryption, customer)?;
+                check_key_of_write(&index.bucket, &upload.head.encryption, customer)?;
             }
             let stored = self.stored_parts(index, key, upload_id).await?;
             let assembly = assemble(&upload, upload_id, listed, &stored)?;
             check_whole(input, &assembly.head)?;
+            if !assembly.head.checksums.is_empty() {
+                check_checksum_type(headers, assembly.head.checksum_is_composite)?;
+            }
             let end = Change {
                 conditions: vec![unchanged(key, upload_id, &upload.value)],
                 mutations: end_of_upload(key, upload_id, &assembly, &stored),

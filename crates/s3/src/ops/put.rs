@@ -1,10 +1,11 @@
 //! PutObject.
 
+use http::HeaderMap;
 use s3s::dto::{PutObjectInput, PutObjectOutput};
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{checked_metadata, content_headers, entry_checksum_type, etag, set_checksums};
+use super::answers::{checked_metadata, checksum_type, content_headers, entry_checksum_type, etag, set_checksums};
 use super::body::{Purpose, Target, Upload, body_length};
 use super::conditions::WriteConditions;
 use super::encryption::{context_answer, set_encryption, wanted_headers};
@@ -25,6 +26,17 @@ pub(super) fn check_key(key: &str) -> S3Result<()> {
     }
 }
 
+/// Refuses a checksum type that is not the object's.
+pub(super) fn check_checksum_type(headers: &HeaderMap, is_composite: bool) -> S3Result<()> {
+    let own = checksum_type(is_composite);
+    match headers.get("x-amz-checksum-type") {
+        Some(wanted) if wanted.as_bytes() != own.as_str().as_bytes() => {
+            Err(s3_error!(InvalidRequest, "The checksum type of the object is {}", own.as_str()))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Service {
     pub(super) async fn put_object(
         &self,
@@ -40,6 +52,7 @@ impl Service {
         let metadata = checked_metadata(input.metadata.take())?;
         let headers = content_headers!(input);
         let mut expected = Expected::from_headers(&request.headers)?;
+        check_checksum_type(&request.headers, false)?;
         if let Some(algorithm) = &input.checksum_algorithm {
             expected.add_algorithm(Algorithm::parse(algorithm.as_str())?);
         }

@@ -8,7 +8,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 
-use atoll_types::records::{BucketRecord, BucketVersioning};
+use atoll_types::records::{BucketRecord, BucketVersioning, RECORD_FORMAT_OF_VERSIONS};
 
 use super::Service;
 use super::answers::{checksum_type, etag, owner, size, timestamp};
@@ -55,6 +55,7 @@ impl Service {
                 ));
             }
             let generation = record.versioning.map_or(0, |versioning| versioning.generation);
+            record.format = RECORD_FORMAT_OF_VERSIONS;
             record.versioning = Some(BucketVersioning { generation, is_enabled });
             Ok(())
         };

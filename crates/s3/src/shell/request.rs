@@ -8,6 +8,7 @@ use std::time::Duration;
 use atoll_keys::random_u64;
 use atoll_types::ObjectName;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
@@ -41,6 +42,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     let expects_continue = parts.headers.contains_key(header::EXPECT);
     let has_no_body = body.is_end_stream();
     let is_head = parts.method == Method::HEAD;
+    let is_of_attributes = is_of_attributes(&parts);
     let (body, unread) = GuardedBody::new(body, is_chunked, expects_continue, gateway.config.stall_timeout);
     let mut response = match refusal {
         Some(error) => {
@@ -66,6 +68,9 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     if is_head {
         *response.body_mut() = Body::empty();
     }
+    if is_of_attributes && response.status() == StatusCode::OK {
+        response = with_bare_etag(response).await;
+    }
     if response.status() == StatusCode::NOT_MODIFIED {
         *response.body_mut() = Body::empty();
         response.headers_mut().remove(header::CONTENT_TYPE);
@@ -79,6 +84,24 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
         tracing::debug!(target: ACCESS_LOG, %client, is_encrypted = arrival.is_encrypted, status, "{line}");
     }
     response
+}
+
+/// Whether a request is GetObjectAttributes.
+fn is_of_attributes(parts: &http::request::Parts) -> bool {
+    let query = parts.uri.query().unwrap_or_default();
+    parts.method == Method::GET && query.split('&').any(|part| matches!(part, "attributes" | "attributes="))
+}
+
+/// The same answer with the ETag as S3 has it in this one only: without quotes.
+async fn with_bare_etag(response: Response<Body>) -> Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    let Ok(text) = body.collect().await.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()) else {
+        return error_response(S3Error::new(S3ErrorCode::InternalError));
+    };
+    let text = text.replace("<ETag>&quot;", "<ETag>").replace("<ETag>\"", "<ETag>");
+    let text = text.replace("&quot;</ETag>", "</ETag>").replace("\"</ETag>", "</ETag>");
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(text))
 }
 
 /// The time of a signature that covers `Date` in place of `x-amz-date`, as s3s looks for it.
