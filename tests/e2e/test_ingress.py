@@ -7,7 +7,6 @@ import io
 import pathlib
 import random
 import re
-import signal
 import socket
 import threading
 import urllib.parse
@@ -17,6 +16,7 @@ import boto3
 import pytest
 from botocore.client import Config
 from lib.cluster import MIB
+from lib.gateway import Gateway
 from lib.ports import free_port
 from lib.processes import is_alive
 from lib.s3 import read
@@ -51,36 +51,6 @@ CLIENT = "127.0.0.2"
 
 def fill_in(name, values):
     return re.sub(r"@([A-Z0-9_]+)@", lambda found: str(values[found[1]]), (TEMPLATES / f"{name}.cfg.in").read_text())
-
-
-class Gateway:
-    """A further gateway process of a cluster, which no supervisor restarts."""
-
-    def __init__(self, cluster):
-        self.cluster, self.plain, self.tls = cluster, free_port(), free_port()
-        self.log = cluster.scenario.directory / "second-gateway.log"
-        self.start()
-
-    def start(self):
-        with open(self.log, "a") as log:
-            self.process = self.cluster.scenario.start(
-                self.cluster.scenario.atoll,
-                "gateway",
-                "run",
-                "--data",
-                self.cluster.data,
-                "--s3-listen",
-                f"127.0.0.1:{self.plain}",
-                "--s3-tls-listen",
-                f"127.0.0.1:{self.tls}",
-                env=self.cluster.environment(),
-                stdout=log,
-                stderr=log,
-            )
-
-    def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
 
 
 class Proxy:

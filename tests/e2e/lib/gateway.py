@@ -1,0 +1,54 @@
+"""Gateways beside the one that 'atoll up' starts."""
+
+import signal
+
+import boto3
+from botocore.client import Config
+
+from lib.ports import free_port
+
+
+class Gateway:
+    """A further gateway process of a cluster, which no supervisor restarts."""
+
+    def __init__(self, cluster):
+        self.cluster, self.plain, self.tls = cluster, free_port(), free_port()
+        self.log = cluster.scenario.directory / "second-gateway.log"
+        self.start()
+
+    def start(self):
+        with open(self.log, "a") as log:
+            self.process = self.cluster.scenario.start(
+                self.cluster.scenario.atoll,
+                "gateway",
+                "run",
+                "--data",
+                self.cluster.data,
+                "--s3-listen",
+                f"127.0.0.1:{self.plain}",
+                "--s3-tls-listen",
+                f"127.0.0.1:{self.tls}",
+                env=self.cluster.environment(),
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def s3(self, **options):
+        credentials = self.cluster.credentials()
+        config = Config(
+            s3={"addressing_style": "path"},
+            retries={"total_max_attempts": 1},
+            **{"connect_timeout": 5, "read_timeout": 60, "max_pool_connections": 64} | options,
+        )
+        return boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{self.plain}",
+            region_name="us-east-1",
+            config=config,
+            aws_access_key_id=credentials["access_key"],
+            aws_secret_access_key=credentials["secret_key"],
+        )
