@@ -14,6 +14,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 import xml.etree.ElementTree
 
@@ -125,12 +126,14 @@ def page(outcomes, rules, commit):
         "# ceph/s3-tests",
         "",
         "Written by `make s3-tests` (`tools/s3_tests.py`): the tests of `test_s3.py` and",
-        f"`test_headers.py` of [ceph/s3-tests](https://github.com/ceph/s3-tests) at {commit}, selected by",
-        f"`-m '{SELECTED}'`.",
-        "All its users are one user here.",
+        f"`test_headers.py` of [ceph/s3-tests](https://github.com/ceph/s3-tests) at {commit}, but",
+        "for those with these marks, against a cluster of three OSDs over TLS. All users of the suite are",
+        "one user here.",
         "",
-        f"**{passed} of {len(outcomes)} pass**, {len(ran) - passed} fail, {len(outcomes) - len(ran)} are skipped by",
-        "the suite itself.",
+        *(f"    {mark.removeprefix('not ')}" for mark in SELECTED.split(" and ")),
+        "",
+        f"**{passed} of {len(outcomes)} pass**, {len(ran) - passed} fail, {len(outcomes) - len(ran)} are",
+        "skipped by the suite itself.",
         "",
         "| feature | pass | of |",
         "|---|---|---|",
@@ -140,7 +143,12 @@ def page(outcomes, rules, commit):
         "",
     ]
     for reason, names in sorted(failed.items(), key=lambda item: -len(item[1])):
-        lines += [f"**{reason}** ({len(names)})", "", *(f"- `{name}`" for name in sorted(names)), ""]
+        lines += [
+            *textwrap.wrap(f"**{reason}** ({len(names)})", 100),
+            "",
+            *(f"- `{name}`" for name in sorted(names)),
+            "",
+        ]
     return "\n".join(lines)
 
 

@@ -183,22 +183,22 @@ impl Buckets {
             change(record);
             Ok::<_, GatewayError>(())
         };
-        self.try_change(name, change).await
+        self.try_change(name, change).await.map(drop)
     }
 
-    /// Changes a bucket's record, unless what it says stands against that.
+    /// Changes a bucket's record, unless what it says stands against that. Returns it as it is then.
     pub(crate) async fn try_change<E: From<GatewayError>>(
         &self,
         name: &str,
         change: impl Fn(&mut BucketRecord) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ) -> Result<BucketRecord, E> {
         for _ in 0..CHANGES_MAX {
             let old = self.fresh(name).await?;
             let mut new = old.clone();
             change(&mut new)?;
             if new == old || self.directory.update_bucket(&old, &new).await.map_err(GatewayError::from)? {
                 self.forget(name);
-                return Ok(());
+                return Ok(new);
             }
         }
         Err(GatewayError::BucketBusy(name.into()).into())

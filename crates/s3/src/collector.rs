@@ -31,6 +31,8 @@ pub(crate) async fn collect(service: &Service, grace: Duration) -> Result<Collec
         let result = async {
             let index = service.index_of(record);
             for shard in 0..index.shards() {
+                // The gateway that changed it may have died before it told all.
+                index.align_versioning(shard).await?;
                 collect_shard(&index, shard, grace, &mut report).await?;
             }
             tend_deletion(service, &index).await

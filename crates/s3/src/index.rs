@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_objects::ClientError;
+use atoll_types::limits::OMAP_KEY_BYTES_MAX;
 use atoll_types::{Condition, Mutation, ObjectName};
 use bytes::Bytes;
 
@@ -54,6 +55,9 @@ impl Index {
 
     /// The value under an index key that lives in the shard of an S3 key.
     pub(crate) async fn get(&self, key: &str, index_key: Bytes) -> Result<Option<Bytes>, GatewayError> {
+        if index_key.len() > OMAP_KEY_BYTES_MAX {
+            return Ok(None);
+        }
         let object = self.object(self.shard_of(key));
         let value = self.store.omap_get(self.bucket.record.pool, object, index_key).await;
         value.map_err(|error| self.explain(error))
@@ -69,9 +73,14 @@ impl Index {
         &self,
         shard: u32,
         prefix: Bytes,
-        from: Bytes,
+        mut from: Bytes,
         limit: u32,
     ) -> Result<(Vec<(Bytes, Bytes)>, bool), GatewayError> {
+        if prefix.len() > OMAP_KEY_BYTES_MAX {
+            return Ok((Vec::new(), false));
+        }
+        // No key is as long as that, so none lies between the two.
+        from.truncate(OMAP_KEY_BYTES_MAX);
         let page = self.store.omap_list(self.bucket.record.pool, self.object(shard), prefix, from, limit).await;
         page.map_err(|error| self.explain(error))
     }
@@ -143,15 +152,18 @@ impl Index {
         publishing.await.unwrap_or(Err((ClientError::ShutDown.into(), None)))
     }
 
-    /// Tells writers of a shard what the bucket's versioning is, if they know less than the record.
-    pub(crate) async fn align_versioning(&self, shard: u32) -> Result<(), GatewayError> {
-        let Some(versioning) = self.bucket.record.versioning else { return Ok(()) };
+    /// Tells writers of a shard what the bucket's versioning is, if they know less than the record. False
+    /// if they know more: the record is out of date.
+    pub(crate) async fn align_versioning(&self, shard: u32) -> Result<bool, GatewayError> {
+        let Some(versioning) = self.bucket.record.versioning else { return Ok(false) };
         let key = Bytes::from_static(VERSIONING_KEY);
         let (pool, object) = (self.bucket.record.pool, self.object(shard));
         let told = self.store.omap_get(pool, object.clone(), key.clone()).await;
         let told = told.map_err(|error| self.explain(error))?;
         let unchanged = match &told {
-            Some(value) if versioning_generation(value)? >= versioning.generation => return Ok(()),
+            Some(value) if versioning_generation(value)? >= versioning.generation => {
+                return Ok(versioning_generation(value)? == versioning.generation);
+            }
             Some(value) => Condition::OmapEquals { key: key.clone(), value: value.clone() },
             None => Condition::OmapAbsent { key: key.clone() },
         };
@@ -159,9 +171,9 @@ impl Index {
         let tell = vec![Mutation::OmapSet { key, value: versioning_value(versioning) }];
         match self.store.change(pool, object, conditions, tell).await {
             // Another gateway was quicker.
-            Err(error) if error.failed_condition() == Some(1) => Ok(()),
+            Err(error) if error.failed_condition() == Some(1) => Ok(true),
             Err(error) if error.failed_condition() == Some(0) => Err(self.no_such_bucket()),
-            other => other.map_err(|error| self.explain(error)),
+            other => other.map(|()| true).map_err(|error| self.explain(error)),
         }
     }
 }

@@ -139,9 +139,11 @@ pub(crate) async fn list(shards: &dyn Shards, query: &Query) -> Result<Page, Gat
         .map(|shard| Cursor { shard, records: VecDeque::new(), from: start.clone(), more: true })
         .collect();
 
+    let mut markers = 0;
     loop {
         // Keys are spread evenly, so each shard will give about its share of what is missing.
-        let missing = (query.limit - page.items.len() + 1).div_ceil(cursors.len());
+        // Where many delete markers were passed over, many more may follow.
+        let missing = (query.limit - page.items.len() + 1).max(markers).div_ceil(cursors.len());
         let limit = (missing as u32 + missing as u32 / 4 + 4).min(atoll_types::limits::OMAP_LIST_MAX);
         try_join_all(
             cursors.iter_mut().filter(|c| c.needs_page()).map(|cursor| cursor.fill(shards, &index_prefix, limit)),
@@ -155,6 +157,7 @@ pub(crate) async fn list(shards: &dyn Shards, query: &Query) -> Result<Page, Gat
             return Ok(page);
         };
         if is_delete_marker(&value) {
+            markers += 1;
             continue;
         }
         let key = index_key.slice(space..);

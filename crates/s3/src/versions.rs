@@ -75,7 +75,7 @@ fn written_us(head: &EntryHead) -> u64 {
 }
 
 /// Where a version stands once it is not the newest.
-fn place(head: &EntryHead) -> String {
+pub(crate) fn place_of(head: &EntryHead) -> String {
     head.version_id.clone().unwrap_or_else(|| null_place(written_us(head)))
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn add(
     let mut change = Change::while_newest_is(key, found.newest.as_ref());
     let mut displaced_to = garbage_key(head.modified_ms);
     if let Some(before) = before.filter(|before| versioning.is_enabled || before.version_id.is_some()) {
-        let place = place(&before);
+        let place = place_of(&before);
         displaced_to = version_key(key, &place);
         if before.version_id.is_none() {
             change.mutations.push(Mutation::OmapSet { key: null_key(key), value: place.into() });

@@ -310,5 +310,65 @@ def parts_of_objects_are_known():
         assert "ObjectParts" not in about and "ObjectSize" not in about
 
 
+@check
+def an_empty_last_part_is_empty():
+    with bucket(versioning=None) as name:
+        upload, listed = s3.create_multipart_upload(Bucket=name, Key="k")["UploadId"], []
+        for number, body in ((1, b"1" * (5 * MIB)), (2, b"")):
+            part = s3.upload_part(Bucket=name, Key="k", UploadId=upload, PartNumber=number, Body=body)
+            listed.append({"PartNumber": number, "ETag": part["ETag"]})
+        s3.complete_multipart_upload(Bucket=name, Key="k", UploadId=upload, MultipartUpload={"Parts": listed})
+        assert s3.get_object(Bucket=name, Key="k", PartNumber=2)["Body"].read() == b""
+        assert s3.head_object(Bucket=name, Key="k", PartNumber=2)["ContentLength"] == 0
+
+
+@check
+def a_retention_date_is_one_that_can_be_told():
+    with bucket(versioning=None, ObjectLockEnabledForBucket=True) as name:
+        headers = {"x-amz-object-lock-mode": "COMPLIANCE"}
+        headers["x-amz-object-lock-retain-until-date"] = "9999-12-31T23:59:59-23:59"
+        status, _, body = base.raw("PUT", f"/{name}/k", b"k", headers)
+        assert status == 400 and b"InvalidArgument" in body, (status, body)
+        assert versions(name) == []
+
+
+@check
+def keys_with_many_zeros_do_no_harm():
+    with bucket() as name:
+        key = "%00" * 300 + "a" * 700
+        for method, body in (("GET", b""), ("PUT", b"k"), ("DELETE", b"")):
+            status, _, said = base.raw(
+                method, f"/{name}/{key}", body, query="?versionId=" + "0" * 32 if not body else ""
+            )
+            assert 400 <= status < 500 or status == 204, (method, status, said)
+        status, _, said = base.raw("GET", f"/{name}", query=f"?versions=&prefix={key}{key}")
+        assert status == 200, (status, said)
+        put(name, "still", b"there")
+        assert read(name, "still") == b"there"
+
+
+@check
+def a_bucket_is_not_made_twice_in_two_ways():
+    with bucket(versioning=None) as name:
+        s3.create_bucket(Bucket=name)
+        refused("BucketAlreadyOwnedByYou", s3.create_bucket, Bucket=name, ObjectLockEnabledForBucket=True)
+
+
+@check
+def deleting_page_by_page_leaves_nothing():
+    with bucket() as name:
+        for number in range(7):
+            put(name, "k", bytes([number]))
+        page = s3.list_object_versions(Bucket=name, MaxKeys=3)
+        while True:
+            for line in page["Versions"]:
+                s3.delete_object(Bucket=name, Key="k", VersionId=line["VersionId"])
+            if not page["IsTruncated"]:
+                break
+            markers = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
+            page = s3.list_object_versions(Bucket=name, MaxKeys=3, **markers)
+        assert versions(name) == []
+
+
 if __name__ == "__main__":
     sys.exit(base.main())

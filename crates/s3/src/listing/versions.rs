@@ -9,6 +9,8 @@ use futures::future::try_join_all;
 use super::{Cursor, Shards, common_prefix};
 use crate::error::GatewayError;
 use crate::names::{ENTRY_PREFIX, VERSION_PREFIX, escaped, parse_version_key, prefix_end};
+use crate::record::decode_head;
+use crate::versions::place_of;
 
 /// What to list.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +36,14 @@ pub(crate) enum After {
 }
 
 impl After {
+    /// Whether an entry was shown by an earlier page.
+    fn has_shown(&self, key: &str, record: &[u8]) -> Result<bool, GatewayError> {
+        match self {
+            After::Version(last, place) if last == key.as_bytes() => Ok(place_of(&decode_head(record)?) <= *place),
+            _ => Ok(false),
+        }
+    }
+
     /// Where to begin among entries, and among older versions.
     fn starts(&self) -> (Vec<u8>, Vec<u8>) {
         match self {
@@ -41,8 +51,9 @@ impl After {
             After::KeysBefore(key) => (key.clone(), escaped(key)),
             // Places are hexadecimal, and a zero byte of a longer key is followed by 0xff.
             After::Key(key) => ([key, &b"\0"[..]].concat(), [&escaped(key), &b"\0g"[..]].concat()),
+            // The entry of the key may be one that was behind this version, and has become the newest.
             After::Version(key, place) => {
-                ([key, &b"\0"[..]].concat(), [&escaped(key), &b"\0"[..], place.as_bytes(), b"\0"].concat())
+                (key.clone(), [&escaped(key), &b"\0"[..], place.as_bytes(), b"\0"].concat())
             }
         }
     }
@@ -136,6 +147,11 @@ pub(crate) async fn list_versions(shards: &dyn Shards, query: &VersionQuery) -> 
             }
         }
         let Some(((key, place), number)) = first else { return Ok(page) };
+        let records = &mut sources[number].cursor.records;
+        if place.is_empty() && query.after.has_shown(&key, &records[0].1)? {
+            records.pop_front();
+            continue;
+        }
         if page.items.len() == query.limit {
             page.is_truncated = true;
             return Ok(page);
@@ -165,6 +181,7 @@ mod tests {
 
     use super::*;
     use crate::names::{entry_key, shard_of, version_key};
+    use crate::record::{EntryHead, encode_version};
 
     struct Model {
         shards: Vec<BTreeMap<Bytes, Bytes>>,
@@ -196,13 +213,18 @@ mod tests {
         format!("{number:032x}")
     }
 
+    fn record(number: u32) -> Bytes {
+        let head = EntryHead { version_id: Some(place(number)), ..Default::default() };
+        encode_version(&head, &[])
+    }
+
     /// All keys with their versions, in shards.
     fn model(keys: &BTreeMap<String, u32>, shards: u32, page_max: usize) -> Model {
         let mut model = Model { shards: vec![BTreeMap::new(); shards as usize], page_max };
         for (key, count) in keys {
             let shard = &mut model.shards[shard_of(key, shards) as usize];
-            shard.insert(entry_key(key), Bytes::new());
-            (1..*count).for_each(|number| drop(shard.insert(version_key(key, &place(number)), Bytes::new())));
+            shard.insert(entry_key(key), record(0));
+            (1..*count).for_each(|number| drop(shard.insert(version_key(key, &place(number)), record(number))));
         }
         model
     }
@@ -267,6 +289,24 @@ mod tests {
             };
             prop_assert_eq!(all_pages(&model(&keys, shards, page_max), query), expected(&keys, &prefix, delimiter));
         }
+    }
+
+    /// A client that deletes what each page shows.
+    #[test]
+    fn a_version_that_becomes_the_newest_between_two_pages_is_shown() {
+        let mut model = model(&BTreeMap::from([("k".to_owned(), 3)]), 1, 9);
+        let page = |model: &Model, after| {
+            let query = VersionQuery { after, limit: 2, ..Default::default() };
+            futures::executor::block_on(list_versions(model, &query)).unwrap()
+        };
+        let first = page(&model, After::Nothing);
+        assert!(first.is_truncated && first.items.len() == 2);
+        // The two are deleted, so the third stands in the entry.
+        model.shards[0] = BTreeMap::from([(entry_key("k"), record(2))]);
+        let second = page(&model, After::Version(b"k".to_vec(), place(1)));
+        assert!(!second.is_truncated);
+        let expected = VersionItem::Version { key: "k".into(), place: String::new(), record: record(2) };
+        assert_eq!(second.items, [expected]);
     }
 
     #[test]

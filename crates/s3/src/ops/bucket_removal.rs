@@ -20,7 +20,7 @@ use crate::clock::unix_ms;
 use crate::data::remove_chunks_of;
 use crate::error::GatewayError;
 use crate::index::Index;
-use crate::names::{DELETING_KEY, ENTRY_PREFIX, GARBAGE_PREFIX, PART_PREFIX};
+use crate::names::{DELETING_KEY, ENTRY_PREFIX, GARBAGE_PREFIX, PART_PREFIX, VERSION_PREFIX};
 use crate::record::decode_pieces;
 
 /// After this time the attempt that set a mark is taken for dead. Far longer than any request may
@@ -175,11 +175,12 @@ async fn remove_marks(index: &Index, value: &Bytes) {
 }
 
 async fn is_empty(index: &Index) -> Result<bool, GatewayError> {
-    // Older versions stand behind an entry, so entries tell of all.
     for shard in 0..index.shards() {
-        let entries = Bytes::from_static(ENTRY_PREFIX);
-        if !index.page(shard, entries.clone(), entries, 1).await?.0.is_empty() {
-            return Ok(false);
+        // Older versions stand behind an entry, but what follows is final.
+        for prefix in [ENTRY_PREFIX, VERSION_PREFIX].map(Bytes::from_static) {
+            if !index.page(shard, prefix.clone(), prefix, 1).await?.0.is_empty() {
+                return Ok(false);
+            }
         }
     }
     Ok(true)
@@ -188,6 +189,14 @@ async fn is_empty(index: &Index) -> Result<bool, GatewayError> {
 async fn get_mark(index: &Index, shard: u32) -> Result<Option<Bytes>, GatewayError> {
     let mark = index.store.omap_get(index.bucket.record.pool, index.object(shard), DELETING_KEY.into()).await;
     mark.map_err(|error| index.explain(error))
+}
+
+/// Whether a deletion of the bucket has begun, or removed its index already.
+pub(super) async fn is_being_deleted(index: &Index) -> Result<bool, GatewayError> {
+    match get_mark(index, 0).await {
+        Err(GatewayError::NoSuchBucket(_)) => Ok(true),
+        mark => mark.map(|mark| mark.is_some()),
+    }
 }
 
 /// Removes the chunks of garbage and of unfinished uploads. They come before the index object that
@@ -216,8 +225,15 @@ async fn finish_removal(service: &Service, index: &Index) -> Result<(), GatewayE
             Err(error) => return Err(error.into()),
         }
     }
-    service.buckets.forget(&index.bucket.record.name);
-    service.directory.delete_bucket(&index.bucket.record).await?;
+    let mut record = index.bucket.record.clone();
+    service.buckets.forget(&record.name);
+    // Somebody may have changed a setting of it meanwhile.
+    while !service.directory.delete_bucket(&record).await? {
+        match service.directory.bucket(&record.name).await? {
+            Some(changed) if changed.id == record.id => record = changed,
+            _ => break,
+        }
+    }
     Ok(())
 }
 

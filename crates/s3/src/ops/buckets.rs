@@ -16,6 +16,7 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::answers::{owner, timestamp};
+use super::bucket_removal::is_being_deleted;
 use crate::bucket::bucket_key_context;
 use crate::clock::unix_ms;
 use crate::error::GatewayError;
@@ -50,6 +51,18 @@ pub(super) fn signer<T>(request: &S3Request<T>) -> S3Result<String> {
     Ok(credentials.access_key.clone())
 }
 
+/// What a request to make a bucket asks for.
+#[derive(Clone, Copy)]
+struct WantedBucket<'a> {
+    owner: &'a str,
+    data_pool: Option<PoolId>,
+    has_lock: bool,
+}
+
+fn created(name: &str) -> S3Response<CreateBucketOutput> {
+    S3Response::new(CreateBucketOutput { location: Some(format!("/{name}")) })
+}
+
 impl Service {
     pub(super) async fn create_bucket(
         &self,
@@ -62,19 +75,6 @@ impl Service {
         if !s3s::path::check_bucket_name(&name) || !has_labels {
             return Err(s3_error!(InvalidBucketName, "The specified bucket is not valid"));
         }
-        // S3's oldest region takes a second creation by the owner for the first one.
-        let location = Some(format!("/{name}"));
-        let taken = |existing: &BucketRecord| match existing.owner == owner {
-            true if self.region == OLDEST_REGION => {
-                Ok(S3Response::new(CreateBucketOutput { location: location.clone() }))
-            }
-            true => Err(s3_error!(BucketAlreadyOwnedByYou, "You already own this bucket")),
-            false => Err(s3_error!(BucketAlreadyExists, "The requested bucket name is not available")),
-        };
-        if let Some(existing) = self.directory.bucket(&name).await.map_err(GatewayError::from)? {
-            return taken(&existing);
-        }
-
         let has_lock = request.input.object_lock_enabled_for_bucket.unwrap_or(false);
         let configuration = request.input.create_bucket_configuration.unwrap_or_default();
         if configuration.bucket.is_some() || configuration.location.is_some() {
@@ -82,6 +82,10 @@ impl Service {
         }
         let constraint = configuration.location_constraint;
         let data_pool = self.data_pool_of(constraint.as_ref()).await?.filter(|pool| *pool != self.pool);
+        let wanted = WantedBucket { owner: &owner, data_pool, has_lock };
+        if let Some(existing) = self.directory.bucket(&name).await.map_err(GatewayError::from)? {
+            return self.created_before(existing, wanted).await;
+        }
 
         let id = hex::encode(random_bytes::<8>());
         let wrapped_key =
@@ -113,15 +117,36 @@ impl Service {
         let answer = match made.await {
             Ok(None) => {
                 self.buckets.forget(&name);
-                return Ok(S3Response::new(CreateBucketOutput { location }));
+                return Ok(created(&name));
             }
-            Ok(Some(existing)) => taken(&existing),
+            Ok(Some(existing)) => self.created_before(existing, wanted).await,
             // It is not certain that the record was not written: the index must stay.
             Err(error @ GatewayError::Directory(_)) => return Err(error.into()),
             Err(error) => Err(error.into()),
         };
         self.remove_fresh_index(&record).await;
         answer
+    }
+
+    /// The answer where a bucket of this name is there. S3's oldest region takes a second creation by the
+    /// owner for the first one, if it asks for the same.
+    async fn created_before(
+        &self,
+        existing: BucketRecord,
+        wanted: WantedBucket<'_>,
+    ) -> S3Result<S3Response<CreateBucketOutput>> {
+        if existing.owner != wanted.owner {
+            return Err(s3_error!(BucketAlreadyExists, "The requested bucket name is not available"));
+        }
+        let is_same = existing.object_lock.is_some() == wanted.has_lock && existing.data_pool == wanted.data_pool;
+        if self.region != OLDEST_REGION || !is_same {
+            return Err(s3_error!(BucketAlreadyOwnedByYou, "You already own this bucket"));
+        }
+        let name = existing.name.clone();
+        if is_being_deleted(&self.index_of(existing)).await? {
+            return Err(s3_error!(OperationAborted, "The bucket is being deleted by another request"));
+        }
+        Ok(created(&name))
     }
 
     /// The pool for a new bucket's data: one that the request names, or the gateway's own. Another

@@ -132,6 +132,9 @@ impl Service {
             Some(_) => return Err(s3_error!(InvalidArgument, "Unknown metadata directive")),
         };
         let replaced_tags = match input.tagging_directive.as_ref().map(TaggingDirective::as_str) {
+            None | Some(TaggingDirective::COPY) if input.tagging.is_some() => {
+                return Err(s3_error!(InvalidArgument, "x-amz-tagging needs x-amz-tagging-directive: REPLACE"));
+            }
             None | Some(TaggingDirective::COPY) => None,
             Some(TaggingDirective::REPLACE) => Some(header_tags(input.tagging.as_deref())?),
             Some(_) => return Err(s3_error!(InvalidArgument, "Unknown tagging directive")),
@@ -144,7 +147,7 @@ impl Service {
         };
         let mut source = self.copy_source(&input.copy_source, source_key, &conditions).await?;
         let target = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let lock = lock_headers!(input, &target);
+        let lock = lock_headers!(self, input, &target);
         let is_same = source.key == key && source.index.bucket.record.id == target.bucket.record.id;
         let sealing = self.sealing_to_write(&target.bucket, wanted, &request.extensions).await?;
         let is_changed = replaces || replaced_tags.is_some() || source.version_id.is_some();
@@ -169,6 +172,7 @@ impl Service {
                 }
             }
         }
+        self.check_conditions(&target, &key, &destination).await?;
         let to = Target { bucket: &target.bucket, key: &sealing.key, purpose: Purpose::Object };
         let stored = self.copy_data(&mut source, None, to, &expected).await?;
         let head = EntryHead {

@@ -2,6 +2,8 @@
 
 use atoll_types::records::DefaultRetention;
 use atoll_types::{Condition, Mutation};
+use std::time::Duration;
+
 use bytes::Bytes;
 use s3s::header::{X_AMZ_DELETE_MARKER, X_AMZ_VERSION_ID};
 use s3s::{S3Error, S3Result, s3_error};
@@ -9,6 +11,7 @@ use s3s::{S3Error, S3Result, s3_error};
 use super::Service;
 use super::conditions::WriteConditions;
 use super::object_lock::locked;
+use crate::DirectoryError;
 use crate::clock::unix_ms;
 use crate::data::Unfinished;
 use crate::error::GatewayError;
@@ -54,7 +57,15 @@ fn no_such_version() -> S3Error {
 }
 
 fn busy() -> S3Error {
-    s3_error!(OperationAborted, "Other requests change the same key all the time; try again")
+    s3_error!(SlowDown, "Other requests change the same key all the time; try again")
+}
+
+/// Lets others get done who change the same key: the longer, the more often they were quicker.
+async fn pause_before(attempt: u32) {
+    if attempt > 0 {
+        let most_ms = u64::from(attempt.min(10)) * 5;
+        tokio::time::sleep(Duration::from_millis(1 + atoll_keys::random_u64() % most_ms)).await;
+    }
 }
 
 /// The id of a version as S3 writes it.
@@ -64,7 +75,8 @@ pub(super) fn version_name(head: &EntryHead) -> String {
 
 /// The version id for an answer: buckets that never had versions have none.
 pub(super) fn version_answer(index: &Index, head: &EntryHead) -> Option<String> {
-    index.bucket.record.versioning.map(|_| version_name(head))
+    let is_null_version = index.bucket.record.versioning.is_some() && head.version_id.is_none();
+    if is_null_version { Some(NULL_VERSION.into()) } else { head.version_id.clone() }
 }
 
 pub(super) fn check_version_id(version_id: Option<&str>) -> S3Result<()> {
@@ -114,6 +126,21 @@ impl Service {
         }
     }
 
+    /// Checks the conditions of a write of an object as they are now; they are checked again with the
+    /// write.
+    pub(super) async fn check_conditions(
+        &self,
+        index: &Index,
+        key: &str,
+        conditions: &WriteConditions,
+    ) -> S3Result<()> {
+        if conditions.are_none() {
+            return Ok(());
+        }
+        let newest = self.version(index, key, None).await?;
+        conditions.check_write(newest.as_ref().map(|version| &version.head))
+    }
+
     /// Makes an object, or a delete marker, the newest version of its key, if the conditions hold
     /// then. Where the bucket has no versions, it takes the place of the object that was there. `with`
     /// is part of the same change; if a condition of it does not hold, the error has its number.
@@ -127,7 +154,8 @@ impl Service {
         mut data: Option<Unfinished>,
     ) -> Result<Written, WriteError> {
         let mut index = index.clone();
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
+            pause_before(attempt).await;
             let versioning = index.bucket.record.versioning;
             let found = match versioning.is_none() && conditions.are_none() {
                 true => KeyRecords::default(),
@@ -189,7 +217,13 @@ impl Service {
         let name = &index.bucket.record.name;
         self.buckets.forget(name);
         let fresh = self.index(name).await?;
-        fresh.align_versioning(fresh.shard_of(key)).await?;
+        if fresh.bucket.record.id != index.bucket.record.id {
+            return Err(GatewayError::NoSuchBucket(name.clone()));
+        }
+        if !fresh.align_versioning(fresh.shard_of(key)).await? {
+            let detail = "its record of the bucket is older than the bucket's index".into();
+            return Err(DirectoryError::Unavailable(detail).into());
+        }
         Ok(fresh)
     }
 
@@ -202,7 +236,8 @@ impl Service {
         conditions: &WriteConditions,
         bypasses_governance: bool,
     ) -> S3Result<Option<EntryHead>> {
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
+            pause_before(attempt).await;
             let Some(version) = self.version(index, key, Some(version_id)).await? else { return Ok(None) };
             conditions.check_deletion(Some(&version.head))?;
             if !version.head.lock.allows_removal(unix_ms(), bypasses_governance) {
@@ -236,7 +271,8 @@ impl Service {
         version_id: Option<&str>,
         change: impl Fn(&mut EntryHead) -> S3Result<()>,
     ) -> S3Result<EntryHead> {
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
+            pause_before(attempt).await;
             let Version { mut head, pieces, record, place } = self.object(index, key, version_id).await?;
             change(&mut head)?;
             let index_key = match place {

@@ -79,7 +79,7 @@ impl Wanted {
             None => Err(none()),
             Some(parts) => {
                 let part = parts.iter().find(|part| part.number == number).ok_or_else(none)?;
-                let range = Some(part.offset..part.offset + part.bytes).filter(|range| !range.is_empty());
+                let range = Some(part.offset..part.offset + part.bytes);
                 let algorithm = head.checksums.keys().next().cloned();
                 let checksums = algorithm.zip(part.checksum.map(str::to_owned)).into_iter().collect();
                 Ok(Wanted { range, parts_count: i32::try_from(parts.len()).ok(), checksums })
@@ -89,7 +89,9 @@ impl Wanted {
 
     /// The value of Content-Range.
     fn content_range(&self, head: &EntryHead) -> Option<String> {
-        self.range.as_ref().map(|range| format!("bytes {}-{}/{}", range.start, range.end - 1, head.size))
+        // An empty part has no first and no last byte.
+        let range = self.range.as_ref().filter(|range| !range.is_empty())?;
+        Some(format!("bytes {}-{}/{}", range.start, range.end - 1, head.size))
     }
 
     fn bytes(&self, head: &EntryHead) -> Range<u64> {

@@ -24,6 +24,7 @@ use super::conditions::ReadConditions;
 use super::encryption::{
     context_answer, customer_headers, encryption_answer, set_encryption, source_customer_headers, wanted_headers,
 };
+use super::entries::version_answer;
 use super::object_lock::lock_headers;
 use super::put::check_key;
 use super::tagging::header_tags;
@@ -84,7 +85,7 @@ impl Service {
             (Some(_), Some(name)) => name == ChecksumType::COMPOSITE,
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let lock = lock_headers!(input, &index);
+        let lock = lock_headers!(self, input, &index);
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
         let head = UploadHead {
             initiated_ms: unix_ms(),
@@ -251,7 +252,11 @@ impl Service {
             ..Default::default()
         };
         set_checksums!(result, head.checksums);
-        let mut output = UploadPartCopyOutput { copy_part_result: Some(result), ..Default::default() };
+        let mut output = UploadPartCopyOutput {
+            copy_part_result: Some(result),
+            copy_source_version_id: version_answer(&source.index, &source.head),
+            ..Default::default()
+        };
         set_encryption!(output, sealing.answer());
         Ok(S3Response::new(output))
     }

@@ -22,6 +22,8 @@ use crate::record::EntryHead;
 /// Longest default retention: a hundred years.
 const DAYS_MAX: i32 = 36_500;
 const YEARS_MAX: i32 = 100;
+/// When the last year begins that timestamps can tell.
+const YEAR_9999_MS: u64 = 253_370_764_800_000;
 
 fn malformed() -> S3Error {
     s3_error!(
@@ -67,25 +69,25 @@ fn parse_legal_hold(status: &str) -> Option<bool> {
 
 fn check_future(until_ms: u64) -> S3Result<()> {
     match until_ms > unix_ms() {
-        true => Ok(()),
+        true if until_ms < YEAR_9999_MS => Ok(()),
+        true => Err(s3_error!(InvalidArgument, "The retain until date must be before the year 9999")),
         false => Err(s3_error!(InvalidArgument, "The retain until date must be in the future!")),
     }
 }
 
-fn check_has_lock(index: &Index) -> S3Result<()> {
-    index.bucket.record.object_lock.as_ref().map(|_| ()).ok_or_else(no_lock_in_bucket)
-}
-
 /// The lock that a request for a new version wants.
 macro_rules! lock_headers {
-    ($input:expr, $index:expr) => {
-        $crate::ops::object_lock::lock_of_headers(
-            $index,
+    ($service:expr, $input:expr, $index:expr) => {{
+        let lock = $crate::ops::object_lock::lock_of_headers(
             $input.object_lock_mode.take(),
             $input.object_lock_retain_until_date.take(),
             $input.object_lock_legal_hold_status.take(),
-        )?
-    };
+        )?;
+        if !lock.is_none() {
+            $service.check_has_lock($index).await?;
+        }
+        lock
+    }};
 }
 pub(super) use lock_headers;
 
@@ -107,7 +109,6 @@ pub(super) use set_lock;
 
 /// The lock that the headers of a request want for a new version.
 pub(super) fn lock_of_headers(
-    index: &Index,
     mode: Option<ObjectLockMode>,
     until: Option<Timestamp>,
     legal_hold: Option<ObjectLockLegalHoldStatus>,
@@ -132,9 +133,6 @@ pub(super) fn lock_of_headers(
         parse_legal_hold(status.as_str()).ok_or_else(|| invalid("x-amz-object-lock-legal-hold"))
     };
     let lock = ObjectLock { retention, legal_hold: legal_hold.map(parse).transpose()? };
-    if !lock.is_none() {
-        check_has_lock(index)?;
-    }
     Ok(lock)
 }
 
@@ -166,6 +164,15 @@ fn default_retention(configuration: &ObjectLockConfiguration) -> S3Result<Option
 }
 
 impl Service {
+    /// Refuses locks in a bucket that has none. It may have got them since its record was read.
+    pub(super) async fn check_has_lock(&self, index: &Index) -> S3Result<()> {
+        let record = &index.bucket.record;
+        match record.object_lock.is_some() || self.buckets.fresh(&record.name).await?.object_lock.is_some() {
+            true => Ok(()),
+            false => Err(no_lock_in_bucket()),
+        }
+    }
+
     pub(super) async fn put_object_lock_configuration(
         &self,
         request: S3Request<PutObjectLockConfigurationInput>,
@@ -218,7 +225,7 @@ impl Service {
     ) -> S3Result<S3Response<PutObjectRetentionOutput>> {
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        check_has_lock(&index)?;
+        self.check_has_lock(&index).await?;
         let wanted = match input.retention {
             None | Some(ObjectLockRetention { mode: None, retain_until_date: None }) => None,
             Some(ObjectLockRetention { mode: Some(mode), retain_until_date: Some(until) }) => {
@@ -247,7 +254,7 @@ impl Service {
     ) -> S3Result<S3Response<GetObjectRetentionOutput>> {
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        check_has_lock(&index)?;
+        self.check_has_lock(&index).await?;
         let head = self.object(&index, &input.key, input.version_id.as_deref()).await?.head;
         let retention = head.lock.retention.ok_or_else(no_lock_of_object)?;
         Ok(S3Response::new(GetObjectRetentionOutput {
@@ -264,7 +271,7 @@ impl Service {
     ) -> S3Result<S3Response<PutObjectLegalHoldOutput>> {
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        check_has_lock(&index)?;
+        self.check_has_lock(&index).await?;
         let status = input.legal_hold.and_then(|hold| hold.status);
         let is_on = status.and_then(|status| parse_legal_hold(status.as_str())).ok_or_else(malformed)?;
         let set = |head: &mut EntryHead| {
@@ -281,7 +288,7 @@ impl Service {
     ) -> S3Result<S3Response<GetObjectLegalHoldOutput>> {
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        check_has_lock(&index)?;
+        self.check_has_lock(&index).await?;
         let head = self.object(&index, &input.key, input.version_id.as_deref()).await?.head;
         let is_on = head.lock.legal_hold.ok_or_else(no_lock_of_object)?;
         let status = Some(ObjectLockLegalHoldStatus::from_static(legal_hold_name(is_on)));

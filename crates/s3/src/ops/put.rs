@@ -1,5 +1,6 @@
 //! PutObject.
 
+use atoll_types::limits::OMAP_KEY_BYTES_MAX;
 use http::HeaderMap;
 use s3s::dto::{PutObjectInput, PutObjectOutput};
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -13,7 +14,7 @@ use super::object_lock::lock_headers;
 use super::tagging::header_tags;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
-use crate::names::KEY_BYTES_MAX;
+use crate::names::{KEY_BYTES_MAX, null_place, version_key};
 use crate::record::EntryHead;
 use crate::versions::Change;
 
@@ -21,7 +22,8 @@ use crate::versions::Change;
 pub(super) fn check_key(key: &str) -> S3Result<()> {
     match key.len() {
         0 => Err(s3_error!(InvalidArgument, "A key must have at least one character")),
-        1..=KEY_BYTES_MAX => Ok(()),
+        // As a version's, a key with many zero bytes is longer.
+        1..=KEY_BYTES_MAX if version_key(key, &null_place(0)).len() < OMAP_KEY_BYTES_MAX => Ok(()),
         _ => Err(s3_error!(KeyTooLongError, "Your key is too long; it may have {KEY_BYTES_MAX} bytes")),
     }
 }
@@ -59,9 +61,11 @@ impl Service {
 
         let wanted = wanted_headers!(input);
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let lock = lock_headers!(input, &index);
+        let lock = lock_headers!(self, input, &index);
         let conditions =
             WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match, ..Default::default() };
+        // Better before the body is taken in than after it.
+        self.check_conditions(&index, &key, &conditions).await?;
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
         let length = body_length(&request.headers, input.content_length);
         let upload = Upload { body: input.body, length, expected, trailers: request.trailing_headers };

@@ -16,9 +16,9 @@ use super::entries::{check_version_id, version_name};
 use super::list::{Encoder, checked_limit};
 use crate::listing::common_prefix;
 use crate::listing::versions::{After, VersionItem, VersionQuery, list_versions};
-use crate::names::{is_version_id, prefix_end};
+use crate::names::prefix_end;
 use crate::record::{EntryHead, decode_head};
-use crate::versions::NULL_VERSION;
+use crate::versions::{NULL_VERSION, place_of};
 
 impl Service {
     pub(super) async fn get_bucket_versioning(
@@ -80,8 +80,8 @@ impl Service {
             }
             Ok::<_, S3Error>(())
         };
-        self.buckets.try_change(bucket, change_and_count).await?;
-        let index = self.note(bucket, self.index(bucket).await)?;
+        // Not the record that a cache or a lagging copy of cluster state may have.
+        let index = self.index_of(self.buckets.try_change(bucket, change_and_count).await?);
         let all = (0..index.shards()).map(|shard| index.align_versioning(shard));
         self.note(bucket, try_join_all(all).await)?;
         Ok(())
@@ -104,8 +104,8 @@ impl Service {
             After::Version(key, id) if id == NULL_VERSION => {
                 let text = String::from_utf8_lossy(&key).into_owned();
                 let version = self.version(&index, &text, Some(NULL_VERSION)).await?;
-                let place = version.map(|version| version.place.unwrap_or_default());
-                place.map_or(After::Key(key.clone()), |place| After::Version(key, place))
+                let place = version.map(|version| place_of(&version.head));
+                place.map_or(After::KeysBefore(key.clone()), |place| After::Version(key, place))
             }
             after => after,
         };
@@ -163,11 +163,8 @@ fn next_markers(encoder: &Encoder, last: Option<&VersionItem>) -> S3Result<(Opti
         None => Ok((None, None)),
         Some(VersionItem::CommonPrefix(prefix)) => Ok((Some(encoder.key(prefix)), None)),
         Some(VersionItem::Version { key, place, record }) => {
-            let id = match is_version_id(place) {
-                true => place.clone(),
-                false => version_name(&decode_head(record)?),
-            };
-            Ok((Some(encoder.text(key)), Some(id)))
+            let place = if place.is_empty() { place_of(&decode_head(record)?) } else { place.clone() };
+            Ok((Some(encoder.text(key)), Some(place)))
         }
     }
 }
