@@ -6,7 +6,7 @@
 use atoll_pg::PgState;
 use atoll_sim::{
     Answer, Options, PG, SPLIT_PG, Script, World, block, clone_of, create, data_of, half_of, read_block, remove,
-    write_block,
+    write_block, write_blocks,
 };
 use atoll_types::{Epoch, Refusal};
 
@@ -595,5 +595,31 @@ fn a_copy_whose_backfill_ends_unfinished_is_deleted() {
     script.plan(&[0, 3, 2]);
     script.run_while("not moved", |world| !world.cluster.is_clean());
     (0..3).for_each(|object| holds(&mut script, object, 1));
+    script.finish();
+}
+
+#[test]
+fn a_half_copied_object_does_not_count_as_what_it_was() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let name =
+        script.members[0].store.visible.of(PG).log.back().map(|entry| entry.object.clone()).expect("just written");
+    script.kill(2);
+    script.run_while("not without it", |world| world.cluster.record.last_active_members.len() > 2);
+    // The primary has a newer version, which the other member never makes durable.
+    script.members[1].last_commit = u64::MAX / 2;
+    let op = script.start(0, write_blocks(0, 4, 2));
+    script.run_while("not ordered", |world| !world.shows(op, 0));
+    script.restart(2);
+    let half = |world: &World| world.members[2].store.durable.of(PG).objects[&name].blocks[&0][..] == block(2);
+    script.run_while("no part has come", |world| !half(world));
+    assert_eq!(script.members[2].store.visible.of(PG).objects[&name].blocks.len(), 2, "the others are to come");
+    script.kill(0);
+    script.kill(1);
+    script.restart(1);
+    assert!(!script.shows(op, 1), "the newer version is gone");
+    script.run_while("not backfilled", |world| !world.cluster.record.members.contains(&atoll_types::OsdId(3)));
+    let copies = [1, 2].map(|at: usize| script.members[at].store.visible.of(PG).objects[&name].clone());
+    assert!(copies[0] == copies[1], "what was left of the newer version is gone");
     script.finish();
 }
