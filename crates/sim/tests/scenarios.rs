@@ -623,3 +623,23 @@ fn a_half_copied_object_does_not_count_as_what_it_was() {
     assert!(copies[0] == copies[1], "what was left of the newer version is gone");
     script.finish();
 }
+
+#[test]
+fn a_backfill_ends_when_the_primary_refuses_a_write() {
+    let mut script = three_osds();
+    (0..3).for_each(|object| _ = written(&mut script, object, 1));
+    script.kill(2);
+    script.run_while("not without it", |world| world.cluster.record.last_active_members.len() > 2);
+    (0..3).for_each(|object| _ = written(&mut script, object, 2));
+    script.restart(2);
+    script.run_while("not being backfilled", |world| !world.members[2].store.is_incomplete(PG));
+    // The learner gets the write as a log entry, because the object is still to be copied.
+    script.members[0].refuses_until = u64::MAX;
+    let op = script.start(0, write_block(2, 0, 3));
+    script.run_while("not refused", |world| world.statistics.refused == 0);
+    script.members[0].refuses_until = 0;
+    script.run_while("the learner does not hear of it", |world| !world.shows(op, 2));
+    assert!(script.members[2].store.is_incomplete(PG), "the object was still to be copied");
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    script.finish();
+}
