@@ -643,3 +643,26 @@ fn a_backfill_ends_when_the_primary_refuses_a_write() {
     script.run_while("not answered", |world| world.answer_of(op).is_none());
     script.finish();
 }
+
+#[test]
+fn the_next_primary_hears_of_what_was_refused_under_the_one_before() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let epoch = script.cluster.record.epoch;
+    script.run_past_tick(2);
+    script.plan(&[1, 0, 2]);
+    script.run_while("it does not move", |world| world.primary() == 0);
+    // The primary has not heard of that and orders a write that one member refuses.
+    let op = script.start(0, write_block(1, 0, 2));
+    script.members[2].refuses_until = u64::MAX;
+    script.arrives_late(op, 0, epoch);
+    script.run_while("not refused", |world| world.statistics.refused == 0);
+    script.members[2].refuses_until = 0;
+    let refused_at = script.now;
+    script.run_while("it does not lead", |world| world.state_of(1) != Some(PgState::Active));
+    let next = script.start(1, write_block(0, 0, 3));
+    script.run_while("not ordered", |world| !world.shows(next, 1));
+    assert!(script.now < refused_at + 80 * MS, "the member has had no tick since it refused a write");
+    script.run_while("not answered", |world| world.answer_of(next).is_none());
+    script.finish();
+}
