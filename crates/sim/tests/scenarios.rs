@@ -666,3 +666,27 @@ fn the_next_primary_hears_of_what_was_refused_under_the_one_before() {
     script.run_while("not answered", |world| world.answer_of(next).is_none());
     script.finish();
 }
+
+#[test]
+fn a_split_that_no_other_member_has_is_undone() {
+    let (stays, goes) = one_of_each_half();
+    let mut script = three_osds();
+    written(&mut script, stays, 1);
+    written(&mut script, goes, 2);
+    // No other member hears that the pool is to have more PGs, nor of the split.
+    for other in [1, 2] {
+        script.stand_still(other, 50 * MS);
+        script.cut_one_way(0, other, 10 * SECOND);
+    }
+    script.split();
+    script.run_while("not split", |world| world.members[0].store.durable.of(PG).pg_num != Some(2));
+    script.policy.pg_num = 1;
+    script.kill(0);
+    script.run_while("no member took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    assert_eq!(script.members[1].store.visible.of(PG).pg_num, None, "it has no split");
+    written(&mut script, stays, 3);
+    script.restart(0);
+    let world = script.finish();
+    let state = world.members[0].store.visible.of(PG);
+    assert!(state.pg_num == Some(1) && state.objects.len() > 2, "everything is in one PG again");
+}
