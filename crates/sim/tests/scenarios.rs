@@ -690,3 +690,32 @@ fn a_split_that_no_other_member_has_is_undone() {
     let state = world.members[0].store.visible.of(PG);
     assert!(state.pg_num == Some(1) && state.objects.len() > 2, "everything is in one PG again");
 }
+
+#[test]
+fn a_member_that_was_backfilled_during_a_split_can_lead() {
+    let (stays, goes) = one_of_each_half();
+    let mut script = three_osds();
+    written(&mut script, stays, 1);
+    written(&mut script, goes, 2);
+    script.kill(2);
+    script.run_while("not without it", |world| world.cluster.record.last_active_members.len() > 2);
+    written(&mut script, stays, 3);
+    // The split is in the history of two members when one of them is left to backfill the third.
+    script.keep_from_state(0, 60 * SECOND);
+    script.split();
+    let has_split = |world: &World, at: usize| world.members[at].store.durable.of(PG).pg_num == Some(2);
+    script.run_while("not split", |world| !has_split(world, 0) || !has_split(world, 1));
+    script.kill(0);
+    script.restart(2);
+    let is_elector = |world: &World| world.cluster.record.last_active_members.contains(&atoll_types::OsdId(3));
+    script.run_while("not an elector", |world| !is_elector(world));
+    assert_eq!(script.members[2].store.visible.of(SPLIT_PG).head.sequence, 0, "it lacks the new PG");
+    // The one that has the new PG is lost before it hears that the PG is active.
+    script.kill(1);
+    script.restart(0);
+    script.run_while("the member does not lead", |world| world.state_of(2) != Some(PgState::Active));
+    written(&mut script, stays, 4);
+    script.restart(1);
+    holds(&mut script, goes, 2);
+    script.finish();
+}
