@@ -351,6 +351,22 @@ fn too_few_copies_serve_nothing_until_others_are_backfilled() {
 }
 
 #[test]
+fn requests_wait_for_two_seconds_while_a_pg_cannot_serve() {
+    let mut script = three_osds();
+    script.kill(1);
+    script.kill(2);
+    script.run_while("still active", |world| world.state_of(0) == Some(PgState::Active));
+    let inactive_at = script.now;
+    let op = script.start(0, write_block(0, 0, 1));
+    let id = script.id_of(op);
+    script.run_while("not there", |world| !world.members[0].owed_writes.contains(&id));
+    script.run_while("not refused", |world| world.members[0].owed_writes.contains(&id));
+    let waited = script.now - inactive_at;
+    assert!((1_900 * MS..2_300 * MS).contains(&waited), "refused after {} ms", waited / MS);
+    script.finish();
+}
+
+#[test]
 fn a_lower_min_size_lets_too_few_copies_serve() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
