@@ -101,8 +101,16 @@ impl Pg {
     fn propose_split(&mut self, view: &impl ObjectView) {
         let is_in_flight = self.log.in_flight().any(|write| write.client_request.is_none());
         invariants::split_is_proposed_when_all_have_it(self.config.is_active(), is_in_flight);
-        if !self.membership.begin_proposal(view.now_ms()) {
-            return;
+        if self.membership.begin_proposal(view.now_ms()) {
+            self.propose_with_split(self.config.record.clone(), view);
+        }
+    }
+
+    /// Proposes a record, and with it the split that is under way: all members have it.
+    pub(crate) fn propose_with_split(&mut self, record: PgRecord, view: &impl ObjectView) {
+        let expected = self.config.record.clone();
+        if !self.is_split_under_way(view) {
+            return self.outbox.push(Action::Propose { expected, record, split_off: None });
         }
         let new = self.config.id.split_off(self.config.pg_num());
         let head = view.head(new);
@@ -112,8 +120,7 @@ impl Pg {
                 self.config.me
             ));
         }
-        let pg_num = self.config.pg_num() * 2;
-        let record = PgRecord { pg_num, ..self.config.record.clone() };
+        let record = PgRecord { pg_num: self.config.pg_num() * 2, ..record };
         let split_off = PgRecord {
             // Every member that has split its copy had promised at least this epoch.
             activated_epoch: head.epoch,
@@ -121,7 +128,6 @@ impl Pg {
             last_active_shards: self.config.record.shards.clone(),
             ..record.clone()
         };
-        let expected = self.config.record.clone();
         self.outbox.push(Action::Propose { expected, record, split_off: Some(Box::new((new, split_off))) });
     }
 }

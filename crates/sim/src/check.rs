@@ -32,6 +32,16 @@ pub fn check(world: &World) {
     }
 }
 
+/// Before the last scrub, which would repair what differs: the copies are identical, or the shards fit
+/// together.
+pub fn check_copies(world: &World) {
+    for pg in world.cluster.pgs() {
+        let checked = Checked { pg, world };
+        checked.replicas_are_identical(&checked.merged_history());
+        checked.objects();
+    }
+}
+
 /// One PG of a finished run, to be checked.
 #[derive(Clone, Copy)]
 struct Checked<'a> {

@@ -1,10 +1,20 @@
 //! What must hold between the members of a PG, and none of them can see alone.
 
 use atoll_pg::PgState;
-use atoll_types::{Epoch, LogEntry, OsdId, PgId, RequestId, Version};
+use atoll_types::{Epoch, LogEntry, ObjectName, OsdId, PgId, RequestId, Transaction, Version};
 
 use crate::view::View;
-use crate::world::World;
+use crate::world::{Member, World, osd};
+
+impl Member {
+    /// A client's write has come in. A retry keeps its place, and what is ordered does not wait.
+    pub fn write_comes_in(&mut self, pg: PgId, id: RequestId, object: &ObjectName) {
+        let is_ordered = self.store.visible.of(pg).log.iter().any(|entry| entry.request == Some(id));
+        if !is_ordered && !self.waiting_writes.iter().any(|(_, waiting, _)| *waiting == id) {
+            self.waiting_writes.push((pg, id, object.clone()));
+        }
+    }
+}
 
 impl World {
     /// Histories of electors are prefixes of each other: if two of them have a write of one
@@ -37,6 +47,23 @@ impl World {
         let members = &self.members[at].pgs[&pg].record().last_active_members;
         let is_durable = |osd: &OsdId| self.members[osd.0 as usize - 1].store.requests.contains(&request);
         assert!(members.iter().all(is_durable), "acknowledged_write_is_durable: {request:?} on {members:?}");
+    }
+
+    /// A primary orders the writes of an object as they came in. In an erasure-coded PG those of other
+    /// spans may overtake.
+    pub fn writes_start_in_order(&mut self, at: usize, transaction: &Transaction) {
+        let [LogEntry { version, request: Some(request), object, .. }] = &transaction.log[..] else { return };
+        let record = self.members[at].pgs[&transaction.pg].record();
+        if self.options.shape.is_some() || record.epoch != version.epoch || record.primary != osd(at) {
+            return;
+        }
+        let waiting = &mut self.members[at].waiting_writes;
+        let of_object = waiting.iter().position(|(pg, _, other)| *pg == transaction.pg && other == object);
+        let first = of_object.map(|index| waiting.remove(index).1);
+        assert!(
+            first.is_none_or(|first| first == *request),
+            "writes_start_in_order: {request:?} before {first:?}"
+        );
     }
 
     /// While the primary at `at` may answer reads, no other OSD may.

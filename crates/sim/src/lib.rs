@@ -34,7 +34,9 @@ mod world;
 pub use campaign::{Campaign, Failure, Report, text_of};
 pub use clients::{Answer, Kind};
 pub use options::{Fault, Options};
-pub use script::{Script, block, clone_of, create, data_of, half_of, read_block, remove, write_block, write_key};
+pub use script::{
+    Script, block, clone_of, create, data_of, half_of, read_block, remove, write_block, write_blocks, write_key,
+};
 pub use state::{PG, SPLIT_PG};
 pub use statistics::Statistics;
 pub use world::{Member, World};

@@ -58,6 +58,14 @@ impl Script {
         self.run_until(self.now + microseconds);
     }
 
+    /// Runs until an OSD has just had a tick, so that the next one is a whole pause away.
+    pub fn run_past_tick(&mut self, at: usize) {
+        let is_tick = |event: &Event| matches!(event, Event::Tick { at: of, .. } if *of == at);
+        let tick = self.queue.iter().find(|(_, event)| is_tick(event)).map(|((time, _), _)| *time);
+        // The answers to the pings that it sends tick, too.
+        self.run_until(tick.expect("the OSD is up") + 2_000);
+    }
+
     /// Runs event by event while a condition holds. Panics, with `what`, if it holds for too long.
     pub fn run_while(&mut self, what: &str, holds: impl Fn(&World) -> bool) {
         let end = self.now + PATIENCE;
@@ -164,6 +172,12 @@ impl World {
 pub fn write_block(object: u64, block: u64, value: u64) -> Kind {
     let mutation = Mutation::Write { offset: block * BLOCK, length: BLOCK as u32, seals: None };
     write(object_name(object), vec![], vec![mutation], block_of(value))
+}
+
+/// Writes blocks from the object's beginning on, each full of a number.
+pub fn write_blocks(object: u64, count: u64, value: u64) -> Kind {
+    let mutation = Mutation::Write { offset: 0, length: (count * BLOCK) as u32, seals: None };
+    write(object_name(object), vec![], vec![mutation], block_of(value).repeat(count as usize))
 }
 
 /// Creates an object that must not exist.

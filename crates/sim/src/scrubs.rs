@@ -10,6 +10,7 @@ use atoll_types::{Epoch, ObjectName, PgId, Version};
 use atoll_wire::{ScrubFinding, ShardOf};
 use bytes::Bytes;
 
+use crate::check::check_copies;
 use crate::state::{Object, State, name, pg_of};
 use crate::store::Store;
 use crate::world::World;
@@ -56,6 +57,7 @@ impl World {
             if !pgs.iter().all(|pg| primary_is(self, *pg, |pg| !pg.is_scrubbing())) {
                 return false;
             }
+            check_copies(self);
             let rotten = (0..self.options.objects + 1).filter(|index| self.rot(*index)).count() as u64;
             self.last_scrub = Some(LastScrub { rotten, ..LastScrub::default() });
         }

@@ -91,6 +91,7 @@ impl World {
                     member.owed_writes.insert(id);
                 }
                 self.note("request write", &[id.session, id.sequence, pg.index.into(), to as u64]);
+                self.members[to].write_comes_in(pg, id, &request.object);
                 self.with_pg(to, pg, |pg, view| pg.client_write(conn, id, answered_below, epoch, request, view));
             }
             _ => unreachable!("clients send nothing else"),
@@ -201,6 +202,7 @@ impl World {
         match action {
             Action::Submit { token, transaction } => {
                 assert_eq!(transaction.pg, pg);
+                self.writes_start_in_order(at, &transaction);
                 if self.members[at].store.has_room() {
                     self.submit(at, token, transaction);
                 } else {
@@ -377,6 +379,7 @@ impl World {
                 let session = self.clients.session_of(client);
                 let request = RequestId { session, sequence: *sequence };
                 self.members[at].owed_writes.remove(&request);
+                self.members[at].waiting_writes.retain(|(_, waiting, _)| *waiting != request);
                 if result.is_ok() {
                     self.acknowledged_write_is_durable(pg, at, request);
                 }
@@ -442,6 +445,7 @@ impl World {
         member.last_commit = 0;
         member.owed_reads.clear();
         member.owed_writes.clear();
+        member.waiting_writes.clear();
     }
 }
 

@@ -208,6 +208,8 @@ pub struct Member {
     /// Requests that this process has yet to answer.
     pub owed_reads: BTreeMap<(ClientId, u64), u32>,
     pub owed_writes: BTreeSet<RequestId>,
+    /// Writes that it has neither ordered nor answered, as they came in.
+    pub waiting_writes: Vec<(PgId, RequestId, ObjectName)>,
 }
 
 impl Member {
@@ -230,6 +232,7 @@ impl Member {
             may_copy_soon: BTreeSet::new(),
             owed_reads: BTreeMap::new(),
             owed_writes: BTreeSet::new(),
+            waiting_writes: Vec::new(),
         }
     }
 }

@@ -6,7 +6,7 @@
 use atoll_pg::PgState;
 use atoll_sim::{
     Answer, Options, PG, SPLIT_PG, Script, World, block, clone_of, create, data_of, half_of, read_block, remove,
-    write_block,
+    write_block, write_blocks,
 };
 use atoll_types::{Epoch, Refusal};
 
@@ -351,6 +351,22 @@ fn too_few_copies_serve_nothing_until_others_are_backfilled() {
 }
 
 #[test]
+fn requests_wait_for_two_seconds_while_a_pg_cannot_serve() {
+    let mut script = three_osds();
+    script.kill(1);
+    script.kill(2);
+    script.run_while("still active", |world| world.state_of(0) == Some(PgState::Active));
+    let inactive_at = script.now;
+    let op = script.start(0, write_block(0, 0, 1));
+    let id = script.id_of(op);
+    script.run_while("not there", |world| !world.members[0].owed_writes.contains(&id));
+    script.run_while("not refused", |world| world.members[0].owed_writes.contains(&id));
+    let waited = script.now - inactive_at;
+    assert!((1_900 * MS..2_300 * MS).contains(&waited), "refused after {} ms", waited / MS);
+    script.finish();
+}
+
+#[test]
 fn a_lower_min_size_lets_too_few_copies_serve() {
     let mut script = three_osds();
     written(&mut script, 0, 1);
@@ -595,5 +611,127 @@ fn a_copy_whose_backfill_ends_unfinished_is_deleted() {
     script.plan(&[0, 3, 2]);
     script.run_while("not moved", |world| !world.cluster.is_clean());
     (0..3).for_each(|object| holds(&mut script, object, 1));
+    script.finish();
+}
+
+#[test]
+fn a_half_copied_object_does_not_count_as_what_it_was() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let name =
+        script.members[0].store.visible.of(PG).log.back().map(|entry| entry.object.clone()).expect("just written");
+    script.kill(2);
+    script.run_while("not without it", |world| world.cluster.record.last_active_members.len() > 2);
+    // The primary has a newer version, which the other member never makes durable.
+    script.members[1].last_commit = u64::MAX / 2;
+    let op = script.start(0, write_blocks(0, 4, 2));
+    script.run_while("not ordered", |world| !world.shows(op, 0));
+    script.restart(2);
+    let half = |world: &World| world.members[2].store.durable.of(PG).objects[&name].blocks[&0][..] == block(2);
+    script.run_while("no part has come", |world| !half(world));
+    assert_eq!(script.members[2].store.visible.of(PG).objects[&name].blocks.len(), 2, "the others are to come");
+    script.kill(0);
+    script.kill(1);
+    script.restart(1);
+    assert!(!script.shows(op, 1), "the newer version is gone");
+    script.run_while("not backfilled", |world| !world.cluster.record.members.contains(&atoll_types::OsdId(3)));
+    let copies = [1, 2].map(|at: usize| script.members[at].store.visible.of(PG).objects[&name].clone());
+    assert!(copies[0] == copies[1], "what was left of the newer version is gone");
+    script.finish();
+}
+
+#[test]
+fn a_backfill_ends_when_the_primary_refuses_a_write() {
+    let mut script = three_osds();
+    (0..3).for_each(|object| _ = written(&mut script, object, 1));
+    script.kill(2);
+    script.run_while("not without it", |world| world.cluster.record.last_active_members.len() > 2);
+    (0..3).for_each(|object| _ = written(&mut script, object, 2));
+    script.restart(2);
+    script.run_while("not being backfilled", |world| !world.members[2].store.is_incomplete(PG));
+    // The learner gets the write as a log entry, because the object is still to be copied.
+    script.members[0].refuses_until = u64::MAX;
+    let op = script.start(0, write_block(2, 0, 3));
+    script.run_while("not refused", |world| world.statistics.refused == 0);
+    script.members[0].refuses_until = 0;
+    script.run_while("the learner does not hear of it", |world| !world.shows(op, 2));
+    assert!(script.members[2].store.is_incomplete(PG), "the object was still to be copied");
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    script.finish();
+}
+
+#[test]
+fn the_next_primary_hears_of_what_was_refused_under_the_one_before() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let epoch = script.cluster.record.epoch;
+    script.run_past_tick(2);
+    script.plan(&[1, 0, 2]);
+    script.run_while("it does not move", |world| world.primary() == 0);
+    // The primary has not heard of that and orders a write that one member refuses.
+    let op = script.start(0, write_block(1, 0, 2));
+    script.members[2].refuses_until = u64::MAX;
+    script.arrives_late(op, 0, epoch);
+    script.run_while("not refused", |world| world.statistics.refused == 0);
+    script.members[2].refuses_until = 0;
+    let refused_at = script.now;
+    script.run_while("it does not lead", |world| world.state_of(1) != Some(PgState::Active));
+    let next = script.start(1, write_block(0, 0, 3));
+    script.run_while("not ordered", |world| !world.shows(next, 1));
+    assert!(script.now < refused_at + 80 * MS, "the member has had no tick since it refused a write");
+    script.run_while("not answered", |world| world.answer_of(next).is_none());
+    script.finish();
+}
+
+#[test]
+fn a_split_that_no_other_member_has_is_undone() {
+    let (stays, goes) = one_of_each_half();
+    let mut script = three_osds();
+    written(&mut script, stays, 1);
+    written(&mut script, goes, 2);
+    // No other member hears that the pool is to have more PGs, nor of the split.
+    for other in [1, 2] {
+        script.stand_still(other, 50 * MS);
+        script.cut_one_way(0, other, 10 * SECOND);
+    }
+    script.split();
+    script.run_while("not split", |world| world.members[0].store.durable.of(PG).pg_num != Some(2));
+    script.policy.pg_num = 1;
+    script.kill(0);
+    script.run_while("no member took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    assert_eq!(script.members[1].store.visible.of(PG).pg_num, None, "it has no split");
+    written(&mut script, stays, 3);
+    script.restart(0);
+    let world = script.finish();
+    let state = world.members[0].store.visible.of(PG);
+    assert!(state.pg_num == Some(1) && state.objects.len() > 2, "everything is in one PG again");
+}
+
+#[test]
+fn a_member_that_was_backfilled_during_a_split_can_lead() {
+    let (stays, goes) = one_of_each_half();
+    let mut script = three_osds();
+    written(&mut script, stays, 1);
+    written(&mut script, goes, 2);
+    script.kill(2);
+    script.run_while("not without it", |world| world.cluster.record.last_active_members.len() > 2);
+    written(&mut script, stays, 3);
+    // The split is in the history of two members when one of them is left to backfill the third.
+    script.keep_from_state(0, 60 * SECOND);
+    script.split();
+    let has_split = |world: &World, at: usize| world.members[at].store.durable.of(PG).pg_num == Some(2);
+    script.run_while("not split", |world| !has_split(world, 0) || !has_split(world, 1));
+    script.kill(0);
+    script.restart(2);
+    let is_elector = |world: &World| world.cluster.record.last_active_members.contains(&atoll_types::OsdId(3));
+    script.run_while("not an elector", |world| !is_elector(world));
+    assert_eq!(script.members[2].store.visible.of(SPLIT_PG).head.sequence, 0, "it lacks the new PG");
+    // The one that has the new PG is lost before it hears that the PG is active.
+    script.kill(1);
+    script.restart(0);
+    script.run_while("the member does not lead", |world| world.state_of(2) != Some(PgState::Active));
+    written(&mut script, stays, 4);
+    script.restart(1);
+    holds(&mut script, goes, 2);
     script.finish();
 }

@@ -287,7 +287,9 @@ impl Pg {
             last_active_shards: self.config.record.shards.clone(),
             ..self.config.record.clone()
         };
-        self.outbox.push(Action::Propose { expected: self.config.record.clone(), record, split_off: None });
+        // A member that was backfilled meanwhile has the split in its history and lacks the new PG. Once
+        // it is an elector it may lead, so cluster state must have the split by then.
+        self.propose_with_split(record, view);
     }
 
     /// While active or recovering: backfills targets that are no members, makes members of those

@@ -3,7 +3,7 @@
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_codec::crc32c;
-use atoll_store::{Device, Disk, OpenError, Store, WAL_BYTES_MIN};
+use atoll_store::{CheckOptions, Device, Disk, OpenError, Store, WAL_BYTES_MIN, check};
 
 use crate::model::{Builder, content};
 use crate::small::{Small, is_record};
@@ -187,4 +187,42 @@ fn a_record_that_writes_outside_the_data_is_damage() {
             Err(error) => panic!("block {block}: {error}"),
         }
     }
+}
+
+/// The block of a page that is gone will belong to something else, so the page table must not refer to
+/// it, also if no other page of its index block has changed.
+#[test]
+fn the_page_table_forgets_pages_that_are_gone() {
+    // Locations in one index block.
+    const INDEX_ENTRIES: u32 = 510;
+    let mut small = Small::new();
+    let key = |index: u32| format!("key{index:04}").into_bytes().into();
+    // Each value fills a leaf, and leaves get their numbers in the order of the keys.
+    let mut keys = 0;
+    let mut fill = |small: &mut Small, pages: u32| {
+        while small.store.usage().metadata_page_count < pages {
+            small.submit("object", |builder| {
+                (keys..keys + 20).for_each(|index| builder.omap_set(key(index), vec![1; 3600].into()));
+            });
+            keys += 20;
+        }
+        keys
+    };
+    let in_second_block = fill(&mut small, INDEX_ENTRIES + 30) - 10;
+    fill(&mut small, 2 * INDEX_ENTRIES + 1);
+    small.checkpoint();
+    let pages = check_pages(&mut small);
+    // Whatever else changes is in the first block, or in the third: the object's header, the branch
+    // above the leaf, the PG's log.
+    small.submit("object", |builder| builder.omap_remove(key(in_second_block)));
+    small.checkpoint();
+    assert_eq!(check_pages(&mut small), pages - 1, "a page is gone");
+    small.reopen();
+}
+
+/// The pages of a sound store.
+fn check_pages(small: &mut Small) -> u64 {
+    let report = check(&mut small.disk, CheckOptions::default(), &mut |_, _, _| {}).unwrap();
+    assert_eq!(report.problems, []);
+    report.metadata_pages
 }

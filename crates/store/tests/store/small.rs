@@ -1,7 +1,6 @@
 //! A store with one PG, for short histories that are written out.
 
-use atoll_buffers::BLOCK_BYTES;
-use atoll_store::{DEVICE_BYTES_MIN, Device, Disk, DiskOperation, DiskRequest, FormatOptions, Store, StoreEvent};
+use atoll_store::{DEVICE_BYTES_MIN, Disk, DiskOperation, DiskRequest, FormatOptions, Store, StoreEvent};
 use atoll_types::{ObjectName, Transaction};
 
 use crate::model::{Builder, ModelPg, ZEROS, pg_id};
@@ -109,11 +108,6 @@ impl Small {
             }
         }
     }
-}
-
-pub fn is_superblock(request: &DiskRequest) -> bool {
-    matches!(request.operation, DiskOperation::Write { offset, .. }
-        if offset < 2 * BLOCK_BYTES as u64 && request.device == Device::Data)
 }
 
 /// Whether a request writes a record of the log.
