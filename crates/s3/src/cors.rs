@@ -1,7 +1,7 @@
 //! Cross-origin resource sharing: which rule of a bucket fits a request, and what browsers are told
 //! then. It gives nobody rights; it says what a browser lets a page's script ask for and read.
 
-use atoll_types::records::CorsRule;
+use atoll_types::cors::CorsRule;
 use http::{HeaderMap, HeaderValue, Method, header};
 
 /// Names in `Access-Control-Request-Headers` that are looked at; no request may have more headers.

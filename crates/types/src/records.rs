@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cors::CorsRule;
 use crate::frames::FrameMode;
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
 use crate::image_key::ImageKey;
@@ -496,28 +497,6 @@ pub struct PublicAccessBlock {
     pub block_public_policy: bool,
     /// A public policy gives no rights to the public.
     pub restrict_public_buckets: bool,
-}
-
-/// A rule of cross-origin resource sharing, by S3's names: what browsers let scripts of other origins do
-/// with a bucket. Origins and allowed headers may have one `*` each.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CorsRule {
-    /// The owner's name for the rule.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub id: Option<String>,
-    /// Where a script may come from, such as `https://*.example.com`.
-    pub allowed_origins: Vec<String>,
-    /// What it may ask for: `GET`, `PUT`, `POST`, `DELETE`, `HEAD`.
-    pub allowed_methods: Vec<String>,
-    /// Headers that its requests may have.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allowed_headers: Vec<String>,
-    /// Headers of answers that it may read.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub expose_headers: Vec<String>,
-    /// For how many seconds a browser may keep the answer to a preflight.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_age_seconds: Option<u32>,
 }
 
 /// What new versions of a bucket with object lock get.

@@ -1,4 +1,4 @@
-use atoll_types::records::CorsRule;
+use atoll_types::cors::CorsRule;
 use http::{HeaderMap, HeaderName, Method};
 use proptest::prelude::*;
 

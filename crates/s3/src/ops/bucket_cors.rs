@@ -1,6 +1,6 @@
 //! The rules of a bucket for scripts of other origins. [`crate::cors`] says which fits a request.
 
-use atoll_types::records::CorsRule;
+use atoll_types::cors::CorsRule;
 use http::{HeaderName, StatusCode};
 use s3s::dto::{
     CORSRule, DeleteBucketCorsInput, DeleteBucketCorsOutput, GetBucketCorsInput, GetBucketCorsOutput,
