@@ -292,6 +292,7 @@ async fn a_pool_with_the_data_of_a_bucket_stays() {
         object_lock: None,
         tags: Default::default(),
         public_access_block: None,
+        cors: Vec::new(),
     };
     state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
     for name in ["index", "data"] {

@@ -207,6 +207,7 @@ pub(crate) const KNOWN: &[Known] = &[
     },
     Known { operation: "ListParts", queries: &["max-parts", "part-number-marker", "uploadid"], headers: &[] },
     Known { operation: "PutBucketAcl", queries: &["acl"], headers: &[BODY_CHECKSUMS, &["acl"]] },
+    Known { operation: "PutBucketCors", queries: &["cors"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketEncryption", queries: &["encryption"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketOwnershipControls", queries: &["ownershipcontrols"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketRequestPayment", queries: &["requestpayment"], headers: &[BODY_CHECKSUMS] },

@@ -8,6 +8,7 @@
 mod bucket;
 mod clock;
 mod collector;
+mod cors;
 mod data;
 mod digest;
 mod directory;

@@ -4,6 +4,7 @@ mod access;
 mod answers;
 mod attributes;
 mod body;
+mod bucket_cors;
 mod bucket_encryption;
 mod bucket_removal;
 mod buckets;

@@ -3,6 +3,7 @@
 mod arrival;
 mod certificates;
 mod connection;
+mod cross_origin;
 mod guarded_body;
 mod guarded_socket;
 mod proxy_header;

@@ -131,9 +131,8 @@ def settings_that_cannot_be_set_are_refused():
         policy = '{"Version": "2012-10-17", "Statement": []}'
         refused("NotImplemented", s3.put_bucket_policy, Bucket=name, Policy=policy)
         refused("NoSuchBucketPolicy", s3.get_bucket_policy, Bucket=name)
-        rules = {"CORSRules": [{"AllowedMethods": ["GET"], "AllowedOrigins": ["*"]}]}
-        refused("NotImplemented", s3.put_bucket_cors, Bucket=name, CORSConfiguration=rules)
-        refused("NoSuchCORSConfiguration", s3.get_bucket_cors, Bucket=name)
+        website = {"IndexDocument": {"Suffix": "index.html"}}
+        refused("NotImplemented", s3.put_bucket_website, Bucket=name, WebsiteConfiguration=website)
         payment = {"Payer": "Requester"}
         refused("NotImplemented", s3.put_bucket_request_payment, Bucket=name, RequestPaymentConfiguration=payment)
         assert s3.get_bucket_request_payment(Bucket=name)["Payer"] == "BucketOwner"

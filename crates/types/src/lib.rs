@@ -5,6 +5,7 @@
 //! threads, clocks or randomness.
 
 pub mod coordination;
+pub mod cors;
 pub mod frames;
 pub mod ids;
 pub mod image_key;

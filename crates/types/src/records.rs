@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cors::CorsRule;
 use crate::frames::FrameMode;
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
 use crate::image_key::ImageKey;
@@ -458,6 +459,9 @@ pub struct BucketRecord {
     /// What the owner forbade of public access, beside what is never public anyway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_access_block: Option<PublicAccessBlock>,
+    /// Which scripts of other origins may use the bucket; the first rule that fits a request counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cors: Vec<CorsRule>,
 }
 
 impl BucketRecord {

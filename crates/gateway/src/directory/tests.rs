@@ -25,6 +25,7 @@ fn bucket(name: &str) -> BucketRecord {
         object_lock: None,
         tags: Default::default(),
         public_access_block: None,
+        cors: Vec::new(),
     }
 }
 

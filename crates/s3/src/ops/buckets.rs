@@ -108,6 +108,7 @@ impl Service {
             object_lock: has_lock.then(BucketObjectLock::default),
             tags: Default::default(),
             public_access_block: None,
+            cors: Vec::new(),
         };
         // The index comes before the record: a gateway that finds the record finds a working bucket.
         let made = async {

@@ -69,6 +69,7 @@ operations! {
     list_objects_v2: ListObjectsV2Input => ListObjectsV2Output,
     list_parts: ListPartsInput => ListPartsOutput,
     put_bucket_acl: PutBucketAclInput => PutBucketAclOutput,
+    put_bucket_cors: PutBucketCorsInput => PutBucketCorsOutput,
     put_bucket_encryption: PutBucketEncryptionInput => PutBucketEncryptionOutput,
     put_bucket_ownership_controls: PutBucketOwnershipControlsInput => PutBucketOwnershipControlsOutput,
     put_bucket_request_payment: PutBucketRequestPaymentInput => PutBucketRequestPaymentOutput,

@@ -3,13 +3,12 @@
 
 use http::StatusCode;
 use s3s::dto::{
-    DeleteBucketCorsInput, DeleteBucketCorsOutput, DeleteBucketLifecycleInput, DeleteBucketLifecycleOutput,
-    DeleteBucketPolicyInput, DeleteBucketPolicyOutput, DeleteBucketWebsiteInput, DeleteBucketWebsiteOutput,
-    GetBucketAccelerateConfigurationInput, GetBucketAccelerateConfigurationOutput, GetBucketCorsInput,
-    GetBucketCorsOutput, GetBucketLifecycleConfigurationInput, GetBucketLifecycleConfigurationOutput,
-    GetBucketLoggingInput, GetBucketLoggingOutput, GetBucketNotificationConfigurationInput,
-    GetBucketNotificationConfigurationOutput, GetBucketPolicyInput, GetBucketPolicyOutput,
-    GetBucketPolicyStatusInput, GetBucketPolicyStatusOutput, GetBucketReplicationInput,
+    DeleteBucketLifecycleInput, DeleteBucketLifecycleOutput, DeleteBucketPolicyInput, DeleteBucketPolicyOutput,
+    DeleteBucketWebsiteInput, DeleteBucketWebsiteOutput, GetBucketAccelerateConfigurationInput,
+    GetBucketAccelerateConfigurationOutput, GetBucketLifecycleConfigurationInput,
+    GetBucketLifecycleConfigurationOutput, GetBucketLoggingInput, GetBucketLoggingOutput,
+    GetBucketNotificationConfigurationInput, GetBucketNotificationConfigurationOutput, GetBucketPolicyInput,
+    GetBucketPolicyOutput, GetBucketPolicyStatusInput, GetBucketPolicyStatusOutput, GetBucketReplicationInput,
     GetBucketReplicationOutput, GetBucketRequestPaymentInput, GetBucketRequestPaymentOutput,
     GetBucketWebsiteInput, GetBucketWebsiteOutput, Payer, PutBucketRequestPaymentInput,
     PutBucketRequestPaymentOutput,
@@ -32,7 +31,6 @@ macro_rules! empty_answers {
 }
 
 empty_answers! {
-    delete_bucket_cors: DeleteBucketCorsInput => DeleteBucketCorsOutput,
     delete_bucket_lifecycle: DeleteBucketLifecycleInput => DeleteBucketLifecycleOutput,
     delete_bucket_policy: DeleteBucketPolicyInput => DeleteBucketPolicyOutput,
     delete_bucket_website: DeleteBucketWebsiteInput => DeleteBucketWebsiteOutput,
@@ -56,8 +54,6 @@ macro_rules! missing_answers {
 }
 
 missing_answers! {
-    get_bucket_cors: GetBucketCorsInput => GetBucketCorsOutput,
-        "NoSuchCORSConfiguration", "The CORS configuration does not exist";
     get_bucket_lifecycle_configuration:
         GetBucketLifecycleConfigurationInput => GetBucketLifecycleConfigurationOutput,
         "NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist";

@@ -14,6 +14,7 @@ use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
 
 use super::arrival::Origin;
+use super::cross_origin;
 use super::guarded_body::GuardedBody;
 use crate::gateway::Gateway;
 use crate::names::index_object;
@@ -38,6 +39,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     if let Some(date) = date_of_signature(&parts.headers) {
         parts.headers.insert(AMZ_DATE, date);
     }
+    let cors = cross_origin::answer_headers(gateway, &parts).await;
     let is_chunked = is_aws_chunked(&parts.headers);
     let expects_continue = parts.headers.contains_key(header::EXPECT);
     let has_no_body = body.is_end_stream();
@@ -50,13 +52,11 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
             error_response(error)
         }
         None if parts.uri.path() == HEALTH_PATH => health(gateway, &parts.method).await,
-        None => {
-            let request = Request::from_parts(parts, Body::http_body_unsync(body));
-            gateway.s3.call(request).await.unwrap_or_else(|error| {
-                tracing::error!(?error, "s3s could not make an answer");
-                error_response(S3Error::new(S3ErrorCode::InternalError))
-            })
-        }
+        None if parts.method == Method::OPTIONS => match cross_origin::check_preflight(&parts, &cors) {
+            Ok(()) => Response::new(Body::empty()),
+            Err(error) => error_response(error),
+        },
+        None => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
     };
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
     // for "100 Continue" for an empty body, too, and gets none, reads the next answer wrongly.
@@ -76,6 +76,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
         response.headers_mut().remove(header::CONTENT_TYPE);
         response.headers_mut().remove(header::CONTENT_LENGTH);
     }
+    response.headers_mut().extend(cors.unwrap_or_default());
     response.headers_mut().insert("x-amz-request-id", request_id());
     response.headers_mut().insert(header::SERVER, HeaderValue::from_static("Atoll"));
     if let Some(line) = line {
@@ -102,6 +103,13 @@ async fn with_bare_etag(response: Response<Body>) -> Response<Body> {
     let text = text.replace("&quot;</ETag>", "</ETag>").replace("\"</ETag>", "</ETag>");
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(text))
+}
+
+async fn call_s3s(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
+    gateway.s3.call(request).await.unwrap_or_else(|error| {
+        tracing::error!(?error, "s3s could not make an answer");
+        error_response(S3Error::new(S3ErrorCode::InternalError))
+    })
 }
 
 /// The time of a signature that covers `Date` in place of `x-amz-date`, as s3s looks for it.
@@ -156,6 +164,10 @@ fn refuse(gateway: &Gateway, request: &Request<Incoming>) -> Option<S3Error> {
         );
         error.set_status_code(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
         return Some(error);
+    }
+    // A preflight asks before anything is signed, and its URL may be one that is presigned.
+    if request.method() == Method::OPTIONS {
+        return None;
     }
     // Version 2 signatures rest on HMAC-SHA1 and do not cover the body.
     let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();

@@ -40,6 +40,21 @@ async fn boto3_versions() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
+/// Rules for scripts of other origins: as boto3 sets them, and as browsers ask.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_cross_origin() {
+    require_boto3().await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_cors.py");
+    let gateway = start(|config| {
+        config.domain = Some("s3.example.com".into());
+        config.garbage_grace = std::time::Duration::ZERO;
+    })
+    .await;
+    let said = python(&gateway, &[script, "--domain=s3.example.com"]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
 /// Over TLS boto3 sends checksums as trailers of an unsigned aws-chunked body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance_over_tls() {
