@@ -109,7 +109,7 @@ impl Pg {
     /// Proposes a record, and with it the split that is under way: all members have it.
     pub(crate) fn propose_with_split(&mut self, record: PgRecord, view: &impl ObjectView) {
         let expected = self.config.record.clone();
-        if !self.is_split_under_way(view) {
+        if !self.config.is_split_under_way(view) {
             return self.outbox.push(Action::Propose { expected, record, split_off: None });
         }
         let new = self.config.id.split_off(self.config.pg_num());
