@@ -158,9 +158,9 @@ pub(crate) async fn list_versions(shards: &dyn Shards, query: &VersionQuery) -> 
         }
         match common_prefix(key.as_bytes(), &query.prefix, &query.delimiter) {
             Some(folded) => {
-                let more = sources.iter_mut().map(|source| source.skip(&folded)).fold(true, |all, one| all && one);
+                let ended = sources.iter_mut().filter_map(|source| (!source.skip(&folded)).then_some(())).count();
                 page.items.push(VersionItem::CommonPrefix(folded));
-                if !more {
+                if ended > 0 {
                     return Ok(page);
                 }
             }

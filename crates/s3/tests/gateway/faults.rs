@@ -118,7 +118,8 @@ async fn uploads_that_break_off_leave_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_is_collected_after_its_grace() {
     require_boto3().await;
-    let gateway = start(|config| config.garbage_grace = Duration::from_secs(2)).await;
+    let grace = Duration::from_secs(2);
+    let gateway = start(|config| config.garbage_grace = grace).await;
     step(&gateway, &["make_garbage"]).await;
     assert_eq!(gateway.client.names("s3d/").len(), 30 + 2 * 30 + 2);
     let (mut collected, begun) = ((0, 0), std::time::Instant::now());
@@ -131,8 +132,10 @@ async fn garbage_is_collected_after_its_grace() {
     assert_eq!(collected, (30 + 10 + 2, 0));
     assert_eq!(gateway.client.names("s3d/").len(), 2 * 20);
     assert_eq!(gateway.gateway.collect_garbage().await.unwrap().records, 0);
+    let begun = std::time::Instant::now();
     step(&gateway, &["others_are_there"]).await;
-    assert_eq!(gateway.gateway.collect_garbage().await.unwrap().records, 0, "still in its grace");
+    let records = gateway.gateway.collect_garbage().await.unwrap().records;
+    assert!(records == 0 || begun.elapsed() >= grace, "still in its grace");
 }
 
 #[tokio::test(flavor = "multi_thread")]
