@@ -10,7 +10,9 @@ impl Member {
     /// A client's write has come in. A retry keeps its place, and what is ordered does not wait.
     pub fn write_comes_in(&mut self, pg: PgId, id: RequestId, object: &ObjectName) {
         let is_ordered = self.store.visible.of(pg).log.iter().any(|entry| entry.request == Some(id));
-        if !is_ordered && !self.waiting_writes.iter().any(|(_, waiting, _)| *waiting == id) {
+        let is_known =
+            self.answered_writes.contains(&id) || self.waiting_writes.iter().any(|(_, other, _)| *other == id);
+        if !is_ordered && !is_known {
             self.waiting_writes.push((pg, id, object.clone()));
         }
     }
@@ -58,12 +60,12 @@ impl World {
             return;
         }
         let waiting = &mut self.members[at].waiting_writes;
-        let of_object = waiting.iter().position(|(pg, _, other)| *pg == transaction.pg && other == object);
-        let first = of_object.map(|index| waiting.remove(index).1);
-        assert!(
-            first.is_none_or(|first| first == *request),
-            "writes_start_in_order: {request:?} before {first:?}"
-        );
+        let Some(place) = waiting.iter().position(|(_, id, _)| id == request) else { return };
+        let is_of_object =
+            |(pg, _, other): &&(PgId, RequestId, ObjectName)| *pg == transaction.pg && other == object;
+        let first = waiting[..place].iter().find(is_of_object);
+        assert!(first.is_none(), "writes_start_in_order: {request:?} before {first:?}");
+        waiting.remove(place);
     }
 
     /// While the primary at `at` may answer reads, no other OSD may.

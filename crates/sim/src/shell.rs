@@ -380,6 +380,7 @@ impl World {
                 let request = RequestId { session, sequence: *sequence };
                 self.members[at].owed_writes.remove(&request);
                 self.members[at].waiting_writes.retain(|(_, waiting, _)| *waiting != request);
+                self.members[at].answered_writes.insert(request);
                 if result.is_ok() {
                     self.acknowledged_write_is_durable(pg, at, request);
                 }
@@ -446,6 +447,7 @@ impl World {
         member.owed_reads.clear();
         member.owed_writes.clear();
         member.waiting_writes.clear();
+        member.answered_writes.clear();
     }
 }
 

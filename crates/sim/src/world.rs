@@ -210,6 +210,8 @@ pub struct Member {
     pub owed_writes: BTreeSet<RequestId>,
     /// Writes that it has neither ordered nor answered, as they came in.
     pub waiting_writes: Vec<(PgId, RequestId, ObjectName)>,
+    /// Writes that it has answered. Further copies of them may wait, nobody knows in which places.
+    pub answered_writes: BTreeSet<RequestId>,
 }
 
 impl Member {
@@ -233,6 +235,7 @@ impl Member {
             owed_reads: BTreeMap::new(),
             owed_writes: BTreeSet::new(),
             waiting_writes: Vec::new(),
+            answered_writes: BTreeSet::new(),
         }
     }
 }
