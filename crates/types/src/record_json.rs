@@ -1,19 +1,16 @@
 //! Reading JSON records, of cluster state and of the data directory: first of what format they are.
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::records::RECORD_FORMAT_OF_VERSIONS;
-
-/// The latest format version that this release reads.
-const FORMAT_MAX: u32 = RECORD_FORMAT_OF_VERSIONS;
+use crate::records::{RECORD_FORMAT, RECORD_FORMAT_OF_VERSIONS};
 
 /// Why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Its fields may mean something else than this release knows.
     #[error(
-        "it has format {found}, and this release reads formats up to {FORMAT_MAX}: use the release that wrote it, or a later one"
+        "it has format {found}, and this release reads formats up to {RECORD_FORMAT}: use the release that wrote it, or a later one"
     )]
     LaterFormat {
         /// Its format.
@@ -30,11 +27,15 @@ pub fn read_record<T: DeserializeOwned>(json: &[u8]) -> Result<T, RecordError> {
     struct Head {
         #[serde(default)]
         format: u64,
+        versioning: Option<IgnoredAny>,
     }
     // What is no object, or has no number there, is judged as what it should be.
-    let found = serde_json::from_slice::<Head>(json).map_or(0, |head| head.format);
-    if found > u64::from(FORMAT_MAX) {
-        return Err(RecordError::LaterFormat { found });
+    if let Ok(Head { format, versioning }) = serde_json::from_slice(json) {
+        // Only buckets have versions, and a format for that.
+        let latest = if versioning.is_some() { RECORD_FORMAT_OF_VERSIONS } else { RECORD_FORMAT };
+        if format > u64::from(latest) {
+            return Err(RecordError::LaterFormat { found: format });
+        }
     }
     Ok(serde_json::from_slice(json)?)
 }
@@ -48,11 +49,16 @@ mod tests {
     fn records_of_later_formats_are_refused() {
         let read = |text: &str| read_record::<FlagsRecord>(text.as_bytes());
         assert_eq!(read(r#"{"format":1,"flags":{}}"#).unwrap().format, 1);
-        let error = read(r#"{"format":3,"flags":{},"more":1}"#).unwrap_err();
-        assert!(matches!(error, RecordError::LaterFormat { found: 3 }), "{error}");
-        let error = read(r#"{"format":3,"flags":"something else"}"#).unwrap_err();
-        assert!(matches!(error, RecordError::LaterFormat { found: 3 }), "{error}");
+        let error = read(r#"{"format":2,"flags":{},"more":1}"#).unwrap_err();
+        assert!(matches!(error, RecordError::LaterFormat { found: 2 }), "{error}");
+        let error = read(r#"{"format":2,"flags":"something else"}"#).unwrap_err();
+        assert!(matches!(error, RecordError::LaterFormat { found: 2 }), "{error}");
         assert!(matches!(read(r#"{"format":"?"}"#).unwrap_err(), RecordError::Malformed(_)));
         assert_eq!(read_record::<u32>(b"7").unwrap(), 7);
+        // A bucket with versions has a format of its own.
+        let bucket = |format: u32| format!(r#"{{"format":{format},"versioning":{{"generation":1}}}}"#);
+        assert!(read_record::<serde_json::Value>(bucket(2).as_bytes()).is_ok());
+        let error = read_record::<serde_json::Value>(bucket(3).as_bytes()).unwrap_err();
+        assert!(matches!(error, RecordError::LaterFormat { found: 3 }), "{error}");
     }
 }
