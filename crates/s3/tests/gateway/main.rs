@@ -8,6 +8,5 @@ mod faults;
 mod inline;
 mod pools;
 mod sealing;
-mod serve;
 mod support;
 mod tls;
