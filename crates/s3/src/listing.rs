@@ -187,10 +187,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[derive(Default)]
-    struct Model {
-        shards: Vec<BTreeMap<Bytes, Bytes>>,
-        page_max: usize,
-        records_read: AtomicUsize,
+    pub(super) struct Model {
+        pub shards: Vec<BTreeMap<Bytes, Bytes>>,
+        pub page_max: usize,
+        pub records_read: AtomicUsize,
     }
 
     #[async_trait]

@@ -4,6 +4,7 @@
 //! Everyone may use this crate. It uses only the encoding and the buffers, and does no I/O: no files, sockets,
 //! threads, clocks or randomness.
 
+mod bucket_settings;
 pub mod coordination;
 pub mod cors;
 pub mod frames;

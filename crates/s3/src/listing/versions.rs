@@ -176,38 +176,12 @@ pub(crate) async fn list_versions(shards: &dyn Shards, query: &VersionQuery) -> 
 mod tests {
     use std::collections::BTreeMap;
 
-    use async_trait::async_trait;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::listing::tests::Model;
     use crate::names::{entry_key, shard_of, version_key};
     use crate::record::{EntryHead, encode_version};
-
-    struct Model {
-        shards: Vec<BTreeMap<Bytes, Bytes>>,
-        page_max: usize,
-    }
-
-    #[async_trait]
-    impl Shards for Model {
-        fn count(&self) -> u32 {
-            self.shards.len() as u32
-        }
-
-        async fn page(
-            &self,
-            shard: u32,
-            prefix: Bytes,
-            from: Bytes,
-            limit: u32,
-        ) -> Result<(Vec<(Bytes, Bytes)>, bool), GatewayError> {
-            let records = self.shards[shard as usize].range(from.max(prefix.clone())..);
-            let mut found = records.take_while(|(key, _)| key.starts_with(&prefix));
-            let page = found.by_ref().take(self.page_max.min(limit as usize));
-            let page = page.map(|(key, value)| (key.clone(), value.clone())).collect();
-            Ok((page, found.next().is_some()))
-        }
-    }
 
     fn place(number: u32) -> String {
         format!("{number:032x}")
@@ -220,7 +194,7 @@ mod tests {
 
     /// All keys with their versions, in shards.
     fn model(keys: &BTreeMap<String, u32>, shards: u32, page_max: usize) -> Model {
-        let mut model = Model { shards: vec![BTreeMap::new(); shards as usize], page_max };
+        let mut model = Model { shards: vec![BTreeMap::new(); shards as usize], page_max, ..Default::default() };
         for (key, count) in keys {
             let shard = &mut model.shards[shard_of(key, shards) as usize];
             shard.insert(entry_key(key), record(0));

@@ -179,8 +179,7 @@ impl Service {
             if versioning.is_none() && !conditions.are_none() {
                 change.conditions = Change::while_newest_is(key, found.newest.as_ref()).conditions;
             }
-            let all: Vec<_> = with.conditions.iter().cloned().chain([versioning_is(versioning)]).collect();
-            let all = all.into_iter().chain(change.conditions).collect();
+            let all = [&with.conditions[..], &[versioning_is(versioning)], &change.conditions].concat();
             change.mutations.extend(with.mutations.iter().cloned());
             let result = match data.take() {
                 Some(unpublished) => index.publish(key, all, change.mutations, unpublished).await,
