@@ -47,8 +47,18 @@ pub const IMAGES: &str = "/atoll/images/";
 pub const IMAGE_LOCKS: &str = "/atoll/image_locks/";
 /// Prefix of buckets.
 pub const BUCKETS: &str = "/atoll/buckets/";
-/// Prefix of S3 users.
-pub const USERS: &str = "/atoll/users/";
+/// Prefix of access keys. It is named by what they were when each was a user.
+pub const ACCESS_KEYS: &str = "/atoll/users/";
+/// Prefix of accounts, users, groups, roles, policies and what else belongs to identities.
+pub const IDENTITIES: &str = "/atoll/iam/";
+/// Raised by every change of identities.
+pub const IDENTITIES_REVISION: &str = "/atoll/iam/revision";
+/// The key under which temporary credentials are made.
+pub const STS_KEY: &str = "/atoll/iam/sts_key";
+/// Prefix of accounts.
+pub const ACCOUNTS: &str = "/atoll/iam/accounts/";
+/// Prefix of when access keys were last used.
+pub const LAST_USED: &str = "/atoll/access_keys_last_used/";
 /// Prefix of the static keys that may connect to OSDs.
 pub const AUTHORIZED_KEYS: &str = "/atoll/authorized_keys/";
 
@@ -141,9 +151,14 @@ pub fn bucket(name: &str) -> String {
     format!("{BUCKETS}{name}")
 }
 
-/// An S3 user.
-pub fn user(access_key: &str) -> String {
-    format!("{USERS}{access_key}")
+/// An access key.
+pub fn access_key(access_key: &str) -> String {
+    format!("{ACCESS_KEYS}{access_key}")
+}
+
+/// When an access key was last used.
+pub fn last_used(access_key: &str) -> String {
+    format!("{LAST_USED}{access_key}")
 }
 
 /// A static key that may connect to OSDs, in hexadecimal.
@@ -194,7 +209,9 @@ mod tests {
             IMAGES,
             IMAGE_LOCKS,
             BUCKETS,
-            USERS,
+            ACCESS_KEYS,
+            IDENTITIES,
+            LAST_USED,
             AUTHORIZED_KEYS,
             JOIN_TOKENS,
             CLUSTER,

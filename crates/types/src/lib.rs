@@ -4,10 +4,12 @@
 //! Everyone may use this crate. It uses only the encoding and the buffers, and does no I/O: no files, sockets,
 //! threads, clocks or randomness.
 
+pub mod access;
 mod bucket_settings;
 pub mod coordination;
 pub mod cors;
 pub mod frames;
+pub mod identities;
 pub mod ids;
 pub mod image_key;
 pub mod join;

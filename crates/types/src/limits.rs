@@ -52,3 +52,8 @@ pub const EC_CHUNK_BYTES_DEFAULT: u32 = 64 << 10;
 pub const IMAGE_BYTES_MAX: u64 = 64 << 40;
 /// Attachments recorded in one image header: every writing attach adds one.
 pub const IMAGE_ATTACHES_MAX: usize = 100_000;
+
+/// Lines of an access control list, as in S3.
+pub const ACL_GRANTS_MAX: usize = 100;
+/// Bytes of a bucket policy, as in S3.
+pub const BUCKET_POLICY_BYTES_MAX: usize = 20 << 10;

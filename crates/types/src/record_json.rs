@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::records::{RECORD_FORMAT, RECORD_FORMAT_OF_VERSIONS};
+use crate::records::{RECORD_FORMAT, RECORD_FORMAT_OF_ACCESS, RECORD_FORMAT_OF_VERSIONS};
 
 /// Why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -28,11 +28,18 @@ pub fn read_record<T: DeserializeOwned>(json: &[u8]) -> Result<T, RecordError> {
         #[serde(default)]
         format: u64,
         versioning: Option<IgnoredAny>,
+        access: Option<IgnoredAny>,
+        account: Option<IgnoredAny>,
     }
     // What is no object, or has no number there, is judged as what it should be.
-    if let Ok(Head { format, versioning }) = serde_json::from_slice(json) {
-        // Only buckets have versions, and a format for that.
-        let latest = if versioning.is_some() { RECORD_FORMAT_OF_VERSIONS } else { RECORD_FORMAT };
+    if let Ok(Head { format, versioning, access, account }) = serde_json::from_slice(json) {
+        // Buckets with versions, buckets with settings of access, and access keys of accounts have formats of
+        // their own.
+        let latest = match (access.or(account), versioning) {
+            (Some(_), _) => RECORD_FORMAT_OF_ACCESS,
+            (None, Some(_)) => RECORD_FORMAT_OF_VERSIONS,
+            (None, None) => RECORD_FORMAT,
+        };
         if format > u64::from(latest) {
             return Err(RecordError::LaterFormat { found: format });
         }
@@ -60,5 +67,11 @@ mod tests {
         assert!(read_record::<serde_json::Value>(bucket(2).as_bytes()).is_ok());
         let error = read_record::<serde_json::Value>(bucket(3).as_bytes()).unwrap_err();
         assert!(matches!(error, RecordError::LaterFormat { found: 3 }), "{error}");
+        for field in [r#""access":{}"#, r#""account":"1""#] {
+            let record = |format: u32| format!(r#"{{"format":{format},{field}}}"#);
+            assert!(read_record::<serde_json::Value>(record(3).as_bytes()).is_ok());
+            let error = read_record::<serde_json::Value>(record(4).as_bytes()).unwrap_err();
+            assert!(matches!(error, RecordError::LaterFormat { found: 4 }), "{error}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::access::BucketAccess;
 pub use crate::bucket_settings::{
     BucketEncryption, BucketObjectLock, BucketVersioning, DefaultRetention, PublicAccessBlock, RetentionMode,
     RetentionPeriod,
@@ -10,6 +11,7 @@ pub use crate::bucket_settings::{
 use crate::cors::CorsRule;
 use crate::frames::FrameMode;
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
+pub use crate::identities::AccessKeyRecord;
 use crate::image_key::ImageKey;
 use crate::limits::EC_CHUNK_BYTES_DEFAULT;
 use crate::split::pg_of_object;
@@ -19,6 +21,8 @@ pub const RECORD_FORMAT: u32 = 1;
 /// The format version of a bucket that has versions, or had some: a release that does not know them
 /// would throw them away, so it must not read the record.
 pub const RECORD_FORMAT_OF_VERSIONS: u32 = 2;
+/// The format version of a bucket with a policy, an ACL or an ownership of its own.
+pub const RECORD_FORMAT_OF_ACCESS: u32 = 3;
 
 /// What the whole cluster agrees on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -418,13 +422,13 @@ pub struct ImageLockRecord {
 /// An S3 bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketRecord {
-    /// [`RECORD_FORMAT`], or [`RECORD_FORMAT_OF_VERSIONS`].
+    /// [`RECORD_FORMAT`], [`RECORD_FORMAT_OF_VERSIONS`] or [`RECORD_FORMAT_OF_ACCESS`].
     pub format: u32,
     /// 64 random bits in hexadecimal; names the bucket's index objects.
     pub id: String,
     /// Its name.
     pub name: String,
-    /// Access key of the user who made it.
+    /// Canonical id of the account that owns it.
     pub owner: String,
     /// The pool of its index.
     pub pool: PoolId,
@@ -466,9 +470,22 @@ pub struct BucketRecord {
     /// Which scripts of other origins may use the bucket; the first rule that fits a request counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cors: Vec<CorsRule>,
+    /// Ownership of objects, ACL and policy, if any was set; without it everything is the owner's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<BucketAccess>,
 }
 
 impl BucketRecord {
+    /// Puts the format to what its fields need: earlier releases must not read, and so lose, what they do
+    /// not know.
+    pub fn settle_format(&mut self) {
+        self.format = match (&self.access, &self.versioning) {
+            (Some(_), _) => RECORD_FORMAT_OF_ACCESS,
+            (None, Some(_)) => RECORD_FORMAT_OF_VERSIONS,
+            (None, None) => RECORD_FORMAT,
+        };
+    }
+
     /// The pool of its data.
     pub fn data_pool(&self) -> PoolId {
         self.data_pool.unwrap_or(self.pool)
@@ -483,21 +500,6 @@ impl BucketRecord {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
-}
-
-/// An S3 user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UserRecord {
-    /// [`RECORD_FORMAT`].
-    pub format: u32,
-    /// The public half of the credentials.
-    pub access_key: String,
-    /// The secret half, wrapped by the key-management service.
-    pub wrapped_secret_key: String,
-    /// For people.
-    pub display_name: String,
-    /// Unix time of creation, in milliseconds.
-    pub created_unix_ms: u64,
 }
 
 /// What the holder of a static key may do.

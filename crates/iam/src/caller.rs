@@ -1,0 +1,102 @@
+//! Who signed a request, with the policies that say what it may do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::policy::Policy;
+
+/// An account as decisions see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Twelve digits.
+    pub id: String,
+    /// Names it in ACLs and as the owner of buckets.
+    pub canonical_id: String,
+    /// For people.
+    pub name: String,
+}
+
+/// What of an account signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallerKind {
+    /// The account itself: everything of its own is allowed.
+    Root,
+    /// A user.
+    User {
+        /// Its name.
+        name: String,
+        /// Begins and ends with a slash.
+        path: String,
+        /// `AIDA...`.
+        id: String,
+    },
+    /// A session of a role.
+    Session {
+        /// The role's name.
+        role: String,
+        /// The role's path.
+        path: String,
+        /// `AROA...`.
+        role_id: String,
+        /// Chosen by who assumed the role.
+        session_name: String,
+    },
+}
+
+/// Who signed a request. Requests without a signature have none.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The account that it belongs to.
+    pub account: Arc<Account>,
+    /// What of the account it is.
+    pub kind: CallerKind,
+    /// The key that signed.
+    pub access_key: String,
+    /// What allows: inline, managed and those of groups, each with the name that explanations give it.
+    /// Empty for the root.
+    pub policies: Vec<(String, Arc<Policy>)>,
+    /// What narrows: the policy of a service account and those of a session. Each must allow, too.
+    pub session_policies: Vec<(String, Arc<Policy>)>,
+    /// Tags of the user or role, for `aws:PrincipalTag/...`.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Caller {
+    /// Its ARN, as `aws:PrincipalArn`-like policies and GetCallerIdentity show it: of a session the
+    /// `assumed-role` ARN.
+    pub fn arn(&self) -> String {
+        let account = &self.account.id;
+        match &self.kind {
+            CallerKind::Root => format!("arn:aws:iam::{account}:root"),
+            CallerKind::User { name, path, .. } => format!("arn:aws:iam::{account}:user{path}{name}"),
+            CallerKind::Session { role, session_name, .. } => {
+                format!("arn:aws:sts::{account}:assumed-role/{role}/{session_name}")
+            }
+        }
+    }
+
+    /// `aws:PrincipalArn`: of a session the role's ARN, otherwise [`Caller::arn`].
+    pub fn principal_arn(&self) -> String {
+        match &self.kind {
+            CallerKind::Session { role, path, .. } => format!("arn:aws:iam::{}:role{path}{role}", self.account.id),
+            _ => self.arn(),
+        }
+    }
+
+    /// `aws:userid`.
+    pub fn user_id(&self) -> String {
+        match &self.kind {
+            CallerKind::Root => self.account.id.clone(),
+            CallerKind::User { id, .. } => id.clone(),
+            CallerKind::Session { role_id, session_name, .. } => format!("{role_id}:{session_name}"),
+        }
+    }
+
+    /// `aws:username`, of users only.
+    pub fn user_name(&self) -> Option<&str> {
+        match &self.kind {
+            CallerKind::User { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What is asked of the engine.
+
+use std::borrow::Cow;
+
+use atoll_types::access::{Acl, AclPermission};
+use atoll_types::records::PublicAccessBlock;
+
+use crate::caller::Caller;
+use crate::policy::Policy;
+
+/// Values of condition keys. The engine itself answers those about the caller (`aws:username`,
+/// `aws:userid`, `aws:PrincipalArn`, `aws:PrincipalAccount`, `aws:PrincipalType`, `aws:PrincipalTag/...`).
+pub trait ConditionValues {
+    /// The values of a key in lower case, such as `aws:sourceip` or `s3:prefix`; what follows a slash, as in
+    /// `s3:existingobjecttag/Owner`, keeps its case. Empty if the request has no such key.
+    fn values(&self, key: &str) -> Vec<Cow<'_, str>>;
+}
+
+/// May this caller do that?
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    /// `None` for a request without a signature.
+    pub caller: Option<&'a Caller>,
+    /// Such as `s3:GetObject`.
+    pub action: &'a str,
+    /// Such as `arn:aws:s3:::bucket/key`, or `*` for what has none.
+    pub resource: &'a str,
+    /// Of what exists: a bucket, or what is in it. `None` for actions on the caller's own account, such as
+    /// `s3:CreateBucket`, `s3:ListAllMyBuckets` and all of `iam:`; then only the caller's policies count.
+    pub resource_side: Option<ResourceSide<'a>>,
+    /// Keys of the request.
+    pub conditions: &'a dyn ConditionValues,
+}
+
+/// What the owners of a bucket and an object have set.
+#[derive(Clone, Copy)]
+pub struct ResourceSide<'a> {
+    /// Canonical id of the account that owns the bucket.
+    pub bucket_owner: &'a str,
+    /// Canonical id of the account that owns the object that is asked for; `None` if the question is about the
+    /// bucket, or the object is yet to be written, or does not exist.
+    pub object_owner: Option<&'a str>,
+    /// The bucket's policy.
+    pub policy: Option<&'a Policy>,
+    /// The ACL that counts for the action, if ACLs count in the bucket and one does for the action.
+    pub acl: Option<AclSide<'a>>,
+    /// What the bucket's owner forbade.
+    pub public_access_block: PublicAccessBlock,
+}
+
+/// An ACL, and what of it the action needs.
+#[derive(Clone, Copy)]
+pub struct AclSide<'a> {
+    /// Canonical id of the owner of what the ACL is about, who may always read and change it.
+    pub owner: &'a str,
+    /// `None` for full control of the owner.
+    pub acl: Option<&'a Acl>,
+    /// What a grant has to allow; full control does, too.
+    pub needed: AclPermission,
+}
