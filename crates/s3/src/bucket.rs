@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_iam::{Identities, Policy, PolicyKind};
 use atoll_keys::{KeyError, KeyService, SecretKey};
 use atoll_types::records::BucketRecord;
 
@@ -11,10 +12,10 @@ use crate::directory::BucketDirectory;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
 
-/// How long a bucket or user record may be out of date on the data path: a user removed from the
-/// directory can still sign requests, and a bucket made anew by another gateway can still look
-/// missing, for this long. A deleted bucket is noticed at once, since its index objects are gone.
-pub(crate) const RECORD_TTL: Duration = Duration::from_secs(2);
+/// How long a bucket's record may be out of date on the data path: a policy that another gateway has set
+/// does not count yet, and a bucket made anew by it can still look missing, for this long. A deleted
+/// bucket is noticed at once, since its index objects are gone.
+pub(crate) const RECORD_TTL: Duration = Duration::from_millis(800);
 const CACHE_ENTRIES_MAX: usize = 4_096;
 
 /// What the key-management service binds a bucket key to.
@@ -31,6 +32,33 @@ pub fn unsealed_permit_context(bucket_id: &str) -> String {
 /// A bucket.
 pub(crate) struct Bucket {
     pub record: BucketRecord,
+    pub policy: BucketPolicy,
+    /// Id of the account that owns it, if that account is known.
+    pub owner_account: Option<String>,
+}
+
+/// The policy of a bucket, ready to be asked.
+pub(crate) enum BucketPolicy {
+    None,
+    Set(Policy),
+    /// It lets nobody in.
+    Unreadable,
+}
+
+impl Bucket {
+    pub(crate) fn new(record: BucketRecord, identities: &Identities) -> Self {
+        let document = record.access.as_ref().and_then(|access| access.policy.as_deref());
+        let policy = match document.map(|document| Policy::parse(document, PolicyKind::Resource)) {
+            None => BucketPolicy::None,
+            Some(Ok(policy)) => BucketPolicy::Set(policy),
+            Some(Err(error)) => {
+                tracing::error!(bucket = record.name, %error, "the policy of a bucket cannot be read; nobody is let in");
+                BucketPolicy::Unreadable
+            }
+        };
+        let owner = identities.account_by_canonical_id(&record.owner);
+        Bucket { policy, owner_account: owner.map(|account| account.id.clone()), record }
+    }
 }
 
 /// A bounded map whose entries expire.
@@ -105,7 +133,7 @@ impl Buckets {
         }
         let record = self.directory.bucket(name).await?;
         let record = record.ok_or_else(|| GatewayError::NoSuchBucket(name.into()))?;
-        let bucket = Arc::new(Bucket { record });
+        let bucket = Arc::new(Bucket::new(record, &self.directory.identities()));
         self.records.insert(name, bucket.clone());
         Ok(bucket)
     }

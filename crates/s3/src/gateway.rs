@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use atoll_keys::KeyService;
 use atoll_types::PoolId;
+use atoll_types::access::ObjectOwnership;
 use futures::future::BoxFuture;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::host::SingleDomain;
 use s3s::service::{S3Service, S3ServiceBuilder};
 
+use crate::access::Gate;
 use crate::bucket::Buckets;
 use crate::collector::collect;
 use crate::data::Budget;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
-use crate::known_requests::KnownRequests;
 use crate::ops::{Operations, Service};
 use crate::shell::{self, Listener, TrustedProxies, TrustedProxy};
 use crate::users::Users;
@@ -40,6 +41,8 @@ pub struct GatewayConfig {
     pub index_shards: u32,
     /// The region that is told to clients.
     pub region: String,
+    /// To whom the objects of new buckets belong, and whether ACLs count in them, unless the request says.
+    pub object_ownership: ObjectOwnership,
     /// With a domain `d`, buckets can also be addressed as `bucket.d`.
     pub domain: Option<String>,
     /// Proxies that are trusted to name the client and to say whether it came over TLS.
@@ -72,6 +75,7 @@ impl GatewayConfig {
             data_pool: None,
             index_shards: 8,
             region: "us-east-1".into(),
+            object_ownership: ObjectOwnership::BucketOwnerEnforced,
             domain: None,
             trusted_proxies: Vec::new(),
             connections_max: 4_096,
@@ -116,6 +120,7 @@ impl Gateway {
         keys: Arc<dyn KeyService>,
     ) -> Result<Self, GatewayError> {
         let key_cache = KeyCache::new(keys.clone(), config.key_lifetime);
+        let users = Users::new(directory.clone(), key_cache.clone());
         let service = Arc::new(Service {
             store,
             directory: directory.clone(),
@@ -125,11 +130,13 @@ impl Gateway {
             data_pool: config.data_pool.clone(),
             index_shards: config.index_shards.max(1),
             region: config.region.clone(),
+            object_ownership: config.object_ownership,
+            users: users.clone(),
             budget: Budget::new(config.memory_max),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
-        builder.set_auth(Users::new(directory, key_cache));
-        builder.set_access(KnownRequests(service.clone()));
+        builder.set_auth(users);
+        builder.set_access(Gate(service.clone()));
         let mut limits = S3Config::default();
         limits.xml_max_body_size = XML_BYTES_MAX;
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));

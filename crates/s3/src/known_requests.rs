@@ -2,16 +2,8 @@
 //! headers the values that ask for no more than is done. Everything else is refused, so that nothing
 //! is accepted and dropped. The operations themselves refuse what depends on the object.
 
-use std::sync::Arc;
-
-use async_trait::async_trait;
-use http::{HeaderMap, Method, StatusCode, Uri};
-use s3s::access::{S3Access, S3AccessContext};
-use s3s::path::S3Path;
+use http::{HeaderMap, Method};
 use s3s::{S3Error, S3Result, s3_error};
-
-use crate::error::custom_error;
-use crate::ops::Service;
 
 /// What one operation knows. Names are in lower case; headers stand without `x-amz-`.
 pub(crate) struct Known {
@@ -31,6 +23,8 @@ const COMMON_HEADERS: &[&str] = &[
     // It makes a difference only where buckets ask the requester to pay, and none does here.
     "request-payer",
     "sdk-checksum-algorithm",
+    // Of temporary credentials.
+    "security-token",
     "trailer",
     "user-agent",
 ];
@@ -65,8 +59,10 @@ const COPY_SOURCE: &[&str] = &[
 const TAGS_AND_LOCK: &[&str] =
     &["object-lock-legal-hold", "object-lock-mode", "object-lock-retain-until-date", "tagging"];
 const BYPASS: &[&str] = &["bypass-governance-retention"];
+const ACL: &[&str] =
+    &["acl", "grant-full-control", "grant-read", "grant-read-acp", "grant-write", "grant-write-acp"];
 /// Known with some values only.
-const OBJECT_KIND: &[&str] = &["acl", "storage-class"];
+const STORAGE_CLASS: &[&str] = &["storage-class"];
 /// Known as a prefix: the rest is the client's.
 const METADATA: &[&str] = &["meta-"];
 /// Objects are never archived, so there is nothing to say about their restoration.
@@ -97,7 +93,8 @@ pub(crate) const KNOWN: &[Known] = &[
         headers: &[
             COPY_SOURCE,
             METADATA,
-            OBJECT_KIND,
+            ACL,
+            STORAGE_CLASS,
             ENCRYPTION,
             CUSTOMER_KEY,
             TAGS_AND_LOCK,
@@ -107,17 +104,18 @@ pub(crate) const KNOWN: &[Known] = &[
     Known {
         operation: "CreateBucket",
         queries: &[],
-        headers: &[&["acl", "bucket-object-lock-enabled", "object-ownership"]],
+        headers: &[ACL, &["bucket-object-lock-enabled", "object-ownership"]],
     },
     Known {
         operation: "CreateMultipartUpload",
         queries: &["uploads"],
-        headers: &[METADATA, OBJECT_KIND, TAGS_AND_LOCK, ENCRYPTION, CUSTOMER_KEY, CHECKSUM_KIND],
+        headers: &[METADATA, ACL, STORAGE_CLASS, TAGS_AND_LOCK, ENCRYPTION, CUSTOMER_KEY, CHECKSUM_KIND],
     },
     Known { operation: "DeleteBucket", queries: &[], headers: &[] },
     Known { operation: "DeleteBucketCors", queries: &["cors"], headers: &[] },
     Known { operation: "DeleteBucketEncryption", queries: &["encryption"], headers: &[] },
     Known { operation: "DeleteBucketLifecycle", queries: &["lifecycle"], headers: &[] },
+    Known { operation: "DeleteBucketOwnershipControls", queries: &["ownershipcontrols"], headers: &[] },
     Known { operation: "DeleteBucketPolicy", queries: &["policy"], headers: &[] },
     Known { operation: "DeleteBucketTagging", queries: &["tagging"], headers: &[] },
     Known { operation: "DeleteBucketWebsite", queries: &["website"], headers: &[] },
@@ -206,19 +204,25 @@ pub(crate) const KNOWN: &[Known] = &[
         headers: &[OPTIONAL_ATTRIBUTES],
     },
     Known { operation: "ListParts", queries: &["max-parts", "part-number-marker", "uploadid"], headers: &[] },
-    Known { operation: "PutBucketAcl", queries: &["acl"], headers: &[BODY_CHECKSUMS, &["acl"]] },
+    Known { operation: "PutBucketAcl", queries: &["acl"], headers: &[BODY_CHECKSUMS, ACL] },
     Known { operation: "PutBucketCors", queries: &["cors"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketEncryption", queries: &["encryption"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketOwnershipControls", queries: &["ownershipcontrols"], headers: &[BODY_CHECKSUMS] },
+    Known {
+        operation: "PutBucketPolicy",
+        queries: &["policy"],
+        // The owner's root can always set another policy, so nobody locks itself out.
+        headers: &[BODY_CHECKSUMS, &["confirm-remove-self-bucket-access"]],
+    },
     Known { operation: "PutBucketRequestPayment", queries: &["requestpayment"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketTagging", queries: &["tagging"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketVersioning", queries: &["versioning"], headers: &[BODY_CHECKSUMS] },
     Known {
         operation: "PutObject",
         queries: &[],
-        headers: &[METADATA, OBJECT_KIND, TAGS_AND_LOCK, ENCRYPTION, CUSTOMER_KEY, BODY_CHECKSUMS, CHECKSUM_KIND],
+        headers: &[METADATA, ACL, STORAGE_CLASS, TAGS_AND_LOCK, ENCRYPTION, CUSTOMER_KEY, BODY_CHECKSUMS, CHECKSUM_KIND],
     },
-    Known { operation: "PutObjectAcl", queries: &["acl", "versionid"], headers: &[BODY_CHECKSUMS, &["acl"]] },
+    Known { operation: "PutObjectAcl", queries: &["acl", "versionid"], headers: &[BODY_CHECKSUMS, ACL] },
     Known { operation: "PutObjectLegalHold", queries: &["legal-hold", "versionid"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutObjectLockConfiguration", queries: &["object-lock"], headers: &[BODY_CHECKSUMS] },
     Known {
@@ -248,6 +252,7 @@ const COMMON_QUERIES: &[&str] = &[
     "x-amz-date",
     "x-amz-expires",
     "x-amz-sdk-checksum-algorithm",
+    "x-amz-security-token",
     "x-amz-signature",
     "x-amz-signedheaders",
     "x-amz-user-agent",
@@ -273,7 +278,7 @@ const OTHER_QUERIES: &[&str] = &[
 ];
 
 impl Known {
-    fn find(operation: &str) -> Option<&'static Known> {
+    pub(crate) fn find(operation: &str) -> Option<&'static Known> {
         KNOWN.iter().find(|known| known.operation == operation)
     }
 
@@ -282,7 +287,7 @@ impl Known {
         known.any(|known| known == name || known.ends_with('-') && name.starts_with(known))
     }
 
-    fn check_headers(&self, headers: &HeaderMap) -> S3Result<()> {
+    pub(crate) fn check_headers(&self, headers: &HeaderMap) -> S3Result<()> {
         for (name, value) in headers {
             let Some(short) = name.as_str().strip_prefix("x-amz-") else { continue };
             if !self.knows_header(short) {
@@ -296,18 +301,16 @@ impl Known {
     fn unknown_header(&self, name: &str) -> S3Error {
         let is_read = matches!(self.operation, "GetObject" | "HeadObject");
         match name {
-            "security-token" => s3_error!(InvalidToken, "The provided token is malformed or otherwise invalid"),
             _ if is_read && name.starts_with("server-side-encryption") => s3_error!(
                 InvalidArgument,
                 "x-amz-{name} is not applicable to {}: it says how an object is to be stored",
                 self.operation
             ),
-            _ if name.starts_with("grant-") => acl_not_supported(),
             _ => s3_error!(NotImplemented, "The header x-amz-{name} of {} is not supported", self.operation),
         }
     }
 
-    fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
+    pub(crate) fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
         let is_read = method == Method::GET || method == Method::HEAD;
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -318,9 +321,6 @@ impl Known {
             let is_of_s3 = OTHER_QUERIES.contains(&&*name)
                 || name.starts_with("x-amz-")
                 || KNOWN.iter().any(|known| known.queries.contains(&&*name));
-            if name == "x-amz-security-token" {
-                return Err(self.unknown_header("security-token"));
-            }
             if !is_read || is_of_s3 || value.is_empty() {
                 return Err(s3_error!(
                     NotImplemented,
@@ -333,115 +333,20 @@ impl Known {
     }
 }
 
-pub(crate) fn acl_not_supported() -> S3Error {
-    custom_error(
-        "AccessControlListNotSupported",
-        StatusCode::BAD_REQUEST,
-        "The bucket does not allow ACLs: everything in it belongs to the owner of the bucket",
-    )
-}
-
 /// Refuses the values of a known header that ask for more than is done.
 fn check_value(name: &str, value: &[u8]) -> S3Result<()> {
     let fits = match name {
-        "acl" => matches!(value, b"private" | b"bucket-owner-full-control"),
-        "object-ownership" => value == b"BucketOwnerEnforced",
         "storage-class" => value == b"STANDARD",
         _ => true,
     };
     let value = String::from_utf8_lossy(value);
     match name {
         _ if fits => Ok(()),
-        "acl" => Err(acl_not_supported()),
         "storage-class" => {
             Err(s3_error!(InvalidStorageClass, "The only storage class is STANDARD, not '{value}'"))
         }
         _ => Err(s3_error!(NotImplemented, "The value '{value}' of x-amz-{name} is not supported")),
     }
-}
-
-/// Seconds for which a presigned request may be valid: a week.
-const EXPIRES_SECONDS_MAX: u64 = 604_800;
-
-fn check_expiry(uri: &Uri) -> S3Result<()> {
-    let mut parameters = uri.query().unwrap_or_default().split('&');
-    let Some(seconds) = parameters.find_map(|one| one.strip_prefix("X-Amz-Expires=")) else { return Ok(()) };
-    match seconds.parse::<u64>() {
-        Ok(seconds) if seconds > EXPIRES_SECONDS_MAX => Err(custom_error(
-            "AuthorizationQueryParametersError",
-            StatusCode::BAD_REQUEST,
-            format!("X-Amz-Expires must be less than a week (in seconds); that is, {EXPIRES_SECONDS_MAX}"),
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// The region in the scope of a signature: `Credential=KEY/20260101/REGION/s3/aws4_request`.
-fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
-    let of_header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let of_header = of_header.and_then(|value| value.split_once("Credential=")).map(|(_, scope)| scope);
-    let parameters = uri.query().unwrap_or_default().split('&');
-    let of_query = || parameters.filter_map(|one| one.strip_prefix("X-Amz-Credential=")).next();
-    let scope = of_header.or_else(of_query)?.replace("%2F", "/").replace("%2f", "/");
-    let scope = scope.split([',', ' ']).next()?;
-    // An access key may contain slashes.
-    scope.rsplit('/').nth(2).map(str::to_owned)
-}
-
-/// Lets only requests through that are signed and known.
-pub(crate) struct KnownRequests(pub Arc<Service>);
-
-impl KnownRequests {
-    fn check_region(&self, headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
-        let expected = &self.0.region;
-        match signed_region(headers, uri) {
-            Some(region) if region != *expected => Err(s3_error!(
-                AuthorizationHeaderMalformed,
-                "The authorization header is malformed; the region '{region}' is wrong; expecting '{expected}'"
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    async fn check_owner(&self, headers: &HeaderMap, header: &str, bucket: &str) -> S3Result<()> {
-        let Some(expected) = headers.get(header) else { return Ok(()) };
-        let bucket = self.0.buckets.get(bucket).await?;
-        if bucket.record.owner.as_bytes() == expected.as_bytes() {
-            return Ok(());
-        }
-        Err(s3_error!(AccessDenied, "The bucket belongs to somebody else than {header} says"))
-    }
-}
-
-#[async_trait]
-impl S3Access for KnownRequests {
-    async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
-        if context.credentials().is_none() {
-            return Err(s3_error!(AccessDenied, "Signature is required"));
-        }
-        self.check_region(context.headers(), context.uri())?;
-        check_expiry(context.uri())?;
-        // s3s refuses the operations that are not here.
-        let Some(known) = Known::find(context.s3_op().name()) else { return Ok(()) };
-        known.check_headers(context.headers())?;
-        known.check_query(context.method(), context.uri().query().unwrap_or_default())?;
-        if let (S3Path::Bucket { bucket } | S3Path::Object { bucket, .. }, false) =
-            (context.s3_path(), known.operation == "CreateBucket")
-        {
-            self.check_owner(context.headers(), "x-amz-expected-bucket-owner", bucket).await?;
-        }
-        if let Some(source) = source_bucket(context.headers()) {
-            self.check_owner(context.headers(), "x-amz-source-expected-bucket-owner", &source).await?;
-        }
-        Ok(())
-    }
-}
-
-/// The bucket of a copy's source.
-fn source_bucket(headers: &HeaderMap) -> Option<String> {
-    let source = headers.get("x-amz-copy-source")?.to_str().ok()?;
-    let bucket = source.trim_start_matches('/').split('/').next()?;
-    Some(bucket.to_owned())
 }
 
 #[cfg(test)]
@@ -455,15 +360,9 @@ mod tests {
     /// Headers of S3 that no operation of the gateway knows.
     const OTHER_HEADERS: &[&str] = &[
         "abort-date",
-        "grant-full-control",
-        "grant-read",
-        "grant-read-acp",
-        "grant-write",
-        "grant-write-acp",
         "if-match-initiated-time",
         "mfa",
         "rename-source",
-        "security-token",
         "transition-default-minimum-object-size",
         "website-redirect-location",
         "write-offset-bytes",
@@ -525,24 +424,11 @@ mod tests {
     fn values_that_ask_for_more_are_refused() {
         let put = Known::find("PutObject").unwrap();
         for (name, value, is_taken) in [
-            ("acl", "private", true),
-            ("acl", "public-read", false),
             ("storage-class", "STANDARD", true),
             ("storage-class", "GLACIER", false),
             ("meta-color", "blue", true),
         ] {
             assert_eq!(put.check_headers(&headers(name, value)).is_ok(), is_taken, "{name}: {value}");
         }
-    }
-
-    #[test]
-    fn the_region_of_a_signature_is_found() {
-        let header = "AWS4-HMAC-SHA256 Credential=a/b/20260101/eu-west-1/s3/aws4_request, SignedHeaders=host";
-        let signed = HeaderMap::from_iter([(http::header::AUTHORIZATION, HeaderValue::from_static(header))]);
-        assert_eq!(signed_region(&signed, &Uri::from_static("/")).as_deref(), Some("eu-west-1"));
-        let presigned =
-            Uri::from_static("/b/k?X-Amz-Credential=key%2F20260101%2Fus-east-1%2Fs3%2Faws4_request&x=1");
-        assert_eq!(signed_region(&HeaderMap::new(), &presigned).as_deref(), Some("us-east-1"));
-        assert_eq!(signed_region(&HeaderMap::new(), &Uri::from_static("/b/k?a=b")), None);
     }
 }

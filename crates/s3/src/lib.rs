@@ -5,6 +5,7 @@
 //! through [`DataStore`] and cluster state only through [`BucketDirectory`]; it may not know
 //! PGs, OSDs or etcd (atoll-gateway does). The stored formats are in docs/reference/formats.md, "S3 objects".
 
+mod access;
 mod bucket;
 mod clock;
 mod collector;

@@ -1,11 +1,12 @@
 //! The S3 operations. Each file holds one family; this one holds what they share.
 
-mod access;
+mod acl;
 mod answers;
 mod attributes;
 mod body;
 mod bucket_cors;
 mod bucket_encryption;
+mod bucket_policy;
 mod bucket_removal;
 mod buckets;
 mod conditions;
@@ -19,6 +20,8 @@ mod multipart;
 mod multipart_complete;
 mod multipart_list;
 mod object_lock;
+mod ownership;
+mod public_access_block;
 mod put;
 mod s3_trait;
 mod tagging;
@@ -32,6 +35,7 @@ use std::sync::Arc;
 
 use atoll_keys::KeyService;
 use atoll_types::PoolId;
+use atoll_types::access::ObjectOwnership;
 use atoll_types::records::BucketRecord;
 use s3s::S3Result;
 
@@ -39,6 +43,7 @@ use crate::bucket::{Bucket, Buckets};
 use crate::data::Budget;
 use crate::error::GatewayError;
 use crate::index::Index;
+use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
 /// What all operations work with.
@@ -53,6 +58,9 @@ pub(crate) struct Service {
     pub data_pool: Option<String>,
     pub index_shards: u32,
     pub region: String,
+    /// Of new buckets, see [`crate::GatewayConfig::object_ownership`].
+    pub object_ownership: ObjectOwnership,
+    pub users: Users,
     pub budget: Budget,
 }
 
@@ -68,7 +76,7 @@ impl Service {
 
     /// The index of a bucket by record.
     pub(crate) fn index_of(&self, record: BucketRecord) -> Index {
-        Index::new(self.store.clone(), Arc::new(Bucket { record }))
+        Index::new(self.store.clone(), Arc::new(Bucket::new(record, &self.directory.identities())))
     }
 
     /// Passes a result on, but forgets a bucket whose index turned out to be gone.

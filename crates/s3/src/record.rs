@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use atoll_keys::WRAPPED_KEY_BYTES;
+use atoll_types::access::Acl;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -103,6 +104,12 @@ pub(crate) struct EntryHead {
     pub tags: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "ObjectLock::is_none")]
     pub lock: ObjectLock,
+    /// Canonical id of the account that owns it, if that is not the owner of the bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// `None` for full control of the owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
 }
 
 /// Parts whose checksums are kept with an object: those of more would not fit into its record.
@@ -144,7 +151,7 @@ fn is_false(flag: &bool) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UploadHead {
     pub initiated_ms: u64,
-    /// Access key of the user who began it.
+    /// Canonical id of the account that began it.
     pub owner: String,
     pub headers: ContentHeaders,
     pub metadata: BTreeMap<String, String>,
@@ -162,6 +169,12 @@ pub(crate) struct UploadHead {
     pub tags: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "ObjectLock::is_none")]
     pub lock: ObjectLock,
+    /// As in [`EntryHead`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object_owner: Option<String>,
+    /// As in [`EntryHead`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
 }
 
 /// Who closes an upload, and since when.

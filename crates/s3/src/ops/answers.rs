@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use atoll_iam::Identities;
 use s3s::dto::{ChecksumType, ETag, Metadata, Owner, Timestamp};
 use s3s::{S3Result, s3_error};
 
+use super::Service;
 use crate::clock::system_time;
 use crate::digest::Algorithm;
 use crate::record::{Checksums, EntryHead};
@@ -20,8 +22,18 @@ pub(super) fn etag(value: &str) -> ETag {
     ETag::Strong(value.to_owned())
 }
 
-pub(super) fn owner(access_key: &str) -> Owner {
-    Owner { display_name: Some(access_key.to_owned()), id: Some(access_key.to_owned()) }
+/// An account, as S3 shows owners.
+pub(super) fn owner(identities: &Identities, canonical_id: &str) -> Owner {
+    let account = identities.account_by_canonical_id(canonical_id);
+    let name = account.map_or_else(|| canonical_id.to_owned(), |account| account.name.clone());
+    Owner { display_name: Some(name), id: Some(canonical_id.to_owned()) }
+}
+
+impl Service {
+    /// One account, as S3 shows owners.
+    pub(super) fn owner(&self, canonical_id: &str) -> Owner {
+        owner(&self.directory.identities(), canonical_id)
+    }
 }
 
 pub(super) fn size(bytes: u64) -> i64 {

@@ -12,6 +12,7 @@ use super::encryption::{check_customer_key, customer_headers};
 use super::entries::{Version, version_answer};
 use super::list::checked_limit;
 use crate::digest::Algorithm;
+use crate::access::Asking;
 use crate::record::{Checksums, EntryHead, PartOfObject};
 
 impl Service {
@@ -19,13 +20,15 @@ impl Service {
         &self,
         request: S3Request<GetObjectAttributesInput>,
     ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let names = wanted_names(input.object_attributes.iter().map(ObjectAttributes::as_str))?;
         let wants = |name: &str| names.contains(&name);
         let limit = checked_limit(input.max_parts)?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let Version { head, pieces, .. } = self.object(&index, &input.key, input.version_id.as_deref()).await?;
+        let id = input.version_id.as_deref();
+        let Version { head, pieces, .. } = self.object_for(&asking, &index, &input.key, id).await?;
         check_customer_key(&index.bucket, &head.encryption, customer.as_ref())?;
         let parts = head.parts(&pieces).filter(|_| wants(ObjectAttributes::OBJECT_PARTS));
         Ok(S3Response::new(GetObjectAttributesOutput {

@@ -3,9 +3,9 @@
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_seal::SEGMENT_BYTES;
 use atoll_types::records::{
-    BucketObjectLock, BucketRecord, BucketVersioning, PoolRecord, RECORD_FORMAT, RECORD_FORMAT_OF_VERSIONS,
-    Redundancy,
+    BucketAccess, BucketObjectLock, BucketRecord, BucketVersioning, PoolRecord, RECORD_FORMAT, Redundancy,
 };
+use atoll_types::access::ObjectOwnership;
 use atoll_types::{Condition, Mutation, PoolId};
 use s3s::dto::{
     Bucket as BucketAnswer, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
@@ -15,8 +15,11 @@ use s3s::dto::{
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{owner, timestamp};
+use super::acl::{WantedAcl, resolve_acl};
+use super::answers::timestamp;
 use super::bucket_removal::is_being_deleted;
+use super::ownership::{acl_in_the_way, parse_ownership};
+use crate::access::Asking;
 use crate::bucket::bucket_key_context;
 use crate::clock::unix_ms;
 use crate::error::GatewayError;
@@ -44,17 +47,11 @@ pub fn check_data_pool(pool: &PoolRecord) -> Result<(), String> {
     }
 }
 
-/// The access key of the user who signed a request.
-pub(super) fn signer<T>(request: &S3Request<T>) -> S3Result<String> {
-    let credentials = request.credentials.as_ref();
-    let credentials = credentials.ok_or_else(|| s3_error!(AccessDenied, "Signature is required"))?;
-    Ok(credentials.access_key.clone())
-}
-
 /// What a request to make a bucket asks for.
 #[derive(Clone, Copy)]
 struct WantedBucket<'a> {
     owner: &'a str,
+    access: Option<&'a BucketAccess>,
     data_pool: Option<PoolId>,
     has_lock: bool,
 }
@@ -68,7 +65,8 @@ impl Service {
         &self,
         request: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
-        let owner = signer(&request)?;
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
+        let owner = asking.permit.canonical_id().to_owned();
         let name = request.input.bucket;
         // Each label of a name is one of a host's name.
         let has_labels = !name.contains("-.") && !name.contains(".-");
@@ -82,7 +80,10 @@ impl Service {
         }
         let constraint = configuration.location_constraint;
         let data_pool = self.data_pool_of(constraint.as_ref()).await?.filter(|pool| *pool != self.pool);
-        let wanted = WantedBucket { owner: &owner, data_pool, has_lock };
+        let ownership = request.input.object_ownership.as_ref().map(|name| parse_ownership(name.as_str()));
+        let acl = self.wanted_acl(&request.headers)?;
+        let access = self.first_access(ownership.transpose()?, &owner, acl)?;
+        let wanted = WantedBucket { owner: &owner, access: access.as_ref(), data_pool, has_lock };
         if let Some(existing) = self.directory.bucket(&name).await.map_err(GatewayError::from)? {
             return self.created_before(existing, wanted).await;
         }
@@ -90,8 +91,8 @@ impl Service {
         let id = hex::encode(random_bytes::<8>());
         let wrapped_key =
             self.keys.wrap(&bucket_key_context(&id), &SecretKey::random()).await.map_err(GatewayError::from)?;
-        let record = BucketRecord {
-            format: if has_lock { RECORD_FORMAT_OF_VERSIONS } else { RECORD_FORMAT },
+        let mut record = BucketRecord {
+            format: RECORD_FORMAT,
             id,
             name: name.clone(),
             owner: owner.clone(),
@@ -109,7 +110,9 @@ impl Service {
             tags: Default::default(),
             public_access_block: None,
             cors: Vec::new(),
+            access: access.clone(),
         };
+        record.settle_format();
         // The index comes before the record: a gateway that finds the record finds a working bucket.
         let made = async {
             self.make_index(&record).await?;
@@ -139,15 +142,36 @@ impl Service {
         if existing.owner != wanted.owner {
             return Err(s3_error!(BucketAlreadyExists, "The requested bucket name is not available"));
         }
-        let is_same = existing.object_lock.is_some() == wanted.has_lock && existing.data_pool == wanted.data_pool;
-        if self.region != OLDEST_REGION || !is_same {
+        let acl = |access: Option<&BucketAccess>| access.and_then(|access| access.acl.clone());
+        let is_same = existing.object_lock.is_some() == wanted.has_lock
+            && existing.data_pool == wanted.data_pool
+            && acl(existing.access.as_ref()) == acl(wanted.access);
+        if self.region != OLDEST_REGION {
             return Err(s3_error!(BucketAlreadyOwnedByYou, "You already own this bucket"));
+        }
+        if !is_same {
+            return Err(s3_error!(BucketAlreadyExists, "You already own this bucket, with other settings"));
         }
         let name = existing.name.clone();
         if is_being_deleted(&self.index_of(existing)).await? {
             return Err(s3_error!(OperationAborted, "The bucket is being deleted by another request"));
         }
         Ok(created(&name))
+    }
+
+    /// What a new bucket says of access to it: nothing if everything is its owner's.
+    fn first_access(
+        &self,
+        asked: Option<ObjectOwnership>,
+        owner: &str,
+        acl: WantedAcl,
+    ) -> S3Result<Option<BucketAccess>> {
+        let ownership = asked.unwrap_or(self.object_ownership);
+        let acl = resolve_acl(owner, owner, acl)?;
+        if ownership == ObjectOwnership::BucketOwnerEnforced {
+            return if acl.is_some() { Err(acl_in_the_way()) } else { Ok(None) };
+        }
+        Ok(Some(BucketAccess { ownership, is_ownership_set: asked.is_some(), acl, policy: None }))
     }
 
     /// The pool for a new bucket's data: one that the request names, or the gateway's own. Another
@@ -212,12 +236,16 @@ impl Service {
         &self,
         request: S3Request<ListBucketsInput>,
     ) -> S3Result<S3Response<ListBucketsOutput>> {
-        let signer = signer(&request)?;
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
+        let signer = asking.permit.canonical_id();
         let input = request.input;
         let records = self.directory.buckets().await.map_err(GatewayError::from)?;
         let prefix = input.prefix.clone().unwrap_or_default();
         let after = input.continuation_token.clone().unwrap_or_default();
-        let mut listed = records.iter().filter(|record| record.name.starts_with(&prefix) && record.name > after);
+        let is_listed = |record: &&BucketRecord| {
+            record.owner == signer && record.name.starts_with(&prefix) && record.name > after
+        };
+        let mut listed = records.iter().filter(is_listed);
         let limit = input.max_buckets.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(10_000);
         let answer = |record: &BucketRecord| BucketAnswer {
             creation_date: Some(timestamp(record.created_unix_ms)),
@@ -230,7 +258,7 @@ impl Service {
         Ok(S3Response::new(ListBucketsOutput {
             continuation_token: last.filter(|_| more),
             buckets: Some(buckets),
-            owner: Some(owner(&signer)),
+            owner: Some(self.owner(signer)),
             prefix: input.prefix,
         }))
     }

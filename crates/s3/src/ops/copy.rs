@@ -20,6 +20,7 @@ use super::entries::{Version, version_answer};
 use super::object_lock::lock_headers;
 use super::put::check_key;
 use super::tagging::header_tags;
+use crate::access::{Asking, GET_OBJECT, Permit};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::error::GatewayError;
@@ -45,6 +46,7 @@ impl Service {
     /// Finds the source of a copy and checks its conditions.
     pub(super) async fn copy_source(
         &self,
+        asking: &Asking<'_>,
         source: &CopySource,
         customer: Option<CustomerKey>,
         conditions: &ReadConditions,
@@ -53,11 +55,23 @@ impl Service {
             return Err(s3_error!(NotImplemented, "Copying from access points is not supported"));
         };
         let index = self.note(bucket, self.index(bucket).await)?;
-        let Version { head, pieces, .. } = self.object(&index, key, version_id.as_deref()).await?;
+        let Version { head, pieces, .. } = self.source_for(asking, &index, key, version_id.as_deref()).await?;
         check_key_of_write(&index.bucket, &head.encryption, customer.as_ref())?;
         conditions.check_copy_source(&head)?;
         let version_id = version_id.as_deref().map(str::to_owned);
         Ok(Source { index, key: key.to_string(), version_id, head, pieces, customer })
+    }
+
+    /// The object that a copy reads, if who asks may read it.
+    async fn source_for(
+        &self,
+        asking: &Asking<'_>,
+        index: &Index,
+        key: &str,
+        version_id: Option<&str>,
+    ) -> S3Result<Version> {
+        let permit = Permit { pending: vec![GET_OBJECT], ..asking.permit.clone() };
+        self.object_for(&asking.with_permit(&permit), index, key, version_id).await
     }
 
     /// Copies a range of the source's data to the target.
@@ -120,6 +134,7 @@ impl Service {
         &self,
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let key = input.key;
         check_key(&key)?;
@@ -145,9 +160,10 @@ impl Service {
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let mut source = self.copy_source(&input.copy_source, source_key, &conditions).await?;
+        let mut source = self.copy_source(&asking, &input.copy_source, source_key, &conditions).await?;
         let target = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let lock = lock_headers!(self, input, &target);
+        let access = self.new_access(&asking, &request.headers, &target.bucket, &key)?;
         let is_same = source.key == key && source.index.bucket.record.id == target.bucket.record.id;
         let sealing = self.sealing_to_write(&target.bucket, wanted, &request.extensions).await?;
         let is_changed = replaces || replaced_tags.is_some() || source.version_id.is_some();
@@ -185,6 +201,8 @@ impl Service {
             encryption: sealing.encryption.clone(),
             tags: replaced_tags.unwrap_or_else(|| source.head.tags.clone()),
             lock,
+            owner: access.owner,
+            acl: access.acl,
             ..Default::default()
         };
         let entry = (&head, stored.piece.as_slice());

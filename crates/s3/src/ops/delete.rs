@@ -3,7 +3,7 @@
 use futures::StreamExt;
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, ETagCondition,
-    Error,
+    Error, ObjectIdentifier,
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
@@ -11,6 +11,7 @@ use super::Service;
 use super::conditions::WriteConditions;
 use super::entries::version_name;
 use super::put::check_key;
+use crate::access::{Asked, Asking, BYPASS_GOVERNANCE, DELETE_OBJECT};
 use crate::clock::unix_ms;
 use crate::index::Index;
 use crate::record::EntryHead;
@@ -75,10 +76,33 @@ impl Service {
         }))
     }
 
+    /// Deletes what one entry of DeleteObjects names, if who asks may.
+    async fn delete_entry(
+        &self,
+        asking: &Asking<'_>,
+        index: &Index,
+        object: ObjectIdentifier,
+        bypasses_governance: bool,
+    ) -> S3Result<Deletion> {
+        let id = object.version_id.as_deref();
+        asking.check(DELETE_OBJECT, &Asked::key(&index.bucket, &object.key, id.is_some()))?;
+        if bypasses_governance {
+            asking.check(BYPASS_GOVERNANCE, &Asked::key(&index.bucket, &object.key, id.is_some()))?;
+        }
+        let conditions = WriteConditions {
+            if_match: object.e_tag.map(ETagCondition::ETag),
+            size: object.size,
+            last_modified: object.last_modified_time,
+            ..Default::default()
+        };
+        self.delete_key(index, &object.key, id, conditions, bypasses_governance).await
+    }
+
     pub(super) async fn delete_objects(
         &self,
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
         if input.delete.objects.is_empty() || input.delete.objects.len() > KEYS_MAX {
             return Err(s3_error!(MalformedXML, "Between 1 and {KEYS_MAX} keys can be deleted by one request"));
@@ -86,18 +110,10 @@ impl Service {
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let bypasses = input.bypass_governance_retention.unwrap_or(false);
         let deletions = futures::stream::iter(input.delete.objects).map(|object| {
-            let index = &index;
+            let (index, asking) = (&index, &asking);
             async move {
-                let conditions = WriteConditions {
-                    if_match: object.e_tag.map(ETagCondition::ETag),
-                    size: object.size,
-                    last_modified: object.last_modified_time,
-                    ..Default::default()
-                };
-                let version_id = object.version_id;
-                let id = version_id.as_deref();
-                let result = self.delete_key(index, &object.key, id, conditions, bypasses).await;
-                (result, object.key, version_id)
+                let (key, version_id) = (object.key.clone(), object.version_id.clone());
+                (self.delete_entry(asking, index, object, bypasses).await, key, version_id)
             }
         });
         let results: Vec<_> = deletions.buffered(DELETES_IN_FLIGHT).collect().await;

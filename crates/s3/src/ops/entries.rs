@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use s3s::header::{X_AMZ_DELETE_MARKER, X_AMZ_VERSION_ID};
-use s3s::{S3Error, S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 
 use super::Service;
 use super::conditions::WriteConditions;
 use super::object_lock::locked;
 use crate::DirectoryError;
+use crate::access::{Asked, Asking, access_denied};
 use crate::clock::unix_ms;
 use crate::data::Unfinished;
 use crate::error::GatewayError;
@@ -66,6 +67,11 @@ async fn pause_before(attempt: u32) {
         let most_ms = u64::from(attempt.min(10)) * 5;
         tokio::time::sleep(Duration::from_millis(1 + atoll_keys::random_u64() % most_ms)).await;
     }
+}
+
+/// Whether an error says that there is no object to be read.
+fn is_missing(error: &S3Error) -> bool {
+    matches!(error.code(), S3ErrorCode::NoSuchKey | S3ErrorCode::NoSuchVersion | S3ErrorCode::MethodNotAllowed)
 }
 
 /// The id of a version as S3 writes it.
@@ -123,6 +129,26 @@ impl Service {
             (Some(version), _) => Ok(version),
             (None, Some(_)) => Err(no_such_version()),
             (None, None) => Err(no_such_key()),
+        }
+    }
+
+    /// The object that a read means, if who asks may have it.
+    pub(super) async fn object_for(
+        &self,
+        asking: &Asking<'_>,
+        index: &Index,
+        key: &str,
+        version_id: Option<&str>,
+    ) -> S3Result<Version> {
+        let found = self.object(index, key, version_id).await;
+        let asked = Asked::key(&index.bucket, key, version_id.is_some());
+        match found {
+            Ok(version) => {
+                asking.check_pending(&Asked { object: Some(&version.head), ..asked })?;
+                Ok(version)
+            }
+            Err(error) if is_missing(&error) && !asking.may_know(&index.bucket, key) => Err(access_denied()),
+            Err(error) => Err(error),
         }
     }
 
@@ -261,10 +287,11 @@ impl Service {
         Err(busy())
     }
 
-    /// Changes what is said about an object, not its data: the record is replaced if it is still the
-    /// same.
+    /// Changes what is said about an object, not its data, if who asks may do so: the record is replaced
+    /// if it is still the same.
     pub(super) async fn change_head(
         &self,
+        asking: &Asking<'_>,
         index: &Index,
         key: &str,
         version_id: Option<&str>,
@@ -272,7 +299,8 @@ impl Service {
     ) -> S3Result<EntryHead> {
         for attempt in 0..ATTEMPTS {
             pause_before(attempt).await;
-            let Version { mut head, pieces, record, place } = self.object(index, key, version_id).await?;
+            let found = self.object_for(asking, index, key, version_id).await?;
+            let Version { mut head, pieces, record, place } = found;
             change(&mut head)?;
             let index_key = match place {
                 None => entry_key(key),

@@ -17,6 +17,7 @@ use super::conditions::ReadConditions;
 use super::encryption::{check_customer_key, customer_headers, encryption_answer, set_encryption};
 use super::entries::{Version, version_answer};
 use super::object_lock::set_lock;
+use crate::access::Asking;
 use crate::data::{Budget, DataReader, plan_reads};
 use crate::digest::Algorithm;
 use crate::encryption::WrappingKey;
@@ -124,6 +125,7 @@ impl Service {
         &self,
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
@@ -135,7 +137,7 @@ impl Service {
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         for attempt in 1.. {
             let Version { head, pieces, .. } =
-                self.object(&index, &input.key, input.version_id.as_deref()).await?;
+                self.object_for(&asking, &index, &input.key, input.version_id.as_deref()).await?;
             conditions.check(&head)?;
             let wanted = Wanted::new(input.range, input.part_number, &head, &pieces)?;
             let bytes = wanted.bytes(&head);
@@ -173,6 +175,7 @@ impl Service {
         &self,
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let customer = customer_headers!(input).key(&request.extensions)?;
         let conditions = ReadConditions {
@@ -182,7 +185,7 @@ impl Service {
             if_unmodified_since: input.if_unmodified_since,
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let Version { head, pieces, .. } = self.object(&index, &input.key, input.version_id.as_deref()).await?;
+        let Version { head, pieces, .. } = self.object_for(&asking, &index, &input.key, input.version_id.as_deref()).await?;
         let customer_md5 = check_customer_key(&index.bucket, &head.encryption, customer.as_ref())?;
         conditions.check(&head)?;
         let wanted = Wanted::new(input.range, input.part_number, &head, &pieces)?;

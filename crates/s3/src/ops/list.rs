@@ -1,5 +1,6 @@
 //! ListObjects and ListObjectsV2.
 
+use atoll_iam::Identities;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as TOKEN_BASE64;
 use bytes::Bytes;
@@ -68,7 +69,8 @@ struct Lines {
     common_prefixes: Vec<CommonPrefix>,
 }
 
-fn lines(page: &Page, encoder: &Encoder, owner_key: Option<&str>) -> S3Result<Lines> {
+/// `owners` names the owner of the bucket, where owners are wanted.
+fn lines(page: &Page, encoder: &Encoder, owners: Option<(&Identities, &str)>) -> S3Result<Lines> {
     let mut lines = Lines { contents: Vec::new(), common_prefixes: Vec::new() };
     for item in &page.items {
         match item {
@@ -85,7 +87,9 @@ fn lines(page: &Page, encoder: &Encoder, owner_key: Option<&str>) -> S3Result<Li
                     e_tag: Some(etag(&head.etag)),
                     key: Some(encoder.key(key)),
                     last_modified: Some(timestamp(head.modified_ms)),
-                    owner: owner_key.map(owner),
+                    owner: owners.map(|(identities, bucket_owner)| {
+                        owner(identities, head.owner.as_deref().unwrap_or(bucket_owner))
+                    }),
                     size: Some(size(head.size)),
                     storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
                     ..Default::default()
@@ -133,8 +137,9 @@ impl Service {
                 .map_err(|_| s3_error!(InvalidArgument, "The continuation token provided is incorrect"))?,
             None => start_after(input.start_after.as_deref().unwrap_or_default(), &prefix, &delimiter),
         };
+        let identities = self.directory.identities();
         let (page, owner) = self.list_page(&input.bucket, &prefix, &delimiter, from, limit).await?;
-        let lines = lines(&page, &encoder, input.fetch_owner.unwrap_or(false).then_some(&*owner))?;
+        let lines = lines(&page, &encoder, input.fetch_owner.unwrap_or(false).then_some((&*identities, &*owner)))?;
         Ok(S3Response::new(ListObjectsV2Output {
             name: Some(input.bucket),
             prefix: Some(encoder.text(&prefix)),
@@ -163,12 +168,13 @@ impl Service {
         let delimiter = input.delimiter.clone().unwrap_or_default();
         let marker = input.marker.clone().unwrap_or_default();
         let from = start_after(&marker, &prefix, &delimiter);
+        let identities = self.directory.identities();
         let (page, owner) = self.list_page(&input.bucket, &prefix, &delimiter, from, limit).await?;
         let last = page.items.last().map(|item| match item {
             Item::Record(key, _) => encoder.key(key),
             Item::CommonPrefix(prefix) => encoder.key(prefix),
         });
-        let lines = lines(&page, &encoder, Some(&*owner))?;
+        let lines = lines(&page, &encoder, Some((&*identities, &*owner)))?;
         Ok(S3Response::new(ListObjectsOutput {
             name: Some(input.bucket),
             prefix: Some(encoder.text(&prefix)),

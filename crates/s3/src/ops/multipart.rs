@@ -19,7 +19,6 @@ use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 use super::Service;
 use super::answers::{checked_metadata, checksum_type, content_headers, etag, set_checksums, timestamp};
 use super::body::{Purpose, StoredBody, Target, Upload, body_length};
-use super::buckets::signer;
 use super::conditions::ReadConditions;
 use super::encryption::{
     context_answer, customer_headers, encryption_answer, set_encryption, source_customer_headers, wanted_headers,
@@ -28,6 +27,7 @@ use super::entries::version_answer;
 use super::object_lock::lock_headers;
 use super::put::check_key;
 use super::tagging::header_tags;
+use crate::access::Asking;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::encryption::Encryption;
@@ -65,7 +65,7 @@ impl Service {
         &self,
         request: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-        let owner = signer(&request)?;
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let key = input.key;
         check_key(&key)?;
@@ -86,10 +86,11 @@ impl Service {
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let lock = lock_headers!(self, input, &index);
+        let access = self.new_access(&asking, &request.headers, &index.bucket, &key)?;
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
         let head = UploadHead {
             initiated_ms: unix_ms(),
-            owner,
+            owner: asking.permit.canonical_id().to_owned(),
             headers,
             metadata,
             checksum_algorithm: algorithm.map(|algorithm| algorithm.name().to_owned()),
@@ -98,6 +99,8 @@ impl Service {
             closing: None,
             tags,
             lock,
+            object_owner: access.owner,
+            acl: access.acl,
         };
         let upload_id = new_upload_id();
         let change = Mutation::OmapSet { key: upload_key(&key, &upload_id), value: encode(&head, &[]) };
@@ -226,6 +229,7 @@ impl Service {
         &self,
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let number = checked_part_number(input.part_number)?;
         let customer = customer_headers!(input).key(&request.extensions)?;
@@ -236,7 +240,7 @@ impl Service {
             if_modified_since: input.copy_source_if_modified_since,
             if_unmodified_since: input.copy_source_if_unmodified_since,
         };
-        let mut source = self.copy_source(&input.copy_source, source_key, &conditions).await?;
+        let mut source = self.copy_source(&asking, &input.copy_source, source_key, &conditions).await?;
         let range = input.copy_source_range.map(|text| copy_range(&text, source.head.size)).transpose()?;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let upload = self.open_upload(&index, &input.key, &input.upload_id).await?;

@@ -216,6 +216,8 @@ fn assemble(
         upload_id: Some(upload_id.to_owned()),
         tags: upload.head.tags.clone(),
         lock: upload.head.lock,
+        owner: upload.head.object_owner.clone(),
+        acl: upload.head.acl.clone(),
         ..Default::default()
     };
     Ok(Assembly {

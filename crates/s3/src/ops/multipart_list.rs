@@ -1,22 +1,30 @@
 //! ListParts and ListMultipartUploads.
 
+use atoll_iam::Identities;
 use bytes::Bytes;
 use s3s::dto::{
     ChecksumAlgorithm, CommonPrefix, Initiator, ListMultipartUploadsInput, ListMultipartUploadsOutput,
-    ListPartsInput, ListPartsOutput, MultipartUpload, Part, StorageClass,
+    ListPartsInput, ListPartsOutput, MultipartUpload, Owner, Part, StorageClass,
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::answers::{checksum_type, etag, owner, set_checksums, size, timestamp};
 use super::list::{Encoder, checked_limit, start_after};
+use crate::bucket::Bucket;
 use crate::digest::Algorithm;
 use crate::listing::{Item, Query, list};
 use crate::names::{UPLOAD_PREFIX, parse_part_number, parse_upload_key, part_key, part_prefix};
 use crate::record::{PartHead, UploadHead, decode_head};
 
-fn initiator(access_key: &str) -> Initiator {
-    Initiator { display_name: Some(access_key.to_owned()), id: Some(access_key.to_owned()) }
+fn initiator(identities: &Identities, canonical_id: &str) -> Initiator {
+    let Owner { display_name, id } = owner(identities, canonical_id);
+    Initiator { display_name, id }
+}
+
+/// To whom the object will belong.
+fn object_owner<'a>(upload: &'a UploadHead, bucket: &'a Bucket) -> &'a str {
+    upload.object_owner.as_deref().unwrap_or(&bucket.record.owner)
 }
 
 fn standard() -> Option<StorageClass> {
@@ -33,6 +41,7 @@ impl Service {
         let after = input.part_number_marker.unwrap_or(0);
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let upload = self.upload(&index, &input.key, &input.upload_id).await?;
+        let identities = self.directory.identities();
         let first = u32::try_from(after).ok().and_then(|after| after.checked_add(1));
         let mut from = part_key(&input.upload_id, first.unwrap_or(1));
         let wanted = usize::try_from(limit).unwrap_or(0);
@@ -67,8 +76,8 @@ impl Service {
             bucket: Some(input.bucket),
             key: Some(input.key),
             upload_id: Some(input.upload_id),
-            initiator: Some(initiator(&upload.head.owner)),
-            owner: Some(owner(&upload.head.owner)),
+            initiator: Some(initiator(&identities, &upload.head.owner)),
+            owner: Some(owner(&identities, object_owner(&upload.head, &index.bucket))),
             checksum_type: upload
                 .head
                 .checksum_algorithm
@@ -105,6 +114,7 @@ impl Service {
             },
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
+        let identities = self.directory.identities();
         let query = Query {
             namespace: Bytes::from_static(UPLOAD_PREFIX),
             prefix: prefix.as_bytes().to_vec(),
@@ -137,8 +147,8 @@ impl Service {
                             .then(|| checksum_type(head.checksum_is_composite)),
                         checksum_algorithm: head.checksum_algorithm.map(ChecksumAlgorithm::from),
                         initiated: Some(timestamp(head.initiated_ms)),
-                        initiator: Some(initiator(&head.owner)),
-                        owner: Some(owner(&head.owner)),
+                        initiator: Some(initiator(&identities, &head.owner)),
+                        owner: Some(owner(&identities, object_owner(&head, &index.bucket))),
                         key: Some(encoder.text(key)),
                         storage_class: standard(),
                         upload_id: Some(upload_id.to_owned()),

@@ -13,6 +13,7 @@ use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::answers::{timestamp, unix_ms_of};
+use crate::access::Asking;
 use crate::clock::unix_ms;
 use crate::error::custom_error;
 use crate::index::Index;
@@ -223,6 +224,7 @@ impl Service {
         &self,
         request: S3Request<PutObjectRetentionInput>,
     ) -> S3Result<S3Response<PutObjectRetentionOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         self.check_has_lock(&index).await?;
@@ -244,7 +246,7 @@ impl Service {
             head.lock.retention = wanted;
             Ok(())
         };
-        self.change_head(&index, &input.key, input.version_id.as_deref(), set).await?;
+        self.change_head(&asking, &index, &input.key, input.version_id.as_deref(), set).await?;
         Ok(S3Response::new(PutObjectRetentionOutput::default()))
     }
 
@@ -252,10 +254,11 @@ impl Service {
         &self,
         request: S3Request<GetObjectRetentionInput>,
     ) -> S3Result<S3Response<GetObjectRetentionOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         self.check_has_lock(&index).await?;
-        let head = self.object(&index, &input.key, input.version_id.as_deref()).await?.head;
+        let head = self.object_for(&asking, &index, &input.key, input.version_id.as_deref()).await?.head;
         let retention = head.lock.retention.ok_or_else(no_lock_of_object)?;
         Ok(S3Response::new(GetObjectRetentionOutput {
             retention: Some(ObjectLockRetention {
@@ -269,6 +272,7 @@ impl Service {
         &self,
         request: S3Request<PutObjectLegalHoldInput>,
     ) -> S3Result<S3Response<PutObjectLegalHoldOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         self.check_has_lock(&index).await?;
@@ -278,7 +282,7 @@ impl Service {
             head.lock.legal_hold = Some(is_on);
             Ok(())
         };
-        self.change_head(&index, &input.key, input.version_id.as_deref(), set).await?;
+        self.change_head(&asking, &index, &input.key, input.version_id.as_deref(), set).await?;
         Ok(S3Response::new(PutObjectLegalHoldOutput::default()))
     }
 
@@ -286,10 +290,11 @@ impl Service {
         &self,
         request: S3Request<GetObjectLegalHoldInput>,
     ) -> S3Result<S3Response<GetObjectLegalHoldOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         self.check_has_lock(&index).await?;
-        let head = self.object(&index, &input.key, input.version_id.as_deref()).await?.head;
+        let head = self.object_for(&asking, &index, &input.key, input.version_id.as_deref()).await?.head;
         let is_on = head.lock.legal_hold.ok_or_else(no_lock_of_object)?;
         let status = Some(ObjectLockLegalHoldStatus::from_static(legal_hold_name(is_on)));
         Ok(S3Response::new(GetObjectLegalHoldOutput { legal_hold: Some(ObjectLockLegalHold { status }) }))

@@ -44,6 +44,7 @@ impl Service {
         &self,
         request: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let key = input.key;
         check_key(&key)?;
@@ -62,6 +63,7 @@ impl Service {
         let wanted = wanted_headers!(input);
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
         let lock = lock_headers!(self, input, &index);
+        let access = self.new_access(&asking, &request.headers, &index.bucket, &key)?;
         let conditions =
             WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match, ..Default::default() };
         // Better before the body is taken in than after it.
@@ -81,6 +83,8 @@ impl Service {
             encryption: sealing.encryption.clone(),
             tags,
             lock,
+            owner: access.owner,
+            acl: access.acl,
             ..Default::default()
         };
         let entry = (&head, stored.piece.as_slice());

@@ -26,6 +26,8 @@ operations! {
     delete_bucket_cors: DeleteBucketCorsInput => DeleteBucketCorsOutput,
     delete_bucket_encryption: DeleteBucketEncryptionInput => DeleteBucketEncryptionOutput,
     delete_bucket_lifecycle: DeleteBucketLifecycleInput => DeleteBucketLifecycleOutput,
+    delete_bucket_ownership_controls:
+        DeleteBucketOwnershipControlsInput => DeleteBucketOwnershipControlsOutput,
     delete_bucket_policy: DeleteBucketPolicyInput => DeleteBucketPolicyOutput,
     delete_bucket_tagging: DeleteBucketTaggingInput => DeleteBucketTaggingOutput,
     delete_bucket_website: DeleteBucketWebsiteInput => DeleteBucketWebsiteOutput,
@@ -72,6 +74,7 @@ operations! {
     put_bucket_cors: PutBucketCorsInput => PutBucketCorsOutput,
     put_bucket_encryption: PutBucketEncryptionInput => PutBucketEncryptionOutput,
     put_bucket_ownership_controls: PutBucketOwnershipControlsInput => PutBucketOwnershipControlsOutput,
+    put_bucket_policy: PutBucketPolicyInput => PutBucketPolicyOutput,
     put_bucket_request_payment: PutBucketRequestPaymentInput => PutBucketRequestPaymentOutput,
     put_bucket_tagging: PutBucketTaggingInput => PutBucketTaggingOutput,
     put_bucket_versioning: PutBucketVersioningInput => PutBucketVersioningOutput,

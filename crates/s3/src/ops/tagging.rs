@@ -11,6 +11,7 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
 use super::entries::version_answer;
+use crate::access::Asking;
 use crate::record::EntryHead;
 
 /// Tags of one object, and of one bucket.
@@ -67,9 +68,11 @@ impl Service {
         &self,
         request: S3Request<PutObjectTaggingInput>,
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
         let tags = checked_set(input.tagging, OBJECT_TAGS_MAX)?;
-        let version_id = self.set_tags(&input.bucket, &input.key, input.version_id.as_deref(), tags).await?;
+        let asking = asking.with_tags(&tags);
+        let version_id = self.set_tags(&asking, &input.bucket, &input.key, input.version_id.as_deref(), tags.clone()).await?;
         Ok(S3Response::new(PutObjectTaggingOutput { version_id }))
     }
 
@@ -77,9 +80,10 @@ impl Service {
         &self,
         request: S3Request<DeleteObjectTaggingInput>,
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
         let version_id =
-            self.set_tags(&input.bucket, &input.key, input.version_id.as_deref(), Tags::new()).await?;
+            self.set_tags(&asking, &input.bucket, &input.key, input.version_id.as_deref(), Tags::new()).await?;
         let mut response = S3Response::new(DeleteObjectTaggingOutput { version_id });
         response.status = Some(http::StatusCode::NO_CONTENT);
         Ok(response)
@@ -87,6 +91,7 @@ impl Service {
 
     async fn set_tags(
         &self,
+        asking: &Asking<'_>,
         bucket: &str,
         key: &str,
         version_id: Option<&str>,
@@ -97,7 +102,7 @@ impl Service {
             head.tags = tags.clone();
             Ok(())
         };
-        let head = self.change_head(&index, key, version_id, set).await?;
+        let head = self.change_head(asking, &index, key, version_id, set).await?;
         Ok(version_answer(&index, &head))
     }
 
@@ -105,9 +110,10 @@ impl Service {
         &self,
         request: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let head = self.object(&index, &input.key, input.version_id.as_deref()).await?.head;
+        let head = self.object_for(&asking, &index, &input.key, input.version_id.as_deref()).await?.head;
         let version_id = version_answer(&index, &head);
         Ok(S3Response::new(GetObjectTaggingOutput { tag_set: tag_set(head.tags), version_id }))
     }

@@ -3,12 +3,10 @@
 
 use http::StatusCode;
 use s3s::dto::{
-    DeleteBucketLifecycleInput, DeleteBucketLifecycleOutput, DeleteBucketPolicyInput, DeleteBucketPolicyOutput,
-    DeleteBucketWebsiteInput, DeleteBucketWebsiteOutput, GetBucketAccelerateConfigurationInput,
+    DeleteBucketLifecycleInput, DeleteBucketLifecycleOutput, DeleteBucketWebsiteInput, DeleteBucketWebsiteOutput, GetBucketAccelerateConfigurationInput,
     GetBucketAccelerateConfigurationOutput, GetBucketLifecycleConfigurationInput,
     GetBucketLifecycleConfigurationOutput, GetBucketLoggingInput, GetBucketLoggingOutput,
-    GetBucketNotificationConfigurationInput, GetBucketNotificationConfigurationOutput, GetBucketPolicyInput,
-    GetBucketPolicyOutput, GetBucketPolicyStatusInput, GetBucketPolicyStatusOutput, GetBucketReplicationInput,
+    GetBucketNotificationConfigurationInput, GetBucketNotificationConfigurationOutput, GetBucketReplicationInput,
     GetBucketReplicationOutput, GetBucketRequestPaymentInput, GetBucketRequestPaymentOutput,
     GetBucketWebsiteInput, GetBucketWebsiteOutput, Payer, PutBucketRequestPaymentInput,
     PutBucketRequestPaymentOutput,
@@ -32,7 +30,6 @@ macro_rules! empty_answers {
 
 empty_answers! {
     delete_bucket_lifecycle: DeleteBucketLifecycleInput => DeleteBucketLifecycleOutput,
-    delete_bucket_policy: DeleteBucketPolicyInput => DeleteBucketPolicyOutput,
     delete_bucket_website: DeleteBucketWebsiteInput => DeleteBucketWebsiteOutput,
     get_bucket_accelerate_configuration:
         GetBucketAccelerateConfigurationInput => GetBucketAccelerateConfigurationOutput,
@@ -57,10 +54,6 @@ missing_answers! {
     get_bucket_lifecycle_configuration:
         GetBucketLifecycleConfigurationInput => GetBucketLifecycleConfigurationOutput,
         "NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist";
-    get_bucket_policy: GetBucketPolicyInput => GetBucketPolicyOutput,
-        "NoSuchBucketPolicy", "The bucket policy does not exist";
-    get_bucket_policy_status: GetBucketPolicyStatusInput => GetBucketPolicyStatusOutput,
-        "NoSuchBucketPolicy", "The bucket policy does not exist";
     get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput,
         "ReplicationConfigurationNotFoundError", "The replication configuration was not found";
     get_bucket_website: GetBucketWebsiteInput => GetBucketWebsiteOutput,

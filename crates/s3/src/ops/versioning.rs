@@ -8,7 +8,8 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 
-use atoll_types::records::{BucketRecord, BucketVersioning, RECORD_FORMAT_OF_VERSIONS};
+use atoll_iam::Identities;
+use atoll_types::records::{BucketRecord, BucketVersioning};
 
 use super::Service;
 use super::answers::{checksum_type, etag, owner, size, timestamp};
@@ -55,7 +56,7 @@ impl Service {
                 ));
             }
             let generation = record.versioning.map_or(0, |versioning| versioning.generation);
-            record.format = RECORD_FORMAT_OF_VERSIONS;
+            record.settle_format();
             record.versioning = Some(BucketVersioning { generation, is_enabled });
             Ok(())
         };
@@ -130,8 +131,9 @@ impl Service {
         if page.is_truncated {
             (output.next_key_marker, output.next_version_id_marker) = next_markers(&encoder, page.items.last())?;
         }
+        let identities = self.directory.identities();
         for item in page.items {
-            add_line(&mut output, &encoder, &index.bucket.record.owner, item)?;
+            add_line(&mut output, &encoder, (&identities, &index.bucket.record.owner), item)?;
         }
         Ok(S3Response::new(output))
     }
@@ -172,7 +174,7 @@ fn next_markers(encoder: &Encoder, last: Option<&VersionItem>) -> S3Result<(Opti
 fn add_line(
     output: &mut ListObjectVersionsOutput,
     encoder: &Encoder,
-    owner_key: &str,
+    (identities, bucket_owner): (&Identities, &str),
     item: VersionItem,
 ) -> S3Result<()> {
     let (key, place, record) = match item {
@@ -186,7 +188,7 @@ fn add_line(
     let head: EntryHead = decode_head(&record)?;
     let (key, is_latest) = (Some(encoder.text(&key)), Some(place.is_empty()));
     let (last_modified, version_id) = (Some(timestamp(head.modified_ms)), Some(version_name(&head)));
-    let owner = Some(owner(owner_key));
+    let owner = Some(owner(identities, head.owner.as_deref().unwrap_or(bucket_owner)));
     if head.is_delete_marker {
         let line = DeleteMarkerEntry { is_latest, key, last_modified, owner, version_id };
         output.delete_markers.get_or_insert_default().push(line);

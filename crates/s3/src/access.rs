@@ -1,0 +1,12 @@
+//! Who may do what: from an operation and its request to a question for the policy engine, and from the
+//! engine's decision to S3's answer. The engine itself is `atoll-iam`.
+
+mod actions;
+mod conditions;
+mod gate;
+mod permit;
+
+pub(crate) use actions::{AclNeed, BYPASS_GOVERNANCE, DELETE_OBJECT, GET_OBJECT, LIST_BUCKET, Rule, Target, extra_rules, rule_of};
+pub(crate) use conditions::RequestConditions;
+pub(crate) use gate::Gate;
+pub(crate) use permit::{Asked, Asking, GRANT_TO_OTHERS, Permit, access_denied};

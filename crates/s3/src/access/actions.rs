@@ -1,0 +1,215 @@
+//! What each operation asks the policy engine: the action, what it is about, and which permission of an
+//! ACL allows it. Source: "Actions, resources, and condition keys for Amazon S3" and "Access control list
+//! (ACL) overview" of the S3 documentation.
+
+use atoll_types::access::AclPermission;
+use http::HeaderMap;
+
+/// What an action is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// No bucket: the caller's own account.
+    Account,
+    /// The entries of the body, for each of which the operation asks.
+    Entries,
+    /// A bucket that the request makes.
+    NewBucket,
+    /// A bucket.
+    Bucket,
+    /// A key: what is there does not matter to who may do it.
+    Key,
+    /// An object that is there, whose owner, ACL and tags count.
+    Object,
+}
+
+/// Which ACL counts for an action, and what it has to grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AclNeed {
+    /// No ACL allows it.
+    None,
+    /// That of the bucket.
+    Bucket(AclPermission),
+    /// That of the object.
+    Object(AclPermission),
+}
+
+/// What one operation asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rule {
+    /// Without a version id.
+    pub action: &'static str,
+    /// With one.
+    pub version_action: &'static str,
+    pub target: Target,
+    pub acl: AclNeed,
+}
+
+const fn rule(action: &'static str, target: Target, acl: AclNeed) -> Rule {
+    Rule { action, version_action: action, target, acl }
+}
+
+const fn bucket(action: &'static str) -> Rule {
+    rule(action, Target::Bucket, AclNeed::None)
+}
+
+const fn of_version(action: &'static str, version_action: &'static str, target: Target, acl: AclNeed) -> Rule {
+    Rule { action, version_action, target, acl }
+}
+
+const READ_BUCKET: AclNeed = AclNeed::Bucket(AclPermission::Read);
+const WRITE_BUCKET: AclNeed = AclNeed::Bucket(AclPermission::Write);
+const READ_OBJECT: AclNeed = AclNeed::Object(AclPermission::Read);
+
+pub(crate) const GET_OBJECT: Rule =
+    of_version("s3:GetObject", "s3:GetObjectVersion", Target::Object, READ_OBJECT);
+pub(crate) const LIST_BUCKET: Rule = rule("s3:ListBucket", Target::Bucket, READ_BUCKET);
+const PUT_OBJECT: Rule = rule("s3:PutObject", Target::Key, WRITE_BUCKET);
+pub(crate) const DELETE_OBJECT: Rule =
+    of_version("s3:DeleteObject", "s3:DeleteObjectVersion", Target::Key, WRITE_BUCKET);
+const PUT_OBJECT_ACL: Rule = of_version(
+    "s3:PutObjectAcl",
+    "s3:PutObjectVersionAcl",
+    Target::Object,
+    AclNeed::Object(AclPermission::WriteAcp),
+);
+const GET_OBJECT_ACL: Rule = of_version(
+    "s3:GetObjectAcl",
+    "s3:GetObjectVersionAcl",
+    Target::Object,
+    AclNeed::Object(AclPermission::ReadAcp),
+);
+pub(crate) const BYPASS_GOVERNANCE: Rule = rule("s3:BypassGovernanceRetention", Target::Key, AclNeed::None);
+const GET_ATTRIBUTES: Rule =
+    of_version("s3:GetObjectAttributes", "s3:GetObjectVersionAttributes", Target::Object, READ_OBJECT);
+
+/// Headers by which a request asks for more than its operation says.
+const EXTRA: [(&str, Rule); 7] = [
+    ("x-amz-bypass-governance-retention", BYPASS_GOVERNANCE),
+    ("x-amz-tagging", rule("s3:PutObjectTagging", Target::Key, AclNeed::None)),
+    ("x-amz-object-lock-mode", rule("s3:PutObjectRetention", Target::Key, AclNeed::None)),
+    ("x-amz-object-lock-legal-hold", rule("s3:PutObjectLegalHold", Target::Key, AclNeed::None)),
+    ("x-amz-acl", rule("s3:PutBucketAcl", Target::NewBucket, AclNeed::None)),
+    ("x-amz-object-ownership", rule("s3:PutBucketOwnershipControls", Target::NewBucket, AclNeed::None)),
+    (
+        "x-amz-bucket-object-lock-enabled",
+        rule("s3:PutBucketObjectLockConfiguration", Target::NewBucket, AclNeed::None),
+    ),
+];
+
+/// The rules of what the headers ask for beside the operation.
+pub(crate) fn extra_rules(operation: &str, headers: &HeaderMap) -> Vec<Rule> {
+    let is_creation = operation == "CreateBucket";
+    // Of objects, only ACLs that let others in need a right of their own, which the operation asks for.
+    let of_headers = EXTRA.iter().filter(|(name, rule)| {
+        headers.contains_key(*name) && (rule.target == Target::NewBucket) == is_creation
+    });
+    let mut rules: Vec<Rule> = of_headers.map(|(_, rule)| *rule).collect();
+    if is_creation && headers.keys().any(|name| name.as_str().starts_with("x-amz-grant-")) {
+        rules.push(rule("s3:PutBucketAcl", Target::NewBucket, AclNeed::None));
+    }
+    if operation == "GetObjectAttributes" {
+        rules.push(GET_ATTRIBUTES);
+    }
+    rules
+}
+
+/// The rule of an operation, by its name in S3's API. `None` for operations that the gateway does not
+/// have.
+pub(crate) fn rule_of(operation: &str) -> Option<Rule> {
+    of_objects(operation).or_else(|| of_buckets(operation))
+}
+
+fn of_objects(operation: &str) -> Option<Rule> {
+    use Target::{Key, Object};
+    Some(match operation {
+        "AbortMultipartUpload" => rule("s3:AbortMultipartUpload", Key, WRITE_BUCKET),
+        "CompleteMultipartUpload"
+        | "CopyObject"
+        | "CreateMultipartUpload"
+        | "PostObject"
+        | "PutObject"
+        | "UploadPart"
+        | "UploadPartCopy" => PUT_OBJECT,
+        "DeleteObject" => DELETE_OBJECT,
+        "DeleteObjectTagging" => {
+            of_version("s3:DeleteObjectTagging", "s3:DeleteObjectVersionTagging", Object, AclNeed::None)
+        }
+        "GetObject" | "HeadObject" | "GetObjectAttributes" => GET_OBJECT,
+        "GetObjectAcl" => GET_OBJECT_ACL,
+        "GetObjectLegalHold" => rule("s3:GetObjectLegalHold", Object, AclNeed::None),
+        "GetObjectRetention" => rule("s3:GetObjectRetention", Object, AclNeed::None),
+        "GetObjectTagging" => {
+            of_version("s3:GetObjectTagging", "s3:GetObjectVersionTagging", Object, AclNeed::None)
+        }
+        "ListParts" => rule("s3:ListMultipartUploadParts", Key, AclNeed::None),
+        "PutObjectAcl" => PUT_OBJECT_ACL,
+        "PutObjectLegalHold" => rule("s3:PutObjectLegalHold", Object, AclNeed::None),
+        "PutObjectRetention" => rule("s3:PutObjectRetention", Object, AclNeed::None),
+        "PutObjectTagging" => {
+            of_version("s3:PutObjectTagging", "s3:PutObjectVersionTagging", Object, AclNeed::None)
+        }
+        _ => return None,
+    })
+}
+
+fn of_buckets(operation: &str) -> Option<Rule> {
+    Some(match operation {
+        "CreateBucket" => rule("s3:CreateBucket", Target::NewBucket, AclNeed::None),
+        "DeleteBucket" => bucket("s3:DeleteBucket"),
+        "DeleteBucketCors" | "PutBucketCors" => bucket("s3:PutBucketCORS"),
+        "DeleteBucketEncryption" | "PutBucketEncryption" => bucket("s3:PutEncryptionConfiguration"),
+        "DeleteBucketLifecycle" => bucket("s3:PutLifecycleConfiguration"),
+        "DeleteBucketOwnershipControls" | "PutBucketOwnershipControls" => bucket("s3:PutBucketOwnershipControls"),
+        "DeleteBucketPolicy" => bucket("s3:DeleteBucketPolicy"),
+        "DeleteBucketTagging" | "PutBucketTagging" => bucket("s3:PutBucketTagging"),
+        "DeleteBucketWebsite" => bucket("s3:DeleteBucketWebsite"),
+        "DeleteObjects" => rule("s3:DeleteObject", Target::Entries, AclNeed::None),
+        "DeletePublicAccessBlock" | "PutPublicAccessBlock" => bucket("s3:PutBucketPublicAccessBlock"),
+        "GetBucketAccelerateConfiguration" => bucket("s3:GetAccelerateConfiguration"),
+        "GetBucketAcl" => {
+            rule("s3:GetBucketAcl", Target::Bucket, AclNeed::Bucket(AclPermission::ReadAcp))
+        }
+        "GetBucketCors" => bucket("s3:GetBucketCORS"),
+        "GetBucketEncryption" => bucket("s3:GetEncryptionConfiguration"),
+        "GetBucketLifecycleConfiguration" => bucket("s3:GetLifecycleConfiguration"),
+        "GetBucketLocation" => bucket("s3:GetBucketLocation"),
+        "GetBucketLogging" => bucket("s3:GetBucketLogging"),
+        "GetBucketNotificationConfiguration" => bucket("s3:GetBucketNotification"),
+        "GetBucketOwnershipControls" => bucket("s3:GetBucketOwnershipControls"),
+        "GetBucketPolicy" => bucket("s3:GetBucketPolicy"),
+        "GetBucketPolicyStatus" => bucket("s3:GetBucketPolicyStatus"),
+        "GetBucketReplication" => bucket("s3:GetReplicationConfiguration"),
+        "GetBucketRequestPayment" => bucket("s3:GetBucketRequestPayment"),
+        "GetBucketTagging" => bucket("s3:GetBucketTagging"),
+        "GetBucketVersioning" => bucket("s3:GetBucketVersioning"),
+        "GetBucketWebsite" => bucket("s3:GetBucketWebsite"),
+        "GetObjectLockConfiguration" => bucket("s3:GetBucketObjectLockConfiguration"),
+        "GetPublicAccessBlock" => bucket("s3:GetBucketPublicAccessBlock"),
+        "HeadBucket" | "ListObjects" | "ListObjectsV2" => LIST_BUCKET,
+        "ListBuckets" => rule("s3:ListAllMyBuckets", Target::Account, AclNeed::None),
+        "ListMultipartUploads" => rule("s3:ListBucketMultipartUploads", Target::Bucket, READ_BUCKET),
+        "ListObjectVersions" => rule("s3:ListBucketVersions", Target::Bucket, READ_BUCKET),
+        "PutBucketAcl" => {
+            rule("s3:PutBucketAcl", Target::Bucket, AclNeed::Bucket(AclPermission::WriteAcp))
+        }
+        "PutBucketPolicy" => bucket("s3:PutBucketPolicy"),
+        "PutBucketRequestPayment" => bucket("s3:PutBucketRequestPayment"),
+        "PutBucketVersioning" => bucket("s3:PutBucketVersioning"),
+        "PutObjectLockConfiguration" => bucket("s3:PutBucketObjectLockConfiguration"),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::known_requests::KNOWN;
+
+    #[test]
+    fn every_operation_has_a_rule() {
+        for known in KNOWN {
+            assert!(rule_of(known.operation).is_some(), "{}", known.operation);
+        }
+        assert!(rule_of("SelectObjectContent").is_none());
+    }
+}

@@ -1,0 +1,184 @@
+//! The condition keys of a request, as policies name them. Source: "Actions, resources, and condition keys
+//! for Amazon S3", and "AWS global condition context keys". What the gateway cannot know is absent.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use atoll_iam::ConditionValues;
+use http::{HeaderMap, Uri, header};
+use s3s::dto::{Timestamp, TimestampFormat};
+
+use crate::clock::system_time;
+use crate::shell::Arrival;
+
+/// Keys of one request. Cheap to make: values are looked up when a policy asks for them.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestConditions<'a> {
+    pub headers: &'a HeaderMap,
+    pub uri: &'a Uri,
+    pub arrival: Option<Arrival>,
+    pub now_ms: u64,
+    /// Id of the account that owns the bucket.
+    pub resource_account: Option<&'a str>,
+    /// Tags of the object that is there.
+    pub existing_tags: Option<&'a BTreeMap<String, String>>,
+    /// Tags that the body of the request sets; those of a header are found by themselves.
+    pub body_tags: Option<&'a BTreeMap<String, String>>,
+    /// In the place of the query's prefix: where the question is whether a key may be known to exist.
+    pub prefix: Option<&'a str>,
+}
+
+fn one<'a>(value: impl Into<Cow<'a, str>>) -> Vec<Cow<'a, str>> {
+    vec![value.into()]
+}
+
+impl<'a> RequestConditions<'a> {
+    fn header(&self, name: &str) -> Vec<Cow<'a, str>> {
+        let values = self.headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+        values.map(Cow::Borrowed).collect()
+    }
+
+    fn query(&self, name: &str) -> Vec<Cow<'a, str>> {
+        let parameters = form_urlencoded::parse(self.uri.query().unwrap_or_default().as_bytes());
+        parameters.filter(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value).take(1).collect()
+    }
+
+    fn request_tags(&self) -> Vec<(Cow<'a, str>, Cow<'a, str>)> {
+        if let Some(tags) = self.body_tags {
+            return tags.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect();
+        }
+        let header = self.headers.get("x-amz-tagging").map(|value| value.as_bytes()).unwrap_or_default();
+        form_urlencoded::parse(header).collect()
+    }
+
+    fn time(&self, format: TimestampFormat) -> Vec<Cow<'a, str>> {
+        let mut text = Vec::new();
+        match Timestamp::from(system_time(self.now_ms)).format(format, &mut text) {
+            Ok(()) => one(String::from_utf8_lossy(&text).into_owned()),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn of_aws(&self, name: &str) -> Vec<Cow<'a, str>> {
+        match name {
+            "sourceip" => {
+                let client = self.arrival.and_then(|arrival| arrival.client);
+                client.map(|client| one(client.ip().to_canonical().to_string())).unwrap_or_default()
+            }
+            "securetransport" => {
+                let is_encrypted = self.arrival.is_some_and(|arrival| arrival.is_encrypted);
+                one(if is_encrypted { "true" } else { "false" })
+            }
+            "currenttime" => self.time(TimestampFormat::DateTime),
+            "epochtime" => one((self.now_ms / 1_000).to_string()),
+            "useragent" => self.header(header::USER_AGENT.as_str()),
+            "referer" => self.header(header::REFERER.as_str()),
+            "resourceaccount" => self.resource_account.map(one).unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn is_presigned(&self) -> bool {
+        self.headers.get(header::AUTHORIZATION).is_none()
+    }
+
+    fn of_s3(&self, name: &str) -> Vec<Cow<'a, str>> {
+        match name {
+            "prefix" if self.prefix.is_some() => self.prefix.map(one).unwrap_or_default(),
+            "prefix" | "delimiter" | "max-keys" | "versionid" => self.query(name),
+            "signatureversion" => one("AWS4-HMAC-SHA256"),
+            "authtype" if self.is_presigned() => one("REST-QUERY-STRING"),
+            "authtype" => one("REST-HEADER"),
+            "object-lock-mode" | "object-lock-retain-until-date" | "object-lock-legal-hold" => {
+                self.header(&format!("x-amz-{name}"))
+            }
+            "if-match" | "if-none-match" => self.header(name),
+            "resourceaccount" => self.resource_account.map(one).unwrap_or_default(),
+            "requestobjecttagkeys" => self.request_tags().into_iter().map(|(key, _)| key).collect(),
+            _ if name.starts_with("x-amz-") => self.header(name),
+            _ => self.of_tags(name),
+        }
+    }
+
+    fn of_tags(&self, name: &str) -> Vec<Cow<'a, str>> {
+        let Some((kind, key)) = name.split_once('/') else { return Vec::new() };
+        match kind {
+            "existingobjecttag" => {
+                let value = self.existing_tags.and_then(|tags| tags.get(key));
+                value.map(|value| one(value.as_str())).unwrap_or_default()
+            }
+            "requestobjecttag" => {
+                let found = self.request_tags().into_iter().find(|(found, _)| found == key);
+                found.map(|(_, value)| vec![value]).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl ConditionValues for RequestConditions<'_> {
+    fn values(&self, key: &str) -> Vec<Cow<'_, str>> {
+        match key.split_once(':') {
+            Some(("aws", name)) => self.of_aws(name),
+            Some(("s3", name)) => self.of_s3(name),
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_found_where_requests_have_them() {
+        let headers: HeaderMap = [
+            ("x-amz-acl", "public-read"),
+            ("x-amz-tagging", "color=light+blue&size=4"),
+            ("x-amz-server-side-encryption", "AES256"),
+            ("user-agent", "curl"),
+        ]
+        .into_iter()
+        .map(|(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value)))
+        .collect();
+        let uri = Uri::from_static("/b?list-type=2&prefix=a%2Fb&max-keys=7");
+        let tags = BTreeMap::from([("Owner".to_owned(), "Ann".to_owned())]);
+        let conditions = RequestConditions {
+            headers: &headers,
+            uri: &uri,
+            arrival: Some(Arrival { is_encrypted: true, client: Some("10.1.2.3:0".parse().unwrap()) }),
+            now_ms: 1_700_000_000_000,
+            resource_account: Some("100000000000"),
+            existing_tags: Some(&tags),
+            body_tags: None,
+            prefix: None,
+        };
+        for (key, expected) in [
+            ("aws:sourceip", &["10.1.2.3"][..]),
+            ("aws:securetransport", &["true"]),
+            ("aws:epochtime", &["1700000000"]),
+            ("aws:currenttime", &["2023-11-14T22:13:20.000Z"]),
+            ("aws:useragent", &["curl"]),
+            ("aws:referer", &[]),
+            ("s3:prefix", &["a/b"]),
+            ("s3:max-keys", &["7"]),
+            ("s3:delimiter", &[]),
+            ("s3:x-amz-acl", &["public-read"]),
+            ("s3:x-amz-server-side-encryption", &["AES256"]),
+            ("s3:requestobjecttag/color", &["light blue"]),
+            ("s3:requestobjecttag/Color", &[]),
+            ("s3:requestobjecttagkeys", &["color", "size"]),
+            ("s3:existingobjecttag/Owner", &["Ann"]),
+            ("s3:existingobjecttag/owner", &[]),
+            ("s3:resourceaccount", &["100000000000"]),
+            ("s3:authtype", &["REST-QUERY-STRING"]),
+            ("ec2:region", &[]),
+        ] {
+            assert_eq!(conditions.values(key), expected, "{key}");
+        }
+        let hidden = RequestConditions { prefix: Some("private/x"), ..conditions };
+        assert_eq!(hidden.values("s3:prefix"), ["private/x"]);
+    }
+}

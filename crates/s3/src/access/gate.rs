@@ -1,0 +1,204 @@
+//! Lets requests in: those that the gateway knows, from whom they may come. What depends on the object,
+//! or on the body, is left to the operation, with a [`Permit`] in the request's extensions.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use atoll_iam::Caller;
+use http::{HeaderMap, StatusCode, Uri};
+use s3s::access::{S3Access, S3AccessContext};
+use s3s::path::S3Path;
+use s3s::{S3Result, s3_error};
+
+use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rule_of};
+use crate::error::custom_error;
+use crate::known_requests::Known;
+use crate::ops::Service;
+use crate::shell::Arrival;
+
+/// Seconds for which a presigned request may be valid: a week.
+const EXPIRES_SECONDS_MAX: u64 = 604_800;
+
+fn query_value<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
+    let mut parameters = uri.query().unwrap_or_default().split('&');
+    parameters.find_map(|one| one.strip_prefix(name)?.strip_prefix('='))
+}
+
+fn check_expiry(uri: &Uri) -> S3Result<()> {
+    match query_value(uri, "X-Amz-Expires").map(str::parse::<u64>) {
+        Some(Ok(seconds)) if seconds > EXPIRES_SECONDS_MAX => Err(custom_error(
+            "AuthorizationQueryParametersError",
+            StatusCode::BAD_REQUEST,
+            format!("X-Amz-Expires must be less than a week (in seconds); that is, {EXPIRES_SECONDS_MAX}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The region in the scope of a signature: `Credential=KEY/20260101/REGION/s3/aws4_request`.
+fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    let of_header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let of_header = of_header.and_then(|value| value.split_once("Credential=")).map(|(_, scope)| scope);
+    let scope = of_header.or_else(|| query_value(uri, "X-Amz-Credential"))?;
+    let scope = scope.replace("%2F", "/").replace("%2f", "/");
+    let scope = scope.split([',', ' ']).next()?;
+    // An access key may contain slashes.
+    scope.rsplit('/').nth(2).map(str::to_owned)
+}
+
+/// The session token of temporary credentials.
+fn session_token(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    let of_header = headers.get("x-amz-security-token").and_then(|value| value.to_str().ok());
+    let of_query = || {
+        let token = query_value(uri, "X-Amz-Security-Token")?.as_bytes();
+        // The name stands for nothing: the token is decoded as a value.
+        form_urlencoded::parse(&[b"t=", token].concat()).next().map(|(_, value)| value.into_owned())
+    };
+    of_header.map(str::to_owned).or_else(of_query)
+}
+
+/// The bucket of a copy's source.
+fn source_bucket(headers: &HeaderMap) -> Option<String> {
+    let source = headers.get("x-amz-copy-source")?.to_str().ok()?;
+    let bucket = source.trim_start_matches('/').split('/').next()?;
+    Some(bucket.to_owned())
+}
+
+/// What s3s asks before it calls an operation.
+pub(crate) struct Gate(pub Arc<Service>);
+
+impl Gate {
+    fn check_region(&self, headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
+        let expected = &self.0.region;
+        match signed_region(headers, uri) {
+            Some(region) if region != *expected => Err(s3_error!(
+                AuthorizationHeaderMalformed,
+                "The authorization header is malformed; the region '{region}' is wrong; expecting '{expected}'"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Who signed; `None` if nobody did.
+    async fn caller(&self, context: &S3AccessContext<'_>) -> S3Result<Option<Arc<Caller>>> {
+        let token = session_token(context.headers(), context.uri());
+        match context.credentials() {
+            Some(credentials) => {
+                let caller = self.0.users.caller(&credentials.access_key, token.as_deref()).await?;
+                Ok(Some(Arc::new(caller)))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// An owner may be named by the account's number, as in AWS, or by its canonical id.
+    async fn check_owner(&self, headers: &HeaderMap, header: &str, bucket: &str) -> S3Result<()> {
+        let Some(expected) = headers.get(header) else { return Ok(()) };
+        let bucket = self.0.buckets.get(bucket).await?;
+        let account = bucket.owner_account.as_deref().unwrap_or_default();
+        if [bucket.record.owner.as_bytes(), account.as_bytes()].contains(&expected.as_bytes()) {
+            return Ok(());
+        }
+        Err(s3_error!(AccessDenied, "The bucket belongs to somebody else than {header} says"))
+    }
+
+    async fn check_owners(&self, context: &S3AccessContext<'_>) -> S3Result<()> {
+        let is_there = context.s3_op().name() != "CreateBucket";
+        if let (S3Path::Bucket { bucket } | S3Path::Object { bucket, .. }, true) = (context.s3_path(), is_there) {
+            self.check_owner(context.headers(), "x-amz-expected-bucket-owner", bucket).await?;
+        }
+        if let Some(source) = source_bucket(context.headers()) {
+            self.check_owner(context.headers(), "x-amz-source-expected-bucket-owner", &source).await?;
+        }
+        Ok(())
+    }
+
+    /// What of the rules is left to the operation; an error if one forbids it.
+    async fn check_rules(
+        &self,
+        permit: &Permit,
+        rules: &[Rule],
+        context: &S3AccessContext<'_>,
+    ) -> S3Result<Vec<Rule>> {
+        let arrival = context.extensions().get::<Arrival>().copied();
+        let asking = Asking::new(permit, context.headers(), context.uri(), arrival);
+        let has_version_id = query_value(context.uri(), "versionId").is_some();
+        let mut pending = Vec::new();
+        for rule in rules {
+            match (context.s3_path(), rule.target) {
+                (_, Target::Entries) => {}
+                (S3Path::Root, _) => asking.check_account(rule.action, "*")?,
+                (S3Path::Bucket { bucket }, Target::NewBucket) => {
+                    asking.check_account(rule.action, &format!("arn:aws:s3:::{bucket}"))?;
+                }
+                (S3Path::Bucket { bucket }, _) => {
+                    let bucket = self.0.buckets.get(bucket).await?;
+                    asking.check(*rule, &Asked::bucket(&bucket))?;
+                }
+                (S3Path::Object { bucket, key }, _) => {
+                    let bucket = self.0.buckets.get(bucket).await?;
+                    if !asking.check_early(*rule, &Asked::key(&bucket, key, has_version_id))? {
+                        pending.push(*rule);
+                    }
+                }
+            }
+        }
+        Ok(pending)
+    }
+}
+
+#[async_trait]
+impl S3Access for Gate {
+    async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
+        let caller = self.caller(context).await?;
+        if caller.is_some() {
+            self.check_region(context.headers(), context.uri())?;
+            check_expiry(context.uri())?;
+        }
+        let operation = context.s3_op().name();
+        let (Some(known), Some(rule)) = (Known::find(operation), rule_of(operation)) else {
+            // s3s refuses the operations that are not here.
+            return if caller.is_some() { Ok(()) } else { Err(access_denied()) };
+        };
+        known.check_headers(context.headers())?;
+        known.check_query(context.method(), context.uri().query().unwrap_or_default())?;
+        self.check_owners(context).await?;
+        let mut permit = Permit { caller, pending: Vec::new() };
+        let mut rules = vec![rule];
+        rules.extend(extra_rules(operation, context.headers()));
+        permit.pending = self.check_rules(&permit, &rules, context).await?;
+        context.extensions_mut().insert(permit);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_region_of_a_signature_is_found() {
+        let header = "AWS4-HMAC-SHA256 Credential=a/b/20260101/eu-west-1/s3/aws4_request, SignedHeaders=host";
+        let signed = HeaderMap::from_iter([(http::header::AUTHORIZATION, HeaderValue::from_static(header))]);
+        assert_eq!(signed_region(&signed, &Uri::from_static("/")).as_deref(), Some("eu-west-1"));
+        let presigned =
+            Uri::from_static("/b/k?X-Amz-Credential=key%2F20260101%2Fus-east-1%2Fs3%2Faws4_request&x=1");
+        assert_eq!(signed_region(&HeaderMap::new(), &presigned).as_deref(), Some("us-east-1"));
+        assert_eq!(signed_region(&HeaderMap::new(), &Uri::from_static("/b/k?a=b")), None);
+    }
+
+    #[test]
+    fn tokens_are_found_in_headers_and_urls() {
+        let none = Uri::from_static("/b/k");
+        let signed = HeaderMap::from_iter([(
+            http::HeaderName::from_static("x-amz-security-token"),
+            HeaderValue::from_static("a+b"),
+        )]);
+        assert_eq!(session_token(&signed, &none).as_deref(), Some("a+b"));
+        let presigned = Uri::from_static("/b/k?X-Amz-Security-Token=a%2Bb%3D&x=1");
+        assert_eq!(session_token(&HeaderMap::new(), &presigned).as_deref(), Some("a+b="));
+        assert_eq!(session_token(&HeaderMap::new(), &none), None);
+    }
+}

@@ -1,0 +1,254 @@
+//! What an operation knows of who asks, and the questions that it puts to the policy engine itself
+//! because only it has the object, or the body.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_iam::{AclSide, Caller, Decision, Question, ResourceSide, decide};
+use atoll_types::access::{AclPermission, ObjectOwnership};
+use http::{Extensions, HeaderMap, Uri};
+use s3s::{S3Error, S3Result, s3_error};
+
+use super::{AclNeed, LIST_BUCKET, RequestConditions, Rule, Target};
+use crate::bucket::{Bucket, BucketPolicy};
+use crate::clock::unix_ms;
+use crate::record::EntryHead;
+use crate::shell::Arrival;
+
+/// The canonical id of who does not sign, as in S3.
+const ANONYMOUS: &str = "65a011a29cdf8ec533ec3d1ccaae921c";
+/// Condition keys that need the object.
+const EXISTING_TAGS: &str = "s3:existingobjecttag/";
+
+pub(crate) fn access_denied() -> S3Error {
+    s3_error!(AccessDenied, "Access Denied")
+}
+
+/// Travels with each request that was let in, as one of its extensions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Permit {
+    /// `None` for a request without a signature.
+    pub caller: Option<Arc<Caller>>,
+    /// What is allowed only if the object that the operation finds allows it.
+    pub pending: Vec<Rule>,
+}
+
+impl Permit {
+    /// Names the caller's account as the owner of what it makes.
+    pub(crate) fn canonical_id(&self) -> &str {
+        self.caller.as_ref().map_or(ANONYMOUS, |caller| &caller.account.canonical_id)
+    }
+}
+
+/// A request as the policy engine sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Asking<'a> {
+    pub permit: &'a Permit,
+    headers: &'a HeaderMap,
+    uri: &'a Uri,
+    arrival: Option<Arrival>,
+    /// Tags that the body of the request sets.
+    body_tags: Option<&'a BTreeMap<String, String>>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub bucket: &'a Bucket,
+    /// `None` for the bucket itself.
+    pub key: Option<&'a str>,
+    pub has_version_id: bool,
+    /// The object that is there, if it was found.
+    pub object: Option<&'a EntryHead>,
+    /// See [`RequestConditions::prefix`].
+    pub prefix: Option<&'a str>,
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn bucket(bucket: &'a Bucket) -> Self {
+        Asked { bucket, key: None, has_version_id: false, object: None, prefix: None }
+    }
+
+    pub(crate) fn key(bucket: &'a Bucket, key: &'a str, has_version_id: bool) -> Self {
+        Asked { key: Some(key), has_version_id, ..Asked::bucket(bucket) }
+    }
+
+    /// Whether the decision depends on the object, which the question does not have yet.
+    fn depends_on_object(&self, rule: Rule, caller: Option<&Caller>) -> bool {
+        let uses_tags = |policy: &atoll_iam::Policy| policy.uses_condition_key(EXISTING_TAGS);
+        let of_caller = || {
+            caller.is_some_and(|caller| {
+                let all = caller.policies.iter().chain(&caller.session_policies);
+                all.into_iter().any(|(_, policy)| uses_tags(policy))
+            })
+        };
+        rule.target == Target::Object
+            && (self.bucket.counts_acls() || self.bucket.policy().is_some_and(uses_tags) || of_caller())
+    }
+
+    fn acl(&self, need: AclNeed) -> Option<AclSide<'a>> {
+        let access = self.bucket.record.access.as_ref().filter(|_| self.bucket.counts_acls())?;
+        match need {
+            AclNeed::None => None,
+            AclNeed::Bucket(needed) => {
+                Some(AclSide { owner: &self.bucket.record.owner, acl: access.acl.as_ref(), needed })
+            }
+            AclNeed::Object(needed) => {
+                let object = self.object?;
+                Some(AclSide { owner: self.owner_of(object), acl: object.acl.as_ref(), needed })
+            }
+        }
+    }
+
+    fn owner_of(&self, object: &'a EntryHead) -> &'a str {
+        object.owner.as_deref().unwrap_or(&self.bucket.record.owner)
+    }
+}
+
+impl<'a> Asking<'a> {
+    /// Of a request that has been let in.
+    pub(crate) fn of(headers: &'a HeaderMap, uri: &'a Uri, extensions: &'a Extensions) -> S3Result<Self> {
+        let permit = extensions.get::<Permit>();
+        let permit = permit.ok_or_else(|| s3_error!(InternalError, "The request has not been authorised"))?;
+        Ok(Asking::new(permit, headers, uri, extensions.get::<Arrival>().copied()))
+    }
+
+    pub(crate) fn new(
+        permit: &'a Permit,
+        headers: &'a HeaderMap,
+        uri: &'a Uri,
+        arrival: Option<Arrival>,
+    ) -> Self {
+        Asking { permit, headers, uri, arrival, body_tags: None }
+    }
+
+    /// With other questions left open.
+    pub(crate) fn with_permit(self, permit: &'a Permit) -> Self {
+        Asking { permit, ..self }
+    }
+
+    /// With the tags that the body of the request sets.
+    pub(crate) fn with_tags(self, tags: &'a BTreeMap<String, String>) -> Self {
+        Asking { body_tags: Some(tags), ..self }
+    }
+
+    pub(crate) fn caller(&self) -> Option<&'a Caller> {
+        self.permit.caller.as_deref()
+    }
+
+    fn conditions(&self, asked: Option<&Asked<'a>>) -> RequestConditions<'a> {
+        RequestConditions {
+            headers: self.headers,
+            uri: self.uri,
+            arrival: self.arrival,
+            now_ms: unix_ms(),
+            resource_account: asked.and_then(|asked| asked.bucket.owner_account.as_deref()),
+            existing_tags: asked.and_then(|asked| asked.object).map(|object| &object.tags),
+            body_tags: self.body_tags,
+            prefix: asked.and_then(|asked| asked.prefix),
+        }
+    }
+
+    /// May the caller do this to its own account?
+    pub(crate) fn check_account(&self, action: &str, resource: &str) -> S3Result<()> {
+        let conditions = self.conditions(None);
+        let question =
+            Question { caller: self.caller(), action, resource, resource_side: None, conditions: &conditions };
+        self.answer(&question, decide(&question))
+    }
+
+    fn answer(&self, question: &Question<'_>, decision: Decision) -> S3Result<()> {
+        if decision.is_allowed {
+            return Ok(());
+        }
+        let caller = self.caller().map_or_else(|| "nobody".into(), Caller::arn);
+        let Question { action, resource, .. } = question;
+        tracing::debug!(%caller, action, resource, reason = %decision.reason, "denied");
+        Err(access_denied())
+    }
+
+    /// May the caller do this?
+    pub(crate) fn check(&self, rule: Rule, asked: &Asked<'a>) -> S3Result<()> {
+        let record = &asked.bucket.record;
+        let resource = match asked.key {
+            Some(key) => format!("arn:aws:s3:::{}/{key}", record.name),
+            None => format!("arn:aws:s3:::{}", record.name),
+        };
+        if matches!(asked.bucket.policy, BucketPolicy::Unreadable) && !self.may_mend_policy(rule, asked) {
+            tracing::warn!(bucket = record.name, "denied: the bucket's policy cannot be read");
+            return Err(access_denied());
+        }
+        let object = asked.object.filter(|_| asked.bucket.counts_acls() && rule.target == Target::Object);
+        let conditions = self.conditions(Some(asked));
+        let question = Question {
+            caller: self.caller(),
+            action: if asked.has_version_id { rule.version_action } else { rule.action },
+            resource: &resource,
+            resource_side: Some(ResourceSide {
+                bucket_owner: &record.owner,
+                object_owner: object.map(|object| asked.owner_of(object)),
+                policy: asked.bucket.policy(),
+                acl: asked.acl(rule.acl),
+                public_access_block: record.public_access_block.unwrap_or_default(),
+            }),
+            conditions: &conditions,
+        };
+        self.answer(&question, decide(&question))
+    }
+
+    /// Whoever owns a bucket whose policy cannot be read may replace it.
+    fn may_mend_policy(&self, rule: Rule, asked: &Asked<'_>) -> bool {
+        let is_about_policy = matches!(rule.action, "s3:PutBucketPolicy" | "s3:DeleteBucketPolicy");
+        is_about_policy && self.permit.canonical_id() == asked.bucket.record.owner
+    }
+
+    /// The same before the operation has begun: `false` if only the operation can tell, because it depends
+    /// on the object.
+    pub(crate) fn check_early(&self, rule: Rule, asked: &Asked<'a>) -> S3Result<bool> {
+        // The tags are in the body.
+        let depends_on_body = rule.action == "s3:PutObjectTagging" && rule.target == Target::Object;
+        if depends_on_body || asked.depends_on_object(rule, self.caller()) {
+            return Ok(false);
+        }
+        self.check(rule, asked).map(|()| true)
+    }
+
+    /// May the caller know whether a key exists? Otherwise what is missing looks like what is forbidden.
+    pub(crate) fn may_know(&self, bucket: &'a Bucket, key: &'a str) -> bool {
+        self.check(LIST_BUCKET, &Asked { prefix: Some(key), ..Asked::bucket(bucket) }).is_ok()
+    }
+
+    /// Asks what was left to the operation.
+    pub(crate) fn check_pending(&self, asked: &Asked<'a>) -> S3Result<()> {
+        self.permit.pending.iter().try_for_each(|rule| self.check(*rule, asked))
+    }
+}
+
+/// What a write that gives rights to others needs besides: by the ACL of the bucket who may write may
+/// also say who may read.
+pub(crate) const GRANT_TO_OTHERS: Rule = Rule {
+    action: "s3:PutObjectAcl",
+    version_action: "s3:PutObjectAcl",
+    target: Target::Key,
+    acl: AclNeed::Bucket(AclPermission::Write),
+};
+
+impl Bucket {
+    /// Whether ACLs count in it.
+    pub(crate) fn counts_acls(&self) -> bool {
+        self.ownership() != ObjectOwnership::BucketOwnerEnforced
+    }
+
+    /// To whom its new objects belong.
+    pub(crate) fn ownership(&self) -> ObjectOwnership {
+        self.record.access.as_ref().map(|access| access.ownership).unwrap_or_default()
+    }
+
+    /// Its policy, if it has one that can be read.
+    pub(crate) fn policy(&self) -> Option<&atoll_iam::Policy> {
+        match &self.policy {
+            BucketPolicy::Set(policy) => Some(policy),
+            BucketPolicy::None | BucketPolicy::Unreadable => None,
+        }
+    }
+}
