@@ -20,7 +20,7 @@ SEEDS = int(os.environ.get("ATOLL_SIM_RUNS", "20000"))
 
 def failed_seeds(output):
     seeds = [f"seed {seed} ({cause[:60]})" for seed, cause in re.findall(r"^seed (\d+): (.*)$", output, re.MULTILINE)]
-    scenarios = {name for name in re.findall(r"thread '(\w+)' .*panicked", output)
+    scenarios = {name for name in re.findall(r"thread '(?:\w+::)*(\w+)' .*panicked", output)
                  if not name.startswith(("histories", "erasure_coded"))}
     return seeds + [f"scenario {name}" for name in sorted(scenarios)]
 

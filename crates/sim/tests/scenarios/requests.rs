@@ -1,0 +1,272 @@
+//! Requests of clients: retries, refusals, writes in flight.
+
+use atoll_pg::PgState;
+use atoll_sim::{Answer, PG, Script, World, clone_of, create, remove, write_block};
+use atoll_types::Refusal;
+
+use crate::{MS, SECOND, holds, three_osds, written};
+
+#[test]
+fn a_lost_answer_and_a_retry_are_one_write() {
+    let mut script = three_osds();
+    let first = script.start(0, write_block(0, 0, 1));
+    script.run_while("not durable everywhere", |world| (0..3).any(|at| !world.was_durable(first, at)));
+    assert_eq!(script.answer_of(first), None, "the answer is still to come");
+    // The answer is lost with the connection, and another client writes before the retry arrives.
+    let second = script.start(1, write_block(0, 0, 2));
+    script.run_while("the other write is not ordered", |world| !world.shows(second, world.primary()));
+    script.break_client(0);
+    script.run_while("the retry is not answered", |world| world.answer_of(first).is_none());
+    assert!(script.clients.ops[first].attempt > 0, "it was sent again");
+    assert_eq!(script.answer_of(first), Some(&Answer::Written(Ok(()))));
+    holds(&mut script, 0, 2);
+    script.finish();
+}
+
+#[test]
+fn a_retry_is_recognised_by_the_next_primary() {
+    let mut script = three_osds();
+    let first = script.start(0, write_block(0, 0, 1));
+    script.run_while("not durable everywhere", |world| (0..3).any(|at| !world.was_durable(first, at)));
+    assert_eq!(script.answer_of(first), None, "the answer is still to come");
+    script.kill(0);
+    script.run_while("the retry is not answered", |world| world.answer_of(first).is_none());
+    assert_ne!(script.primary(), 0, "another one leads");
+    assert!(script.clients.ops[first].attempt > 0, "it was sent again");
+    let head = script.members[1].store.visible.of(PG).head;
+    assert_eq!(head.sequence, 1, "it was done once");
+    holds(&mut script, 0, 1);
+    script.finish();
+}
+
+#[test]
+fn a_primary_dies_between_prepare_and_commit() {
+    for prepared_at in [1, 2] {
+        let mut script = three_osds();
+        written(&mut script, 0, 1);
+        // One member prepares it, the other does not hear of it.
+        let other = 3 - prepared_at;
+        script.cut_one_way(0, other, 10 * SECOND);
+        let op = script.start(0, write_block(0, 0, 2));
+        script.run_while("not prepared", |world| !world.was_durable(op, prepared_at));
+        script.kill(0);
+        assert_eq!(script.answer_of(op), None);
+        assert!(!script.shows(op, other), "the other member lacks it");
+        script.run_while("no member took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+        assert_ne!(script.primary(), 0);
+        for at in [1, 2] {
+            assert!(script.shows(op, at), "what one member prepared is rolled forward on osd {at}");
+        }
+        script.run_while("the retry is not answered", |world| world.answer_of(op).is_none());
+        holds(&mut script, 0, 2);
+        script.finish();
+    }
+}
+
+#[test]
+fn a_corrupt_prepare_is_not_a_missing_one() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let op = script.start(0, write_block(0, 0, 2));
+    script.run_while("not durable everywhere", |world| (0..3).any(|at| !world.was_durable(op, at)));
+    // The OSD that will lead cannot read what it prepared.
+    let name =
+        script.members[1].store.visible.of(PG).log.back().map(|entry| entry.object.clone()).expect("just written");
+    script.members[1].store.bad.insert((name, 0));
+    script.kill(0);
+    script.run_while("no member took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    assert_eq!(script.primary(), 1, "the one with the damage leads");
+    assert!(script.shows(op, 1) && script.shows(op, 2), "the write counts as prepared");
+    holds(&mut script, 0, 2);
+    assert!(script.statistics.copy_reads > 0, "it came from the other copy");
+    assert!(script.members[1].store.bad.is_empty(), "and the damage is repaired");
+    script.finish();
+}
+
+#[test]
+fn a_clone_is_not_refused_before_its_source_is_gone_for_good() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // The removal shows at the primary, and may still be rolled back.
+    script.members[2].last_commit = u64::MAX / 2;
+    let removal = script.start(0, remove(0));
+    script.run_while("not ordered", |world| !world.shows(removal, 0));
+    let clone = script.start(1, clone_of(1, 0));
+    script.run_for(100 * MS);
+    assert_eq!((script.answer_of(removal), script.answer_of(clone)), (None, None));
+    script.kill(2);
+    script.members[2].last_commit = 0;
+    script.restart(2);
+    script.run_while("not refused", |world| world.answer_of(clone).is_none());
+    assert!(matches!(script.answer_of(clone), Some(Answer::Written(Err(Refusal::Invalid { .. })))));
+    assert_eq!(script.answer_of(removal), Some(&Answer::Written(Ok(()))));
+    script.finish();
+}
+
+#[test]
+fn a_divergent_tail_is_rolled_back() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    // Cut off, the primary orders a write that no other member gets.
+    script.cut_off(0, 8 * SECOND);
+    script.keep_from_state(0, 10 * SECOND);
+    let op = script.start(0, write_block(1, 0, 2));
+    script.run_while("not prepared", |world| !world.was_durable(op, 0));
+    script.kill(0);
+    script.run_while("no member took over", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    assert!(!script.shows(op, 1) && !script.shows(op, 2), "no other member has it");
+    // The client retries, and the retry is ordered after another write.
+    let other = script.start(1, write_block(2, 0, 3));
+    script.run_while("not answered", |world| world.answer_of(other).is_none() || world.answer_of(op).is_none());
+    let entry_of = |script: &Script, at: usize| {
+        let log = &script.members[at].store.visible.of(PG).log;
+        log.iter().find(|entry| entry.request == Some(script.id_of(op))).map(|entry| entry.version)
+    };
+    let (old, new) = (entry_of(&script, 0), entry_of(&script, 1));
+    assert!(old.is_some() && new.is_some() && old != new, "the histories part: {old:?} and {new:?}");
+    let world = script.finish();
+    assert!(world.statistics.rollbacks > 0, "the tail was cut off");
+}
+
+#[test]
+fn a_refused_write_does_not_share_its_place() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.members[0].refuses_until = script.now + 30 * MS;
+    let refused = script.start(0, write_block(0, 0, 2));
+    script.run_while("not refused", |world| world.statistics.refused == 0);
+    assert!(!script.shows(refused, 0), "the primary's store did not take it");
+    script.members[0].refuses_until = 0;
+    let next = script.start(1, write_block(1, 0, 3));
+    let are_open = |world: &atoll_sim::World| [refused, next].iter().any(|op| world.answer_of(*op).is_none());
+    script.run_while("not answered", are_open);
+    holds(&mut script, 0, 2);
+    holds(&mut script, 1, 3);
+    script.finish();
+}
+
+#[test]
+fn requests_wait_for_two_seconds_while_a_pg_cannot_serve() {
+    let mut script = three_osds();
+    script.kill(1);
+    script.kill(2);
+    script.run_while("still active", |world| world.state_of(0) == Some(PgState::Active));
+    let inactive_at = script.now;
+    let op = script.start(0, write_block(0, 0, 1));
+    let id = script.id_of(op);
+    script.run_while("not there", |world| !world.members[0].owed_writes.contains(&id));
+    script.run_while("not refused", |world| world.members[0].owed_writes.contains(&id));
+    let waited = script.now - inactive_at;
+    assert!((1_900 * MS..2_300 * MS).contains(&waited), "refused after {} ms", waited / MS);
+    script.finish();
+}
+
+#[test]
+fn a_lower_min_size_lets_too_few_copies_serve() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.kill(1);
+    script.kill(2);
+    let op = script.start(0, write_block(0, 0, 2));
+    script.run_while("it does not wait", |world| world.state_of(0) != Some(PgState::Recovering));
+    assert_eq!(script.answer_of(op), None, "min_size is two");
+    script.policy.min_size = 1;
+    script.plan(&[0, 1, 2]);
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    script.finish();
+}
+
+#[test]
+fn a_primary_that_leads_again_unawares_disowns_its_writes_in_flight() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.keep_from_state(0, 50 * SECOND);
+    script.cut_off(0, 5 * SECOND);
+    let op = script.start(0, write_block(1, 0, 2));
+    script.run_while("not prepared", |world| !world.was_durable(op, 0));
+    // Its client is patient, so no other OSD hears of the write.
+    script.clients.ops[op].attempt += 1;
+    script.run_while("no member took over", |world| {
+        world.state_of(world.primary()) != Some(PgState::Active) || world.primary() == 0
+    });
+    script.run_while("not backfilled", |world| world.cluster.record.members.len() < 3);
+    assert!(script.statistics.rollbacks > 0, "what it had in flight was cut off");
+    script.run_while("not given back", |world| world.primary() != 0);
+    assert!(script.epoch_at(0) < script.epoch_at(1), "it has heard of nothing");
+    script.run_until(script.members[0].state_blocked_until);
+    script.run_while("not active", |world| world.state_of(0) != Some(PgState::Active));
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    holds(&mut script, 1, 2);
+    script.finish();
+}
+
+#[test]
+fn a_primary_that_leads_again_unawares_forgets_what_waited() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let epoch = script.cluster.record.epoch;
+    script.keep_from_state(0, 50 * SECOND);
+    script.cut_off(0, 5 * SECOND);
+    script.run_while("no member took over", |world| {
+        world.state_of(world.primary()) != Some(PgState::Active) || world.primary() == 0
+    });
+    let op = script.start(0, create(0));
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    assert!(matches!(script.answer_of(op), Some(Answer::Written(Err(Refusal::ConditionFailed { .. })))));
+    let removal = script.start(1, remove(0));
+    script.run_while("not removed", |world| world.answer_of(removal).is_none());
+    script.run_while("not given back", |world| world.primary() != 0);
+    assert!(script.epoch_at(0) < script.epoch_at(1), "it has heard of nothing");
+    // A copy of the request was sent when it led before.
+    script.run_until(script.members[0].state_blocked_until - 1);
+    script.arrives_late(op, 0, epoch);
+    script.miss_old_records(0);
+    script.run_while("not active", |world| world.state_of(0) != Some(PgState::Active));
+    script.run_for(SECOND);
+    assert!(!script.shows(op, 0), "its client was told that it failed");
+    script.finish();
+}
+
+#[test]
+fn a_copy_of_a_refused_request_comes_when_its_osd_leads_again() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let epoch = script.cluster.record.epoch;
+    script.plan(&[1, 0, 2]);
+    script.run_while("it does not move", |world| world.state_of(1) != Some(PgState::Active));
+    let op = script.start(0, create(0));
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    assert!(matches!(script.answer_of(op), Some(Answer::Written(Err(Refusal::ConditionFailed { .. })))));
+    let removal = script.start(1, remove(0));
+    script.run_while("not removed", |world| world.answer_of(removal).is_none());
+    script.plan(&[0, 1, 2]);
+    script.run_while("it does not move back", |world| world.state_of(0) != Some(PgState::Active));
+    // An earlier copy of the request was on its way to the primary of that time.
+    script.arrives_late(op, 0, epoch);
+    script.run_for(SECOND);
+    assert!(!script.shows(op, 0), "its client was told that it failed");
+    script.finish();
+}
+
+#[test]
+fn the_next_primary_hears_of_what_was_refused_under_the_one_before() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    let epoch = script.cluster.record.epoch;
+    script.run_past_tick(2);
+    script.plan(&[1, 0, 2]);
+    script.run_while("it does not move", |world| world.primary() == 0);
+    // The primary has not heard of that and orders a write that one member refuses.
+    let op = script.start(0, write_block(1, 0, 2));
+    script.members[2].refuses_until = u64::MAX;
+    script.arrives_late(op, 0, epoch);
+    script.run_while("not refused", |world| world.statistics.refused == 0);
+    script.members[2].refuses_until = 0;
+    let refused_at = script.now;
+    script.run_while("it does not lead", |world| world.state_of(1) != Some(PgState::Active));
+    let next = script.start(1, write_block(0, 0, 3));
+    script.run_while("not ordered", |world| !world.shows(next, 1));
+    assert!(script.now < refused_at + 80 * MS, "the member has had no tick since it refused a write");
+    script.run_while("not answered", |world| world.answer_of(next).is_none());
+    script.finish();
+}
