@@ -312,10 +312,16 @@ impl Known {
 
     pub(crate) fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
         let is_read = method == Method::GET || method == Method::HEAD;
+        let is_presigned = query.contains("X-Amz-Signature=");
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let name = name.to_ascii_lowercase();
-            if COMMON_QUERIES.contains(&&*name) || self.queries.contains(&&*name) {
+            // The shell has made headers of the parameters of a presigned URL.
+            let of_header = |short: &str| is_presigned && self.knows_header(short);
+            if COMMON_QUERIES.contains(&&*name)
+                || self.queries.contains(&&*name)
+                || name.strip_prefix("x-amz-").is_some_and(of_header)
+            {
                 continue;
             }
             let is_of_s3 = OTHER_QUERIES.contains(&&*name)
@@ -333,17 +339,23 @@ impl Known {
     }
 }
 
+/// Storage classes that are kept with objects and shown. All are stored alike, and can be read at once:
+/// an archive would promise something else.
+const STORAGE_CLASSES: [&str; 6] =
+    ["STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "REDUCED_REDUNDANCY", "GLACIER_IR"];
+
 /// Refuses the values of a known header that ask for more than is done.
 fn check_value(name: &str, value: &[u8]) -> S3Result<()> {
     let fits = match name {
-        "storage-class" => value == b"STANDARD",
+        "storage-class" => STORAGE_CLASSES.iter().any(|class| class.as_bytes() == value),
         _ => true,
     };
     let value = String::from_utf8_lossy(value);
     match name {
         _ if fits => Ok(()),
         "storage-class" => {
-            Err(s3_error!(InvalidStorageClass, "The only storage class is STANDARD, not '{value}'"))
+            let all = STORAGE_CLASSES.join(", ");
+            Err(s3_error!(InvalidStorageClass, "'{value}' is none of the storage classes {all}"))
         }
         _ => Err(s3_error!(NotImplemented, "The value '{value}' of x-amz-{name} is not supported")),
     }
@@ -418,6 +430,8 @@ mod tests {
         assert!(put.check_query(&Method::PUT, "cache-buster=7").is_err());
         assert!(put.check_query(&Method::PUT, "renameObject").is_err());
         assert!(put.check_query(&Method::PUT, "x-amz-acl=public-read").is_err(), "a header in the query");
+        assert!(put.check_query(&Method::PUT, "x-amz-acl=public-read&X-Amz-Signature=0").is_ok());
+        assert!(put.check_query(&Method::PUT, "x-amz-mfa=1&X-Amz-Signature=0").is_err());
     }
 
     #[test]
@@ -425,6 +439,7 @@ mod tests {
         let put = Known::find("PutObject").unwrap();
         for (name, value, is_taken) in [
             ("storage-class", "STANDARD", true),
+            ("storage-class", "STANDARD_IA", true),
             ("storage-class", "GLACIER", false),
             ("meta-color", "blue", true),
         ] {

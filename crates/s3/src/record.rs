@@ -104,6 +104,9 @@ pub(crate) struct EntryHead {
     pub tags: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "ObjectLock::is_none")]
     pub lock: ObjectLock,
+    /// S3's name of the storage class that the client gave it, but for `STANDARD`. All are stored alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_class: Option<String>,
     /// Canonical id of the account that owns it, if that is not the owner of the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -169,6 +172,9 @@ pub(crate) struct UploadHead {
     pub tags: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "ObjectLock::is_none")]
     pub lock: ObjectLock,
+    /// As in [`EntryHead`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_class: Option<String>,
     /// As in [`EntryHead`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_owner: Option<String>,

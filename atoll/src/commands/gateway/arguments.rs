@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use atoll_node::{LISTEN_OFF, is_dns_name};
 use atoll_s3::TrustedProxy;
+use atoll_types::access::ObjectOwnership;
 use clap::{Args, ValueEnum};
 
 /// Where the S3 gateway of `atoll up` listens.
@@ -55,6 +56,34 @@ pub struct GatewayArguments {
     /// came to them over TLS (X-Forwarded-Proto)
     #[arg(long, value_name = "IP|CIDR", env = "ATOLL_TRUSTED_PROXIES", value_delimiter = ',')]
     pub trusted_proxies: Vec<TrustedProxy>,
+    /// To whom the objects of new buckets belong, unless the request that makes a bucket says
+    #[arg(
+        long,
+        value_name = "OWNERSHIP",
+        env = "ATOLL_S3_OBJECT_OWNERSHIP",
+        default_value = "bucket-owner-enforced"
+    )]
+    pub object_ownership: ObjectOwnershipArgument,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ObjectOwnershipArgument {
+    /// Everything belongs to the owner of the bucket; ACLs are off, as on S3
+    BucketOwnerEnforced,
+    /// Objects belong to who writes them, or to the owner of the bucket if they are given full control
+    BucketOwnerPreferred,
+    /// Objects belong to who writes them; ACLs are on, as with RGW
+    ObjectWriter,
+}
+
+impl From<ObjectOwnershipArgument> for ObjectOwnership {
+    fn from(argument: ObjectOwnershipArgument) -> Self {
+        match argument {
+            ObjectOwnershipArgument::BucketOwnerEnforced => ObjectOwnership::BucketOwnerEnforced,
+            ObjectOwnershipArgument::BucketOwnerPreferred => ObjectOwnership::BucketOwnerPreferred,
+            ObjectOwnershipArgument::ObjectWriter => ObjectOwnership::ObjectWriter,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

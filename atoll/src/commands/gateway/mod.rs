@@ -29,6 +29,7 @@ Examples:
   atoll gateway run --data ./atoll-data
   atoll gateway run --data ./atoll-data --data-pool cold
   ATOLL_S3_DATA_POOL=cold atoll up --data ./atoll-data
+  ATOLL_S3_OBJECT_OWNERSHIP=object-writer atoll up --data ./atoll-data    ACLs count in new buckets, as with RGW
   ATOLL_TRUSTED_PROXIES=10.0.0.4,10.0.0.5 atoll up --data ./atoll-data
   atoll gateway run --data ./atoll-data --s3-listen off --s3-tls-listen 10.0.0.1:9444 --tls-min 1.3
 
@@ -70,6 +71,7 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
         let gateway = Gateway::new(
             GatewayConfig {
                 data_pool,
+                object_ownership: serving.object_ownership.into(),
                 trusted_proxies: serving.trusted_proxies.clone(),
                 key_lifetime: std::time::Duration::from_secs(serving.key_lifetime_seconds.max(1)),
                 garbage_grace: std::time::Duration::from_secs(serving.garbage_grace_seconds),

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use atoll_iam::Identities;
-use s3s::dto::{ChecksumType, ETag, Metadata, Owner, Timestamp};
+use http::HeaderMap;
+use s3s::dto::{ChecksumType, ETag, Metadata, Owner, StorageClass, Timestamp};
 use s3s::{S3Result, s3_error};
 
 use super::Service;
@@ -34,6 +35,18 @@ impl Service {
     pub(super) fn owner(&self, canonical_id: &str) -> Owner {
         owner(&self.directory.identities(), canonical_id)
     }
+}
+
+/// The storage class that a write gives its object; `None` for the usual one. The gate has looked at its
+/// name.
+pub(super) fn wanted_class(headers: &HeaderMap) -> Option<String> {
+    let class = headers.get("x-amz-storage-class").and_then(|value| value.to_str().ok())?;
+    (class != StorageClass::STANDARD).then(|| class.to_owned())
+}
+
+/// The storage class that listings show.
+pub(super) fn class_name(stored: Option<&String>) -> String {
+    stored.cloned().unwrap_or_else(|| StorageClass::STANDARD.to_owned())
 }
 
 pub(super) fn size(bytes: u64) -> i64 {

@@ -2,12 +2,12 @@
 
 use s3s::dto::{
     Checksum, GetObjectAttributesInput, GetObjectAttributesOutput, GetObjectAttributesParts, ObjectAttributes,
-    ObjectPart, StorageClass,
+    ObjectPart,
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{entry_checksum_type, etag, set_checksums, size, timestamp};
+use super::answers::{class_name, entry_checksum_type, etag, set_checksums, size, timestamp};
 use super::encryption::{check_customer_key, customer_headers};
 use super::entries::{Version, version_answer};
 use super::list::checked_limit;
@@ -38,7 +38,7 @@ impl Service {
             object_parts: parts.map(|parts| page_of(&head, &parts, input.part_number_marker, limit)),
             object_size: wants(ObjectAttributes::OBJECT_SIZE).then(|| size(head.size)),
             storage_class: wants(ObjectAttributes::STORAGE_CLASS)
-                .then(|| StorageClass::from_static(StorageClass::STANDARD)),
+                .then(|| class_name(head.storage_class.as_ref()).into()),
             version_id: version_answer(&index, &head),
             ..Default::default()
         }))

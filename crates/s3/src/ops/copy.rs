@@ -9,7 +9,9 @@ use s3s::dto::{
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{checked_metadata, content_headers, entry_checksum_type, etag, set_checksums, timestamp};
+use super::answers::{
+    checked_metadata, content_headers, entry_checksum_type, etag, set_checksums, timestamp, wanted_class,
+};
 use super::body::{BODY_BYTES_MAX, Purpose, StoredBody, Target};
 use super::conditions::{ReadConditions, WriteConditions};
 use super::encryption::{
@@ -166,7 +168,11 @@ impl Service {
         let access = self.new_access(&asking, &request.headers, &target.bucket, &key)?;
         let is_same = source.key == key && source.index.bucket.record.id == target.bucket.record.id;
         let sealing = self.sealing_to_write(&target.bucket, wanted, &request.extensions).await?;
-        let is_changed = replaces || replaced_tags.is_some() || source.version_id.is_some();
+        let class = wanted_class(&request.headers);
+        let is_changed = replaces
+            || replaced_tags.is_some()
+            || source.version_id.is_some()
+            || class != source.head.storage_class;
         if is_same && !is_changed && sealing.encryption == source.head.encryption {
             return Err(s3_error!(
                 InvalidRequest,
@@ -201,6 +207,7 @@ impl Service {
             encryption: sealing.encryption.clone(),
             tags: replaced_tags.unwrap_or_else(|| source.head.tags.clone()),
             lock,
+            storage_class: class,
             owner: access.owner,
             acl: access.acl,
             ..Default::default()

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use s3s::dto::{GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, StreamingBlob};
+use s3s::dto::{GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, StorageClass, StreamingBlob};
 use s3s::header::X_AMZ_TAGGING_COUNT;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 
@@ -211,6 +211,7 @@ impl Service {
             expires: input.response_expires.or(found.expires),
             last_modified: found.last_modified,
             metadata: found.metadata,
+            storage_class: found.storage_class,
             version_id: version_answer(&index, &head),
             object_lock_mode: found.object_lock_mode,
             object_lock_retain_until_date: found.object_lock_retain_until_date,
@@ -244,6 +245,7 @@ fn object_output(head: &EntryHead, checksums: Option<&Checksums>) -> GetObjectOu
         e_tag: Some(etag(&head.etag)),
         last_modified: Some(timestamp(head.modified_ms)),
         metadata: metadata(&head.metadata),
+        storage_class: head.storage_class.clone().map(StorageClass::from),
         tag_count: i32::try_from(head.tags.len()).ok().filter(|count| *count > 0),
         ..Default::default()
     };

@@ -6,12 +6,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as TOKEN_BASE64;
 use bytes::Bytes;
 use s3s::dto::{
     ChecksumAlgorithm, CommonPrefix, EncodingType, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input,
-    ListObjectsV2Output, Object, ObjectStorageClass,
+    ListObjectsV2Output, Object,
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{checksum_type, etag, owner, size, timestamp, url_encode};
+use super::answers::{checksum_type, class_name, etag, owner, size, timestamp, url_encode};
 use crate::listing::{Item, Page, Query, common_prefix, list};
 use crate::names::{ENTRY_PREFIX, prefix_end};
 use crate::record::{EntryHead, decode_head};
@@ -91,7 +91,7 @@ fn lines(page: &Page, encoder: &Encoder, owners: Option<(&Identities, &str)>) ->
                         owner(identities, head.owner.as_deref().unwrap_or(bucket_owner))
                     }),
                     size: Some(size(head.size)),
-                    storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
+                    storage_class: Some(class_name(head.storage_class.as_ref()).into()),
                     ..Default::default()
                 });
             }

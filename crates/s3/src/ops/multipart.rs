@@ -17,7 +17,9 @@ use s3s::dto::{
 use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{checked_metadata, checksum_type, content_headers, etag, set_checksums, timestamp};
+use super::answers::{
+    checked_metadata, checksum_type, content_headers, etag, set_checksums, timestamp, wanted_class,
+};
 use super::body::{Purpose, StoredBody, Target, Upload, body_length};
 use super::conditions::ReadConditions;
 use super::encryption::{
@@ -99,6 +101,7 @@ impl Service {
             closing: None,
             tags,
             lock,
+            storage_class: wanted_class(&request.headers),
             object_owner: access.owner,
             acl: access.acl,
         };

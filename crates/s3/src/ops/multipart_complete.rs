@@ -216,6 +216,7 @@ fn assemble(
         upload_id: Some(upload_id.to_owned()),
         tags: upload.head.tags.clone(),
         lock: upload.head.lock,
+        storage_class: upload.head.storage_class.clone(),
         owner: upload.head.object_owner.clone(),
         acl: upload.head.acl.clone(),
         ..Default::default()

@@ -4,12 +4,12 @@ use atoll_iam::Identities;
 use bytes::Bytes;
 use s3s::dto::{
     ChecksumAlgorithm, CommonPrefix, Initiator, ListMultipartUploadsInput, ListMultipartUploadsOutput,
-    ListPartsInput, ListPartsOutput, MultipartUpload, Owner, Part, StorageClass,
+    ListPartsInput, ListPartsOutput, MultipartUpload, Owner, Part,
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{checksum_type, etag, owner, set_checksums, size, timestamp};
+use super::answers::{checksum_type, class_name, etag, owner, set_checksums, size, timestamp};
 use super::list::{Encoder, checked_limit, start_after};
 use crate::bucket::Bucket;
 use crate::digest::Algorithm;
@@ -25,10 +25,6 @@ fn initiator(identities: &Identities, canonical_id: &str) -> Initiator {
 /// To whom the object will belong.
 fn object_owner<'a>(upload: &'a UploadHead, bucket: &'a Bucket) -> &'a str {
     upload.object_owner.as_deref().unwrap_or(&bucket.record.owner)
-}
-
-fn standard() -> Option<StorageClass> {
-    Some(StorageClass::from_static(StorageClass::STANDARD))
 }
 
 impl Service {
@@ -89,7 +85,7 @@ impl Service {
             next_part_number_marker: parts.last().and_then(|part| part.part_number),
             part_number_marker: Some(after),
             parts: Some(parts),
-            storage_class: standard(),
+            storage_class: Some(class_name(upload.head.storage_class.as_ref()).into()),
             ..Default::default()
         }))
     }
@@ -150,7 +146,7 @@ impl Service {
                         initiator: Some(initiator(&identities, &head.owner)),
                         owner: Some(owner(&identities, object_owner(&head, &index.bucket))),
                         key: Some(encoder.text(key)),
-                        storage_class: standard(),
+                        storage_class: Some(class_name(head.storage_class.as_ref()).into()),
                         upload_id: Some(upload_id.to_owned()),
                     });
                 }

@@ -6,7 +6,9 @@ use s3s::dto::{PutObjectInput, PutObjectOutput};
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 use super::Service;
-use super::answers::{checked_metadata, checksum_type, content_headers, entry_checksum_type, etag, set_checksums};
+use super::answers::{
+    checked_metadata, checksum_type, content_headers, entry_checksum_type, etag, set_checksums, wanted_class,
+};
 use super::body::{Purpose, Target, Upload, body_length};
 use super::conditions::WriteConditions;
 use super::encryption::{context_answer, set_encryption, wanted_headers};
@@ -83,6 +85,7 @@ impl Service {
             encryption: sealing.encryption.clone(),
             tags,
             lock,
+            storage_class: wanted_class(&request.headers),
             owner: access.owner,
             acl: access.acl,
             ..Default::default()

@@ -4,7 +4,7 @@ use futures::future::try_join_all;
 use s3s::dto::{
     BucketVersioningStatus, ChecksumAlgorithm, CommonPrefix, DeleteMarkerEntry, GetBucketVersioningInput,
     GetBucketVersioningOutput, ListObjectVersionsInput, ListObjectVersionsOutput, MFADelete, ObjectVersion,
-    ObjectVersionStorageClass, PutBucketVersioningInput, PutBucketVersioningOutput,
+    PutBucketVersioningInput, PutBucketVersioningOutput,
 };
 use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 
@@ -12,7 +12,7 @@ use atoll_iam::Identities;
 use atoll_types::records::{BucketRecord, BucketVersioning};
 
 use super::Service;
-use super::answers::{checksum_type, etag, owner, size, timestamp};
+use super::answers::{checksum_type, class_name, etag, owner, size, timestamp};
 use super::entries::{check_version_id, version_name};
 use super::list::{Encoder, checked_limit};
 use crate::listing::common_prefix;
@@ -204,7 +204,7 @@ fn add_line(
         last_modified,
         owner,
         size: Some(size(head.size)),
-        storage_class: Some(ObjectVersionStorageClass::from_static(ObjectVersionStorageClass::STANDARD)),
+        storage_class: Some(class_name(head.storage_class.as_ref()).into()),
         version_id,
         ..Default::default()
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use atoll_keys::random_u64;
 use atoll_types::ObjectName;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use s3s::dto::{Timestamp, TimestampFormat};
@@ -39,6 +39,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     if let Some(date) = date_of_signature(&parts.headers) {
         parts.headers.insert(AMZ_DATE, date);
     }
+    let refusal = refusal.or_else(|| take_presigned_headers(&mut parts).err());
     let cors = cross_origin::answer_headers(gateway, &parts).await;
     let is_chunked = is_aws_chunked(&parts.headers);
     let expects_continue = parts.headers.contains_key(header::EXPECT);
@@ -130,6 +131,45 @@ fn date_of_signature(headers: &HeaderMap) -> Option<HeaderValue> {
     short.truncate("20261124T080910".len());
     short.push(b'Z');
     HeaderValue::from_bytes(&short).ok()
+}
+
+/// Parameters of a presigned URL that belong to its signature, or are looked at where they are.
+const PRESIGNED_QUERIES: [&str; 10] = [
+    "x-amz-algorithm",
+    "x-amz-content-sha256",
+    "x-amz-credential",
+    "x-amz-date",
+    "x-amz-expires",
+    "x-amz-sdk-checksum-algorithm",
+    "x-amz-security-token",
+    "x-amz-signature",
+    "x-amz-signedheaders",
+    "x-amz-user-agent",
+];
+
+/// A presigned URL may have `x-amz-` headers as parameters, which its signature covers: they count like
+/// headers.
+fn take_presigned_headers(parts: &mut http::request::Parts) -> Result<(), S3Error> {
+    let query = parts.uri.query().unwrap_or_default();
+    if !query.contains("X-Amz-Signature=") {
+        return Ok(());
+    }
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let name = name.to_ascii_lowercase();
+        if !name.starts_with("x-amz-") || PRESIGNED_QUERIES.contains(&&*name) {
+            continue;
+        }
+        let malformed = || s3_error!(InvalidArgument, "The query parameter {name} is malformed");
+        let header = HeaderName::try_from(&name).map_err(|_| malformed())?;
+        let value = HeaderValue::try_from(&*value).map_err(|_| malformed())?;
+        match parts.headers.get(&header) {
+            Some(found) if *found != value => {
+                return Err(s3_error!(InvalidArgument, "{name} differs between the URL and the headers"));
+            }
+            _ => drop(parts.headers.insert(header, value)),
+        }
+    }
+    Ok(())
 }
 
 /// Unique enough to find a request in a log.
@@ -226,6 +266,27 @@ async fn probe(gateway: &Gateway) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_of_presigned_urls_count() {
+        let taken = |query: &str, header: Option<&str>| {
+            let mut request = Request::builder().uri(format!("/b/k?{query}"));
+            if let Some(value) = header {
+                request = request.header("x-amz-acl", value);
+            }
+            let (mut parts, ()) = request.body(()).unwrap().into_parts();
+            take_presigned_headers(&mut parts).map(|()| parts.headers)
+        };
+        let presigned = "X-Amz-Signature=0&X-Amz-Date=1&x-amz-acl=public-read&x-amz-meta-a=b%20c";
+        let headers = taken(presigned, None).unwrap();
+        assert_eq!(headers.len(), 2);
+        assert_eq!(headers["x-amz-acl"], "public-read");
+        assert_eq!(headers["x-amz-meta-a"], "b c");
+        assert!(taken(presigned, Some("public-read")).is_ok());
+        assert!(taken(presigned, Some("private")).is_err());
+        assert!(taken("X-Amz-Signature=0&x-amz-acl=a%0Ab", None).is_err());
+        assert!(taken("x-amz-acl=public-read", None).unwrap().is_empty(), "nobody signed it");
+    }
 
     #[test]
     fn a_signed_date_serves_in_place_of_amz_date() {
