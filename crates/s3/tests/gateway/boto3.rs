@@ -40,6 +40,28 @@ async fn boto3_versions() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
+/// Policies, ACLs, ownership of objects, public access.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_access() {
+    require_boto3().await;
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_access.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
+/// Every operation of S3 with credentials that must not do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_credentials() {
+    require_boto3().await;
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_credentials.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
 /// Rules for scripts of other origins: as boto3 sets them, and as browsers ask.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_cross_origin() {
