@@ -4,8 +4,16 @@
 //! This crate knows the policy language of AWS and the records of identities. It may not know cluster
 //! state, HTTP, S3's operations or clocks: times and random characters come in.
 
+pub mod acl;
 mod caller;
+mod decide;
+pub mod pattern;
+mod policy;
 mod question;
+mod reason;
 
 pub use caller::{Account, Caller, CallerKind};
+pub use decide::{AssumeQuestion, TrustPrincipal, decide, decide_assume_role, trusts};
+pub use policy::{Policy, PolicyError, PolicyKind};
 pub use question::{AclSide, ConditionValues, Question, ResourceSide};
+pub use reason::{Decision, Grant, PolicySource, Reason, StatementRef};
