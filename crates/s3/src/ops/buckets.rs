@@ -109,6 +109,7 @@ impl Service {
             tags: Default::default(),
             public_access_block: None,
             cors: Vec::new(),
+            access: None,
         };
         // The index comes before the record: a gateway that finds the record finds a working bucket.
         let made = async {
