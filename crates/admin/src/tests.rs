@@ -293,6 +293,7 @@ async fn a_pool_with_the_data_of_a_bucket_stays() {
         tags: Default::default(),
         public_access_block: None,
         cors: Vec::new(),
+        access: None,
     };
     state.client.put(&keys::bucket("photos"), &bucket).await.unwrap();
     for name in ["index", "data"] {

@@ -7,7 +7,8 @@ use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_image::image_key_context;
 use atoll_keys::{KeyDescription, KeyError, KeyService, WrappedBy};
 use atoll_s3::{bucket_key_context, named_key_context, unsealed_permit_context, user_key_context};
-use atoll_types::records::{BucketRecord, ImageRecord, UserRecord};
+use atoll_types::identities::AccessKeyRecord;
+use atoll_types::records::{BucketRecord, ImageRecord};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -66,7 +67,7 @@ impl Wrapped for BucketRecord {
     }
 }
 
-impl Wrapped for UserRecord {
+impl Wrapped for AccessKeyRecord {
     fn secrets(&mut self) -> Vec<(String, &mut String)> {
         vec![(user_key_context(&self.access_key), &mut self.wrapped_secret_key)]
     }
@@ -85,7 +86,7 @@ impl UsesByVersion {
         let mut uses = UsesByVersion(BTreeMap::new());
         uses.add::<ImageRecord>(state, keys::IMAGES).await?;
         uses.add::<BucketRecord>(state, keys::BUCKETS).await?;
-        uses.add::<UserRecord>(state, keys::USERS).await?;
+        uses.add::<AccessKeyRecord>(state, keys::ACCESS_KEYS).await?;
         Ok(uses)
     }
 
@@ -128,7 +129,7 @@ pub async fn rewrap_all(
     let mut walk = Walk { state, service, progress, done: 0, report: RewrapReport::default() };
     walk.records::<ImageRecord>(keys::IMAGES).await?;
     walk.records::<BucketRecord>(keys::BUCKETS).await?;
-    walk.records::<UserRecord>(keys::USERS).await?;
+    walk.records::<AccessKeyRecord>(keys::ACCESS_KEYS).await?;
     Ok(walk.report)
 }
 

@@ -10,8 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use atoll_cluster::{ClusterClient, ClusterError, PrefixWatch, WatchEvent, keys};
 use atoll_s3::{BucketDirectory, DirectoryError};
+use atoll_types::identities::AccessKeyRecord;
 use atoll_types::record_json::read_record;
-use atoll_types::records::{BucketRecord, PoolRecord, UserRecord};
+use atoll_types::records::{BucketRecord, PoolRecord};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -42,7 +43,7 @@ impl EtcdDirectory {
     pub async fn start(cluster: ClusterClient) -> Result<Self, ClusterError> {
         let copy = Arc::new(Mutex::new(Copy::default()));
         let mut followers = Vec::new();
-        for prefix in [keys::BUCKETS, keys::USERS] {
+        for prefix in [keys::BUCKETS, keys::ACCESS_KEYS] {
             let listing = cluster.list_raw(prefix).await?;
             lock(&copy).records.extend(listing.entries.into_iter().map(|(key, value, _)| (key, value)));
             let watch = cluster.watch_prefix(prefix, listing.revision + 1);
@@ -194,8 +195,8 @@ impl BucketDirectory for EtcdDirectory {
         Ok(listing.entries.into_iter().map(|(_, pool, _)| pool).find(|pool| pool.name == name))
     }
 
-    async fn user(&self, access_key: &str) -> Result<Option<UserRecord>, DirectoryError> {
-        self.record(&keys::user(access_key)).await
+    async fn user(&self, access_key: &str) -> Result<Option<AccessKeyRecord>, DirectoryError> {
+        self.record(&keys::access_key(access_key)).await
     }
 }
 

@@ -4,8 +4,23 @@
 //! This crate knows the policy language of AWS and the records of identities. It may not know cluster
 //! state, HTTP, S3's operations or clocks: times and random characters come in.
 
+pub mod acl;
+pub mod arn;
 mod caller;
+mod decide;
+mod identities;
+pub mod pattern;
+mod policy;
 mod question;
+mod reason;
 
 pub use caller::{Account, Caller, CallerKind};
+pub use decide::{AssumeQuestion, TrustPrincipal, decide, decide_assume_role, trusts};
+pub use identities::{
+    AWS_MANAGED_POLICIES, AccessKeyEntry, AccountEntry, AwsManagedPolicy, Entry, Identities, KeyLookup,
+    ManagedPolicyEntry, NamedPolicy, Record, RecordName, Session, SessionPrincipal, aws_managed_policy,
+    first_account_record, provider_id,
+};
+pub use policy::{Policy, PolicyError, PolicyKind};
 pub use question::{AclSide, ConditionValues, Question, ResourceSide};
+pub use reason::{Decision, Grant, PolicySource, Reason, StatementRef};

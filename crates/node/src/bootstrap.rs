@@ -10,9 +10,10 @@ use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
 use atoll_keys::{KeyRing, TransitSettings, random_bytes};
 use atoll_types::OsdId;
 use atoll_types::frames::{FrameModes, FramesRecord};
+use atoll_types::identities::AccessKeyRecord;
 use atoll_types::join::HostRole;
 use atoll_types::records::{
-    AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT, Redundancy, UserRecord,
+    AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT, Redundancy,
 };
 use serde::Serialize;
 
@@ -369,8 +370,9 @@ async fn write_user(directory: &DataDir, cluster: &ClusterFile, state: &ClusterC
     let service = KeyRing::open(&directory.key_service_file())?;
     service.make_default_key().await?;
     let access_key = format!("ATOLL{}", hex::encode_upper(random_bytes::<8>()));
-    let (record, secret_key): (UserRecord, String) = atoll_s3::new_user(&service, &access_key, "admin").await?;
-    ensure(state, &keys::user(&access_key), &record).await?;
+    let (record, secret_key): (AccessKeyRecord, String) =
+        atoll_s3::new_user(&service, &access_key, "admin").await?;
+    ensure(state, &keys::access_key(&access_key), &record).await?;
     directory.write_credentials(&Credentials {
         access_key,
         secret_key,

@@ -13,8 +13,9 @@ use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
 use atoll_keys::{KeyRing, KeyService, random_bytes, sha256};
 use atoll_s3::user_key_context;
 use atoll_types::frames::FrameMode;
+use atoll_types::identities::AccessKeyRecord;
 use atoll_types::join::{HostRole, JoinTokenRecord, JoinedHost};
-use atoll_types::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT, UserRecord};
+use atoll_types::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
@@ -261,7 +262,7 @@ async fn adopt_key_service(
     path: &Path,
 ) -> Result<(), NodeError> {
     let service = KeyRing::open(path)?;
-    let users = state.list::<UserRecord>(keys::USERS).await?;
+    let users = state.list::<AccessKeyRecord>(keys::ACCESS_KEYS).await?;
     if let Some((_, user, _)) = users.entries.first() {
         let context = user_key_context(&user.access_key);
         let secret = service.unwrap(&context, &user.wrapped_secret_key).await.map_err(|error| {

@@ -1,7 +1,8 @@
 //! Where buckets, users and pools are written down: small records in cluster state.
 
 use async_trait::async_trait;
-use atoll_types::records::{BucketRecord, PoolRecord, UserRecord};
+use atoll_types::identities::AccessKeyRecord;
+use atoll_types::records::{BucketRecord, PoolRecord};
 
 /// Why a call to the directory failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -42,5 +43,5 @@ pub trait BucketDirectory: Send + Sync + 'static {
     async fn pool(&self, name: &str) -> Result<Option<PoolRecord>, DirectoryError>;
 
     /// The user with this access key.
-    async fn user(&self, access_key: &str) -> Result<Option<UserRecord>, DirectoryError>;
+    async fn user(&self, access_key: &str) -> Result<Option<AccessKeyRecord>, DirectoryError>;
 }

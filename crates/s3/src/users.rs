@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_keys::{KeyError, KeyService, SecretKey};
-use atoll_types::records::{RECORD_FORMAT, UserRecord};
+use atoll_types::identities::AccessKeyRecord;
+use atoll_types::records::RECORD_FORMAT;
 use s3s::auth::S3Auth;
 use s3s::{S3Result, s3_error};
 
@@ -27,14 +28,18 @@ pub async fn new_user(
     keys: &dyn KeyService,
     access_key: &str,
     display_name: &str,
-) -> Result<(UserRecord, String), KeyError> {
+) -> Result<(AccessKeyRecord, String), KeyError> {
     let secret = SecretKey::random();
-    let record = UserRecord {
+    let record = AccessKeyRecord {
         format: RECORD_FORMAT,
         access_key: access_key.to_owned(),
         wrapped_secret_key: keys.wrap(&user_key_context(access_key), &secret).await?,
         display_name: display_name.to_owned(),
         created_unix_ms: unix_ms(),
+        account: None,
+        user: None,
+        is_disabled: false,
+        policy: None,
     };
     Ok((record, hex::encode(secret.expose())))
 }
@@ -43,7 +48,7 @@ pub async fn new_user(
 pub(crate) struct Users {
     directory: Arc<dyn BucketDirectory>,
     keys: Arc<KeyCache>,
-    records: ShortCache<UserRecord>,
+    records: ShortCache<AccessKeyRecord>,
 }
 
 impl Users {

@@ -10,8 +10,8 @@ pub use crate::bucket_settings::{
 };
 use crate::cors::CorsRule;
 use crate::frames::FrameMode;
-use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
 pub use crate::identities::AccessKeyRecord;
+use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
 use crate::image_key::ImageKey;
 use crate::limits::EC_CHUNK_BYTES_DEFAULT;
 use crate::split::pg_of_object;

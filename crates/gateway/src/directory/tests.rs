@@ -26,16 +26,21 @@ fn bucket(name: &str) -> BucketRecord {
         tags: Default::default(),
         public_access_block: None,
         cors: Vec::new(),
+        access: None,
     }
 }
 
-fn user() -> UserRecord {
-    UserRecord {
+fn user() -> AccessKeyRecord {
+    AccessKeyRecord {
         format: RECORD_FORMAT,
         access_key: "u".into(),
         wrapped_secret_key: String::new(),
         display_name: String::new(),
         created_unix_ms: 1,
+        account: None,
+        user: None,
+        is_disabled: false,
+        policy: None,
     }
 }
 
@@ -46,7 +51,7 @@ async fn reads_go_on_without_cluster_state() {
     let server = EmbeddedServer::start(listener, temporary.path(), None).await.unwrap();
     let address = server.local_addr();
     let state = ClusterClient::connect(&ConnectOptions::new([format!("http://{address}")])).await.unwrap();
-    state.create(&keys::user("u"), &user()).await.unwrap();
+    state.create(&keys::access_key("u"), &user()).await.unwrap();
     state.create(&keys::bucket("before"), &bucket("before")).await.unwrap();
     let directory = EtcdDirectory::start(state.clone()).await.unwrap();
     assert!(directory.create_bucket(&bucket("after")).await.unwrap().is_none());

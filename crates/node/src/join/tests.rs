@@ -188,7 +188,7 @@ async fn the_key_file_must_be_the_clusters() {
     let path = founded.temporary.path().join("kms.json");
     let service = LocalKeys::create(&path).unwrap();
     let (user, secret) = atoll_s3::new_user(&service, "ATOLLX", "admin").await.unwrap();
-    founded.state.create(&keys::user("ATOLLX"), &user).await.unwrap();
+    founded.state.create(&keys::access_key("ATOLLX"), &user).await.unwrap();
     let other = founded.temporary.path().join("other.json");
     LocalKeys::create(&other).unwrap();
     let token = founded.token(HostRole::Client, 60).await;

@@ -5,17 +5,18 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use atoll_s3::{BucketDirectory, DirectoryError};
-use atoll_types::records::{BucketRecord, PoolRecord, UserRecord};
+use atoll_types::identities::AccessKeyRecord;
+use atoll_types::records::{BucketRecord, PoolRecord};
 
 #[derive(Default)]
 pub struct MemoryDirectory {
     buckets: Mutex<BTreeMap<String, BucketRecord>>,
-    users: Mutex<BTreeMap<String, UserRecord>>,
+    users: Mutex<BTreeMap<String, AccessKeyRecord>>,
     pools: Mutex<Vec<PoolRecord>>,
 }
 
 impl MemoryDirectory {
-    pub fn add_user(&self, record: UserRecord) {
+    pub fn add_user(&self, record: AccessKeyRecord) {
         self.users.lock().unwrap().insert(record.access_key.clone(), record);
     }
 
@@ -65,7 +66,7 @@ impl BucketDirectory for MemoryDirectory {
         Ok(self.pools.lock().unwrap().iter().find(|pool| pool.name == name).cloned())
     }
 
-    async fn user(&self, access_key: &str) -> Result<Option<UserRecord>, DirectoryError> {
+    async fn user(&self, access_key: &str) -> Result<Option<AccessKeyRecord>, DirectoryError> {
         Ok(self.users.lock().unwrap().get(access_key).cloned())
     }
 }

@@ -1,0 +1,72 @@
+//! ARNs of what an account has.
+
+/// The ARN of a managed policy, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyArn<'a> {
+    /// Id of its account, or `aws`.
+    pub account: &'a str,
+    /// Begins and ends with a slash.
+    pub path: &'a str,
+    /// Its name.
+    pub name: &'a str,
+}
+
+/// Takes the ARN of a managed policy apart.
+pub fn parse_policy_arn(arn: &str) -> Option<PolicyArn<'_>> {
+    let (account, resource) = arn.strip_prefix("arn:aws:iam::")?.split_once(':')?;
+    let (path, name) = split_resource(resource, "policy")?;
+    Some(PolicyArn { account, path, name })
+}
+
+/// Account, path and name of a role's ARN.
+pub fn parse_role_arn(arn: &str) -> Option<(&str, &str, &str)> {
+    let (account, resource) = arn.strip_prefix("arn:aws:iam::")?.split_once(':')?;
+    let (path, name) = split_resource(resource, "role")?;
+    Some((account, path, name))
+}
+
+/// Account and id of the ARN of an issuer of OpenID Connect tokens.
+pub fn parse_oidc_provider_arn(arn: &str) -> Option<(&str, &str)> {
+    let (account, resource) = arn.strip_prefix("arn:aws:iam::")?.split_once(':')?;
+    let id = resource.strip_prefix("oidc-provider/")?;
+    (!id.is_empty()).then_some((account, id))
+}
+
+/// Path and name of `kind/path/name`.
+fn split_resource<'a>(resource: &'a str, kind: &str) -> Option<(&'a str, &'a str)> {
+    let rest = resource.strip_prefix(kind)?;
+    let slash = rest.rfind('/')?;
+    let (path, name) = rest.split_at(slash + 1);
+    (path.starts_with('/') && !name.is_empty()).then_some((path, name))
+}
+
+/// The ARN of a user, group, role or policy of an account. `path` begins and ends with a slash.
+pub fn entity_arn(account: &str, kind: &str, path: &str, name: &str) -> String {
+    format!("arn:aws:iam::{account}:{kind}{path}{name}")
+}
+
+/// The ARN of an issuer of OpenID Connect tokens.
+pub fn oidc_provider_arn(account: &str, url: &str) -> String {
+    format!("arn:aws:iam::{account}:oidc-provider/{}", crate::identities::provider_id(url))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arns_come_apart() {
+        let parsed = parse_policy_arn("arn:aws:iam::1:policy/team/a/Read").unwrap();
+        assert_eq!(parsed, PolicyArn { account: "1", path: "/team/a/", name: "Read" });
+        assert_eq!(parse_policy_arn("arn:aws:iam::aws:policy/X").unwrap().path, "/");
+        assert_eq!(parse_role_arn("arn:aws:iam::1:role/R"), Some(("1", "/", "R")));
+        assert_eq!(parse_role_arn(&entity_arn("1", "role", "/p/", "R")), Some(("1", "/p/", "R")));
+        let arn = oidc_provider_arn("1", "https://issuer.example/x");
+        assert_eq!(parse_oidc_provider_arn(&arn), Some(("1", "issuer.example/x")));
+        for wrong in
+            ["", "arn:aws:iam::1:policy", "arn:aws:iam::1:policy/", "arn:aws:iam::1:policyX/a", "arn:aws:s3:::b"]
+        {
+            assert_eq!(parse_policy_arn(wrong), None, "{wrong}");
+        }
+    }
+}
