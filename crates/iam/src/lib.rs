@@ -6,11 +6,22 @@
 
 pub mod acl;
 mod caller;
+mod condition;
+mod context;
 mod decide;
+mod evaluate;
+mod fault;
+mod json;
+mod operand;
 pub mod pattern;
 mod policy;
+mod principal;
+mod public;
 mod question;
 mod reason;
+mod statement;
+mod template;
+mod timestamp;
 
 pub use caller::{Account, Caller, CallerKind};
 pub use decide::{AssumeQuestion, TrustPrincipal, decide, decide_assume_role, trusts};
