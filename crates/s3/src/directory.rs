@@ -1,6 +1,9 @@
 //! Where buckets, users and pools are written down: small records in cluster state.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
+use atoll_iam::Identities;
 use atoll_types::identities::AccessKeyRecord;
 use atoll_types::records::{BucketRecord, PoolRecord};
 
@@ -41,6 +44,9 @@ pub trait BucketDirectory: Send + Sync + 'static {
 
     /// The pool of this name.
     async fn pool(&self, name: &str) -> Result<Option<PoolRecord>, DirectoryError>;
+
+    /// All identities, as they are known now.
+    fn identities(&self) -> Arc<Identities>;
 
     /// The user with this access key.
     async fn user(&self, access_key: &str) -> Result<Option<AccessKeyRecord>, DirectoryError>;

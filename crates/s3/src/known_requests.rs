@@ -220,7 +220,16 @@ pub(crate) const KNOWN: &[Known] = &[
     Known {
         operation: "PutObject",
         queries: &[],
-        headers: &[METADATA, ACL, STORAGE_CLASS, TAGS_AND_LOCK, ENCRYPTION, CUSTOMER_KEY, BODY_CHECKSUMS, CHECKSUM_KIND],
+        headers: &[
+            METADATA,
+            ACL,
+            STORAGE_CLASS,
+            TAGS_AND_LOCK,
+            ENCRYPTION,
+            CUSTOMER_KEY,
+            BODY_CHECKSUMS,
+            CHECKSUM_KIND,
+        ],
     },
     Known { operation: "PutObjectAcl", queries: &["acl", "versionid"], headers: &[BODY_CHECKSUMS, ACL] },
     Known { operation: "PutObjectLegalHold", queries: &["legal-hold", "versionid"], headers: &[BODY_CHECKSUMS] },

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use atoll_iam::{Caller, KeyLookup};
 use atoll_keys::{KeyError, KeyService, SecretKey};
 use atoll_types::identities::AccessKeyRecord;
 use atoll_types::records::RECORD_FORMAT;
@@ -45,15 +46,16 @@ pub async fn new_user(
 }
 
 /// Finds the secrets with which signatures are verified.
+#[derive(Clone)]
 pub(crate) struct Users {
     directory: Arc<dyn BucketDirectory>,
     keys: Arc<KeyCache>,
-    records: ShortCache<AccessKeyRecord>,
+    records: Arc<ShortCache<AccessKeyRecord>>,
 }
 
 impl Users {
     pub(crate) fn new(directory: Arc<dyn BucketDirectory>, keys: Arc<KeyCache>) -> Self {
-        Users { directory, keys, records: ShortCache::new(RECORD_TTL) }
+        Users { directory, keys, records: Arc::new(ShortCache::new(RECORD_TTL)) }
     }
 
     async fn secret(&self, access_key: &str) -> Result<Option<SecretKey>, GatewayError> {
@@ -68,6 +70,22 @@ impl Users {
         let context = user_key_context(access_key);
         let secret = self.keys.unwrap(&context, &record.wrapped_secret_key, 0).await?;
         Ok(Some(secret))
+    }
+}
+
+impl Users {
+    /// Whose key signed a request; temporary credentials come with a token.
+    pub(crate) async fn caller(&self, access_key: &str, token: Option<&str>) -> S3Result<Caller> {
+        if token.is_some() {
+            return Err(s3_error!(InvalidToken, "The provided token is malformed or otherwise invalid"));
+        }
+        match self.directory.identities().caller(access_key) {
+            KeyLookup::Found(caller) => Ok(*caller),
+            KeyLookup::Unknown | KeyLookup::Disabled => Err(s3_error!(
+                InvalidAccessKeyId,
+                "The AWS Access Key Id you provided does not exist in our records"
+            )),
+        }
     }
 }
 

@@ -60,8 +60,7 @@ const READ_BUCKET: AclNeed = AclNeed::Bucket(AclPermission::Read);
 const WRITE_BUCKET: AclNeed = AclNeed::Bucket(AclPermission::Write);
 const READ_OBJECT: AclNeed = AclNeed::Object(AclPermission::Read);
 
-pub(crate) const GET_OBJECT: Rule =
-    of_version("s3:GetObject", "s3:GetObjectVersion", Target::Object, READ_OBJECT);
+pub(crate) const GET_OBJECT: Rule = of_version("s3:GetObject", "s3:GetObjectVersion", Target::Object, READ_OBJECT);
 pub(crate) const LIST_BUCKET: Rule = rule("s3:ListBucket", Target::Bucket, READ_BUCKET);
 const PUT_OBJECT: Rule = rule("s3:PutObject", Target::Key, WRITE_BUCKET);
 pub(crate) const DELETE_OBJECT: Rule =
@@ -100,9 +99,9 @@ const EXTRA: [(&str, Rule); 7] = [
 pub(crate) fn extra_rules(operation: &str, headers: &HeaderMap) -> Vec<Rule> {
     let is_creation = operation == "CreateBucket";
     // Of objects, only ACLs that let others in need a right of their own, which the operation asks for.
-    let of_headers = EXTRA.iter().filter(|(name, rule)| {
-        headers.contains_key(*name) && (rule.target == Target::NewBucket) == is_creation
-    });
+    let of_headers = EXTRA
+        .iter()
+        .filter(|(name, rule)| headers.contains_key(*name) && (rule.target == Target::NewBucket) == is_creation);
     let mut rules: Vec<Rule> = of_headers.map(|(_, rule)| *rule).collect();
     if is_creation && headers.keys().any(|name| name.as_str().starts_with("x-amz-grant-")) {
         rules.push(rule("s3:PutBucketAcl", Target::NewBucket, AclNeed::None));
@@ -166,9 +165,7 @@ fn of_buckets(operation: &str) -> Option<Rule> {
         "DeleteObjects" => rule("s3:DeleteObject", Target::Entries, AclNeed::None),
         "DeletePublicAccessBlock" | "PutPublicAccessBlock" => bucket("s3:PutBucketPublicAccessBlock"),
         "GetBucketAccelerateConfiguration" => bucket("s3:GetAccelerateConfiguration"),
-        "GetBucketAcl" => {
-            rule("s3:GetBucketAcl", Target::Bucket, AclNeed::Bucket(AclPermission::ReadAcp))
-        }
+        "GetBucketAcl" => rule("s3:GetBucketAcl", Target::Bucket, AclNeed::Bucket(AclPermission::ReadAcp)),
         "GetBucketCors" => bucket("s3:GetBucketCORS"),
         "GetBucketEncryption" => bucket("s3:GetEncryptionConfiguration"),
         "GetBucketLifecycleConfiguration" => bucket("s3:GetLifecycleConfiguration"),
@@ -189,9 +186,7 @@ fn of_buckets(operation: &str) -> Option<Rule> {
         "ListBuckets" => rule("s3:ListAllMyBuckets", Target::Account, AclNeed::None),
         "ListMultipartUploads" => rule("s3:ListBucketMultipartUploads", Target::Bucket, READ_BUCKET),
         "ListObjectVersions" => rule("s3:ListBucketVersions", Target::Bucket, READ_BUCKET),
-        "PutBucketAcl" => {
-            rule("s3:PutBucketAcl", Target::Bucket, AclNeed::Bucket(AclPermission::WriteAcp))
-        }
+        "PutBucketAcl" => rule("s3:PutBucketAcl", Target::Bucket, AclNeed::Bucket(AclPermission::WriteAcp)),
         "PutBucketPolicy" => bucket("s3:PutBucketPolicy"),
         "PutBucketRequestPayment" => bucket("s3:PutBucketRequestPayment"),
         "PutBucketVersioning" => bucket("s3:PutBucketVersioning"),

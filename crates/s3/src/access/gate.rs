@@ -118,9 +118,8 @@ impl Gate {
         &self,
         permit: &Permit,
         rules: &[Rule],
-        context: &S3AccessContext<'_>,
+        (context, arrival): (&S3AccessContext<'_>, Option<Arrival>),
     ) -> S3Result<Vec<Rule>> {
-        let arrival = context.extensions().get::<Arrival>().copied();
         let asking = Asking::new(permit, context.headers(), context.uri(), arrival);
         let has_version_id = query_value(context.uri(), "versionId").is_some();
         let mut pending = Vec::new();
@@ -166,7 +165,8 @@ impl S3Access for Gate {
         let mut permit = Permit { caller, pending: Vec::new() };
         let mut rules = vec![rule];
         rules.extend(extra_rules(operation, context.headers()));
-        permit.pending = self.check_rules(&permit, &rules, context).await?;
+        let arrival = context.extensions_mut().get::<Arrival>().copied();
+        permit.pending = self.check_rules(&permit, &rules, (context, arrival)).await?;
         context.extensions_mut().insert(permit);
         Ok(())
     }

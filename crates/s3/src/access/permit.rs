@@ -113,12 +113,7 @@ impl<'a> Asking<'a> {
         Ok(Asking::new(permit, headers, uri, extensions.get::<Arrival>().copied()))
     }
 
-    pub(crate) fn new(
-        permit: &'a Permit,
-        headers: &'a HeaderMap,
-        uri: &'a Uri,
-        arrival: Option<Arrival>,
-    ) -> Self {
+    pub(crate) fn new(permit: &'a Permit, headers: &'a HeaderMap, uri: &'a Uri, arrival: Option<Arrival>) -> Self {
         Asking { permit, headers, uri, arrival, body_tags: None }
     }
 

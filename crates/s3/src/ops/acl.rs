@@ -333,9 +333,10 @@ pub(super) fn resolve_acl(bucket_owner: &str, owner: &str, wanted: WantedAcl) ->
     let acl = match wanted {
         WantedAcl::Default => None,
         WantedAcl::Grants(acl) => Some(acl),
-        WantedAcl::Canned(name) => Some(acl::canned(&name, bucket_owner, owner).ok_or_else(|| {
-            s3_error!(InvalidArgument, "'{name}' is no canned ACL that this gateway knows")
-        })?),
+        WantedAcl::Canned(name) => Some(
+            acl::canned(&name, bucket_owner, owner)
+                .ok_or_else(|| s3_error!(InvalidArgument, "'{name}' is no canned ACL that this gateway knows"))?,
+        ),
     };
     Ok(acl.filter(|acl| acl.grants != [full_control(owner)]))
 }

@@ -11,8 +11,8 @@ use super::answers::{class_name, entry_checksum_type, etag, set_checksums, size,
 use super::encryption::{check_customer_key, customer_headers};
 use super::entries::{Version, version_answer};
 use super::list::checked_limit;
-use crate::digest::Algorithm;
 use crate::access::Asking;
+use crate::digest::Algorithm;
 use crate::record::{Checksums, EntryHead, PartOfObject};
 
 impl Service {

@@ -8,7 +8,7 @@ use s3s::dto::{
     GetBucketPolicyStatusInput, GetBucketPolicyStatusOutput, PolicyStatus, PutBucketPolicyInput,
     PutBucketPolicyOutput,
 };
-use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3Error, S3Request, S3Response, S3Result};
 
 use super::Service;
 use crate::access::access_denied;
@@ -20,11 +20,14 @@ fn malformed(error: impl std::fmt::Display) -> S3Error {
 
 fn checked(document: &str, bucket: &str) -> S3Result<Policy> {
     if document.len() > BUCKET_POLICY_BYTES_MAX {
-        return Err(s3_error!(PolicyTooLarge, "A bucket policy may have {} KiB", BUCKET_POLICY_BYTES_MAX >> 10));
+        let message = format!("A bucket policy may have {} KiB", BUCKET_POLICY_BYTES_MAX >> 10);
+        return Err(custom_error("PolicyTooLarge", StatusCode::BAD_REQUEST, message));
     }
     let policy = Policy::parse(document, PolicyKind::Resource).map_err(|error: PolicyError| malformed(error))?;
     if !policy.resources_within(bucket) {
-        return Err(malformed(format!("Policy has invalid resource: each must be arn:aws:s3:::{bucket} or in it")));
+        return Err(malformed(format!(
+            "Policy has invalid resource: each must be arn:aws:s3:::{bucket} or in it"
+        )));
     }
     Ok(policy)
 }
@@ -60,11 +63,9 @@ impl Service {
         let bucket = self.buckets.get(&request.input.bucket).await?;
         match bucket.record.access.as_ref().and_then(|access| access.policy.clone()) {
             Some(policy) => Ok(S3Response::new(GetBucketPolicyOutput { policy: Some(policy) })),
-            None => Err(custom_error(
-                "NoSuchBucketPolicy",
-                StatusCode::NOT_FOUND,
-                "The bucket policy does not exist",
-            )),
+            None => {
+                Err(custom_error("NoSuchBucketPolicy", StatusCode::NOT_FOUND, "The bucket policy does not exist"))
+            }
         }
     }
 

@@ -2,10 +2,10 @@
 
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_seal::SEGMENT_BYTES;
+use atoll_types::access::ObjectOwnership;
 use atoll_types::records::{
     BucketAccess, BucketObjectLock, BucketRecord, BucketVersioning, PoolRecord, RECORD_FORMAT, Redundancy,
 };
-use atoll_types::access::ObjectOwnership;
 use atoll_types::{Condition, Mutation, PoolId};
 use s3s::dto::{
     Bucket as BucketAnswer, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,

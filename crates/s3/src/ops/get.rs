@@ -185,7 +185,8 @@ impl Service {
             if_unmodified_since: input.if_unmodified_since,
         };
         let index = self.note(&input.bucket, self.index(&input.bucket).await)?;
-        let Version { head, pieces, .. } = self.object_for(&asking, &index, &input.key, input.version_id.as_deref()).await?;
+        let Version { head, pieces, .. } =
+            self.object_for(&asking, &index, &input.key, input.version_id.as_deref()).await?;
         let customer_md5 = check_customer_key(&index.bucket, &head.encryption, customer.as_ref())?;
         conditions.check(&head)?;
         let wanted = Wanted::new(input.range, input.part_number, &head, &pieces)?;

@@ -141,7 +141,7 @@ impl Service {
                             .checksum_algorithm
                             .is_some()
                             .then(|| checksum_type(head.checksum_is_composite)),
-                        checksum_algorithm: head.checksum_algorithm.map(ChecksumAlgorithm::from),
+                        checksum_algorithm: head.checksum_algorithm.clone().map(ChecksumAlgorithm::from),
                         initiated: Some(timestamp(head.initiated_ms)),
                         initiator: Some(initiator(&identities, &head.owner)),
                         owner: Some(owner(&identities, object_owner(&head, &index.bucket))),

@@ -21,8 +21,11 @@ fn name(ownership: ObjectOwnership) -> &'static str {
 }
 
 pub(super) fn parse_ownership(text: &str) -> S3Result<ObjectOwnership> {
-    let all =
-        [ObjectOwnership::BucketOwnerEnforced, ObjectOwnership::BucketOwnerPreferred, ObjectOwnership::ObjectWriter];
+    let all = [
+        ObjectOwnership::BucketOwnerEnforced,
+        ObjectOwnership::BucketOwnerPreferred,
+        ObjectOwnership::ObjectWriter,
+    ];
     let found = all.into_iter().find(|ownership| name(*ownership) == text);
     found.ok_or_else(|| s3_error!(InvalidArgument, "'{text}' is no object ownership"))
 }

@@ -14,6 +14,7 @@ use super::conditions::WriteConditions;
 use super::encryption::{context_answer, set_encryption, wanted_headers};
 use super::object_lock::lock_headers;
 use super::tagging::header_tags;
+use crate::access::Asking;
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::names::{KEY_BYTES_MAX, null_place, version_key};

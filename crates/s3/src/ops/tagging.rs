@@ -72,7 +72,8 @@ impl Service {
         let input = request.input;
         let tags = checked_set(input.tagging, OBJECT_TAGS_MAX)?;
         let asking = asking.with_tags(&tags);
-        let version_id = self.set_tags(&asking, &input.bucket, &input.key, input.version_id.as_deref(), tags.clone()).await?;
+        let version_id =
+            self.set_tags(&asking, &input.bucket, &input.key, input.version_id.as_deref(), tags.clone()).await?;
         Ok(S3Response::new(PutObjectTaggingOutput { version_id }))
     }
 

@@ -3,13 +3,13 @@
 
 use http::StatusCode;
 use s3s::dto::{
-    DeleteBucketLifecycleInput, DeleteBucketLifecycleOutput, DeleteBucketWebsiteInput, DeleteBucketWebsiteOutput, GetBucketAccelerateConfigurationInput,
-    GetBucketAccelerateConfigurationOutput, GetBucketLifecycleConfigurationInput,
-    GetBucketLifecycleConfigurationOutput, GetBucketLoggingInput, GetBucketLoggingOutput,
-    GetBucketNotificationConfigurationInput, GetBucketNotificationConfigurationOutput, GetBucketReplicationInput,
-    GetBucketReplicationOutput, GetBucketRequestPaymentInput, GetBucketRequestPaymentOutput,
-    GetBucketWebsiteInput, GetBucketWebsiteOutput, Payer, PutBucketRequestPaymentInput,
-    PutBucketRequestPaymentOutput,
+    DeleteBucketLifecycleInput, DeleteBucketLifecycleOutput, DeleteBucketWebsiteInput, DeleteBucketWebsiteOutput,
+    GetBucketAccelerateConfigurationInput, GetBucketAccelerateConfigurationOutput,
+    GetBucketLifecycleConfigurationInput, GetBucketLifecycleConfigurationOutput, GetBucketLoggingInput,
+    GetBucketLoggingOutput, GetBucketNotificationConfigurationInput, GetBucketNotificationConfigurationOutput,
+    GetBucketReplicationInput, GetBucketReplicationOutput, GetBucketRequestPaymentInput,
+    GetBucketRequestPaymentOutput, GetBucketWebsiteInput, GetBucketWebsiteOutput, Payer,
+    PutBucketRequestPaymentInput, PutBucketRequestPaymentOutput,
 };
 use s3s::{S3Request, S3Response, S3Result, s3_error};
 

@@ -1,23 +1,29 @@
 //! Buckets and users in memory.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use atoll_iam::{Identities, Record};
 use atoll_s3::{BucketDirectory, DirectoryError};
-use atoll_types::identities::AccessKeyRecord;
+use atoll_types::identities::{AccessKeyRecord, AccountRecord};
 use atoll_types::records::{BucketRecord, PoolRecord};
 
 #[derive(Default)]
 pub struct MemoryDirectory {
     buckets: Mutex<BTreeMap<String, BucketRecord>>,
     users: Mutex<BTreeMap<String, AccessKeyRecord>>,
+    accounts: Mutex<Vec<AccountRecord>>,
     pools: Mutex<Vec<PoolRecord>>,
 }
 
 impl MemoryDirectory {
     pub fn add_user(&self, record: AccessKeyRecord) {
         self.users.lock().unwrap().insert(record.access_key.clone(), record);
+    }
+
+    pub fn add_account(&self, record: AccountRecord) {
+        self.accounts.lock().unwrap().push(record);
     }
 
     pub fn add_pool(&self, record: PoolRecord) {
@@ -64,6 +70,12 @@ impl BucketDirectory for MemoryDirectory {
 
     async fn pool(&self, name: &str) -> Result<Option<PoolRecord>, DirectoryError> {
         Ok(self.pools.lock().unwrap().iter().find(|pool| pool.name == name).cloned())
+    }
+
+    fn identities(&self) -> Arc<Identities> {
+        let keys = self.users.lock().unwrap().values().cloned().map(Record::AccessKey).collect::<Vec<_>>();
+        let accounts = self.accounts.lock().unwrap().iter().cloned().map(Record::Account).collect::<Vec<_>>();
+        Arc::new(Identities::from_records(accounts.into_iter().chain(keys)))
     }
 
     async fn user(&self, access_key: &str) -> Result<Option<AccessKeyRecord>, DirectoryError> {

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use atoll_keys::LocalKeys;
 use atoll_objects::{ClientError, ObjectClient};
 use atoll_s3::{DataStore, Gateway, GatewayConfig, Listener, Tls, TlsSettings};
+use atoll_types::identities::AccountRecord;
 use atoll_types::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use bytes::Bytes;
@@ -94,7 +95,19 @@ pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
     let directory = Arc::new(MemoryDirectory::default());
     let mut users = Vec::new();
     for name in ["ALICE", "BOB"] {
-        let (record, secret) = atoll_s3::new_user(&*keys, name, name).await.unwrap();
+        let (mut record, secret) = atoll_s3::new_user(&*keys, name, name).await.unwrap();
+        if name == "BOB" {
+            let account = "200000000000".to_owned();
+            record.account = Some(account.clone());
+            directory.add_account(AccountRecord {
+                format: RECORD_FORMAT,
+                id: account,
+                canonical_id: "b0b".into(),
+                name: "bob".into(),
+                email: None,
+                created_unix_ms: 0,
+            });
+        }
         directory.add_user(record);
         users.push((name.to_owned(), secret));
     }
