@@ -181,7 +181,7 @@ def bucket_of_another_user():
     other = client(os.environ["S3_OTHER_ACCESS_KEY"], os.environ["S3_OTHER_SECRET_KEY"])
     with Bucket() as name:
         refused("BucketAlreadyExists", other.create_bucket, Bucket=name)
-        other.put_object(Bucket=name, Key="k", Body=b"shared for now")
+        refused("AccessDenied", other.put_object, Bucket=name, Key="k", Body=b"not theirs")
 
 
 # --- objects

@@ -219,7 +219,8 @@ def buckets_are_found_in_hosts():
             status, headers, body = preflight(path, Host=host)
             assert status == wanted, (host, path, status, body)
             status, headers, body = base.send("GET", path, headers={"Host": host, "Origin": PAGE})
-            assert status == 403 and ("allow-origin" in told(headers)) == (wanted == 200), (host, path, status, body)
+            assert status == (404 if host.startswith("atoll-no") else 403), (host, path, status, body)
+            assert ("allow-origin" in told(headers)) == (wanted == 200), (host, path, status, body)
     return None
 
 

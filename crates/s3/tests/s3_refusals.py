@@ -104,7 +104,7 @@ def copies_heed_conditions_of_the_destination():
 def what_an_object_cannot_have_is_refused():
     cases = {
         "AccessControlListNotSupported": [{"ACL": "public-read"}, {"GrantRead": "id=somebody"}],
-        "InvalidStorageClass": [{"StorageClass": "GLACIER"}, {"StorageClass": "STANDARD_IA"}],
+        "InvalidStorageClass": [{"StorageClass": "GLACIER"}, {"StorageClass": "FREEZER"}],
         "NotImplemented": [
             {"WebsiteRedirectLocation": "/elsewhere"},
         ],
@@ -128,8 +128,6 @@ def what_an_object_cannot_have_is_refused():
 @check
 def settings_that_cannot_be_set_are_refused():
     with Bucket() as name:
-        policy = '{"Version": "2012-10-17", "Statement": []}'
-        refused("NotImplemented", s3.put_bucket_policy, Bucket=name, Policy=policy)
         refused("NoSuchBucketPolicy", s3.get_bucket_policy, Bucket=name)
         website = {"IndexDocument": {"Suffix": "index.html"}}
         refused("NotImplemented", s3.put_bucket_website, Bucket=name, WebsiteConfiguration=website)
@@ -162,8 +160,6 @@ def acls_are_those_of_the_owner():
         ownership = s3.get_bucket_ownership_controls(Bucket=name)["OwnershipControls"]
         assert ownership == {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
         s3.put_bucket_ownership_controls(Bucket=name, OwnershipControls=ownership)
-        writer = {"Rules": [{"ObjectOwnership": "ObjectWriter"}]}
-        refused("NotImplemented", s3.put_bucket_ownership_controls, Bucket=name, OwnershipControls=writer)
         refused("NoSuchPublicAccessBlockConfiguration", s3.get_public_access_block, Bucket=name)
         block = {"BlockPublicAcls": True, "IgnorePublicAcls": False}
         block |= {"BlockPublicPolicy": True, "RestrictPublicBuckets": False}
@@ -175,9 +171,9 @@ def acls_are_those_of_the_owner():
 @check
 def what_a_bucket_cannot_have_is_refused():
     name = "atoll-refused-bucket"
-    refused("AccessControlListNotSupported", s3.create_bucket, Bucket=name, ACL="public-read")
-    refused("AccessControlListNotSupported", s3.create_bucket, Bucket=name, GrantRead="id=somebody")
-    refused("NotImplemented", s3.create_bucket, Bucket=name, ObjectOwnership="ObjectWriter")
+    refused("InvalidBucketAclWithObjectOwnership", s3.create_bucket, Bucket=name, ACL="public-read")
+    refused("InvalidArgument", s3.create_bucket, Bucket=name, GrantRead="id=somebody")
+    refused("InvalidArgument", s3.create_bucket, Bucket=name, ObjectOwnership="Everybody")
     elsewhere = {"LocationConstraint": "eu-west-1"}
     refused("InvalidLocationConstraint", s3.create_bucket, Bucket=name, CreateBucketConfiguration=elsewhere)
     refused(404, s3.head_bucket, Bucket=name)

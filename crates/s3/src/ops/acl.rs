@@ -140,6 +140,12 @@ impl Service {
         }
     }
 
+    /// The same for something of a bucket, in which ACLs may not count.
+    fn acl_for(&self, bucket: &Bucket, headers: &HeaderMap) -> S3Result<WantedAcl> {
+        let has_grants = GRANT_HEADERS.iter().any(|(name, _)| headers.contains_key(*name));
+        if has_grants && !bucket.counts_acls() { Err(acl_not_supported()) } else { self.wanted_acl(headers) }
+    }
+
     fn acl_of_xml(&self, policy: AccessControlPolicy, owner: &str) -> S3Result<Acl> {
         let named_owner = policy.owner.and_then(|owner| owner.id);
         if named_owner.is_some_and(|named| named != owner) {
@@ -168,7 +174,7 @@ impl Service {
         bucket: &Bucket,
         owner: &str,
     ) -> S3Result<Option<Acl>> {
-        let wanted = match (self.wanted_acl(headers)?, xml) {
+        let wanted = match (self.acl_for(bucket, headers)?, xml) {
             (WantedAcl::Default, Some(policy)) => WantedAcl::Grants(self.acl_of_xml(policy, owner)?),
             (WantedAcl::Default, None) => {
                 return Err(s3_error!(MissingSecurityHeader, "Your request is missing a required header"));
@@ -188,7 +194,7 @@ impl Service {
         bucket: &Bucket,
         key: &str,
     ) -> S3Result<NewAccess> {
-        let wanted = self.wanted_acl(headers)?;
+        let wanted = self.acl_for(bucket, headers)?;
         let writer = asking.permit.canonical_id();
         let bucket_owner = &bucket.record.owner;
         let gives_away = matches!(&wanted, WantedAcl::Canned(name) if name == "bucket-owner-full-control");

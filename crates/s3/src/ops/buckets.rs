@@ -143,14 +143,12 @@ impl Service {
             return Err(s3_error!(BucketAlreadyExists, "The requested bucket name is not available"));
         }
         let acl = |access: Option<&BucketAccess>| access.and_then(|access| access.acl.clone());
-        let is_same = existing.object_lock.is_some() == wanted.has_lock
-            && existing.data_pool == wanted.data_pool
-            && acl(existing.access.as_ref()) == acl(wanted.access);
-        if self.region != OLDEST_REGION {
+        let is_same = existing.object_lock.is_some() == wanted.has_lock && existing.data_pool == wanted.data_pool;
+        if self.region != OLDEST_REGION || !is_same {
             return Err(s3_error!(BucketAlreadyOwnedByYou, "You already own this bucket"));
         }
-        if !is_same {
-            return Err(s3_error!(BucketAlreadyExists, "You already own this bucket, with other settings"));
+        if acl(existing.access.as_ref()) != acl(wanted.access) {
+            return Err(s3_error!(BucketAlreadyExists, "You already own this bucket, with another ACL"));
         }
         let name = existing.name.clone();
         if is_being_deleted(&self.index_of(existing)).await? {
