@@ -1,5 +1,7 @@
 //! The order of evaluation, a row for each rule.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use atoll_iam::{

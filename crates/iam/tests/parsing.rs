@@ -1,5 +1,7 @@
 //! What is a policy and what is not; which are public; which are about a bucket.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use atoll_iam::{Policy, PolicyKind};
@@ -62,10 +64,14 @@ fn well_formed() {
     }
 }
 
+fn expect_in_first(policy: &Value, kind: PolicyKind, problem: &str) {
+    let message = error(&policy.to_string(), kind);
+    assert!(message.contains(problem), "{message} for {policy}");
+    assert!(message.starts_with("statement 1 (Sid \"First\"): "), "{message}");
+}
+
 #[test]
 fn malformed_statements() {
-    let condition = |value: Value| with(identity(), "Condition", Some(value));
-    let principal = |value: Value| with(resource(), "Principal", Some(value));
     for (policy, kind, problem) in [
         (with(identity(), "Effect", Some(json!("allow"))), PolicyKind::Identity, "neither Allow nor Deny"),
         (with(identity(), "Effect", None), PolicyKind::Identity, "neither Allow nor Deny"),
@@ -92,6 +98,15 @@ fn malformed_statements() {
         (identity(), PolicyKind::Resource, "neither \"Principal\""),
         (with(resource(), "NotPrincipal", Some(json!("*"))), PolicyKind::Resource, "both \"Principal\""),
         (resource(), PolicyKind::Trust, "\"Resource\" stands in a trust policy"),
+    ] {
+        expect_in_first(&policy, kind, problem);
+    }
+}
+
+#[test]
+fn malformed_principals() {
+    let principal = |value: Value| with(resource(), "Principal", Some(value));
+    for (policy, kind, problem) in [
         (principal(json!("arn:aws:iam::1:root")), PolicyKind::Resource, "neither \"*\" nor"),
         (principal(json!({})), PolicyKind::Resource, "neither \"*\" nor"),
         (principal(json!({"AWS": []})), PolicyKind::Resource, "is empty"),
@@ -105,6 +120,15 @@ fn malformed_statements() {
         (principal(json!({"AWS": "arn:aws:sts::1:assumed-role/x"})), PolicyKind::Resource, "no principal"),
         (principal(json!({"AWS": "a b"})), PolicyKind::Resource, "no principal"),
         (principal(json!({"Federated": "*"})), PolicyKind::Resource, "no principal"),
+    ] {
+        expect_in_first(&policy, kind, problem);
+    }
+}
+
+#[test]
+fn malformed_conditions() {
+    let condition = |value: Value| with(identity(), "Condition", Some(value));
+    for (policy, kind, problem) in [
         (condition(json!([])), PolicyKind::Identity, "the condition is a list"),
         (condition(json!({"StringIs": {"a:b": "c"}})), PolicyKind::Identity, "no condition operator \"StringIs\""),
         (condition(json!({"NullIfExists": {"a:b": "true"}})), PolicyKind::Identity, "no condition operator"),
@@ -123,9 +147,7 @@ fn malformed_statements() {
         (condition(json!({"IpAddress": {"a:b": "10.0.0.0/33"}})), PolicyKind::Identity, "not an IP address"),
         (condition(json!({"Null": {"a:b": "maybe"}})), PolicyKind::Identity, "Null has \"maybe\""),
     ] {
-        let message = error(&policy.to_string(), kind);
-        assert!(message.contains(problem), "{message} for {policy}");
-        assert!(message.starts_with("statement 1 (Sid \"First\"): "), "{message}");
+        expect_in_first(&policy, kind, problem);
     }
 }
 
