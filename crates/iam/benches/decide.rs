@@ -28,12 +28,17 @@ impl ConditionValues for Request {
 
 fn identity_policy(number: usize) -> Arc<Policy> {
     let statements = [
-        format!(r#"{{"Effect": "Allow", "Action": ["s3:Get*", "s3:List*"], "Resource": "arn:aws:s3:::data-{number}/*"}}"#),
+        format!(
+            r#"{{"Effect": "Allow", "Action": ["s3:Get*", "s3:List*"],
+            "Resource": "arn:aws:s3:::data-{number}/*"}}"#
+        ),
         r#"{"Effect": "Allow", "Action": "s3:*", "Resource": "arn:aws:s3:::home/${aws:username}/*"}"#.to_owned(),
         r#"{"Effect": "Deny", "Action": "s3:Delete*", "Resource": "*"}"#.to_owned(),
-        r#"{"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "*", "Condition": {"StringLike": {"s3:prefix": "home/*"}}}"#
+        r#"{"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "*",
+            "Condition": {"StringLike": {"s3:prefix": "home/*"}}}"#
             .to_owned(),
-        r#"{"Effect": "Deny", "Action": "s3:*", "Resource": "*", "Condition": {"Bool": {"aws:SecureTransport": "false"}}}"#
+        r#"{"Effect": "Deny", "Action": "s3:*", "Resource": "*",
+            "Condition": {"Bool": {"aws:SecureTransport": "false"}}}"#
             .to_owned(),
     ];
     parse(&statements.join(","), PolicyKind::Identity)

@@ -221,7 +221,8 @@ prop_compose! {
         World {
             own: if is_user { own } else { vec![] },
             sessions: if caller.is_some() { sessions } else { vec![] },
-            caller, has_side, bucket, object_owner, acl, ignore_public_acls, restrict_public_buckets, action, resource, request,
+            caller, has_side, bucket, object_owner, acl, ignore_public_acls, restrict_public_buckets, action,
+            resource, request,
         }
     }
 }
