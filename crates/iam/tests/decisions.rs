@@ -22,7 +22,8 @@ fn own(effect: &str, action: &str) -> Value {
 
 fn bucket(effect: &str, principal: &Value) -> Value {
     json!({"Version": "2012-10-17", "Statement": [
-        {"Sid": "One", "Effect": effect, "Principal": principal, "Action": "*", "Resource": ["arn:aws:s3:::b", "arn:aws:s3:::b/*"]}]})
+        {"Sid": "One", "Effect": effect, "Principal": principal, "Action": "*",
+            "Resource": ["arn:aws:s3:::b", "arn:aws:s3:::b/*"]}]})
 }
 
 fn aws(name: &str) -> Value {
