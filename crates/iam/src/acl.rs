@@ -14,8 +14,8 @@ fn is_public_grantee(grantee: &AclGrantee) -> bool {
     matches!(grantee, AclGrantee::AllUsers | AclGrantee::AuthenticatedUsers)
 }
 
-/// The canned ACL of that name, with all its grants, for a bucket or an object in it; `None` if there is none or Atoll does not
-/// have it. Of a bucket, both owners are the same.
+/// The canned ACL of that name for a bucket or an object, with all its grants; `None` if there is none or Atoll
+/// does not have it. Of a bucket, both owners are the same.
 pub fn canned(name: &str, bucket_owner: &str, object_owner: &str) -> Option<Acl> {
     let account = |id: &str| AclGrantee::Account(id.to_owned());
     let more = match name {

@@ -14,7 +14,7 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     matches_compiled(&compile(pattern), text)
 }
 
-/// As [`matches`], whatever the case of ASCII letters.
+/// As [`matches()`], whatever the case of ASCII letters.
 pub fn matches_ignore_case(pattern: &str, text: &str) -> bool {
     matches_compiled_ignore_case(&compile(pattern), text)
 }

@@ -15,7 +15,8 @@ pub(crate) struct Syntax {
     pub(crate) has_variables: bool,
 }
 
-/// A value of a policy. Wildcards are as in [`pattern::compile`], so that a `*` that a variable brings stays a star.
+/// A value of a policy. Wildcards are as in [`pattern::compile`], so that a `*` that a variable brings stays a
+/// star.
 #[derive(Clone, Debug)]
 pub(crate) enum Template {
     Fixed(Vec<u8>),

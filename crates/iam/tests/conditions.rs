@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use support::{Request, parse, session, user, with_policy};
 
 fn policy(condition: &Value) -> Value {
-    json!({"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*", "Condition": condition}})
+    json!({"Version": "2012-10-17", "Statement":
+        {"Effect": "Allow", "Action": "*", "Resource": "*", "Condition": condition}})
 }
 
 fn holds_for(caller: Caller, condition: &Value, request: &Request) -> bool {
