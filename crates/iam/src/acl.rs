@@ -35,6 +35,14 @@ pub fn canned(name: &str, bucket_owner: &str, object_owner: &str) -> Option<Acl>
     Some(Acl { grants: grants.map(|(grantee, permission)| AclGrant { grantee, permission }).collect() })
 }
 
+/// Whether it allows everybody with a signature what is needed: that counts for the users of the owner's own
+/// account, too, whereas what the account itself is granted is its root's alone.
+pub(crate) fn allows_everybody(side: &AclSide<'_>, ignore_public: bool) -> bool {
+    let grants = side.acl.iter().flat_map(|acl| &acl.grants);
+    let is_enough = |grant: &AclGrant| [side.needed, AclPermission::FullControl].contains(&grant.permission);
+    !ignore_public && grants.into_iter().any(|grant| is_public_grantee(&grant.grantee) && is_enough(grant))
+}
+
 /// Whether it allows the caller what is needed. The owner may always read and change the ACL. Grants to
 /// everybody do not count if `ignore_public`.
 pub fn allows(side: &AclSide<'_>, caller: Option<&Caller>, ignore_public: bool) -> bool {

@@ -45,6 +45,9 @@ fn decide_for_caller(side: &ResourceSide<'_>, caller: &Caller, own: Own<'_>, ask
     }
     let (allow, uncounted) = what_counts(side, Some(caller), found.allow);
     if canonical_id == side.object_owner.unwrap_or(side.bucket_owner) {
+        let ignore_public = side.public_access_block.ignore_public_acls;
+        let is_for_everybody = side.acl.is_some_and(|acl| acl::allows_everybody(&acl, ignore_public));
+        let own = Own { allow: own.allow.or(is_for_everybody.then_some(Allowing::Acl)), ..own };
         return within_account(own, allow, uncounted);
     }
     let (offer, uncounted) = with_acl(side, Some(caller), allow, uncounted);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::fault::Fault;
 use crate::json::Json;
 use crate::pattern;
+use crate::principal::Principals;
 use crate::public;
 use crate::statement::Statement;
 
@@ -108,6 +109,13 @@ impl Policy {
     pub fn resources_within(&self, bucket: &str) -> bool {
         let mut resources = self.statements.iter().flat_map(|statement| statement.resources.iter().flatten());
         resources.all(|resource| is_within(&resource.widest(), bucket))
+    }
+
+    /// Whether a statement allows everybody but those it names: it lets in whom nobody thought of.
+    pub fn allows_all_but_some(&self) -> bool {
+        self.statements.iter().any(|statement| {
+            !statement.is_deny && statement.principals.as_ref().is_some_and(Principals::is_negated)
+        })
     }
 }
 

@@ -52,6 +52,11 @@ pub(crate) enum Closeness {
 }
 
 impl Principals {
+    /// Whether they are all but those that are named.
+    pub(crate) fn is_negated(&self) -> bool {
+        self.is_negated
+    }
+
     pub(crate) fn parse(element: &Json, is_negated: bool) -> Result<Principals, Fault> {
         let mut names = Vec::new();
         match element {

@@ -204,6 +204,10 @@ fn other_account_and_anonymous_by_acl() {
         assert!(!by_acl(None, &acl, true).is_allowed, "{acl:?}");
     }
     let public = acl_of(AclGrantee::AllUsers, AclPermission::Read);
+    assert!(by_acl(Some(&user("a", "/", "x")), &public, false).is_allowed, "a user of the owner's account");
+    assert!(!by_acl(Some(&user("a", "/", "x")), &public, true).is_allowed);
+    let own = acl_of(AclGrantee::Account(OWNER.to_owned()), AclPermission::FullControl);
+    assert!(!by_acl(Some(&user("a", "/", "x")), &own, false).is_allowed, "that is the root's");
     expect(&by_acl(None, &public, false), true, &Reason::Allowed(Grant::Acl));
     expect(&by_acl(None, &public, true), false, &Reason::PublicAccessBlocked(Grant::Acl));
 }

@@ -144,8 +144,11 @@ def copies_need_both_sides():
 def malformed_policies_are_refused():
     with Bucket() as name:
         good = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{name}/*"}
+        all_but_some = {key: value for key, value in good.items() if key != "Principal"}
+        all_but_some["NotPrincipal"] = {"AWS": "123456789012"}
         for wrong in (
             "no JSON",
+            json.dumps({"Version": "2012-10-17", "Statement": [all_but_some]}),
             json.dumps({"Version": "2012-10-17", "Statement": [good | {"Effect": "Perhaps"}]}),
             json.dumps({"Version": "2012-10-17", "Statement": [good | {"Resource": "arn:aws:s3:::another/*"}]}),
             json.dumps({"Version": "2012-10-17", "Statement": [good | {"Colour": "blue"}]}),
@@ -302,8 +305,8 @@ def headers_of_presigned_urls_count():
         with_acls(name)
         url = s3.generate_presigned_url("put_object", Params={"Bucket": name, "Key": "a", "ACL": "public-read"})
         target = url.removeprefix(base.ENDPOINT)
-        headers = {} if "x-amz-acl" in target else {"x-amz-acl": "public-read"}
-        assert base.send("PUT", target, b"a", headers)[0] == 200
+        answer = base.send("PUT", target, b"a", {"x-amz-acl": "public-read"})
+        assert answer[0] == 200, (target, answer)
         assert body(nobody, name, "a") == b"a"
 
 

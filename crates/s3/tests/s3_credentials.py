@@ -43,7 +43,7 @@ def value(shape, names=()):
     if kind == "map":
         return {}
     if kind == "string":
-        return (shape.enum or ["x"])[0]
+        return (shape.enum or ["x" * shape.metadata.get("min", 1)])[0]
     plain = {"integer": 1, "long": 1, "boolean": True, "blob": b"x", "timestamp": 2_000_000_000}
     return plain[kind]
 

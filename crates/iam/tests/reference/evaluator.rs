@@ -81,7 +81,8 @@ pub fn is_allowed(world: &World) -> bool {
     if canonical(who) != world.object_owner.unwrap_or(BUCKET_OWNER) {
         return own_side && (!offers.is_empty() || acl_allows(world));
     }
-    offers.contains(&"session") || own_side || (offers.contains(&"self") && sessions_allow)
+    let by_acl = sessions_allow && acl_allows_everybody(world);
+    offers.contains(&"session") || own_side || by_acl || (offers.contains(&"self") && sessions_allow)
 }
 
 fn statements(policy: &Value) -> impl Iterator<Item = &Value> {
@@ -106,6 +107,14 @@ fn acl_allows(world: &World) -> bool {
         };
         is_meant && (*permission == "FullControl" || *permission == acl.needed)
     })
+}
+
+fn acl_allows_everybody(world: &World) -> bool {
+    let Some(acl) = &world.acl else { return false };
+    !world.ignore_public_acls
+        && acl.grants.iter().flatten().any(|(grantee, permission)| {
+            ["all", "authenticated"].contains(grantee) && [acl.needed, "FullControl"].contains(permission)
+        })
 }
 
 fn list(value: &Value) -> Vec<String> {

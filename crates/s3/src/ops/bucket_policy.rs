@@ -24,6 +24,9 @@ fn checked(document: &str, bucket: &str) -> S3Result<Policy> {
         return Err(custom_error("PolicyTooLarge", StatusCode::BAD_REQUEST, message));
     }
     let policy = Policy::parse(document, PolicyKind::Resource).map_err(|error: PolicyError| malformed(error))?;
+    if policy.allows_all_but_some() {
+        return Err(malformed("NotPrincipal goes with Deny only: name those whom the statement lets in"));
+    }
     if !policy.resources_within(bucket) {
         return Err(malformed(format!(
             "Policy has invalid resource: each must be arn:aws:s3:::{bucket} or in it"
