@@ -9,6 +9,7 @@ pub mod arn;
 mod caller;
 mod decide;
 mod identities;
+pub mod operations;
 pub mod pattern;
 mod policy;
 mod question;
