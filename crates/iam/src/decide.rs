@@ -1,13 +1,144 @@
-//! Decisions.
+//! Decisions, in the order of AWS: an explicit Deny first, then what narrows, then what allows.
 
-use crate::caller::Caller;
+use crate::acl;
+use crate::caller::{Caller, CallerKind};
+use crate::context::Context;
+use crate::evaluate::{Allowing, Asked, Found, OfResource, Own, Source, own_side, resource_policy};
 use crate::policy::Policy;
-use crate::question::{ConditionValues, Question};
-use crate::reason::Decision;
+use crate::principal::Closeness;
+use crate::question::{ConditionValues, Question, ResourceSide};
+use crate::reason::{Decision, Grant, Reason};
+
+/// What the root of the bucket owner's account may do whatever the bucket policy says, so that nobody locks
+/// themselves out.
+const ACTIONS_ON_BUCKET_POLICY: [&str; 3] = ["s3:GetBucketPolicy", "s3:PutBucketPolicy", "s3:DeleteBucketPolicy"];
 
 /// Decides a question.
-pub fn decide(_question: &Question<'_>) -> Decision {
-    todo!()
+pub fn decide(question: &Question<'_>) -> Decision {
+    let context = Context::of_caller(question.caller, question.conditions);
+    let asked = Asked { context, action: question.action, resource: question.resource };
+    let own = match question.caller.map(|caller| own_side(caller, &asked)).transpose() {
+        Ok(own) => own,
+        Err(deny) => return Decision::denied(Reason::ExplicitDeny(deny.named())),
+    };
+    match (question.resource_side, question.caller, own) {
+        (None, _, None) | (None, None, _) => Decision::denied(Reason::NothingAllows),
+        (None, Some(_), Some(own)) => within_account(own, None, None),
+        (Some(side), Some(caller), Some(own)) => decide_for_caller(&side, caller, own, &asked),
+        (Some(side), _, _) => decide_for_anonymous(&side, &asked),
+    }
+}
+
+fn decide_for_caller(side: &ResourceSide<'_>, caller: &Caller, own: Own<'_>, asked: &Asked<'_>) -> Decision {
+    let found = bucket_policy(side, asked);
+    let canonical_id = caller.account.canonical_id.as_str();
+    if let Some(deny) = found.deny {
+        let is_bucket_root = matches!(caller.kind, CallerKind::Root) && canonical_id == side.bucket_owner;
+        let is_spared = ACTIONS_ON_BUCKET_POLICY.iter().any(|action| action.eq_ignore_ascii_case(asked.action));
+        if !(is_bucket_root && is_spared) {
+            return Decision::denied(Reason::ExplicitDeny(deny.named()));
+        }
+        return match own.session_gap {
+            None => Decision::allowed(Reason::RootKeepsBucketPolicy),
+            Some(name) => Decision::denied(Reason::SessionPolicyDoesNotAllow(name.to_owned())),
+        };
+    }
+    let (allow, uncounted) = what_counts(side, Some(caller), found.allow);
+    if canonical_id == side.object_owner.unwrap_or(side.bucket_owner) {
+        return within_account(own, allow, uncounted);
+    }
+    let (offer, uncounted) = with_acl(side, Some(caller), allow, uncounted);
+    across_accounts(own, offer, uncounted)
+}
+
+fn decide_for_anonymous(side: &ResourceSide<'_>, asked: &Asked<'_>) -> Decision {
+    let found = bucket_policy(side, asked);
+    if let Some(deny) = found.deny {
+        return Decision::denied(Reason::ExplicitDeny(deny.named()));
+    }
+    let (allow, uncounted) = what_counts(side, None, found.allow);
+    match with_acl(side, None, allow, uncounted) {
+        (Some(offer), _) => Decision::allowed(Reason::Allowed(offer.named())),
+        (None, uncounted) => Decision::denied(uncounted.unwrap_or(Reason::NothingAllows)),
+    }
+}
+
+fn bucket_policy<'a>(side: &ResourceSide<'a>, asked: &Asked<'_>) -> OfResource<'a> {
+    side.policy.map(|policy| resource_policy(policy, Source::Bucket, asked)).unwrap_or_default()
+}
+
+type Close<'a> = (Closeness, Found<'a>);
+
+/// The Allow of the bucket policy if it counts, or else why it does not.
+fn what_counts<'a>(
+    side: &ResourceSide<'a>,
+    caller: Option<&Caller>,
+    allow: Option<Close<'a>>,
+) -> (Option<Close<'a>>, Option<Reason>) {
+    let Some((_, found)) = allow else { return (None, None) };
+    if side.object_owner.is_some_and(|owner| owner != side.bucket_owner) {
+        return (None, Some(Reason::ObjectOfOtherAccount(found.named())));
+    }
+    let is_own_account = caller.is_some_and(|caller| caller.account.canonical_id == side.bucket_owner);
+    let is_public = side.policy.is_some_and(Policy::is_public);
+    if side.public_access_block.restrict_public_buckets && is_public && !is_own_account {
+        return (None, Some(Reason::PublicAccessBlocked(Grant::Statement(found.named()))));
+    }
+    (allow, None)
+}
+
+/// What the owner of the resource offers to other accounts or everybody: by policy, or else by ACL.
+fn with_acl<'a>(
+    side: &ResourceSide<'a>,
+    caller: Option<&Caller>,
+    allow: Option<Close<'a>>,
+    uncounted: Option<Reason>,
+) -> (Option<Allowing<'a>>, Option<Reason>) {
+    if let Some((_, found)) = allow {
+        return (Some(Allowing::Statement(found)), None);
+    }
+    let Some(acl) = &side.acl else { return (None, uncounted) };
+    let ignore_public = side.public_access_block.ignore_public_acls;
+    if acl::allows(acl, caller, ignore_public) {
+        return (Some(Allowing::Acl), None);
+    }
+    let is_blocked = ignore_public && acl::allows(acl, caller, false);
+    (None, uncounted.or(is_blocked.then_some(Reason::PublicAccessBlocked(Grant::Acl))))
+}
+
+/// Either side is enough, but an Allow to the whole account only hands on to the caller's own policies.
+fn within_account(own: Own<'_>, allow: Option<Close<'_>>, uncounted: Option<Reason>) -> Decision {
+    let named = match allow {
+        // What is given to the session itself is not narrowed by what the session began with.
+        Some((Closeness::Session, found)) => {
+            return Decision::allowed(Reason::Allowed(Grant::Statement(found.named())));
+        }
+        Some((Closeness::Identity, found)) => Some(Allowing::Statement(found)),
+        Some((Closeness::Account, _)) | None => None,
+    };
+    match (own.allow.or(named), own.session_gap, allow) {
+        (Some(allowing), None, _) => Decision::allowed(Reason::Allowed(allowing.named())),
+        (Some(_), Some(name), _) => Decision::denied(Reason::SessionPolicyDoesNotAllow(name.to_owned())),
+        (None, _, Some((_, found))) => Decision::denied(Reason::OnlyAccountNamed(found.named())),
+        (None, _, None) => Decision::denied(uncounted.unwrap_or(Reason::NothingAllows)),
+    }
+}
+
+/// Both sides are needed.
+fn across_accounts(own: Own<'_>, offer: Option<Allowing<'_>>, uncounted: Option<Reason>) -> Decision {
+    let reason = match (own.allow, own.session_gap, offer) {
+        (Some(allowing), None, Some(offer)) => {
+            let reason = Reason::AllowedAcrossAccounts { own: allowing.named(), resource: offer.named() };
+            return Decision::allowed(reason);
+        }
+        (Some(_), Some(name), _) => Reason::SessionPolicyDoesNotAllow(name.to_owned()),
+        (Some(allowing), None, None) => {
+            uncounted.unwrap_or_else(|| Reason::OtherSideDoesNotAllow(allowing.named()))
+        }
+        (None, _, Some(offer)) => Reason::OwnSideDoesNotAllow(offer.named()),
+        (None, _, None) => uncounted.unwrap_or(Reason::NothingAllows),
+    };
+    Decision::denied(reason)
 }
 
 /// Who wants to assume a role.
@@ -22,15 +153,24 @@ pub enum TrustPrincipal<'a> {
     },
 }
 
-/// Whether the trust policy of a role lets somebody assume it. For callers, [`decide_assume_role`] looks at
-/// their own policies, too.
+/// Whether the trust policy of a role, by itself, lets somebody assume it. That is all that is needed for who
+/// shows a token, but not for callers: [`decide_assume_role`] looks at their own policies, too. A user or session
+/// whose account is all that the policy names gets [`Reason::AccountTrusted`], and must not assume the role
+/// unless its own policies allow it.
 pub fn trusts(
-    _policy: &Policy,
-    _principal: TrustPrincipal<'_>,
-    _action: &str,
-    _conditions: &dyn ConditionValues,
+    policy: &Policy,
+    principal: TrustPrincipal<'_>,
+    action: &str,
+    conditions: &dyn ConditionValues,
 ) -> Decision {
-    todo!()
+    let context = Context { principal: Some(principal), conditions };
+    let found = resource_policy(policy, Source::Trust, &Asked { context, action, resource: "" });
+    match (found.deny, found.allow) {
+        (Some(deny), _) => Decision::denied(Reason::ExplicitDeny(deny.named())),
+        (None, Some((Closeness::Account, found))) => Decision::allowed(Reason::AccountTrusted(found.named())),
+        (None, Some((_, found))) => Decision::allowed(Reason::Allowed(Grant::Statement(found.named()))),
+        (None, None) => Decision::denied(Reason::NothingAllows),
+    }
 }
 
 /// May this caller assume that role?
@@ -50,7 +190,26 @@ pub struct AssumeQuestion<'a> {
     pub conditions: &'a dyn ConditionValues,
 }
 
-/// Decides by both the trust policy and the caller's own policies.
-pub fn decide_assume_role(_question: &AssumeQuestion<'_>) -> Decision {
-    todo!()
+/// Decides by both the trust policy and the caller's own policies. The trust policy always has to allow it; the
+/// caller's have to if it is of another account, or if the trust policy names only the account.
+pub fn decide_assume_role(question: &AssumeQuestion<'_>) -> Decision {
+    let context = Context::of_caller(Some(question.caller), question.conditions);
+    let asked = Asked { context, action: question.action, resource: question.role_arn };
+    let own = match own_side(question.caller, &asked) {
+        Ok(own) => own,
+        Err(deny) => return Decision::denied(Reason::ExplicitDeny(deny.named())),
+    };
+    let found = resource_policy(question.trust_policy, Source::Trust, &asked);
+    if let Some(deny) = found.deny {
+        return Decision::denied(Reason::ExplicitDeny(deny.named()));
+    }
+    if question.caller.account.id != question.role_account {
+        let offer = found.allow.map(|(_, found)| Allowing::Statement(found));
+        return across_accounts(own, offer, None);
+    }
+    match (found.allow, own.allow) {
+        (Some(_), _) => within_account(own, found.allow, None),
+        (None, Some(allowing)) => Decision::denied(Reason::OtherSideDoesNotAllow(allowing.named())),
+        (None, None) => Decision::denied(Reason::NothingAllows),
+    }
 }

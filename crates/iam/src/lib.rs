@@ -7,13 +7,24 @@
 pub mod acl;
 pub mod arn;
 mod caller;
+mod condition;
+mod context;
 mod decide;
+mod evaluate;
+mod fault;
 mod identities;
+mod json;
+mod operand;
 pub mod operations;
 pub mod pattern;
 mod policy;
+mod principal;
+mod public;
 mod question;
 mod reason;
+mod statement;
+mod template;
+mod timestamp;
 
 pub use caller::{Account, Caller, CallerKind};
 pub use decide::{AssumeQuestion, TrustPrincipal, decide, decide_assume_role, trusts};

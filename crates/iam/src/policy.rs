@@ -1,5 +1,13 @@
 //! Policies, parsed and ready to be evaluated.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fault::Fault;
+use crate::json::Json;
+use crate::pattern;
+use crate::public;
+use crate::statement::Statement;
+
 /// What a policy is attached to, which decides on the elements it must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
@@ -41,26 +49,114 @@ pub enum PolicyError {
 
 /// A policy, parsed and ready to be evaluated.
 #[derive(Clone, Debug)]
-pub struct Policy {}
+pub struct Policy {
+    pub(crate) statements: Vec<Statement>,
+    is_public: bool,
+    /// In lower case.
+    condition_keys: BTreeSet<String>,
+}
 
 impl Policy {
-    /// Reads a policy as strictly as AWS.
-    pub fn parse(_json: &str, _kind: PolicyKind) -> Result<Policy, PolicyError> {
-        todo!()
+    /// Reads a policy as strictly as AWS. Callers check its size.
+    pub fn parse(json: &str, kind: PolicyKind) -> Result<Policy, PolicyError> {
+        let document: Json = serde_json::from_str(json).map_err(|error| PolicyError::Json(error.to_string()))?;
+        let Json::Object(elements) = &document else {
+            return Err(of_document(format!("the policy is {}", document.kind()), "Give an object"));
+        };
+        let has_variables = parse_header(elements)?;
+        let list = match elements.get("Statement") {
+            Some(Json::List(list)) if !list.is_empty() => list.as_slice(),
+            Some(one @ Json::Object(_)) => std::slice::from_ref(one),
+            _ => return Err(of_document("the policy has no statements", "Give at least one as \"Statement\"")),
+        };
+        let mut sids = BTreeSet::new();
+        let mut statements = Vec::with_capacity(list.len());
+        for (index, element) in list.iter().enumerate() {
+            let number = index + 1;
+            let sid = parse_sid(element).map_err(|fault| of_statement(number, None, fault))?;
+            if sid.is_some_and(|sid| !sids.insert(sid)) {
+                let fault = Fault::new("an earlier statement has the same Sid", "Give each statement its own");
+                return Err(of_statement(number, sid, fault));
+            }
+            let statement = match element {
+                Json::Object(elements) => Statement::parse(elements, kind, number, sid, has_variables),
+                other => Err(Fault::new(format!("it is {}", other.kind()), "Give an object")),
+            };
+            statements.push(statement.map_err(|fault| of_statement(number, sid, fault))?);
+        }
+        let is_public = statements.iter().any(public::is_public);
+        let keys = statements.iter().flat_map(Statement::keys);
+        let condition_keys = keys.map(|key| key.name.to_ascii_lowercase()).collect();
+        Ok(Policy { statements, is_public, condition_keys })
     }
 
-    /// Whether AWS calls the policy of a bucket public.
+    /// Whether AWS calls it public: a statement allows something to everybody, and no condition narrows that
+    /// to fixed networks, accounts or the like.
     pub fn is_public(&self) -> bool {
-        todo!()
+        self.is_public
     }
 
-    /// Whether it names a condition key that begins so.
-    pub fn uses_condition_key(&self, _prefix: &str) -> bool {
-        todo!()
+    /// Whether a condition or a variable names a key that begins so, whatever its case.
+    pub fn uses_condition_key(&self, prefix: &str) -> bool {
+        self.condition_keys.iter().any(|key| {
+            key.as_bytes().get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
+        })
     }
 
-    /// Whether all its resources can be in this bucket.
-    pub fn resources_within(&self, _bucket: &str) -> bool {
-        todo!()
+    /// Whether each resource that it names, as `Resource` or `NotResource`, is an ARN of S3 that can be this
+    /// bucket or in it. `*` is not.
+    pub fn resources_within(&self, bucket: &str) -> bool {
+        let mut resources = self.statements.iter().flat_map(|statement| statement.resources.iter().flatten());
+        resources.all(|resource| is_within(&resource.widest(), bucket))
     }
+}
+
+/// Checks what stands around the statements. Returns whether the version has policy variables.
+fn parse_header(elements: &BTreeMap<String, Json>) -> Result<bool, PolicyError> {
+    if let Some(unknown) = elements.keys().find(|name| !["Version", "Id", "Statement"].contains(&name.as_str())) {
+        let problem = format!("there is no element \"{unknown}\" in policies");
+        return Err(of_document(problem, "Remove it, or correct its spelling and case"));
+    }
+    if let Some(id) = elements.get("Id").filter(|id| !matches!(id, Json::Text(_))) {
+        return Err(of_document(format!("the Id is {}", id.kind()), "Give a string"));
+    }
+    match elements.get("Version") {
+        None => Ok(false),
+        Some(Json::Text(version)) if version == "2008-10-17" => Ok(false),
+        Some(Json::Text(version)) if version == "2012-10-17" => Ok(true),
+        Some(_) => Err(of_document("there is no such version of the policy language", "Give \"2012-10-17\"")),
+    }
+}
+
+/// An empty Sid is none.
+fn parse_sid(statement: &Json) -> Result<Option<&str>, Fault> {
+    let Json::Object(elements) = statement else { return Ok(None) };
+    match elements.get("Sid") {
+        None => Ok(None),
+        Some(Json::Text(sid)) => Ok(Some(sid.as_str()).filter(|sid| !sid.is_empty())),
+        Some(other) => Err(Fault::new(format!("its Sid is {}", other.kind()), "Give a string")),
+    }
+}
+
+fn of_document(problem: impl Into<String>, remedy: &str) -> PolicyError {
+    PolicyError::Document { problem: problem.into(), remedy: remedy.to_owned() }
+}
+
+fn of_statement(number: usize, sid: Option<&str>, fault: Fault) -> PolicyError {
+    let place = match sid {
+        Some(sid) => format!("{number} (Sid \"{sid}\")"),
+        None => number.to_string(),
+    };
+    PolicyError::Statement { place, problem: fault.problem, remedy: fault.remedy }
+}
+
+/// ARNs of S3 have neither region nor account, so patterns for those have to match nothing.
+fn is_within(resource: &[u8], bucket: &str) -> bool {
+    let parts: Vec<&[u8]> = resource.splitn(6, |byte| *byte == b':').collect();
+    let [arn, partition, service, region, account, path] = parts.as_slice() else { return false };
+    let is_s3 = [(arn, "arn"), (partition, "aws"), (service, "s3"), (region, ""), (account, "")]
+        .into_iter()
+        .all(|(pattern, text)| pattern::matches_compiled(pattern, text));
+    let bucket_part = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+    is_s3 && pattern::matches_compiled(bucket_part, bucket)
 }

@@ -38,7 +38,8 @@ pub struct ResourceSide<'a> {
     /// Canonical id of the account that owns the bucket.
     pub bucket_owner: &'a str,
     /// Canonical id of the account that owns the object that is asked for; `None` if the question is about the
-    /// bucket, or the object is yet to be written, or does not exist.
+    /// bucket, or the object is yet to be written, is to be deleted, or does not exist, or if ACLs do not count in
+    /// the bucket, so that all objects belong to its owner.
     pub object_owner: Option<&'a str>,
     /// The bucket's policy.
     pub policy: Option<&'a Policy>,

@@ -59,6 +59,9 @@ pub enum Reason {
         /// On the side of what is asked for.
         resource: Grant,
     },
+    /// Allowed by a trust policy to the whole account, which has to allow its users and sessions to assume the
+    /// role. The root needs no more.
+    AccountTrusted(StatementRef),
     /// Allowed: the root of the bucket owner's account always gets at the bucket policy.
     RootKeepsBucketPolicy,
     /// Denied by a statement with the effect Deny.
@@ -79,8 +82,85 @@ pub enum Reason {
     PublicAccessBlocked(Grant),
 }
 
+impl Decision {
+    pub(crate) fn allowed(reason: Reason) -> Decision {
+        Decision { is_allowed: true, reason }
+    }
+
+    pub(crate) fn denied(reason: Reason) -> Decision {
+        Decision { is_allowed: false, reason }
+    }
+}
+
+impl fmt::Display for PolicySource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PolicySource::Identity(name) => write!(formatter, "policy '{name}'"),
+            PolicySource::Session(name) => write!(formatter, "session policy '{name}'"),
+            PolicySource::Bucket => formatter.write_str("the bucket policy"),
+            PolicySource::Trust => formatter.write_str("the trust policy"),
+        }
+    }
+}
+
+impl fmt::Display for StatementRef {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.sid {
+            Some(sid) => write!(formatter, "statement '{sid}' of {}", self.policy),
+            None => write!(formatter, "statement {} of {}", self.number, self.policy),
+        }
+    }
+}
+
+impl fmt::Display for Grant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Grant::Root => formatter.write_str("being the root of the account"),
+            Grant::Statement(statement) => statement.fmt(formatter),
+            Grant::Acl => formatter.write_str("the ACL"),
+        }
+    }
+}
+
 impl fmt::Display for Reason {
-    fn fmt(&self, _formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        todo!()
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Allowed(grant) => write!(formatter, "allowed by {grant}"),
+            Reason::AllowedAcrossAccounts { own, resource } => {
+                write!(formatter, "allowed to another account by {resource}, and on the caller's side by {own}")
+            }
+            Reason::AccountTrusted(statement) => {
+                write!(formatter, "allowed to the whole account by {statement}; its users need a policy, too")
+            }
+            Reason::RootKeepsBucketPolicy => formatter.write_str(
+                "allowed, since the root of the bucket owner's account always gets at the bucket policy",
+            ),
+            Reason::ExplicitDeny(statement) => write!(formatter, "denied by {statement}"),
+            Reason::NothingAllows => formatter.write_str("denied, since nothing allows it"),
+            Reason::SessionPolicyDoesNotAllow(name) => {
+                write!(formatter, "denied, since session policy '{name}' does not allow it")
+            }
+            Reason::OnlyAccountNamed(statement) => write!(
+                formatter,
+                "denied, since {statement} names only the account, and no policy of the caller allows it"
+            ),
+            Reason::OwnSideDoesNotAllow(grant) => {
+                write!(formatter, "denied: {grant} allows it to another account, but no policy of the caller does")
+            }
+            Reason::OtherSideDoesNotAllow(Grant::Root) => formatter.write_str(
+                "denied: it belongs to another account, of which neither a policy nor an ACL allows it",
+            ),
+            Reason::OtherSideDoesNotAllow(grant) => write!(
+                formatter,
+                "denied: {grant} allows it, but neither a policy nor an ACL of the owner's account does"
+            ),
+            Reason::ObjectOfOtherAccount(statement) => write!(
+                formatter,
+                "denied: {statement} allows it, but does not count for an object of another account"
+            ),
+            Reason::PublicAccessBlocked(grant) => {
+                write!(formatter, "denied: {grant} allows it to the public, which the public access block forbids")
+            }
+        }
     }
 }

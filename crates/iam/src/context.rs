@@ -1,0 +1,107 @@
+//! Condition keys and their values at the time of a decision.
+
+use std::borrow::Cow;
+
+use crate::caller::{Caller, CallerKind};
+use crate::decide::TrustPrincipal;
+use crate::question::ConditionValues;
+
+/// A condition key, with where its values come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    /// In lower case up to the first slash.
+    pub(crate) name: String,
+    source: KeySource,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeySource {
+    UserName,
+    UserId,
+    PrincipalArn,
+    PrincipalAccount,
+    PrincipalType,
+    PrincipalIsService,
+    FederatedProvider,
+    PrincipalTag,
+    Request,
+}
+
+const PRINCIPAL_TAG: &str = "aws:principaltag/";
+
+impl Key {
+    pub(crate) fn new(name: &str) -> Key {
+        let (lowered, kept) = name.split_at(name.find('/').unwrap_or(name.len()));
+        let name = lowered.to_ascii_lowercase() + kept;
+        let source = match name.as_str() {
+            "aws:username" => KeySource::UserName,
+            "aws:userid" => KeySource::UserId,
+            "aws:principalarn" => KeySource::PrincipalArn,
+            "aws:principalaccount" => KeySource::PrincipalAccount,
+            "aws:principaltype" => KeySource::PrincipalType,
+            "aws:principalisawsservice" => KeySource::PrincipalIsService,
+            "aws:federatedprovider" => KeySource::FederatedProvider,
+            name if name.starts_with(PRINCIPAL_TAG) => KeySource::PrincipalTag,
+            _ => KeySource::Request,
+        };
+        Key { name, source }
+    }
+}
+
+/// Who asks, and the keys of the request.
+pub(crate) struct Context<'a> {
+    /// `None` for a request without a signature.
+    pub(crate) principal: Option<TrustPrincipal<'a>>,
+    pub(crate) conditions: &'a dyn ConditionValues,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn of_caller(caller: Option<&'a Caller>, conditions: &'a dyn ConditionValues) -> Context<'a> {
+        Context { principal: caller.map(TrustPrincipal::Caller), conditions }
+    }
+
+    /// Hands the values of a key to the function; none if the key is missing.
+    pub(crate) fn with_values<T>(&self, key: &Key, use_values: impl FnOnce(&[Cow<'_, str>]) -> T) -> T {
+        if key.source == KeySource::Request {
+            return use_values(&self.conditions.values(&key.name));
+        }
+        match self.value_of_principal(key) {
+            Some(value) => use_values(&[value]),
+            None => use_values(&[]),
+        }
+    }
+
+    fn value_of_principal(&self, key: &Key) -> Option<Cow<'a, str>> {
+        let caller = match self.principal {
+            Some(TrustPrincipal::Caller(caller)) => caller,
+            Some(TrustPrincipal::Federated { provider_arn }) => {
+                return (key.source == KeySource::FederatedProvider).then(|| provider_arn.into());
+            }
+            None => {
+                return match key.source {
+                    KeySource::UserId => Some("anonymous".into()),
+                    KeySource::PrincipalType => Some("Anonymous".into()),
+                    _ => None,
+                };
+            }
+        };
+        match key.source {
+            KeySource::UserName => caller.user_name().map(Cow::from),
+            KeySource::UserId => Some(caller.user_id().into()),
+            KeySource::PrincipalArn => Some(caller.principal_arn().into()),
+            KeySource::PrincipalAccount => Some(caller.account.id.as_str().into()),
+            KeySource::PrincipalType => Some(principal_type(caller).into()),
+            KeySource::PrincipalIsService => Some("false".into()),
+            KeySource::PrincipalTag => caller.tags.get(&key.name[PRINCIPAL_TAG.len()..]).map(|tag| tag.into()),
+            KeySource::FederatedProvider | KeySource::Request => None,
+        }
+    }
+}
+
+fn principal_type(caller: &Caller) -> &'static str {
+    match caller.kind {
+        CallerKind::Root => "Account",
+        CallerKind::User { .. } => "User",
+        CallerKind::Session { .. } => "AssumedRole",
+    }
+}
