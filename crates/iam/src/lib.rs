@@ -15,6 +15,7 @@ mod fault;
 mod identities;
 mod json;
 mod operand;
+pub mod operations;
 pub mod pattern;
 mod policy;
 mod principal;

@@ -1,0 +1,106 @@
+//! What an operation is about, as policies name it.
+
+use std::collections::BTreeMap;
+
+use super::holders::{self, HolderKind};
+use super::{Context, Parameters};
+use crate::arn::{oidc_provider_arn, parse_policy_arn};
+use crate::caller::CallerKind;
+
+/// What an operation is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// Its ARN.
+    pub arn: String,
+    /// Its tags, for `aws:ResourceTag/...` and `iam:ResourceTag/...`.
+    pub tags: BTreeMap<String, String>,
+    /// The managed policy that is attached or detached, for `iam:PolicyARN`.
+    pub policy_arn: Option<String>,
+}
+
+/// How parameters name what an operation is about.
+#[derive(Clone, Copy)]
+pub(crate) enum About {
+    /// Everything.
+    All,
+    /// One that exists.
+    One(HolderKind),
+    /// One that exists, and a managed policy for it.
+    Attachment(HolderKind),
+    /// One that is to be made: its path is a parameter, too.
+    New(HolderKind),
+    /// All of a kind below a path.
+    Listing(HolderKind),
+    /// The user that is named, or the caller's.
+    OwnUser,
+    /// The user whose key is named.
+    KeyOwner,
+    /// A managed policy, by its ARN.
+    PolicyArn,
+    /// An issuer, by its URL.
+    NewProvider,
+    /// An issuer, by its ARN.
+    ProviderArn,
+}
+
+impl About {
+    pub(crate) fn subject(self, context: &Context<'_>, parameters: &Parameters) -> Subject {
+        let text = |name: &str| parameters.get(name).unwrap_or_default();
+        match self {
+            About::All => Subject { arn: "*".into(), ..Subject::default() },
+            About::One(kind) => one(context, kind, text(kind.parameter())),
+            About::Attachment(kind) => {
+                let policy_arn = parameters.get("PolicyArn").map(str::to_owned);
+                Subject { policy_arn, ..one(context, kind, text(kind.parameter())) }
+            }
+            About::New(kind) => {
+                let path = parameters.get("Path").filter(|path| !path.is_empty()).unwrap_or("/");
+                named(context, kind, path, text(kind.parameter()))
+            }
+            About::Listing(kind) => {
+                let prefix = parameters.get("PathPrefix").filter(|prefix| !prefix.is_empty()).unwrap_or("/");
+                named(context, kind, prefix, "")
+            }
+            About::OwnUser => own_user(context, parameters),
+            About::KeyOwner => {
+                let key = context.identities.access_key(text("AccessKeyId"));
+                let owner = key.and_then(|key| key.record.user.clone()).unwrap_or_default();
+                one(context, HolderKind::User, &owner)
+            }
+            About::PolicyArn => {
+                let arn = text("PolicyArn");
+                let parsed = parse_policy_arn(arn).filter(|parsed| parsed.account == context.account_id());
+                let policy = parsed.and_then(|parsed| context.identities.policy(parsed.account, parsed.name));
+                let tags = policy.map(|policy| policy.record.tags.clone()).unwrap_or_default();
+                Subject { arn: arn.into(), tags, policy_arn: None }
+            }
+            About::NewProvider => {
+                Subject { arn: oidc_provider_arn(context.account_id(), text("Url")), ..Subject::default() }
+            }
+            About::ProviderArn => Subject { arn: text("OpenIDConnectProviderArn").into(), ..Subject::default() },
+        }
+    }
+}
+
+fn own_user(context: &Context<'_>, parameters: &Parameters) -> Subject {
+    let caller = context.caller.map(|caller| &caller.kind);
+    match (parameters.get("UserName").filter(|name| !name.is_empty()), caller) {
+        (Some(name), _) => one(context, HolderKind::User, name),
+        (None, Some(CallerKind::User { name, .. })) => one(context, HolderKind::User, name),
+        (None, _) => Subject { arn: format!("arn:aws:iam::{}:root", context.account_id()), ..Subject::default() },
+    }
+}
+
+fn named(context: &Context<'_>, kind: HolderKind, path: &str, name: &str) -> Subject {
+    Subject { arn: holders::arn(context, kind, path, name), ..Subject::default() }
+}
+
+fn one(context: &Context<'_>, kind: HolderKind, name: &str) -> Subject {
+    match holders::find(context.identities, context.account_id(), kind, name) {
+        Some(record) => {
+            let (kind, path, name, tags) = holders::identity_of(&record);
+            Subject { tags, ..named(context, kind, path, name) }
+        }
+        None => named(context, kind, "/", name),
+    }
+}
