@@ -11,6 +11,10 @@ use crate::commands::cluster::ClusterCommand;
 use crate::commands::flag::FlagCommand;
 use crate::commands::gateway::GatewayCommand;
 use crate::commands::health::HealthArguments;
+use crate::commands::identity::account::AccountCommand;
+use crate::commands::identity::group::GroupCommand;
+use crate::commands::identity::policy::PolicyCommand;
+use crate::commands::identity::user::UserCommand;
 use crate::commands::image::ImageCommand;
 use crate::commands::join::JoinArguments;
 use crate::commands::key::KeyCommand;
@@ -25,7 +29,7 @@ use crate::commands::state::StateCommand;
 use crate::commands::store::StoreCommand;
 use crate::commands::up::UpArguments;
 use crate::commands::{
-    bench, bucket, cluster, flag, gateway, health, image, join, key, nbd, osd, pg, pool, preflight, settings, sim,
+    bench, bucket, cluster, flag, gateway, health, identity, image, join, key, nbd, osd, pg, pool, preflight, settings, sim,
     state, status, store, up,
 };
 
@@ -95,6 +99,18 @@ pub enum Command {
     /// List buckets, and choose whether new objects in them are sealed
     #[command(subcommand)]
     Bucket(BucketCommand),
+    /// Make, list, change and remove accounts, which own buckets
+    #[command(subcommand)]
+    Account(AccountCommand),
+    /// Make, list and remove users, and their access keys
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Make, list, fill and remove groups of users
+    #[command(subcommand)]
+    Group(GroupCommand),
+    /// Say what users, groups and roles may do, and find out why a request is refused
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Measure the cluster, its parts and the disks below it
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -140,6 +156,10 @@ impl Command {
             Command::Settings(command) => settings::run(&command)?,
             Command::Image(command) => image::run(command)?,
             Command::Bucket(command) => bucket::run(&command)?,
+            Command::Account(command) => identity::account::run(&command)?,
+            Command::User(command) => identity::user::run(&command)?,
+            Command::Group(command) => identity::group::run(&command)?,
+            Command::Policy(command) => identity::policy::run(&command)?,
             Command::Key(command) => key::run(&command)?,
             Command::Bench(command) => bench::run(command)?,
             Command::Sim(arguments) => sim::run(&arguments)?,

@@ -9,6 +9,7 @@ mod daemon;
 pub mod flag;
 pub mod gateway;
 pub mod health;
+pub mod identity;
 pub mod image;
 pub mod join;
 pub mod key;

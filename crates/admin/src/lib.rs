@@ -10,6 +10,7 @@
 
 pub mod buckets;
 mod error;
+pub mod identities;
 pub mod images;
 pub mod keys;
 pub mod osds;

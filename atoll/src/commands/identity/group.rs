@@ -1,0 +1,78 @@
+//! Commands about groups.
+
+use atoll_iam::operations::Parameters;
+use clap::Subcommand;
+
+use super::{AccountArguments, perform, rows};
+use crate::commands::output::print_table;
+
+#[derive(Subcommand)]
+pub enum GroupCommand {
+    /// List groups
+    Ls(AccountArguments),
+    /// Make a group
+    #[command(after_help = "\
+Example:
+  atoll group create readers
+  atoll policy attach AmazonS3ReadOnlyAccess --group readers
+  atoll group add readers backup")]
+    Create(GroupArguments),
+    /// List the users of a group
+    Show(GroupArguments),
+    /// Add a user to a group
+    Add(MemberArguments),
+    /// Remove a user from a group
+    Remove(MemberArguments),
+    /// Remove a group without users and policies
+    Rm(GroupArguments),
+}
+
+#[derive(clap::Args, Clone)]
+pub struct GroupArguments {
+    #[command(flatten)]
+    arguments: AccountArguments,
+    /// The group
+    name: String,
+}
+
+#[derive(clap::Args, Clone)]
+pub struct MemberArguments {
+    #[command(flatten)]
+    group: GroupArguments,
+    /// The user
+    user: String,
+}
+
+impl GroupArguments {
+    fn parameters(&self) -> Parameters {
+        Parameters::default().with("GroupName", &self.name)
+    }
+}
+
+/// Runs a command about groups.
+pub fn run(command: &GroupCommand) -> anyhow::Result<()> {
+    match command {
+        GroupCommand::Ls(arguments) => perform(arguments, "ListGroups", Parameters::default(), |answer| {
+            print_table(&["NAME", "ID", "ARN"], &rows(answer, "Groups", &["GroupName", "GroupId", "Arn"]));
+        }),
+        GroupCommand::Create(group) => perform(&group.arguments, "CreateGroup", group.parameters(), |_| {
+            println!("made group '{}'; it gives no rights yet", group.name);
+        }),
+        GroupCommand::Show(group) => perform(&group.arguments, "GetGroup", group.parameters(), |answer| {
+            print_table(&["USER", "ARN"], &rows(answer, "Users", &["UserName", "Arn"]));
+        }),
+        GroupCommand::Add(member) => change(member, "AddUserToGroup", "is in"),
+        GroupCommand::Remove(member) => change(member, "RemoveUserFromGroup", "is no longer in"),
+        GroupCommand::Rm(group) => perform(&group.arguments, "DeleteGroup", group.parameters(), |_| {
+            println!("removed group '{}'", group.name);
+        }),
+    }
+}
+
+fn change(member: &MemberArguments, operation: &str, done: &str) -> anyhow::Result<()> {
+    let MemberArguments { group, user } = member;
+    let parameters = group.parameters().with("UserName", user);
+    perform(&group.arguments, operation, parameters, |_| {
+        println!("user '{user}' {done} group '{}'", group.name);
+    })
+}

@@ -1,0 +1,86 @@
+//! Commands about who may sign S3 requests, and what they may do. Each is an operation of AWS's IAM that
+//! an operator does for an account.
+
+pub mod account;
+pub mod group;
+pub mod keys;
+pub mod policy;
+mod simulate;
+pub mod user;
+
+use std::path::Path;
+
+use anyhow::Context;
+use atoll_admin::identities;
+use atoll_iam::operations::{Answer, Parameters, Value};
+use clap::Args;
+
+use super::arguments::OutputArguments;
+use super::open_cluster::connected;
+use super::output::print_json;
+
+/// Where, and for which account.
+#[derive(Args, Clone)]
+pub struct AccountArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The account, by name or number [default: the first]
+    #[arg(long, value_name = "ACCOUNT", env = "ATOLL_ACCOUNT")]
+    pub account: Option<String>,
+}
+
+/// Does an operation; with `--json` prints its whole answer, otherwise hands it to `print`.
+fn perform(
+    arguments: &AccountArguments,
+    operation: &str,
+    parameters: Parameters,
+    print: impl FnOnce(&Answer),
+) -> anyhow::Result<()> {
+    let answer = connected(&arguments.output, async |open, state| {
+        let account = arguments.account.as_deref();
+        Ok(identities::perform(&state, &*open.keys()?, account, operation, parameters).await?)
+    })?;
+    if arguments.output.json {
+        return print_json(&answer);
+    }
+    print(&answer);
+    Ok(())
+}
+
+/// The members of a list of an answer.
+fn members<'a>(answer: &'a Answer, list: &str) -> Vec<&'a Answer> {
+    let Some(Value::List(members)) = answer.get(list) else { return Vec::new() };
+    let fields = |member: &'a Value| match member {
+        Value::Fields(fields) => Some(fields),
+        _ => None,
+    };
+    members.iter().filter_map(fields).collect()
+}
+
+/// The texts of a list of an answer.
+fn names<'a>(answer: &'a Answer, list: &str) -> Vec<&'a str> {
+    let Some(Value::List(members)) = answer.get(list) else { return Vec::new() };
+    let text = |member: &'a Value| match member {
+        Value::Text(text) => Some(text.as_str()),
+        _ => None,
+    };
+    members.iter().filter_map(text).collect()
+}
+
+fn text<'a>(answer: &'a Answer, name: &str) -> &'a str {
+    answer.text_at(&[name]).unwrap_or("-")
+}
+
+/// One row of a table for each member of a list.
+fn rows(answer: &Answer, list: &str, columns: &[&str]) -> Vec<Vec<String>> {
+    let row = |member: &Answer| columns.iter().map(|column| text(member, column).to_owned()).collect();
+    members(answer, list).into_iter().map(row).collect()
+}
+
+/// A policy from a file, or from standard input.
+fn read_document(path: &Path) -> anyhow::Result<String> {
+    if path == Path::new("-") {
+        return std::io::read_to_string(std::io::stdin()).context("the policy on standard input cannot be read");
+    }
+    std::fs::read_to_string(path).with_context(|| format!("the policy {} cannot be read", path.display()))
+}

@@ -1,0 +1,184 @@
+//! Commands about policies.
+
+use std::path::PathBuf;
+
+use atoll_admin::identities;
+use atoll_iam::operations::Parameters;
+use clap::{Args, Subcommand};
+
+use super::simulate::{SimulateArguments, simulate};
+use super::{AccountArguments, perform, read_document, rows};
+use crate::commands::open_cluster::connected;
+use crate::commands::output::print_table;
+
+#[derive(Subcommand)]
+pub enum PolicyCommand {
+    /// List managed policies: those of the account, and those that are always there
+    Ls(AccountArguments),
+    /// Make a managed policy from a file
+    #[command(after_help = "\
+Example:
+  atoll policy create one-bucket policy.json
+
+policy.json, in the language of AWS:
+  {\"Version\": \"2012-10-17\", \"Statement\": [{\"Effect\": \"Allow\", \"Action\": [\"s3:GetObject\", \"s3:ListBucket\"],
+   \"Resource\": [\"arn:aws:s3:::photos\", \"arn:aws:s3:::photos/*\"]}]}")]
+    Create(DocumentArguments),
+    /// Replace what a managed policy says
+    Update(DocumentArguments),
+    /// Print what a managed policy says
+    Show(PolicyArguments),
+    /// Remove a managed policy that is attached to nothing
+    Rm(PolicyArguments),
+    /// Give a user, group or role what a managed policy allows
+    #[command(after_help = "Example:\n  atoll policy attach AmazonS3ReadOnlyAccess --group readers")]
+    Attach(HolderArguments),
+    /// Take it back
+    Detach(HolderArguments),
+    /// Give a user, group or role a policy of its own
+    #[command(after_help = "Example:\n  atoll policy put home home.json --user ann")]
+    Put {
+        #[command(flatten)]
+        holder: HolderArguments,
+        /// The policy: a file, or - for standard input
+        file: PathBuf,
+    },
+    /// Remove a policy of a user's, group's or role's own
+    Drop(HolderArguments),
+    /// Say whether a request would be let in, and why
+    Simulate(SimulateArguments),
+}
+
+#[derive(Args, Clone)]
+pub struct PolicyArguments {
+    #[command(flatten)]
+    arguments: AccountArguments,
+    /// The policy, by name or ARN
+    name: String,
+}
+
+#[derive(Args, Clone)]
+pub struct DocumentArguments {
+    #[command(flatten)]
+    policy: PolicyArguments,
+    /// What it says: a file, or - for standard input
+    file: PathBuf,
+}
+
+/// A policy, and whose.
+#[derive(Args, Clone)]
+pub struct HolderArguments {
+    #[command(flatten)]
+    policy: PolicyArguments,
+    #[command(flatten)]
+    holder: Holder,
+}
+
+#[derive(Args, Clone)]
+#[group(required = true, multiple = false)]
+struct Holder {
+    /// Of this user
+    #[arg(long)]
+    user: Option<String>,
+    /// Of this group
+    #[arg(long)]
+    group: Option<String>,
+    /// Of this role
+    #[arg(long)]
+    role: Option<String>,
+}
+
+impl Holder {
+    /// Its kind, as AWS names it, and its name.
+    fn named(&self) -> (&'static str, &str) {
+        match (&self.user, &self.group, &self.role) {
+            (Some(name), _, _) => ("User", name),
+            (_, Some(name), _) => ("Group", name),
+            (_, _, Some(name)) => ("Role", name),
+            (None, None, None) => ("User", ""),
+        }
+    }
+}
+
+/// Runs a command about policies.
+pub fn run(command: &PolicyCommand) -> anyhow::Result<()> {
+    match command {
+        PolicyCommand::Ls(arguments) => {
+            let all = Parameters::default().with("Scope", "All").with("MaxItems", "1000");
+            perform(arguments, "ListPolicies", all, |answer| {
+                let rows = rows(answer, "Policies", &["PolicyName", "AttachmentCount", "DefaultVersionId", "Arn"]);
+                print_table(&["NAME", "ATTACHED", "VERSION", "ARN"], &rows);
+            })
+        }
+        PolicyCommand::Create(document) => {
+            let DocumentArguments { policy, file } = document;
+            let parameters = Parameters::default()
+                .with("PolicyName", &policy.name)
+                .with("PolicyDocument", read_document(file)?);
+            perform(&policy.arguments, "CreatePolicy", parameters, |answer| {
+                println!("made {}", answer.text_at(&["Policy", "Arn"]).unwrap_or("-"));
+            })
+        }
+        PolicyCommand::Update(document) => {
+            let parameters = Parameters::default()
+                .with("PolicyArn", arn(&document.policy)?)
+                .with("PolicyDocument", read_document(&document.file)?)
+                .with("SetAsDefault", "true");
+            perform(&document.policy.arguments, "CreatePolicyVersion", parameters, |answer| {
+                println!("{} counts now", answer.text_at(&["PolicyVersion", "VersionId"]).unwrap_or("-"));
+            })
+        }
+        PolicyCommand::Show(policy) => show(policy),
+        PolicyCommand::Rm(policy) => {
+            let parameters = Parameters::default().with("PolicyArn", arn(policy)?);
+            perform(&policy.arguments, "DeletePolicy", parameters, |_| println!("removed '{}'", policy.name))
+        }
+        PolicyCommand::Attach(holder) => attach(holder, "Attach", "has"),
+        PolicyCommand::Detach(holder) => attach(holder, "Detach", "no longer has"),
+        PolicyCommand::Put { holder, file } => {
+            own(holder, "Put", "has", Parameters::default().with("PolicyDocument", read_document(file)?))
+        }
+        PolicyCommand::Drop(holder) => own(holder, "Delete", "no longer has", Parameters::default()),
+        PolicyCommand::Simulate(arguments) => simulate(arguments),
+    }
+}
+
+fn arn(policy: &PolicyArguments) -> anyhow::Result<String> {
+    connected(&policy.arguments.output, async |_, state| {
+        let all = identities::current(&state).await?;
+        let account = identities::find_account(&all, policy.arguments.account.as_deref())?;
+        Ok(identities::policy_arn(&all, &account, &policy.name)?)
+    })
+}
+
+fn show(policy: &PolicyArguments) -> anyhow::Result<()> {
+    let document = connected(&policy.arguments.output, async |_, state| {
+        let all = identities::current(&state).await?;
+        let account = identities::find_account(&all, policy.arguments.account.as_deref())?;
+        let arn = identities::policy_arn(&all, &account, &policy.name)?;
+        Ok(all.managed_document(&account.record.id, &arn).map(str::to_owned))
+    })?;
+    match document {
+        Some(document) => println!("{document}"),
+        None => anyhow::bail!("there is no managed policy '{}'", policy.name),
+    }
+    Ok(())
+}
+
+fn attach(arguments: &HolderArguments, verb: &str, done: &str) -> anyhow::Result<()> {
+    let HolderArguments { policy, holder } = arguments;
+    let (kind, name) = holder.named();
+    let parameters = Parameters::default().with(format!("{kind}Name"), name).with("PolicyArn", arn(policy)?);
+    perform(&policy.arguments, &format!("{verb}{kind}Policy"), parameters, |_| {
+        println!("{} '{name}' {done} policy '{}'", kind.to_lowercase(), policy.name);
+    })
+}
+
+fn own(arguments: &HolderArguments, verb: &str, done: &str, more: Parameters) -> anyhow::Result<()> {
+    let HolderArguments { policy, holder } = arguments;
+    let (kind, name) = holder.named();
+    let parameters = more.with(format!("{kind}Name"), name).with("PolicyName", &policy.name);
+    perform(&policy.arguments, &format!("{verb}{kind}Policy"), parameters, |_| {
+        println!("{} '{name}' {done} policy '{}' of its own", kind.to_lowercase(), policy.name);
+    })
+}

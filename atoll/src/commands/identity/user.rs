@@ -1,0 +1,94 @@
+//! Commands about users.
+
+use atoll_iam::operations::Parameters;
+use clap::Subcommand;
+
+use super::keys::{self, KeyOfCommand};
+use super::{AccountArguments, perform, rows, text};
+use crate::commands::output::print_table;
+
+#[derive(Subcommand)]
+pub enum UserCommand {
+    /// List users
+    Ls(AccountArguments),
+    /// Make a user, who may do nothing yet
+    #[command(after_help = "\
+Example:
+  atoll user create backup
+  atoll policy attach AmazonS3ReadOnlyAccess --user backup
+  atoll user key create backup")]
+    Create {
+        #[command(flatten)]
+        arguments: AccountArguments,
+        /// Its name
+        name: String,
+        /// Its path in ARNs
+        #[arg(long, default_value = "/")]
+        path: String,
+    },
+    /// Show a user, its groups, policies and keys
+    Show {
+        #[command(flatten)]
+        arguments: AccountArguments,
+        /// The user
+        name: String,
+    },
+    /// Remove a user without keys, groups and policies
+    Rm {
+        #[command(flatten)]
+        arguments: AccountArguments,
+        /// The user
+        name: String,
+    },
+    /// Access keys of users
+    #[command(subcommand)]
+    Key(KeyOfCommand),
+}
+
+/// Runs a command about users.
+pub fn run(command: &UserCommand) -> anyhow::Result<()> {
+    let named = |name: &str| Parameters::default().with("UserName", name);
+    match command {
+        UserCommand::Ls(arguments) => perform(arguments, "ListUsers", Parameters::default(), |answer| {
+            print_table(&["NAME", "ID", "ARN"], &rows(answer, "Users", &["UserName", "UserId", "Arn"]));
+        }),
+        UserCommand::Create { arguments, name, path } => {
+            perform(arguments, "CreateUser", named(name).with("Path", path), |answer| {
+                let arn = answer.text_at(&["User", "Arn"]).unwrap_or("-");
+                println!("made user '{name}', {arn}; it has no rights and no key yet");
+            })
+        }
+        UserCommand::Show { arguments, name } => show(arguments, name),
+        UserCommand::Rm { arguments, name } => {
+            perform(arguments, "DeleteUser", named(name), |_| println!("removed user '{name}'"))
+        }
+        UserCommand::Key(command) => keys::run(command),
+    }
+}
+
+fn show(arguments: &AccountArguments, name: &str) -> anyhow::Result<()> {
+    let named = || Parameters::default().with("UserName", name);
+    perform(arguments, "GetUser", named(), |answer| {
+        println!("{}", answer.text_at(&["User", "Arn"]).unwrap_or("-"));
+    })?;
+    perform(arguments, "ListGroupsForUser", named(), |answer| {
+        for row in rows(answer, "Groups", &["GroupName"]) {
+            println!("group   {}", row.join(" "));
+        }
+    })?;
+    perform(arguments, "ListAttachedUserPolicies", named(), |answer| {
+        for row in rows(answer, "AttachedPolicies", &["PolicyName", "PolicyArn"]) {
+            println!("policy  {}", row.join("  "));
+        }
+    })?;
+    perform(arguments, "ListUserPolicies", named(), |answer| {
+        for name in super::names(answer, "PolicyNames") {
+            println!("policy  {name}  (of its own)");
+        }
+    })?;
+    perform(arguments, "ListAccessKeys", named(), |answer| {
+        for member in super::members(answer, "AccessKeyMetadata") {
+            println!("key     {}  {}", text(member, "AccessKeyId"), text(member, "Status"));
+        }
+    })
+}

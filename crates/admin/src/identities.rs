@@ -1,0 +1,176 @@
+//! Accounts, users, groups, policies and access keys: the operations of AWS's IAM, by their names, as an
+//! operator of the cluster who may act for any account; and why a request is let in or not.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_gateway::{IdentityError, IdentityStore};
+use atoll_iam::operations::{Answer, Context, IamError, NewAccessKey, Operation, Parameters, RANDOM_BYTES};
+use atoll_iam::{
+    AWS_MANAGED_POLICIES, AccountEntry, ConditionValues, Decision, Identities, KeyLookup, Policy, PolicyKind,
+    Question, ResourceSide, decide,
+};
+use atoll_keys::{KeyService, random_bytes};
+use atoll_types::access::ObjectOwnership;
+use atoll_types::identities::{FIRST_ACCOUNT, LastUsedRecord};
+use atoll_types::records::BucketRecord;
+
+use crate::error::AdminError;
+
+fn refused(error: IdentityError) -> AdminError {
+    match error {
+        IdentityError::Cluster(error) => error.into(),
+        other => AdminError::Refused(other.to_string()),
+    }
+}
+
+/// The account of this name or number; without one, the first.
+pub fn find_account(identities: &Identities, account: Option<&str>) -> Result<Arc<AccountEntry>, AdminError> {
+    let wanted = account.unwrap_or(FIRST_ACCOUNT);
+    let mut accounts = identities.accounts();
+    let found = accounts.find(|entry| entry.record.id == wanted || entry.record.name.eq_ignore_ascii_case(wanted));
+    found.cloned().ok_or_else(|| {
+        AdminError::Refused(format!("there is no account '{wanted}'; 'atoll account ls' names all accounts"))
+    })
+}
+
+/// The ARN of a managed policy by its name: one of the account's own, or one that AWS has.
+pub fn policy_arn(identities: &Identities, account: &AccountEntry, name: &str) -> Result<String, AdminError> {
+    if name.starts_with("arn:") {
+        return Ok(name.to_owned());
+    }
+    let id = &account.record.id;
+    if let Some(policy) = identities.policy(id, name) {
+        return Ok(format!("arn:aws:iam::{id}:policy{}{}", policy.record.path, policy.record.name));
+    }
+    match AWS_MANAGED_POLICIES.iter().find(|policy| policy.name.eq_ignore_ascii_case(name)) {
+        Some(policy) => Ok(format!("arn:aws:iam::aws:policy/{}", policy.name)),
+        None => AdminError::refused(format!(
+            "account '{}' has no managed policy '{name}'; 'atoll policy ls' names them, and those that are always there",
+            account.record.name
+        )),
+    }
+}
+
+/// All identities as they are now.
+pub async fn current(state: &ClusterClient) -> Result<Identities, AdminError> {
+    Ok(IdentityStore::new(state.clone()).current().await?)
+}
+
+async fn last_used(state: &ClusterClient, access_key: &str) -> Result<Option<LastUsedRecord>, ClusterError> {
+    Ok(state.get(&keys::last_used(access_key)).await?.map(|(record, _)| record))
+}
+
+/// When an access key was last used, in Unix milliseconds, as far as gateways have noted it.
+pub async fn last_used_ms(state: &ClusterClient, access_key: &str) -> Result<Option<u64>, AdminError> {
+    Ok(last_used(state, access_key).await?.map(|record| record.used_unix_ms))
+}
+
+/// Does an operation of AWS's IAM, or one on accounts, for an account.
+pub async fn perform(
+    state: &ClusterClient,
+    service: &dyn KeyService,
+    account: Option<&str>,
+    operation: &str,
+    parameters: Parameters,
+) -> Result<Answer, AdminError> {
+    let operation = Operation::find(operation).map_err(|error| AdminError::Refused(error.to_string()))?;
+    let new_access_key: Option<NewAccessKey> = match operation.needs_access_key() {
+        true => Some(atoll_s3::new_access_key(service).await?),
+        false => None,
+    };
+    let last_used = match operation.asks_last_use(&parameters) {
+        Some(access_key) => last_used(state, access_key).await?,
+        None => None,
+    };
+    let random: [u8; RANDOM_BYTES] = random_bytes();
+    let now_ms = atoll_coordinator::unix_ms();
+    let run = |identities: &Identities| {
+        let account = find_account(identities, account);
+        let account = account.map_err(|error| IamError::NoSuchEntity(error.to_string()))?;
+        let context = Context {
+            identities,
+            account,
+            caller: None,
+            now_ms,
+            random,
+            new_access_key: new_access_key.as_ref(),
+            last_used: last_used.as_ref(),
+        };
+        operation.run(&context, parameters.clone())
+    };
+    Ok(IdentityStore::new(state.clone()).change(&run).await.map_err(refused)?.answer)
+}
+
+/// Who asks in a simulation.
+#[derive(Clone, Debug)]
+pub enum Asker {
+    /// Who signs with this access key.
+    AccessKey(String),
+    /// Who does not sign.
+    Anonymous,
+}
+
+/// Condition keys of a simulated request, in lower case.
+pub struct GivenConditions(pub BTreeMap<String, Vec<String>>);
+
+impl ConditionValues for GivenConditions {
+    fn values(&self, key: &str) -> Vec<Cow<'_, str>> {
+        let values = self.0.get(&key.to_ascii_lowercase()).into_iter().flatten();
+        values.map(|value| Cow::Borrowed(value.as_str())).collect()
+    }
+}
+
+/// Whether a request would be let in, and why. The resource is a bucket or an object, as `BUCKET` or
+/// `BUCKET/KEY`. ACLs of objects, and their owners and tags, are with the objects and do not count here.
+pub async fn simulate(
+    state: &ClusterClient,
+    asker: &Asker,
+    action: &str,
+    resource: &str,
+    conditions: &GivenConditions,
+) -> Result<Decision, AdminError> {
+    let identities = current(state).await?;
+    let caller = match asker {
+        Asker::Anonymous => None,
+        Asker::AccessKey(key) => match identities.caller(key) {
+            KeyLookup::Found(caller) => Some(*caller),
+            KeyLookup::Disabled => {
+                return AdminError::refused(format!("the access key {key} is disabled: nothing is let in"));
+            }
+            KeyLookup::Unknown => return AdminError::refused(format!("there is no access key {key}")),
+        },
+    };
+    let resource = resource.strip_prefix("arn:aws:s3:::").unwrap_or(resource);
+    let name = resource.split('/').next().unwrap_or_default();
+    let arn = format!("arn:aws:s3:::{resource}");
+    let is_of_account = ["s3:createbucket", "s3:listallmybuckets"].contains(&&*action.to_ascii_lowercase());
+    let record = match is_of_account {
+        true => None,
+        false => {
+            let found = state.get::<BucketRecord>(&keys::bucket(name)).await?;
+            Some(found.ok_or_else(|| AdminError::NoSuchBucket(name.to_owned()))?.0)
+        }
+    };
+    let document = record.as_ref().and_then(|record| record.access.as_ref()?.policy.as_deref());
+    let policy = document.map(|document| Policy::parse(document, PolicyKind::Resource)).transpose();
+    let policy = policy.map_err(|error| AdminError::Refused(format!("the policy of bucket '{name}': {error}")))?;
+    let resource_side = record.as_ref().map(|record| ResourceSide {
+        bucket_owner: &record.owner,
+        object_owner: None,
+        policy: policy.as_ref(),
+        acl: None,
+        public_access_block: record.public_access_block.unwrap_or_default(),
+    });
+    let question = Question { caller: caller.as_ref(), action, resource: &arn, resource_side, conditions };
+    Ok(decide(&question))
+}
+
+/// Whether ACLs count in a bucket, so that a simulation tells only half of it.
+pub async fn counts_acls(state: &ClusterClient, bucket: &str) -> Result<bool, AdminError> {
+    let found = state.get::<BucketRecord>(&keys::bucket(bucket)).await?;
+    let access = found.and_then(|(record, _)| record.access);
+    Ok(access.is_some_and(|access| access.ownership != ObjectOwnership::BucketOwnerEnforced))
+}
