@@ -104,6 +104,7 @@ pub struct Gateway {
     pub(crate) config: Arc<GatewayConfig>,
     pub(crate) service: Arc<Service>,
     pub(crate) s3: S3Service,
+    pub(crate) users: Users,
     pub(crate) trusted_proxies: TrustedProxies,
 }
 
@@ -128,7 +129,8 @@ impl Gateway {
             budget: Budget::new(config.memory_max),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
-        builder.set_auth(Users::new(directory, key_cache));
+        let users = Users::new(directory, key_cache);
+        builder.set_auth(users.clone());
         builder.set_access(KnownRequests(service.clone()));
         let mut limits = S3Config::default();
         limits.xml_max_body_size = XML_BYTES_MAX;
@@ -141,7 +143,7 @@ impl Gateway {
             builder.set_host(host);
         }
         let trusted_proxies = TrustedProxies::new(&config.trusted_proxies);
-        Ok(Gateway { config: Arc::new(config), service, s3: builder.build(), trusted_proxies })
+        Ok(Gateway { config: Arc::new(config), service, s3: builder.build(), users, trusted_proxies })
     }
 
     /// Serves the listeners, and collects garbage, until `shutdown` resolves; then lets requests end.

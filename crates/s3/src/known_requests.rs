@@ -12,6 +12,7 @@ use s3s::{S3Error, S3Result, s3_error};
 
 use crate::error::custom_error;
 use crate::ops::Service;
+use crate::shell::is_aws_chunked;
 
 /// What one operation knows. Names are in lower case; headers stand without `x-amz-`.
 pub(crate) struct Known {
@@ -206,6 +207,7 @@ pub(crate) const KNOWN: &[Known] = &[
         headers: &[OPTIONAL_ATTRIBUTES],
     },
     Known { operation: "ListParts", queries: &["max-parts", "part-number-marker", "uploadid"], headers: &[] },
+    Known { operation: "PostObject", queries: &[], headers: &[] },
     Known { operation: "PutBucketAcl", queries: &["acl"], headers: &[BODY_CHECKSUMS, &["acl"]] },
     Known { operation: "PutBucketCors", queries: &["cors"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketEncryption", queries: &["encryption"], headers: &[BODY_CHECKSUMS] },
@@ -401,6 +403,29 @@ impl KnownRequests {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// An upload by form, before its fields are read. It is they who sign it and say what is wanted.
+    pub(crate) fn check_form(&self, headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
+        let query = uri.query().unwrap_or_default();
+        let is_presigned = query.split('&').any(|one| one.to_ascii_lowercase().starts_with("x-amz-signature="));
+        if is_presigned || headers.contains_key(http::header::AUTHORIZATION) {
+            return Err(s3_error!(InvalidRequest, "A form is signed in its fields, not in a header or its URL"));
+        }
+        if is_aws_chunked(headers) {
+            return Err(s3_error!(NotImplemented, "Forms in aws-chunked framing are not supported"));
+        }
+        let Some(known) = Known::find("PostObject") else { return Ok(()) };
+        known.check_headers(headers)?;
+        known.check_query(&Method::POST, query)
+    }
+
+    /// The same upload's fields, as headers of a PutObject.
+    pub(crate) async fn check_form_fields(&self, bucket: &str, headers: &HeaderMap) -> S3Result<()> {
+        if let Some(known) = Known::find("PutObject") {
+            known.check_headers(headers)?;
+        }
+        self.check_owner(headers, "x-amz-expected-bucket-owner", bucket).await
     }
 
     async fn check_owner(&self, headers: &HeaderMap, header: &str, bucket: &str) -> S3Result<()> {

@@ -39,16 +39,17 @@ pub async fn new_user(
     Ok((record, hex::encode(secret.expose())))
 }
 
-/// Finds the secrets with which signatures are verified.
+/// Finds the secrets with which signatures are verified. Clones share what they have found.
+#[derive(Clone)]
 pub(crate) struct Users {
     directory: Arc<dyn BucketDirectory>,
     keys: Arc<KeyCache>,
-    records: ShortCache<UserRecord>,
+    records: Arc<ShortCache<UserRecord>>,
 }
 
 impl Users {
     pub(crate) fn new(directory: Arc<dyn BucketDirectory>, keys: Arc<KeyCache>) -> Self {
-        Users { directory, keys, records: ShortCache::new(RECORD_TTL) }
+        Users { directory, keys, records: Arc::new(ShortCache::new(RECORD_TTL)) }
     }
 
     async fn secret(&self, access_key: &str) -> Result<Option<SecretKey>, GatewayError> {

@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use atoll_keys::random_u64;
 use atoll_types::ObjectName;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
 
-use super::arrival::Origin;
+use super::arrival::{Arrival, Origin};
 use super::cross_origin;
 use super::guarded_body::GuardedBody;
+use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
 use crate::names::index_object;
 
@@ -56,6 +58,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
             Ok(()) => Response::new(Body::empty()),
             Err(error) => error_response(error),
         },
+        None if is_form(&parts.method, &parts.headers) => upload_form(gateway, arrival, parts, body).await,
         None => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
     };
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
@@ -88,7 +91,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
 }
 
 /// Whether a request is GetObjectAttributes.
-fn is_of_attributes(parts: &http::request::Parts) -> bool {
+fn is_of_attributes(parts: &Parts) -> bool {
     let query = parts.uri.query().unwrap_or_default();
     parts.method == Method::GET && query.split('&').any(|part| matches!(part, "attributes" | "attributes="))
 }
@@ -103,6 +106,13 @@ async fn with_bare_etag(response: Response<Body>) -> Response<Body> {
     let text = text.replace("&quot;</ETag>", "</ETag>").replace("\"</ETag>", "</ETag>");
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(text))
+}
+
+/// s3s never sees a form: it would collect all of it in memory before it looks at its signature.
+async fn upload_form(gateway: &Gateway, arrival: Arrival, parts: Parts, body: GuardedBody) -> Response<Body> {
+    let address = cross_origin::form_address(gateway.config.domain.as_deref(), &parts, arrival.is_encrypted);
+    let body = Body::http_body_unsync(body);
+    form_upload::upload(gateway, parts, address, body).await.unwrap_or_else(error_response)
 }
 
 async fn call_s3s(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
@@ -181,12 +191,6 @@ fn refuse(gateway: &Gateway, request: &Request<Incoming>) -> Option<S3Error> {
             InvalidRequest,
             "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
         ));
-    }
-    // s3s would collect the whole form in memory before it looks at its signature.
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if request.method() == Method::POST && content_type.trim_start().to_ascii_lowercase().starts_with("multipart/")
-    {
-        return Some(s3_error!(NotImplemented, "Uploads by HTML form are not supported"));
     }
     None
 }
