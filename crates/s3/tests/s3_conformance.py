@@ -776,6 +776,17 @@ def health_and_limits():
         refused("NotImplemented", s3.put_bucket_logging, Bucket=name, BucketLoggingStatus={})
 
 
+@check
+def errors_tell_the_id_of_their_request():
+    with Bucket() as name:
+        for answer in (raw("GET", f"/{name}/nothing"), raw("GET", f"/{name}?versionId"), send("GET", f"/{name}/k")):
+            status, headers, body = answer
+            told = f"<RequestId>{headers['x-amz-request-id']}</RequestId></Error>"
+            assert status >= 400 and body.endswith(told.encode()), answer
+        error = refused("NoSuchKey", s3.get_object, Bucket=name, Key="nothing")
+        assert error["ResponseMetadata"]["RequestId"] == error["ResponseMetadata"]["HTTPHeaders"]["x-amz-request-id"]
+
+
 def main():
     passed = failed = 0
     wanted = sys.argv[1:]

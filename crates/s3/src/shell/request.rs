@@ -1,19 +1,15 @@
-//! One request: what is refused before s3s sees it, what is answered beside it, and what is put
-//! right in its answers.
+//! One request: what is refused before s3s sees it, and what is answered beside it.
 
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use atoll_keys::random_u64;
 use atoll_types::ObjectName;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
 
+use super::answer::{is_of_attributes, put_right};
 use super::arrival::{Arrival, Origin};
 use super::cross_origin;
 use super::guarded_body::GuardedBody;
@@ -67,20 +63,8 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     if is_http_1 && (unread.is_some_left() || expects_continue && has_no_body) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    // hyper leaves the body of a refusal out by itself over HTTP/1 only.
-    if is_head {
-        *response.body_mut() = Body::empty();
-    }
-    if is_of_attributes && response.status() == StatusCode::OK {
-        response = with_bare_etag(response).await;
-    }
-    if response.status() == StatusCode::NOT_MODIFIED {
-        *response.body_mut() = Body::empty();
-        response.headers_mut().remove(header::CONTENT_TYPE);
-        response.headers_mut().remove(header::CONTENT_LENGTH);
-    }
+    response = put_right(response, is_head, is_of_attributes).await;
     response.headers_mut().extend(cors.unwrap_or_default());
-    response.headers_mut().insert("x-amz-request-id", request_id());
     response.headers_mut().insert(header::SERVER, HeaderValue::from_static("Atoll"));
     if let Some(line) = line {
         let client = arrival.client.map_or_else(|| "unknown".into(), |address| address.to_string());
@@ -88,24 +72,6 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
         tracing::debug!(target: ACCESS_LOG, %client, is_encrypted = arrival.is_encrypted, status, "{line}");
     }
     response
-}
-
-/// Whether a request is GetObjectAttributes.
-fn is_of_attributes(parts: &Parts) -> bool {
-    let query = parts.uri.query().unwrap_or_default();
-    parts.method == Method::GET && query.split('&').any(|part| matches!(part, "attributes" | "attributes="))
-}
-
-/// The same answer with the ETag as S3 has it in this one only: without quotes.
-async fn with_bare_etag(response: Response<Body>) -> Response<Body> {
-    let (mut parts, body) = response.into_parts();
-    let Ok(text) = body.collect().await.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()) else {
-        return error_response(S3Error::new(S3ErrorCode::InternalError));
-    };
-    let text = text.replace("<ETag>&quot;", "<ETag>").replace("<ETag>\"", "<ETag>");
-    let text = text.replace("&quot;</ETag>", "</ETag>").replace("\"</ETag>", "</ETag>");
-    parts.headers.remove(header::CONTENT_LENGTH);
-    Response::from_parts(parts, Body::from(text))
 }
 
 /// s3s never sees a form: it would collect all of it in memory before it looks at its signature.
@@ -142,14 +108,7 @@ fn date_of_signature(headers: &HeaderMap) -> Option<HeaderValue> {
     HeaderValue::from_bytes(&short).ok()
 }
 
-/// Unique enough to find a request in a log.
-fn request_id() -> HeaderValue {
-    static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(random_u64()));
-    let id = NEXT.fetch_add(1, Ordering::Relaxed);
-    HeaderValue::from_str(&format!("{id:016X}")).unwrap_or(HeaderValue::from_static("0"))
-}
-
-fn error_response(error: S3Error) -> Response<Body> {
+pub(super) fn error_response(error: S3Error) -> Response<Body> {
     error.to_http_response().unwrap_or_else(|_| {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
