@@ -72,7 +72,8 @@ def run_suite(scenario, suite, options):
     write_configuration(configuration, cluster)
     environment = scenario.environment | {"S3TEST_CONF": str(configuration)}
     # The certificate of the cluster, for those tests that do not ask the configuration.
-    environment["REQUESTS_CA_BUNDLE"] = str(cluster.data / "tls" / "ca.crt")
+    for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
+        environment[name] = str(cluster.data / "tls" / "ca.crt")
     command = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--timeout=120"]
     command += ["--disable-warnings", "-n", "3", f"--junitxml={results}", "-m", SELECTED, *MODULES, *options]
     subprocess.run([str(part) for part in command], cwd=suite, env=environment, check=False)

@@ -108,6 +108,7 @@ pub struct Gateway {
     pub(crate) config: Arc<GatewayConfig>,
     pub(crate) service: Arc<Service>,
     pub(crate) s3: S3Service,
+    pub(crate) users: Users,
     pub(crate) trusted_proxies: TrustedProxies,
 }
 
@@ -135,7 +136,7 @@ impl Gateway {
             budget: Budget::new(config.memory_max),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));
-        builder.set_auth(users);
+        builder.set_auth(users.clone());
         builder.set_access(Gate(service.clone()));
         let mut limits = S3Config::default();
         limits.xml_max_body_size = XML_BYTES_MAX;
@@ -148,7 +149,7 @@ impl Gateway {
             builder.set_host(host);
         }
         let trusted_proxies = TrustedProxies::new(&config.trusted_proxies);
-        Ok(Gateway { config: Arc::new(config), service, s3: builder.build(), trusted_proxies })
+        Ok(Gateway { config: Arc::new(config), service, s3: builder.build(), users, trusted_proxies })
     }
 
     /// Serves the listeners, and collects garbage, until `shutdown` resolves; then lets requests end.

@@ -204,6 +204,7 @@ pub(crate) const KNOWN: &[Known] = &[
         headers: &[OPTIONAL_ATTRIBUTES],
     },
     Known { operation: "ListParts", queries: &["max-parts", "part-number-marker", "uploadid"], headers: &[] },
+    Known { operation: "PostObject", queries: &[], headers: &[] },
     Known { operation: "PutBucketAcl", queries: &["acl"], headers: &[BODY_CHECKSUMS, ACL] },
     Known { operation: "PutBucketCors", queries: &["cors"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketEncryption", queries: &["encryption"], headers: &[BODY_CHECKSUMS] },

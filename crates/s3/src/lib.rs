@@ -15,6 +15,7 @@ mod digest;
 mod directory;
 mod encryption;
 mod error;
+mod form_upload;
 mod gateway;
 mod index;
 mod key_cache;

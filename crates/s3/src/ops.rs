@@ -28,6 +28,8 @@ mod tagging;
 mod unset;
 mod versioning;
 
+pub(crate) use answers::url_encode;
+pub(crate) use body::{BODY_BYTES_MAX, BodyLength, body_error};
 pub(crate) use bucket_removal::tend_deletion;
 pub use buckets::check_data_pool;
 

@@ -1,5 +1,6 @@
 //! The HTTP shell around s3s: connections, TLS, limits, time-outs, health, orderly shutdown.
 
+mod answer;
 mod arrival;
 mod certificates;
 mod connection;

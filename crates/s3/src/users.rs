@@ -45,7 +45,7 @@ pub async fn new_user(
     Ok((record, hex::encode(secret.expose())))
 }
 
-/// Finds the secrets with which signatures are verified.
+/// Finds the secrets with which signatures are verified. Clones share what they have found.
 #[derive(Clone)]
 pub(crate) struct Users {
     directory: Arc<dyn BucketDirectory>,

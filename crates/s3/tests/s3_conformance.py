@@ -769,11 +769,22 @@ def health_and_limits():
     status, _, body = send("GET", "/", headers={f"x-{number}": "v" for number in range(200)})
     assert status == 431 and b"RequestHeaderSectionTooLarge" in body, (status, body)
     status, _, body = send("POST", "/some-bucket", b"--x--", {"Content-Type": "multipart/form-data; boundary=x"})
-    assert status == 501, (status, body)
+    assert status == 400 and b"IncorrectNumberOfFilesInPostRequest" in body, (status, body)
     with Bucket() as name:
         status, _, body = raw("PUT", f"/{name}/huge", b"", {"content-length": str(6 << 30)}, "UNSIGNED-PAYLOAD")
         assert status == 400 and b"EntityTooLarge" in body, (status, body)
         refused("NotImplemented", s3.put_bucket_logging, Bucket=name, BucketLoggingStatus={})
+
+
+@check
+def errors_tell_the_id_of_their_request():
+    with Bucket() as name:
+        for answer in (raw("GET", f"/{name}/nothing"), raw("GET", f"/{name}?versionId"), send("GET", f"/{name}/k")):
+            status, headers, body = answer
+            told = f"<RequestId>{headers['x-amz-request-id']}</RequestId></Error>"
+            assert status >= 400 and body.endswith(told.encode()), answer
+        error = refused("NoSuchKey", s3.get_object, Bucket=name, Key="nothing")
+        assert error["ResponseMetadata"]["RequestId"] == error["ResponseMetadata"]["HTTPHeaders"]["x-amz-request-id"]
 
 
 def main():

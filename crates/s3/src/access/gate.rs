@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_iam::Caller;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3Result, s3_error};
@@ -14,7 +14,7 @@ use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rul
 use crate::error::custom_error;
 use crate::known_requests::Known;
 use crate::ops::Service;
-use crate::shell::Arrival;
+use crate::shell::{Arrival, is_aws_chunked};
 
 /// Seconds for which a presigned request may be valid: a week.
 const EXPIRES_SECONDS_MAX: u64 = 604_800;
@@ -64,6 +64,21 @@ fn source_bucket(headers: &HeaderMap) -> Option<String> {
     Some(bucket.to_owned())
 }
 
+/// The operation that uploads by form are.
+const FORM: &str = "PostObject";
+
+/// An upload by form, as far as it matters who may do it.
+pub(crate) struct FormRequest<'a> {
+    /// The access key that signed the form's policy, if it has one.
+    pub access_key: Option<&'a str>,
+    pub bucket: &'a str,
+    pub key: &'a str,
+    /// Those of a PutObject that the fields mean.
+    pub headers: &'a HeaderMap,
+    pub uri: &'a Uri,
+    pub arrival: Option<Arrival>,
+}
+
 /// What s3s asks before it calls an operation.
 pub(crate) struct Gate(pub Arc<Service>);
 
@@ -89,6 +104,40 @@ impl Gate {
             }
             None => Ok(None),
         }
+    }
+
+    /// Checks an upload by form before its fields are read. It is they who sign it and say what is wanted.
+    pub(crate) fn check_form(&self, headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
+        let query = uri.query().unwrap_or_default();
+        let is_presigned = query.split('&').any(|one| one.to_ascii_lowercase().starts_with("x-amz-signature="));
+        if is_presigned || headers.contains_key(http::header::AUTHORIZATION) {
+            return Err(s3_error!(InvalidRequest, "A form is signed in its fields, not in a header or its URL"));
+        }
+        if is_aws_chunked(headers) {
+            return Err(s3_error!(NotImplemented, "Forms in aws-chunked framing are not supported"));
+        }
+        let Some(known) = Known::find(FORM) else { return Ok(()) };
+        known.check_headers(headers)?;
+        known.check_query(&Method::POST, query)
+    }
+
+    /// Lets an upload by form in, whose fields are these headers of a PutObject.
+    pub(crate) async fn let_form_in(&self, form: &FormRequest<'_>) -> S3Result<Permit> {
+        if let Some(known) = Known::find("PutObject") {
+            known.check_headers(form.headers)?;
+        }
+        self.check_owner(form.headers, "x-amz-expected-bucket-owner", form.bucket).await?;
+        let token = session_token(form.headers, form.uri);
+        let caller = match form.access_key {
+            Some(access_key) => Some(Arc::new(self.0.users.caller(access_key, token.as_deref()).await?)),
+            None => None,
+        };
+        let permit = Permit { caller, pending: Vec::new() };
+        let asking = Asking::new(&permit, form.headers, form.uri, form.arrival);
+        let bucket = self.0.buckets.get(form.bucket).await?;
+        let rules = rule_of(FORM).into_iter().chain(extra_rules(FORM, form.headers));
+        rules.into_iter().try_for_each(|rule| asking.check(rule, &Asked::key(&bucket, form.key, false)))?;
+        Ok(permit)
     }
 
     /// An owner may be named by the account's number, as in AWS, or by its canonical id.

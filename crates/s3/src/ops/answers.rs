@@ -147,7 +147,7 @@ fn epoch_text(time: Timestamp) -> String {
 }
 
 /// S3's `encoding-type=url`: everything but unreserved characters and slashes is escaped.
-pub(super) fn url_encode(text: &str) -> String {
+pub(crate) fn url_encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

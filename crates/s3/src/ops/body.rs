@@ -16,7 +16,7 @@ use crate::record::{Piece, Place};
 use crate::shell::is_aws_chunked;
 
 /// Largest object of one PUT, and largest part.
-pub(super) const BODY_BYTES_MAX: u64 = 5 << 30;
+pub(crate) const BODY_BYTES_MAX: u64 = 5 << 30;
 
 /// A body that is stored but not yet visible.
 pub(super) struct StoredBody {
@@ -76,23 +76,32 @@ impl Target<'_> {
     }
 }
 
+/// How long a body will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyLength {
+    Exactly(u64),
+    /// It ends where it ends, but not behind this.
+    AtMost(u64),
+}
+
 /// A body and what its sender said about it.
 pub(super) struct Upload {
     pub body: Option<StreamingBlob>,
     /// None if the request does not say.
-    pub length: Option<u64>,
+    pub length: Option<BodyLength>,
     pub expected: Expected,
     pub trailers: Option<TrailingHeaders>,
 }
 
 /// Length of a body without its framing. boto3 over TLS sends aws-chunked bodies in HTTP chunks,
 /// that is, without a Content-Length.
-pub(super) fn body_length(headers: &HeaderMap, content_length: Option<i64>) -> Option<u64> {
+pub(super) fn body_length(headers: &HeaderMap, content_length: Option<i64>) -> Option<BodyLength> {
     let decoded = headers.get("x-amz-decoded-content-length").filter(|_| is_aws_chunked(headers));
-    match decoded {
+    let length = match decoded {
         Some(value) => value.to_str().ok()?.parse().ok(),
         None => u64::try_from(content_length?).ok(),
-    }
+    };
+    length.map(BodyLength::Exactly)
 }
 
 impl Service {
@@ -101,20 +110,21 @@ impl Service {
         let Some(length) = upload.length else {
             return Err(s3_error!(MissingContentLength, "You must provide the Content-Length HTTP header"));
         };
-        if length > BODY_BYTES_MAX {
+        let (BodyLength::Exactly(most) | BodyLength::AtMost(most)) = length;
+        if most > BODY_BYTES_MAX {
             return Err(s3_error!(
                 EntityTooLarge,
-                "Your proposed upload of {length} bytes exceeds the maximum of {BODY_BYTES_MAX}; use a multipart upload"
+                "Your proposed upload of {most} bytes exceeds the maximum of {BODY_BYTES_MAX}; use a multipart upload"
             ));
         }
         let mut digest = upload.expected.hashers();
-        let mut writer = target.writer(self, length);
+        let mut writer = target.writer(self, most);
         let mut bytes = 0;
         if let Some(mut body) = upload.body {
             while let Some(piece) = body.next().await {
                 let piece = piece.map_err(body_error)?;
                 bytes += piece.len() as u64;
-                if bytes > length {
+                if bytes > most {
                     return Err(s3_error!(InvalidRequest, "The body is longer than its Content-Length"));
                 }
                 digest.update(piece.clone()).await;
@@ -122,10 +132,10 @@ impl Service {
             }
         }
         // s3s takes an aws-chunked body that ends between two chunks for a whole one.
-        if bytes != length {
+        if bytes != most && length == BodyLength::Exactly(most) {
             return Err(s3_error!(
                 IncompleteBody,
-                "You did not provide the number of bytes specified by the Content-Length HTTP header: {bytes} of {length}"
+                "You did not provide the number of bytes specified by the Content-Length HTTP header: {bytes} of {most}"
             ));
         }
         let body = StoredBody::new(writer, digest, bytes).await?;
@@ -135,8 +145,12 @@ impl Service {
 }
 
 /// Tells apart what went wrong with a body. The error types of s3s are private; their texts name
-/// the variant.
-fn body_error(error: StdError) -> S3Error {
+/// the variant. What comes from us may be an answer already.
+pub(crate) fn body_error(error: StdError) -> S3Error {
+    let error = match error.downcast::<S3Error>() {
+        Ok(answer) => return *answer,
+        Err(error) => error,
+    };
     let text = error.to_string();
     let has = |word: &str| text.contains(word);
     if has("Sha256Mismatch") {

@@ -9,7 +9,7 @@ use super::Service;
 use super::answers::{
     checked_metadata, checksum_type, content_headers, entry_checksum_type, etag, set_checksums, wanted_class,
 };
-use super::body::{Purpose, Target, Upload, body_length};
+use super::body::{BodyLength, Purpose, Target, Upload, body_length};
 use super::conditions::WriteConditions;
 use super::encryption::{context_answer, set_encryption, wanted_headers};
 use super::object_lock::lock_headers;
@@ -47,6 +47,16 @@ impl Service {
         &self,
         request: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
+        let length = body_length(&request.headers, request.input.content_length);
+        self.put_object_of(request, length).await
+    }
+
+    /// The same, for a body of this length. Nothing is visible unless all of the body arrives.
+    pub(crate) async fn put_object_of(
+        &self,
+        request: S3Request<PutObjectInput>,
+        length: Option<BodyLength>,
+    ) -> S3Result<S3Response<PutObjectOutput>> {
         let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let mut input = request.input;
         let key = input.key;
@@ -72,7 +82,6 @@ impl Service {
         // Better before the body is taken in than after it.
         self.check_conditions(&index, &key, &conditions).await?;
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
-        let length = body_length(&request.headers, input.content_length);
         let upload = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
         let target = Target { bucket: &index.bucket, key: &sealing.key, purpose: Purpose::Object };
         let stored = self.store_body(target, upload).await?;

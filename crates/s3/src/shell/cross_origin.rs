@@ -10,6 +10,7 @@ use s3s::{S3Error, S3Result, s3_error};
 
 use crate::cors;
 use crate::error::{GatewayError, custom_error};
+use crate::form_upload::Address;
 use crate::gateway::Gateway;
 
 /// The headers by which a browser lets a script read the answer to a request. Only requests of a
@@ -60,13 +61,29 @@ fn insufficient(name: &header::HeaderName) -> S3Error {
 /// The bucket of a request as s3s will find it, or none. Names need no decoding, so a path that is
 /// encoded otherwise gets no headers rather than those of another bucket.
 fn bucket_name(domain: Option<&str>, request: &Parts) -> Option<String> {
+    bucket_and_key(domain, request).map(|(bucket, _)| bucket)
+}
+
+/// Where a form is sent, in the same way.
+pub(super) fn form_address(domain: Option<&str>, request: &Parts, is_encrypted: bool) -> Option<Address> {
+    let (bucket, key) = bucket_and_key(domain, request)?;
+    let path = request.uri.path();
+    let path = path[..path.len() - key.len()].trim_end_matches('/');
+    let scheme = if is_encrypted { "https" } else { "http" };
+    let url = format!("{scheme}://{}{path}/", request_host(request).unwrap_or_default());
+    Some(Address { bucket, key: key.to_owned(), url })
+}
+
+fn bucket_and_key<'a>(domain: Option<&str>, request: &'a Parts) -> Option<(String, &'a str)> {
+    let path = request.uri.path().strip_prefix('/').unwrap_or_default();
     let in_host = || {
         let host = SingleDomain::new(domain?).ok()?;
         let name = request_host(request).filter(|name| !is_address(name))?;
-        host.parse_host_header(name).ok()?.bucket().map(str::to_owned)
+        Some((host.parse_host_header(name).ok()?.bucket()?.to_owned(), path))
     };
-    let in_path = || request.uri.path().strip_prefix('/')?.split('/').next().map(str::to_owned);
-    in_host().or_else(in_path).filter(|name| check_bucket_name(name))
+    let (in_path, key) = path.split_once('/').unwrap_or((path, ""));
+    let found = in_host().unwrap_or_else(|| (in_path.to_owned(), key));
+    Some(found).filter(|(name, _)| check_bucket_name(name))
 }
 
 fn request_host(request: &Parts) -> Option<&str> {
@@ -108,6 +125,19 @@ mod tests {
             (domain, "_.s3.example.com:9000", "/one/key", None),
         ] {
             assert_eq!(found(domain, host, uri).as_deref(), bucket, "{host}{uri} with {domain:?}");
+        }
+        let address = |host: &str, uri: &str, is_encrypted| {
+            let request = Request::post(uri).header(header::HOST, host).body(()).unwrap();
+            let address = form_address(domain, &request.into_parts().0, is_encrypted).unwrap();
+            (address.bucket, address.key, address.url)
+        };
+        for (host, uri, is_encrypted, bucket, key, url) in [
+            ("127.0.0.1:9000", "/one", false, "one", "", "http://127.0.0.1:9000/one/"),
+            ("127.0.0.1:9000", "/one/", true, "one", "", "https://127.0.0.1:9000/one/"),
+            ("127.0.0.1:9000", "/one/k/l", true, "one", "k/l", "https://127.0.0.1:9000/one/"),
+            ("two.s3.example.com:9000", "/?x", true, "two", "", "https://two.s3.example.com:9000/"),
+        ] {
+            assert_eq!(address(host, uri, is_encrypted), (bucket.into(), key.into(), url.into()), "{host}{uri}");
         }
         let mut request = Request::get("https://two.s3.example.com:9000/key").body(()).unwrap();
         *request.version_mut() = Version::HTTP_2;

@@ -1,21 +1,19 @@
-//! One request: what is refused before s3s sees it, what is answered beside it, and what is put
-//! right in its answers.
+//! One request: what is refused before s3s sees it, and what is answered beside it.
 
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use atoll_keys::random_u64;
 use atoll_types::ObjectName;
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
 
-use super::arrival::Origin;
+use super::answer::{is_of_attributes, put_right};
+use super::arrival::{Arrival, Origin};
 use super::cross_origin;
 use super::guarded_body::GuardedBody;
+use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
 use crate::names::index_object;
 
@@ -57,6 +55,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
             Ok(()) => Response::new(Body::empty()),
             Err(error) => error_response(error),
         },
+        None if is_form(&parts.method, &parts.headers) => upload_form(gateway, arrival, parts, body).await,
         None => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
     };
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
@@ -65,20 +64,8 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     if is_http_1 && (unread.is_some_left() || expects_continue && has_no_body) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    // hyper leaves the body of a refusal out by itself over HTTP/1 only.
-    if is_head {
-        *response.body_mut() = Body::empty();
-    }
-    if is_of_attributes && response.status() == StatusCode::OK {
-        response = with_bare_etag(response).await;
-    }
-    if response.status() == StatusCode::NOT_MODIFIED {
-        *response.body_mut() = Body::empty();
-        response.headers_mut().remove(header::CONTENT_TYPE);
-        response.headers_mut().remove(header::CONTENT_LENGTH);
-    }
+    response = put_right(response, is_head, is_of_attributes).await;
     response.headers_mut().extend(cors.unwrap_or_default());
-    response.headers_mut().insert("x-amz-request-id", request_id());
     response.headers_mut().insert(header::SERVER, HeaderValue::from_static("Atoll"));
     if let Some(line) = line {
         let client = arrival.client.map_or_else(|| "unknown".into(), |address| address.to_string());
@@ -88,22 +75,11 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     response
 }
 
-/// Whether a request is GetObjectAttributes.
-fn is_of_attributes(parts: &http::request::Parts) -> bool {
-    let query = parts.uri.query().unwrap_or_default();
-    parts.method == Method::GET && query.split('&').any(|part| matches!(part, "attributes" | "attributes="))
-}
-
-/// The same answer with the ETag as S3 has it in this one only: without quotes.
-async fn with_bare_etag(response: Response<Body>) -> Response<Body> {
-    let (mut parts, body) = response.into_parts();
-    let Ok(text) = body.collect().await.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()) else {
-        return error_response(S3Error::new(S3ErrorCode::InternalError));
-    };
-    let text = text.replace("<ETag>&quot;", "<ETag>").replace("<ETag>\"", "<ETag>");
-    let text = text.replace("&quot;</ETag>", "</ETag>").replace("\"</ETag>", "</ETag>");
-    parts.headers.remove(header::CONTENT_LENGTH);
-    Response::from_parts(parts, Body::from(text))
+/// s3s never sees a form: it would collect all of it in memory before it looks at its signature.
+async fn upload_form(gateway: &Gateway, arrival: Arrival, parts: Parts, body: GuardedBody) -> Response<Body> {
+    let address = cross_origin::form_address(gateway.config.domain.as_deref(), &parts, arrival.is_encrypted);
+    let body = Body::http_body_unsync(body);
+    form_upload::upload(gateway, parts, address, body).await.unwrap_or_else(error_response)
 }
 
 async fn call_s3s(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
@@ -149,7 +125,7 @@ const PRESIGNED_QUERIES: [&str; 10] = [
 
 /// A presigned URL may have `x-amz-` headers as parameters, which its signature covers: they count like
 /// headers.
-fn take_presigned_headers(parts: &mut http::request::Parts) -> Result<(), S3Error> {
+fn take_presigned_headers(parts: &mut Parts) -> Result<(), S3Error> {
     let query = parts.uri.query().unwrap_or_default();
     if !query.contains("X-Amz-Signature=") {
         return Ok(());
@@ -172,14 +148,7 @@ fn take_presigned_headers(parts: &mut http::request::Parts) -> Result<(), S3Erro
     Ok(())
 }
 
-/// Unique enough to find a request in a log.
-fn request_id() -> HeaderValue {
-    static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(random_u64()));
-    let id = NEXT.fetch_add(1, Ordering::Relaxed);
-    HeaderValue::from_str(&format!("{id:016X}")).unwrap_or(HeaderValue::from_static("0"))
-}
-
-fn error_response(error: S3Error) -> Response<Body> {
+pub(super) fn error_response(error: S3Error) -> Response<Body> {
     error.to_http_response().unwrap_or_else(|_| {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
@@ -221,12 +190,6 @@ fn refuse(gateway: &Gateway, request: &Request<Incoming>) -> Option<S3Error> {
             InvalidRequest,
             "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
         ));
-    }
-    // s3s would collect the whole form in memory before it looks at its signature.
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if request.method() == Method::POST && content_type.trim_start().to_ascii_lowercase().starts_with("multipart/")
-    {
-        return Some(s3_error!(NotImplemented, "Uploads by HTML form are not supported"));
     }
     None
 }

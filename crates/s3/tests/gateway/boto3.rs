@@ -77,6 +77,24 @@ async fn boto3_cross_origin() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
+/// Uploads by HTML form, as boto3 signs them and otherwise, without TLS and with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_forms() {
+    require_boto3().await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_forms.py");
+    let directory = tempfile::tempdir().unwrap();
+    write_pair(directory.path(), "server", &["127.0.0.1"]);
+    let change = |config: &mut atoll_s3::GatewayConfig| {
+        config.domain = Some("s3.example.com".into());
+        config.garbage_grace = std::time::Duration::ZERO;
+    };
+    for gateway in [start(change).await, start_with_tls(tls_settings(directory.path()), change).await] {
+        let said = python(&gateway, &[script, "--domain=s3.example.com"]).await;
+        assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+        assert!(gateway.client.names("").is_empty(), "objects stay behind");
+    }
+}
+
 /// Over TLS boto3 sends checksums as trailers of an unsigned aws-chunked body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance_over_tls() {

@@ -5,6 +5,7 @@
 
 mod boto3;
 mod faults;
+mod forms;
 mod inline;
 mod pools;
 mod sealing;
