@@ -39,6 +39,7 @@ use crate::bucket::{Bucket, Buckets};
 use crate::data::Budget;
 use crate::error::GatewayError;
 use crate::index::Index;
+use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
 
 /// What all operations work with.
@@ -47,6 +48,8 @@ pub(crate) struct Service {
     pub directory: Arc<dyn BucketDirectory>,
     pub keys: Arc<dyn KeyService>,
     pub buckets: Buckets,
+    /// Who signs requests.
+    pub users: Users,
     /// Of the indexes of new buckets.
     pub pool: PoolId,
     /// Name of the pool for their data, see [`crate::GatewayConfig::data_pool`].

@@ -1,23 +1,27 @@
-//! Buckets and users in memory.
+//! Buckets and identities in memory.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use atoll_s3::{BucketDirectory, DirectoryError};
-use atoll_types::identities::AccessKeyRecord;
+use atoll_iam::operations::{Answer, Change};
+use atoll_iam::{Identities, Record, RecordName};
+use atoll_s3::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
+use atoll_types::identities::{AccessKeyRecord, LastUsedRecord};
 use atoll_types::records::{BucketRecord, PoolRecord};
 
 #[derive(Default)]
 pub struct MemoryDirectory {
     buckets: Mutex<BTreeMap<String, BucketRecord>>,
-    users: Mutex<BTreeMap<String, AccessKeyRecord>>,
+    identities: Mutex<Identities>,
+    last_used: Mutex<BTreeMap<String, LastUsedRecord>>,
     pools: Mutex<Vec<PoolRecord>>,
 }
 
 impl MemoryDirectory {
     pub fn add_user(&self, record: AccessKeyRecord) {
-        self.users.lock().unwrap().insert(record.access_key.clone(), record);
+        let name = RecordName::AccessKey(record.access_key.clone());
+        self.identities.lock().unwrap().apply(&name, Some(Record::AccessKey(record)));
     }
 
     pub fn add_pool(&self, record: PoolRecord) {
@@ -66,7 +70,36 @@ impl BucketDirectory for MemoryDirectory {
         Ok(self.pools.lock().unwrap().iter().find(|pool| pool.name == name).cloned())
     }
 
-    async fn user(&self, access_key: &str) -> Result<Option<AccessKeyRecord>, DirectoryError> {
-        Ok(self.users.lock().unwrap().get(access_key).cloned())
+    fn identities(&self) -> Arc<Identities> {
+        Arc::new(self.identities.lock().unwrap().clone())
+    }
+
+    async fn identities_with(&self, access_key: &str) -> Result<Option<Arc<Identities>>, DirectoryError> {
+        Ok(Some(self.identities()).filter(|identities| identities.access_key(access_key).is_some()))
+    }
+
+    async fn current_identities(&self) -> Result<Arc<Identities>, DirectoryError> {
+        Ok(self.identities())
+    }
+
+    async fn change_identities(&self, operation: &IdentityOperation<'_>) -> Result<Answer, ChangeError> {
+        let mut identities = self.identities.lock().unwrap();
+        let outcome = operation(&identities)?;
+        for change in outcome.changes {
+            match change {
+                Change::Put(record) => identities.apply(&record.name(), Some(record)),
+                Change::Delete(name) => identities.apply(&name, None),
+            }
+        }
+        Ok(outcome.answer)
+    }
+
+    async fn last_used(&self, access_key: &str) -> Result<Option<LastUsedRecord>, DirectoryError> {
+        Ok(self.last_used.lock().unwrap().get(access_key).cloned())
+    }
+
+    async fn note_last_use(&self, access_key: &str, record: &LastUsedRecord) -> Result<(), DirectoryError> {
+        self.last_used.lock().unwrap().insert(access_key.to_owned(), record.clone());
+        Ok(())
     }
 }
