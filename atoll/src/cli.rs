@@ -29,8 +29,8 @@ use crate::commands::state::StateCommand;
 use crate::commands::store::StoreCommand;
 use crate::commands::up::UpArguments;
 use crate::commands::{
-    bench, bucket, cluster, flag, gateway, health, identity, image, join, key, nbd, osd, pg, pool, preflight, settings, sim,
-    state, status, store, up,
+    bench, bucket, cluster, flag, gateway, health, identity, image, join, key, nbd, osd, pg, pool, preflight,
+    settings, sim, state, status, store, up,
 };
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.

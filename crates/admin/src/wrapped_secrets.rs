@@ -1,13 +1,15 @@
-//! What cluster state holds that the key service has wrapped: the keys of images and buckets, and the
-//! secrets of S3 users. They can be wrapped anew, or forgotten, without touching any data.
+//! What cluster state holds that the key service has wrapped: the keys of images and buckets, the
+//! secrets of access keys, and the key of temporary credentials. They can be wrapped anew, or forgotten, without touching any data.
 
 use std::collections::BTreeMap;
 
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_image::image_key_context;
 use atoll_keys::{KeyDescription, KeyError, KeyService, WrappedBy};
-use atoll_s3::{bucket_key_context, named_key_context, unsealed_permit_context, user_key_context};
-use atoll_types::identities::AccessKeyRecord;
+use atoll_s3::{
+    STS_KEY_CONTEXT, bucket_key_context, named_key_context, unsealed_permit_context, user_key_context,
+};
+use atoll_types::identities::{AccessKeyRecord, StsKeyRecord};
 use atoll_types::records::{BucketRecord, ImageRecord};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,14 +26,16 @@ pub struct KeyUses {
     pub images: u64,
     /// Keys of buckets.
     pub buckets: u64,
-    /// S3 users.
+    /// Access keys of S3.
     pub users: u64,
+    /// The key under which temporary credentials are made.
+    pub sts_keys: u64,
 }
 
 impl KeyUses {
     /// All together.
     pub fn total(&self) -> u64 {
-        self.images + self.buckets + self.users
+        self.images + self.buckets + self.users + self.sts_keys
     }
 }
 
@@ -77,6 +81,16 @@ impl Wrapped for AccessKeyRecord {
     }
 }
 
+impl Wrapped for StsKeyRecord {
+    fn secrets(&mut self) -> Vec<(String, &mut String)> {
+        vec![(STS_KEY_CONTEXT.into(), &mut self.wrapped_key)]
+    }
+
+    fn count(uses: &mut KeyUses) -> &mut u64 {
+        &mut uses.sts_keys
+    }
+}
+
 /// How much each version of a key has wrapped, by what wrapped secrets say.
 pub struct UsesByVersion(BTreeMap<(String, String, String), KeyUses>);
 
@@ -87,6 +101,7 @@ impl UsesByVersion {
         uses.add::<ImageRecord>(state, keys::IMAGES).await?;
         uses.add::<BucketRecord>(state, keys::BUCKETS).await?;
         uses.add::<AccessKeyRecord>(state, keys::ACCESS_KEYS).await?;
+        uses.add::<StsKeyRecord>(state, keys::STS_KEY).await?;
         Ok(uses)
     }
 
@@ -130,6 +145,7 @@ pub async fn rewrap_all(
     walk.records::<ImageRecord>(keys::IMAGES).await?;
     walk.records::<BucketRecord>(keys::BUCKETS).await?;
     walk.records::<AccessKeyRecord>(keys::ACCESS_KEYS).await?;
+    walk.records::<StsKeyRecord>(keys::STS_KEY).await?;
     Ok(walk.report)
 }
 

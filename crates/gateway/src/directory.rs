@@ -1,7 +1,7 @@
-//! The directory in cluster state, with a copy that a watch keeps current.
+//! The directory in cluster state, with a copy that watches keep current.
 //!
-//! As long as cluster state answers, every call goes there. When it does not, reads are answered
-//! from the copy: losing cluster state stops no I/O, only changes of buckets.
+//! As long as cluster state answers, every call that waits goes there. When it does not, reads are answered
+//! from the copy: losing cluster state stops no I/O, only changes of buckets and identities.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,24 +9,41 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_cluster::{ClusterClient, ClusterError, PrefixWatch, WatchEvent, keys};
-use atoll_s3::{BucketDirectory, DirectoryError};
-use atoll_types::identities::AccessKeyRecord;
+use atoll_iam::Identities;
+use atoll_iam::operations::Answer;
+use atoll_s3::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
+use atoll_types::identities::{AccessKeyRecord, LastUsedRecord};
 use atoll_types::record_json::read_record;
 use atoll_types::records::{BucketRecord, PoolRecord};
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+
+use crate::identities::{IdentityError, IdentityStore, name_of, read_entry};
 
 /// How long a read waits for cluster state before the copy has to do.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long only one caller at a time asks cluster state after it has not answered.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Buckets and users as records in cluster state.
+/// How long a change of identities waits until this gateway has heard of it, too.
+const HEAR_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Buckets and identities as records in cluster state.
 pub struct EtcdDirectory {
     cluster: ClusterClient,
+    store: IdentityStore,
     copy: Arc<Mutex<Copy>>,
+    heard: watch::Receiver<Heard>,
     followers: Vec<JoinHandle<()>>,
+}
+
+/// The revisions of the last events of identities that were taken into the copy.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    identities: i64,
+    access_keys: i64,
 }
 
 /// What cluster state said last.
@@ -34,6 +51,7 @@ pub struct EtcdDirectory {
 struct Copy {
     /// By key.
     records: BTreeMap<String, Vec<u8>>,
+    identities: Arc<Identities>,
     /// When cluster state may be asked again, if it has not answered.
     ask_again_at: Option<Instant>,
 }
@@ -42,14 +60,30 @@ impl EtcdDirectory {
     /// A directory over an open connection.
     pub async fn start(cluster: ClusterClient) -> Result<Self, ClusterError> {
         let copy = Arc::new(Mutex::new(Copy::default()));
-        let mut followers = Vec::new();
-        for prefix in [keys::BUCKETS, keys::ACCESS_KEYS] {
+        let mut watches = Vec::new();
+        for prefix in [keys::BUCKETS, keys::IDENTITIES, keys::ACCESS_KEYS] {
             let listing = cluster.list_raw(prefix).await?;
             lock(&copy).records.extend(listing.entries.into_iter().map(|(key, value, _)| (key, value)));
-            let watch = cluster.watch_prefix(prefix, listing.revision + 1);
-            followers.push(tokio::spawn(follow(prefix, watch, copy.clone())));
+            watches.push((prefix, cluster.watch_prefix(prefix, listing.revision + 1)));
         }
-        Ok(EtcdDirectory { cluster, copy, followers })
+        lock(&copy).read_identities();
+        let (told, heard) = watch::channel(Heard::default());
+        let told = Arc::new(told);
+        let followers = watches
+            .into_iter()
+            .map(|(prefix, watch)| tokio::spawn(follow(prefix, watch, copy.clone(), told.clone())));
+        let followers = followers.collect();
+        Ok(EtcdDirectory { store: IdentityStore::new(cluster.clone()), cluster, copy, heard, followers })
+    }
+
+    /// Waits until the copy has the events of a revision, but not forever: watches go on on their own.
+    async fn hear(&self, revision: i64, has_access_keys: bool, limit: Duration) {
+        let mut heard = self.heard.clone();
+        let is_heard =
+            |heard: &Heard| heard.identities >= revision && (!has_access_keys || heard.access_keys >= revision);
+        if tokio::time::timeout(limit, heard.wait_for(is_heard)).await.is_err() {
+            tracing::warn!("a change of identities was made, but this gateway has not heard of it yet");
+        }
     }
 
     /// The answer of cluster state, or nothing if it has none to give now.
@@ -110,16 +144,57 @@ fn lock(copy: &Mutex<Copy>) -> MutexGuard<'_, Copy> {
     copy.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn follow(prefix: &'static str, mut watch: PrefixWatch, copy: Arc<Mutex<Copy>>) {
+impl Copy {
+    /// Reads all identities anew.
+    fn read_identities(&mut self) {
+        let entries = self.records.iter().filter(|(key, _)| !key.starts_with(keys::BUCKETS));
+        let records = entries.filter_map(|(key, value)| read_entry(key, value));
+        self.identities = Arc::new(Identities::from_records(records));
+    }
+
+    /// Takes over one record of identities.
+    fn apply(&mut self, key: &str, value: Option<&[u8]>) {
+        if let Some(name) = name_of(key) {
+            let record = value.and_then(|value| read_entry(key, value));
+            Arc::make_mut(&mut self.identities).apply(&name, record);
+        }
+    }
+}
+
+async fn follow(
+    prefix: &'static str,
+    mut watch: PrefixWatch,
+    copy: Arc<Mutex<Copy>>,
+    told: Arc<watch::Sender<Heard>>,
+) {
     while let Some(event) = watch.next().await {
-        let records = &mut lock(&copy).records;
-        match event {
-            WatchEvent::Put { key, value, .. } => drop(records.insert(key, value)),
-            WatchEvent::Delete { key, .. } => drop(records.remove(&key)),
-            WatchEvent::Resync { entries, .. } => {
-                records.retain(|key, _| !key.starts_with(prefix));
-                records.extend(entries.into_iter().map(|(key, value, _)| (key, value)));
+        let heard = {
+            let copy = &mut *lock(&copy);
+            match event {
+                WatchEvent::Put { key, value, mod_revision } => {
+                    copy.apply(&key, Some(&value));
+                    copy.records.insert(key, value);
+                    mod_revision
+                }
+                WatchEvent::Delete { key, mod_revision } => {
+                    copy.apply(&key, None);
+                    copy.records.remove(&key);
+                    mod_revision
+                }
+                WatchEvent::Resync { entries, revision } => {
+                    copy.records.retain(|key, _| !key.starts_with(prefix));
+                    copy.records.extend(entries.into_iter().map(|(key, value, _)| (key, value)));
+                    if prefix != keys::BUCKETS {
+                        copy.read_identities();
+                    }
+                    revision
+                }
             }
+        };
+        match prefix {
+            keys::IDENTITIES => told.send_modify(|told| told.identities = heard),
+            keys::ACCESS_KEYS => told.send_modify(|told| told.access_keys = heard),
+            _ => {}
         }
     }
 }
@@ -195,8 +270,48 @@ impl BucketDirectory for EtcdDirectory {
         Ok(listing.entries.into_iter().map(|(_, pool, _)| pool).find(|pool| pool.name == name))
     }
 
-    async fn user(&self, access_key: &str) -> Result<Option<AccessKeyRecord>, DirectoryError> {
-        self.record(&keys::access_key(access_key)).await
+    fn identities(&self) -> Arc<Identities> {
+        lock(&self.copy).identities.clone()
+    }
+
+    async fn identities_with(&self, access_key: &str) -> Result<Option<Arc<Identities>>, DirectoryError> {
+        let key = keys::access_key(access_key);
+        let found = self.ask(self.cluster.get::<AccessKeyRecord>(&key)).await.map_err(error)?;
+        // Without an answer what was heard of has to do.
+        if let Some(Some((_, revision))) = found {
+            self.hear(revision, true, PATIENCE).await;
+        }
+        Ok(Some(self.identities()).filter(|identities| identities.access_key(access_key).is_some()))
+    }
+
+    async fn current_identities(&self) -> Result<Arc<Identities>, DirectoryError> {
+        let found = self.ask(self.store.current()).await.map_err(error)?;
+        Ok(found.map_or_else(|| self.identities(), Arc::new))
+    }
+
+    async fn change_identities(&self, operation: &IdentityOperation<'_>) -> Result<Answer, ChangeError> {
+        let changed = self.store.change(operation).await.map_err(|failure| match failure {
+            IdentityError::Refused(refused) => ChangeError::Refused(refused),
+            IdentityError::Cluster(cluster) => error(cluster).into(),
+            IdentityError::Unreadable(name) => {
+                DirectoryError::Malformed { name, detail: "it cannot be read".into() }.into()
+            }
+            IdentityError::Busy => DirectoryError::Unavailable(failure.to_string()).into(),
+        })?;
+        if let Some(revision) = changed.revision {
+            self.hear(revision, changed.has_access_keys, HEAR_TIMEOUT).await;
+        }
+        Ok(changed.answer)
+    }
+
+    async fn last_used(&self, access_key: &str) -> Result<Option<LastUsedRecord>, DirectoryError> {
+        let key = keys::last_used(access_key);
+        let found = self.ask(self.cluster.get::<LastUsedRecord>(&key)).await.map_err(error)?;
+        Ok(found.flatten().map(|(record, _)| record))
+    }
+
+    async fn note_last_use(&self, access_key: &str, record: &LastUsedRecord) -> Result<(), DirectoryError> {
+        self.cluster.put(&keys::last_used(access_key), record).await.map(drop).map_err(error)
     }
 }
 

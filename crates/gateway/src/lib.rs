@@ -1,11 +1,13 @@
-//! What the S3 gateway stands on in a real cluster: its buckets and users as records in etcd
-//! ([`EtcdDirectory`]) and its objects by the object client ([`ClusterObjects`]).
+//! What the S3 gateway stands on in a real cluster: its buckets and identities as records in etcd
+//! ([`EtcdDirectory`], [`IdentityStore`]) and its objects by the object client ([`ClusterObjects`]).
 //!
 //! This crate joins atoll-s3 with cluster state and the client, which atoll-s3 may not know. It may not
 //! know S3 itself: no requests, no bucket index, no keys.
 
 mod directory;
+mod identities;
 mod objects;
 
 pub use directory::EtcdDirectory;
+pub use identities::{Changed, IdentityError, IdentityStore, key_of, name_of};
 pub use objects::ClusterObjects;

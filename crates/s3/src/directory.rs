@@ -1,10 +1,11 @@
-//! Where buckets, users and pools are written down: small records in cluster state.
+//! Where buckets, identities and pools are written down: small records in cluster state.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_iam::Identities;
-use atoll_types::identities::AccessKeyRecord;
+use atoll_iam::operations::{Answer, IamError, Outcome};
+use atoll_types::identities::LastUsedRecord;
 use atoll_types::records::{BucketRecord, PoolRecord};
 
 /// Why a call to the directory failed.
@@ -23,8 +24,22 @@ pub enum DirectoryError {
     },
 }
 
-/// The records of buckets and users, and of pools as far as new buckets need them. Every call goes to
-/// cluster state; the gateway does its own caching on the data path.
+/// Why identities were not changed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ChangeError {
+    /// The operation does not fit what there is.
+    #[error(transparent)]
+    Refused(#[from] IamError),
+    /// The records could not be read or written.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
+
+/// An operation on identities. It may be tried several times, on what others have made of them meanwhile.
+pub type IdentityOperation<'a> = dyn Fn(&Identities) -> Result<Outcome, IamError> + Send + Sync + 'a;
+
+/// The records of buckets and identities, and of pools as far as new buckets need them. Every call that waits
+/// goes to cluster state; the gateway does its own caching on the data path.
 #[async_trait]
 pub trait BucketDirectory: Send + Sync + 'static {
     /// The bucket of this name.
@@ -45,9 +60,23 @@ pub trait BucketDirectory: Send + Sync + 'static {
     /// The pool of this name.
     async fn pool(&self, name: &str) -> Result<Option<PoolRecord>, DirectoryError>;
 
-    /// All identities, as they are known now.
+    /// All identities as they were heard of last: at most moments old while cluster state answers.
     fn identities(&self) -> Arc<Identities>;
 
-    /// The user with this access key.
-    async fn user(&self, access_key: &str) -> Result<Option<AccessKeyRecord>, DirectoryError>;
+    /// Identities that have this access key, if it was made so shortly ago that [`BucketDirectory::identities`] may
+    /// not have it yet; `None` if there is no such key.
+    async fn identities_with(&self, access_key: &str) -> Result<Option<Arc<Identities>>, DirectoryError>;
+
+    /// All identities with every change that was made before the call; those that were heard of last while
+    /// cluster state does not answer.
+    async fn current_identities(&self) -> Result<Arc<Identities>, DirectoryError>;
+
+    /// Does an operation, with all its changes or none of them. After that [`BucketDirectory::identities`] has them.
+    async fn change_identities(&self, operation: &IdentityOperation<'_>) -> Result<Answer, ChangeError>;
+
+    /// When an access key was last used, as far as it was noted.
+    async fn last_used(&self, access_key: &str) -> Result<Option<LastUsedRecord>, DirectoryError>;
+
+    /// Notes when an access key was last used.
+    async fn note_last_use(&self, access_key: &str, record: &LastUsedRecord) -> Result<(), DirectoryError>;
 }

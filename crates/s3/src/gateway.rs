@@ -121,18 +121,18 @@ impl Gateway {
         keys: Arc<dyn KeyService>,
     ) -> Result<Self, GatewayError> {
         let key_cache = KeyCache::new(keys.clone(), config.key_lifetime);
-        let users = Users::new(directory.clone(), key_cache.clone());
+        let users = Users::new(directory.clone(), keys.clone(), key_cache.clone());
         let service = Arc::new(Service {
             store,
             directory: directory.clone(),
             keys: keys.clone(),
-            buckets: Buckets::new(directory.clone(), keys, key_cache.clone()),
+            buckets: Buckets::new(directory, keys, key_cache),
+            users: users.clone(),
             pool: config.pool,
             data_pool: config.data_pool.clone(),
             index_shards: config.index_shards.max(1),
             region: config.region.clone(),
             object_ownership: config.object_ownership,
-            users: users.clone(),
             budget: Budget::new(config.memory_max),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));

@@ -27,14 +27,16 @@ mod ops;
 mod record;
 mod shell;
 mod store;
+mod temporary_credentials;
 mod users;
 mod versions;
 
 pub use bucket::{bucket_key_context, named_key_context, unsealed_permit_context};
-pub use directory::{BucketDirectory, DirectoryError};
+pub use directory::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
 pub use error::GatewayError;
 pub use gateway::{CollectorReport, Gateway, GatewayConfig};
 pub use ops::check_data_pool;
 pub use shell::{ClientAuthority, Listener, Tls, TlsError, TlsSettings, TrustedProxy};
 pub use store::DataStore;
-pub use users::{new_user, user_key_context};
+pub use temporary_credentials::STS_KEY_CONTEXT;
+pub use users::{new_access_key, new_user, user_key_context};

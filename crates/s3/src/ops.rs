@@ -54,6 +54,8 @@ pub(crate) struct Service {
     pub directory: Arc<dyn BucketDirectory>,
     pub keys: Arc<dyn KeyService>,
     pub buckets: Buckets,
+    /// Who signs requests.
+    pub users: Users,
     /// Of the indexes of new buckets.
     pub pool: PoolId,
     /// Name of the pool for their data, see [`crate::GatewayConfig::data_pool`].
@@ -62,7 +64,6 @@ pub(crate) struct Service {
     pub region: String,
     /// Of new buckets, see [`crate::GatewayConfig::object_ownership`].
     pub object_ownership: ObjectOwnership,
-    pub users: Users,
     pub budget: Budget,
 }
 

@@ -1,40 +1,56 @@
-//! Who may sign requests. All users may use all buckets: there are no policies.
+//! Who signs requests, and with what secret.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use atoll_iam::{Caller, KeyLookup};
-use atoll_keys::{KeyError, KeyService, SecretKey};
+use atoll_iam::operations::{NewAccessKey, random_text};
+use atoll_iam::{Caller, Identities, KeyLookup};
+use atoll_keys::{KeyError, KeyService, SecretKey, random_bytes};
 use atoll_types::identities::AccessKeyRecord;
 use atoll_types::records::RECORD_FORMAT;
+use http::StatusCode;
 use s3s::auth::S3Auth;
-use s3s::{S3Result, s3_error};
+use s3s::{S3Error, S3Result, s3_error};
 
-use crate::bucket::{RECORD_TTL, ShortCache};
 use crate::clock::unix_ms;
 use crate::directory::BucketDirectory;
-use crate::error::GatewayError;
+use crate::error::{GatewayError, custom_error};
 use crate::key_cache::KeyCache;
+use crate::temporary_credentials::{SessionError, TemporaryCredentials, is_temporary};
 
 const ACCESS_KEY_BYTES_MAX: usize = 128;
 
-/// What the key-management service binds the secret of a user to.
+/// What the key-management service binds the secret of an access key to.
 pub fn user_key_context(access_key: &str) -> String {
     format!("s3 user {access_key}")
 }
 
-/// A user with a fresh secret: the record to store, and the secret access key to hand out once. S3
-/// wants text for a secret; it is the 256-bit key in hexadecimal.
+/// A fresh access key for an operation. S3 wants text for a secret; it is the 256-bit key in hexadecimal.
+pub async fn new_access_key(keys: &dyn KeyService) -> Result<NewAccessKey, KeyError> {
+    named_access_key(keys, &format!("AKIA{}", random_text(&random_bytes::<16>()))).await
+}
+
+async fn named_access_key(keys: &dyn KeyService, access_key: &str) -> Result<NewAccessKey, KeyError> {
+    let secret = SecretKey::random();
+    Ok(NewAccessKey {
+        access_key: access_key.to_owned(),
+        secret: hex::encode(secret.expose()),
+        wrapped_secret: keys.wrap(&user_key_context(access_key), &secret).await?,
+    })
+}
+
+/// The first access key of a cluster, with a fresh secret: the record to store, and the secret access key
+/// to hand out once.
 pub async fn new_user(
     keys: &dyn KeyService,
     access_key: &str,
     display_name: &str,
 ) -> Result<(AccessKeyRecord, String), KeyError> {
-    let secret = SecretKey::random();
+    let new = named_access_key(keys, access_key).await?;
     let record = AccessKeyRecord {
         format: RECORD_FORMAT,
-        access_key: access_key.to_owned(),
-        wrapped_secret_key: keys.wrap(&user_key_context(access_key), &secret).await?,
+        access_key: new.access_key,
+        wrapped_secret_key: new.wrapped_secret,
         display_name: display_name.to_owned(),
         created_unix_ms: unix_ms(),
         account: None,
@@ -42,62 +58,127 @@ pub async fn new_user(
         is_disabled: false,
         policy: None,
     };
-    Ok((record, hex::encode(secret.expose())))
+    Ok((record, new.secret))
 }
 
-/// Finds the secrets with which signatures are verified. Clones share what they have found.
+/// Why a request's signer is nobody.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallerError {
+    /// There is no such access key, or it is disabled.
+    #[error("The AWS Access Key Id you provided does not exist in our records.")]
+    UnknownKey,
+    /// The session token does not belong to the access key.
+    #[error("The provided token is malformed or otherwise invalid.")]
+    InvalidToken,
+    /// The session is over.
+    #[error("The provided token has expired.")]
+    ExpiredToken,
+    /// It cannot be known for now.
+    #[error(transparent)]
+    Gateway(#[from] GatewayError),
+}
+
+impl From<SessionError> for CallerError {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Invalid => CallerError::InvalidToken,
+            SessionError::Expired => CallerError::ExpiredToken,
+            SessionError::Gateway(error) => CallerError::Gateway(error),
+        }
+    }
+}
+
+impl From<CallerError> for S3Error {
+    fn from(error: CallerError) -> Self {
+        match error {
+            CallerError::UnknownKey => s3_error!(InvalidAccessKeyId, "{error}"),
+            CallerError::InvalidToken => s3_error!(InvalidToken, "{error}"),
+            CallerError::ExpiredToken => custom_error("ExpiredToken", StatusCode::BAD_REQUEST, error.to_string()),
+            CallerError::Gateway(error) => error.into(),
+        }
+    }
+}
+
+/// Finds the secrets with which signatures are verified, and who has signed. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct Users {
     directory: Arc<dyn BucketDirectory>,
     keys: Arc<KeyCache>,
-    records: Arc<ShortCache<AccessKeyRecord>>,
+    temporary: TemporaryCredentials,
 }
 
 impl Users {
-    pub(crate) fn new(directory: Arc<dyn BucketDirectory>, keys: Arc<KeyCache>) -> Self {
-        Users { directory, keys, records: Arc::new(ShortCache::new(RECORD_TTL)) }
+    pub(crate) fn new(
+        directory: Arc<dyn BucketDirectory>,
+        service: Arc<dyn KeyService>,
+        keys: Arc<KeyCache>,
+    ) -> Self {
+        let temporary = TemporaryCredentials::new(directory.clone(), service, keys.clone());
+        Users { directory, keys, temporary }
     }
 
-    async fn secret(&self, access_key: &str) -> Result<Option<SecretKey>, GatewayError> {
-        let record = match self.records.get(access_key) {
-            Some(record) => record,
-            None => {
-                let Some(record) = self.directory.user(access_key).await? else { return Ok(None) };
-                self.records.insert(access_key, record.clone());
-                record
-            }
-        };
+    /// Gives out temporary credentials.
+    pub(crate) fn temporary(&self) -> &TemporaryCredentials {
+        &self.temporary
+    }
+
+    /// Identities in which this access key is, if it is anywhere.
+    async fn identities_with(&self, access_key: &str) -> Result<Option<Arc<Identities>>, GatewayError> {
+        if access_key.is_empty() || access_key.len() > ACCESS_KEY_BYTES_MAX || access_key.contains('/') {
+            return Ok(None);
+        }
+        let identities = self.directory.identities();
+        if identities.access_key(access_key).is_some() {
+            return Ok(Some(identities));
+        }
+        Ok(self.directory.identities_with(access_key).await?)
+    }
+
+    /// The secret of an access key that can sign, be it for long or temporary.
+    pub(crate) async fn secret_of(&self, access_key: &str) -> Result<Option<String>, GatewayError> {
+        if is_temporary(access_key) {
+            return self.temporary.secret_of(access_key).await;
+        }
+        let Some(identities) = self.identities_with(access_key).await? else { return Ok(None) };
+        let key = identities
+            .access_key(access_key)
+            .filter(|_| matches!(identities.caller(access_key), KeyLookup::Found(_)));
+        let Some(key) = key else { return Ok(None) };
         let context = user_key_context(access_key);
-        let secret = self.keys.unwrap(&context, &record.wrapped_secret_key, 0).await?;
-        Ok(Some(secret))
+        let secret = self.keys.unwrap(&context, &key.record.wrapped_secret_key, 0).await?;
+        Ok(Some(hex::encode(secret.expose())))
     }
-}
 
-impl Users {
-    /// Whose key signed a request; temporary credentials come with a token.
-    pub(crate) async fn caller(&self, access_key: &str, token: Option<&str>) -> S3Result<Caller> {
-        if token.is_some() {
-            return Err(s3_error!(InvalidToken, "The provided token is malformed or otherwise invalid"));
+    /// Who has signed with an access key, given the session token of the request.
+    pub(crate) async fn caller(&self, access_key: &str, token: Option<&str>) -> Result<Caller, CallerError> {
+        match (is_temporary(access_key), token) {
+            (true, Some(token)) => Ok(self.open_session_token(access_key, token, unix_ms()).await?),
+            (true, None) | (false, Some(_)) => Err(CallerError::InvalidToken),
+            (false, None) => {
+                let identities = self.identities_with(access_key).await?.ok_or(CallerError::UnknownKey)?;
+                match identities.caller(access_key) {
+                    KeyLookup::Found(caller) => Ok(*caller),
+                    KeyLookup::Unknown | KeyLookup::Disabled => Err(CallerError::UnknownKey),
+                }
+            }
         }
-        match self.directory.identities().caller(access_key) {
-            KeyLookup::Found(caller) => Ok(*caller),
-            KeyLookup::Unknown | KeyLookup::Disabled => Err(s3_error!(
-                InvalidAccessKeyId,
-                "The AWS Access Key Id you provided does not exist in our records"
-            )),
-        }
+    }
+
+    /// Who bears a session token.
+    pub(crate) async fn open_session_token(
+        &self,
+        access_key: &str,
+        token: &str,
+        now_ms: u64,
+    ) -> Result<Caller, SessionError> {
+        self.temporary.open_session_token(access_key, token, now_ms).await
     }
 }
 
 #[async_trait]
 impl S3Auth for Users {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<s3s::auth::SecretKey> {
-        let unknown =
-            || s3_error!(InvalidAccessKeyId, "The AWS Access Key Id you provided does not exist in our records");
-        if access_key.is_empty() || access_key.len() > ACCESS_KEY_BYTES_MAX {
-            return Err(unknown());
-        }
-        let secret = self.secret(access_key).await?.ok_or_else(unknown)?;
-        Ok(s3s::auth::SecretKey::from(hex::encode(secret.expose())))
+        let secret = self.secret_of(access_key).await?.ok_or(CallerError::UnknownKey)?;
+        Ok(s3s::auth::SecretKey::from(secret))
     }
 }

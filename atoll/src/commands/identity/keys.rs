@@ -89,10 +89,7 @@ pub fn run(command: &KeyOfCommand) -> anyhow::Result<()> {
             perform(arguments, "CreateAccessKey", parameters, print_new_key)
         }
         KeyOfCommand::Ls { arguments, owner } => perform(arguments, "ListAccessKeys", of(owner), |answer| {
-            print_table(
-                &["ACCESS KEY", "STATUS"],
-                &rows(answer, "AccessKeyMetadata", &["AccessKeyId", "Status"]),
-            );
+            print_table(&["ACCESS KEY", "STATUS"], &rows(answer, "AccessKeyMetadata", &["AccessKeyId", "Status"]));
         }),
         KeyOfCommand::Disable(key) => set_status(key, "Inactive", "disabled"),
         KeyOfCommand::Enable(key) => set_status(key, "Active", "enabled"),

@@ -40,11 +40,12 @@ impl Parameters {
     }
 
     /// Takes a parameter. One that is empty is as good as absent.
-    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+    pub fn take(&mut self, name: &str) -> Option<String> {
         self.0.remove(name).filter(|value| !value.is_empty())
     }
 
-    pub(crate) fn required(&mut self, name: &str) -> Result<String, IamError> {
+    /// Takes a parameter that must be there.
+    pub fn required(&mut self, name: &str) -> Result<String, IamError> {
         self.take(name).ok_or_else(|| {
             let argument = lower_camel(name);
             IamError::ValidationError(format!(
@@ -55,7 +56,7 @@ impl Parameters {
     }
 
     /// A name of letters, digits and `+=,.@_-`.
-    pub(crate) fn name(&mut self, parameter: &str, chars_max: usize) -> Result<String, IamError> {
+    pub fn name(&mut self, parameter: &str, chars_max: usize) -> Result<String, IamError> {
         let name = self.required(parameter)?;
         check_name(parameter, &name, chars_max)?;
         Ok(name)
@@ -97,7 +98,8 @@ impl Parameters {
         Ok(prefix)
     }
 
-    pub(crate) fn number<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
+    /// A number in a range.
+    pub fn number<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
         &mut self,
         parameter: &str,
         range: std::ops::RangeInclusive<T>,
@@ -189,7 +191,7 @@ impl Parameters {
     }
 
     /// A list of structures with one field each.
-    pub(crate) fn texts_in(&mut self, list: &str, field: &str) -> Result<Vec<String>, IamError> {
+    pub fn texts_in(&mut self, list: &str, field: &str) -> Result<Vec<String>, IamError> {
         let members = self.members(list)?.into_iter();
         members.map(|mut member| self::only(&mut member, list, field)).collect()
     }
@@ -216,7 +218,7 @@ impl Parameters {
     }
 
     /// Refuses what no operation has taken.
-    pub(crate) fn finish(&self) -> Result<(), IamError> {
+    pub fn finish(&self) -> Result<(), IamError> {
         match self.0.keys().next() {
             None => Ok(()),
             Some(name) => IamError::invalid(format!("The parameter {name} is not supported for this action")),

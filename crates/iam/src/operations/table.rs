@@ -50,6 +50,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     change("CreateRole", Role, New(Role), roles::create),
     change("DeleteRole", Role, One(Role), roles::delete),
     look("GetRole", Role, One(Role), roles::get),
+    look("ListInstanceProfilesForRole", Role, One(Role), roles::list_instance_profiles),
     look("ListRoles", Role, Listing(Role), roles::list),
     change("UpdateAssumeRolePolicy", Role, One(Role), roles::update_trust_policy),
     change("UpdateRole", Role, One(Role), roles::update),

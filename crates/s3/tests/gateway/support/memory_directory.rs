@@ -1,29 +1,26 @@
-//! Buckets and users in memory.
+//! Buckets and identities in memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use atoll_iam::{Identities, Record};
-use atoll_s3::{BucketDirectory, DirectoryError};
-use atoll_types::identities::{AccessKeyRecord, AccountRecord};
+use atoll_iam::operations::{Answer, Change};
+use atoll_iam::{Identities, Record, RecordName};
+use atoll_s3::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
+use atoll_types::identities::{AccessKeyRecord, LastUsedRecord};
 use atoll_types::records::{BucketRecord, PoolRecord};
 
 #[derive(Default)]
 pub struct MemoryDirectory {
     buckets: Mutex<BTreeMap<String, BucketRecord>>,
-    users: Mutex<BTreeMap<String, AccessKeyRecord>>,
-    accounts: Mutex<Vec<AccountRecord>>,
+    identities: Mutex<Identities>,
+    last_used: Mutex<BTreeMap<String, LastUsedRecord>>,
     pools: Mutex<Vec<PoolRecord>>,
 }
 
 impl MemoryDirectory {
-    pub fn add_user(&self, record: AccessKeyRecord) {
-        self.users.lock().unwrap().insert(record.access_key.clone(), record);
-    }
-
-    pub fn add_account(&self, record: AccountRecord) {
-        self.accounts.lock().unwrap().push(record);
+    pub fn add_identity(&self, record: Record) {
+        self.identities.lock().unwrap().apply(&record.name(), Some(record));
     }
 
     pub fn add_pool(&self, record: PoolRecord) {
@@ -73,12 +70,35 @@ impl BucketDirectory for MemoryDirectory {
     }
 
     fn identities(&self) -> Arc<Identities> {
-        let keys = self.users.lock().unwrap().values().cloned().map(Record::AccessKey).collect::<Vec<_>>();
-        let accounts = self.accounts.lock().unwrap().iter().cloned().map(Record::Account).collect::<Vec<_>>();
-        Arc::new(Identities::from_records(accounts.into_iter().chain(keys)))
+        Arc::new(self.identities.lock().unwrap().clone())
     }
 
-    async fn user(&self, access_key: &str) -> Result<Option<AccessKeyRecord>, DirectoryError> {
-        Ok(self.users.lock().unwrap().get(access_key).cloned())
+    async fn identities_with(&self, access_key: &str) -> Result<Option<Arc<Identities>>, DirectoryError> {
+        Ok(Some(self.identities()).filter(|identities| identities.access_key(access_key).is_some()))
+    }
+
+    async fn current_identities(&self) -> Result<Arc<Identities>, DirectoryError> {
+        Ok(self.identities())
+    }
+
+    async fn change_identities(&self, operation: &IdentityOperation<'_>) -> Result<Answer, ChangeError> {
+        let mut identities = self.identities.lock().unwrap();
+        let outcome = operation(&identities)?;
+        for change in outcome.changes {
+            match change {
+                Change::Put(record) => identities.apply(&record.name(), Some(record)),
+                Change::Delete(name) => identities.apply(&name, None),
+            }
+        }
+        Ok(outcome.answer)
+    }
+
+    async fn last_used(&self, access_key: &str) -> Result<Option<LastUsedRecord>, DirectoryError> {
+        Ok(self.last_used.lock().unwrap().get(access_key).cloned())
+    }
+
+    async fn note_last_use(&self, access_key: &str, record: &LastUsedRecord) -> Result<(), DirectoryError> {
+        self.last_used.lock().unwrap().insert(access_key.to_owned(), record.clone());
+        Ok(())
     }
 }

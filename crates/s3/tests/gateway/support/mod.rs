@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use atoll_iam::Record;
 use atoll_keys::LocalKeys;
 use atoll_objects::{ClientError, ObjectClient};
 use atoll_s3::{DataStore, Gateway, GatewayConfig, Listener, Tls, TlsSettings};
@@ -99,16 +100,16 @@ pub async fn start(change: impl FnOnce(&mut GatewayConfig)) -> TestGateway {
         if name == "BOB" {
             let account = "200000000000".to_owned();
             record.account = Some(account.clone());
-            directory.add_account(AccountRecord {
+            directory.add_identity(Record::Account(AccountRecord {
                 format: RECORD_FORMAT,
                 id: account,
                 canonical_id: "b0b".into(),
                 name: "bob".into(),
                 email: None,
                 created_unix_ms: 0,
-            });
+            }));
         }
-        directory.add_user(record);
+        directory.add_identity(Record::AccessKey(record));
         users.push((name.to_owned(), secret));
     }
     let mut config = GatewayConfig::new(POOL);
