@@ -5,7 +5,8 @@
     tools/s3_tests.py --suite PATH -- -k versioning -x  # some of them, with options of pytest; no page
 
 The suite is a checkout of https://github.com/ceph/s3-tests. It runs from .venv-s3-tests with what
-tests/s3_tests_requirements.txt names. The cluster has one user, whom all users of the suite are.
+tests/s3_tests_requirements.txt names. Each user of the suite is the root of an account of its own, and ACLs
+count in new buckets, as with RGW.
 """
 
 import argparse
@@ -34,18 +35,25 @@ KEYS = ("testkey-1", "testkey-2")
 USERS = ("s3 main", "s3 alt", "s3 tenant", "iam", "iam root", "iam alt root")
 
 
-def write_configuration(path, cluster):
-    credentials = cluster.credentials()
-    user = {
-        "display_name": credentials["access_key"],
-        "user_id": credentials["access_key"],
-        "email": "user@example.com",
+def user_of(cluster, section):
+    """An account for a section of the suite's configuration, with what the suite wants to know of it."""
+    name = section.replace(" ", "-")
+    made = cluster.json("account", "create", name, "--email", f"{name}@example.com")
+    account, key = made["Account"], made["AccessKey"]
+    return {
+        "display_name": account["Name"],
+        "user_id": account["CanonicalId"],
+        "email": account["Email"],
         "api_name": "us-east-1",
-        "access_key": credentials["access_key"],
-        "secret_key": credentials["secret_key"],
+        "access_key": key["AccessKeyId"],
+        "secret_key": key["SecretAccessKey"],
         "kms_keyid": KEYS[0],
         "kms_keyid2": KEYS[1],
     }
+
+
+def write_configuration(path, cluster):
+    users = {section: user_of(cluster, section) for section in USERS}
     sections = {
         "DEFAULT": {"host": "127.0.0.1", "port": cluster.s3_tls_port, "is_secure": True, "ssl_verify": False},
         "fixtures": {
@@ -54,7 +62,8 @@ def write_configuration(path, cluster):
             "iam path prefix": "/s3-tests/",
         },
     }
-    sections |= {name: user | ({"tenant": "testx"} if name == "s3 tenant" else {}) for name in USERS}
+    users["s3 tenant"]["tenant"] = "testx"
+    sections |= users
     lines = []
     for name, values in sections.items():
         lines += [f"[{name}]", *(f"{key} = {value}" for key, value in values.items())]
@@ -66,6 +75,7 @@ def run_suite(scenario, suite, options):
     results = scenario.directory / "results.xml"
     configuration = scenario.directory / "s3tests.conf"
     cluster = scenario.cluster()
+    cluster.variables["ATOLL_S3_OBJECT_OWNERSHIP"] = "object-writer"
     cluster.up()
     for key in KEYS:
         cluster.cli("key", "create", key)
@@ -128,8 +138,8 @@ def page(outcomes, rules, commit):
         "",
         "Written by `make s3-tests` (`tools/s3_tests.py`): the tests of `test_s3.py` and",
         f"`test_headers.py` of [ceph/s3-tests](https://github.com/ceph/s3-tests) at {commit}, but",
-        "for those with these marks, against a cluster of three OSDs over TLS. All users of the suite are",
-        "one user here.",
+        "for those with these marks, against a cluster of three OSDs over TLS. Each user of the suite is an",
+        "account, and ACLs count in new buckets as with RGW (`ATOLL_S3_OBJECT_OWNERSHIP=object-writer`).",
         "",
         *(f"    {mark.removeprefix('not ')}" for mark in SELECTED.split(" and ")),
         "",

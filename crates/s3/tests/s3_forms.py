@@ -180,7 +180,7 @@ def signatures_are_verified():
         for form, field in ((v4, "x-amz-signature"), (v4, "policy"), (v4, "key"), (v2, "signature"), (v2, "policy")):
             without = {name: value for name, value in form.items() if name != field}
             not_stored(name, 400, "InvalidArgument", without)
-        not_stored(name, 400, "InvalidToken", v4 | {"x-amz-security-token": "x"})
+        not_stored(name, 403, "AccessDenied", v4 | {"x-amz-security-token": "x"})
         not_stored(name, 400, "InvalidRequest", v4, headers={"Authorization": "AWS4-HMAC-SHA256 x"})
 
 
