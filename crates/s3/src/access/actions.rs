@@ -84,7 +84,7 @@ const GET_ATTRIBUTES: Rule =
 /// Headers by which a request asks for more than its operation says.
 const EXTRA: [(&str, Rule); 7] = [
     ("x-amz-bypass-governance-retention", BYPASS_GOVERNANCE),
-    ("x-amz-tagging", rule("s3:PutObjectTagging", Target::Key, AclNeed::None)),
+    ("x-amz-tagging", rule("s3:PutObjectTagging", Target::Key, WRITE_BUCKET)),
     ("x-amz-object-lock-mode", rule("s3:PutObjectRetention", Target::Key, AclNeed::None)),
     ("x-amz-object-lock-legal-hold", rule("s3:PutObjectLegalHold", Target::Key, AclNeed::None)),
     ("x-amz-acl", rule("s3:PutBucketAcl", Target::NewBucket, AclNeed::None)),

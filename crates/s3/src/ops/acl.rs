@@ -22,11 +22,11 @@ const ALL_USERS: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
 const AUTHENTICATED_USERS: &str = "http://acs.amazonaws.com/groups/global/AuthenticatedUsers";
 
 const GRANT_HEADERS: [(&str, AclPermission); 5] = [
-    ("x-amz-grant-full-control", AclPermission::FullControl),
     ("x-amz-grant-read", AclPermission::Read),
-    ("x-amz-grant-read-acp", AclPermission::ReadAcp),
     ("x-amz-grant-write", AclPermission::Write),
+    ("x-amz-grant-read-acp", AclPermission::ReadAcp),
     ("x-amz-grant-write-acp", AclPermission::WriteAcp),
+    ("x-amz-grant-full-control", AclPermission::FullControl),
 ];
 
 /// The ACL that a request's headers ask for.
@@ -172,7 +172,7 @@ impl Service {
         headers: &HeaderMap,
         xml: Option<AccessControlPolicy>,
         bucket: &Bucket,
-        owner: &str,
+        (owner, asking): (&str, &Asking<'_>),
     ) -> S3Result<Option<Acl>> {
         let wanted = match (self.acl_for(bucket, headers)?, xml) {
             (WantedAcl::Default, Some(policy)) => WantedAcl::Grants(self.acl_of_xml(policy, owner)?),
@@ -182,7 +182,7 @@ impl Service {
             (_, Some(_)) => return Err(s3_error!(UnexpectedContent, "This request does not support content")),
             (wanted, None) => wanted,
         };
-        resolve(bucket, owner, owner, wanted)
+        resolve(bucket, owner, asking.permit.canonical_id(), wanted)
     }
 
     /// To whom an object belongs that a request writes, and its ACL, by the headers of the request and
@@ -234,11 +234,12 @@ impl Service {
         Grant { grantee: Some(grantee), permission: Some(permission) }
     }
 
+    /// Groups come first, as with RGW; to S3's clients the order means nothing.
     fn told_acl(&self, acl: Option<&Acl>, owner: &str) -> Vec<Grant> {
-        match acl {
-            Some(acl) => acl.grants.iter().map(|grant| self.told(grant)).collect(),
-            None => vec![self.told(&full_control(owner))],
-        }
+        let Some(acl) = acl else { return vec![self.told(&full_control(owner))] };
+        let mut grants: Vec<&AclGrant> = acl.grants.iter().collect();
+        grants.sort_by_key(|grant| matches!(grant.grantee, AclGrantee::Account(_)));
+        grants.into_iter().map(|grant| self.told(grant)).collect()
     }
 
     pub(super) async fn get_bucket_acl(
@@ -256,10 +257,11 @@ impl Service {
         &self,
         request: S3Request<PutBucketAclInput>,
     ) -> S3Result<S3Response<PutBucketAclOutput>> {
+        let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
         let bucket = self.buckets.get(&input.bucket).await?;
-        let owner = &bucket.record.owner;
-        let acl = self.asked_acl(&request.headers, input.access_control_policy, &bucket, owner)?;
+        let whose = (bucket.record.owner.as_str(), &asking);
+        let acl = self.asked_acl(&request.headers, input.access_control_policy, &bucket, whose)?;
         if bucket.counts_acls() {
             self.buckets
                 .change(&input.bucket, |record| {
@@ -306,7 +308,8 @@ impl Service {
         let version_id = input.version_id.as_deref();
         let set = |head: &mut EntryHead| {
             let owner = head.owner.as_ref().unwrap_or(&bucket.record.owner);
-            let acl = self.asked_acl(&request.headers, input.access_control_policy.clone(), bucket, owner)?;
+            let policy = input.access_control_policy.clone();
+            let acl = self.asked_acl(&request.headers, policy, bucket, (owner, &asking))?;
             if bucket.counts_acls() {
                 head.acl = acl;
             }
