@@ -13,7 +13,7 @@ import sys
 import urllib.parse
 
 import s3_conformance as base
-from s3_conformance import ACCESS, ENDPOINT, SECRET, Bucket, check, noise, refused, s3
+from s3_conformance import ACCESS, ENDPOINT, SECRET, Bucket, check, noise, s3
 
 base.CHECKS.clear()
 BOUNDARY = "----WebKitFormBoundary7MA4YWxkTrZu0gW"
@@ -48,7 +48,7 @@ def policy(bucket, *conditions, seconds=600, **fields):
 
 
 def policy_v2(bucket, *conditions, **fields):
-    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=10)
+    end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=10)
     document = {
         "expiration": end.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "conditions": [{"bucket": bucket}, *conditions, *({name: value} for name, value in fields.items())],

@@ -37,6 +37,9 @@ impl From<FormError> for S3Error {
     }
 }
 
+/// More than a form can have beside its file.
+const BESIDE_FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// The whole form.
 pub(super) struct Form {
     body: Body,
@@ -97,14 +100,18 @@ impl File {
     /// Reads on until it is certain that the file is no small one, or how long it is. Forms do not say
     /// that, and small files are kept elsewhere. `form_bytes` is what the whole form has.
     pub(super) async fn length(&mut self, form_bytes: Option<u64>) -> S3Result<BodyLength> {
+        let max = self.allowed.max.min(BODY_BYTES_MAX);
+        // Better before the file is taken in than after it.
+        if form_bytes.is_some_and(|bytes| bytes > max.saturating_add(BESIDE_FILE_BYTES_MAX)) {
+            return Err(too_large(max));
+        }
         while Place::of_object(self.bytes) == Place::Index {
             match poll_fn(|context| self.poll_piece(context)).await? {
                 Some(piece) => self.ready.push_back(piece),
                 None => return Ok(BodyLength::Exactly(self.bytes)),
             }
         }
-        let most = form_bytes.unwrap_or(u64::MAX).min(self.allowed.max).min(BODY_BYTES_MAX);
-        Ok(BodyLength::AtMost(most))
+        Ok(BodyLength::AtMost(form_bytes.unwrap_or(max).min(max)))
     }
 
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<S3Result<Option<Bytes>>> {
@@ -128,10 +135,7 @@ impl File {
 
     fn check_not_too_large(&self) -> S3Result<()> {
         let max = self.allowed.max.min(BODY_BYTES_MAX);
-        if self.bytes <= max {
-            return Ok(());
-        }
-        Err(s3_error!(EntityTooLarge, "Your proposed upload exceeds the maximum allowed size of {max} bytes"))
+        if self.bytes <= max { Ok(()) } else { Err(too_large(max)) }
     }
 
     fn check_not_too_small(&self) -> S3Result<()> {
@@ -144,6 +148,10 @@ impl File {
             "Your proposed upload of {bytes} bytes is smaller than the minimum of {min}"
         ))
     }
+}
+
+fn too_large(max: u64) -> S3Error {
+    s3_error!(EntityTooLarge, "Your proposed upload exceeds the maximum allowed size of {max} bytes")
 }
 
 impl Stream for File {
