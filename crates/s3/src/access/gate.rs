@@ -175,7 +175,7 @@ impl Gate {
         for rule in rules {
             match (context.s3_path(), rule.target) {
                 (_, Target::Entries) => {}
-                (S3Path::Root, _) => asking.check_account(rule.action, "*")?,
+                (S3Path::Root, _) => asking.check_account(rule.action, "arn:aws:s3:::*")?,
                 (S3Path::Bucket { bucket }, Target::NewBucket) => {
                     asking.check_account(rule.action, &format!("arn:aws:s3:::{bucket}"))?;
                 }
