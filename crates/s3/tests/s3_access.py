@@ -61,7 +61,9 @@ def a_policy_lets_strangers_in_as_far_as_it_says():
             ("Allow", "s3:GetObject", "public/*", {}),
             ("Allow", "s3:ListBucket", None, {"Condition": {"StringLike": {"s3:prefix": "public/*"}}}),
         )
-        assert [entry["Key"] for entry in other.list_objects_v2(Bucket=name, Prefix="public/")["Contents"]] == ["public/a"]
+        assert [entry["Key"] for entry in other.list_objects_v2(Bucket=name, Prefix="public/")["Contents"]] == [
+            "public/a"
+        ]
         refused("AccessDenied", other.list_objects_v2, Bucket=name)
         refused("NoSuchKey", other.get_object, Bucket=name, Key="public/missing")
         s3.delete_bucket_policy(Bucket=name)
@@ -111,7 +113,9 @@ def conditions_on_tags_count():
         refused("AccessDenied", other.put_object_tagging, **target, Tagging={"TagSet": []})
         asked = {"Condition": {"StringEquals": {"s3:RequestObjectTag/level": "public"}}}
         policy(name, ("Allow", "s3:PutObjectTagging", "*", asked))
-        refused("AccessDenied", other.put_object_tagging, **target, Tagging={"TagSet": [{"Key": "level", "Value": "x"}]})
+        refused(
+            "AccessDenied", other.put_object_tagging, **target, Tagging={"TagSet": [{"Key": "level", "Value": "x"}]}
+        )
         other.put_object_tagging(**target, Tagging={"TagSet": [{"Key": "level", "Value": "public"}]})
 
 
@@ -231,9 +235,7 @@ def without_acls_they_are_refused():
         s3.put_object(Bucket=name, Key="a", Body=b"", ACL="private")
         s3.put_object(Bucket=name, Key="a", Body=b"", ACL="bucket-owner-full-control")
         name_of_other = "atoll-" + name[6:][::-1]
-        refused(
-            "InvalidBucketAclWithObjectOwnership", s3.create_bucket, Bucket=name_of_other, ACL="public-read"
-        )
+        refused("InvalidBucketAclWithObjectOwnership", s3.create_bucket, Bucket=name_of_other, ACL="public-read")
 
 
 @check
@@ -259,7 +261,9 @@ def malformed_acls_are_refused():
         refused("UnresolvableGrantByEmailAddress", s3.put_bucket_acl, Bucket=name, GrantRead='emailAddress="a@b.c"')
         refused("InvalidArgument", s3.put_bucket_acl, Bucket=name, GrantRead='uri="http://example.com"')
         refused("InvalidArgument", s3.put_bucket_acl, Bucket=name, GrantRead="whoever")
-        refused("InvalidRequest", s3.put_bucket_acl, Bucket=name, ACL="private", GrantRead=f'id="{canonical_id(other)}"')
+        refused(
+            "InvalidRequest", s3.put_bucket_acl, Bucket=name, ACL="private", GrantRead=f'id="{canonical_id(other)}"'
+        )
 
 
 @check
