@@ -12,6 +12,7 @@ mod request;
 mod streams;
 mod tls;
 
+pub(crate) use answer::{REQUEST_ID, request_id};
 pub(crate) use arrival::Arrival;
 pub(crate) use arrival::TrustedProxies;
 pub use arrival::TrustedProxy;

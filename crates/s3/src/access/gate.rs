@@ -94,14 +94,18 @@ impl Gate {
         }
     }
 
+    /// Who signed with this key; the signature has been verified.
+    async fn signed(&self, access_key: &str, token: Option<&str>) -> S3Result<Arc<Caller>> {
+        let caller = self.0.users.caller(access_key, token).await?;
+        self.0.users.note_use(access_key, "s3", &self.0.region);
+        Ok(Arc::new(caller))
+    }
+
     /// Who signed; `None` if nobody did.
     async fn caller(&self, context: &S3AccessContext<'_>) -> S3Result<Option<Arc<Caller>>> {
         let token = session_token(context.headers(), context.uri());
         match context.credentials() {
-            Some(credentials) => {
-                let caller = self.0.users.caller(&credentials.access_key, token.as_deref()).await?;
-                Ok(Some(Arc::new(caller)))
-            }
+            Some(credentials) => self.signed(&credentials.access_key, token.as_deref()).await.map(Some),
             None => Ok(None),
         }
     }
@@ -129,7 +133,7 @@ impl Gate {
         self.check_owner(form.headers, "x-amz-expected-bucket-owner", form.bucket).await?;
         let token = session_token(form.headers, form.uri);
         let caller = match form.access_key {
-            Some(access_key) => Some(Arc::new(self.0.users.caller(access_key, token.as_deref()).await?)),
+            Some(access_key) => Some(self.signed(access_key, token.as_deref()).await?),
             None => None,
         };
         let permit = Permit { caller, pending: Vec::new() };

@@ -16,6 +16,8 @@ use super::guarded_body::GuardedBody;
 use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
 use crate::names::index_object;
+use crate::query_api::{self, Answered, is_query};
+use crate::signing::signing_time;
 
 const AMZ_DATE: &str = "x-amz-date";
 const HEALTH_PATH: &str = "/-/health";
@@ -56,6 +58,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
             Err(error) => error_response(error),
         },
         None if is_form(&parts.method, &parts.headers) => upload_form(gateway, arrival, parts, body).await,
+        None if is_query(&parts) => call_query_api(gateway, parts, body).await,
         None => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
     };
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
@@ -82,6 +85,14 @@ async fn upload_form(gateway: &Gateway, arrival: Arrival, parts: Parts, body: Gu
     form_upload::upload(gateway, parts, address, body).await.unwrap_or_else(error_response)
 }
 
+/// IAM and STS; what is neither goes on to s3s.
+async fn call_query_api(gateway: &Gateway, parts: Parts, body: GuardedBody) -> Response<Body> {
+    match query_api::answer(gateway, &parts, Body::http_body_unsync(body)).await {
+        Answered::Here(response) => response,
+        Answered::NotHere(body) => call_s3s(gateway, Request::from_parts(parts, Body::from(body))).await,
+    }
+}
+
 async fn call_s3s(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
     gateway.s3.call(request).await.unwrap_or_else(|error| {
         tracing::error!(?error, "s3s could not make an answer");
@@ -100,13 +111,8 @@ fn date_of_signature(headers: &HeaderMap) -> Option<HeaderValue> {
     let date = headers.get(header::DATE)?.to_str().ok()?;
     // As mail has it, and botocore, too.
     let date = date.strip_suffix("-0000").map_or_else(|| date.to_owned(), |time| format!("{time}GMT"));
-    let mut text = Vec::new();
-    Timestamp::parse(TimestampFormat::HttpDate, &date).ok()?.format(TimestampFormat::DateTime, &mut text).ok()?;
-    // From 2026-11-24T08:09:10.000Z to 20261124T080910Z.
-    let mut short: Vec<u8> = text.into_iter().filter(|byte| byte.is_ascii_digit() || *byte == b'T').collect();
-    short.truncate("20261124T080910".len());
-    short.push(b'Z');
-    HeaderValue::from_bytes(&short).ok()
+    let time = signing_time(&Timestamp::parse(TimestampFormat::HttpDate, &date).ok()?)?;
+    HeaderValue::from_str(&time).ok()
 }
 
 /// Parameters of a presigned URL that belong to its signature, or are looked at where they are.

@@ -62,6 +62,17 @@ async fn boto3_credentials() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
+/// Users, groups, roles and policies, and temporary credentials.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_identities() {
+    require_boto3().await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iam.py");
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
 /// Rules for scripts of other origins: as boto3 sets them, and as browsers ask.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_cross_origin() {
