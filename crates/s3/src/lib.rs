@@ -28,6 +28,7 @@ mod record;
 mod shell;
 mod store;
 mod temporary_credentials;
+mod trailers;
 mod users;
 mod versions;
 
