@@ -24,6 +24,7 @@ use crate::shell::{REQUEST_ID, request_id};
 
 use error::QueryError;
 use form::Form;
+pub(crate) use sts::Issuers;
 
 /// Largest form. AWS takes less.
 const BODY_BYTES_MAX: usize = 256 << 10;
