@@ -31,6 +31,7 @@ mod shell;
 mod signing;
 mod store;
 mod temporary_credentials;
+mod trailers;
 mod users;
 mod versions;
 

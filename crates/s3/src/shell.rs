@@ -7,10 +7,12 @@ mod connection;
 mod cross_origin;
 mod guarded_body;
 mod guarded_socket;
+mod presigned;
 mod proxy_header;
 mod request;
 mod streams;
 mod tls;
+mod unsigned_chunks;
 
 pub(crate) use answer::{REQUEST_ID, request_id};
 pub(crate) use arrival::Arrival;
