@@ -16,7 +16,6 @@ const CHARS_MAX: usize = 20_000;
 /// What a token says of who bears it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Claims {
-    pub iss: String,
     pub sub: String,
     aud: Audiences,
     pub azp: Option<String>,
