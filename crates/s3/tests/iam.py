@@ -370,7 +370,9 @@ def roles_are_assumed():
         asked = {"RoleArn": arn, "RoleSessionName": "session"}
         error = refused("AccessDenied", own.assume_role, **asked)
         assert "is not authorized to perform: sts:AssumeRole on resource: " + arn in error["Error"]["Message"]
-        refused("AccessDenied", own.assume_role, RoleArn=arn + "x", RoleSessionName="session")
+        missing = refused("AccessDenied", own.assume_role, RoleArn=arn + "x", RoleSessionName="session")
+        # Who may not assume a role does not learn whether it is there.
+        assert missing["Error"]["Message"] == error["Error"]["Message"] + "x"
         statement = document(allow("sts:AssumeRole", arn))
         iam.put_user_policy(UserName=name, PolicyName="assume", PolicyDocument=statement)
         assumed = own.assume_role(**asked)
