@@ -20,6 +20,7 @@ use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
 use crate::ops::{Operations, Service};
+use crate::query_api::Issuers;
 use crate::shell::{self, Listener, TrustedProxies, TrustedProxy};
 use crate::users::Users;
 use crate::{BucketDirectory, DataStore};
@@ -110,6 +111,8 @@ pub struct Gateway {
     pub(crate) service: Arc<Service>,
     pub(crate) s3: S3Service,
     pub(crate) users: Users,
+    /// Of tokens with which roles can be assumed.
+    pub(crate) issuers: Arc<Issuers>,
     pub(crate) trusted_proxies: TrustedProxies,
 }
 
@@ -151,7 +154,8 @@ impl Gateway {
             builder.set_host(host);
         }
         let trusted_proxies = TrustedProxies::new(&config.trusted_proxies);
-        Ok(Gateway { config: Arc::new(config), service, s3: builder.build(), users, trusted_proxies })
+        let (config, issuers) = (Arc::new(config), Arc::new(Issuers::default()));
+        Ok(Gateway { config, service, s3: builder.build(), users, issuers, trusted_proxies })
     }
 
     /// Serves the listeners, and collects garbage, until `shutdown` resolves; then lets requests end.

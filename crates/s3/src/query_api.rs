@@ -16,6 +16,7 @@ use atoll_iam::operations::Answer;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use s3s::Body;
 
@@ -24,6 +25,7 @@ use crate::shell::{REQUEST_ID, request_id};
 
 use error::QueryError;
 use form::Form;
+pub(crate) use sts::Issuers;
 
 /// Largest form. AWS takes less.
 const BODY_BYTES_MAX: usize = 256 << 10;
@@ -83,7 +85,7 @@ pub(crate) fn is_query(parts: &Parts) -> bool {
 /// Answers a request that [`is_query`], if it names an action.
 pub(crate) async fn answer(gateway: &Gateway, parts: &Parts, body: Body) -> Answered {
     let id = request_id();
-    let body = match read(body).await {
+    let body = match read(gateway, body).await {
         Ok(body) => body,
         Err(error) => return Answered::Here(error_response(Api::Iam, &error, &id)),
     };
@@ -107,7 +109,9 @@ pub(crate) async fn answer(gateway: &Gateway, parts: &Parts, body: Body) -> Answ
     })
 }
 
-async fn read(body: Body) -> Result<Bytes, QueryError> {
+async fn read(gateway: &Gateway, body: Body) -> Result<Bytes, QueryError> {
+    let bytes = body.size_hint().upper().unwrap_or(u64::MAX).min(BODY_BYTES_MAX as u64);
+    let _share = gateway.service.budget.for_form(bytes).await?;
     match Limited::new(body, BODY_BYTES_MAX).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(QueryError::RequestTooLarge),

@@ -46,6 +46,11 @@ impl Budget {
         share(&self.reads, bytes.min(COPY_BYTES_MAX)).await
     }
 
+    /// Waits for memory for a form of `bytes`. It is held while the form arrives.
+    pub(crate) async fn for_form(&self, bytes: u64) -> Result<Share, GatewayError> {
+        share(&self.writes, bytes).await
+    }
+
     /// Waits for memory to collect `bytes` for a write in.
     pub(super) async fn for_write(&self, bytes: u64) -> Result<Share, GatewayError> {
         share(&self.writes, bytes).await

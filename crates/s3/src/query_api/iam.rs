@@ -129,7 +129,9 @@ impl Action<'_> {
         if decision.is_allowed {
             return Ok(subject);
         }
-        Err(IamError::AccessDenied(sentence(&question, Some(&decision))))
+        let sentence = sentence(&question);
+        tracing::debug!(reason = %decision.reason, "denied: {sentence}");
+        Err(IamError::AccessDenied(sentence + &reason(&action, &decision)))
     }
 
     fn log(&self, identities: &Identities) {
@@ -143,19 +145,21 @@ impl Action<'_> {
     }
 }
 
-/// How AWS says that somebody may not do something. Without a decision no reason is told.
-pub(super) fn sentence(question: &Question<'_>, decision: Option<&Decision>) -> String {
+/// How AWS says that somebody may not do something.
+pub(super) fn sentence(question: &Question<'_>) -> String {
     let Question { action, resource, .. } = question;
     let caller = question.caller.map_or_else(|| "anonymous".into(), |caller| caller.arn());
-    let reason = decision.map(|decision| &decision.reason);
-    tracing::debug!(caller, action, resource, reason = reason.map(tracing::field::display), "denied");
-    let why = match reason {
-        Some(Reason::ExplicitDeny(_)) => " with an explicit deny in a policy".into(),
-        Some(Reason::NothingAllows) => format!(" because no identity-based policy allows the {action} action"),
-        Some(Reason::SessionPolicyDoesNotAllow(_)) => {
+    format!("User: {caller} is not authorized to perform: {action} on resource: {resource}")
+}
+
+/// And why, as far as AWS tells it.
+fn reason(action: &str, decision: &Decision) -> String {
+    match &decision.reason {
+        Reason::ExplicitDeny(_) => " with an explicit deny in a policy".into(),
+        Reason::NothingAllows => format!(" because no identity-based policy allows the {action} action"),
+        Reason::SessionPolicyDoesNotAllow(_) => {
             format!(" because no session policy allows the {action} action")
         }
         _ => String::new(),
-    };
-    format!("User: {caller} is not authorized to perform: {action} on resource: {resource}{why}")
+    }
 }

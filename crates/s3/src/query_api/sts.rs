@@ -1,10 +1,15 @@
 //! The actions of STS, which give out temporary credentials.
 
 mod assume_role;
+mod identity_token;
+mod issuers;
 mod role_session;
+mod web_identity;
 
 use atoll_iam::operations::Answer;
 use atoll_iam::{CallerKind, Identities, Session, SessionPrincipal};
+
+pub(crate) use issuers::Issuers;
 
 use super::error::QueryError;
 use super::{Api, Done, QueryRequest};
@@ -20,6 +25,9 @@ const TOKEN_CHARS_MAX: usize = 8 << 10;
 
 /// Does an action.
 pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
+    if request.form.action == "AssumeRoleWithWebIdentity" {
+        return web_identity::perform(request).await;
+    }
     let signer = request.authenticate(Api::Sts).await?;
     match request.form.action.as_str() {
         "AssumeRole" => assume_role::perform(request, &signer).await,

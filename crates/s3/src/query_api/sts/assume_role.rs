@@ -1,6 +1,6 @@
 //! AssumeRole: by who has signed the request.
 
-use atoll_iam::{AssumeQuestion, Caller, CallerKind, Decision, Policy, PolicyKind, Question, decide_assume_role};
+use atoll_iam::{AssumeQuestion, Caller, CallerKind, Policy, PolicyKind, Question, decide_assume_role};
 use atoll_types::identities::RoleRecord;
 
 use super::key_policy;
@@ -26,9 +26,8 @@ pub(super) async fn perform(request: &QueryRequest<'_>, signer: &Signer) -> Done
     if let Some(id) = external_id {
         conditions = conditions.with("sts:externalid", [id]);
     }
-    // Who may not assume a role does not learn whether it is there.
     let Some(role) = role else {
-        return Err(denied(&caller, &asked.role_arn, &conditions, None));
+        return Err(denied(&caller, &asked.role_arn, &conditions));
     };
     let conditions = conditions.with_resource_tags(&role.tags);
     check(&caller, role, &asked.role_arn, &conditions)?;
@@ -46,7 +45,7 @@ fn check(
 ) -> Result<(), QueryError> {
     let Ok(trust_policy) = Policy::parse(&role.trust_policy, PolicyKind::Trust) else {
         tracing::warn!(role = role_arn, "denied: the trust policy cannot be read");
-        return Err(denied(caller, role_arn, conditions, None));
+        return Err(denied(caller, role_arn, conditions));
     };
     let decision = decide_assume_role(&AssumeQuestion {
         caller,
@@ -56,19 +55,16 @@ fn check(
         action: ACTION,
         conditions,
     });
-    match decision.is_allowed {
-        true => Ok(()),
-        false => Err(denied(caller, role_arn, conditions, Some(&decision))),
+    if decision.is_allowed {
+        return Ok(());
     }
+    tracing::debug!(caller = caller.arn(), role = role_arn, reason = %decision.reason, "denied");
+    Err(denied(caller, role_arn, conditions))
 }
 
-fn denied(
-    caller: &Caller,
-    role_arn: &str,
-    conditions: &QueryConditions<'_>,
-    decision: Option<&Decision>,
-) -> QueryError {
+/// Without a reason, which would tell whether the role is there.
+fn denied(caller: &Caller, role_arn: &str, conditions: &QueryConditions<'_>) -> QueryError {
     let question =
         Question { caller: Some(caller), action: ACTION, resource: role_arn, resource_side: None, conditions };
-    QueryError::denied(sentence(&question, decision))
+    QueryError::denied(sentence(&question))
 }
