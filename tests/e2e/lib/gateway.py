@@ -37,7 +37,7 @@ class Gateway:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def s3(self, **options):
+    def s3(self, access=None, secret=None, **options):
         credentials = self.cluster.credentials()
         config = Config(
             s3={"addressing_style": "path"},
@@ -49,6 +49,6 @@ class Gateway:
             endpoint_url=f"http://127.0.0.1:{self.plain}",
             region_name="us-east-1",
             config=config,
-            aws_access_key_id=credentials["access_key"],
-            aws_secret_access_key=credentials["secret_key"],
+            aws_access_key_id=access or credentials["access_key"],
+            aws_secret_access_key=secret or credentials["secret_key"],
         )
