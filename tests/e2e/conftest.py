@@ -48,6 +48,8 @@ PACKAGES = {
     "qemu-img": "qemu-utils",
     "qemu-io": "qemu-utils",
     "rclone": "rclone",
+    "restic": "restic",
+    "s3cmd": "tests/requirements.txt",
     "tcpdump": "tcpdump",
 }
 # With several workers the modules that take longest begin first.

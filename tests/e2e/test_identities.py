@@ -41,10 +41,10 @@ class World:
         self.cluster.up()
         self.second = Gateway(self.cluster)
         self.gateways = [self.cluster, self.second]
-        wait_for("the second gateway serves", lambda: self.second.s3().list_buckets()["Owner"], 30)
+        wait_for("the second gateway serves", self.second.is_serving, 30)
         self.sales = self.account("sales", "--email", "sales@example.com")
         self.other = self.account("other")
-        self.nobody = Nobody([self.cluster.credentials()["endpoint"], f"http://127.0.0.1:{self.second.plain}"])
+        self.nobody = Nobody([self.cluster.credentials()["endpoint"], self.second.endpoint()])
         self.owner = self.sales.root.s3
         self.owner.create_bucket(Bucket=BUCKET)
         self.other.root.s3.create_bucket(Bucket=OTHERS_BUCKET)

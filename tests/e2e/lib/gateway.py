@@ -1,6 +1,7 @@
 """Gateways beside the one that 'atoll up' starts."""
 
 import signal
+import urllib.request
 
 import boto3
 from botocore.client import Config
@@ -33,6 +34,13 @@ class Gateway:
                 stderr=log,
             )
 
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.plain}"
+
+    def is_serving(self):
+        with urllib.request.urlopen(f"{self.endpoint()}/-/health", timeout=5) as answer:
+            return answer.status == 200
+
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -46,7 +54,7 @@ class Gateway:
         )
         return boto3.client(
             "s3",
-            endpoint_url=f"http://127.0.0.1:{self.plain}",
+            endpoint_url=self.endpoint(),
             region_name="us-east-1",
             config=config,
             aws_access_key_id=access or credentials["access_key"],
