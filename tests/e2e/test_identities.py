@@ -4,6 +4,9 @@ and taken counts at both within a second or so, and a simulation says what they 
 import contextlib
 import json
 import pathlib
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from lib.gateway import Gateway
@@ -58,6 +61,14 @@ class World:
 @pytest.fixture(scope="module")
 def world(scenario):
     return World(scenario)
+
+
+def status_of(url):
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def refused(cluster, *arguments, words):
@@ -224,6 +235,29 @@ def test_a_denial_in_a_users_policy_outweighs_what_others_allow(world):
     assert code_of(get("dans"), dan.s3) == "ok"
 
 
+def test_a_policy_may_name_who_asks(world):
+    """${aws:username} in a group's policy gives each user a prefix of its own."""
+    sales, resource = world.sales, f"{BUCKET}/users/${{aws:username}}/*"
+    sales.cli("policy", "create", "own-prefix", sales.file("own-prefix", policy(("Allow", "s3:PutObject", resource))))
+    sales.cli("group", "create", "staff")
+    sales.cli("policy", "attach", "own-prefix", "--group", "staff")
+    for name in ("jan", "kim"):
+        user = sales.user(name)
+        sales.cli("group", "add", "staff", name)
+        counts_everywhere(put(f"users/{name}/a"), user.clients, "ok")
+        assert [code_of(put("users/lee/a"), client) for client in user.clients] == [DENIED] * 2
+
+
+def test_changes_that_are_made_at_once_are_all_made(world):
+    account, names = world.account("busy"), {f"user-{number}" for number in range(12)}
+    with ThreadPoolExecutor(len(names)) as pool:
+        keys = dict(zip(names, pool.map(account.user, names)))
+        list(pool.map(lambda name: account.cli("policy", "attach", READ_ONLY, "--user", name), names))
+    assert {user["UserName"] for user in account.json("user", "ls")["Users"]} == names
+    for key in keys.values():
+        counts_everywhere(lambda s3: s3.list_buckets(), key.clients, "ok")
+
+
 def test_what_a_policy_must_not_say_is_refused(world, scenario):
     path = scenario.directory / "wrong.json"
     for text in ("no JSON", '{"Version":"2012-10-17","Statement":[{"Effect":"Perhaps","Action":"*","Resource":"*"}]}'):
@@ -266,6 +300,17 @@ def test_a_key_that_is_disabled_is_refused_and_counts_again_when_it_is_enabled(w
     gone = counts_everywhere(get("a"), eve.clients, "InvalidAccessKeyId")
     world.sales.cli("user", "key", "enable", eve.access)
     note(f"{gone:.3f} s, {counts_everywhere(get('a'), eve.clients, 'ok'):.3f} s")
+
+
+def test_a_url_that_was_signed_before_no_longer_counts_when_its_key_is_disabled(world):
+    key = world.sales.user("mia")
+    world.sales.cli("policy", "attach", READ_ONLY, "--user", "mia")
+    urls = [client.generate_presigned_url("get_object", {"Bucket": BUCKET, "Key": "a"}) for client in key.clients]
+    counts_everywhere(get("a"), key.clients, "ok")
+    assert [status_of(url) for url in urls] == [200, 200]
+    world.sales.cli("user", "key", "disable", key.access)
+    counts_everywhere(get("a"), key.clients, "InvalidAccessKeyId")
+    assert [status_of(url) for url in urls] == [403, 403]
 
 
 def test_a_key_that_is_removed_is_refused(world, eve, note):
@@ -470,6 +515,31 @@ def test_a_simulation_for_who_or_what_is_not_there_fails(judged):
     refused(cluster, "policy", "simulate", "--anonymous", "s3:GetObject", "none/a", words=["none"])
     refused(cluster, "policy", "simulate", "--access-key", "AKIANONE", "s3:GetObject", BUCKET, words=["AKIANONE"])
     judged.world.cluster.cli("policy", "simulate", "--access-key", key, "s3:GetObject", ok=(2,))
+
+
+# --- restarts
+
+
+def test_what_was_given_and_taken_holds_after_gateways_and_cluster_state_were_killed(world, judged):
+    cluster, gone = world.cluster, world.sales.user_key("reader")
+    world.sales.cli("user", "key", "disable", gone.access)
+    world.second.kill()
+    for name in ("gateway", "cluster-state"):
+        cluster.restarted(name, cluster.kill(name))
+    world.second.start()
+    wait_for("both gateways serve", lambda: world.second.is_serving() and cluster.is_serving(), 60)
+    for caller, request_of, wanted in (
+        ("root", put("a"), "ok"),
+        ("reader", get("a"), "ok"),
+        ("reader", put("a"), DENIED),
+        ("homely", put("home/a"), "ok"),
+        ("service", get("a"), DENIED),
+        ("stranger", get("a"), DENIED),
+        ("nobody", get("public/a"), "ok"),
+    ):
+        answers = [code_of(request_of, client) for client in judged.callers[caller].clients]
+        assert answers == [wanted] * 2, (caller, wanted, answers)
+    assert [code_of(get("a"), client) for client in gone.clients] == ["InvalidAccessKeyId"] * 2
 
 
 # --- secrets

@@ -59,7 +59,7 @@ class User(Worker):
         if number % 10 == 9:
             self.s3.close()
             self.s3 = self.connect()
-        name, body = f"{self.name}/{number}", f"{self.name} {number} ".encode() * (1 + number % 3 * 500)
+        name, body = f"{self.name}/{number}", f"{self.name} {number} ".encode() * (1 + number % 3 * 5000)
         place = {"Bucket": self.bucket, "Key": name}
         self.timed("PUT", lambda: self.s3.put_object(**place, Body=body))
         self.kept[name] = body
@@ -124,12 +124,20 @@ class World:
         self.users, self.workers = [], []
         for account in self.accounts:
             self.add_workers(account)
+        # What no gateway has met before it is needed: a user of its own and a bucket.
+        self.idle, self.unused = self.accounts[0].user("idle"), "unused"
+        self.accounts[0].cli("policy", "attach", FULL, "--user", "idle")
+        self.accounts[0].root.s3.create_bucket(Bucket=self.unused)
         with self.working():
             wait_for("everyone works", lambda: all(len(worker.took) > 5 for worker in self.workers), 30)
             assert not self.errors(), self.errors()
             with outage(self.cluster):
                 self.began = time.monotonic()
                 self.meanwhile = self.try_changes()
+                put = lambda s3: s3.put_object(Bucket=self.unused, Key="a", Body=b"a")
+                self.new_codes = [code_of(put, s3) for s3 in self.idle.clients]
+                strangers = [gateway.s3(access="AKIANOBODY", secret="x" * 64) for gateway in self.gateways]
+                self.stranger_codes = [code_of(put, s3) for s3 in strangers]
                 under_load(GONE_SECONDS - (time.monotonic() - self.began))
                 self.seconds = time.monotonic() - self.began
             self.counts = {worker.name: len(worker.took) for worker in self.workers}
@@ -208,6 +216,14 @@ def test_what_was_written_and_deleted_meanwhile_is_as_it_was_acknowledged(world)
     for worker in world.workers:
         if isinstance(worker, User):
             assert worker.kept and not worker.differs(), worker.name
+
+
+def test_users_and_buckets_that_were_not_used_before_serve_too(world):
+    assert world.new_codes == ["ok", "ok"], world.new_codes
+
+
+def test_nobody_else_gets_in_meanwhile(world):
+    assert world.stranger_codes == ["InvalidAccessKeyId"] * 2, world.stranger_codes
 
 
 def test_changes_meanwhile_fail_and_do_not_hang(world, note):

@@ -50,6 +50,7 @@ class Gateway:
         config = Config(
             s3={"addressing_style": "path"},
             retries={"total_max_attempts": 1},
+            signature_version="s3v4",
             **{"connect_timeout": 5, "read_timeout": 60, "max_pool_connections": 64} | options,
         )
         return boto3.client(

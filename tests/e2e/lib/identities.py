@@ -74,6 +74,13 @@ class Account:
         return path
 
 
+class FirstAccount(Account):
+    """The one that a cluster begins with."""
+
+    def __init__(self, cluster):
+        self.cluster, self.gateways, self.name = cluster, [cluster], "100000000000"
+
+
 def policy(*statements):
     """A policy document; each statement is an effect, actions, resources, and more."""
     made = []
