@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs ceph/s3-tests against a cluster, and writes what passes into docs/reference/s3-tests.md.
 
-    tools/s3_tests.py --suite PATH                      # all selected tests, into the page
+    tools/s3_tests.py --suite PATH                      # all selected tests, into the page and the list
+    tools/s3_tests.py --suite PATH --check              # all selected tests; fails if one of the list fails
     tools/s3_tests.py --suite PATH -- -k versioning -x  # some of them, with options of pytest; no page
 
 The suite is a checkout of https://github.com/ceph/s3-tests. It runs from .venv-s3-tests with what
@@ -25,6 +26,7 @@ from lib.scenario import Scenario, add_arguments
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "s3-tests.md"
 REASONS = ROOT / "tests" / "s3_tests_reasons.toml"
+PASSING = ROOT / "tests" / "s3_tests_passing.txt"
 PYTHON = ROOT / ".venv-s3-tests" / "bin" / "python"
 MODULES = ["s3tests/functional/test_s3.py", "s3tests/functional/test_headers.py"]
 SELECTED = (
@@ -163,11 +165,27 @@ def page(outcomes, rules, commit):
     return "\n".join(lines)
 
 
+def passing(outcomes):
+    return {outcome.name for outcome in outcomes if outcome.has_passed}
+
+
+def check(outcomes):
+    """Fails if a test that has to pass did not."""
+    errors = {outcome.name: outcome.error for outcome in outcomes}
+    listed = set(PASSING.read_text().split())
+    broken = sorted(listed - passing(outcomes))
+    for name in broken:
+        print(f"{name}: {errors.get(name, 'it did not run')}")
+    print(f"{len(listed) - len(broken)} passed, {len(broken)} failed")
+    sys.exit(1 if broken else 0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
     parser.add_argument("--suite", type=pathlib.Path, required=True, help="a checkout of ceph/s3-tests")
     parser.add_argument("--commit", help="the suite's commit, where it is no git checkout")
+    parser.add_argument("--check", action="store_true", help="compare with the list of tests that pass; no page")
     parser.add_argument("options", nargs="*", help="options of pytest, behind --")
     arguments = parser.parse_args()
     if not (arguments.suite / MODULES[0]).exists():
@@ -178,11 +196,14 @@ def main():
         outcomes = read_outcomes(run_suite(scenario, arguments.suite, arguments.options))
     finally:
         scenario.clean_up(keep=False)
-    if arguments.options:
+    if arguments.check:
+        check(outcomes)
+    if arguments.check or arguments.options:
         return
     show = ["git", "-C", str(arguments.suite), "log", "-1", "--format=%h of %cs"]
     commit = arguments.commit or subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip()
     PAGE.write_text(page(outcomes, rules, commit))
+    PASSING.write_text("".join(f"{name}\n" for name in sorted(passing(outcomes))))
     print(f"{sum(outcome.has_passed for outcome in outcomes)} of {len(outcomes)} pass; see {PAGE}")
 
 

@@ -66,7 +66,7 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
     let row = |bucket: &BucketSummary| {
         vec![
             bucket.name.clone(),
-            bucket.owner.clone(),
+            bucket.owner_name.clone().unwrap_or_else(|| bucket.owner.clone()),
             bucket.data_pool.to_string(),
             new_objects(bucket).to_owned(),
         ]

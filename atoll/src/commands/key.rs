@@ -183,7 +183,10 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
             rows.push(row);
         }
     }
-    print_table(&["KEY", "SERVICE", "VERSION", "AGE", "USE", "IMAGES", "BUCKET KEYS", "ACCESS KEYS", "STS KEYS"], &rows);
+    print_table(
+        &["KEY", "SERVICE", "VERSION", "AGE", "USE", "IMAGES", "BUCKET KEYS", "ACCESS KEYS", "STS KEYS"],
+        &rows,
+    );
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Buckets: which there are, and whether new objects in them are sealed.
 
 use atoll_cluster::{ClusterClient, keys};
+use atoll_iam::Identities;
 use atoll_keys::{KeyService, SecretKey};
 use atoll_s3::unsealed_permit_context;
 use atoll_types::PoolId;
@@ -8,6 +9,7 @@ use atoll_types::records::{BucketEncryption, BucketRecord};
 use serde::Serialize;
 
 use crate::error::AdminError;
+use crate::identities::current;
 use crate::wrapped_secrets::change_bucket;
 
 /// The parts of a bucket's record that are for people and scripts; wrapped keys are not.
@@ -17,8 +19,10 @@ pub struct BucketSummary {
     pub name: String,
     /// What its objects are stored under.
     pub id: String,
-    /// The access key that has made it.
+    /// Canonical id of the account that owns it.
     pub owner: String,
+    /// Name of that account, if there is one.
+    pub owner_name: Option<String>,
     /// The pool of its index.
     pub pool: PoolId,
     /// The pool of its data.
@@ -31,9 +35,10 @@ pub struct BucketSummary {
     pub default_encryption: Option<BucketEncryption>,
 }
 
-impl From<&BucketRecord> for BucketSummary {
-    fn from(record: &BucketRecord) -> Self {
+impl BucketSummary {
+    fn new(record: &BucketRecord, identities: &Identities) -> Self {
         BucketSummary {
+            owner_name: identities.account_by_canonical_id(&record.owner).map(|account| account.name.clone()),
             name: record.name.clone(),
             id: record.id.clone(),
             owner: record.owner.clone(),
@@ -49,7 +54,8 @@ impl From<&BucketRecord> for BucketSummary {
 /// All buckets.
 pub async fn list(client: &ClusterClient) -> Result<Vec<BucketSummary>, AdminError> {
     let listing = client.list::<BucketRecord>(keys::BUCKETS).await?;
-    Ok(listing.entries.iter().map(|(_, record, _)| BucketSummary::from(record)).collect())
+    let identities = current(client).await?;
+    Ok(listing.entries.iter().map(|(_, record, _)| BucketSummary::new(record, &identities)).collect())
 }
 
 /// Has new objects of a bucket sealed, or not. Objects that it has stay as they are.
@@ -73,5 +79,5 @@ pub async fn set_sealing(
     };
     change_bucket(client, name, |record| record.unsealed_permit = permit.clone()).await?;
     let (record, _) = client.get::<BucketRecord>(&keys::bucket(name)).await?.ok_or_else(no_bucket)?;
-    Ok(BucketSummary::from(&record))
+    Ok(BucketSummary::new(&record, &current(client).await?))
 }

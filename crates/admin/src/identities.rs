@@ -68,6 +68,20 @@ pub async fn last_used_ms(state: &ClusterClient, access_key: &str) -> Result<Opt
     Ok(last_used(state, access_key).await?.map(|record| record.used_unix_ms))
 }
 
+/// An account that owns buckets has to stay: nobody else could reach them.
+async fn check_owns_nothing(state: &ClusterClient, account: Option<&str>) -> Result<(), AdminError> {
+    let account = find_account(&current(state).await?, account)?;
+    let buckets = state.list::<BucketRecord>(keys::BUCKETS).await?;
+    let mut owned = buckets.entries.iter().map(|(_, bucket, _)| bucket);
+    match owned.find(|bucket| bucket.owner == account.record.canonical_id) {
+        Some(bucket) => AdminError::refused(format!(
+            "account '{}' owns buckets, such as '{}'; its root has to delete them first",
+            account.record.name, bucket.name
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Does an operation of AWS's IAM, or one on accounts, for an account.
 pub async fn perform(
     state: &ClusterClient,
@@ -77,6 +91,9 @@ pub async fn perform(
     parameters: Parameters,
 ) -> Result<Answer, AdminError> {
     let operation = Operation::find(operation).map_err(|error| AdminError::Refused(error.to_string()))?;
+    if operation.name == "DeleteAccount" {
+        check_owns_nothing(state, account).await?;
+    }
     let new_access_key: Option<NewAccessKey> = match operation.needs_access_key() {
         true => Some(atoll_s3::new_access_key(service).await?),
         false => None,

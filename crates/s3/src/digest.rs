@@ -11,10 +11,11 @@ use bytes::Bytes;
 use crc_fast::CrcAlgorithm;
 use http::{HeaderMap, StatusCode};
 use md5::Digest;
-use s3s::{S3Error, S3Result, TrailingHeaders, s3_error};
+use s3s::{S3Error, S3Result, s3_error};
 
 use crate::error::custom_error;
 use crate::record::Checksums;
+use crate::trailers::Trailers;
 
 /// A checksum algorithm of S3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -192,15 +193,12 @@ impl Expected {
     }
 
     /// Compares; call it after the whole body was read, since only then the trailers are there.
-    pub(crate) fn check(mut self, found: &Digests, trailers: Option<&TrailingHeaders>) -> S3Result<()> {
+    pub(crate) fn check(mut self, found: &Digests, trailers: Option<&Trailers>) -> S3Result<()> {
         if self.md5.is_some_and(|md5| md5 != found.md5) {
             return Err(s3_error!(BadDigest, "The Content-MD5 you specified did not match what was received"));
         }
         for algorithm in std::mem::take(&mut self.trailers) {
-            let value = trailers.and_then(|trailers| {
-                trailers.read(|map| Some(map.get(algorithm.header())?.to_str().ok()?.to_owned()))
-            });
-            let value = value.flatten().ok_or_else(|| {
+            let value = trailers.and_then(|trailers| trailers.get(&algorithm.header())).ok_or_else(|| {
                 let message = format!("The trailer {} was announced but not sent", algorithm.header());
                 custom_error("MalformedTrailerError", StatusCode::BAD_REQUEST, message)
             })?;

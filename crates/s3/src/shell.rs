@@ -7,11 +7,14 @@ mod connection;
 mod cross_origin;
 mod guarded_body;
 mod guarded_socket;
+mod presigned;
 mod proxy_header;
 mod request;
 mod streams;
 mod tls;
+mod unsigned_chunks;
 
+pub(crate) use answer::{REQUEST_ID, request_id};
 pub(crate) use arrival::Arrival;
 pub(crate) use arrival::TrustedProxies;
 pub use arrival::TrustedProxy;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_iam::operations::{NewAccessKey, random_text};
-use atoll_iam::{Caller, Identities, KeyLookup};
+use atoll_iam::{Caller, Identities, KeyLookup, Session};
 use atoll_keys::{KeyError, KeyService, SecretKey, random_bytes};
 use atoll_types::identities::AccessKeyRecord;
 use atoll_types::records::RECORD_FORMAT;
@@ -16,6 +16,7 @@ use crate::clock::unix_ms;
 use crate::directory::BucketDirectory;
 use crate::error::{GatewayError, custom_error};
 use crate::key_cache::KeyCache;
+use crate::last_use::LastUse;
 use crate::temporary_credentials::{SessionError, TemporaryCredentials, is_temporary};
 
 const ACCESS_KEY_BYTES_MAX: usize = 128;
@@ -105,6 +106,7 @@ pub(crate) struct Users {
     directory: Arc<dyn BucketDirectory>,
     keys: Arc<KeyCache>,
     temporary: TemporaryCredentials,
+    last_use: LastUse,
 }
 
 impl Users {
@@ -114,7 +116,8 @@ impl Users {
         keys: Arc<KeyCache>,
     ) -> Self {
         let temporary = TemporaryCredentials::new(directory.clone(), service, keys.clone());
-        Users { directory, keys, temporary }
+        let last_use = LastUse::new(directory.clone());
+        Users { directory, keys, temporary, last_use }
     }
 
     /// Gives out temporary credentials.
@@ -149,29 +152,53 @@ impl Users {
         Ok(Some(hex::encode(secret.expose())))
     }
 
-    /// Who has signed with an access key, given the session token of the request.
-    pub(crate) async fn caller(&self, access_key: &str, token: Option<&str>) -> Result<Caller, CallerError> {
+    /// What has signed with an access key, given the session token of the request.
+    pub(crate) async fn signer(&self, access_key: &str, token: Option<&str>) -> Result<Signer, CallerError> {
         match (is_temporary(access_key), token) {
-            (true, Some(token)) => Ok(self.open_session_token(access_key, token, unix_ms()).await?),
-            (true, None) | (false, Some(_)) => Err(CallerError::InvalidToken),
-            (false, None) => {
-                let identities = self.identities_with(access_key).await?.ok_or(CallerError::UnknownKey)?;
-                match identities.caller(access_key) {
-                    KeyLookup::Found(caller) => Ok(*caller),
-                    KeyLookup::Unknown | KeyLookup::Disabled => Err(CallerError::UnknownKey),
-                }
+            (true, Some(token)) => {
+                let session = self.temporary.open_session_token(access_key, token, unix_ms()).await?;
+                Ok(Signer::Session(Box::new(session)))
             }
+            (true, None) | (false, Some(_)) => Err(CallerError::InvalidToken),
+            (false, None) => Ok(Signer::AccessKey(access_key.to_owned())),
         }
     }
 
-    /// Who bears a session token.
-    pub(crate) async fn open_session_token(
-        &self,
-        access_key: &str,
-        token: &str,
-        now_ms: u64,
-    ) -> Result<Caller, SessionError> {
-        self.temporary.open_session_token(access_key, token, now_ms).await
+    /// Who has signed with an access key, given the session token of the request.
+    pub(crate) async fn caller(&self, access_key: &str, token: Option<&str>) -> Result<Caller, CallerError> {
+        let signer = self.signer(access_key, token).await?;
+        let identities = match &signer {
+            Signer::Session(_) => self.directory.identities(),
+            Signer::AccessKey(key) => self.identities_with(key).await?.ok_or(CallerError::UnknownKey)?,
+        };
+        signer.caller(&identities)
+    }
+
+    /// Notes that a request was signed with this key, for this service in this region.
+    pub(crate) fn note_use(&self, access_key: &str, service: &str, region: &str) {
+        self.last_use.note(access_key, service, region);
+    }
+}
+
+/// What has signed a request. Whom that makes its bearer may change while the request is served.
+#[derive(Clone, Debug)]
+pub(crate) enum Signer {
+    /// A key for long.
+    AccessKey(String),
+    /// Temporary credentials.
+    Session(Box<Session>),
+}
+
+impl Signer {
+    /// Who that is.
+    pub(crate) fn caller(&self, identities: &Identities) -> Result<Caller, CallerError> {
+        match self {
+            Signer::Session(session) => identities.session_caller(session).ok_or(CallerError::InvalidToken),
+            Signer::AccessKey(key) => match identities.caller(key) {
+                KeyLookup::Found(caller) => Ok(*caller),
+                KeyLookup::Unknown | KeyLookup::Disabled => Err(CallerError::UnknownKey),
+            },
+        }
     }
 }
 

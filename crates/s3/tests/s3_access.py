@@ -4,9 +4,11 @@
 Like s3_conformance.py, whose helpers it uses. S3_OTHER_ACCESS_KEY is of another account.
 """
 
+import base64
 import json
 import os
 import sys
+import zlib
 
 import s3_conformance as base
 from s3_conformance import Bucket, check, refused, s3
@@ -15,6 +17,7 @@ from s3_credentials import anonymous
 base.CHECKS.clear()
 OTHER = os.environ["S3_OTHER_ACCESS_KEY"], os.environ["S3_OTHER_SECRET_KEY"]
 other, nobody = base.client(*OTHER), anonymous()
+CRC32_OF_DATA = base64.b64encode(zlib.crc32(b"data").to_bytes(4, "big"))
 ALL_USERS = "http://acs.amazonaws.com/groups/global/AllUsers"
 
 
@@ -61,7 +64,9 @@ def a_policy_lets_strangers_in_as_far_as_it_says():
             ("Allow", "s3:GetObject", "public/*", {}),
             ("Allow", "s3:ListBucket", None, {"Condition": {"StringLike": {"s3:prefix": "public/*"}}}),
         )
-        assert [entry["Key"] for entry in other.list_objects_v2(Bucket=name, Prefix="public/")["Contents"]] == ["public/a"]
+        assert [entry["Key"] for entry in other.list_objects_v2(Bucket=name, Prefix="public/")["Contents"]] == [
+            "public/a"
+        ]
         refused("AccessDenied", other.list_objects_v2, Bucket=name)
         refused("NoSuchKey", other.get_object, Bucket=name, Key="public/missing")
         s3.delete_bucket_policy(Bucket=name)
@@ -111,7 +116,9 @@ def conditions_on_tags_count():
         refused("AccessDenied", other.put_object_tagging, **target, Tagging={"TagSet": []})
         asked = {"Condition": {"StringEquals": {"s3:RequestObjectTag/level": "public"}}}
         policy(name, ("Allow", "s3:PutObjectTagging", "*", asked))
-        refused("AccessDenied", other.put_object_tagging, **target, Tagging={"TagSet": [{"Key": "level", "Value": "x"}]})
+        refused(
+            "AccessDenied", other.put_object_tagging, **target, Tagging={"TagSet": [{"Key": "level", "Value": "x"}]}
+        )
         other.put_object_tagging(**target, Tagging={"TagSet": [{"Key": "level", "Value": "public"}]})
 
 
@@ -205,6 +212,63 @@ def objects_belong_to_who_writes_them():
 
 
 @check
+def strangers_upload_where_acls_let_them():
+    # Over TLS boto3 sends these bodies in aws-chunked framing, with the checksum behind them.
+    with Bucket() as name:
+        with_acls(name)
+        s3.put_bucket_acl(Bucket=name, ACL="public-read-write")
+        for data in (b"", b"small", os.urandom(3 << 20)):
+            for algorithm in ("CRC32", "SHA1", "SHA256"):
+                put = nobody.put_object(Bucket=name, Key="a", Body=data, ChecksumAlgorithm=algorithm, ACL="public-read")
+                assert put[f"Checksum{algorithm}"], put
+                assert body(nobody, name, "a") == data
+                assert nobody.head_object(Bucket=name, Key="a")["ContentLength"] == len(data)
+        upload = s3.create_multipart_upload(Bucket=name, Key="b", ChecksumAlgorithm="CRC32")["UploadId"]
+        part = nobody.upload_part(
+            Bucket=name, Key="b", UploadId=upload, PartNumber=1, Body=b"part", ChecksumAlgorithm="CRC32"
+        )
+        parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"], "ChecksumCRC32": part["ChecksumCRC32"]}]}
+        s3.complete_multipart_upload(Bucket=name, Key="b", UploadId=upload, MultipartUpload=parts)
+        assert body(s3, name, "b") == b"part"
+        s3.delete_object(Bucket=name, Key="a")
+        s3.put_bucket_acl(Bucket=name, ACL="private")
+        refused("AccessDenied", nobody.put_object, Bucket=name, Key="a", Body=b"x", ChecksumAlgorithm="CRC32")
+
+
+@check
+def unsigned_framing_is_checked():
+    def put(body, kind="STREAMING-UNSIGNED-PAYLOAD-TRAILER", length="4", **more):
+        headers = {"x-amz-content-sha256": kind, "x-amz-trailer": "x-amz-checksum-crc32", "x-amz-acl": "public-read"}
+        if length is not None:
+            headers["x-amz-decoded-content-length"] = length
+        return base.send("PUT", f"/{name}/a", body, headers | more)
+
+    with Bucket() as name:
+        with_acls(name)
+        s3.put_bucket_acl(Bucket=name, ACL="public-read-write")
+        good = b"4\r\ndata\r\n0\r\nx-amz-checksum-crc32:" + CRC32_OF_DATA + b"\r\n\r\n"
+        assert put(good)[0] == 200
+        assert body(nobody, name, "a") == b"data"
+        for code, answer in (
+            (b"BadDigest", put(good.replace(b"data", b"date"))),
+            (b"MalformedTrailerError", put(b"4\r\ndata\r\n0\r\n\r\n")),
+            (b"IncompleteBody", put(good[:-2])),
+            (b"IncompleteBody", put(good[:9])),
+            (b"IncompleteBody", put(good, length="5")),
+            (b"InvalidRequest", put(good, length="3")),
+            (b"InvalidRequest", put(good.replace(b"4\r\n", b"4;chunk-signature=0\r\n"))),
+            (b"InvalidRequest", put(b"no framing\r\n")),
+            (b"InvalidRequest", put(good, kind="STREAMING-AWS4-HMAC-SHA256-PAYLOAD")),
+            (b"InvalidRequest", put(good, kind="STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER")),
+            (b"MissingContentLength", put(good, length=None)),
+        ):
+            assert b"<Code>" + code + b"</Code>" in answer[2], (code, answer)
+        assert body(nobody, name, "a") == b"data"
+        s3.put_bucket_acl(Bucket=name, ACL="private")
+        s3.delete_object(Bucket=name, Key="a")
+
+
+@check
 def acls_of_multipart_uploads_count():
     with Bucket() as name:
         with_acls(name)
@@ -231,9 +295,7 @@ def without_acls_they_are_refused():
         s3.put_object(Bucket=name, Key="a", Body=b"", ACL="private")
         s3.put_object(Bucket=name, Key="a", Body=b"", ACL="bucket-owner-full-control")
         name_of_other = "atoll-" + name[6:][::-1]
-        refused(
-            "InvalidBucketAclWithObjectOwnership", s3.create_bucket, Bucket=name_of_other, ACL="public-read"
-        )
+        refused("InvalidBucketAclWithObjectOwnership", s3.create_bucket, Bucket=name_of_other, ACL="public-read")
 
 
 @check
@@ -259,7 +321,9 @@ def malformed_acls_are_refused():
         refused("UnresolvableGrantByEmailAddress", s3.put_bucket_acl, Bucket=name, GrantRead='emailAddress="a@b.c"')
         refused("InvalidArgument", s3.put_bucket_acl, Bucket=name, GrantRead='uri="http://example.com"')
         refused("InvalidArgument", s3.put_bucket_acl, Bucket=name, GrantRead="whoever")
-        refused("InvalidRequest", s3.put_bucket_acl, Bucket=name, ACL="private", GrantRead=f'id="{canonical_id(other)}"')
+        refused(
+            "InvalidRequest", s3.put_bucket_acl, Bucket=name, ACL="private", GrantRead=f'id="{canonical_id(other)}"'
+        )
 
 
 @check

@@ -5,13 +5,20 @@ Like s3_conformance.py, whose helpers it uses. The operations and their paramete
 model of S3, so that none is forgotten. S3_OTHER_ACCESS_KEY is of another account.
 """
 
+import base64
+import hashlib
+import hmac
+import json
 import os
 import sys
 
 import botocore.session
 import s3_conformance as base
 from botocore import UNSIGNED
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.client import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from s3_conformance import ACCESS, SECRET, Bucket, check, s3
 
@@ -163,6 +170,138 @@ def tokens_that_nobody_gave():
             config=settings,
         )
         with_secret(None, client, {"InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+
+
+def not_told(bucket, method, path, headers=None, body=b""):
+    """Nothing of the object is told, whatever the answer."""
+    status, told, content = base.send(method, path, body, headers)
+    assert b"nobody else's" not in content and status != 200, (method, path, headers, status, told, content)
+
+
+@check
+def tricks_with_paths():
+    with Bucket() as public, Bucket() as bucket:
+        s3.put_object(Bucket=bucket, Key="secret", Body=b"nobody else's")
+        s3.put_object(Bucket=public, Key="open", Body=b"everybody's")
+        statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": f"arn:aws:s3:::{public}/*"}
+        s3.put_bucket_policy(Bucket=public, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+        assert base.send("GET", f"/{public}/open")[2] == b"everybody's"
+        for path in (
+            f"/{bucket}/secret",
+            f"//{bucket}/secret",
+            f"/{public}/../{bucket}/secret",
+            f"/{public}/%2e%2e/{bucket}/secret",
+            f"/{public}/..%2f{bucket}%2fsecret",
+            f"/{public}/open/../../{bucket}/secret",
+            f"/{public}%2f..%2f{bucket}/secret",
+            f"/{bucket}/secret?versionId=null",
+            f"/{bucket}/secret?X-Amz-Signature=0",
+            f"/{bucket}/secret?X-Amz-Credential={ACCESS}/20260101/us-east-1/s3/aws4_request",
+            f"/{bucket}/secret%00",
+            f"/{bucket.upper()}/secret",
+            f"{base.ENDPOINT}/{bucket}/secret",
+            f"/{bucket}?list-type=2",
+            f"/{bucket}?versions",
+            f"/{bucket}?policy",
+        ):
+            not_told(bucket, "GET", path)
+        for source in (f"{bucket}/secret", f"/{bucket}/secret", f"{public}/../{bucket}/secret", f"{bucket}%2fsecret"):
+            not_told(bucket, "PUT", f"/{public}/copy", {"x-amz-copy-source": source, "content-length": "0"})
+            status, _, content = base.send("GET", f"/{public}/copy")
+            assert status == 404 or content != b"nobody else's", (source, status, content)
+        s3.delete_bucket_policy(Bucket=public)
+
+
+@check
+def tricks_with_headers():
+    with Bucket() as bucket:
+        s3.put_object(Bucket=bucket, Key="secret", Body=b"nobody else's")
+        here = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{bucket}/*"}
+        here["Condition"] = {"IpAddress": {"aws:SourceIp": "192.0.2.0/24"}, "Bool": {"aws:SecureTransport": "true"}}
+        s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": [here]}))
+        scope = f"Credential={ACCESS}/20260101/us-east-1/s3/aws4_request"
+        for headers in (
+            {},
+            {"Authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0"},
+            {"Authorization": "AWS4-HMAC-SHA256"},
+            {"Authorization": f"AWS {ACCESS}:x"},
+            {"Authorization": "Basic " + base64.b64encode(f"{ACCESS}:{SECRET}".encode()).decode()},
+            {"Authorization": f"Bearer {SECRET}"},
+            # Who is no trusted proxy is not believed.
+            {"X-Forwarded-For": "192.0.2.1", "X-Forwarded-Proto": "https"},
+            {"X-Real-IP": "192.0.2.1", "Forwarded": "for=192.0.2.1;proto=https"},
+            {"x-amz-security-token": "x"},
+            {"X-HTTP-Method-Override": "GET"},
+            {"x-amz-expected-bucket-owner": ACCESS},
+            {"Host": f"{bucket}.example.com"},
+        ):
+            not_told(bucket, "GET", f"/{bucket}/secret", headers)
+        s3.delete_bucket_policy(Bucket=bucket)
+
+
+@check
+def signatures_cover_what_they_say():
+    """A good signature for one request is none for another."""
+    with Bucket() as bucket:
+        s3.put_object(Bucket=bucket, Key="open", Body=b"mine")
+        s3.put_object(Bucket=bucket, Key="secret", Body=b"nobody else's")
+        url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "open"})
+        target = url.removeprefix(base.ENDPOINT)
+        assert base.send("GET", target)[2] == b"mine"
+        not_told(bucket, "GET", target.replace("/open?", "/secret?"))
+        not_told(bucket, "DELETE", target)
+        not_told(bucket, "GET", target + "&versionId=null")
+        not_told(bucket, "GET", target.replace("X-Amz-Expires=3600", "X-Amz-Expires=7200"))
+        not_told(bucket, "GET", target.replace(ACCESS, OTHER[0]))
+        assert base.send("GET", target)[2] == b"mine"
+
+
+def signed_chunks(path, pieces):
+    """Headers and chunks of an upload whose every chunk is signed (STREAMING-AWS4-HMAC-SHA256-PAYLOAD)."""
+    size = sum(map(len, pieces))
+    kind = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+    request = AWSRequest("PUT", base.ENDPOINT + path, headers={"x-amz-decoded-content-length": str(size)})
+    request.headers["x-amz-content-sha256"] = kind
+    request.headers["content-encoding"] = "aws-chunked"
+    auth = S3SigV4Auth(Credentials(ACCESS, SECRET), "s3", "us-east-1")
+    auth.payload = lambda request: kind
+    auth.add_auth(request)
+    date, previous = request.context["timestamp"], request.headers["Authorization"].rpartition("Signature=")[2]
+    scope = f"{date[:8]}/us-east-1/s3/aws4_request"
+    key = f"AWS4{SECRET}".encode()
+    for part in scope.split("/"):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    chunks = []
+    for piece in [*pieces, b""]:
+        digests = hashlib.sha256(b"").hexdigest(), hashlib.sha256(piece).hexdigest()
+        text = "\n".join(["AWS4-HMAC-SHA256-PAYLOAD", date, scope, previous, *digests])
+        previous = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+        chunks.append(f"{len(piece):x};chunk-signature={previous}\r\n".encode() + piece + b"\r\n")
+    return dict(request.headers.items()), chunks
+
+
+@check
+def chunks_cannot_be_changed():
+    with Bucket() as bucket:
+        path = f"/{bucket}/k"
+        pieces = [b"a" * 65_536, b"b" * 65_536, b"c" * 1_000]
+        headers, chunks = signed_chunks(path, pieces)
+        assert base.send("PUT", path, b"".join(chunks), headers)[0] == 200
+        assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == b"".join(pieces)
+        s3.put_object(Bucket=bucket, Key="k", Body=b"kept")
+        first, second, third, last = chunks
+        wrong = {
+            "a changed byte": [first, second.replace(b"b" * 9, b"b" * 8 + b"x", 1), third, last],
+            "exchanged chunks": [second, first, third, last],
+            "a chunk twice": [first, first, third, last],
+            "a chunk less": [first, second, last],
+            "cut short": [first, second],
+            "a changed signature": [first, second, third.replace(b"chunk-signature=", b"chunk-signature=0", 1), last],
+        }
+        for what, body in wrong.items():
+            status, _, content = base.send("PUT", path, b"".join(body), headers)
+            assert status in (400, 403), (what, status, content)
+            assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == b"kept", what
 
 
 if __name__ == "__main__":

@@ -7,9 +7,12 @@ use atoll_iam::operations::Parameters;
 use clap::{Args, Subcommand};
 
 use super::simulate::{SimulateArguments, simulate};
-use super::{AccountArguments, perform, read_document, rows};
+use super::{AccountArguments, members, perform, read_document, rows};
 use crate::commands::open_cluster::connected;
-use crate::commands::output::print_table;
+use crate::commands::output::{print_json, print_table};
+
+/// Versions of a managed policy.
+const VERSIONS_MAX: usize = 5;
 
 #[derive(Subcommand)]
 pub enum PolicyCommand {
@@ -119,15 +122,7 @@ pub fn run(command: &PolicyCommand) -> anyhow::Result<()> {
                 println!("made {}", answer.text_at(&["Policy", "Arn"]).unwrap_or("-"));
             })
         }
-        PolicyCommand::Update(document) => {
-            let parameters = Parameters::default()
-                .with("PolicyArn", arn(&document.policy)?)
-                .with("PolicyDocument", read_document(&document.file)?)
-                .with("SetAsDefault", "true");
-            perform(&document.policy.arguments, "CreatePolicyVersion", parameters, |answer| {
-                println!("{} counts now", answer.text_at(&["PolicyVersion", "VersionId"]).unwrap_or("-"));
-            })
-        }
+        PolicyCommand::Update(document) => update(document),
         PolicyCommand::Show(policy) => show(policy),
         PolicyCommand::Rm(policy) => {
             let parameters = Parameters::default().with("PolicyArn", arn(policy)?);
@@ -149,6 +144,36 @@ fn arn(policy: &PolicyArguments) -> anyhow::Result<String> {
         let account = identities::find_account(&all, policy.arguments.account.as_deref())?;
         Ok(identities::policy_arn(&all, &account, &policy.name)?)
     })
+}
+
+/// A policy has five versions at most: the oldest makes room.
+fn update(document: &DocumentArguments) -> anyhow::Result<()> {
+    let DocumentArguments { policy, file } = document;
+    let named = Parameters::default().with("PolicyArn", arn(policy)?);
+    let text = read_document(file)?;
+    let account = policy.arguments.account.as_deref();
+    let answer = connected(&policy.arguments.output, async |open, state| {
+        let keys = open.keys()?;
+        let perform = async |operation, parameters| {
+            identities::perform(&state, &*keys, account, operation, parameters).await
+        };
+        let found = perform("ListPolicyVersions", named.clone()).await?;
+        let versions = members(&found, "Versions");
+        if versions.len() >= VERSIONS_MAX {
+            let mut old = versions.iter().filter(|version| super::text(version, "IsDefaultVersion") == "false");
+            if let Some(oldest) = old.next_back() {
+                let id = super::text(oldest, "VersionId");
+                perform("DeletePolicyVersion", named.clone().with("VersionId", id)).await?;
+            }
+        }
+        let new = named.with("PolicyDocument", text).with("SetAsDefault", "true");
+        Ok(perform("CreatePolicyVersion", new).await?)
+    })?;
+    if policy.arguments.output.json {
+        return print_json(&answer);
+    }
+    println!("{} counts now", answer.text_at(&["PolicyVersion", "VersionId"]).unwrap_or("-"));
+    Ok(())
 }
 
 fn show(policy: &PolicyArguments) -> anyhow::Result<()> {

@@ -64,12 +64,11 @@ pub fn simulate(arguments: &SimulateArguments) -> anyhow::Result<()> {
         let decision = identities::simulate(&state, &asker, action, resource, &conditions).await?;
         Ok((decision, identities::counts_acls(&state, bucket).await?))
     })?;
-    let verdict = if decision.is_allowed { "allowed" } else { "denied" };
     if output.json {
         let reason = decision.reason.to_string();
         print_json(&json!({ "is_allowed": decision.is_allowed, "reason": reason, "acls_count": counts_acls }))?;
     } else {
-        println!("{verdict}: {}", decision.reason);
+        println!("{}", decision.reason);
         if counts_acls {
             println!("ACLs count in this bucket, and are not looked at here.");
         }

@@ -29,6 +29,9 @@ pub enum IamError {
     /// Parameters that make no sense together or here.
     #[error("{0}")]
     InvalidInput(String),
+    /// The caller may not do it.
+    #[error("{0}")]
+    AccessDenied(String),
     /// There is no such action.
     #[error("Could not find operation {0} for version 2010-05-08")]
     InvalidAction(String),
@@ -45,6 +48,7 @@ impl IamError {
             IamError::MalformedPolicyDocument(_) => "MalformedPolicyDocument",
             IamError::ValidationError(_) => "ValidationError",
             IamError::InvalidInput(_) => "InvalidInput",
+            IamError::AccessDenied(_) => "AccessDenied",
             IamError::InvalidAction(_) => "InvalidAction",
         }
     }
@@ -52,6 +56,7 @@ impl IamError {
     /// The HTTP status that AWS gives it.
     pub fn status(&self) -> u16 {
         match self {
+            IamError::AccessDenied(_) => 403,
             IamError::NoSuchEntity(_) => 404,
             IamError::EntityAlreadyExists(_) | IamError::DeleteConflict(_) | IamError::LimitExceeded { .. } => 409,
             IamError::MalformedPolicyDocument(_)

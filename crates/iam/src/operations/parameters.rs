@@ -185,7 +185,7 @@ impl Parameters {
     }
 
     /// A list of texts.
-    pub(crate) fn texts(&mut self, list: &str) -> Result<Vec<String>, IamError> {
+    pub fn texts(&mut self, list: &str) -> Result<Vec<String>, IamError> {
         let members = self.members(list)?.into_iter();
         members.map(|mut member| self::only(&mut member, list, "")).collect()
     }
@@ -197,7 +197,7 @@ impl Parameters {
     }
 
     /// `Tags`.
-    pub(crate) fn tags(&mut self) -> Result<BTreeMap<String, String>, IamError> {
+    pub fn tags(&mut self) -> Result<BTreeMap<String, String>, IamError> {
         let mut tags = BTreeMap::new();
         let mut folded = BTreeSet::new();
         for mut member in self.members("Tags")? {

@@ -5,34 +5,19 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_iam::Caller;
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{HeaderMap, Method, Uri};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::path::S3Path;
 use s3s::{S3Result, s3_error};
 
 use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rule_of};
-use crate::error::custom_error;
 use crate::known_requests::Known;
 use crate::ops::Service;
 use crate::shell::{Arrival, is_aws_chunked};
 
-/// Seconds for which a presigned request may be valid: a week.
-const EXPIRES_SECONDS_MAX: u64 = 604_800;
-
 fn query_value<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
     let mut parameters = uri.query().unwrap_or_default().split('&');
     parameters.find_map(|one| one.strip_prefix(name)?.strip_prefix('='))
-}
-
-fn check_expiry(uri: &Uri) -> S3Result<()> {
-    match query_value(uri, "X-Amz-Expires").map(str::parse::<u64>) {
-        Some(Ok(seconds)) if seconds > EXPIRES_SECONDS_MAX => Err(custom_error(
-            "AuthorizationQueryParametersError",
-            StatusCode::BAD_REQUEST,
-            format!("X-Amz-Expires must be less than a week (in seconds); that is, {EXPIRES_SECONDS_MAX}"),
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// The region in the scope of a signature: `Credential=KEY/20260101/REGION/s3/aws4_request`.
@@ -94,14 +79,18 @@ impl Gate {
         }
     }
 
+    /// Who signed with this key; the signature has been verified.
+    async fn signed(&self, access_key: &str, token: Option<&str>) -> S3Result<Arc<Caller>> {
+        let caller = self.0.users.caller(access_key, token).await?;
+        self.0.users.note_use(access_key, "s3", &self.0.region);
+        Ok(Arc::new(caller))
+    }
+
     /// Who signed; `None` if nobody did.
     async fn caller(&self, context: &S3AccessContext<'_>) -> S3Result<Option<Arc<Caller>>> {
         let token = session_token(context.headers(), context.uri());
         match context.credentials() {
-            Some(credentials) => {
-                let caller = self.0.users.caller(&credentials.access_key, token.as_deref()).await?;
-                Ok(Some(Arc::new(caller)))
-            }
+            Some(credentials) => self.signed(&credentials.access_key, token.as_deref()).await.map(Some),
             None => Ok(None),
         }
     }
@@ -129,7 +118,7 @@ impl Gate {
         self.check_owner(form.headers, "x-amz-expected-bucket-owner", form.bucket).await?;
         let token = session_token(form.headers, form.uri);
         let caller = match form.access_key {
-            Some(access_key) => Some(Arc::new(self.0.users.caller(access_key, token.as_deref()).await?)),
+            Some(access_key) => Some(self.signed(access_key, token.as_deref()).await?),
             None => None,
         };
         let permit = Permit { caller, pending: Vec::new() };
@@ -175,7 +164,7 @@ impl Gate {
         for rule in rules {
             match (context.s3_path(), rule.target) {
                 (_, Target::Entries) => {}
-                (S3Path::Root, _) => asking.check_account(rule.action, "*")?,
+                (S3Path::Root, _) => asking.check_account(rule.action, "arn:aws:s3:::*")?,
                 (S3Path::Bucket { bucket }, Target::NewBucket) => {
                     asking.check_account(rule.action, &format!("arn:aws:s3:::{bucket}"))?;
                 }
@@ -201,7 +190,6 @@ impl S3Access for Gate {
         let caller = self.caller(context).await?;
         if caller.is_some() {
             self.check_region(context.headers(), context.uri())?;
-            check_expiry(context.uri())?;
         }
         let operation = context.s3_op().name();
         let (Some(known), Some(rule)) = (Known::find(operation), rule_of(operation)) else {

@@ -8,6 +8,7 @@ use s3s::auth::{Credentials, S3Auth};
 use s3s::{S3Error, S3Result, s3_error};
 
 use super::fields::Fields;
+use crate::signing::{Scope, is_signing_time, signing_key};
 
 const V4_ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const V4_FIELDS: &[&str] = &["x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature"];
@@ -21,13 +22,6 @@ pub(super) struct Proof<'a> {
     signature: &'a str,
     /// For version 4.
     scope: Option<Scope<'a>>,
-}
-
-/// What a key of version 4 is good for.
-#[derive(Debug)]
-struct Scope<'a> {
-    date: &'a str,
-    region: &'a str,
 }
 
 fn mismatch() -> S3Error {
@@ -62,21 +56,21 @@ impl<'a> Proof<'a> {
         let credential = fields.required("x-amz-credential")?;
         // An access key may contain slashes.
         let parts: Vec<&str> = credential.rsplitn(5, '/').collect();
-        let ["aws4_request", "s3", region, date, access_key] = parts[..] else {
+        let ["aws4_request", service @ "s3", region, date, access_key] = parts[..] else {
             return Err(s3_error!(
                 InvalidArgument,
                 "X-Amz-Credential must be KEY/YYYYMMDD/REGION/s3/aws4_request, not '{credential}'"
             ));
         };
         let time = fields.required("x-amz-date")?;
-        if !is_time(time) || time.get(..8) != Some(date) {
+        if !is_signing_time(time) || time.get(..8) != Some(date) {
             return Err(s3_error!(
                 InvalidArgument,
                 "X-Amz-Date must be YYYYMMDDTHHMMSSZ, on the day of X-Amz-Credential, not '{time}'"
             ));
         }
         let (policy, signature) = (fields.required("policy")?, fields.required("x-amz-signature")?);
-        Ok(Proof { access_key, policy, signature, scope: Some(Scope { date, region }) })
+        Ok(Proof { access_key, policy, signature, scope: Some(Scope { date, region, service }) })
     }
 
     /// The user who signed, if one did.
@@ -105,22 +99,6 @@ impl<'a> Proof<'a> {
         };
         hmac::verify(&key, self.policy.as_bytes(), &signature).map_err(|_| mismatch())
     }
-}
-
-fn is_time(text: &str) -> bool {
-    let is_right = |(at, byte): (usize, u8)| match at {
-        8 => byte == b'T',
-        15 => byte == b'Z',
-        _ => byte.is_ascii_digit(),
-    };
-    text.len() == "20261124T080910Z".len() && text.bytes().enumerate().all(is_right)
-}
-
-fn signing_key(secret: &str, scope: &Scope<'_>) -> hmac::Key {
-    let first = hmac::Key::new(hmac::HMAC_SHA256, format!("AWS4{secret}").as_bytes());
-    [scope.date, scope.region, "s3", "aws4_request"]
-        .iter()
-        .fold(first, |key, text| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, text.as_bytes()).as_ref()))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use atoll_keys::random_bytes;
 use futures::StreamExt;
 use http::{HeaderMap, StatusCode};
 use s3s::dto::StreamingBlob;
-use s3s::{S3Error, S3Result, StdError, TrailingHeaders, s3_error};
+use s3s::{S3Error, S3Result, StdError, s3_error};
 
 use super::Service;
 use crate::bucket::Bucket;
@@ -14,6 +14,7 @@ use crate::encryption::{Encryption, WrappingKey};
 use crate::error::{GatewayError, custom_error};
 use crate::record::{Piece, Place};
 use crate::shell::is_aws_chunked;
+use crate::trailers::Trailers;
 
 /// Largest object of one PUT, and largest part.
 pub(crate) const BODY_BYTES_MAX: u64 = 5 << 30;
@@ -90,7 +91,7 @@ pub(super) struct Upload {
     /// None if the request does not say.
     pub length: Option<BodyLength>,
     pub expected: Expected,
-    pub trailers: Option<TrailingHeaders>,
+    pub trailers: Option<Trailers>,
 }
 
 /// Length of a body without its framing. boto3 over TLS sends aws-chunked bodies in HTTP chunks,

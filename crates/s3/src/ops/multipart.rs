@@ -37,6 +37,7 @@ use crate::error::GatewayError;
 use crate::index::Index;
 use crate::names::{garbage_key, is_upload_id, new_upload_id, part_key, part_prefix, upload_key};
 use crate::record::{Closing, PartHead, UploadHead, decode_head, encode};
+use crate::trailers::Trailers;
 
 /// Parts of one upload.
 pub(super) const PARTS_MAX: i32 = 10_000;
@@ -217,7 +218,8 @@ impl Service {
         check_part_encryption(&request.headers, &upload.head.encryption)?;
         add_upload_algorithm(&mut expected, &upload)?;
         let length = body_length(&request.headers, input.content_length);
-        let received = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
+        let trailers = Trailers::of(&request.extensions, request.trailing_headers);
+        let received = Upload { body: input.body, length, expected, trailers };
         let sealing = self.sealing_of_upload(&index.bucket, &upload.head.encryption, customer).await?;
         let target = Target { bucket: &index.bucket, key: &sealing.key, purpose: Purpose::Part };
         let stored = self.store_body(target, received).await?;

@@ -19,6 +19,7 @@ use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::names::{KEY_BYTES_MAX, null_place, version_key};
 use crate::record::EntryHead;
+use crate::trailers::Trailers;
 use crate::versions::Change;
 
 /// Refuses a key that cannot be stored.
@@ -82,7 +83,8 @@ impl Service {
         // Better before the body is taken in than after it.
         self.check_conditions(&index, &key, &conditions).await?;
         let sealing = self.sealing_to_write(&index.bucket, wanted, &request.extensions).await?;
-        let upload = Upload { body: input.body, length, expected, trailers: request.trailing_headers };
+        let trailers = Trailers::of(&request.extensions, request.trailing_headers);
+        let upload = Upload { body: input.body, length, expected, trailers };
         let target = Target { bucket: &index.bucket, key: &sealing.key, purpose: Purpose::Object };
         let stored = self.store_body(target, upload).await?;
         let head = EntryHead {

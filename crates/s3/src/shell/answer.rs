@@ -11,7 +11,8 @@ use s3s::{Body, S3Error, S3ErrorCode};
 
 use super::request::error_response;
 
-const REQUEST_ID: &str = "x-amz-request-id";
+/// The header with a request's id.
+pub(crate) const REQUEST_ID: &str = "x-amz-request-id";
 /// The end of an error's document.
 const ERROR_END: &[u8] = b"</Error>";
 
@@ -32,6 +33,10 @@ pub(super) async fn put_right(
         *response.body_mut() = Body::empty();
         response.headers_mut().remove(header::CONTENT_TYPE);
         response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+    // Some answers have it in their document already.
+    if response.headers().contains_key(REQUEST_ID) {
+        return response;
     }
     let id = request_id();
     tell_request_id(&mut response, &id);
@@ -70,7 +75,7 @@ fn tell_request_id(response: &mut Response<Body>, id: &str) {
 }
 
 /// Unique enough to find a request in a log.
-fn request_id() -> String {
+pub(crate) fn request_id() -> String {
     static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(random_u64()));
     format!("{:016X}", NEXT.fetch_add(1, Ordering::Relaxed))
 }

@@ -14,9 +14,9 @@ use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
 /// Largest chunk of an aws-chunked body. The AWS SDKs send at most this much.
-const CHUNK_BYTES_MAX: u64 = 1 << 20;
+pub(super) const CHUNK_BYTES_MAX: u64 = 1 << 20;
 /// Longest line before a chunk: its size and its signature.
-const CHUNK_LINE_BYTES_MAX: usize = 1_024;
+pub(super) const CHUNK_LINE_BYTES_MAX: usize = 1_024;
 
 /// How much of a refused request's body is taken in and thrown away, and for how long.
 const DRAIN_BYTES_MAX: usize = 16 << 20;
@@ -34,6 +34,10 @@ pub(super) enum BodyError {
     ChunkTooLarge,
     #[error("{BODY_STALLED}")]
     Stalled,
+    #[error("the aws-chunked body is malformed: {0}")]
+    Malformed(&'static str),
+    #[error("the aws-chunked body is incomplete")]
+    Incomplete,
     #[error("{0}")]
     Connection(#[from] hyper::Error),
 }
@@ -109,14 +113,14 @@ pub(super) struct GuardedBody {
 impl GuardedBody {
     pub(super) fn new(
         inner: Incoming,
-        is_aws_chunked: bool,
+        is_decoded_by_s3s: bool,
         expects_continue: bool,
         stall_timeout: Duration,
     ) -> (Self, Unread) {
         let unread = Unread(Arc::new(AtomicBool::new(!inner.is_end_stream())));
         let body = GuardedBody {
             inner: Some(inner),
-            scanner: is_aws_chunked.then(ChunkScanner::default),
+            scanner: is_decoded_by_s3s.then(ChunkScanner::default),
             stall_timeout,
             timer: None,
             unread: unread.clone(),

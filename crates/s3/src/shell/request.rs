@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use atoll_types::ObjectName;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
 use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{Body, S3Error, S3ErrorCode, s3_error};
@@ -13,9 +13,13 @@ use super::answer::{is_of_attributes, put_right};
 use super::arrival::{Arrival, Origin};
 use super::cross_origin;
 use super::guarded_body::GuardedBody;
+use super::presigned::{check_expiry, is_presigned, take_presigned_headers};
+use super::unsigned_chunks;
 use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
 use crate::names::index_object;
+use crate::query_api::{self, Answered, is_query};
+use crate::signing::signing_time;
 
 const AMZ_DATE: &str = "x-amz-date";
 const HEALTH_PATH: &str = "/-/health";
@@ -40,11 +44,13 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     let refusal = refusal.or_else(|| take_presigned_headers(&mut parts).err());
     let cors = cross_origin::answer_headers(gateway, &parts).await;
     let is_chunked = is_aws_chunked(&parts.headers);
+    let is_signed = is_presigned(&parts.uri) || parts.headers.contains_key(header::AUTHORIZATION);
     let expects_continue = parts.headers.contains_key(header::EXPECT);
     let has_no_body = body.is_end_stream();
     let is_head = parts.method == Method::HEAD;
     let is_of_attributes = is_of_attributes(&parts);
-    let (body, unread) = GuardedBody::new(body, is_chunked, expects_continue, gateway.config.stall_timeout);
+    let (body, unread) =
+        GuardedBody::new(body, is_chunked && is_signed, expects_continue, gateway.config.stall_timeout);
     let mut response = match refusal {
         Some(error) => {
             drop(body);
@@ -56,6 +62,11 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
             Err(error) => error_response(error),
         },
         None if is_form(&parts.method, &parts.headers) => upload_form(gateway, arrival, parts, body).await,
+        None if is_query(&parts) => call_query_api(gateway, parts, body).await,
+        None if is_chunked && !is_signed => match unsigned_chunks::decoded(&mut parts, body) {
+            Ok(body) => call_s3s(gateway, Request::from_parts(parts, body)).await,
+            Err(error) => error_response(error),
+        },
         None => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
     };
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
@@ -82,6 +93,14 @@ async fn upload_form(gateway: &Gateway, arrival: Arrival, parts: Parts, body: Gu
     form_upload::upload(gateway, parts, address, body).await.unwrap_or_else(error_response)
 }
 
+/// IAM and STS; what is neither goes on to s3s.
+async fn call_query_api(gateway: &Gateway, parts: Parts, body: GuardedBody) -> Response<Body> {
+    match query_api::answer(gateway, &parts, Body::http_body_unsync(body)).await {
+        Answered::Here(response) => response,
+        Answered::NotHere(body) => call_s3s(gateway, Request::from_parts(parts, Body::from(body))).await,
+    }
+}
+
 async fn call_s3s(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
     gateway.s3.call(request).await.unwrap_or_else(|error| {
         tracing::error!(?error, "s3s could not make an answer");
@@ -100,52 +119,8 @@ fn date_of_signature(headers: &HeaderMap) -> Option<HeaderValue> {
     let date = headers.get(header::DATE)?.to_str().ok()?;
     // As mail has it, and botocore, too.
     let date = date.strip_suffix("-0000").map_or_else(|| date.to_owned(), |time| format!("{time}GMT"));
-    let mut text = Vec::new();
-    Timestamp::parse(TimestampFormat::HttpDate, &date).ok()?.format(TimestampFormat::DateTime, &mut text).ok()?;
-    // From 2026-11-24T08:09:10.000Z to 20261124T080910Z.
-    let mut short: Vec<u8> = text.into_iter().filter(|byte| byte.is_ascii_digit() || *byte == b'T').collect();
-    short.truncate("20261124T080910".len());
-    short.push(b'Z');
-    HeaderValue::from_bytes(&short).ok()
-}
-
-/// Parameters of a presigned URL that belong to its signature, or are looked at where they are.
-const PRESIGNED_QUERIES: [&str; 10] = [
-    "x-amz-algorithm",
-    "x-amz-content-sha256",
-    "x-amz-credential",
-    "x-amz-date",
-    "x-amz-expires",
-    "x-amz-sdk-checksum-algorithm",
-    "x-amz-security-token",
-    "x-amz-signature",
-    "x-amz-signedheaders",
-    "x-amz-user-agent",
-];
-
-/// A presigned URL may have `x-amz-` headers as parameters, which its signature covers: they count like
-/// headers.
-fn take_presigned_headers(parts: &mut Parts) -> Result<(), S3Error> {
-    let query = parts.uri.query().unwrap_or_default();
-    if !query.contains("X-Amz-Signature=") {
-        return Ok(());
-    }
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        let name = name.to_ascii_lowercase();
-        if !name.starts_with("x-amz-") || PRESIGNED_QUERIES.contains(&&*name) {
-            continue;
-        }
-        let malformed = || s3_error!(InvalidArgument, "The query parameter {name} is malformed");
-        let header = HeaderName::try_from(&name).map_err(|_| malformed())?;
-        let value = HeaderValue::try_from(&*value).map_err(|_| malformed())?;
-        match parts.headers.get(&header) {
-            Some(found) if *found != value => {
-                return Err(s3_error!(InvalidArgument, "{name} differs between the URL and the headers"));
-            }
-            _ => drop(parts.headers.insert(header, value)),
-        }
-    }
-    Ok(())
+    let time = signing_time(&Timestamp::parse(TimestampFormat::HttpDate, &date).ok()?)?;
+    HeaderValue::from_str(&time).ok()
 }
 
 pub(super) fn error_response(error: S3Error) -> Response<Body> {
@@ -191,7 +166,7 @@ fn refuse(gateway: &Gateway, request: &Request<Incoming>) -> Option<S3Error> {
             "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
         ));
     }
-    None
+    check_expiry(request.uri()).err()
 }
 
 /// 200 if cluster state and the pool of new buckets answer.
@@ -229,27 +204,6 @@ async fn probe(gateway: &Gateway) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn headers_of_presigned_urls_count() {
-        let taken = |query: &str, header: Option<&str>| {
-            let mut request = Request::builder().uri(format!("/b/k?{query}"));
-            if let Some(value) = header {
-                request = request.header("x-amz-acl", value);
-            }
-            let (mut parts, ()) = request.body(()).unwrap().into_parts();
-            take_presigned_headers(&mut parts).map(|()| parts.headers)
-        };
-        let presigned = "X-Amz-Signature=0&X-Amz-Date=1&x-amz-acl=public-read&x-amz-meta-a=b%20c";
-        let headers = taken(presigned, None).unwrap();
-        assert_eq!(headers.len(), 2);
-        assert_eq!(headers["x-amz-acl"], "public-read");
-        assert_eq!(headers["x-amz-meta-a"], "b c");
-        assert!(taken(presigned, Some("public-read")).is_ok());
-        assert!(taken(presigned, Some("private")).is_err());
-        assert!(taken("X-Amz-Signature=0&x-amz-acl=a%0Ab", None).is_err());
-        assert!(taken("x-amz-acl=public-read", None).unwrap().is_empty(), "nobody signed it");
-    }
 
     #[test]
     fn a_signed_date_serves_in_place_of_amz_date() {

@@ -51,12 +51,37 @@ async fn boto3_access() {
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
 }
 
+/// The same over TLS, where boto3 sends checksums as trailers, also if nobody signs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_access_over_tls() {
+    require_boto3().await;
+    let directory = tempfile::tempdir().unwrap();
+    write_pair(directory.path(), "server", &["127.0.0.1"]);
+    let change = |config: &mut atoll_s3::GatewayConfig| config.garbage_grace = std::time::Duration::ZERO;
+    let gateway = start_with_tls(tls_settings(directory.path()), change).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_access.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
 /// Every operation of S3 with credentials that must not do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_credentials() {
     require_boto3().await;
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_credentials.py");
+    let said = python(&gateway, &[script]).await;
+    assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
+    assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
+/// Users, groups, roles and policies, and temporary credentials.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boto3_identities() {
+    require_boto3().await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iam.py");
+    let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
     let said = python(&gateway, &[script]).await;
     assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
     assert!(gateway.client.names("").is_empty(), "objects stay behind");

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use atoll_iam::operations::{Answer, Change};
-use atoll_iam::{Identities, Record, RecordName};
+use atoll_iam::{Identities, Record};
 use atoll_s3::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
-use atoll_types::identities::{AccessKeyRecord, LastUsedRecord};
+use atoll_types::identities::LastUsedRecord;
 use atoll_types::records::{BucketRecord, PoolRecord};
 
 #[derive(Default)]

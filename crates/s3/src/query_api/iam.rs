@@ -1,0 +1,161 @@
+//! The actions of IAM.
+
+use atoll_iam::operations::{
+    Context, IamError, NewAccessKey, Operation, Outcome, Parameters, RANDOM_BYTES, Subject,
+};
+use atoll_iam::{Decision, Identities, Question, Reason, SessionPrincipal, decide};
+use atoll_keys::random_bytes;
+use atoll_types::identities::LastUsedRecord;
+
+use super::error::QueryError;
+use super::{Api, Done, QueryRequest};
+use crate::clock::unix_ms;
+use crate::users::{CallerError, Signer, new_access_key};
+
+/// One action with what it needs.
+struct Action<'a> {
+    request: &'a QueryRequest<'a>,
+    signer: &'a Signer,
+    operation: &'static Operation,
+    now_ms: u64,
+    random: [u8; RANDOM_BYTES],
+    new_access_key: Option<NewAccessKey>,
+    last_used: Option<LastUsedRecord>,
+}
+
+/// Does an action for who has signed the request.
+pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
+    let signer = request.authenticate(Api::Iam).await?;
+    let operation = Operation::find(&request.form.action)?;
+    if operation.is_of_operators {
+        return Err(IamError::InvalidAction(request.form.action.clone()).into());
+    }
+    if is_session_of_user(&signer) {
+        return Err(QueryError::denied(
+            "Cannot call IAM with the credentials of GetSessionToken: use the access key, or a role",
+        ));
+    }
+    let directory = &request.gateway.service.directory;
+    let mut action = Action {
+        request,
+        signer: &signer,
+        operation,
+        now_ms: unix_ms(),
+        random: random_bytes(),
+        new_access_key: None,
+        last_used: None,
+    };
+    let identities = directory.current_identities().await?;
+    // Before anything is asked on behalf of the caller.
+    action.with_context(&identities, |context| action.authorise(context).map(drop))?;
+    let parameters = &request.form.parameters;
+    if operation.needs_access_key() {
+        action.new_access_key = Some(new_access_key(&*request.gateway.service.keys).await?);
+    }
+    let asked_key = operation.asks_last_use(parameters).filter(|key| identities.access_key(key).is_some());
+    if let Some(access_key) = asked_key {
+        action.last_used = directory.last_used(access_key).await?;
+    }
+    if !operation.is_change {
+        return Ok(action.run(&identities)?.answer);
+    }
+    let answer = directory.change_identities(&|identities| action.run(identities)).await?;
+    action.log(&identities);
+    Ok(answer)
+}
+
+/// Whether somebody who has longer credentials asks with those of GetSessionToken.
+fn is_session_of_user(signer: &Signer) -> bool {
+    match signer {
+        Signer::AccessKey(_) => false,
+        Signer::Session(session) => !matches!(session.principal, SessionPrincipal::Role { .. }),
+    }
+}
+
+impl Action<'_> {
+    fn parameters(&self) -> &Parameters {
+        &self.request.form.parameters
+    }
+
+    /// Hands over what the operation is done with, on what identities are.
+    fn with_context<T>(
+        &self,
+        identities: &Identities,
+        use_context: impl FnOnce(&Context<'_>) -> Result<T, IamError>,
+    ) -> Result<T, IamError> {
+        let gone = || IamError::AccessDenied(CallerError::UnknownKey.to_string());
+        let caller = self.signer.caller(identities).map_err(|_| gone())?;
+        let account = identities.account(&caller.account.id).cloned().ok_or_else(gone)?;
+        use_context(&Context {
+            identities,
+            account,
+            caller: Some(&caller),
+            now_ms: self.now_ms,
+            random: self.random,
+            new_access_key: self.new_access_key.as_ref(),
+            last_used: self.last_used.as_ref(),
+        })
+    }
+
+    /// Decides on the identities that are changed, so that nobody acts by rights just taken away.
+    fn run(&self, identities: &Identities) -> Result<Outcome, IamError> {
+        self.with_context(identities, |context| {
+            self.authorise(context)?;
+            self.operation.run(context, self.parameters().clone())
+        })
+    }
+
+    /// Makes sure that the caller may do it.
+    fn authorise(&self, context: &Context<'_>) -> Result<Subject, IamError> {
+        let subject = self.operation.subject(context, self.parameters());
+        let mut parameters = self.parameters().clone();
+        let (tags, removed) = (parameters.tags()?, parameters.texts("TagKeys")?);
+        let account = &context.account.record.id;
+        let conditions = self.request.conditions(account).with_resource_tags(&subject.tags);
+        let conditions = conditions.with_request_tags(&tags, removed);
+        let conditions = match &subject.policy_arn {
+            Some(arn) => conditions.with("iam:policyarn", [arn]),
+            None => conditions,
+        };
+        let action = format!("iam:{}", self.operation.name);
+        let question = Question {
+            caller: context.caller,
+            action: &action,
+            resource: &subject.arn,
+            resource_side: None,
+            conditions: &conditions,
+        };
+        let decision = decide(&question);
+        if decision.is_allowed {
+            return Ok(subject);
+        }
+        Err(IamError::AccessDenied(sentence(&question, Some(&decision))))
+    }
+
+    fn log(&self, identities: &Identities) {
+        let told = self.with_context(identities, |context| {
+            let caller = context.caller.map(|caller| caller.arn()).unwrap_or_default();
+            Ok((caller, self.operation.subject(context, self.parameters()).arn))
+        });
+        if let Ok((caller, subject)) = told {
+            tracing::info!(caller, action = self.operation.name, subject, "identities were changed");
+        }
+    }
+}
+
+/// How AWS says that somebody may not do something. Without a decision no reason is told.
+pub(super) fn sentence(question: &Question<'_>, decision: Option<&Decision>) -> String {
+    let Question { action, resource, .. } = question;
+    let caller = question.caller.map_or_else(|| "anonymous".into(), |caller| caller.arn());
+    let reason = decision.map(|decision| &decision.reason);
+    tracing::debug!(caller, action, resource, reason = reason.map(tracing::field::display), "denied");
+    let why = match reason {
+        Some(Reason::ExplicitDeny(_)) => " with an explicit deny in a policy".into(),
+        Some(Reason::NothingAllows) => format!(" because no identity-based policy allows the {action} action"),
+        Some(Reason::SessionPolicyDoesNotAllow(_)) => {
+            format!(" because no session policy allows the {action} action")
+        }
+        _ => String::new(),
+    };
+    format!("User: {caller} is not authorized to perform: {action} on resource: {resource}{why}")
+}

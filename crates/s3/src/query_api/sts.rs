@@ -1,0 +1,106 @@
+//! The actions of STS, which give out temporary credentials.
+
+mod assume_role;
+mod role_session;
+
+use atoll_iam::operations::Answer;
+use atoll_iam::{CallerKind, Identities, Session, SessionPrincipal};
+
+use super::error::QueryError;
+use super::{Api, Done, QueryRequest};
+use crate::clock::unix_ms;
+use crate::temporary_credentials::{Credentials, new_temporary_key};
+use crate::users::Signer;
+
+/// Seconds of a session of GetSessionToken.
+const TOKEN_SECONDS: std::ops::RangeInclusive<u32> = 900..=129_600;
+const TOKEN_SECONDS_DEFAULT: u32 = 43_200;
+/// Longest session token that is given out: it must fit into the headers of a request.
+const TOKEN_CHARS_MAX: usize = 8 << 10;
+
+/// Does an action.
+pub(super) async fn perform(request: &QueryRequest<'_>) -> Done {
+    let signer = request.authenticate(Api::Sts).await?;
+    match request.form.action.as_str() {
+        "AssumeRole" => assume_role::perform(request, &signer).await,
+        "GetCallerIdentity" => caller_identity(request, &signer).await,
+        "GetSessionToken" => session_token(request, &signer).await,
+        _ => Err(QueryError::InvalidAction {
+            action: request.form.action.clone(),
+            version: request.form.version.clone(),
+        }),
+    }
+}
+
+/// Whoever has signed may know who it is.
+async fn caller_identity(request: &QueryRequest<'_>, signer: &Signer) -> Done {
+    request.form.parameters.finish()?;
+    let identities = request.gateway.service.directory.current_identities().await?;
+    let caller = signer.caller(&identities)?;
+    let answer = Answer::new()
+        .text("Arn", caller.arn())
+        .text("UserId", caller.user_id())
+        .text("Account", &caller.account.id);
+    Ok(answer)
+}
+
+/// Temporary credentials of the same user, or of the root of an account.
+async fn session_token(request: &QueryRequest<'_>, signer: &Signer) -> Done {
+    let mut parameters = request.form.parameters.clone();
+    let seconds = parameters.number("DurationSeconds", TOKEN_SECONDS)?.unwrap_or(TOKEN_SECONDS_DEFAULT);
+    parameters.finish()?;
+    let identities = request.gateway.service.directory.current_identities().await?;
+    let caller = signer.caller(&identities)?;
+    if matches!(signer, Signer::Session(_)) {
+        return Err(QueryError::denied("Cannot call GetSessionToken with session credentials"));
+    }
+    let principal = match caller.kind {
+        CallerKind::Root => SessionPrincipal::Root,
+        CallerKind::User { name, id, .. } => SessionPrincipal::User { name, id },
+        CallerKind::Session { .. } => return Err(QueryError::InvalidClientTokenId),
+    };
+    let session = Session {
+        access_key: new_temporary_key(),
+        account: caller.account.id.clone(),
+        principal,
+        policies: Vec::new(),
+        policy_arns: Vec::new(),
+        key_policy: key_policy(signer, &identities),
+        expires_unix_ms: expiry(seconds),
+    };
+    let credentials = issue(request, &session).await?;
+    Ok(Answer::new().fields("Credentials", credentials_fields(&credentials)))
+}
+
+fn expiry(seconds: u32) -> u64 {
+    unix_ms() + u64::from(seconds) * 1_000
+}
+
+/// The policy of the service account that begins a session, or that began the one that begins it.
+fn key_policy(signer: &Signer, identities: &Identities) -> Option<String> {
+    match signer {
+        Signer::Session(session) => session.key_policy.clone(),
+        Signer::AccessKey(key) => {
+            let document = identities.access_key(key)?.record.policy.clone()?;
+            // White space would take up room in the token. What is no JSON denies everything.
+            let compact = serde_json::from_str::<serde_json::Value>(&document).map(|json| json.to_string());
+            Some(compact.unwrap_or(document))
+        }
+    }
+}
+
+async fn issue(request: &QueryRequest<'_>, session: &Session) -> Result<Credentials, QueryError> {
+    let credentials = request.gateway.users.temporary().issue(session).await?;
+    match credentials.session_token.len() > TOKEN_CHARS_MAX {
+        true => Err(QueryError::PackedPolicyTooLarge),
+        false => Ok(credentials),
+    }
+}
+
+fn credentials_fields(credentials: &Credentials) -> Answer {
+    Answer::new()
+        .text("AccessKeyId", &credentials.access_key)
+        .text("SecretAccessKey", &credentials.secret)
+        .text("SessionToken", &credentials.session_token)
+        .time("Expiration", credentials.expires_unix_ms)
+}

@@ -1,0 +1,117 @@
+//! Presigned URLs: what of them counts before s3s verifies their signature.
+
+use form_urlencoded::parse;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, StatusCode, Uri};
+use s3s::{S3Error, S3Result, s3_error};
+
+use crate::error::custom_error;
+
+/// Seconds for which a presigned request may be valid: a week.
+const EXPIRES_SECONDS_MAX: i64 = 604_800;
+
+/// Whether s3s takes a URL for one that is presigned.
+pub(super) fn is_presigned(uri: &Uri) -> bool {
+    parameter(uri, "X-Amz-Signature").is_some()
+}
+
+fn parameter(uri: &Uri, name: &str) -> Option<String> {
+    let mut parameters = parse(uri.query().unwrap_or_default().as_bytes());
+    parameters.find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
+}
+
+/// Refuses a presigned URL that is valid for too long, or was never. When it ended, s3s knows.
+pub(super) fn check_expiry(uri: &Uri) -> S3Result<()> {
+    let seconds = parameter(uri, "X-Amz-Expires").and_then(|seconds| seconds.parse::<i64>().ok());
+    match seconds.filter(|_| is_presigned(uri)) {
+        Some(..0) => Err(s3_error!(AccessDenied, "Request has expired")),
+        Some(seconds) if seconds > EXPIRES_SECONDS_MAX => Err(custom_error(
+            "AuthorizationQueryParametersError",
+            StatusCode::BAD_REQUEST,
+            format!("X-Amz-Expires must be less than a week (in seconds); that is, {EXPIRES_SECONDS_MAX}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Parameters of a presigned URL that belong to its signature, or are looked at where they are.
+const PRESIGNED_QUERIES: [&str; 10] = [
+    "x-amz-algorithm",
+    "x-amz-content-sha256",
+    "x-amz-credential",
+    "x-amz-date",
+    "x-amz-expires",
+    "x-amz-sdk-checksum-algorithm",
+    "x-amz-security-token",
+    "x-amz-signature",
+    "x-amz-signedheaders",
+    "x-amz-user-agent",
+];
+
+/// A presigned URL may have `x-amz-` headers as parameters, which its signature covers: they count like
+/// headers.
+pub(super) fn take_presigned_headers(parts: &mut Parts) -> Result<(), S3Error> {
+    if !is_presigned(&parts.uri) {
+        return Ok(());
+    }
+    for (name, value) in parse(parts.uri.query().unwrap_or_default().as_bytes()) {
+        let name = name.to_ascii_lowercase();
+        if !name.starts_with("x-amz-") || PRESIGNED_QUERIES.contains(&&*name) {
+            continue;
+        }
+        let malformed = || s3_error!(InvalidArgument, "The query parameter {name} is malformed");
+        let header = HeaderName::try_from(&name).map_err(|_| malformed())?;
+        let value = HeaderValue::try_from(&*value).map_err(|_| malformed())?;
+        match parts.headers.get(&header) {
+            Some(found) if *found != value => {
+                return Err(s3_error!(InvalidArgument, "{name} differs between the URL and the headers"));
+            }
+            _ => drop(parts.headers.insert(header, value)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    #[test]
+    fn headers_of_presigned_urls_count() {
+        let taken = |query: &str, header: Option<&str>| {
+            let mut request = Request::builder().uri(format!("/b/k?{query}"));
+            if let Some(value) = header {
+                request = request.header("x-amz-acl", value);
+            }
+            let (mut parts, ()) = request.body(()).unwrap().into_parts();
+            take_presigned_headers(&mut parts).map(|()| parts.headers)
+        };
+        let presigned = "X-Amz-Signature=0&X-Amz-Date=1&x-amz-acl=public-read&x-amz-meta-a=b%20c";
+        let headers = taken(presigned, None).unwrap();
+        assert_eq!(headers.len(), 2);
+        assert_eq!(headers["x-amz-acl"], "public-read");
+        assert_eq!(headers["x-amz-meta-a"], "b c");
+        assert!(taken(presigned, Some("public-read")).is_ok());
+        assert!(taken(presigned, Some("private")).is_err());
+        assert!(taken("X-Amz-Signature=0&x-amz-acl=a%0Ab", None).is_err());
+        assert!(taken("x-amz-acl=public-read", None).unwrap().is_empty(), "nobody signed it");
+    }
+
+    #[test]
+    fn a_week_is_the_longest_validity() {
+        let code = |query: &str| {
+            let checked = check_expiry(&format!("/b/k?{query}").parse().unwrap());
+            checked.err().map(|error| error.code().as_str().to_owned())
+        };
+        let of_seconds = |seconds: &str| code(&format!("X-Amz-Expires={seconds}&X-Amz-Signature=0"));
+        assert_eq!(of_seconds("604800"), None);
+        assert_eq!(of_seconds("604801").as_deref(), Some("AuthorizationQueryParametersError"));
+        assert_eq!(of_seconds("99999999999").as_deref(), Some("AuthorizationQueryParametersError"));
+        assert_eq!(of_seconds("0"), None);
+        assert_eq!(of_seconds("-1").as_deref(), Some("AccessDenied"));
+        assert_eq!(of_seconds("soon"), None, "s3s refuses it");
+        assert_eq!(code("X-Amz-Expires=-1"), None, "nobody signed it");
+    }
+}

@@ -1,0 +1,63 @@
+//! What all signatures of version 4 have in common.
+
+use aws_lc_rs::hmac;
+use s3s::dto::{Timestamp, TimestampFormat};
+
+use crate::clock::system_time;
+
+/// What a key of version 4 is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scope<'a> {
+    /// YYYYMMDD.
+    pub date: &'a str,
+    pub region: &'a str,
+    pub service: &'a str,
+}
+
+/// The key that signs within a scope.
+pub(crate) fn signing_key(secret: &str, scope: &Scope<'_>) -> hmac::Key {
+    let first = hmac::Key::new(hmac::HMAC_SHA256, format!("AWS4{secret}").as_bytes());
+    [scope.date, scope.region, scope.service, "aws4_request"]
+        .iter()
+        .fold(first, |key, text| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, text.as_bytes()).as_ref()))
+}
+
+/// Whether a text has the form of `20261124T080910Z`.
+pub(crate) fn is_signing_time(text: &str) -> bool {
+    let is_right = |(at, byte): (usize, u8)| match at {
+        8 => byte == b'T',
+        15 => byte == b'Z',
+        _ => byte.is_ascii_digit(),
+    };
+    text.len() == "20261124T080910Z".len() && text.bytes().enumerate().all(is_right)
+}
+
+/// A time as signatures have it.
+pub(crate) fn signing_time(time: &Timestamp) -> Option<String> {
+    let mut text = Vec::new();
+    time.format(TimestampFormat::DateTime, &mut text).ok()?;
+    // From 2026-11-24T08:09:10.000Z to 20261124T080910Z.
+    text.retain(|byte| byte.is_ascii_digit() || *byte == b'T');
+    text.truncate("20261124T080910".len());
+    text.push(b'Z');
+    String::from_utf8(text).ok()
+}
+
+/// Milliseconds since the Unix epoch, as signatures have it.
+pub(crate) fn signing_time_of(unix_ms: u64) -> String {
+    signing_time(&Timestamp::from(system_time(unix_ms))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_one_form() {
+        assert_eq!(signing_time_of(1_700_000_000_999), "20231114T221320Z");
+        assert!(is_signing_time("20231114T221320Z"));
+        for wrong in ["", "20231114", "2023-11-14T22:13Z", "20231114T221320+", "20231114t221320z"] {
+            assert!(!is_signing_time(wrong), "{wrong}");
+        }
+    }
+}
