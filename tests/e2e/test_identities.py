@@ -258,6 +258,15 @@ def test_changes_that_are_made_at_once_are_all_made(world):
         counts_everywhere(lambda s3: s3.list_buckets(), key.clients, "ok")
 
 
+def test_all_users_are_listed_however_many(world):
+    account, names = world.account("crowd"), {f"user-{number}" for number in range(101)}
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: account.cli("user", "create", name), names))
+    listed = {line.split()[0] for line in account.cli("user", "ls").stdout.splitlines()[1:]}
+    assert listed == names, f"{len(listed)} of {len(names)}"
+    assert {user["UserName"] for user in account.json("user", "ls")["Users"]} == names
+
+
 def test_what_a_policy_must_not_say_is_refused(world, scenario):
     path = scenario.directory / "wrong.json"
     for text in ("no JSON", '{"Version":"2012-10-17","Statement":[{"Effect":"Perhaps","Action":"*","Resource":"*"}]}'):
