@@ -8,7 +8,7 @@ mod members;
 mod requests;
 mod splits;
 
-use atoll_sim::{Answer, Options, PG, Script, block, data_of, read_block, write_block};
+use atoll_sim::{Answer, Options, Script, block, data_of, read_block, write_block};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000_000;

@@ -1,7 +1,7 @@
 //! Requests of clients: retries, refusals, writes in flight.
 
 use atoll_pg::PgState;
-use atoll_sim::{Answer, PG, Script, World, clone_of, create, remove, write_block};
+use atoll_sim::{Answer, PG, Script, clone_of, create, remove, write_block};
 use atoll_types::Refusal;
 
 use crate::{MS, SECOND, holds, three_osds, written};
