@@ -206,5 +206,9 @@ async fn aws_command_line() {
     aws(&["s3", "cp", "s3://cli-bucket/copy", &file("back")]).await;
     assert!(std::fs::read(file("back")).unwrap() == data, "the data came back changed");
     aws(&["s3", "rb", "--force", "s3://cli-bucket"]).await;
+    assert!(aws(&["sts", "get-caller-identity"]).await.contains("arn:aws:iam::100000000000:root"));
+    aws(&["iam", "create-user", "--user-name", "ann"]).await;
+    assert!(aws(&["iam", "list-users"]).await.contains("user/ann"));
+    aws(&["iam", "delete-user", "--user-name", "ann"]).await;
     assert!(gateway.client.names("").is_empty());
 }
