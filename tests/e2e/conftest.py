@@ -48,10 +48,23 @@ PACKAGES = {
     "qemu-img": "qemu-utils",
     "qemu-io": "qemu-utils",
     "rclone": "rclone",
+    "restic": "restic",
+    "s3cmd": "tests/requirements.txt",
     "tcpdump": "tcpdump",
 }
 # With several workers the modules that take longest begin first.
-LONGEST = ("partitions", "restart", "keys", "hosts", "nbd", "osd_killed", "damaged_device", "hostile_input", "s3_files")
+LONGEST = (
+    "partitions",
+    "restart",
+    "keys",
+    "hosts",
+    "s3_without_cluster_state",
+    "nbd",
+    "osd_killed",
+    "damaged_device",
+    "hostile_input",
+    "s3_files",
+)
 SESSION = "ATOLL_E2E_SESSION"
 
 

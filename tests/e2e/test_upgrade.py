@@ -9,8 +9,9 @@ import struct
 import tarfile
 
 import pytest
+from lib.identities import Account, FirstAccount, code_of, counts_everywhere, policy
 from lib.ports import free_port
-from lib.releases import BLOCK, FIXTURES, OSD_SIZE, written
+from lib.releases import BLOCK, BUCKET, FIXTURES, OSD_SIZE, written
 
 # DOC Formats of later releases, made up by raising the numbers.
 FOUND = sorted(FIXTURES.glob("*.tar.xz"))
@@ -63,6 +64,32 @@ def test_there_are_data_directories_of_earlier_releases():
 def test_every_byte_is_there(earlier, note):
     """This release starts on it, and every byte is there."""
     note(f"healthy after {earlier.seconds:.1f} s; {earlier.content.verify(earlier.cluster)}")
+
+
+def test_its_first_key_is_root_of_the_first_account(earlier):
+    """The first key signs as the root of the first account, to which the buckets belong."""
+    cluster = earlier.cluster
+    [account] = cluster.json("account", "ls")["Accounts"]
+    s3 = cluster.s3()
+    owned = s3.list_buckets()
+    assert owned["Owner"]["ID"] == account["CanonicalId"], (owned["Owner"], account)
+    assert BUCKET in [bucket["Name"] for bucket in owned["Buckets"]], owned
+    access = cluster.credentials()["access_key"]
+    said = cluster.json("policy", "simulate", "--access-key", access, "s3:PutBucketPolicy", BUCKET)
+    assert said["is_allowed"] and "root" in said["reason"], said
+    assert access in cluster.cli("user", "key", "ls").stdout
+
+
+def test_its_buckets_can_be_shared_with_new_accounts_and_users(earlier):
+    cluster = earlier.cluster
+    first, other = FirstAccount(cluster), Account(cluster, [cluster], "other")
+    reader, place = first.user("reader"), {"Bucket": BUCKET, "Key": sorted(earlier.content.objects)[0]}
+    assert [code_of(key.s3.get_object, **place) for key in (reader, other.root)] == ["AccessDenied"] * 2
+    first.cli("policy", "attach", "AmazonS3ReadOnlyAccess", "--user", "reader")
+    statement = ("Allow", "s3:GetObject", f"{BUCKET}/*", {"Principal": {"AWS": other.id}})
+    cluster.s3().put_bucket_policy(Bucket=BUCKET, Policy=json.dumps(policy(statement)))
+    for key in (reader, other.root):
+        counts_everywhere(lambda s3: s3.get_object(**place), key.clients, "ok")
 
 
 def test_it_is_written_on_and_nothing_is_wrong_after_a_restart(earlier, note):

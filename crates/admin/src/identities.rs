@@ -19,6 +19,9 @@ use atoll_types::records::BucketRecord;
 
 use crate::error::AdminError;
 
+/// What one page of a list has at most.
+const PAGE_ITEMS: &str = "1000";
+
 fn refused(error: IdentityError) -> AdminError {
     match error {
         IdentityError::Cluster(error) => error.into(),
@@ -29,9 +32,9 @@ fn refused(error: IdentityError) -> AdminError {
 /// The account of this name or number; without one, the first.
 pub fn find_account(identities: &Identities, account: Option<&str>) -> Result<Arc<AccountEntry>, AdminError> {
     let wanted = account.unwrap_or(FIRST_ACCOUNT);
-    let mut accounts = identities.accounts();
-    let found = accounts.find(|entry| entry.record.id == wanted || entry.record.name.eq_ignore_ascii_case(wanted));
-    found.cloned().ok_or_else(|| {
+    let by_number = identities.account(wanted);
+    let by_name = || identities.accounts().find(|entry| entry.record.name.eq_ignore_ascii_case(wanted));
+    by_number.or_else(by_name).cloned().ok_or_else(|| {
         AdminError::Refused(format!("there is no account '{wanted}'; 'atoll account ls' names all accounts"))
     })
 }
@@ -121,6 +124,30 @@ pub async fn perform(
     Ok(IdentityStore::new(state.clone()).change(&run).await.map_err(refused)?.answer)
 }
 
+/// Does an operation that lists something, page by page.
+pub async fn list(
+    state: &ClusterClient,
+    service: &dyn KeyService,
+    account: Option<&str>,
+    operation: &str,
+    parameters: Parameters,
+) -> Result<Answer, AdminError> {
+    let mut all = Answer::new();
+    let mut marker: Option<String> = None;
+    loop {
+        let mut page = parameters.clone().with("MaxItems", PAGE_ITEMS);
+        if let Some(marker) = &marker {
+            page = page.with("Marker", marker);
+        }
+        let answer = perform(state, service, account, operation, page).await?;
+        marker = answer.text_at(&["Marker"]).map(str::to_owned);
+        all.append(answer);
+        if marker.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
 /// Who asks in a simulation.
 #[derive(Clone, Debug)]
 pub enum Asker {
@@ -162,8 +189,10 @@ pub async fn simulate(
     };
     let resource = resource.strip_prefix("arn:aws:s3:::").unwrap_or(resource);
     let name = resource.split('/').next().unwrap_or_default();
-    let arn = format!("arn:aws:s3:::{resource}");
-    let is_of_account = ["s3:createbucket", "s3:listallmybuckets"].contains(&&*action.to_ascii_lowercase());
+    let arn = if resource.starts_with("arn:") { resource.to_owned() } else { format!("arn:aws:s3:::{resource}") };
+    let lower = action.to_ascii_lowercase();
+    let is_of_account =
+        !lower.starts_with("s3:") || ["s3:createbucket", "s3:listallmybuckets"].contains(&lower.as_str());
     let record = match is_of_account {
         true => None,
         false => {

@@ -128,9 +128,13 @@ impl EtcdDirectory {
         match lock(&self.copy).records.get(key) {
             Some(value) => parse(key, value).map(Some),
             // It may have been made since.
-            None => Err(DirectoryError::Unavailable(format!("it does not answer, and {key} was not seen before"))),
+            None => Err(not_seen_before(key)),
         }
     }
+}
+
+fn not_seen_before(key: &str) -> DirectoryError {
+    DirectoryError::Unavailable(format!("it does not answer, and {key} was not seen before"))
 }
 
 impl Drop for EtcdDirectory {
@@ -277,9 +281,11 @@ impl BucketDirectory for EtcdDirectory {
     async fn identities_with(&self, access_key: &str) -> Result<Option<Arc<Identities>>, DirectoryError> {
         let key = keys::access_key(access_key);
         let found = self.ask(self.cluster.get::<AccessKeyRecord>(&key)).await.map_err(error)?;
-        // Without an answer what was heard of has to do.
-        if let Some(Some((_, revision))) = found {
-            self.hear(revision, true, PATIENCE).await;
+        match found {
+            Some(Some((_, revision))) => self.hear(revision, true, PATIENCE).await,
+            Some(None) => return Ok(None),
+            // It may have been made since.
+            None => return Err(not_seen_before(&key)),
         }
         Ok(Some(self.identities()).filter(|identities| identities.access_key(access_key).is_some()))
     }

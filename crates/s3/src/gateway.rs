@@ -16,6 +16,7 @@ use crate::access::Gate;
 use crate::bucket::Buckets;
 use crate::collector::collect;
 use crate::data::Budget;
+use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
 use crate::ops::{Operations, Service};
@@ -136,6 +137,7 @@ impl Gateway {
             index_shards: config.index_shards.max(1),
             region: config.region.clone(),
             object_ownership: config.object_ownership,
+            entry_hints: EntryHints::new(),
             budget: Budget::new(config.memory_max),
         });
         let mut builder = S3ServiceBuilder::new(Operations(service.clone()));

@@ -14,6 +14,7 @@ mod data;
 mod digest;
 mod directory;
 mod encryption;
+mod entry_hints;
 mod error;
 mod form_upload;
 mod gateway;

@@ -43,6 +43,7 @@ use s3s::S3Result;
 
 use crate::bucket::{Bucket, Buckets};
 use crate::data::Budget;
+use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
 use crate::index::Index;
 use crate::users::Users;
@@ -64,6 +65,7 @@ pub(crate) struct Service {
     pub region: String,
     /// Of new buckets, see [`crate::GatewayConfig::object_ownership`].
     pub object_ownership: ObjectOwnership,
+    pub entry_hints: EntryHints,
     pub budget: Budget,
 }
 

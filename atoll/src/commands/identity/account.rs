@@ -14,7 +14,7 @@ use crate::commands::output::{print_json, print_table};
 #[derive(Subcommand)]
 pub enum AccountCommand {
     /// List accounts
-    Ls(AccountArguments),
+    Ls(OutputArguments),
     /// Make an account, with an access key for its root
     #[command(after_help = "\
 Example:
@@ -38,7 +38,7 @@ AWS's IAM (aws --endpoint-url URL iam create-user ...). Other accounts get in wh
         /// The account, by name or number
         account: String,
         /// Its new name
-        #[arg(long)]
+        #[arg(long, required_unless_present = "email")]
         name: Option<String>,
         /// Its new address
         #[arg(long)]
@@ -63,10 +63,12 @@ fn of(output: &OutputArguments, account: Option<&String>) -> AccountArguments {
 /// Runs a command about accounts.
 pub fn run(command: &AccountCommand) -> anyhow::Result<()> {
     match command {
-        AccountCommand::Ls(arguments) => perform(arguments, "ListAccounts", Parameters::default(), |answer| {
-            let rows = rows(answer, "Accounts", &["Name", "Id", "Email", "CanonicalId"]);
-            print_table(&["NAME", "NUMBER", "EMAIL", "CANONICAL ID"], &rows);
-        }),
+        AccountCommand::Ls(output) => {
+            perform(&of(output, None), "ListAccounts", Parameters::default(), |answer| {
+                let rows = rows(answer, "Accounts", &["Name", "Id", "Email", "CanonicalId"]);
+                print_table(&["NAME", "NUMBER", "EMAIL", "CANONICAL ID"], &rows);
+            })
+        }
         AccountCommand::Create { output, name, email } => create(output, name, email.as_deref()),
         AccountCommand::Set { output, account, name, email } => {
             let mut parameters = Parameters::default();

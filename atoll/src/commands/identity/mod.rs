@@ -36,15 +36,24 @@ fn perform(
     parameters: Parameters,
     print: impl FnOnce(&Answer),
 ) -> anyhow::Result<()> {
-    let answer = connected(&arguments.output, async |open, state| {
-        let account = arguments.account.as_deref();
-        Ok(identities::perform(&state, &*open.keys()?, account, operation, parameters).await?)
-    })?;
+    let answer = ask(arguments, operation, parameters)?;
     if arguments.output.json {
         return print_json(&answer);
     }
     print(&answer);
     Ok(())
+}
+
+/// Does an operation; lists are whole.
+fn ask(arguments: &AccountArguments, operation: &str, parameters: Parameters) -> anyhow::Result<Answer> {
+    connected(&arguments.output, async |open, state| {
+        let (keys, account) = (open.keys()?, arguments.account.as_deref());
+        let is_list = operation.starts_with("List") && operation != "ListAccounts" || operation == "GetGroup";
+        Ok(match is_list {
+            true => identities::list(&state, &*keys, account, operation, parameters).await?,
+            false => identities::perform(&state, &*keys, account, operation, parameters).await?,
+        })
+    })
 }
 
 /// The members of a list of an answer.

@@ -107,8 +107,7 @@ impl Holder {
 pub fn run(command: &PolicyCommand) -> anyhow::Result<()> {
     match command {
         PolicyCommand::Ls(arguments) => {
-            let all = Parameters::default().with("Scope", "All").with("MaxItems", "1000");
-            perform(arguments, "ListPolicies", all, |answer| {
+            perform(arguments, "ListPolicies", Parameters::default().with("Scope", "All"), |answer| {
                 let rows = rows(answer, "Policies", &["PolicyName", "AttachmentCount", "DefaultVersionId", "Arn"]);
                 print_table(&["NAME", "ATTACHED", "VERSION", "ARN"], &rows);
             })

@@ -1,11 +1,11 @@
 //! Commands about users.
 
-use atoll_iam::operations::Parameters;
+use atoll_iam::operations::{Answer, Parameters};
 use clap::Subcommand;
 
 use super::keys::{self, KeyOfCommand};
-use super::{AccountArguments, perform, rows, text};
-use crate::commands::output::print_table;
+use super::{AccountArguments, ask, names, perform, rows};
+use crate::commands::output::{print_json, print_table};
 
 #[derive(Subcommand)]
 pub enum UserCommand {
@@ -67,28 +67,28 @@ pub fn run(command: &UserCommand) -> anyhow::Result<()> {
 }
 
 fn show(arguments: &AccountArguments, name: &str) -> anyhow::Result<()> {
-    let named = || Parameters::default().with("UserName", name);
-    perform(arguments, "GetUser", named(), |answer| {
-        println!("{}", answer.text_at(&["User", "Arn"]).unwrap_or("-"));
-    })?;
-    perform(arguments, "ListGroupsForUser", named(), |answer| {
-        for row in rows(answer, "Groups", &["GroupName"]) {
-            println!("group   {}", row.join(" "));
-        }
-    })?;
-    perform(arguments, "ListAttachedUserPolicies", named(), |answer| {
-        for row in rows(answer, "AttachedPolicies", &["PolicyName", "PolicyArn"]) {
-            println!("policy  {}", row.join("  "));
-        }
-    })?;
-    perform(arguments, "ListUserPolicies", named(), |answer| {
-        for name in super::names(answer, "PolicyNames") {
-            println!("policy  {name}  (of its own)");
-        }
-    })?;
-    perform(arguments, "ListAccessKeys", named(), |answer| {
-        for member in super::members(answer, "AccessKeyMetadata") {
-            println!("key     {}  {}", text(member, "AccessKeyId"), text(member, "Status"));
-        }
-    })
+    let mut all = Answer::new();
+    for operation in
+        ["GetUser", "ListGroupsForUser", "ListAttachedUserPolicies", "ListUserPolicies", "ListAccessKeys"]
+    {
+        let Answer(found) = ask(arguments, operation, Parameters::default().with("UserName", name))?;
+        all.0.extend(found.into_iter().filter(|(name, _)| *name != "IsTruncated"));
+    }
+    if arguments.output.json {
+        return print_json(&all);
+    }
+    println!("{}", all.text_at(&["User", "Arn"]).unwrap_or("-"));
+    for row in rows(&all, "Groups", &["GroupName"]) {
+        println!("group   {}", row.join(" "));
+    }
+    for row in rows(&all, "AttachedPolicies", &["PolicyName", "PolicyArn"]) {
+        println!("policy  {}", row.join("  "));
+    }
+    for name in names(&all, "PolicyNames") {
+        println!("policy  {name}  (of its own)");
+    }
+    for row in rows(&all, "AccessKeyMetadata", &["AccessKeyId", "Status"]) {
+        println!("key     {}", row.join("  "));
+    }
+    Ok(())
 }

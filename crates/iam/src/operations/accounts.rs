@@ -29,6 +29,14 @@ fn email(call: &mut Call<'_>) -> Result<Option<String>, IamError> {
     Ok(Some(email))
 }
 
+/// A name that looks like a number would be taken for another account's.
+fn check_is_no_number(name: &str) -> Result<(), IamError> {
+    match name.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => IamError::invalid("The name of an account must not be a number"),
+        false => Ok(()),
+    }
+}
+
 /// Makes sure that no other account has the name or the address.
 fn check_is_free(call: &Call<'_>, record: &AccountRecord) -> Result<(), IamError> {
     for other in
@@ -49,6 +57,7 @@ fn check_is_free(call: &Call<'_>, record: &AccountRecord) -> Result<(), IamError
 
 pub(super) fn create(call: &mut Call<'_>) -> Result<Outcome, IamError> {
     let name = call.parameters.name("AccountName", NAME_CHARS_MAX)?;
+    check_is_no_number(&name)?;
     let email = email(call)?;
     if call.context.identities.accounts().count() >= ACCOUNTS_MAX {
         return Err(IamError::LimitExceeded { quota: "Accounts", limit: ACCOUNTS_MAX });
@@ -84,6 +93,7 @@ pub(super) fn get(call: &mut Call<'_>) -> Result<Outcome, IamError> {
 pub(super) fn update(call: &mut Call<'_>) -> Result<Outcome, IamError> {
     let mut record = call.context.account.record.clone();
     if let Some(name) = call.parameters.optional_name("AccountName", NAME_CHARS_MAX)? {
+        check_is_no_number(&name)?;
         record.name = name;
     }
     if call.parameters.get("Email").is_some() {

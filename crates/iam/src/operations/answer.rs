@@ -68,6 +68,19 @@ impl Answer {
         self
     }
 
+    /// Adds the next page of the same listing: members of lists follow those that are there, and what stands
+    /// beside the lists is that of the last page.
+    pub fn append(&mut self, page: Answer) {
+        self.0.retain(|(name, value)| matches!(value, Value::List(_)) || page.get(name).is_some());
+        for (name, value) in page.0 {
+            match (self.0.iter_mut().find(|(found, _)| *found == name), value) {
+                (Some((_, Value::List(members))), Value::List(more)) => members.extend(more),
+                (Some((_, found)), value) => *found = value,
+                (None, value) => self.0.push((name, value)),
+            }
+        }
+    }
+
     /// The value of this name.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.iter().find(|(found, _)| *found == name).map(|(_, value)| value)

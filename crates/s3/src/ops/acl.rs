@@ -201,6 +201,8 @@ impl Service {
         let owner = match bucket.ownership() {
             ObjectOwnership::BucketOwnerEnforced => bucket_owner,
             ObjectOwnership::BucketOwnerPreferred if gives_away => bucket_owner,
+            // Nobody could ever use the rights of who did not sign.
+            _ if asking.caller().is_none() => bucket_owner,
             ObjectOwnership::BucketOwnerPreferred | ObjectOwnership::ObjectWriter => writer,
         };
         let acl = resolve(bucket, owner, writer, wanted)?;

@@ -22,7 +22,7 @@ use super::entries::{Version, version_answer};
 use super::object_lock::lock_headers;
 use super::put::check_key;
 use super::tagging::header_tags;
-use crate::access::{Asking, GET_OBJECT, Permit};
+use crate::access::{Asked, Asking, GET_OBJECT, Permit};
 use crate::clock::unix_ms;
 use crate::digest::{Algorithm, Expected};
 use crate::error::GatewayError;
@@ -72,7 +72,10 @@ impl Service {
         key: &str,
         version_id: Option<&str>,
     ) -> S3Result<Version> {
-        let permit = Permit { pending: vec![GET_OBJECT], ..asking.permit.clone() };
+        // Who may not read it whatever it is learns nothing of whether it is there.
+        let is_allowed = asking.check_early(GET_OBJECT, &Asked::key(&index.bucket, key, version_id.is_some()))?;
+        let pending = if is_allowed { Vec::new() } else { vec![GET_OBJECT] };
+        let permit = Permit { pending, ..asking.permit.clone() };
         self.object_for(&asking.with_permit(&permit), index, key, version_id).await
     }
 

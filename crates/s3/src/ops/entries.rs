@@ -181,11 +181,15 @@ impl Service {
     ) -> Result<Written, WriteError> {
         let mut index = index.clone();
         for attempt in 0..ATTEMPTS {
-            pause_before(attempt).await;
             let versioning = index.bucket.record.versioning;
-            let found = match versioning.is_none() && conditions.are_none() {
-                true => KeyRecords::default(),
-                false => key_records(&index, key).await?,
+            let found = match conditions.are_none() {
+                true if versioning.is_none() => KeyRecords::default(),
+                true if attempt == 0 => self.guessed_records(&index, key).await?,
+                _ => {
+                    // A wrong guess is nobody else's doing.
+                    pause_before(attempt.saturating_sub(1)).await;
+                    key_records(&index, key).await?
+                }
             };
             let newest: Option<EntryHead> = found.newest.as_deref().map(decode_head).transpose()?;
             let mut head = head.clone();
@@ -212,7 +216,7 @@ impl Service {
                 None => index.change(key, all, change.mutations).await.map_err(|error| (error, None)),
             };
             let number = match result {
-                Ok(()) => return Ok(Written { head, is_versioned: versioning.is_some() }),
+                Ok(()) => return Ok(self.written(&index, key, head, pieces)),
                 Err((GatewayError::ConditionFailed(number), unpublished)) => {
                     data = unpublished;
                     number
@@ -226,6 +230,23 @@ impl Service {
             }
         }
         Err(busy().into())
+    }
+
+    /// What a writer of a version has to know, without a look if nothing of it matters but the newest one:
+    /// that may be guessed.
+    async fn guessed_records(&self, index: &Index, key: &str) -> Result<KeyRecords, GatewayError> {
+        if index.bucket.record.versioning.is_some_and(|versioning| !versioning.is_enabled) {
+            return key_records(index, key).await;
+        }
+        Ok(KeyRecords { newest: self.entry_hints.newest(&index.bucket.record.id, key), null_place: None })
+    }
+
+    fn written(&self, index: &Index, key: &str, head: EntryHead, pieces: &[Piece]) -> Written {
+        let is_versioned = index.bucket.record.versioning.is_some();
+        if is_versioned {
+            self.entry_hints.note(&index.bucket.record.id, key, encode_version(&head, pieces));
+        }
+        Written { head, is_versioned }
     }
 
     /// Passes a write's outcome on, but forgets a bucket whose index turned out to be gone.

@@ -1,0 +1,45 @@
+//! What the newest entries of keys probably are, so that a write of a version need not read the one
+//! before it: every change of an index demands that the entry is what it was made for, so a hint that is
+//! wrong costs one more try and nothing else.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::bucket::ShortCache;
+
+/// Larger records, which are those of many parts, are read.
+const RECORD_BYTES_MAX: usize = 2 << 10;
+/// Others may have changed what is older.
+const LIFETIME: Duration = Duration::from_secs(60);
+
+/// Entries that this gateway has written. Keys that it has not written are guessed to be new.
+pub(crate) struct EntryHints(ShortCache<Bytes>);
+
+fn name(bucket_id: &str, key: &str) -> String {
+    format!("{bucket_id}/{key}")
+}
+
+impl EntryHints {
+    pub(crate) fn new() -> Self {
+        EntryHints(ShortCache::new(LIFETIME))
+    }
+
+    /// The newest entry of a key, as far as it is known.
+    pub(crate) fn newest(&self, bucket_id: &str, key: &str) -> Option<Bytes> {
+        self.0.get(&name(bucket_id, key))
+    }
+
+    /// Notes what was written.
+    pub(crate) fn note(&self, bucket_id: &str, key: &str, record: Bytes) {
+        match record.len() <= RECORD_BYTES_MAX {
+            true => self.0.insert(&name(bucket_id, key), record),
+            false => self.forget(bucket_id, key),
+        }
+    }
+
+    /// Forgets what turned out to be wrong.
+    pub(crate) fn forget(&self, bucket_id: &str, key: &str) {
+        self.0.remove(&name(bucket_id, key));
+    }
+}
