@@ -20,7 +20,28 @@ const KEYS_MAX: usize = 65_536;
 #[derive(Clone)]
 pub(crate) struct LastUse {
     directory: Arc<dyn BucketDirectory>,
-    noted: Arc<Mutex<HashMap<String, Instant>>>,
+    noted: Arc<Mutex<Noted>>,
+}
+
+/// When the use of which key was noted.
+#[derive(Default)]
+struct Noted(HashMap<String, Instant>);
+
+impl Noted {
+    /// Whether the use of a key is to be noted now; it counts as noted from then on.
+    fn is_due(&mut self, access_key: &str, now: Instant) -> bool {
+        if self.0.get(access_key).is_some_and(|since| now.duration_since(*since) < PAUSE) {
+            return false;
+        }
+        if self.0.len() >= KEYS_MAX {
+            self.0.retain(|_, since| now.duration_since(*since) < PAUSE);
+            if self.0.len() >= KEYS_MAX {
+                return false;
+            }
+        }
+        self.0.insert(access_key.to_owned(), now);
+        true
+    }
 }
 
 impl LastUse {
@@ -28,26 +49,15 @@ impl LastUse {
         LastUse { directory, noted: Arc::default() }
     }
 
-    /// Whether the use of a key is to be noted now; it counts as noted from then on.
-    fn is_due(&self, access_key: &str, now: Instant) -> bool {
+    fn is_due(&self, access_key: &str) -> bool {
         // A map is whole between any two changes, so a panic elsewhere does not spoil it.
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        if noted.get(access_key).is_some_and(|since| now.duration_since(*since) < PAUSE) {
-            return false;
-        }
-        if noted.len() >= KEYS_MAX {
-            noted.retain(|_, since| now.duration_since(*since) < PAUSE);
-            if noted.len() >= KEYS_MAX {
-                return false;
-            }
-        }
-        noted.insert(access_key.to_owned(), now);
-        true
+        noted.is_due(access_key, Instant::now())
     }
 
     /// A request was signed with this key, for this service in this region. What is temporary is not noted.
     pub(crate) fn note(&self, access_key: &str, service: &str, region: &str) {
-        if is_temporary(access_key) || !self.is_due(access_key, Instant::now()) {
+        if is_temporary(access_key) || !self.is_due(access_key) {
             return;
         }
         let record = LastUsedRecord {
@@ -62,5 +72,25 @@ impl LastUse {
                 tracing::debug!(access_key, %error, "the last use of an access key cannot be noted");
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uses_are_noted_seldom() {
+        let mut noted = Noted::default();
+        let start = Instant::now();
+        assert!(noted.is_due("a", start));
+        assert!(!noted.is_due("a", start + PAUSE / 2));
+        assert!(noted.is_due("b", start + PAUSE / 2));
+        assert!(noted.is_due("a", start + PAUSE));
+        let full = (0..KEYS_MAX).map(|number| (number.to_string(), start)).collect();
+        let mut full = Noted(full);
+        assert!(!full.is_due("a", start + PAUSE / 2), "as many as are remembered");
+        assert!(full.is_due("a", start + PAUSE));
+        assert_eq!(full.0.len(), 1);
     }
 }

@@ -2,7 +2,7 @@
 """Checks IAM and STS with boto3: users, groups, keys, policies, roles, and temporary credentials.
 
 Like s3_conformance.py, whose helpers it uses. S3_ACCESS_KEY is of the root of an account, S3_OTHER_ACCESS_KEY
-of the root of another.
+of the root of another. --service-account=KEY:SECRET is a key of the root that may only do s3:GetObject.
 """
 
 import contextlib
@@ -26,6 +26,9 @@ from s3_conformance import ENDPOINT, Bucket, check, refused, s3
 base.CHECKS.clear()
 OWN = os.environ["S3_ACCESS_KEY"], os.environ["S3_SECRET_KEY"]
 OTHER = os.environ["S3_OTHER_ACCESS_KEY"], os.environ["S3_OTHER_SECRET_KEY"]
+SERVICE_OPTION = "--service-account="
+SERVICE_ACCOUNTS = [option.removeprefix(SERVICE_OPTION) for option in sys.argv if option.startswith(SERVICE_OPTION)]
+sys.argv = [option for option in sys.argv if not option.startswith(SERVICE_OPTION)]
 ACCOUNT, OTHER_ACCOUNT = "100000000000", "200000000000"
 READ_ONLY = "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
 FULL_ACCESS = "arn:aws:iam::aws:policy/AmazonS3FullAccess"
@@ -476,6 +479,21 @@ def session_tokens_stand_for_their_users():
         of_root = sts.get_session_token()["Credentials"]
         can_read(of_session("s3", of_root), bucket)
     refused("InvalidClientTokenId", of_session("sts", credentials).get_caller_identity)
+
+
+@check
+def service_accounts_do_no_more_in_their_sessions():
+    for account in SERVICE_ACCOUNTS:
+        key = dict(zip(("AccessKeyId", "SecretAccessKey"), account.split(":"), strict=True))
+        with full_bucket() as bucket, role(trust({"AWS": f"arn:aws:iam::{ACCOUNT}:root"})) as (_, arn):
+            asking = of_session("sts", key)
+            assert asking.get_caller_identity()["Arn"] == f"arn:aws:iam::{ACCOUNT}:root"
+            for credentials in (key, asking.get_session_token()["Credentials"]):
+                session = of_session("s3", credentials)
+                can_read(session, bucket)
+                cannot_write(session, bucket)
+            refused("AccessDenied", of_session("iam", key).create_access_key)
+            refused("AccessDenied", asking.assume_role, RoleArn=arn, RoleSessionName="session")
 
 
 @contextlib.contextmanager

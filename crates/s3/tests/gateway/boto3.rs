@@ -1,9 +1,14 @@
 //! The gateway through HTTP with a real S3 client: boto3.
 
 use crate::support::{
-    command, python, require_boto3, start, start_with_data_pool, start_with_tls, tls_settings, write_pair,
+    TestGateway, command, python, require_boto3, start, start_with_data_pool, start_with_tls, tls_settings,
+    write_pair,
 };
+use atoll_iam::Identities;
+use atoll_iam::operations::{Context, Operation, Parameters, RANDOM_BYTES};
 use atoll_keys::KeyService;
+use atoll_s3::BucketDirectory;
+use atoll_types::identities::FIRST_ACCOUNT;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boto3_conformance() {
@@ -82,9 +87,32 @@ async fn boto3_identities() {
     require_boto3().await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iam.py");
     let gateway = start(|config| config.garbage_grace = std::time::Duration::ZERO).await;
-    let said = python(&gateway, &[script]).await;
+    let (key, secret) = add_service_account(&gateway).await;
+    let said = python(&gateway, &[script, &format!("--service-account={key}:{secret}")]).await;
     assert!(said.contains(" passed, 0 failed"), "the script did not come to its end");
     assert!(gateway.client.names("").is_empty(), "objects stay behind");
+}
+
+/// A key of an account's root that may only read, as operators make it.
+async fn add_service_account(gateway: &TestGateway) -> (String, String) {
+    let new = atoll_s3::new_access_key(&*gateway.keys).await.unwrap();
+    let policy =
+        r#"{"Version":"2012-10-17","Statement":{"Effect":"Allow","Action":"s3:GetObject","Resource":"*"}}"#;
+    let create = |identities: &Identities| {
+        let context = Context {
+            identities,
+            account: identities.account(FIRST_ACCOUNT).cloned().unwrap(),
+            caller: None,
+            now_ms: 0,
+            random: [0; RANDOM_BYTES],
+            new_access_key: Some(&new),
+            last_used: None,
+        };
+        let parameters = Parameters::default().with("PolicyDocument", policy);
+        Operation::find("CreateAccessKey")?.run(&context, parameters)
+    };
+    gateway.directory.change_identities(&create).await.unwrap();
+    (new.access_key, new.secret)
 }
 
 /// Rules for scripts of other origins: as boto3 sets them, and as browsers ask.
@@ -178,5 +206,9 @@ async fn aws_command_line() {
     aws(&["s3", "cp", "s3://cli-bucket/copy", &file("back")]).await;
     assert!(std::fs::read(file("back")).unwrap() == data, "the data came back changed");
     aws(&["s3", "rb", "--force", "s3://cli-bucket"]).await;
+    assert!(aws(&["sts", "get-caller-identity"]).await.contains("arn:aws:iam::100000000000:root"));
+    aws(&["iam", "create-user", "--user-name", "ann"]).await;
+    assert!(aws(&["iam", "list-users"]).await.contains("user/ann"));
+    aws(&["iam", "delete-user", "--user-name", "ann"]).await;
     assert!(gateway.client.names("").is_empty());
 }
