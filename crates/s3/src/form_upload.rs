@@ -7,6 +7,8 @@
 mod answer;
 mod fields;
 mod file;
+#[cfg(test)]
+mod fuzz;
 mod parser;
 mod part_head;
 mod policy;

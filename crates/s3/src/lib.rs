@@ -17,6 +17,8 @@ mod encryption;
 mod entry_hints;
 mod error;
 mod form_upload;
+#[cfg(test)]
+mod fuzz;
 mod gateway;
 mod index;
 mod key_cache;
