@@ -1,11 +1,14 @@
 //! Presigned URLs: what of them counts before s3s verifies their signature.
 
+use std::borrow::Cow;
+
 use form_urlencoded::parse;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode, Uri};
 use s3s::{S3Error, S3Result, s3_error};
 
 use crate::error::custom_error;
+use crate::known_requests::COMMON_QUERIES;
 
 /// Seconds for which a presigned request may be valid: a week.
 const EXPIRES_SECONDS_MAX: i64 = 604_800;
@@ -15,9 +18,24 @@ pub(super) fn is_presigned(uri: &Uri) -> bool {
     parameter(uri, "X-Amz-Signature").is_some()
 }
 
-fn parameter(uri: &Uri, name: &str) -> Option<String> {
-    let mut parameters = parse(uri.query().unwrap_or_default().as_bytes());
-    parameters.find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
+fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains(['%', '+']) {
+        return Cow::Borrowed(text);
+    }
+    // As the value of a parameter without a name, so that it may have equals signs.
+    let parameter = ["=", text].concat();
+    let decoded = parse(parameter.as_bytes()).next().map(|(_, value)| value.into_owned());
+    Cow::Owned(decoded.unwrap_or_default())
+}
+
+/// Names and values of the parameters; values are not decoded, since most are not looked at.
+fn parameters(uri: &Uri) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
+    let parameters = uri.query().unwrap_or_default().split('&');
+    parameters.map(|one| one.split_once('=').unwrap_or((one, ""))).map(|(name, value)| (decoded(name), value))
+}
+
+fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
+    parameters(uri).find(|(found, _)| found == name).map(|(_, value)| decoded(value))
 }
 
 /// Refuses a presigned URL that is valid for too long, or was never. When it ended, s3s knows.
@@ -34,34 +52,21 @@ pub(super) fn check_expiry(uri: &Uri) -> S3Result<()> {
     }
 }
 
-/// Parameters of a presigned URL that belong to its signature, or are looked at where they are.
-const PRESIGNED_QUERIES: [&str; 10] = [
-    "x-amz-algorithm",
-    "x-amz-content-sha256",
-    "x-amz-credential",
-    "x-amz-date",
-    "x-amz-expires",
-    "x-amz-sdk-checksum-algorithm",
-    "x-amz-security-token",
-    "x-amz-signature",
-    "x-amz-signedheaders",
-    "x-amz-user-agent",
-];
-
 /// A presigned URL may have `x-amz-` headers as parameters, which its signature covers: they count like
 /// headers.
 pub(super) fn take_presigned_headers(parts: &mut Parts) -> Result<(), S3Error> {
     if !is_presigned(&parts.uri) {
         return Ok(());
     }
-    for (name, value) in parse(parts.uri.query().unwrap_or_default().as_bytes()) {
+    for (name, value) in parameters(&parts.uri) {
         let name = name.to_ascii_lowercase();
-        if !name.starts_with("x-amz-") || PRESIGNED_QUERIES.contains(&&*name) {
+        // The others belong to the signature, or are looked at where they are.
+        if !name.starts_with("x-amz-") || COMMON_QUERIES.contains(&&*name) {
             continue;
         }
         let malformed = || s3_error!(InvalidArgument, "The query parameter {name} is malformed");
         let header = HeaderName::try_from(&name).map_err(|_| malformed())?;
-        let value = HeaderValue::try_from(&*value).map_err(|_| malformed())?;
+        let value = HeaderValue::try_from(&*decoded(value)).map_err(|_| malformed())?;
         match parts.headers.get(&header) {
             Some(found) if *found != value => {
                 return Err(s3_error!(InvalidArgument, "{name} differs between the URL and the headers"));
@@ -93,6 +98,8 @@ mod tests {
         assert_eq!(headers.len(), 2);
         assert_eq!(headers["x-amz-acl"], "public-read");
         assert_eq!(headers["x-amz-meta-a"], "b c");
+        let encoded = taken("X%2DAmz-Signature=0&x-amz%2Dmeta-a=b=c%3D", None).unwrap();
+        assert_eq!(encoded["x-amz-meta-a"], "b=c=");
         assert!(taken(presigned, Some("public-read")).is_ok());
         assert!(taken(presigned, Some("private")).is_err());
         assert!(taken("X-Amz-Signature=0&x-amz-acl=a%0Ab", None).is_err());
