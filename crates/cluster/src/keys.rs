@@ -156,6 +156,11 @@ pub fn access_key(access_key: &str) -> String {
     format!("{ACCESS_KEYS}{access_key}")
 }
 
+/// An account.
+pub fn account(id: &str) -> String {
+    format!("{ACCOUNTS}{id}")
+}
+
 /// When an access key was last used.
 pub fn last_used(access_key: &str) -> String {
     format!("{LAST_USED}{access_key}")

@@ -10,7 +10,7 @@ use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, keys};
 use atoll_keys::{KeyRing, TransitSettings, random_bytes};
 use atoll_types::OsdId;
 use atoll_types::frames::{FrameModes, FramesRecord};
-use atoll_types::identities::AccessKeyRecord;
+use atoll_types::identities::{AccessKeyRecord, FIRST_ACCOUNT};
 use atoll_types::join::HostRole;
 use atoll_types::records::{
     AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT, Redundancy,
@@ -345,14 +345,15 @@ fn own_key(directory: &DataDir, holder: &str) -> Result<String, NodeError> {
     Ok(keys::authorized_key(&hex::encode(directory.static_key(holder)?.public())))
 }
 
-/// Adds the records that clusters of earlier releases lack: how frames are protected, and the key of
-/// this host's gateway, unless the host has been shut out.
+/// Adds the records that clusters of earlier releases lack: how frames are protected, the first account, and
+/// the key of this host's gateway, unless the host has been shut out.
 pub(crate) async fn add_what_is_new(
     directory: &DataDir,
     cluster: &mut ClusterFile,
     state: &ClusterClient,
 ) -> Result<(), NodeError> {
     ensure(state, keys::FRAMES, &FramesRecord::from(cluster.first_frame_modes())).await?;
+    ensure_first_account(state).await?;
     if cluster.has_gateway_key || !cluster.role.has_clients() {
         return Ok(());
     }
@@ -364,6 +365,15 @@ pub(crate) async fn add_what_is_new(
         directory.write_cluster(cluster)?;
     }
     Ok(())
+}
+
+/// Writes the record of the first account, which has the name of its first access key, as soon as there is one.
+async fn ensure_first_account(state: &ClusterClient) -> Result<(), NodeError> {
+    let identities = atoll_admin::identities::current(state).await?;
+    match identities.account(FIRST_ACCOUNT) {
+        Some(account) => ensure(state, &keys::account(FIRST_ACCOUNT), &account.record).await,
+        None => Ok(()),
+    }
 }
 
 async fn write_user(directory: &DataDir, cluster: &ClusterFile, state: &ClusterClient) -> Result<(), NodeError> {

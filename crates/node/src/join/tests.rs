@@ -6,6 +6,7 @@ use atoll_cluster::EmbeddedServer;
 use atoll_keys::LocalKeys;
 use atoll_types::OsdId;
 use atoll_types::frames::{FrameModes, FramesRecord};
+use atoll_types::identities::AccountRecord;
 use atoll_types::records::{AuthorizedKeyRecord, ClusterRecord};
 
 use super::*;
@@ -189,6 +190,11 @@ async fn the_key_file_must_be_the_clusters() {
     let service = LocalKeys::create(&path).unwrap();
     let (user, secret) = atoll_s3::new_user(&service, "ATOLLX", "admin").await.unwrap();
     founded.state.create(&keys::access_key("ATOLLX"), &user).await.unwrap();
+    // Those of users are nobody else's.
+    let (mut of_user, _) = atoll_s3::new_user(&service, "AKIAOFUSER", "alice").await.unwrap();
+    (of_user.account, of_user.user) = (Some(FIRST_ACCOUNT.into()), Some("alice".into()));
+    of_user.created_unix_ms = 0;
+    founded.state.create(&keys::access_key("AKIAOFUSER"), &of_user).await.unwrap();
     let other = founded.temporary.path().join("other.json");
     LocalKeys::create(&other).unwrap();
     let token = founded.token(HostRole::Client, 60).await;
@@ -198,6 +204,16 @@ async fn the_key_file_must_be_the_clusters() {
     assert!(error.contains("is not the key file of this cluster"), "{error}");
     join(&directory, &token, &choices(path)).await.unwrap();
     assert_eq!(directory.credentials().unwrap().secret_key, secret);
+
+    // A cluster of an earlier release has no record of its account.
+    let account = keys::account(FIRST_ACCOUNT);
+    assert!(founded.state.get::<AccountRecord>(&account).await.unwrap().is_none());
+    let mut cluster = directory.cluster().unwrap();
+    for _ in 0..2 {
+        add_what_is_new(&directory, &mut cluster, &founded.state).await.unwrap();
+        let (record, _) = founded.state.get::<AccountRecord>(&account).await.unwrap().unwrap();
+        assert_eq!((record.canonical_id.as_str(), record.name.as_str()), ("ATOLLX", "admin"));
+    }
     LocalKeys::open(&directory.key_service_file()).unwrap();
 }
 
