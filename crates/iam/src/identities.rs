@@ -121,8 +121,8 @@ pub struct Identities {
     policies: Named<ManagedPolicyEntry>,
     providers: Named<OidcProviderRecord>,
     access_keys: OrdMap<String, Arc<AccessKeyEntry>>,
-    /// Creation and name of the keys that earlier releases know, oldest first.
-    keys_without_account: OrdSet<(u64, String)>,
+    /// Creation and name of the root keys of the first account, oldest first: earlier releases know no others.
+    first_root_keys: OrdSet<(u64, String)>,
     sts_key: Option<Arc<StsKeyRecord>>,
     /// Stands in until the first account has a record.
     first_account: Option<Arc<AccountEntry>>,
@@ -248,8 +248,8 @@ impl Identities {
 
     fn put_access_key(&mut self, record: AccessKeyRecord) {
         self.forget_access_key(&record.access_key);
-        if record.account.is_none() {
-            self.keys_without_account.insert((record.created_unix_ms, record.access_key.clone()));
+        if record.is_of_first_root() {
+            self.first_root_keys.insert((record.created_unix_ms, record.access_key.clone()));
         }
         let policy = record.policy.as_ref().map(|document| {
             (format!("policy of access key {}", record.access_key), compiled(document, PolicyKind::Session))
@@ -259,7 +259,7 @@ impl Identities {
 
     fn forget_access_key(&mut self, key: &str) {
         if let Some(old) = self.access_keys.remove(key) {
-            self.keys_without_account.remove(&(old.record.created_unix_ms, key.to_owned()));
+            self.first_root_keys.remove(&(old.record.created_unix_ms, key.to_owned()));
         }
     }
 
@@ -267,7 +267,7 @@ impl Identities {
     fn find_first_account(&mut self) {
         let oldest = match self.accounts.contains_key(FIRST_ACCOUNT) {
             true => None,
-            false => self.keys_without_account.get_min(),
+            false => self.first_root_keys.get_min(),
         };
         let is_current = match (&self.first_account, oldest) {
             (Some(entry), Some((_, key))) => entry.record.canonical_id == *key,
@@ -315,14 +315,14 @@ impl Identities {
         self.account(id).map(|entry| entry.account.clone())
     }
 
-    /// The account with this canonical id. Earlier releases made buckets belong to access keys, so a key
-    /// without account stands for the first one.
+    /// The account with this canonical id. Earlier releases made buckets belong to access keys, so a root key
+    /// of the first account stands for it.
     pub fn account_by_canonical_id(&self, canonical_id: &str) -> Option<Arc<Account>> {
         if let Some(id) = self.by_canonical_id.get(canonical_id) {
             return self.account_by_id(id);
         }
         let key = self.access_keys.get(canonical_id);
-        key.filter(|key| key.record.account.is_none()).and_then(|_| self.account_by_id(FIRST_ACCOUNT))
+        key.filter(|key| key.record.is_of_first_root()).and_then(|_| self.account_by_id(FIRST_ACCOUNT))
     }
 
     /// The account with this email address.

@@ -13,7 +13,6 @@ use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
 use atoll_keys::{KeyRing, KeyService, random_bytes, sha256};
 use atoll_s3::user_key_context;
 use atoll_types::frames::FrameMode;
-use atoll_types::identities::{AccessKeyRecord, FIRST_ACCOUNT};
 use atoll_types::join::{HostRole, JoinTokenRecord, JoinedHost};
 use atoll_types::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT};
 use base64::Engine;
@@ -254,10 +253,6 @@ async fn use_token(
     }
 }
 
-fn is_of_first_root(key: &AccessKeyRecord) -> bool {
-    key.account() == FIRST_ACCOUNT && key.user.is_none() && key.policy.is_none() && !key.is_disabled
-}
-
 /// Copies the key service's file, once it has shown that it is this cluster's.
 async fn adopt_key_service(
     directory: &DataDir,
@@ -268,7 +263,8 @@ async fn adopt_key_service(
     let service = KeyRing::open(path)?;
     let identities = atoll_admin::identities::current(state).await?;
     // The key that the first start made, or as good a one: it has all rights in the first account.
-    let of_root = identities.access_keys().map(|key| &key.record).filter(|key| is_of_first_root(key));
+    let all = identities.access_keys().map(|key| &key.record);
+    let of_root = all.filter(|key| key.is_of_first_root() && !key.is_disabled);
     if let Some(user) = of_root.min_by_key(|key| (key.created_unix_ms, &key.access_key)) {
         let context = user_key_context(&user.access_key);
         let secret = service.unwrap(&context, &user.wrapped_secret_key).await.map_err(|error| {

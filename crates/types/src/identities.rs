@@ -211,6 +211,12 @@ impl AccessKeyRecord {
     pub fn account(&self) -> &str {
         self.account.as_deref().unwrap_or(FIRST_ACCOUNT)
     }
+
+    /// Whether it has all rights in the first account, or would have if it were not disabled: all keys of
+    /// earlier releases do.
+    pub fn is_of_first_root(&self) -> bool {
+        self.account() == FIRST_ACCOUNT && self.user.is_none() && self.policy.is_none()
+    }
 }
 
 /// When an access key was last used, as gateways note it from time to time.

@@ -55,6 +55,12 @@ fn the_first_account_follows_from_the_oldest_key() {
     assert_eq!(identities.account_by_canonical_id("LATER").unwrap().id, FIRST_ACCOUNT);
     assert_eq!(identities.accounts().count(), 1);
 
+    // It still does when the key is disabled, and so has an account.
+    let disabled = AccessKeyRecord { is_disabled: true, ..key("OLDEST", Some(FIRST_ACCOUNT), None, 1) };
+    identities.apply(&RecordName::AccessKey("OLDEST".into()), Some(Record::AccessKey(disabled)));
+    assert_eq!(found(&identities, "LATER").account.canonical_id, "OLDEST");
+    assert_eq!(identities.account_by_canonical_id("OLDEST").unwrap().id, FIRST_ACCOUNT);
+
     let record = AccountRecord { email: Some("A@example.com".into()), ..first_account_record("OTHER", 1) };
     identities.apply(&RecordName::Account(FIRST_ACCOUNT.into()), Some(Record::Account(record)));
     assert_eq!(found(&identities, "LATER").account.canonical_id, "OTHER");

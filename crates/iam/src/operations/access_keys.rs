@@ -35,9 +35,7 @@ fn is_of(key: &AccessKeyRecord, user: Option<&str>) -> bool {
 /// Gives a record the format of what it says. Releases that know keys alone, and give each all rights, must
 /// not read one that has fewer.
 fn with_format(mut key: AccessKeyRecord) -> AccessKeyRecord {
-    let is_plain =
-        key.account() == FIRST_ACCOUNT && key.user.is_none() && key.policy.is_none() && !key.is_disabled;
-    if is_plain && key.account.is_none() {
+    if key.is_of_first_root() && key.account.is_none() && !key.is_disabled {
         key.format = RECORD_FORMAT;
     } else {
         key.account = Some(key.account().to_owned());

@@ -12,6 +12,8 @@ pub(super) const READS: &str =
     r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:Get*","Resource":"*"}]}"#;
 const TRUST: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"AWS":"*"},"Action":"sts:AssumeRole"}]}"#;
 
+type Pairs<'a> = &'a [(&'a str, &'a str)];
+
 /// Identities that operations change.
 pub(super) struct World {
     pub(super) identities: Identities,
@@ -135,7 +137,7 @@ fn what_is_in_use_stays() {
     world.done("CreateGroup", &[("GroupName", "g")]);
     world.done("CreateRole", &[("RoleName", "r"), ("AssumeRolePolicyDocument", TRUST)]);
     let user = [("UserName", "U")];
-    let steps: [(&str, &str, &[(&str, &str)], &[(&str, &str)]); 4] = [
+    let steps: [(&str, &str, Pairs, Pairs); 4] = [
         ("CreateAccessKey", "DeleteAccessKey", &[], &[("AccessKeyId", "AKIA5")]),
         ("AddUserToGroup", "RemoveUserFromGroup", &[("GroupName", "G")], &[("GroupName", "G")]),
         ("AttachUserPolicy", "DetachUserPolicy", &[("PolicyArn", arn)], &[("PolicyArn", arn)]),
@@ -325,7 +327,7 @@ fn callers_need_not_name_themselves() {
     let found = world.act(Some(&key), "GetUser", &[]).unwrap();
     assert_eq!(found.text_at(&["User", "UserName"]), Some("u"));
     let listed = world.act(Some(&key), "ListAccessKeys", &[]).unwrap();
-    assert_eq!(texts(&listed, "AccessKeyMetadata", "AccessKeyId"), [key.clone()]);
+    assert_eq!(texts(&listed, "AccessKeyMetadata", "AccessKeyId"), [&*key]);
     let other = [("AccessKeyId", "FIRST")];
     assert_eq!(world.act(Some(&key), "DeleteAccessKey", &other).unwrap_err().code(), "NoSuchEntity", "the root's");
     let root = world.act(Some("FIRST"), "GetUser", &[]).unwrap();

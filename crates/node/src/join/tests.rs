@@ -6,7 +6,7 @@ use atoll_cluster::EmbeddedServer;
 use atoll_keys::LocalKeys;
 use atoll_types::OsdId;
 use atoll_types::frames::{FrameModes, FramesRecord};
-use atoll_types::identities::AccountRecord;
+use atoll_types::identities::{AccountRecord, FIRST_ACCOUNT};
 use atoll_types::records::{AuthorizedKeyRecord, ClusterRecord};
 
 use super::*;
