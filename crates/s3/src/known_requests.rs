@@ -2,12 +2,15 @@
 //! headers the values that ask for no more than is done. Everything else is refused, so that nothing
 //! is accepted and dropped. The operations themselves refuse what depends on the object.
 
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, Uri};
 use s3s::{S3Error, S3Result, s3_error};
 
-/// What one operation knows. Names are in lower case; headers stand without `x-amz-`.
+use crate::query::{is_presigned, parameters};
+
+/// What one operation knows. Headers are in lower case and stand without `x-amz-`.
 pub(crate) struct Known {
     pub operation: &'static str,
+    /// As S3 spells them: s3s reads no other spelling.
     pub queries: &'static [&'static str],
     /// Groups of headers beside [`COMMON_HEADERS`].
     pub headers: &'static [&'static [&'static str]],
@@ -75,16 +78,16 @@ const RESPONSE_HEADERS: &[&str] = &[
     "response-content-language",
     "response-content-type",
     "response-expires",
-    "partnumber",
-    "versionid",
+    "partNumber",
+    "versionId",
 ];
 
 /// Every operation of the gateway. What is not here is refused by s3s as not implemented.
 pub(crate) const KNOWN: &[Known] = &[
-    Known { operation: "AbortMultipartUpload", queries: &["uploadid"], headers: &[] },
+    Known { operation: "AbortMultipartUpload", queries: &["uploadId"], headers: &[] },
     Known {
         operation: "CompleteMultipartUpload",
-        queries: &["uploadid"],
+        queries: &["uploadId"],
         headers: &[CUSTOMER_KEY, BODY_CHECKSUMS, OF_UPLOAD, &["checksum-type", "mp-object-size"]],
     },
     Known {
@@ -115,18 +118,18 @@ pub(crate) const KNOWN: &[Known] = &[
     Known { operation: "DeleteBucketCors", queries: &["cors"], headers: &[] },
     Known { operation: "DeleteBucketEncryption", queries: &["encryption"], headers: &[] },
     Known { operation: "DeleteBucketLifecycle", queries: &["lifecycle"], headers: &[] },
-    Known { operation: "DeleteBucketOwnershipControls", queries: &["ownershipcontrols"], headers: &[] },
+    Known { operation: "DeleteBucketOwnershipControls", queries: &["ownershipControls"], headers: &[] },
     Known { operation: "DeleteBucketPolicy", queries: &["policy"], headers: &[] },
     Known { operation: "DeleteBucketTagging", queries: &["tagging"], headers: &[] },
     Known { operation: "DeleteBucketWebsite", queries: &["website"], headers: &[] },
     Known {
         operation: "DeleteObject",
-        queries: &["versionid"],
+        queries: &["versionId"],
         headers: &[BYPASS, &["if-match-last-modified-time", "if-match-size"]],
     },
-    Known { operation: "DeleteObjectTagging", queries: &["tagging", "versionid"], headers: &[] },
+    Known { operation: "DeleteObjectTagging", queries: &["tagging", "versionId"], headers: &[] },
     Known { operation: "DeleteObjects", queries: &["delete"], headers: &[BODY_CHECKSUMS, BYPASS] },
-    Known { operation: "DeletePublicAccessBlock", queries: &["publicaccessblock"], headers: &[] },
+    Known { operation: "DeletePublicAccessBlock", queries: &["publicAccessBlock"], headers: &[] },
     Known { operation: "GetBucketAccelerateConfiguration", queries: &["accelerate"], headers: &[] },
     Known { operation: "GetBucketAcl", queries: &["acl"], headers: &[] },
     Known { operation: "GetBucketCors", queries: &["cors"], headers: &[] },
@@ -135,26 +138,26 @@ pub(crate) const KNOWN: &[Known] = &[
     Known { operation: "GetBucketLocation", queries: &["location"], headers: &[] },
     Known { operation: "GetBucketLogging", queries: &["logging"], headers: &[] },
     Known { operation: "GetBucketNotificationConfiguration", queries: &["notification"], headers: &[] },
-    Known { operation: "GetBucketOwnershipControls", queries: &["ownershipcontrols"], headers: &[] },
+    Known { operation: "GetBucketOwnershipControls", queries: &["ownershipControls"], headers: &[] },
     Known { operation: "GetBucketPolicy", queries: &["policy"], headers: &[] },
-    Known { operation: "GetBucketPolicyStatus", queries: &["policystatus"], headers: &[] },
+    Known { operation: "GetBucketPolicyStatus", queries: &["policyStatus"], headers: &[] },
     Known { operation: "GetBucketReplication", queries: &["replication"], headers: &[] },
-    Known { operation: "GetBucketRequestPayment", queries: &["requestpayment"], headers: &[] },
+    Known { operation: "GetBucketRequestPayment", queries: &["requestPayment"], headers: &[] },
     Known { operation: "GetBucketTagging", queries: &["tagging"], headers: &[] },
     Known { operation: "GetBucketVersioning", queries: &["versioning"], headers: &[] },
     Known { operation: "GetBucketWebsite", queries: &["website"], headers: &[] },
     Known { operation: "GetObject", queries: RESPONSE_HEADERS, headers: &[CUSTOMER_KEY, &["checksum-mode"]] },
-    Known { operation: "GetObjectAcl", queries: &["acl", "versionid"], headers: &[] },
+    Known { operation: "GetObjectAcl", queries: &["acl", "versionId"], headers: &[] },
     Known {
         operation: "GetObjectAttributes",
-        queries: &["attributes", "versionid"],
+        queries: &["attributes", "versionId"],
         headers: &[CUSTOMER_KEY, &["max-parts", "object-attributes", "part-number-marker"]],
     },
-    Known { operation: "GetObjectLegalHold", queries: &["legal-hold", "versionid"], headers: &[] },
+    Known { operation: "GetObjectLegalHold", queries: &["legal-hold", "versionId"], headers: &[] },
     Known { operation: "GetObjectLockConfiguration", queries: &["object-lock"], headers: &[] },
-    Known { operation: "GetObjectRetention", queries: &["retention", "versionid"], headers: &[] },
-    Known { operation: "GetObjectTagging", queries: &["tagging", "versionid"], headers: &[] },
-    Known { operation: "GetPublicAccessBlock", queries: &["publicaccessblock"], headers: &[] },
+    Known { operation: "GetObjectRetention", queries: &["retention", "versionId"], headers: &[] },
+    Known { operation: "GetObjectTagging", queries: &["tagging", "versionId"], headers: &[] },
+    Known { operation: "GetPublicAccessBlock", queries: &["publicAccessBlock"], headers: &[] },
     Known { operation: "HeadBucket", queries: &[], headers: &[] },
     Known { operation: "HeadObject", queries: RESPONSE_HEADERS, headers: &[CUSTOMER_KEY, &["checksum-mode"]] },
     Known { operation: "ListBuckets", queries: &["continuation-token", "max-buckets", "prefix"], headers: &[] },
@@ -203,19 +206,19 @@ pub(crate) const KNOWN: &[Known] = &[
         ],
         headers: &[OPTIONAL_ATTRIBUTES],
     },
-    Known { operation: "ListParts", queries: &["max-parts", "part-number-marker", "uploadid"], headers: &[] },
+    Known { operation: "ListParts", queries: &["max-parts", "part-number-marker", "uploadId"], headers: &[] },
     Known { operation: "PostObject", queries: &[], headers: &[] },
     Known { operation: "PutBucketAcl", queries: &["acl"], headers: &[BODY_CHECKSUMS, ACL] },
     Known { operation: "PutBucketCors", queries: &["cors"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketEncryption", queries: &["encryption"], headers: &[BODY_CHECKSUMS] },
-    Known { operation: "PutBucketOwnershipControls", queries: &["ownershipcontrols"], headers: &[BODY_CHECKSUMS] },
+    Known { operation: "PutBucketOwnershipControls", queries: &["ownershipControls"], headers: &[BODY_CHECKSUMS] },
     Known {
         operation: "PutBucketPolicy",
         queries: &["policy"],
         // The owner's root can always set another policy, so nobody locks itself out.
         headers: &[BODY_CHECKSUMS, &["confirm-remove-self-bucket-access"]],
     },
-    Known { operation: "PutBucketRequestPayment", queries: &["requestpayment"], headers: &[BODY_CHECKSUMS] },
+    Known { operation: "PutBucketRequestPayment", queries: &["requestPayment"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketTagging", queries: &["tagging"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutBucketVersioning", queries: &["versioning"], headers: &[BODY_CHECKSUMS] },
     Known {
@@ -232,29 +235,29 @@ pub(crate) const KNOWN: &[Known] = &[
             CHECKSUM_KIND,
         ],
     },
-    Known { operation: "PutObjectAcl", queries: &["acl", "versionid"], headers: &[BODY_CHECKSUMS, ACL] },
-    Known { operation: "PutObjectLegalHold", queries: &["legal-hold", "versionid"], headers: &[BODY_CHECKSUMS] },
+    Known { operation: "PutObjectAcl", queries: &["acl", "versionId"], headers: &[BODY_CHECKSUMS, ACL] },
+    Known { operation: "PutObjectLegalHold", queries: &["legal-hold", "versionId"], headers: &[BODY_CHECKSUMS] },
     Known { operation: "PutObjectLockConfiguration", queries: &["object-lock"], headers: &[BODY_CHECKSUMS] },
     Known {
         operation: "PutObjectRetention",
-        queries: &["retention", "versionid"],
+        queries: &["retention", "versionId"],
         headers: &[BODY_CHECKSUMS, BYPASS],
     },
-    Known { operation: "PutObjectTagging", queries: &["tagging", "versionid"], headers: &[BODY_CHECKSUMS] },
-    Known { operation: "PutPublicAccessBlock", queries: &["publicaccessblock"], headers: &[BODY_CHECKSUMS] },
+    Known { operation: "PutObjectTagging", queries: &["tagging", "versionId"], headers: &[BODY_CHECKSUMS] },
+    Known { operation: "PutPublicAccessBlock", queries: &["publicAccessBlock"], headers: &[BODY_CHECKSUMS] },
     Known {
         operation: "UploadPart",
-        queries: &["partnumber", "uploadid"],
+        queries: &["partNumber", "uploadId"],
         headers: &[CUSTOMER_KEY, BODY_CHECKSUMS, OF_UPLOAD, &["checksum-algorithm"]],
     },
     Known {
         operation: "UploadPartCopy",
-        queries: &["partnumber", "uploadid"],
+        queries: &["partNumber", "uploadId"],
         headers: &[COPY_SOURCE, CUSTOMER_KEY, &["copy-source-range"]],
     },
 ];
 
-/// Parameters of presigned requests, and the name of the call that some SDKs add.
+/// Parameters of presigned requests, and the name of the call that some SDKs add, in lower case.
 pub(crate) const COMMON_QUERIES: &[&str] = &[
     "x-amz-algorithm",
     "x-amz-content-sha256",
@@ -276,10 +279,10 @@ const OTHER_QUERIES: &[&str] = &[
     "bucket-region",
     "intelligent-tiering",
     "inventory",
-    "metadataconfiguration",
-    "metadatatable",
+    "metadataConfiguration",
+    "metadataTable",
     "metrics",
-    "renameobject",
+    "renameObject",
     "restore",
     "select",
     "select-type",
@@ -320,24 +323,20 @@ impl Known {
         }
     }
 
-    pub(crate) fn check_query(&self, method: &Method, query: &str) -> S3Result<()> {
+    pub(crate) fn check_query(&self, method: &Method, uri: &Uri) -> S3Result<()> {
         let is_read = method == Method::GET || method == Method::HEAD;
-        let is_presigned = query.contains("X-Amz-Signature=");
-        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            let name = name.to_ascii_lowercase();
+        let is_presigned = is_presigned(uri);
+        for (name, value) in parameters(uri) {
+            let lower = name.to_ascii_lowercase();
             // The shell has made headers of the parameters of a presigned URL.
             let of_header = |short: &str| is_presigned && self.knows_header(short);
-            if COMMON_QUERIES.contains(&&*name)
+            if COMMON_QUERIES.contains(&&*lower)
                 || self.queries.contains(&&*name)
-                || name.strip_prefix("x-amz-").is_some_and(of_header)
+                || lower.strip_prefix("x-amz-").is_some_and(of_header)
             {
                 continue;
             }
-            let is_of_s3 = OTHER_QUERIES.contains(&&*name)
-                || name.starts_with("x-amz-")
-                || KNOWN.iter().any(|known| known.queries.contains(&&*name));
-            if !is_read || is_of_s3 || value.is_empty() {
+            if !is_read || value.is_empty() || is_of_s3(&lower) {
                 return Err(s3_error!(
                     NotImplemented,
                     "The query parameter '{name}' of {} is not supported",
@@ -347,6 +346,12 @@ impl Known {
         }
         Ok(())
     }
+}
+
+/// Whether a query parameter would ask something of S3, were it spelled right or sent to another operation.
+fn is_of_s3(lower_name: &str) -> bool {
+    let mut named = KNOWN.iter().flat_map(|known| known.queries).chain(OTHER_QUERIES);
+    lower_name.starts_with("x-amz-") || named.any(|known| known.eq_ignore_ascii_case(lower_name))
 }
 
 /// Storage classes that are kept with objects and shown. All are stored alike, and can be read at once:
@@ -390,6 +395,10 @@ mod tests {
         "write-offset-bytes",
     ];
 
+    fn uri(query: &str) -> Uri {
+        format!("/b/k?{query}").parse().unwrap()
+    }
+
     fn headers(name: &str, value: &'static str) -> HeaderMap {
         let name = HeaderName::try_from(format!("x-amz-{name}")).unwrap();
         HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
@@ -424,24 +433,43 @@ mod tests {
                     (Method::GET, format!("{name}=1")),
                     (Method::PUT, format!("a=&{name}=1")),
                 ] {
-                    let is_taken = known.check_query(&method, query.trim_start_matches("a=&")).is_ok();
+                    let is_taken = known.check_query(&method, &uri(query.trim_start_matches("a=&"))).is_ok();
                     assert_eq!(is_taken, known.queries.contains(name), "{} with ?{query}", known.operation);
                 }
             }
         }
     }
 
+    /// s3s takes them for parameters of the client's own, in whatever request.
+    #[test]
+    fn no_misspelled_query_parameter_is_dropped() {
+        for known in KNOWN {
+            for name in known.queries {
+                let of_get = |query: String| known.check_query(&Method::GET, &uri(&query));
+                assert!(of_get(format!("{}=1", name.to_ascii_uppercase())).is_err(), "{name}");
+                let encoded = format!("%{:02X}{}", name.as_bytes()[0], &name[1..]);
+                assert!(of_get(format!("{encoded}=1")).is_ok(), "{encoded} of {}", known.operation);
+            }
+        }
+        let get = Known::find("GetObject").unwrap();
+        assert!(get.check_query(&Method::GET, &uri("acl=1")).is_err());
+        assert!(get.check_query(&Method::GET, &uri("%61cl=1")).is_err());
+    }
+
     #[test]
     fn parameters_of_clients_pass_where_they_change_nothing() {
         let get = Known::find("GetObject").unwrap();
-        assert!(get.check_query(&Method::GET, "cache-buster=7&x-id=GetObject").is_ok());
+        assert!(get.check_query(&Method::GET, &uri("cache-buster=7&x-id=GetObject")).is_ok());
         let put = Known::find("PutObject").unwrap();
-        assert!(put.check_query(&Method::PUT, "x-id=PutObject&X-Amz-Expires=60&X-Amz-SignedHeaders=host").is_ok());
-        assert!(put.check_query(&Method::PUT, "cache-buster=7").is_err());
-        assert!(put.check_query(&Method::PUT, "renameObject").is_err());
-        assert!(put.check_query(&Method::PUT, "x-amz-acl=public-read").is_err(), "a header in the query");
-        assert!(put.check_query(&Method::PUT, "x-amz-acl=public-read&X-Amz-Signature=0").is_ok());
-        assert!(put.check_query(&Method::PUT, "x-amz-mfa=1&X-Amz-Signature=0").is_err());
+        assert!(
+            put.check_query(&Method::PUT, &uri("x-id=PutObject&X-Amz-Expires=60&X-Amz-SignedHeaders=host"))
+                .is_ok()
+        );
+        assert!(put.check_query(&Method::PUT, &uri("cache-buster=7")).is_err());
+        assert!(put.check_query(&Method::PUT, &uri("renameObject")).is_err());
+        assert!(put.check_query(&Method::PUT, &uri("x-amz-acl=public-read")).is_err(), "a header in the query");
+        assert!(put.check_query(&Method::PUT, &uri("x-amz-acl=public-read&X-Amz-Signature=0")).is_ok());
+        assert!(put.check_query(&Method::PUT, &uri("x-amz-mfa=1&X-Amz-Signature=0")).is_err());
     }
 
     #[test]

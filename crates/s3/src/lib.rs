@@ -28,6 +28,7 @@ mod listing;
 mod names;
 mod object_lock;
 mod ops;
+mod query;
 mod query_api;
 mod record;
 mod shell;

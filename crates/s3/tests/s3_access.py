@@ -374,5 +374,39 @@ def headers_of_presigned_urls_count():
         assert body(nobody, name, "a") == b"a"
 
 
+@check
+def parameters_are_judged_as_they_are_served():
+    with Bucket() as name:
+        s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+        old = s3.put_object(Bucket=name, Key="public/a", Body=b"old")["VersionId"]
+        s3.put_object(Bucket=name, Key="public/a", Body=b"new")
+        s3.put_object(Bucket=name, Key="secret/b", Body=b"b")
+        policy(
+            name,
+            ("Allow", "s3:GetObject", "*", {}),
+            ("Allow", "s3:ListBucket", None, {"Condition": {"StringEquals": {"s3:prefix": "public/"}}}),
+        )
+        for target, status in [
+            ("/public/a", 200),
+            ("?prefix=public/", 200),
+            ("?pre%66ix=public/", 200),
+            (f"/public/a?versionId={old}", 403),
+            (f"/public/a?version%49d={old}", 403),
+            (f"/public/a?VersionId={old}", 501),
+            (f"/public/a?%56ersionId={old}", 501),
+            ("?prefix=secret/", 403),
+            ("?Prefix=public/", 501),
+            ("?Prefix=public/&prefix=secret/", 501),
+            ("?prefix=public/&prefix=secret/", 400),
+            # Signatures of version 2 are refused, however they are spelled.
+            ("/public/a?AWSAccessKeyId=a&Expires=1&Sign%61ture=b", 400),
+        ]:
+            answer = base.send("GET", f"/{name}{target}")
+            assert answer[0] == status, (target, answer)
+        versions = s3.list_object_versions(Bucket=name)
+        for version in versions["Versions"]:
+            s3.delete_object(Bucket=name, Key=version["Key"], VersionId=version["VersionId"])
+
+
 if __name__ == "__main__":
     sys.exit(base.main())

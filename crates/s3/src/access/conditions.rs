@@ -9,6 +9,7 @@ use http::{HeaderMap, Uri, header};
 use s3s::dto::{Timestamp, TimestampFormat};
 
 use crate::clock::system_time;
+use crate::query::parameter;
 use crate::shell::Arrival;
 
 /// Keys of one request. Cheap to make: values are looked up when a policy asks for them.
@@ -39,8 +40,7 @@ impl<'a> RequestConditions<'a> {
     }
 
     fn query(&self, name: &str) -> Vec<Cow<'a, str>> {
-        let parameters = form_urlencoded::parse(self.uri.query().unwrap_or_default().as_bytes());
-        parameters.filter(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value).take(1).collect()
+        parameter(self.uri, name).map(one).unwrap_or_default()
     }
 
     fn request_tags(&self) -> Vec<(Cow<'a, str>, Cow<'a, str>)> {
@@ -85,7 +85,8 @@ impl<'a> RequestConditions<'a> {
     fn of_s3(&self, name: &str) -> Vec<Cow<'a, str>> {
         match name {
             "prefix" if self.prefix.is_some() => self.prefix.map(one).unwrap_or_default(),
-            "prefix" | "delimiter" | "max-keys" | "versionid" => self.query(name),
+            "prefix" | "delimiter" | "max-keys" => self.query(name),
+            "versionid" => self.query("versionId"),
             "signatureversion" => one("AWS4-HMAC-SHA256"),
             "authtype" if self.is_presigned() => one("REST-QUERY-STRING"),
             "authtype" => one("REST-HEADER"),
@@ -143,7 +144,7 @@ mod tests {
         .into_iter()
         .map(|(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value)))
         .collect();
-        let uri = Uri::from_static("/b?list-type=2&prefix=a%2Fb&max-keys=7");
+        let uri = Uri::from_static("/b?list-type=2&Prefix=x&pre%66ix=a%2Fb&max-keys=7&versionId=v&Delimiter=x");
         let tags = BTreeMap::from([("Owner".to_owned(), "Ann".to_owned())]);
         let conditions = RequestConditions {
             headers: &headers,
@@ -165,6 +166,7 @@ mod tests {
             ("s3:prefix", &["a/b"]),
             ("s3:max-keys", &["7"]),
             ("s3:delimiter", &[]),
+            ("s3:versionid", &["v"]),
             ("s3:x-amz-acl", &["public-read"]),
             ("s3:x-amz-server-side-encryption", &["AES256"]),
             ("s3:requestobjecttag/color", &["light blue"]),

@@ -1,6 +1,7 @@
 //! Lets requests in: those that the gateway knows, from whom they may come. What depends on the object,
 //! or on the body, is left to the operation, with a [`Permit`] in the request's extensions.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -13,19 +14,14 @@ use s3s::{S3Result, s3_error};
 use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rule_of};
 use crate::known_requests::Known;
 use crate::ops::Service;
+use crate::query::{parameter, parameters};
 use crate::shell::{Arrival, is_aws_chunked};
-
-fn query_value<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
-    let mut parameters = uri.query().unwrap_or_default().split('&');
-    parameters.find_map(|one| one.strip_prefix(name)?.strip_prefix('='))
-}
 
 /// The region in the scope of a signature: `Credential=KEY/20260101/REGION/s3/aws4_request`.
 fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     let of_header = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let of_header = of_header.and_then(|value| value.split_once("Credential=")).map(|(_, scope)| scope);
-    let scope = of_header.or_else(|| query_value(uri, "X-Amz-Credential"))?;
-    let scope = scope.replace("%2F", "/").replace("%2f", "/");
+    let scope = of_header.map(Cow::Borrowed).or_else(|| parameter(uri, "X-Amz-Credential"))?;
     let scope = scope.split([',', ' ']).next()?;
     // An access key may contain slashes.
     scope.rsplit('/').nth(2).map(str::to_owned)
@@ -34,12 +30,7 @@ fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
 /// The session token of temporary credentials.
 fn session_token(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     let of_header = headers.get("x-amz-security-token").and_then(|value| value.to_str().ok());
-    let of_query = || {
-        let token = query_value(uri, "X-Amz-Security-Token")?.as_bytes();
-        // The name stands for nothing: the token is decoded as a value.
-        form_urlencoded::parse(&[b"t=", token].concat()).next().map(|(_, value)| value.into_owned())
-    };
-    of_header.map(str::to_owned).or_else(of_query)
+    of_header.map(str::to_owned).or_else(|| parameter(uri, "X-Amz-Security-Token").map(Cow::into_owned))
 }
 
 /// The bucket of a copy's source.
@@ -97,8 +88,7 @@ impl Gate {
 
     /// Checks an upload by form before its fields are read. It is they who sign it and say what is wanted.
     pub(crate) fn check_form(&self, headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
-        let query = uri.query().unwrap_or_default();
-        let is_presigned = query.split('&').any(|one| one.to_ascii_lowercase().starts_with("x-amz-signature="));
+        let is_presigned = parameters(uri).any(|(name, _)| name.eq_ignore_ascii_case("x-amz-signature"));
         if is_presigned || headers.contains_key(http::header::AUTHORIZATION) {
             return Err(s3_error!(InvalidRequest, "A form is signed in its fields, not in a header or its URL"));
         }
@@ -107,7 +97,7 @@ impl Gate {
         }
         let Some(known) = Known::find(FORM) else { return Ok(()) };
         known.check_headers(headers)?;
-        known.check_query(&Method::POST, query)
+        known.check_query(&Method::POST, uri)
     }
 
     /// Lets an upload by form in, whose fields are these headers of a PutObject.
@@ -159,7 +149,7 @@ impl Gate {
         (context, arrival): (&S3AccessContext<'_>, Option<Arrival>),
     ) -> S3Result<Vec<Rule>> {
         let asking = Asking::new(permit, context.headers(), context.uri(), arrival);
-        let has_version_id = query_value(context.uri(), "versionId").is_some();
+        let has_version_id = parameter(context.uri(), "versionId").is_some();
         let mut pending = Vec::new();
         for rule in rules {
             match (context.s3_path(), rule.target) {
@@ -197,7 +187,7 @@ impl S3Access for Gate {
             return if caller.is_some() { Ok(()) } else { Err(access_denied()) };
         };
         known.check_headers(context.headers())?;
-        known.check_query(context.method(), context.uri().query().unwrap_or_default())?;
+        known.check_query(context.method(), context.uri())?;
         self.check_owners(context).await?;
         let mut permit = Permit { caller, pending: Vec::new() };
         let mut rules = vec![rule];

@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use s3s::{Body, S3Error, S3ErrorCode};
 
 use super::request::error_response;
+use crate::query::parameter;
 
 /// The header with a request's id.
 pub(crate) const REQUEST_ID: &str = "x-amz-request-id";
@@ -46,8 +47,7 @@ pub(super) async fn put_right(
 
 /// Whether a request is GetObjectAttributes.
 pub(super) fn is_of_attributes(parts: &Parts) -> bool {
-    let query = parts.uri.query().unwrap_or_default();
-    parts.method == Method::GET && query.split('&').any(|part| matches!(part, "attributes" | "attributes="))
+    parts.method == Method::GET && parameter(&parts.uri, "attributes").is_some()
 }
 
 /// The same answer with the ETag as S3 has it in this one only: without quotes.

@@ -1,42 +1,15 @@
 //! Presigned URLs: what of them counts before s3s verifies their signature.
 
-use std::borrow::Cow;
-
-use form_urlencoded::parse;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode, Uri};
 use s3s::{S3Error, S3Result, s3_error};
 
 use crate::error::custom_error;
 use crate::known_requests::COMMON_QUERIES;
+use crate::query::{is_presigned, parameter, parameters};
 
 /// Seconds for which a presigned request may be valid: a week.
 const EXPIRES_SECONDS_MAX: i64 = 604_800;
-
-/// Whether s3s takes a URL for one that is presigned.
-pub(super) fn is_presigned(uri: &Uri) -> bool {
-    parameter(uri, "X-Amz-Signature").is_some()
-}
-
-fn decoded(text: &str) -> Cow<'_, str> {
-    if !text.contains(['%', '+']) {
-        return Cow::Borrowed(text);
-    }
-    // As the value of a parameter without a name, so that it may have equals signs.
-    let parameter = ["=", text].concat();
-    let decoded = parse(parameter.as_bytes()).next().map(|(_, value)| value.into_owned());
-    Cow::Owned(decoded.unwrap_or_default())
-}
-
-/// Names and values of the parameters; values are not decoded, since most are not looked at.
-fn parameters(uri: &Uri) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
-    let parameters = uri.query().unwrap_or_default().split('&');
-    parameters.map(|one| one.split_once('=').unwrap_or((one, ""))).map(|(name, value)| (decoded(name), value))
-}
-
-fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
-    parameters(uri).find(|(found, _)| found == name).map(|(_, value)| decoded(value))
-}
 
 /// Refuses a presigned URL that is valid for too long, or was never. When it ended, s3s knows.
 pub(super) fn check_expiry(uri: &Uri) -> S3Result<()> {
@@ -66,7 +39,7 @@ pub(super) fn take_presigned_headers(parts: &mut Parts) -> Result<(), S3Error> {
         }
         let malformed = || s3_error!(InvalidArgument, "The query parameter {name} is malformed");
         let header = HeaderName::try_from(&name).map_err(|_| malformed())?;
-        let value = HeaderValue::try_from(&*decoded(value)).map_err(|_| malformed())?;
+        let value = HeaderValue::try_from(&*value).map_err(|_| malformed())?;
         match parts.headers.get(&header) {
             Some(found) if *found != value => {
                 return Err(s3_error!(InvalidArgument, "{name} differs between the URL and the headers"));

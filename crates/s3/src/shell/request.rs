@@ -13,11 +13,12 @@ use super::answer::{is_of_attributes, put_right};
 use super::arrival::{Arrival, Origin};
 use super::cross_origin;
 use super::guarded_body::GuardedBody;
-use super::presigned::{check_expiry, is_presigned, take_presigned_headers};
+use super::presigned::{check_expiry, take_presigned_headers};
 use super::unsigned_chunks;
 use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
 use crate::names::index_object;
+use crate::query::{is_presigned, parameter};
 use crate::query_api::{self, Answered, is_query};
 use crate::signing::signing_time;
 
@@ -158,8 +159,7 @@ fn refuse(gateway: &Gateway, request: &Request<Incoming>) -> Option<S3Error> {
     if authorization.is_empty() && headers.contains_key(header::AUTHORIZATION) {
         return Some(s3_error!(AccessDenied, "Signature is required"));
     }
-    let query = request.uri().query().unwrap_or_default();
-    let has_v2_query = query.split('&').any(|part| part.starts_with("Signature="));
+    let has_v2_query = parameter(request.uri(), "Signature").is_some();
     if authorization.starts_with(b"AWS ") || has_v2_query {
         return Some(s3_error!(
             InvalidRequest,
