@@ -66,11 +66,6 @@ async fn last_used(state: &ClusterClient, access_key: &str) -> Result<Option<Las
     Ok(state.get(&keys::last_used(access_key)).await?.map(|(record, _)| record))
 }
 
-/// When an access key was last used, in Unix milliseconds, as far as gateways have noted it.
-pub async fn last_used_ms(state: &ClusterClient, access_key: &str) -> Result<Option<u64>, AdminError> {
-    Ok(last_used(state, access_key).await?.map(|record| record.used_unix_ms))
-}
-
 /// An account that owns buckets has to stay: nobody else could reach them.
 async fn check_owns_nothing(state: &ClusterClient, account: Option<&str>) -> Result<(), AdminError> {
     let account = find_account(&current(state).await?, account)?;

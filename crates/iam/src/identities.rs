@@ -398,20 +398,30 @@ impl Identities {
         self.sts_key.as_ref()
     }
 
+    /// The account, and the user if it is not the root, whose access key this is. `None` if either is gone.
+    fn bearer(&self, key: &AccessKeyRecord) -> Option<(&AccountEntry, Option<&Entry<UserRecord>>)> {
+        let account = self.account(key.account())?;
+        let Some(name) = &key.user else { return Some((account, None)) };
+        Some((account, Some(self.user(&account.account.id, name)?)))
+    }
+
+    /// The record of a long-term access key that can sign: it is not disabled, and whose it is exists.
+    pub fn signing_key(&self, access_key: &str) -> Option<&AccessKeyRecord> {
+        let key = &self.access_keys.get(access_key)?.record;
+        self.bearer(key).filter(|_| !key.is_disabled).map(|_| key)
+    }
+
     /// Who signs with a long-term access key.
     pub fn caller(&self, access_key: &str) -> KeyLookup {
         let Some(key) = self.access_keys.get(access_key) else { return KeyLookup::Unknown };
         if key.record.is_disabled {
             return KeyLookup::Disabled;
         }
-        let Some(account) = self.account_by_id(key.record.account()) else { return KeyLookup::Unknown };
-        let found = match &key.record.user {
-            None => Some(root(account, access_key)),
-            Some(name) => {
-                self.user(&account.id, name).map(|user| self.user_caller(account.clone(), user, access_key))
-            }
+        let Some((account, user)) = self.bearer(&key.record) else { return KeyLookup::Unknown };
+        let mut caller = match user {
+            None => root(account.account.clone(), access_key),
+            Some(user) => self.user_caller(account.account.clone(), user, access_key),
         };
-        let Some(mut caller) = found else { return KeyLookup::Unknown };
         caller.session_policies.extend(key.policy.clone());
         KeyLookup::Found(Box::new(caller))
     }

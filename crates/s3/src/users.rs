@@ -143,12 +143,9 @@ impl Users {
             return self.temporary.secret_of(access_key).await;
         }
         let Some(identities) = self.identities_with(access_key).await? else { return Ok(None) };
-        let key = identities
-            .access_key(access_key)
-            .filter(|_| matches!(identities.caller(access_key), KeyLookup::Found(_)));
-        let Some(key) = key else { return Ok(None) };
+        let Some(key) = identities.signing_key(access_key) else { return Ok(None) };
         let context = user_key_context(access_key);
-        let secret = self.keys.unwrap(&context, &key.record.wrapped_secret_key, 0).await?;
+        let secret = self.keys.unwrap(&context, &key.wrapped_secret_key, 0).await?;
         Ok(Some(hex::encode(secret.expose())))
     }
 

@@ -80,11 +80,16 @@ fn keys_that_do_not_count() {
         Record::AccessKey(disabled),
         Record::AccessKey(key("ORPHAN", Some(FIRST_ACCOUNT), Some("gone"), 1)),
         Record::AccessKey(key("STRANGE", Some("200000000000"), None, 1)),
+        Record::AccessKey(key("ROOT", None, None, 2)),
     ]);
     assert!(matches!(identities.caller("OFF"), KeyLookup::Disabled));
     for unknown in ["ORPHAN", "STRANGE", "NONE"] {
         assert!(matches!(identities.caller(unknown), KeyLookup::Unknown), "{unknown}");
     }
+    for cannot in ["OFF", "ORPHAN", "STRANGE", "NONE"] {
+        assert!(identities.signing_key(cannot).is_none(), "{cannot}");
+    }
+    assert_eq!(identities.signing_key("ROOT").unwrap().access_key, "ROOT");
 }
 
 #[test]

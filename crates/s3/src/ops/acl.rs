@@ -4,6 +4,7 @@
 use atoll_iam::acl;
 use atoll_types::access::{Acl, AclGrant, AclGrantee, AclPermission, ObjectOwnership};
 use atoll_types::limits::ACL_GRANTS_MAX;
+use atoll_types::records::BucketRecord;
 use http::{HeaderMap, StatusCode};
 use s3s::dto::{
     AccessControlPolicy, GetBucketAclInput, GetBucketAclOutput, GetObjectAclInput, GetObjectAclOutput, Grant,
@@ -261,18 +262,17 @@ impl Service {
     ) -> S3Result<S3Response<PutBucketAclOutput>> {
         let asking = Asking::of(&request.headers, &request.uri, &request.extensions)?;
         let input = request.input;
-        let bucket = self.buckets.get(&input.bucket).await?;
-        let whose = (bucket.record.owner.as_str(), &asking);
-        let acl = self.asked_acl(&request.headers, input.access_control_policy, &bucket, whose)?;
-        if bucket.counts_acls() {
-            self.buckets
-                .change(&input.bucket, |record| {
-                    if let Some(access) = &mut record.access {
-                        access.acl = acl.clone();
-                    }
-                })
-                .await?;
-        }
+        // Ownership and public access are those of the record that is changed, not of one in the cache.
+        let set = |record: &mut BucketRecord| -> S3Result<()> {
+            let bucket = Bucket::new(record.clone(), &self.directory.identities());
+            let policy = input.access_control_policy.clone();
+            let acl = self.asked_acl(&request.headers, policy, &bucket, (&bucket.record.owner, &asking))?;
+            if let Some(access) = record.access.as_mut().filter(|_| bucket.counts_acls()) {
+                access.acl = acl;
+            }
+            Ok(())
+        };
+        self.buckets.try_change(&input.bucket, set).await?;
         Ok(S3Response::new(PutBucketAclOutput::default()))
     }
 

@@ -44,6 +44,11 @@ pub(super) struct Source {
     pub customer: Option<CustomerKey>,
 }
 
+/// Whether who may read one may read the other, and reads the same.
+fn is_same_to_readers(one: &EntryHead, other: &EntryHead) -> bool {
+    one.etag == other.etag && one.owner == other.owner && one.acl == other.acl && one.tags == other.tags
+}
+
 impl Service {
     /// Finds the source of a copy and checks its conditions.
     pub(super) async fn copy_source(
@@ -101,7 +106,7 @@ impl Service {
                 Err(GatewayError::Vanished { .. }) if attempt < ATTEMPTS => {
                     let (index, id) = (&source.index, source.version_id.as_deref());
                     let Version { head, pieces, .. } = self.object(index, &source.key, id).await?;
-                    if head.etag != source.head.etag {
+                    if !is_same_to_readers(&head, &source.head) {
                         return Err(s3_error!(OperationAborted, "The source was replaced while it was copied"));
                     }
                     (source.head, source.pieces) = (head, pieces);

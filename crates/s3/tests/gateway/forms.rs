@@ -6,14 +6,12 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use http_body_util::BodyExt;
-use hyper_util::rt::TokioIo;
 use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::memory_client::Fault;
-use crate::support::{TestGateway, eventually, start};
+use crate::support::{TestGateway, ask, eventually, start};
 
 const MIB: usize = 1 << 20;
 
@@ -30,16 +28,6 @@ fn presigned(gateway: &TestGateway, action: &str, key: &str) -> String {
     }
 }
 
-/// Status and body of a request without a body.
-async fn ask(gateway: &TestGateway, method: &str, url: &str) -> (u16, Vec<u8>) {
-    let socket = TokioIo::new(TcpStream::connect(gateway.address).await.unwrap());
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(socket).await.unwrap();
-    tokio::spawn(connection);
-    let request = http::Request::builder().method(method).uri(url).header("host", gateway.address.to_string());
-    let answer = sender.send_request(request.body(String::new()).unwrap()).await.unwrap();
-    (answer.status().as_u16(), answer.into_body().collect().await.unwrap().to_bytes().to_vec())
-}
-
 async fn with_bucket(memory_max: u64) -> TestGateway {
     let gateway = start(|config| {
         config.memory_max = memory_max;
@@ -47,12 +35,12 @@ async fn with_bucket(memory_max: u64) -> TestGateway {
         config.stall_timeout = Duration::from_secs(2);
     })
     .await;
-    assert_eq!(ask(&gateway, "PUT", &presigned(&gateway, "create", "")).await.0, 200);
+    assert_eq!(ask(&gateway, "PUT", &presigned(&gateway, "create", ""), &[]).await.0, 200);
     gateway
 }
 
 async fn get(gateway: &TestGateway) -> (u16, Vec<u8>) {
-    ask(gateway, "GET", &presigned(gateway, "get", "key")).await
+    ask(gateway, "GET", &presigned(gateway, "get", "key"), &[]).await
 }
 
 /// A form for the object `key`, signed with version 2: all before its file, and all behind it.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod access;
 mod boto3;
 mod faults;
 mod forms;

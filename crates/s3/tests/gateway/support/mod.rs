@@ -17,8 +17,11 @@ use atoll_types::identities::AccountRecord;
 use atoll_types::records::{FailureDomain, PoolRecord, RECORD_FORMAT, Redundancy};
 use atoll_types::{ObjectName, PoolId, ReadOutcome, ReadRequest, WriteRequest};
 use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
 use memory_client::MemoryClient;
 use memory_directory::MemoryDirectory;
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 /// Passes both calls on, as the real handle's implementation will.
@@ -200,6 +203,19 @@ pub async fn python(gateway: &TestGateway, program: &[&str]) -> String {
 pub async fn step(gateway: &TestGateway, file: &str, arguments: &[&str]) -> String {
     let path = format!("{}/tests/gateway/steps/{file}.py", env!("CARGO_MANIFEST_DIR"));
     python(gateway, &[&[path.as_str()], arguments].concat()).await
+}
+
+/// Status and body of a request without a body.
+pub async fn ask(gateway: &TestGateway, method: &str, url: &str, headers: &[(&str, &str)]) -> (u16, Vec<u8>) {
+    let socket = TokioIo::new(TcpStream::connect(gateway.address).await.unwrap());
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(socket).await.unwrap();
+    tokio::spawn(connection);
+    let mut request = http::Request::builder().method(method).uri(url).header("host", gateway.address.to_string());
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let answer = sender.send_request(request.body(String::new()).unwrap()).await.unwrap();
+    (answer.status().as_u16(), answer.into_body().collect().await.unwrap().to_bytes().to_vec())
 }
 
 /// A command of `.venv`, where `make test` installs Python packages, or of this machine.
