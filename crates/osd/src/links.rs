@@ -80,6 +80,8 @@ pub(crate) struct Links {
     paused: BTreeSet<u64>,
     /// Links with something to send.
     with_output: BTreeSet<u64>,
+    /// Clients' requests that were answered in this turn, by link and number.
+    answered: Vec<(u64, u64)>,
     /// Pings to be answered at the end of the turn: what PGs say in it goes first, because it may
     /// revoke the leases that an answer grants.
     pings: Vec<(u64, u64)>,
@@ -97,6 +99,7 @@ impl Links {
             admission: Admission::new(memory_target_bytes),
             paused: BTreeSet::new(),
             with_output: BTreeSet::new(),
+            answered: Vec::new(),
             pings: Vec::new(),
             pinged_at_ms: 0,
             events: VecDeque::new(),
@@ -210,28 +213,20 @@ impl Links {
 
     /// Answers a client's request.
     pub fn reply(&mut self, context: &mut Context, number: u64, message: Message) {
-        let Some(connected) = self.by_number.get_mut(&number) else { return };
-        if cfg!(debug_assertions) {
-            let (counted, held) = (connected.requests_in_flight, self.admission.requests_of(number));
-            invariants::replies_answer_requests(number, counted, held);
-        }
-        connected.requests_in_flight = connected.requests_in_flight.saturating_sub(1);
         if let Message::ReadReply { sequence, .. } | Message::WriteReply { sequence, .. } = &message {
-            self.admission.answered(number, *sequence);
+            self.answered.push((number, *sequence));
         }
         self.send_on(context, number, message);
-        self.pace(context, number);
     }
 
     /// Stops taking requests from a client that has too many in flight or does not read answers, and
     /// from all when what they have in flight takes too much memory. True if this one is stopped.
     pub fn pace(&mut self, context: &mut Context, number: u64) -> bool {
-        let unsent_bytes_max = self.admission.unsent_bytes_max(self.by_number.len());
+        let connections = self.by_number.len();
         let Some(connected) = self.by_number.get_mut(&number) else { return false };
-        let unsent_bytes = context.reactor.unsent_bytes(connected.connection);
         let is_over = self.admission.is_closed()
             || connected.requests_in_flight >= CONNECTION_REQUESTS_MAX
-            || unsent_bytes > unsent_bytes_max;
+            || self.admission.holds_its_share(number, connections);
         let is_client = connected.peer.is_some_and(Peer::is_client);
         if is_over && is_client && self.paused.insert(number) {
             context.reactor.pause(connected.connection);
@@ -241,12 +236,21 @@ impl Links {
         is_over && is_client
     }
 
-    /// Resumes clients that were stopped, once enough answers were given or sent.
+    /// Resumes clients that were stopped, once enough answers were given and sent.
     pub fn pace_paused(&mut self, context: &mut Context) {
+        for number in self.admission.slow() {
+            self.note_unsent(context, number);
+        }
         if !self.admission.is_closed() {
             for number in self.paused.clone() {
                 self.pace(context, number);
             }
+        }
+    }
+
+    fn note_unsent(&mut self, context: &Context, number: u64) {
+        if let Some(connected) = self.by_number.get(&number) {
+            self.admission.has_unsent(number, context.reactor.unsent_bytes(connected.connection));
         }
     }
 
@@ -264,13 +268,28 @@ impl Links {
         }
     }
 
-    /// Hands everything queued to the reactor, all frames of a link together.
+    /// Hands everything queued to the reactor, all frames of a link together. Until then the requests
+    /// that were answered in this turn count as if they were not: what they hold is never left out.
     pub fn send_output(&mut self, context: &mut Context) {
         for number in std::mem::take(&mut self.with_output) {
             if let Some(connected) = self.by_number.get_mut(&number) {
                 context.reactor.send(connected.connection, connected.link.take_output());
             }
         }
+        for (number, sequence) in std::mem::take(&mut self.answered) {
+            self.note_unsent(context, number);
+            self.answer_sent(number, sequence);
+        }
+    }
+
+    fn answer_sent(&mut self, number: u64, sequence: u64) {
+        let Some(connected) = self.by_number.get_mut(&number) else { return };
+        if cfg!(debug_assertions) {
+            let (counted, held) = (connected.requests_in_flight, self.admission.requests_of(number));
+            invariants::replies_answer_requests(number, counted, held);
+        }
+        connected.requests_in_flight = connected.requests_in_flight.saturating_sub(1);
+        self.admission.answered(number, sequence);
     }
 
     pub fn note_full(&mut self, osd: OsdId, is_full: bool) {

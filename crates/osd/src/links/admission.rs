@@ -1,9 +1,13 @@
-//! How much clients' requests may hold in memory while they are not answered. Beyond that nothing more
-//! is read from clients until enough are answered: the rest waits in sockets, and so at clients.
+//! How much clients' requests and their answers may hold in memory. Beyond that nothing more is read
+//! from clients until enough is answered and sent: the rest waits in sockets, and so at clients.
+//!
+//! A request holds memory until it is answered, its answer until the client has taken it. While both of
+//! all clients hold more than the limit, each may have its share of it and no more. So at most twice the
+//! limit is held, and one large request more for each connection.
 //!
 //! What other OSDs send is not held up, because answers may wait for it. Their own admission bounds it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use crate::invariants;
@@ -16,16 +20,34 @@ struct Held {
     bytes: u64,
 }
 
-/// Bytes that may wait for a slow reader before nothing more is taken from it: as many, or its share of
-/// the limit on a host with little memory or many connections, but room for one large answer.
-const UNSENT_BYTES: RangeInclusive<u64> = 4 << 20..=64 << 20;
+/// What a connection holds.
+#[derive(Default)]
+struct OfConnection {
+    /// By its requests in flight.
+    in_flight_bytes: u64,
+    /// By answers that it has not taken, when last looked at.
+    unsent_bytes: u64,
+    /// In flight, by number.
+    requests: BTreeMap<u64, Held>,
+}
+
+/// A connection's share of the limit: room for one large answer at least, however many connections
+/// there are or how little memory, and no more than keeps a link busy.
+const SHARE_BYTES: RangeInclusive<u64> = 4 << 20..=64 << 20;
+
+/// Fewer bytes of answers do not count: most are sent in the next turn.
+const UNSENT_BYTES_MIN: u64 = 64 << 10;
 
 pub(crate) struct Admission {
     limit_bytes: u64,
+    /// By requests in flight of all connections.
     held_bytes: u64,
+    /// By answers that were not taken, of all connections.
+    unsent_bytes: u64,
     is_closed: bool,
-    /// By connection and the request's number.
-    requests: BTreeMap<(u64, u64), Held>,
+    connections: BTreeMap<u64, OfConnection>,
+    /// Those that have not taken answers.
+    slow: BTreeSet<u64>,
 }
 
 impl Admission {
@@ -34,8 +56,10 @@ impl Admission {
         Admission {
             limit_bytes: memory_target_bytes / 4,
             held_bytes: 0,
+            unsent_bytes: 0,
             is_closed: false,
-            requests: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            slow: BTreeSet::new(),
         }
     }
 
@@ -44,50 +68,81 @@ impl Admission {
         self.is_closed
     }
 
-    /// Bytes of answers that may wait for one of so many connections.
-    pub fn unsent_bytes_max(&self, connections: usize) -> usize {
-        let share = self.limit_bytes / connections.max(1) as u64;
-        share.clamp(*UNSENT_BYTES.start(), *UNSENT_BYTES.end()) as usize
+    /// Whether one of so many connections holds as much as it may.
+    pub fn holds_its_share(&self, connection: u64, connections: usize) -> bool {
+        let Some(own) = self.connections.get(&connection) else { return false };
+        let share_bytes = self.limit_bytes / connections.max(1) as u64;
+        let share_bytes = share_bytes.clamp(*SHARE_BYTES.start(), *SHARE_BYTES.end());
+        // All that is in flight may come to be unsent, too.
+        let is_over = self.held_bytes + self.unsent_bytes > self.limit_bytes;
+        own.unsent_bytes > share_bytes || (is_over && own.in_flight_bytes + own.unsent_bytes > share_bytes)
+    }
+
+    /// So many bytes of answers wait for the client of a connection.
+    pub fn has_unsent(&mut self, connection: u64, unsent_bytes: usize) {
+        let Some(own) = self.connections.get_mut(&connection) else { return };
+        let unsent_bytes = if unsent_bytes as u64 >= UNSENT_BYTES_MIN { unsent_bytes as u64 } else { 0 };
+        self.unsent_bytes = self.unsent_bytes - own.unsent_bytes + unsent_bytes;
+        own.unsent_bytes = unsent_bytes;
+        if unsent_bytes > 0 {
+            self.slow.insert(connection);
+        } else {
+            self.slow.remove(&connection);
+        }
+    }
+
+    /// Connections that had not taken answers when last looked at.
+    pub fn slow(&self) -> Vec<u64> {
+        self.slow.iter().copied().collect()
     }
 
     /// A request has come that takes so many bytes, with the data that is read for it.
     pub fn arrived(&mut self, connection: u64, number: u64, bytes: u64) {
-        let held = self.requests.entry((connection, number)).or_default();
+        let own = self.connections.entry(connection).or_default();
+        let held = own.requests.entry(number).or_default();
         held.requests += 1;
         held.bytes += bytes;
+        own.in_flight_bytes += bytes;
         self.held_bytes += bytes;
         self.is_closed |= self.held_bytes > self.limit_bytes;
     }
 
     /// A request is answered.
     pub fn answered(&mut self, connection: u64, number: u64) {
-        let Some(held) = self.requests.get_mut(&(connection, number)) else { return };
+        let Some(own) = self.connections.get_mut(&connection) else { return };
+        let Some(held) = own.requests.get_mut(&number) else { return };
         held.requests -= 1;
         if held.requests == 0 {
             let bytes = held.bytes;
-            self.requests.remove(&(connection, number));
+            own.requests.remove(&number);
+            own.in_flight_bytes -= bytes;
             self.give_back(bytes);
         }
     }
 
     /// A connection is gone; its requests do not count any more.
     pub fn left(&mut self, connection: u64) {
-        let mut own = self.requests.split_off(&(connection, 0));
-        let mut after = own.split_off(&(connection + 1, 0));
-        self.requests.append(&mut after);
-        let bytes = own.values().map(|held| held.bytes).sum();
-        self.give_back(bytes);
+        if let Some(own) = self.connections.remove(&connection) {
+            self.slow.remove(&connection);
+            self.unsent_bytes -= own.unsent_bytes;
+            self.give_back(own.in_flight_bytes);
+        }
     }
 
     /// How many requests of a connection are in flight.
     pub fn requests_of(&self, connection: u64) -> usize {
-        let own = self.requests.range((connection, 0)..=(connection, u64::MAX));
-        own.map(|(_, held)| held.requests as usize).sum()
+        let own = self.connections.get(&connection);
+        own.map_or(0, |own| own.requests.values().map(|held| held.requests as usize).sum())
     }
 
     /// What must hold at any time.
     pub fn check(&self) {
-        invariants::held_bytes_add_up(self.held_bytes, self.requests.values().map(|held| held.bytes).sum());
+        for own in self.connections.values() {
+            invariants::held_bytes_add_up(own.in_flight_bytes, own.requests.values().map(|held| held.bytes).sum());
+        }
+        let all = self.connections.values();
+        invariants::held_bytes_add_up(self.held_bytes, all.clone().map(|own| own.in_flight_bytes).sum());
+        invariants::held_bytes_add_up(self.unsent_bytes, all.map(|own| own.unsent_bytes).sum());
     }
 
     fn give_back(&mut self, bytes: u64) {
@@ -101,6 +156,10 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn requests(admission: &Admission) -> usize {
+        admission.connections.keys().map(|connection| admission.requests_of(*connection)).sum()
+    }
 
     #[test]
     fn closes_beyond_the_limit_and_opens_well_below() {
@@ -116,7 +175,7 @@ mod tests {
         assert!(!admission.is_closed());
         admission.check();
         admission.answered(1, 1);
-        assert_eq!((admission.held_bytes, admission.requests.len()), (0, 0));
+        assert_eq!((admission.held_bytes, requests(&admission)), (0, 0));
     }
 
     #[test]
@@ -135,11 +194,67 @@ mod tests {
 
     #[test]
     fn slow_readers_share_the_limit() {
-        let admission = Admission::new(1 << 30);
-        assert_eq!(admission.unsent_bytes_max(0), 64 << 20);
-        assert_eq!(admission.unsent_bytes_max(4), 64 << 20);
-        assert_eq!(admission.unsent_bytes_max(16), 16 << 20);
-        assert_eq!(admission.unsent_bytes_max(4096), 4 << 20);
+        let mut admission = Admission::new(1 << 30);
+        admission.arrived(1, 1, 1);
+        for (connections, share_mib) in [(0, 64), (4, 64), (16, 16), (4096, 4)] {
+            admission.has_unsent(1, share_mib << 20);
+            assert!(!admission.holds_its_share(1, connections), "{connections}");
+            admission.has_unsent(1, (share_mib << 20) + 1);
+            assert!(admission.holds_its_share(1, connections), "{connections}");
+            assert!(!admission.holds_its_share(2, connections), "it is another's");
+        }
+        assert_eq!(admission.slow(), [1]);
+        admission.has_unsent(1, 100);
+        assert!(admission.slow().is_empty());
+    }
+
+    #[test]
+    fn requests_in_flight_count_when_all_hold_more_than_the_limit() {
+        const MIB: usize = 1 << 20;
+        let mut admission = Admission::new(1 << 30);
+        admission.arrived(1, 1, 100 << 20);
+        admission.arrived(2, 1, 1);
+        admission.has_unsent(1, 60 * MIB);
+        assert!(!admission.holds_its_share(1, 4));
+        admission.has_unsent(2, 100 * MIB);
+        assert!(admission.holds_its_share(1, 4));
+        admission.answered(1, 1);
+        assert!(!admission.holds_its_share(1, 4));
+        admission.left(2);
+        admission.arrived(1, 2, 100 << 20);
+        assert!(!admission.holds_its_share(1, 4));
+        admission.check();
+    }
+
+    /// Clients ask for all they may, stop to read, and are answered in bursts one after the other.
+    #[test]
+    fn twice_the_limit_bounds_what_is_held() {
+        const CLIENTS: u64 = 8;
+        const REQUEST_BYTES: u64 = 4 << 20;
+        let mut admission = Admission::new(256 << 20);
+        let mut unsent = [0; CLIENTS as usize];
+        let mut number = 0;
+        let mut held_bytes_max = 0;
+        for round in 0..10 * CLIENTS {
+            // Each in its turn has just read all answers.
+            let reader = round % CLIENTS;
+            unsent[reader as usize] = 0;
+            admission.has_unsent(reader, 0);
+            for client in (0..CLIENTS).map(|client| (reader + client) % CLIENTS) {
+                let first = number;
+                while !admission.is_closed() && !admission.holds_its_share(client, CLIENTS as usize) {
+                    admission.arrived(client, number, REQUEST_BYTES);
+                    number += 1;
+                }
+                held_bytes_max = held_bytes_max.max(admission.held_bytes + admission.unsent_bytes);
+                unsent[client as usize] += (number - first) as usize * REQUEST_BYTES as usize;
+                admission.has_unsent(client, unsent[client as usize]);
+                (first..number).for_each(|number| admission.answered(client, number));
+                admission.check();
+            }
+        }
+        let bounds = admission.limit_bytes..=2 * admission.limit_bytes + (CLIENTS + 1) * REQUEST_BYTES;
+        assert!(bounds.contains(&held_bytes_max), "{held_bytes_max}");
     }
 
     #[test]
@@ -153,6 +268,6 @@ mod tests {
         assert_eq!((admission.held_bytes, admission.is_closed()), (60, false));
         admission.left(3);
         admission.left(1);
-        assert_eq!((admission.held_bytes, admission.requests.len()), (0, 0));
+        assert_eq!((admission.held_bytes, requests(&admission)), (0, 0));
     }
 }
