@@ -4,7 +4,7 @@
 //! from the copy: losing cluster state stops no I/O, only changes of buckets and identities.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,21 +12,19 @@ use atoll_cluster::{ClusterClient, ClusterError, PrefixWatch, WatchEvent, keys};
 use atoll_iam::Identities;
 use atoll_iam::operations::Answer;
 use atoll_s3::{BucketDirectory, ChangeError, DirectoryError, IdentityOperation};
-use atoll_types::identities::{AccessKeyRecord, LastUsedRecord};
+use atoll_types::identities::{AccessKeyRecord, IdentitiesRevision, LastUsedRecord};
 use atoll_types::record_json::read_record;
 use atoll_types::records::{BucketRecord, PoolRecord};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::identities::{IdentityError, IdentityStore, name_of, read_entry};
 
 /// How long a read waits for cluster state before the copy has to do.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long only one caller at a time asks cluster state after it has not answered.
-const PAUSE: Duration = Duration::from_secs(2);
-
+/// How long after cluster state has not answered it is asked again, beside the requests.
+const PAUSE: Duration = Duration::from_millis(500);
 /// How long a change of identities waits until this gateway has heard of it, too.
 const HEAR_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -52,8 +50,8 @@ struct Copy {
     /// By key.
     records: BTreeMap<String, Vec<u8>>,
     identities: Arc<Identities>,
-    /// When cluster state may be asked again, if it has not answered.
-    ask_again_at: Option<Instant>,
+    /// Whether cluster state has not answered. It is being asked until it does.
+    is_silent: bool,
 }
 
 impl EtcdDirectory {
@@ -91,34 +89,32 @@ impl EtcdDirectory {
         &self,
         question: impl Future<Output = Result<T, ClusterError>>,
     ) -> Result<Option<T>, ClusterError> {
-        {
-            let mut copy = lock(&self.copy);
-            let now = Instant::now();
-            if copy.ask_again_at.is_some_and(|at| now < at) {
-                return Ok(None);
-            }
-            if copy.ask_again_at.is_some() {
-                // This caller tries; the others go on without.
-                copy.ask_again_at = Some(now + PAUSE);
-            }
+        if lock(&self.copy).is_silent {
+            return Ok(None);
         }
-        let answer = match tokio::time::timeout(PATIENCE, question).await {
+        match tokio::time::timeout(PATIENCE, question).await {
             // A record that cannot be read is an answer; anything else may be better later.
-            Ok(Err(error @ ClusterError::Decode { .. })) => return Err(error),
+            Ok(Err(error @ ClusterError::Decode { .. })) => Err(error),
             Ok(Err(_)) | Err(_) => {
-                let mut copy = lock(&self.copy);
-                if copy.ask_again_at.is_none() {
-                    tracing::warn!("cluster state does not answer; buckets and users are those last seen");
-                }
-                copy.ask_again_at = Some(Instant::now() + PAUSE);
-                return Ok(None);
+                self.fell_silent();
+                Ok(None)
             }
-            Ok(Ok(answer)) => answer,
-        };
-        if lock(&self.copy).ask_again_at.take().is_some() {
-            tracing::info!("cluster state answers again");
+            Ok(Ok(answer)) => Ok(Some(answer)),
         }
-        Ok(Some(answer))
+    }
+
+    /// From now on reads do without cluster state, until it answers again.
+    fn fell_silent(&self) {
+        if !std::mem::replace(&mut lock(&self.copy).is_silent, true) {
+            tracing::warn!("cluster state does not answer; buckets and users are those last seen");
+            tokio::spawn(await_answer(self.cluster.clone(), Arc::downgrade(&self.copy)));
+        }
+    }
+
+    /// Makes sure that a change can be made: it would wait long for an answer.
+    async fn check_answers(&self) -> Result<(), DirectoryError> {
+        let answer = self.ask(any_answer(&self.cluster)).await.map_err(error)?;
+        answer.ok_or_else(|| DirectoryError::Unavailable("it does not answer".into()))
     }
 
     async fn record<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, DirectoryError> {
@@ -135,6 +131,29 @@ impl EtcdDirectory {
 
 fn not_seen_before(key: &str) -> DirectoryError {
     DirectoryError::Unavailable(format!("it does not answer, and {key} was not seen before"))
+}
+
+/// Whatever it says, it answers.
+async fn any_answer(cluster: &ClusterClient) -> Result<(), ClusterError> {
+    match cluster.get::<IdentitiesRevision>(keys::IDENTITIES_REVISION).await {
+        Ok(_) | Err(ClusterError::Decode { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks cluster state until it answers.
+async fn await_answer(cluster: ClusterClient, copy: Weak<Mutex<Copy>>) {
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        let is_answered = matches!(tokio::time::timeout(PATIENCE, any_answer(&cluster)).await, Ok(Ok(())));
+        // Without the directory nobody waits for it.
+        let Some(copy) = copy.upgrade() else { return };
+        if is_answered {
+            lock(&copy).is_silent = false;
+            tracing::info!("cluster state answers again");
+            return;
+        }
+    }
 }
 
 impl Drop for EtcdDirectory {
@@ -232,6 +251,7 @@ impl BucketDirectory for EtcdDirectory {
     }
 
     async fn create_bucket(&self, record: &BucketRecord) -> Result<Option<BucketRecord>, DirectoryError> {
+        self.check_answers().await?;
         match self.cluster.create(&keys::bucket(&record.name), record).await {
             Ok(_) => Ok(None),
             Err(ClusterError::AlreadyExists { .. }) => self.bucket(&record.name).await,
@@ -246,6 +266,7 @@ impl BucketDirectory for EtcdDirectory {
     }
 
     async fn update_bucket(&self, old: &BucketRecord, new: &BucketRecord) -> Result<bool, DirectoryError> {
+        self.check_answers().await?;
         let key = keys::bucket(&old.name);
         let found = self.cluster.get::<BucketRecord>(&key).await.map_err(error)?;
         let Some((_, revision)) = found.filter(|(found, _)| found == old) else { return Ok(false) };
@@ -258,6 +279,7 @@ impl BucketDirectory for EtcdDirectory {
     }
 
     async fn delete_bucket(&self, record: &BucketRecord) -> Result<bool, DirectoryError> {
+        self.check_answers().await?;
         let key = keys::bucket(&record.name);
         let found = self.cluster.get::<BucketRecord>(&key).await.map_err(error)?;
         let Some((_, revision)) = found.filter(|(found, _)| found == record) else { return Ok(false) };
@@ -270,6 +292,7 @@ impl BucketDirectory for EtcdDirectory {
 
     async fn pool(&self, name: &str) -> Result<Option<PoolRecord>, DirectoryError> {
         // Only the making of a bucket asks, which needs cluster state anyway: there is no copy.
+        self.check_answers().await?;
         let listing = self.cluster.list::<PoolRecord>(keys::POOLS).await.map_err(error)?;
         Ok(listing.entries.into_iter().map(|(_, pool, _)| pool).find(|pool| pool.name == name))
     }
@@ -296,6 +319,7 @@ impl BucketDirectory for EtcdDirectory {
     }
 
     async fn change_identities(&self, operation: &IdentityOperation<'_>) -> Result<Answer, ChangeError> {
+        self.check_answers().await?;
         let changed = self.store.change(operation).await.map_err(|failure| match failure {
             IdentityError::Refused(refused) => ChangeError::Refused(refused),
             IdentityError::Cluster(cluster) => error(cluster).into(),

@@ -4,6 +4,8 @@ use atoll_cluster::{ConnectOptions, EmbeddedServer};
 use atoll_types::PoolId;
 use atoll_types::records::RECORD_FORMAT;
 
+use tokio::time::Instant;
+
 use super::*;
 
 fn bucket(name: &str) -> BucketRecord {
@@ -76,6 +78,15 @@ async fn reads_go_on_without_cluster_state() {
     for name in ["none", "gone"] {
         assert!(matches!(directory.bucket(name).await, Err(DirectoryError::Unavailable(_))), "it may exist");
     }
+
+    let begun = Instant::now();
+    for changed in [
+        directory.create_bucket(&bucket("new")).await.map(|_| true),
+        directory.delete_bucket(&bucket("before")).await,
+    ] {
+        assert!(matches!(changed, Err(DirectoryError::Unavailable(_))), "{changed:?}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(3), "it is known that nobody answers");
 
     let server = EmbeddedServer::start(address, temporary.path(), None).await.unwrap();
     while directory.bucket("none").await.is_err() {
