@@ -345,6 +345,7 @@ def users_do_in_iam_what_policies_allow():
             allow("iam:AttachUserPolicy", Condition={"ArnEquals": {"iam:PolicyARN": READ_ONLY}}),
             allow("iam:CreateUser", Condition={"StringEquals": {"aws:RequestTag/team": "blue"}}),
             allow(["iam:DeleteUser", "iam:ListUsers"]),
+            allow("iam:UpdateUser", f"arn:aws:iam::*:user/{second}*"),
             deny("iam:ListUsers", Condition={"IpAddress": {"aws:SourceIp": "127.0.0.0/8"}}),
         )
         iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=text)
@@ -362,6 +363,10 @@ def users_do_in_iam_what_policies_allow():
         refused("AccessDenied", own.create_user, UserName="tagged", Tags=[{"Key": "team", "Value": "red"}])
         own.create_user(UserName="tagged", Tags=[{"Key": "team", "Value": "blue"}])
         own.delete_user(UserName="tagged")
+        refused("AccessDenied", own.update_user, UserName=second, NewUserName="boss")
+        refused("AccessDenied", own.update_user, UserName=second, NewPath="/admin/")
+        own.update_user(UserName=second, NewUserName=second + "2")
+        own.update_user(UserName=second + "2", NewUserName=second)
 
 
 @check

@@ -14,6 +14,8 @@ pub struct Subject {
     pub arn: String,
     /// Its tags, for `aws:ResourceTag/...` and `iam:ResourceTag/...`.
     pub tags: BTreeMap<String, String>,
+    /// The ARN that it has afterwards, if the operation gives it another one.
+    pub renamed_arn: Option<String>,
     /// The managed policy that is attached or detached, for `iam:PolicyARN`.
     pub policy_arn: Option<String>,
 }
@@ -27,6 +29,8 @@ pub(crate) enum About {
     One(HolderKind),
     /// One that exists, and a managed policy for it.
     Attachment(HolderKind),
+    /// One that exists, and gets another name or path.
+    Renamed(HolderKind),
     /// One that is to be made: its path is a parameter, too.
     New(HolderKind),
     /// All of a kind below a path.
@@ -53,6 +57,7 @@ impl About {
                 let policy_arn = parameters.get("PolicyArn").map(str::to_owned);
                 Subject { policy_arn, ..one(context, kind, text(kind.parameter())) }
             }
+            About::Renamed(kind) => renamed(context, kind, parameters),
             About::New(kind) => {
                 let path = parameters.get("Path").filter(|path| !path.is_empty()).unwrap_or("/");
                 named(context, kind, path, text(kind.parameter()))
@@ -72,7 +77,7 @@ impl About {
                 let parsed = parse_policy_arn(arn).filter(|parsed| parsed.account == context.account_id());
                 let policy = parsed.and_then(|parsed| context.identities.policy(parsed.account, parsed.name));
                 let tags = policy.map(|policy| policy.record.tags.clone()).unwrap_or_default();
-                Subject { arn: arn.into(), tags, policy_arn: None }
+                Subject { arn: arn.into(), tags, ..Subject::default() }
             }
             About::NewProvider => {
                 Subject { arn: oidc_provider_arn(context.account_id(), text("Url")), ..Subject::default() }
@@ -80,6 +85,22 @@ impl About {
             About::ProviderArn => Subject { arn: text("OpenIDConnectProviderArn").into(), ..Subject::default() },
         }
     }
+}
+
+/// Who may change one may not thereby make it another that is out of bounds.
+fn renamed(context: &Context<'_>, kind: HolderKind, parameters: &Parameters) -> Subject {
+    let old_name = parameters.get(kind.parameter()).unwrap_or_default();
+    let subject = one(context, kind, old_name);
+    let found = holders::find(context.identities, context.account_id(), kind, old_name);
+    let (path, name) = found.as_ref().map_or(("/", old_name), |record| {
+        let (_, path, name, _) = holders::identity_of(record);
+        (path, name)
+    });
+    let new = |parameter: &str| parameters.get(parameter).filter(|text| !text.is_empty());
+    let path = new("NewPath").unwrap_or(path);
+    let name = new(&format!("New{}", kind.parameter())).unwrap_or(name);
+    let renamed_arn = Some(holders::arn(context, kind, path, name)).filter(|arn| *arn != subject.arn);
+    Subject { renamed_arn, ..subject }
 }
 
 fn own_user(context: &Context<'_>, parameters: &Parameters) -> Subject {

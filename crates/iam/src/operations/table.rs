@@ -2,7 +2,7 @@
 
 use super::holders::HolderKind::{self, Group, Policy, Role, User};
 use super::subject::About::{
-    self, All, Attachment, KeyOwner, Listing, New, NewProvider, One, OwnUser, PolicyArn, ProviderArn,
+    self, All, Attachment, KeyOwner, Listing, New, NewProvider, One, OwnUser, PolicyArn, ProviderArn, Renamed,
 };
 use super::{
     Operation, Run, access_keys, accounts, attached_policies, groups, inline_policies, managed_policies,
@@ -34,7 +34,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     look("GetUser", User, OwnUser, users::get),
     look("ListUsers", User, Listing(User), users::list),
     look("ListGroupsForUser", User, One(User), users::list_groups),
-    change("UpdateUser", User, One(User), users::update),
+    change("UpdateUser", User, Renamed(User), users::update),
     change("CreateAccessKey", User, OwnUser, access_keys::create),
     change("DeleteAccessKey", User, OwnUser, access_keys::delete),
     look("GetAccessKeyLastUsed", User, KeyOwner, access_keys::last_used),
@@ -46,7 +46,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     look("GetGroup", Group, One(Group), groups::get),
     look("ListGroups", Group, Listing(Group), groups::list),
     change("RemoveUserFromGroup", Group, One(Group), groups::remove_user),
-    change("UpdateGroup", Group, One(Group), groups::update),
+    change("UpdateGroup", Group, Renamed(Group), groups::update),
     change("CreateRole", Role, New(Role), roles::create),
     change("DeleteRole", Role, One(Role), roles::delete),
     look("GetRole", Role, One(Role), roles::get),

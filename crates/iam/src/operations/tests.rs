@@ -391,6 +391,12 @@ fn subjects_have_the_paths_of_what_is_there() {
     ] {
         assert_eq!(subject(name, parameters).arn, arn, "{name}");
     }
+    let renamed = |name: &str, parameters: &[(&str, &str)]| subject(name, parameters).renamed_arn;
+    let new_name = [("UserName", "alice"), ("NewUserName", "Root")];
+    assert_eq!(renamed("UpdateUser", &new_name).as_deref(), Some("arn:aws:iam::100000000000:user/staff/Root"));
+    let new_path = [("UserName", "alice"), ("NewPath", "/admin/")];
+    assert_eq!(renamed("UpdateUser", &new_path).as_deref(), Some("arn:aws:iam::100000000000:user/admin/Alice"));
+    assert_eq!(renamed("UpdateUser", &[("UserName", "alice"), ("NewPath", "/staff/")]), None);
     let attached = subject("AttachUserPolicy", &[("UserName", "Alice"), ("PolicyArn", "arn:x")]);
     assert_eq!(attached.policy_arn.as_deref(), Some("arn:x"));
 }

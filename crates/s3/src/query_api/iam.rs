@@ -118,20 +118,22 @@ impl Action<'_> {
             None => conditions,
         };
         let action = format!("iam:{}", self.operation.name);
-        let question = Question {
-            caller: context.caller,
-            action: &action,
-            resource: &subject.arn,
-            resource_side: None,
-            conditions: &conditions,
-        };
-        let decision = decide(&question);
-        if decision.is_allowed {
-            return Ok(subject);
+        for resource in [Some(&subject.arn), subject.renamed_arn.as_ref()].into_iter().flatten() {
+            let question = Question {
+                caller: context.caller,
+                action: &action,
+                resource,
+                resource_side: None,
+                conditions: &conditions,
+            };
+            let decision = decide(&question);
+            if !decision.is_allowed {
+                let sentence = sentence(&question);
+                tracing::debug!(reason = %decision.reason, "denied: {sentence}");
+                return Err(IamError::AccessDenied(sentence + &reason(&action, &decision)));
+            }
         }
-        let sentence = sentence(&question);
-        tracing::debug!(reason = %decision.reason, "denied: {sentence}");
-        Err(IamError::AccessDenied(sentence + &reason(&action, &decision)))
+        Ok(subject)
     }
 
     fn log(&self, identities: &Identities) {

@@ -78,6 +78,33 @@ fn good_signatures_are_taken() {
     assert_eq!(Signature::find(&parts(&slash.sign(), &[]).headers).unwrap().access_key, "a/b");
 }
 
+/// `post-vanilla` and `post-x-www-form-urlencoded` of AWS's test suite for signatures of version 4.
+#[test]
+fn published_signatures_are_taken() {
+    let (form, body) = ("application/x-www-form-urlencoded", b"Param1=value1");
+    for (signed, signature, content_type, body) in [
+        ("host;x-amz-date", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b", None, &b""[..]),
+        (
+            "content-type;host;x-amz-date",
+            "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a",
+            Some(form),
+            &body[..],
+        ),
+    ] {
+        let credential = format!("{KEY}/20150830/us-east-1/service/aws4_request");
+        let authorization =
+            format!("AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={signed}, Signature={signature}");
+        let request = Request::post("/").header("host", "example.amazonaws.com");
+        let request = request.header("x-amz-date", "20150830T123600Z").header("authorization", authorization);
+        let request =
+            content_type.into_iter().fold(request, |request, value| request.header("content-type", value));
+        let parts = request.body(()).unwrap().into_parts().0;
+        let found = Signature::find(&parts.headers).unwrap();
+        assert!(found.verify(SECRET, &parts, body).is_ok(), "{signed}");
+        assert!(found.verify(SECRET, &parts, b"Param1=value2").is_err(), "{signed}");
+    }
+}
+
 #[test]
 fn signed_headers_are_made_canonical() {
     let signed: &[(&str, &str)] =
