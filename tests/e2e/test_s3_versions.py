@@ -15,7 +15,7 @@ from lib.linearizable import Operation, violation
 from lib.waiting import wait_for
 
 BUCKET = "versions"
-CLIENTS = 16
+CLIENTS = 64
 RACE_SECONDS = 12
 KEYS = [f"mixed-{number}" for number in range(3)]
 REGISTERS = [f"register-{number}" for number in range(3)]
