@@ -137,7 +137,7 @@ impl Hasher {
 }
 
 /// What a client said about a body before or after sending it.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Expected {
     md5: Option<[u8; 16]>,
     checksums: Checksums,
@@ -146,16 +146,18 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
+    /// Reads Content-MD5 alone.
+    pub(crate) fn md5_of(headers: &HeaderMap) -> S3Result<Self> {
+        let Some(value) = headers.get("content-md5") else { return Ok(Expected::default()) };
+        let digest = BASE64.decode(value).ok().and_then(|bytes| bytes.try_into().ok());
+        let digest = digest.ok_or_else(|| s3_error!(InvalidDigest, "The Content-MD5 you specified is not valid"));
+        Ok(Expected { md5: Some(digest?), ..Expected::default() })
+    }
+
     /// Reads Content-MD5, the checksum headers, and the trailers that were announced.
     pub(crate) fn from_headers(headers: &HeaderMap) -> S3Result<Self> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let mut expected = Expected::default();
-        if let Some(value) = text("content-md5") {
-            let digest = BASE64.decode(value).ok().and_then(|bytes| bytes.try_into().ok());
-            let digest =
-                digest.ok_or_else(|| s3_error!(InvalidDigest, "The Content-MD5 you specified is not valid"));
-            expected.md5 = Some(digest?);
-        }
+        let mut expected = Expected::md5_of(headers)?;
         for algorithm in Algorithm::ALL {
             if let Some(value) = text(&algorithm.header()) {
                 if algorithm.decode(value).is_none() {
@@ -190,6 +192,17 @@ impl Expected {
             md5: Md5::new(),
             hashers: self.algorithms.iter().map(|&algorithm| (algorithm, Hasher::new(algorithm))).collect(),
         }
+    }
+
+    /// Compares with a short body, which has no trailers.
+    pub(crate) fn check_document(&self, document: &[u8]) -> S3Result<()> {
+        let checksum = |algorithm: &Algorithm| {
+            let mut hasher = Hasher::new(*algorithm);
+            hasher.update(document);
+            (algorithm.name().into(), hasher.finish(*algorithm))
+        };
+        let checksums = self.algorithms.iter().map(checksum).collect();
+        self.clone().check(&Digests { md5: md5::Md5::digest(document).into(), checksums }, None)
     }
 
     /// Compares; call it after the whole body was read, since only then the trailers are there.

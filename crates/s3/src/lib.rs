@@ -22,6 +22,7 @@ mod fuzz;
 mod gateway;
 mod index;
 mod key_cache;
+mod known_documents;
 mod known_requests;
 mod last_use;
 mod listing;

@@ -4,7 +4,10 @@
 Like s3_conformance.py, whose helpers it uses.
 """
 
+import base64
+import binascii
 import datetime
+import hashlib
 import sys
 
 import s3_conformance as base
@@ -177,6 +180,10 @@ def what_a_bucket_cannot_have_is_refused():
     elsewhere = {"LocationConstraint": "eu-west-1"}
     refused("InvalidLocationConstraint", s3.create_bucket, Bucket=name, CreateBucketConfiguration=elsewhere)
     refused(404, s3.head_bucket, Bucket=name)
+    # s3s does not read them yet.
+    tagged = {"Tags": [{"Key": "color", "Value": "blue"}]}
+    refused("MalformedXML", s3.create_bucket, Bucket=name, CreateBucketConfiguration=tagged)
+    refused(404, s3.head_bucket, Bucket=name)
 
 
 @check
@@ -259,6 +266,85 @@ def unknown_subresources_are_refused():
             assert status == 501 and b"NotImplemented" in body, (method, query, status, body)
         assert content(name, "k") == b"kept"
         assert raw("GET", f"/{name}/k", query="?mine=7")[2] == b"kept", "a client's own parameter"
+
+
+# Of each document the address it goes to, in a bucket, and what is in it.
+DOCUMENTS = {
+    "AccessControlPolicy": ("PUT", "?acl", "<AccessControlList></AccessControlList>"),
+    "CORSConfiguration": (
+        "PUT",
+        "?cors",
+        "<CORSRule><AllowedMethod>GET</AllowedMethod><AllowedOrigin>*</AllowedOrigin></CORSRule>",
+    ),
+    "Delete": ("POST", "?delete", "<Object><Key>k</Key></Object>"),
+    "OwnershipControls": (
+        "PUT",
+        "?ownershipControls",
+        "<Rule><ObjectOwnership>ObjectWriter</ObjectOwnership></Rule>",
+    ),
+    "PublicAccessBlockConfiguration": ("PUT", "?publicAccessBlock", "<BlockPublicAcls>true</BlockPublicAcls>"),
+    "RequestPaymentConfiguration": ("PUT", "?requestPayment", "<Payer>BucketOwner</Payer>"),
+    "Tagging": ("PUT", "?tagging", "<TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet>"),
+    "VersioningConfiguration": ("PUT", "?versioning", "<Status>Enabled</Status>"),
+}
+
+
+@check
+def documents_with_unknown_elements_are_refused():
+    with Bucket() as name:
+        put(name, "k")
+        for root, (method, query, content_of_root) in DOCUMENTS.items():
+            document = f"<{root}>{content_of_root}<Strange>1</Strange></{root}>".encode()
+            status, _, body = raw(method, f"/{name}", document, query=query)
+            assert status == 400 and b"<Code>MalformedXML</Code>" in body and b"Strange" in body, (root, status, body)
+        assert is_there(name, "k") and "Status" not in s3.get_bucket_versioning(Bucket=name)
+        for code, call in {
+            "NoSuchTagSet": s3.get_bucket_tagging,
+            "NoSuchCORSConfiguration": s3.get_bucket_cors,
+            "NoSuchPublicAccessBlockConfiguration": s3.get_public_access_block,
+        }.items():
+            refused(code, call, Bucket=name)
+
+
+@check
+def documents_are_what_their_digests_say():
+    def base64_of(digest):
+        return base64.b64encode(digest).decode()
+
+    with Bucket() as name:
+        put(name, "k")
+        document = b"<Delete><Object><Key>k</Key></Object></Delete>"
+        for code, header, value in (
+            ("BadDigest", "content-md5", base64_of(hashlib.md5(b"other").digest())),
+            ("InvalidDigest", "content-md5", "short"),
+            ("BadDigest", "x-amz-checksum-sha256", base64_of(hashlib.sha256(b"other").digest())),
+            ("BadDigest", "x-amz-checksum-crc32", base64_of(binascii.crc32(b"other").to_bytes(4, "big"))),
+            ("InvalidRequest", "x-amz-checksum-crc32", "short"),
+        ):
+            status, _, body = raw("POST", f"/{name}", document, headers={header: value}, query="?delete")
+            assert status == 400 and f"<Code>{code}</Code>".encode() in body, (header, status, body)
+            assert is_there(name, "k"), header
+        headers = {
+            "content-md5": base64_of(hashlib.md5(document).digest()),
+            "x-amz-checksum-sha256": base64_of(hashlib.sha256(document).digest()),
+        }
+        status, _, body = raw("POST", f"/{name}", document, headers=headers, query="?delete")
+        assert status == 200 and not is_there(name, "k"), (status, body)
+
+
+@check
+def completions_are_what_their_digest_says():
+    with Bucket() as name:
+        upload = s3.create_multipart_upload(Bucket=name, Key="k")["UploadId"]
+        etag = s3.upload_part(Bucket=name, Key="k", UploadId=upload, PartNumber=1, Body=b"part")["ETag"]
+        part = f"<Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>"
+        document = f"<CompleteMultipartUpload>{part}</CompleteMultipartUpload>".encode()
+        digests = [hashlib.md5(body).digest() for body in (b"other", document)]
+        for digest, expected in zip(digests, (400, 200), strict=True):
+            headers = {"content-md5": base64.b64encode(digest).decode()}
+            status, _, body = raw("POST", f"/{name}/k", document, headers=headers, query=f"?uploadId={upload}")
+            assert status == expected, (status, body)
+            assert is_there(name, "k") == (expected == 200)
 
 
 if __name__ == "__main__":

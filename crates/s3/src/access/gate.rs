@@ -15,7 +15,7 @@ use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rul
 use crate::known_requests::Known;
 use crate::ops::Service;
 use crate::query::{parameter, parameters};
-use crate::shell::{Arrival, is_aws_chunked};
+use crate::shell::{Arrival, Document, is_aws_chunked};
 
 /// The region in the scope of a signature: `Credential=KEY/20260101/REGION/s3/aws4_request`.
 fn signed_region(headers: &HeaderMap, uri: &Uri) -> Option<String> {
@@ -194,6 +194,9 @@ impl S3Access for Gate {
         rules.extend(extra_rules(operation, context.headers()));
         let arrival = context.extensions_mut().get::<Arrival>().copied();
         permit.pending = self.check_rules(&permit, &rules, (context, arrival)).await?;
+        if let Some(document) = context.extensions_mut().get::<Document>().cloned() {
+            document.is_of(context.s3_op().name(), context.headers())?;
+        }
         context.extensions_mut().insert(permit);
         Ok(())
     }

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use atoll_types::ObjectName;
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
 use s3s::dto::{Timestamp, TimestampFormat};
-use s3s::{Body, S3Error, S3ErrorCode, s3_error};
+use s3s::{Body, S3Error, S3ErrorCode, StdError, s3_error};
 
 use super::answer::{is_of_attributes, put_right};
 use super::arrival::{Arrival, Origin};
 use super::cross_origin;
+use super::document::Document;
 use super::guarded_body::GuardedBody;
 use super::presigned::{check_expiry, take_presigned_headers};
 use super::unsigned_chunks;
@@ -65,10 +67,10 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
         None if is_form(&parts.method, &parts.headers) => upload_form(gateway, arrival, parts, body).await,
         None if is_query(&parts) => call_query_api(gateway, parts, body).await,
         None if is_chunked && !is_signed => match unsigned_chunks::decoded(&mut parts, body) {
-            Ok(body) => call_s3s(gateway, Request::from_parts(parts, body)).await,
+            Ok(body) => call_operation(gateway, parts, body).await,
             Err(error) => error_response(error),
         },
-        None => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
+        None => call_operation(gateway, parts, body).await,
     };
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
     // for "100 Continue" for an empty body, too, and gets none, reads the next answer wrongly.
@@ -100,6 +102,19 @@ async fn call_query_api(gateway: &Gateway, parts: Parts, body: GuardedBody) -> R
         Answered::Here(response) => response,
         Answered::NotHere(body) => call_s3s(gateway, Request::from_parts(parts, Body::from(body))).await,
     }
+}
+
+/// With a body that may be a document.
+async fn call_operation<B>(gateway: &Gateway, mut parts: Parts, body: B) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<StdError>,
+{
+    let document = Document::default();
+    parts.extensions.insert(document.clone());
+    let body = Body::http_body_unsync(document.watch(body));
+    let response = call_s3s(gateway, Request::from_parts(parts, body)).await;
+    document.failure().map_or(response, error_response)
 }
 
 async fn call_s3s(gateway: &Gateway, request: Request<Body>) -> Response<Body> {

@@ -1,0 +1,113 @@
+//! Bodies that are documents. s3s collects them before it calls their operation, which sees neither the
+//! bytes nor why they did not come: so they are checked on the way, and what went wrong is kept.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use s3s::{S3Error, S3Result, StdError};
+
+use crate::digest::Expected;
+use crate::known_documents::{check_elements, has_document};
+use crate::ops::body_error;
+
+/// What a document has to be.
+struct Wanted {
+    operation: String,
+    digests: Expected,
+}
+
+#[derive(Default)]
+struct Shared {
+    wanted: OnceLock<Wanted>,
+    failure: Mutex<Option<S3Error>>,
+}
+
+/// The body of a request, in its extensions, as far as it is a document.
+#[derive(Clone, Default)]
+pub(crate) struct Document(Arc<Shared>);
+
+impl Document {
+    /// The request is for this operation, and is let in. Its body was not read yet.
+    pub(crate) fn is_of(&self, operation: &str, headers: &HeaderMap) -> S3Result<()> {
+        if has_document(operation) {
+            // The checksums of a completion are those of the object.
+            let digests = match operation {
+                "CompleteMultipartUpload" => Expected::md5_of(headers)?,
+                _ => Expected::from_headers(headers)?,
+            };
+            self.0.wanted.get_or_init(|| Wanted { operation: operation.to_owned(), digests });
+        }
+        Ok(())
+    }
+
+    /// The body with its check.
+    pub(super) fn watch<B>(&self, body: B) -> WatchedBody<B> {
+        WatchedBody { inner: body, read: Vec::new(), document: self.clone() }
+    }
+
+    /// What was wrong with the document, if something was.
+    pub(super) fn failure(&self) -> Option<S3Error> {
+        self.0.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn fail(&self, error: S3Error) -> StdError {
+        let text = error.to_string();
+        *self.0.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        text.into()
+    }
+}
+
+/// See [`Document::watch`].
+pub(super) struct WatchedBody<B> {
+    inner: B,
+    /// What was read of a document.
+    read: Vec<u8>,
+    document: Document,
+}
+
+impl<B> HttpBody for WatchedBody<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<StdError>,
+{
+    type Data = Bytes;
+    type Error = StdError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+        let this = &mut *self;
+        let frame = ready!(Pin::new(&mut this.inner).poll_frame(context)).transpose().map_err(Into::into);
+        let Some(wanted) = this.document.0.wanted.get() else { return Poll::Ready(frame.transpose()) };
+        let checked = match &frame {
+            Ok(Some(frame)) => {
+                this.read.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+                Ok(())
+            }
+            Ok(None) => {
+                let digests = wanted.digests.check_document(&this.read);
+                digests.and_then(|()| check_elements(&wanted.operation, &this.read))
+            }
+            Err(_) => Ok(()),
+        };
+        let frame = match (frame, checked) {
+            (Err(error), _) => Err(body_error(error)),
+            (Ok(_), Err(error)) => Err(error),
+            (Ok(frame), Ok(())) => Ok(frame),
+        };
+        Poll::Ready(frame.map_err(|error| this.document.fail(error)).transpose())
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
