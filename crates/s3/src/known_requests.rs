@@ -325,18 +325,18 @@ impl Known {
 
     pub(crate) fn check_query(&self, method: &Method, uri: &Uri) -> S3Result<()> {
         let is_read = method == Method::GET || method == Method::HEAD;
-        let is_presigned = is_presigned(uri);
-        for (name, value) in parameters(uri) {
-            let lower = name.to_ascii_lowercase();
-            // The shell has made headers of the parameters of a presigned URL.
-            let of_header = |short: &str| is_presigned && self.knows_header(short);
-            if COMMON_QUERIES.contains(&&*lower)
-                || self.queries.contains(&&*name)
-                || lower.strip_prefix("x-amz-").is_some_and(of_header)
-            {
+        for parameter in parameters(uri) {
+            let name = &parameter.name;
+            if is_common_query(name) || self.queries.contains(&&**name) {
                 continue;
             }
-            if !is_read || value.is_empty() || is_of_s3(&lower) {
+            let lower = name.to_ascii_lowercase();
+            // The shell has made headers of the parameters of a presigned URL.
+            let of_header = |short: &str| is_presigned(uri) && self.knows_header(short);
+            if lower.strip_prefix("x-amz-").is_some_and(of_header) {
+                continue;
+            }
+            if !is_read || parameter.value().is_empty() || is_of_s3(&lower) {
                 return Err(s3_error!(
                     NotImplemented,
                     "The query parameter '{name}' of {} is not supported",
@@ -346,6 +346,11 @@ impl Known {
         }
         Ok(())
     }
+}
+
+/// Whether a query parameter belongs to a signature, or asks for nothing.
+pub(crate) fn is_common_query(name: &str) -> bool {
+    COMMON_QUERIES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Whether a query parameter would ask something of S3, were it spelled right or sent to another operation.

@@ -1,6 +1,7 @@
 //! Who signs requests, and with what secret.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use async_trait::async_trait;
 use atoll_iam::operations::{NewAccessKey, random_text};
@@ -107,6 +108,14 @@ pub(crate) struct Users {
     keys: Arc<KeyCache>,
     temporary: TemporaryCredentials,
     last_use: LastUse,
+    known: Arc<Mutex<KnownCallers>>,
+}
+
+/// Who the bearers of access keys are by what was heard of identities last.
+#[derive(Default)]
+struct KnownCallers {
+    by: Weak<Identities>,
+    callers: HashMap<String, Arc<Caller>>,
 }
 
 impl Users {
@@ -117,7 +126,7 @@ impl Users {
     ) -> Self {
         let temporary = TemporaryCredentials::new(directory.clone(), service, keys.clone());
         let last_use = LastUse::new(directory.clone());
-        Users { directory, keys, temporary, last_use }
+        Users { directory, keys, temporary, last_use, known: Arc::default() }
     }
 
     /// Gives out temporary credentials.
@@ -162,13 +171,28 @@ impl Users {
     }
 
     /// Who has signed with an access key, given the session token of the request.
-    pub(crate) async fn caller(&self, access_key: &str, token: Option<&str>) -> Result<Caller, CallerError> {
+    pub(crate) async fn caller(&self, access_key: &str, token: Option<&str>) -> Result<Arc<Caller>, CallerError> {
         let signer = self.signer(access_key, token).await?;
         let identities = match &signer {
-            Signer::Session(_) => self.directory.identities(),
+            Signer::Session(_) => return Ok(Arc::new(signer.caller(&self.directory.identities())?)),
             Signer::AccessKey(key) => self.identities_with(key).await?.ok_or(CallerError::UnknownKey)?,
         };
-        signer.caller(&identities)
+        if let Some(caller) = self.known_callers(&identities).callers.get(access_key) {
+            return Ok(caller.clone());
+        }
+        let caller = Arc::new(signer.caller(&identities)?);
+        self.known_callers(&identities).callers.insert(access_key.to_owned(), caller.clone());
+        Ok(caller)
+    }
+
+    /// Those of these identities, and of no others: any change makes them anew.
+    fn known_callers(&self, identities: &Arc<Identities>) -> MutexGuard<'_, KnownCallers> {
+        // A map is whole between any two changes, so a panic elsewhere does not spoil it.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::ptr::eq(known.by.as_ptr(), Arc::as_ptr(identities)) {
+            *known = KnownCallers { by: Arc::downgrade(identities), callers: HashMap::new() };
+        }
+        known
     }
 
     /// Notes that a request was signed with this key, for this service in this region.

@@ -74,7 +74,7 @@ impl Gate {
     async fn signed(&self, access_key: &str, token: Option<&str>) -> S3Result<Arc<Caller>> {
         let caller = self.0.users.caller(access_key, token).await?;
         self.0.users.note_use(access_key, "s3", &self.0.region);
-        Ok(Arc::new(caller))
+        Ok(caller)
     }
 
     /// Who signed; `None` if nobody did.
@@ -88,7 +88,7 @@ impl Gate {
 
     /// Checks an upload by form before its fields are read. It is they who sign it and say what is wanted.
     pub(crate) fn check_form(&self, headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
-        let is_presigned = parameters(uri).any(|(name, _)| name.eq_ignore_ascii_case("x-amz-signature"));
+        let is_presigned = parameters(uri).any(|one| one.name.eq_ignore_ascii_case("x-amz-signature"));
         if is_presigned || headers.contains_key(http::header::AUTHORIZATION) {
             return Err(s3_error!(InvalidRequest, "A form is signed in its fields, not in a header or its URL"));
         }

@@ -4,13 +4,11 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_keys::random_u64;
-use http::request::Parts;
-use http::{HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use s3s::{Body, S3Error, S3ErrorCode};
 
 use super::request::error_response;
-use crate::query::parameter;
 
 /// The header with a request's id.
 pub(crate) const REQUEST_ID: &str = "x-amz-request-id";
@@ -43,11 +41,6 @@ pub(super) async fn put_right(
     tell_request_id(&mut response, &id);
     response.headers_mut().insert(REQUEST_ID, HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("0")));
     response
-}
-
-/// Whether a request is GetObjectAttributes.
-pub(super) fn is_of_attributes(parts: &Parts) -> bool {
-    parts.method == Method::GET && parameter(&parts.uri, "attributes").is_some()
 }
 
 /// The same answer with the ETag as S3 has it in this one only: without quotes.

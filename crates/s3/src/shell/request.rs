@@ -10,7 +10,7 @@ use hyper::body::{Body as _, Incoming};
 use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{Body, S3Error, S3ErrorCode, StdError, s3_error};
 
-use super::answer::{is_of_attributes, put_right};
+use super::answer::put_right;
 use super::arrival::{Arrival, Origin};
 use super::cross_origin;
 use super::document::Document;
@@ -20,7 +20,7 @@ use super::unsigned_chunks;
 use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
 use crate::names::index_object;
-use crate::query::{is_presigned, parameter};
+use crate::query::Marks;
 use crate::query_api::{self, Answered, is_query};
 use crate::signing::signing_time;
 
@@ -39,19 +39,23 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     let line = tracing::enabled!(target: ACCESS_LOG, tracing::Level::DEBUG)
         .then(|| format!("{} {} {:?}", request.method(), request.uri().path(), request.version()));
     let is_http_1 = request.version() < Version::HTTP_2;
-    let refusal = refuse(gateway, &request);
+    let marks = Marks::of(request.uri());
+    let refusal = refuse(gateway, &request, &marks);
     let (mut parts, body) = request.into_parts();
     if let Some(date) = date_of_signature(&parts.headers) {
         parts.headers.insert(AMZ_DATE, date);
     }
-    let refusal = refusal.or_else(|| take_presigned_headers(&mut parts).err());
+    let refusal = match refusal {
+        None if marks.is_presigned => take_presigned_headers(&mut parts).err(),
+        refusal => refusal,
+    };
     let cors = cross_origin::answer_headers(gateway, &parts).await;
     let is_chunked = is_aws_chunked(&parts.headers);
-    let is_signed = is_presigned(&parts.uri) || parts.headers.contains_key(header::AUTHORIZATION);
+    let is_signed = marks.is_presigned || parts.headers.contains_key(header::AUTHORIZATION);
     let expects_continue = parts.headers.contains_key(header::EXPECT);
     let has_no_body = body.is_end_stream();
     let is_head = parts.method == Method::HEAD;
-    let is_of_attributes = is_of_attributes(&parts);
+    let is_of_attributes = marks.is_of_attributes && parts.method == Method::GET;
     let (body, unread) =
         GuardedBody::new(body, is_chunked && is_signed, expects_continue, gateway.config.stall_timeout);
     let mut response = match refusal {
@@ -70,7 +74,8 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
             Ok(body) => call_operation(gateway, parts, body).await,
             Err(error) => error_response(error),
         },
-        None => call_operation(gateway, parts, body).await,
+        None if [Method::PUT, Method::POST].contains(&parts.method) => call_operation(gateway, parts, body).await,
+        None => call_s3s(gateway, Request::from_parts(parts, Body::http_body_unsync(body))).await,
     };
     // A client would use the connection again. The rest of a body blocks it; and botocore, which asks
     // for "100 Continue" for an empty body, too, and gets none, reads the next answer wrongly.
@@ -153,7 +158,7 @@ pub(crate) fn is_aws_chunked(headers: &HeaderMap) -> bool {
     sha256.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
-fn refuse(gateway: &Gateway, request: &Request<Incoming>) -> Option<S3Error> {
+fn refuse(gateway: &Gateway, request: &Request<Incoming>, marks: &Marks) -> Option<S3Error> {
     let headers = request.headers();
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if bytes > gateway.config.header_bytes_max || headers.len() > HEADER_LINES_MAX {
@@ -174,14 +179,13 @@ fn refuse(gateway: &Gateway, request: &Request<Incoming>) -> Option<S3Error> {
     if authorization.is_empty() && headers.contains_key(header::AUTHORIZATION) {
         return Some(s3_error!(AccessDenied, "Signature is required"));
     }
-    let has_v2_query = parameter(request.uri(), "Signature").is_some();
-    if authorization.starts_with(b"AWS ") || has_v2_query {
+    if authorization.starts_with(b"AWS ") || marks.is_of_version_2 {
         return Some(s3_error!(
             InvalidRequest,
             "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
         ));
     }
-    check_expiry(request.uri()).err()
+    check_expiry(marks).err()
 }
 
 /// 200 if cluster state and the pool of new buckets answer.
