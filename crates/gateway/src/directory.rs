@@ -111,10 +111,13 @@ impl EtcdDirectory {
         }
     }
 
-    /// Makes sure that a change can be made: it would wait long for an answer.
-    async fn check_answers(&self) -> Result<(), DirectoryError> {
-        let answer = self.ask(any_answer(&self.cluster)).await.map_err(error)?;
-        answer.ok_or_else(|| DirectoryError::Unavailable("it does not answer".into()))
+    /// The answer of cluster state for a change, which would wait long for one otherwise.
+    async fn ask_for_change<T>(
+        &self,
+        question: impl Future<Output = Result<T, ClusterError>>,
+    ) -> Result<T, DirectoryError> {
+        let answer = self.ask(question).await.map_err(error)?;
+        answer.ok_or_else(|| DirectoryError::Unavailable("it does not answer; retry later".into()))
     }
 
     async fn record<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, DirectoryError> {
@@ -251,7 +254,7 @@ impl BucketDirectory for EtcdDirectory {
     }
 
     async fn create_bucket(&self, record: &BucketRecord) -> Result<Option<BucketRecord>, DirectoryError> {
-        self.check_answers().await?;
+        self.ask_for_change(any_answer(&self.cluster)).await?;
         match self.cluster.create(&keys::bucket(&record.name), record).await {
             Ok(_) => Ok(None),
             Err(ClusterError::AlreadyExists { .. }) => self.bucket(&record.name).await,
@@ -266,9 +269,8 @@ impl BucketDirectory for EtcdDirectory {
     }
 
     async fn update_bucket(&self, old: &BucketRecord, new: &BucketRecord) -> Result<bool, DirectoryError> {
-        self.check_answers().await?;
         let key = keys::bucket(&old.name);
-        let found = self.cluster.get::<BucketRecord>(&key).await.map_err(error)?;
+        let found = self.ask_for_change(self.cluster.get::<BucketRecord>(&key)).await?;
         let Some((_, revision)) = found.filter(|(found, _)| found == old) else { return Ok(false) };
         match self.cluster.compare_and_swap(&key, revision, new).await {
             Ok(_) => Ok(true),
@@ -279,9 +281,8 @@ impl BucketDirectory for EtcdDirectory {
     }
 
     async fn delete_bucket(&self, record: &BucketRecord) -> Result<bool, DirectoryError> {
-        self.check_answers().await?;
         let key = keys::bucket(&record.name);
-        let found = self.cluster.get::<BucketRecord>(&key).await.map_err(error)?;
+        let found = self.ask_for_change(self.cluster.get::<BucketRecord>(&key)).await?;
         let Some((_, revision)) = found.filter(|(found, _)| found == record) else { return Ok(false) };
         match self.cluster.delete_if(&key, revision).await {
             Ok(_) => Ok(true),
@@ -292,8 +293,7 @@ impl BucketDirectory for EtcdDirectory {
 
     async fn pool(&self, name: &str) -> Result<Option<PoolRecord>, DirectoryError> {
         // Only the making of a bucket asks, which needs cluster state anyway: there is no copy.
-        self.check_answers().await?;
-        let listing = self.cluster.list::<PoolRecord>(keys::POOLS).await.map_err(error)?;
+        let listing = self.ask_for_change(self.cluster.list::<PoolRecord>(keys::POOLS)).await?;
         Ok(listing.entries.into_iter().map(|(_, pool, _)| pool).find(|pool| pool.name == name))
     }
 
@@ -319,7 +319,7 @@ impl BucketDirectory for EtcdDirectory {
     }
 
     async fn change_identities(&self, operation: &IdentityOperation<'_>) -> Result<Answer, ChangeError> {
-        self.check_answers().await?;
+        self.ask_for_change(any_answer(&self.cluster)).await?;
         let changed = self.store.change(operation).await.map_err(|failure| match failure {
             IdentityError::Refused(refused) => ChangeError::Refused(refused),
             IdentityError::Cluster(cluster) => error(cluster).into(),

@@ -276,10 +276,13 @@ impl Links {
                 context.reactor.send(connected.connection, connected.link.take_output());
             }
         }
-        for (number, sequence) in std::mem::take(&mut self.answered) {
+        let mut answered = std::mem::take(&mut self.answered);
+        for (number, sequence) in answered.drain(..) {
             self.note_unsent(context, number);
             self.answer_sent(number, sequence);
         }
+        // Its memory serves the next turn.
+        self.answered = answered;
     }
 
     fn answer_sent(&mut self, number: u64, sequence: u64) {

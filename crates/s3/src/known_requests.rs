@@ -258,7 +258,7 @@ pub(crate) const KNOWN: &[Known] = &[
 ];
 
 /// Parameters of presigned requests, and the name of the call that some SDKs add, in lower case.
-pub(crate) const COMMON_QUERIES: &[&str] = &[
+const COMMON_QUERIES: &[&str] = &[
     "x-amz-algorithm",
     "x-amz-content-sha256",
     "x-amz-credential",

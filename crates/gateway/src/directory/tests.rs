@@ -3,7 +3,6 @@
 use atoll_cluster::{ConnectOptions, EmbeddedServer};
 use atoll_types::PoolId;
 use atoll_types::records::RECORD_FORMAT;
-
 use tokio::time::Instant;
 
 use super::*;

@@ -3,7 +3,8 @@
 //!
 //! A request holds memory until it is answered, its answer until the client has taken it. While both of
 //! all clients hold more than the limit, each may have its share of it and no more. So at most twice the
-//! limit is held, and one large request more for each connection.
+//! limit is held, and one large request more for each connection, unless there are so many connections
+//! that the least share of each comes to more.
 //!
 //! What other OSDs send is not held up, because answers may wait for it. Their own admission bounds it.
 

@@ -195,7 +195,7 @@ impl S3Access for Gate {
         let arrival = context.extensions_mut().get::<Arrival>().copied();
         permit.pending = self.check_rules(&permit, &rules, (context, arrival)).await?;
         if let Some(document) = context.extensions_mut().get::<Document>().cloned() {
-            document.is_of(context.s3_op().name(), context.headers())?;
+            document.is_of(known.operation, context.headers())?;
         }
         context.extensions_mut().insert(permit);
         Ok(())

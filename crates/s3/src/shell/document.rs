@@ -16,7 +16,7 @@ use crate::ops::body_error;
 
 /// What a document has to be.
 struct Wanted {
-    operation: String,
+    operation: &'static str,
     digests: Expected,
 }
 
@@ -32,14 +32,14 @@ pub(crate) struct Document(Arc<Shared>);
 
 impl Document {
     /// The request is for this operation, and is let in. Its body was not read yet.
-    pub(crate) fn is_of(&self, operation: &str, headers: &HeaderMap) -> S3Result<()> {
+    pub(crate) fn is_of(&self, operation: &'static str, headers: &HeaderMap) -> S3Result<()> {
         if has_document(operation) {
             // The checksums of a completion are those of the object.
             let digests = match operation {
                 "CompleteMultipartUpload" => Expected::md5_of(headers)?,
                 _ => Expected::from_headers(headers)?,
             };
-            self.0.wanted.get_or_init(|| Wanted { operation: operation.to_owned(), digests });
+            self.0.wanted.get_or_init(|| Wanted { operation, digests });
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ where
             }
             Ok(None) => {
                 let digests = wanted.digests.check_document(&this.read);
-                digests.and_then(|()| check_elements(&wanted.operation, &this.read))
+                digests.and_then(|()| check_elements(wanted.operation, &this.read))
             }
             Err(_) => Ok(()),
         };

@@ -24,9 +24,12 @@ pub(super) fn check_expiry(marks: &Marks) -> S3Result<()> {
     }
 }
 
-/// A presigned URL, which this must be, may have `x-amz-` headers as parameters, which its signature
-/// covers: they count like headers.
-pub(super) fn take_presigned_headers(parts: &mut Parts) -> Result<(), S3Error> {
+/// A presigned URL may have `x-amz-` headers as parameters, which its signature covers: they count like
+/// headers.
+pub(super) fn take_presigned_headers(parts: &mut Parts, marks: &Marks) -> Result<(), S3Error> {
+    if !marks.is_presigned {
+        return Ok(());
+    }
     for parameter in parameters(&parts.uri) {
         if is_common_query(&parameter.name) {
             continue;
@@ -64,7 +67,8 @@ mod tests {
                 request = request.header("x-amz-acl", value);
             }
             let (mut parts, ()) = request.body(()).unwrap().into_parts();
-            take_presigned_headers(&mut parts).map(|()| parts.headers)
+            let marks = Marks::of(&parts.uri);
+            take_presigned_headers(&mut parts, &marks).map(|()| parts.headers)
         };
         let presigned = "X-Amz-Signature=0&X-Amz-Date=1&x-amz-acl=public-read&x-amz-meta-a=b%20c";
         let headers = taken(presigned, None).unwrap();
@@ -76,6 +80,7 @@ mod tests {
         assert!(taken(presigned, Some("public-read")).is_ok());
         assert!(taken(presigned, Some("private")).is_err());
         assert!(taken("X-Amz-Signature=0&x-amz-acl=a%0Ab", None).is_err());
+        assert!(taken("x-amz-acl=public-read", None).unwrap().is_empty(), "nobody signed it");
     }
 
     #[test]

@@ -45,10 +45,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     if let Some(date) = date_of_signature(&parts.headers) {
         parts.headers.insert(AMZ_DATE, date);
     }
-    let refusal = match refusal {
-        None if marks.is_presigned => take_presigned_headers(&mut parts).err(),
-        refusal => refusal,
-    };
+    let refusal = refusal.or_else(|| take_presigned_headers(&mut parts, &marks).err());
     let cors = cross_origin::answer_headers(gateway, &parts).await;
     let is_chunked = is_aws_chunked(&parts.headers);
     let is_signed = marks.is_presigned || parts.headers.contains_key(header::AUTHORIZATION);
