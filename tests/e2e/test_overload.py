@@ -23,6 +23,8 @@ BULK = ["--bs", "4m", "--qd", "64", "--working-set", "256M"]
 # some 200 MiB/s with three copies.
 SLOWEST_S_MAX = 20
 STOPPED_AFTER_SECONDS, STOPPED_SECONDS = 3, 5
+# Large writes wait for checkpoints, which take seconds beside other tests.
+BULK_SECONDS = 15
 
 
 class Peak:
@@ -124,7 +126,7 @@ def test_2_gib_of_requests_in_flight(scenario, cluster, number, pattern, note):
     """2 GiB of writes, and of reads, in flight: OSDs hold their bound, and others are served."""
     with Peak(cluster) as peak:
         load = small_load(cluster, number)
-        rate = result(bulk(cluster, pattern, 6 * scenario.scale), pattern)
+        rate = result(bulk(cluster, pattern, BULK_SECONDS * scenario.scale), pattern)
         note(f"{rate}; {served(cluster, load)}; OSDs up to {peak.text()}")
         peak.check()
 
