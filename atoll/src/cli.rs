@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use atoll_terminal::print_line;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::arguments::{DataArgument, OutputArguments};
@@ -167,7 +168,9 @@ impl Command {
             Command::Gateway(command) => gateway::run(&command)?,
             Command::Nbd(command) => nbd::run(command)?,
             Command::Completion { shell } => {
-                clap_complete::generate(shell, &mut Arguments::command(), "atoll", &mut std::io::stdout());
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Arguments::command(), "atoll", &mut script);
+                print_line!("{}", String::from_utf8_lossy(&script).trim_end());
             }
         }
         Ok(ExitCode::SUCCESS)

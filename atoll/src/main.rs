@@ -1,8 +1,12 @@
 //! The `atoll` program: the command line, and nothing else. What the commands do is in the crates.
 
+// They panic when nobody reads; `print_line!` and `print_note!` do not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 mod commands;
 
+use atoll_terminal::print_note;
 use clap::Parser;
 
 /// The store keeps small writes in memory until a checkpoint and then frees them all at once. The
@@ -12,11 +16,13 @@ use clap::Parser;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> std::process::ExitCode {
-    match cli::Arguments::parse().command.run() {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("atoll: {error:#}");
-            std::process::ExitCode::FAILURE
-        }
+    let code = cli::Arguments::parse().command.run().unwrap_or_else(|error| {
+        print_note!("atoll: {error:#}");
+        std::process::ExitCode::FAILURE
+    });
+    if let Err(error) = atoll_terminal::finish() {
+        print_note!("atoll: not all output could be written: {error}");
+        return std::process::ExitCode::FAILURE;
     }
+    code
 }

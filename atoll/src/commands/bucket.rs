@@ -1,6 +1,7 @@
 //! Commands about buckets.
 
 use atoll_admin::buckets::{self, BucketSummary};
+use atoll_terminal::print_line;
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
@@ -84,6 +85,6 @@ fn set_sealing(output: &OutputArguments, name: &str, is_sealed: bool) -> anyhow:
         return print_json(&json!(bucket));
     }
     let new = new_objects(&bucket);
-    println!("new objects of bucket '{name}' are {new}, within 2 s; those that are there stay as they are");
+    print_line!("new objects of bucket '{name}' are {new}, within 2 s; those that are there stay as they are");
     Ok(())
 }

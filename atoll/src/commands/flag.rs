@@ -3,6 +3,7 @@
 use atoll_admin::settings;
 use atoll_coordinator::health::flag_name;
 use atoll_coordinator::unix_ms;
+use atoll_terminal::print_line;
 use atoll_types::records::{ClusterFlag, FlagsRecord};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
@@ -88,10 +89,10 @@ fn print_flags(output: &OutputArguments, record: &FlagsRecord) -> anyhow::Result
         return print_json(&record.flags.iter().map(flag).collect::<Vec<_>>());
     }
     if record.flags.is_empty() {
-        println!("no flags are set");
+        print_line!("no flags are set");
     }
     for (flag, since) in &record.flags {
-        println!("{}  for {}", flag_name(*flag), ago(*since));
+        print_line!("{}  for {}", flag_name(*flag), ago(*since));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use atoll_admin::overview::health_name;
 use atoll_coordinator::health::{Health, HealthStatus, Severity, evaluate};
 use atoll_coordinator::{View, unix_ms};
+use atoll_terminal::print_line;
 use clap::Args;
 
 use super::arguments::OutputArguments;
@@ -44,12 +45,12 @@ pub fn run(arguments: &HealthArguments) -> anyhow::Result<ExitCode> {
                 print_json(&health)?;
             } else {
                 if shown.is_some() {
-                    println!();
+                    print_line!();
                 }
                 print_health(&health);
             }
         }
-        if !arguments.watch {
+        if !arguments.watch || atoll_terminal::is_closed() {
             return Ok(exit_code(health.status));
         }
         shown = Some(health);
@@ -77,7 +78,7 @@ fn exit_code(status: HealthStatus) -> ExitCode {
 }
 
 fn print_health(health: &Health) {
-    println!("{}", health_name(health.status));
+    print_line!("{}", health_name(health.status));
     for problem in &health.problems {
         let severity = match problem.severity {
             Severity::Error => "error  ",
@@ -85,13 +86,13 @@ fn print_health(health: &Health) {
             Severity::Note => "note   ",
         };
         let since = problem.since_unix_ms.map_or_else(String::new, |since| format!(", for {}", ago(since)));
-        println!("{severity}  {}: {}{since}", problem.code, problem.summary);
+        print_line!("{severity}  {}: {}{since}", problem.code, problem.summary);
         if !problem.subjects.is_empty() {
             let more = problem.subjects.len().saturating_sub(SUBJECTS_MAX);
             let first: Vec<&str> = problem.subjects.iter().take(SUBJECTS_MAX).map(String::as_str).collect();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            println!("         {}{more}", first.join(", "));
+            print_line!("         {}{more}", first.join(", "));
         }
-        println!("         -> {}", problem.action);
+        print_line!("         -> {}", problem.action);
     }
 }

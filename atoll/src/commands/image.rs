@@ -5,6 +5,7 @@ use atoll_admin::pools::POOL_IMAGES;
 use atoll_client::LocalClient;
 use atoll_image::{Bridge, ImageAdmin};
 use atoll_reactor::LocalRuntime;
+use atoll_terminal::print_line;
 use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Subcommand;
 use serde_json::json;
@@ -120,7 +121,7 @@ pub fn run(command: ImageCommand) -> anyhow::Result<()> {
             if output.json {
                 return print_json(&json!({ "removed": removed }));
             }
-            println!("removed image '{removed}'");
+            print_line!("removed image '{removed}'");
             Ok(())
         }
     }
@@ -161,7 +162,7 @@ fn print_image(output: &OutputArguments, image: &ImageSummary, what: &str) -> an
         return print_json(&json!(image));
     }
     let note = if image.sealed { "" } else { ", not sealed" };
-    println!("{what} image '{}', {}{note}", image.name, format_size(image.size_bytes));
+    print_line!("{what} image '{}', {}{note}", image.name, format_size(image.size_bytes));
     Ok(())
 }
 
@@ -190,17 +191,17 @@ fn info(output: &OutputArguments, name: &str) -> anyhow::Result<()> {
         return print_json(&json!(details));
     }
     let image = &details.image;
-    println!("name     {}", image.name);
-    println!("id       {}", image.id);
-    println!("size     {} ({} bytes)", format_size(image.size_bytes), image.size_bytes);
-    println!("objects  {} each, named img.{}.*", format_size(image.object_bytes), image.id);
+    print_line!("name     {}", image.name);
+    print_line!("id       {}", image.id);
+    print_line!("size     {} ({} bytes)", format_size(image.size_bytes), image.size_bytes);
+    print_line!("objects  {} each, named img.{}.*", format_size(image.object_bytes), image.id);
     match image.sealed {
-        true => println!("sealed   AES-256-GCM per 4 KiB block; {} attachments so far", image.attach_count),
-        false => println!("sealed   no: OSDs and their devices hold it in clear, with a CRC-32C per 4 KiB"),
+        true => print_line!("sealed   AES-256-GCM per 4 KiB block; {} attachments so far", image.attach_count),
+        false => print_line!("sealed   no: OSDs and their devices hold it in clear, with a CRC-32C per 4 KiB"),
     }
     match details.writer {
-        Some(lock) => println!("writer   {} (process {} on {})", lock.purpose, lock.process_id, lock.host),
-        None => println!("writer   none"),
+        Some(lock) => print_line!("writer   {} (process {} on {})", lock.purpose, lock.process_id, lock.host),
+        None => print_line!("writer   none"),
     }
     Ok(())
 }

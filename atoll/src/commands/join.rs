@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use atoll_node::{Choices, DataDir, EtcdChoices, JoinToken, join};
+use atoll_terminal::print_line;
 use clap::Args;
 
 use super::arguments::DataArgument;
@@ -111,20 +112,20 @@ pub fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let choices = host_choices(&arguments.etcd, &arguments.host);
     let cluster = tokio_runtime()?.block_on(join(&directory, &token, &choices))?;
     let data = directory.root().display();
-    println!("joined   cluster {} as {} '{}'", cluster.cluster_id, cluster.role, cluster.host_name());
+    print_line!("joined   cluster {} as {} '{}'", cluster.cluster_id, cluster.role, cluster.host_name());
     if cluster.role.has_clients() && !directory.key_service_file().exists() {
-        println!(
+        print_line!(
             "missing  {}: copy keys/kms.json of a host that has it, over a safe way; without it neither gateway nor NBD \
              server can work here",
             directory.key_service_file().display()
         );
     }
     if cluster.role.has_osds() && !cluster.is_reachable() {
-        println!("missing  an address for OSDs: give --listen IP to 'atoll up'");
+        print_line!("missing  an address for OSDs: give --listen IP to 'atoll up'");
     }
     if cluster.role.has_osds() {
-        println!("next     atoll osd create --data {data} --device PATH");
+        print_line!("next     atoll osd create --data {data} --device PATH");
     }
-    println!("         atoll up --data {data}");
+    print_line!("         atoll up --data {data}");
     Ok(())
 }

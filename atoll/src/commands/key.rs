@@ -8,6 +8,7 @@ use atoll_admin::wrapped_secrets::{KeyUses, RewrapReport, forget_bucket_keys, re
 use atoll_cluster::ClusterClient;
 use atoll_image::ImageAdmin;
 use atoll_keys::{DEFAULT_KEY, KeyFile, KeyRing, KeyService, Transit, TransitLogin, TransitSettings};
+use atoll_terminal::{print_line, print_note};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -196,7 +197,9 @@ async fn create(output: &OutputArguments, name: &str) -> anyhow::Result<()> {
     match output.json {
         true => print_json(&json!({ "name": name })),
         false => {
-            println!("the key '{name}' is there; S3 clients name it with --sse aws:kms --sse-kms-key-id {name}");
+            print_line!(
+                "the key '{name}' is there; S3 clients name it with --sse aws:kms --sse-kms-key-id {name}"
+            );
             Ok(())
         }
     }
@@ -209,7 +212,7 @@ async fn rotate(output: &OutputArguments, name: &str, no_rewrap: bool) -> anyhow
     let service = open.keys()?;
     let version = keys::rotate(&state, &*service, name, !no_rewrap).await?;
     if !output.json {
-        println!("the key '{name}' has version {version}");
+        print_line!("the key '{name}' has version {version}");
     }
     if no_rewrap {
         return match output.json {
@@ -238,10 +241,10 @@ fn finish_rewrap(output: &OutputArguments, report: RewrapReport) -> anyhow::Resu
     if output.json {
         print_json(&report)?;
     } else {
-        println!("{} secrets wrapped anew, {} were so already", report.rewrapped, report.unchanged);
+        print_line!("{} secrets wrapped anew, {} were so already", report.rewrapped, report.unchanged);
     }
     for failure in &report.failed {
-        eprintln!("{failure}");
+        print_note!("{failure}");
     }
     if !report.failed.is_empty() {
         bail!("{} records could not be wrapped anew; they are as they were", report.failed.len());
@@ -255,7 +258,7 @@ async fn forget(output: &OutputArguments, bucket: Option<&str>) -> anyhow::Resul
     match output.json {
         true => print_json(&json!({ "buckets": buckets })),
         false => {
-            println!("gateways ask for the keys of {buckets} buckets again, within 2 s");
+            print_line!("gateways ask for the keys of {buckets} buckets again, within 2 s");
             Ok(())
         }
     }
@@ -282,7 +285,7 @@ async fn destroy(output: &OutputArguments, what: &DestroyArguments, force: bool)
     match output.json {
         true => print_json(&json!({ "destroyed": kind, "name": name })),
         false => {
-            println!(
+            print_line!(
                 "the key of {kind} '{name}' is destroyed; old backups of cluster state and key file may have it"
             );
             Ok(())
@@ -326,7 +329,7 @@ async fn use_transit(output: &OutputArguments, arguments: &TransitArguments) -> 
     match output.json {
         true => print_json(&json!({ "file": path, "key": key })),
         false => {
-            println!(
+            print_line!(
                 "new keys are wrapped by '{key}' there. Now: atoll key rewrap; then restart gateways and NBD servers; on \
                  other hosts, copy {} first",
                 path.display()

@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use atoll_admin::pools::{self, NewPool, PoolChange, PoolStatus, is_built_in};
+use atoll_terminal::{print_line, print_note};
 use atoll_types::records::{FailureDomain, Redundancy};
 use atoll_types::size::parse_size_bytes;
 use clap::{Args, Subcommand, ValueEnum};
@@ -155,7 +156,7 @@ fn print_pool(output: &OutputArguments, status: &PoolStatus, what: &str) -> anyh
         return print_json(&json!(status));
     }
     let pool = &status.pool;
-    println!(
+    print_line!(
         "{what} pool '{}' ({}): {} on different {}s, at least {} for I/O, space {}, {} PGs{}",
         pool.name,
         pool.id,
@@ -185,7 +186,7 @@ fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
     print_pool(&arguments.output, &status, "made")?;
     let PoolStatus { pool, pgs_made: made, .. } = status;
     if made < pool.pg_num as usize {
-        eprintln!(
+        print_note!(
             "atoll: {made} of {} PGs were made so far; the coordinator makes the others when there are \
              OSDs for them ('atoll health' says what is missing)",
             pool.pg_num
@@ -211,7 +212,7 @@ fn set(output: &OutputArguments, name: &str, key: PoolKeyArgument, value: &str) 
     print_pool(output, &status, "changed")?;
     let PoolStatus { pool, pgs_made: made, .. } = status;
     if made < pool.pg_num as usize {
-        eprintln!(
+        print_note!(
             "atoll: {made} of {} PGs are there so far; each PG is split when it is active \
              ('atoll health' says what keeps it from that)",
             pool.pg_num
@@ -241,7 +242,7 @@ fn remove(output: &OutputArguments, name: &str, yes_destroy: Option<&str>) -> an
     if output.json {
         return print_json(&json!({ "removed": pool.name, "id": pool.id }));
     }
-    println!("removed pool '{}'", pool.name);
+    print_line!("removed pool '{}'", pool.name);
     Ok(())
 }
 

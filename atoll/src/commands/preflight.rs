@@ -10,6 +10,7 @@ use atoll_preflight::{
     Facts, Finding, PORT_DEFAULT, PeerAddress, Report, Request, Responder, ResponderLimits, Stop, Verdict,
     run as check,
 };
+use atoll_terminal::{print_line, print_note};
 use clap::Args;
 
 use super::open_cluster::tokio_runtime;
@@ -94,7 +95,7 @@ pub fn run(arguments: PreflightArguments) -> anyhow::Result<ExitCode> {
         wipe: arguments.wipe,
         toggle_write_cache: arguments.toggle_write_cache,
     };
-    let report = check(&Facts::of_this_host(), &request, &stop, &|what| eprintln!("looking at {what} ..."))?;
+    let report = check(&Facts::of_this_host(), &request, &stop, &|what| print_note!("looking at {what} ..."))?;
     if arguments.json {
         print_json(&report)?;
     } else {
@@ -124,13 +125,13 @@ fn stop_on_ctrl_c() -> anyhow::Result<Stop> {
 fn listen(address: SocketAddr, duration: Duration, stop: &Stop) -> anyhow::Result<ExitCode> {
     let responder = Responder::bind(address, ResponderLimits::for_duration(duration))
         .with_context(|| format!("cannot listen on {address} (TCP and UDP); name an address of this host"))?;
-    println!(
+    print_line!(
         "answering probes on {} for {} s; on another host: atoll preflight --peer {}",
         responder.address(),
         duration.as_secs(),
         responder.address()
     );
-    responder.run(stop, &|peer| eprintln!("{peer} connects"))?;
+    responder.run(stop, &|peer| print_note!("{peer} connects"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -141,15 +142,15 @@ fn print_report(report: &Report) {
     let counted: Vec<String> =
         report.counts.iter().map(|(verdict, count)| format!("{count} {}", word(*verdict))).collect();
     let outcome = if report.deployable { "deployable" } else { "NOT deployable" };
-    println!("\n{outcome}: {}", counted.join(", "));
+    print_line!("\n{outcome}: {}", counted.join(", "));
 }
 
 fn print_finding(finding: &Finding) {
     let subject = finding.subject.as_ref().map_or(String::new(), |subject| format!(" {subject}"));
-    println!("{:<12}{}{subject}: {}", word(finding.verdict), finding.check, finding.found);
-    println!("            {}", finding.meaning);
+    print_line!("{:<12}{}{subject}: {}", word(finding.verdict), finding.check, finding.found);
+    print_line!("            {}", finding.meaning);
     if let Some(fix) = &finding.fix {
-        println!("            fix: {fix}");
+        print_line!("            fix: {fix}");
     }
 }
 

@@ -3,6 +3,7 @@
 use anyhow::Context;
 use atoll_admin::settings::{self, AllSettings, Setting};
 use atoll_cluster::ClusterClient;
+use atoll_terminal::print_note;
 use atoll_types::records::PeerRole;
 use clap::{Subcommand, ValueEnum};
 
@@ -87,7 +88,7 @@ pub fn run(command: &SettingsCommand) -> anyhow::Result<()> {
                 Ok(settings::read(&state).await?)
             })?;
             if matches!(setting.kind(), SettingKind::FrameMode(_)) {
-                eprintln!(
+                print_note!(
                     "new connections use it; those that are there keep their mode until they end ('atoll status' counts \
                      them, 'atoll settings set --help' says how to end them)"
                 );

@@ -6,6 +6,7 @@ use std::thread::available_parallelism;
 
 use anyhow::bail;
 use atoll_sim::{Campaign, Failure, Report, simulate, text_of};
+use atoll_terminal::print_line;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -119,10 +120,10 @@ fn replay(failure: &Failure, is_coded: bool) -> String {
 fn print_report(report: &Report, is_coded: bool) {
     for failure in &report.failures {
         let cause: String = failure.cause.chars().take(CAUSE_CHARACTERS_MAX).collect();
-        println!("seed {} failed: {cause}\n  {}", failure.seed, replay(failure, is_coded));
+        print_line!("seed {} failed: {cause}\n  {}", failure.seed, replay(failure, is_coded));
     }
     let count = |seeds: u64| if seeds == 1 { "1 seed".to_owned() } else { format!("{seeds} seeds") };
-    println!("{}, {} failed", count(report.seeds), report.failures.len());
+    print_line!("{}, {} failed", count(report.seeds), report.failures.len());
     let rows: Vec<Vec<String>> = report
         .statistics
         .all()

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use atoll_admin::overview::{Overview, health_name, overview};
 use atoll_coordinator::View;
 use atoll_node::authority_file;
+use atoll_terminal::print_line;
 use atoll_types::records::OsdUsageRecord;
 use atoll_types::size::format_size;
 use serde::Serialize;
@@ -54,40 +55,40 @@ pub fn status(output: &OutputArguments) -> anyhow::Result<()> {
 }
 
 fn print_status(status: &Status) -> anyhow::Result<()> {
-    println!("cluster  {}", status.cluster_id);
+    print_line!("cluster  {}", status.cluster_id);
     let overview = &status.overview;
-    println!("health   {}", health_name(overview.health));
+    print_line!("health   {}", health_name(overview.health));
     for problem in &overview.problems {
-        println!("         {problem}");
+        print_line!("         {problem}");
     }
     if !overview.problems.is_empty() {
-        println!("         'atoll health' says what to do");
+        print_line!("         'atoll health' says what to do");
     }
     let coordinator = overview.coordinator.map_or_else(|| "none".into(), |osd| osd.to_string());
-    println!("osds     {} of {} up; the coordinator is {coordinator}", overview.osds_up, overview.osds);
+    print_line!("osds     {} of {} up; the coordinator is {coordinator}", overview.osds_up, overview.osds);
     let states = overview.placement_groups_by_state.iter().map(|(state, count)| format!("{count} {state}"));
-    println!("pgs      {}: {}", overview.placement_groups, states.collect::<Vec<_>>().join(", "));
-    println!(
+    print_line!("pgs      {}: {}", overview.placement_groups, states.collect::<Vec<_>>().join(", "));
+    print_line!(
         "space    {} of {} used (all copies and shards)",
         format_size(overview.used_bytes),
         format_size(overview.total_bytes)
     );
-    println!("objects  {} (all copies and shards)", overview.object_count);
-    println!("frames   {}; a new key every {} s", overview.frame_modes, overview.frame_rekey_seconds);
+    print_line!("objects  {} (all copies and shards)", overview.object_count);
+    print_line!("frames   {}; a new key every {} s", overview.frame_modes, overview.frame_rekey_seconds);
     if overview.links_in_other_mode > 0 {
-        println!(
+        print_line!(
             "         {} connections are older than the last change of this, and in another mode until they end",
             overview.links_in_other_mode
         );
     }
-    println!("S3       {}", status.s3_endpoint);
+    print_line!("S3       {}", status.s3_endpoint);
     if let Some(endpoint) = status.s3_tls_endpoint.as_ref().filter(|endpoint| **endpoint != status.s3_endpoint) {
-        println!("S3, TLS  {endpoint}");
+        print_line!("S3, TLS  {endpoint}");
     }
     if let Some(file) = &status.ca_file {
-        println!("CA       {}", file.display());
+        print_line!("CA       {}", file.display());
     }
-    println!("NBD      {}", status.nbd_listen.join(", "));
+    print_line!("NBD      {}", status.nbd_listen.join(", "));
     Ok(())
 }
 
@@ -124,14 +125,14 @@ pub fn credentials(output: &OutputArguments) -> anyhow::Result<()> {
     if output.json {
         return print_json(&credentials);
     }
-    println!("endpoint    {}", credentials.endpoint);
+    print_line!("endpoint    {}", credentials.endpoint);
     if let Some(endpoint) = credentials.tls_endpoint.as_ref().filter(|tls| **tls != credentials.endpoint) {
-        println!("with TLS    {endpoint}");
+        print_line!("with TLS    {endpoint}");
     }
     if let Some(file) = &credentials.ca_file {
-        println!("trust it    export AWS_CA_BUNDLE={}", file.display());
+        print_line!("trust it    export AWS_CA_BUNDLE={}", file.display());
     }
-    println!("access key  {}", credentials.access_key);
-    println!("secret key  {}", credentials.secret_key);
+    print_line!("access key  {}", credentials.access_key);
+    print_line!("secret key  {}", credentials.secret_key);
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use atoll_osd::ReadOnlyDevice;
 use atoll_store::{CheckOptions, CheckPhase, CheckReport, DumpOptions, DumpRecord, ObjectRecord, check, dump};
+use atoll_terminal::print_line;
 use atoll_types::size::format_size;
 use atoll_types::{ObjectName, PgId};
 use clap::{Args, Subcommand};
@@ -117,11 +118,11 @@ fn print_report(report: &CheckReport) {
         1 => "; the other copy of the superblock is not whole, as after a power cut",
         _ => "",
     };
-    println!("checkpoint  generation {}{copies}", report.generation);
-    println!("log         {log}");
-    println!("pgs         {}", report.pgs);
-    println!("objects     {}, {} omap entries", report.objects, report.omap_entries);
-    println!(
+    print_line!("checkpoint  generation {}{copies}", report.generation);
+    print_line!("log         {log}");
+    print_line!("pgs         {}", report.pgs);
+    print_line!("objects     {}, {} omap entries", report.objects, report.omap_entries);
+    print_line!(
         "metadata    {} in {} pages, {} levels below the root",
         format_size(report.metadata_bytes),
         report.metadata_pages,
@@ -132,18 +133,18 @@ fn print_report(report: &CheckReport) {
         bytes => format!(", {} of it shared", format_size(bytes)),
     };
     let checked = if report.is_data_checked { "all read and checked" } else { "not read (--data reads it)" };
-    println!(
+    print_line!(
         "data        {} of {}{shared}; {checked}",
         format_size(report.data_bytes),
         format_size(report.region_bytes)
     );
     for finding in &report.problems {
         let state = if finding.after_replay { "with the log replayed: " } else { "" };
-        println!("problem     {state}{}", finding.problem);
+        print_line!("problem     {state}{}", finding.problem);
     }
     let more = report.problem_count - report.problems.len() as u64;
     if more > 0 {
-        println!("            and {more} more");
+        print_line!("            and {more} more");
     }
 }
 

@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_node::{Choices, ClusterFile, Credentials, DataDir, ProcessesFile, Progress, stop, supervise};
 use atoll_reactor::ListenAddress;
+use atoll_terminal::{print_line, print_note, write_status};
 use atoll_types::frames::{FrameMode, FrameModes};
 use atoll_types::records::{OsdUsageRecord, PeerRole, Redundancy};
 use atoll_types::size::{format_size, parse_size_bytes};
@@ -150,7 +151,7 @@ pub fn up(arguments: &UpArguments) -> anyhow::Result<()> {
     // A health check may still be waiting on a thread; there is no need to wait for it.
     runtime.shutdown_background();
     outcome?;
-    eprintln!("atoll: stopped; all data is in {}", directory.root().display());
+    print_note!("atoll: stopped; all data is in {}", directory.root().display());
     Ok(())
 }
 
@@ -165,15 +166,15 @@ impl LiveStatus {
         let is_terminal = std::io::stderr().is_terminal();
         let clear = if is_terminal { "\r\x1b[K" } else { "" };
         match progress {
-            Progress::Step(step) => eprintln!("{clear}atoll: {step}"),
-            Progress::Died { name, how } => eprintln!("{clear}atoll: {name} died ({how}); restarting it"),
+            Progress::Step(step) => print_note!("{clear}atoll: {step}"),
+            Progress::Died { name, how } => print_note!("{clear}atoll: {name} died ({how}); restarting it"),
             Progress::Healthy(cluster) => {
                 print_welcome(directory, cluster);
                 self.follow_usage(cluster.clone());
             }
             Progress::Tick(processes) if is_terminal => {
                 let usage = self.usage.lock().map(|text| text.clone()).unwrap_or_default();
-                eprint!("{clear}{} {usage}", summary(processes));
+                write_status(format_args!("{clear}{} {usage}", summary(processes)));
             }
             Progress::Tick(_) => {}
         }
@@ -232,7 +233,7 @@ fn print_welcome(directory: &DataDir, cluster: &ClusterFile) {
         Some(path) => format!("nbd+unix:///disk1?socket={path}"),
         None => format!("nbd://{nbd}/disk1"),
     };
-    println!(
+    print_line!(
         "
 Atoll serves: {osds}, every write on all copies before it is acknowledged,
 frames {frames}; images and objects are sealed before they leave the client.
@@ -298,13 +299,13 @@ fn detach(arguments: &UpArguments, directory: &DataDir) -> anyhow::Result<()> {
     loop {
         let file = ProcessesFile::read(directory).filter(|file| file.supervisor == child.id());
         if let Some(missing) = file.as_ref().and_then(|file| file.waits_for.as_ref()) {
-            println!("Atoll runs; process {}, log in {}", child.id(), path.display());
-            println!("It will serve when there are {missing}.");
+            print_line!("Atoll runs; process {}, log in {}", child.id(), path.display());
+            print_line!("It will serve when there are {missing}.");
             return Ok(());
         }
         if file.is_some_and(|file| file.healthy) {
-            println!("Atoll serves; process {}, log in {}", child.id(), path.display());
-            println!("Credentials: atoll credentials --data {}", arguments.data.data.display());
+            print_line!("Atoll serves; process {}, log in {}", child.id(), path.display());
+            print_line!("Credentials: atoll credentials --data {}", arguments.data.data.display());
             return Ok(());
         }
         if let Some(status) = child.try_wait()? {
@@ -323,7 +324,7 @@ fn detach(arguments: &UpArguments, directory: &DataDir) -> anyhow::Result<()> {
 pub fn down(data: &DataArgument) -> anyhow::Result<()> {
     let directory = DataDir::new(&data.data);
     tokio_runtime()?.block_on(stop(&directory))?;
-    println!("stopped; all data is in {}", directory.root().display());
+    print_line!("stopped; all data is in {}", directory.root().display());
     Ok(())
 }
 

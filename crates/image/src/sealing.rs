@@ -123,7 +123,7 @@ mod tests {
     }
 
     fn extent((data, seals): (Bytes, Option<Seals>)) -> Extent {
-        Extent { object_bytes: data.len() as u64, data, seals }
+        Extent { object_bytes: data.len() as u64, version: atoll_types::Version::default(), data, seals }
     }
 
     #[test]

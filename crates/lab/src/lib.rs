@@ -8,6 +8,9 @@
 //! [`commands`]: the program `atoll` has them as `atoll bench ...`, and the program `atoll-lab`, which
 //! needs no OSD or gateway linked in, has them alone.
 
+// They panic when nobody reads; `print_line!` and `print_note!` do not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod commands;
 mod error;
 mod guard;

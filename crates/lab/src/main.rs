@@ -1,5 +1,8 @@
 //! The program `atoll-lab`: the commands of the laboratory alone, for a host that only measures or makes reports.
 
+// They panic when nobody reads; `print_line!` and `print_note!` do not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,6 +13,7 @@ use atoll_lab::commands::model::ModelArguments;
 use atoll_lab::commands::report::ReportArguments;
 use atoll_lab::commands::run::RunBenchArguments;
 use atoll_lab::commands::{compare, guard, model, report, run};
+use atoll_terminal::print_note;
 use clap::{Parser, Subcommand};
 
 /// Matrices of measurements, the CPU regression guard, the capacity model, and reports.
@@ -43,13 +47,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("atoll-lab: {error:#}");
-            ExitCode::FAILURE
-        }
+    let done = run(Arguments::parse());
+    if let Err(error) = done.and_then(|()| atoll_terminal::finish().context("not all output could be written")) {
+        print_note!("atoll-lab: {error:#}");
+        return ExitCode::FAILURE;
     }
+    ExitCode::SUCCESS
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {

@@ -80,6 +80,8 @@ pub struct Extent {
     pub data: Bytes,
     /// Size of the whole object, in bytes.
     pub object_bytes: u64,
+    /// Version of its last change.
+    pub version: Version,
     /// Seals of the units that overlap the range, if the object has any.
     pub seals: Option<Seals>,
 }
@@ -133,7 +135,9 @@ pub trait ObjectClient: Clone {
         async move {
             let request = ReadRequest::Data { offset, length };
             match self.send_read(pool, object.clone(), request).await? {
-                (ReadOutcome::Data { object_bytes, seals }, data) => Ok(Extent { data, object_bytes, seals }),
+                (ReadOutcome::Data { object_bytes, version, seals }, data) => {
+                    Ok(Extent { data, object_bytes, version, seals })
+                }
                 _ => Err(ClientError::UnexpectedAnswer { object }),
             }
         }

@@ -33,7 +33,9 @@ impl dyn DataStore {
         length: u32,
     ) -> Result<Extent, ClientError> {
         match self.send_read(pool, object.clone(), ReadRequest::Data { offset, length }).await? {
-            (ReadOutcome::Data { object_bytes, seals }, data) => Ok(Extent { data, object_bytes, seals }),
+            (ReadOutcome::Data { object_bytes, version, seals }, data) => {
+                Ok(Extent { data, object_bytes, version, seals })
+            }
             _ => Err(ClientError::UnexpectedAnswer { object }),
         }
     }

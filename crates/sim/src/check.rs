@@ -359,12 +359,18 @@ fn what(kind: &Kind) -> String {
 }
 
 fn answer_fits(kind: &Kind, answer: &Answer, state: Option<&Object>) -> bool {
-    use atoll_types::ReadOutcome::Data;
+    use atoll_types::ReadOutcome::{Data, Extents};
     match (kind, answer) {
         (Kind::Read(_, request), Answer::Found(result, payload)) => {
             match (read(state, request), result) {
                 // The size beside data is a hint: it may include a write in flight.
                 (Ok((Data { .. }, expected)), Ok(Data { .. })) => is_padded(&expected, payload),
+                // A repair may write zeros into a hole, so that a block of zeros may hold data.
+                (Ok((Extents { blocks: expected, .. }, _)), Ok(Extents { blocks, .. })) => {
+                    let is_told =
+                        |(index, byte): (usize, &u8)| byte & !blocks.get(index).copied().unwrap_or(0) == 0;
+                    expected.iter().enumerate().all(is_told)
+                }
                 (Ok((expected, data)), Ok(outcome)) => expected == *outcome && data == *payload,
                 (Err(expected), Err(refusal)) => expected == *refusal,
                 _ => false,

@@ -9,6 +9,8 @@
 //! The OSDs run `atoll-pg` as the daemon does, and the store is a stand-in with the same rules.
 //! This crate may not know sockets, clocks or devices; threads only run several seeds at once.
 
+// They panic when nobody reads; `print_line!` and `print_note!` do not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::unwrap_used, missing_docs)] // a test through and through
 
 mod campaign;

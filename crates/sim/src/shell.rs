@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, ReadFailure, Token};
+use atoll_terminal::print_line;
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::records::PgRecord;
 use atoll_types::{ObjectName, OsdId, PgId, ReadRequest, Refusal, RequestId, Touched, Transaction, Version};
@@ -123,7 +124,7 @@ impl World {
                 }
                 self.note(&kind_of(&message), &[from as u64, to as u64]);
                 if self.verbose && matches!(message, Message::PeerQuery { .. } | Message::PeerInfo { .. }) {
-                    println!("         {message:?}");
+                    print_line!("         {message:?}");
                 }
                 self.with_pg(to, pg, |pg, view| pg.message(osd(from), message, view));
             }
@@ -245,7 +246,7 @@ impl World {
             }
             Action::Warn { text } => {
                 if self.verbose {
-                    println!("{:>8} {text}", self.now);
+                    print_line!("{:>8} {text}", self.now);
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{EPOCH_KEY, INCOMPLETE_KEY, is_hidden};
-use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
+use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT, bits};
 use atoll_types::{
     Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest, Refusal,
     Transaction, Version, pg_of_object,
@@ -251,8 +251,17 @@ pub fn read(object: Option<&Object>, request: &ReadRequest) -> Result<(ReadOutco
     let outcome = match request {
         ReadRequest::Data { offset, length } => {
             let data = object.data(*offset, u64::from(*length));
-            return Ok((ReadOutcome::Data { object_bytes: object.size, seals: None }, data));
+            let (object_bytes, version) = (object.size, object.version);
+            return Ok((ReadOutcome::Data { object_bytes, version, seals: None }, data));
         }
+        ReadRequest::Extents { offset, length } => {
+            let length = object.size.saturating_sub(*offset).min(u64::from(*length));
+            let data = object.data(*offset, length);
+            let held: Vec<bool> =
+                data.chunks(BLOCK_BYTES).map(|block| block.iter().any(|&byte| byte != 0)).collect();
+            ReadOutcome::Extents { object_bytes: object.size, version: object.version, blocks: bits(&held) }
+        }
+        ReadRequest::ObjectList { .. } => unreachable!("it is not about an object"),
         ReadRequest::Stat => {
             ReadOutcome::Stat { object_bytes: object.whole_size.unwrap_or(object.size), version: object.version }
         }

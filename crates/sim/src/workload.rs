@@ -135,7 +135,17 @@ impl Clients {
             7 => ReadRequest::OmapList { prefix: Bytes::from_static(b"k"), from: Bytes::new(), limit: 2 },
             _ => ReadRequest::OmapGet { key: key(random.below(KEYS)) },
         };
-        Kind::Read(object, request)
+        Kind::Read(object, sometimes_extents(request))
+    }
+}
+
+/// The same range, but for its extents, of some reads of data.
+fn sometimes_extents(request: ReadRequest) -> ReadRequest {
+    match request {
+        ReadRequest::Data { offset, length } if (offset + u64::from(length)) / BLOCK % 4 == 3 => {
+            ReadRequest::Extents { offset, length }
+        }
+        request => request,
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_pg::{ClientId, Leases, Lookup, Pg, PoolPolicy, ReadFailure, Token};
+use atoll_terminal::print_line;
 use atoll_types::records::PgRecord;
 use atoll_types::{ObjectName, OsdId, PgId, ReadOutcome, RequestId, Version};
 use atoll_wire::{Message, ScrubFinding};
@@ -346,7 +347,7 @@ impl World {
 
     pub fn note(&mut self, what: &str, numbers: &[u64]) {
         if self.verbose {
-            println!("{:>8} {what} {numbers:?}", self.now);
+            print_line!("{:>8} {what} {numbers:?}", self.now);
         }
         let bytes = what.bytes().chain(numbers.iter().chain([&self.now]).flat_map(|number| number.to_le_bytes()));
         for byte in bytes {
@@ -531,7 +532,7 @@ impl World {
             return;
         }
         if self.verbose {
-            println!("{:>8} {pg} {record:?}", self.now);
+            print_line!("{:>8} {pg} {record:?}", self.now);
         }
         self.statistics.activations += u64::from(record.activated_epoch == record.epoch);
         self.statistics.takeovers += u64::from(record.primary != expected.primary);

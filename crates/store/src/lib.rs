@@ -69,7 +69,7 @@ pub use error::{OpenError, StoreError};
 pub use event::{StoreEvent, StoreUsage, TransactionId};
 pub use layout::{DEVICE_BYTES_MIN, FormatOptions, WAL_BYTES_MIN};
 pub use lookup::{LoadId, LoadRequest};
-pub use metadata::{Cold, ObjectInfo, ObjectKey, OmapPage};
+pub use metadata::{Cold, ObjectInfo, ObjectKey, ObjectsPage, OmapPage};
 pub use read::{ReadData, ReadError};
 pub use scrub::{ScrubError, ScrubResult};
 pub use store::Store;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_buffers::BLOCK_BYTES;
+use atoll_types::limits::{OBJECTS_COUNTED_MAX, OBJECTS_LISTED_MAX};
 use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
 use atoll_types::{Condition, Mutation, ObjectName, PgId, ReadRequest, Seals};
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use crate::disk::{DiskOperation, DiskResult};
 use crate::error::StoreError;
 use crate::event::StoreEvent;
-use crate::metadata::{Changes, Cold, ObjectInfo, ObjectKey, OmapPage, Unready, keys};
+use crate::metadata::{Changes, Cold, HOLE, ObjectInfo, ObjectKey, ObjectsPage, OmapPage, Unready, keys};
 use crate::outbox::Purpose;
 use crate::store::Store;
 use crate::validate::{validate, written_bytes};
@@ -91,6 +92,11 @@ impl Loads {
 /// Most bytes of keys and values in one page of omap entries.
 const OMAP_PAGE_BYTES: usize = 512 << 10;
 
+/// Objects that one page of a listing looks at.
+fn listed_max(counts_blocks: bool) -> usize {
+    if counts_blocks { OBJECTS_COUNTED_MAX } else { OBJECTS_LISTED_MAX }
+}
+
 impl Store {
     /// What is known of an object as a whole.
     pub fn object(&self, key: &ObjectKey) -> Result<Option<ObjectInfo>, StoreError> {
@@ -131,6 +137,27 @@ impl Store {
         Ok(self.metadata.names_after(pg, after, limit)?)
     }
 
+    /// A PG's objects whose names begin with `prefix`, behind `after`, and where to go on. Without their numbers
+    /// of blocks more come at once.
+    pub fn objects_page(
+        &self,
+        pg: PgId,
+        prefix: &[u8],
+        after: Option<&ObjectName>,
+        counts_blocks: bool,
+    ) -> Result<ObjectsPage, StoreError> {
+        Ok(self.metadata.objects_page(pg, prefix, after, listed_max(counts_blocks), counts_blocks)?)
+    }
+
+    /// Which blocks of a range of an object hold data, within the object's size.
+    pub fn mapped_blocks(&self, key: &ObjectKey, offset: u64, length: u32) -> Result<Vec<bool>, StoreError> {
+        let object = self.metadata.parts.object(key);
+        let first = (offset / BLOCK_BYTES as u64) as usize;
+        let count = u64::from(length).div_ceil(BLOCK_BYTES as u64) as usize;
+        let blocks = self.metadata.blocks(&object, first, count)?;
+        Ok(blocks.into_iter().map(|block| block != HOLE).collect())
+    }
+
     /// Whether everything that a read looks at is in memory.
     pub fn is_read_loaded(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> bool {
         !matches!(self.look_at_read(pg, object, request), Err(Unready::Cold(_)))
@@ -148,14 +175,18 @@ impl Store {
     }
 
     fn look_at_read(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> Result<(), Unready> {
+        if let ReadRequest::ObjectList { prefix, after, counts_blocks } = request {
+            let limit = listed_max(*counts_blocks);
+            return self.metadata.objects_page(pg, prefix, after.as_ref(), limit, *counts_blocks).map(drop);
+        }
         let object = self.metadata.parts.object(&ObjectKey { pg, name: object.clone() });
         self.metadata.tree.touch(&keys::header(&object))?;
         if self.metadata.info(&object)?.is_none() {
             return Ok(());
         }
         match request {
-            ReadRequest::Stat => Ok(()),
-            ReadRequest::Data { offset, length } => {
+            ReadRequest::Stat | ReadRequest::ObjectList { .. } => Ok(()),
+            ReadRequest::Data { offset, length } | ReadRequest::Extents { offset, length } => {
                 let first = (*offset / BLOCK_BYTES as u64) as usize;
                 let count = u64::from(*length).div_ceil(BLOCK_BYTES as u64) as usize;
                 self.metadata.blocks(&object, first, count).map(drop)

@@ -1,17 +1,22 @@
 //! What the programs `atoll` and `atoll-lab` print: tables, JSON and progress bars. It knows nothing of what is in
 //! them.
 
-use std::cell::RefCell;
-use std::io::Write;
+// They panic when nobody reads; `print_line!` and `print_note!` do not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
-use anyhow::Context;
+mod output;
+
+use std::cell::RefCell;
+
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+pub use output::{finish, is_closed, write_line, write_note, write_status};
+
 /// Prints a value as JSON.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(value)?;
-    writeln!(std::io::stdout(), "{text}").context("cannot write the output")
+    print_line!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
 }
 
 /// Prints columns aligned under their headings.
@@ -25,9 +30,9 @@ pub fn print_table(headings: &[&str], rows: &[Vec<String>]) {
         let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    println!("{}", line(headings.to_vec()));
+    print_line!("{}", line(headings.to_vec()));
     for row in rows {
-        println!("{}", line(row.iter().map(String::as_str).collect()));
+        print_line!("{}", line(row.iter().map(String::as_str).collect()));
     }
 }
 

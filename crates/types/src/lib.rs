@@ -22,7 +22,7 @@ pub mod split;
 
 pub use ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
 pub use operation::{
-    Condition, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction,
-    WriteRequest,
+    Condition, ListedObject, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched,
+    Transaction, WriteRequest,
 };
 pub use split::{mix, pg_of_object};

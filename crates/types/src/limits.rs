@@ -30,6 +30,9 @@ pub const PG_LOG_ENTRIES: usize = 1_024;
 pub const PG_MEMBERS_MAX: usize = 64;
 /// Objects in one message that lists a PG.
 pub const OBJECTS_LISTED_MAX: usize = 1_000;
+/// Objects in one message that lists a PG with the number of their blocks: what is looked at for it must be in
+/// memory at once.
+pub const OBJECTS_COUNTED_MAX: usize = 32;
 /// Writes of one PG that may be in flight at once.
 pub const PG_IN_FLIGHT_MAX: usize = 256;
 /// Requests that one client connection may have in flight at an OSD.

@@ -114,14 +114,37 @@ pub enum ReadRequest {
         /// At most this many entries, and at most [`crate::limits::OMAP_LIST_MAX`].
         limit: u32,
     },
+    /// Which blocks of a range hold data.
+    Extents {
+        /// Offset in bytes, a multiple of the block size.
+        offset: u64,
+        /// Length in bytes.
+        length: u32,
+    },
+    /// The PG's objects whose names begin so, in order; asked of the PG's own object. Objects whose making or
+    /// removal is in flight may be in the list or not.
+    ObjectList {
+        /// Only names with this prefix, which is not empty.
+        prefix: Bytes,
+        /// Only names after this one.
+        after: Option<ObjectName>,
+        /// Whether to count each object's blocks. Then fewer objects come at once.
+        counts_blocks: bool,
+    },
 }
 
 impl ReadRequest {
     /// At most so many bytes of data are read from the device for it.
     pub fn data_bytes_bound(&self) -> u64 {
         match self {
-            ReadRequest::Data { length, .. } => u64::from(*length).min(crate::limits::OBJECT_BYTES_MAX),
-            ReadRequest::Stat | ReadRequest::OmapGet { .. } | ReadRequest::OmapList { .. } => 0,
+            // Extents of an erasure-coded object are found by its data.
+            ReadRequest::Data { length, .. } | ReadRequest::Extents { length, .. } => {
+                u64::from(*length).min(crate::limits::OBJECT_BYTES_MAX)
+            }
+            ReadRequest::Stat
+            | ReadRequest::OmapGet { .. }
+            | ReadRequest::OmapList { .. }
+            | ReadRequest::ObjectList { .. } => 0,
         }
     }
 }
@@ -133,6 +156,8 @@ pub enum ReadOutcome {
     Data {
         /// Size of the whole object, in bytes.
         object_bytes: u64,
+        /// Version of its last change; in an answer between members, of the shard's.
+        version: Version,
         /// Seals of the units that overlap the range, if the object has any.
         seals: Option<Seals>,
     },
@@ -152,6 +177,42 @@ pub enum ReadOutcome {
         /// Whether more entries follow.
         more: bool,
     },
+    /// Of [`ReadRequest::Extents`].
+    Extents {
+        /// Size in bytes.
+        object_bytes: u64,
+        /// Version of its last change.
+        version: Version,
+        /// A bit for each block of the range, the lowest of a byte first: 1 if the block holds data. What does
+        /// not reads as zeros. In an erasure-coded pool a block of zeros without seals counts as none.
+        blocks: Bytes,
+    },
+    /// Of [`ReadRequest::ObjectList`].
+    ObjectPage {
+        /// The objects, in the order of their names.
+        objects: Vec<ListedObject>,
+        /// There may be more objects after this name.
+        next: Option<ObjectName>,
+    },
+}
+
+/// A bit for each of these, the lowest of a byte first.
+pub fn bits(flags: &[bool]) -> Bytes {
+    let byte = |flags: &[bool]| flags.iter().rev().fold(0_u8, |byte, flag| byte << 1 | u8::from(*flag));
+    flags.chunks(8).map(byte).collect()
+}
+
+/// An object as [`ReadRequest::ObjectList`] shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedObject {
+    /// Its name.
+    pub name: ObjectName,
+    /// Its size, in bytes.
+    pub object_bytes: u64,
+    /// Version of its last change.
+    pub version: Version,
+    /// Blocks that hold data, in an erasure-coded pool those of one shard; 0 if they were not to be counted.
+    pub block_count: u32,
 }
 
 /// Why an OSD did not do what it was asked. Every refusal is definite: nothing was changed.

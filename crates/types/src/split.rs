@@ -1,6 +1,7 @@
 //! Which PG an object belongs to, and how PGs split: the object's hash, cut to as
 //! many bits as the pool's number of PGs has. A PG that splits keeps the objects whose next
-//! bit is zero.
+//! bit is zero. What follows an `@` in a name does not count, so that all states of an object are in one
+//! PG and can share their data.
 
 use crate::{ObjectName, PgId, PoolId};
 
@@ -20,10 +21,19 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
     mix(hash)
 }
 
+/// The part of a name that says where the object is: what precedes the first `@`, or all of it if it begins
+/// with one, as the names of a PG's own objects do.
+fn placed_part(name: &str) -> &str {
+    match name.split_once('@') {
+        Some((before, _)) if !before.is_empty() => before,
+        _ => name,
+    }
+}
+
 /// The PG of an object, if its pool has `pg_num`, a power of two.
 pub fn pg_of_object(pool: PoolId, object: &ObjectName, pg_num: u32) -> PgId {
     assert!(pg_num.is_power_of_two(), "pg_num is a power of two");
-    PgId { pool, index: hash_bytes(object.as_str().as_bytes()) as u32 & (pg_num - 1) }
+    PgId { pool, index: hash_bytes(placed_part(object.as_str()).as_bytes()) as u32 & (pg_num - 1) }
 }
 
 impl PgId {
@@ -67,5 +77,13 @@ mod tests {
             assert_eq!(halves.iter().filter(|half| half.holds(&name, 32)).count(), 1);
             assert_eq!(halves.map(|half| half.first_pg_num(16)), [16, 32]);
         }
+    }
+
+    #[test]
+    fn states_of_an_object_are_in_its_group() {
+        let group = |name: &str| pg_of_object(PoolId(1), &ObjectName::new(name).unwrap(), 1 << 16);
+        assert_eq!(group("img.1.00000000"), group("img.1.00000000@0000000000000007"));
+        assert_ne!(group("img.1.00000000"), group("img.1.00000001"));
+        assert_ne!(group("@kept/1.1"), group("@kept/1.2"));
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use atoll_bench::{DiskBench, DiskBenchReport, DiskTestReport};
+use atoll_terminal::print_line;
 use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
 
@@ -57,15 +58,15 @@ pub fn run(arguments: DiskBenchArguments) -> anyhow::Result<()> {
 
 fn print_report(report: &DiskBenchReport) {
     let size = format_size(report.size_bytes);
-    println!("{}, {size} of it filled, {} s each\n", report.device, report.seconds);
+    print_line!("{}, {size} of it filled, {} s each\n", report.device, report.seconds);
     let rows: Vec<Vec<String>> = report.tests.iter().map(row).collect();
     print_table(&["test", "workload", "sync", "op/s", "MB/s", "mean us", "p99 us"], &rows);
-    println!();
+    print_line!();
     for test in &report.tests {
-        println!("{:<19}{}", test.test, test.meaning);
+        print_line!("{:<19}{}", test.test, test.meaning);
     }
-    println!("\n{}", report.durability);
-    println!("Linux {}, {}, {}", report.kernel, report.cpu, report.fio_version);
+    print_line!("\n{}", report.durability);
+    print_line!("Linux {}, {}, {}", report.kernel, report.cpu, report.fio_version);
 }
 
 fn row(test: &DiskTestReport) -> Vec<String> {

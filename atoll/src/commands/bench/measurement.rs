@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use atoll_bench::{Latency, Measurement, Plan};
 use atoll_cluster::{ClusterClient, keys};
+use atoll_terminal::print_line;
 use atoll_types::PoolId;
 use atoll_types::frames::FramesRecord;
 use atoll_types::records::PoolRecord;
@@ -94,27 +95,32 @@ pub(super) fn print_measurement(
     let latency = &measured.latency_us;
     let clients = if measured.clients == 1 { String::new() } else { format!(", {} clients", measured.clients) };
     let (operation, size) = (&measured.operation, format_size(measured.size_bytes));
-    println!("{operation} {size} at depth {}{clients}", measured.depth);
-    println!("  {:.0} op/s, {:.1} MB/s, {} errors", measured.iops, measured.mb_per_s, measured.errors);
+    print_line!("{operation} {size} at depth {}{clients}", measured.depth);
+    print_line!("  {:.0} op/s, {:.1} MB/s, {} errors", measured.iops, measured.mb_per_s, measured.errors);
     if let Some(error) = &measured.first_error {
-        println!("  first error: {error}");
+        print_line!("  first error: {error}");
     }
     let from = if measured.rate_per_second.is_some() { " from when operations were due" } else { "" };
-    println!(
+    print_line!(
         "  latency us{from}: mean {:.0}, p50 {}, p99 {}, p99.9 {}, max {}",
-        latency.mean, latency.p50, latency.p99, latency.p999, latency.max
+        latency.mean,
+        latency.p50,
+        latency.p99,
+        latency.p999,
+        latency.max
     );
     for (kind, one) in &measured.by_kind {
         let Latency { p50, p99, p999, .. } = one.latency_us;
-        println!("    {kind}: {} operations, p50 {p50}, p99 {p99}, p99.9 {p999}", one.operations);
+        print_line!("    {kind}: {} operations, p50 {p50}, p99 {p99}, p99.9 {p999}", one.operations);
     }
     if measured.verified > 0 {
-        println!("  {} operations read what had been written", measured.verified);
+        print_line!("  {} operations read what had been written", measured.verified);
     }
-    println!(
+    print_line!(
         "  CPU us/op: {:.1} servers, {:.1} load generator",
-        measured.cpu_us_per_op, measured.client_cpu_us_per_op
+        measured.cpu_us_per_op,
+        measured.client_cpu_us_per_op
     );
-    println!("  {}", measured.protections);
+    print_line!("  {}", measured.protections);
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use atoll_bench::{OsdSubject, OsdsBench};
 use atoll_coordinator::View;
+use atoll_terminal::print_line;
 use atoll_types::records::{PgRecord, PoolRecord, Redundancy};
 use atoll_types::{ObjectName, OsdId, PgId};
 use clap::Args;
@@ -81,7 +82,7 @@ pub fn run(arguments: &OsdsBenchArguments) -> anyhow::Result<()> {
     ];
     print_table(&titles, &report.iter().map(row).collect::<Vec<_>>());
     if !matches!(pool.redundancy, Redundancy::Replicated { size: 1, .. }) {
-        println!("Writes wait for all members of a PG; in a pool with one copy they show each OSD alone.");
+        print_line!("Writes wait for all members of a PG; in a pool with one copy they show each OSD alone.");
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use atoll_lab::{
     ClientLoad, LabError, RecoveryBench, RecoveryCluster, RecoveryPhase, RecoveryReport, RecoveryStep,
     RecoveryView, run_recovery, servers,
 };
+use atoll_terminal::print_line;
 use atoll_types::OsdId;
 use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
@@ -178,13 +179,13 @@ impl RecoveryCluster for Cluster {
 fn print_report(report: &RecoveryReport, osd: OsdId) {
     let size = format_size(report.size_bytes);
     match (report.block_bytes, report.depth) {
-        (Some(block_bytes), Some(depth)) => println!(
+        (Some(block_bytes), Some(depth)) => print_line!(
             "{osd}'s data moves out and in; clients: {} operations on {size}, {}% reads, depth {depth}{}",
             format_size(block_bytes),
             report.read_percent.unwrap_or(0),
             report.rate_per_second.map_or(String::new(), |rate| format!(", {rate}/s")),
         ),
-        _ => println!("{osd}'s data moves out and in; no clients; an image of {size} beside what was there"),
+        _ => print_line!("{osd}'s data moves out and in; no clients; an image of {size} beside what was there"),
     }
     let rows: Vec<_> = report.phases.iter().map(row).collect();
     print_table(
@@ -206,13 +207,13 @@ fn print_report(report: &RecoveryReport, osd: OsdId) {
         &rows,
     );
     if let Some(error) = report.phases.iter().find_map(|phase| phase.first_error.as_ref()) {
-        println!("first error: {error}");
+        print_line!("first error: {error}");
     }
-    println!(
+    print_line!(
         "recovery rate while clients work: {} a second per OSD",
         format_size(report.recovery_bytes_per_second)
     );
-    println!("{}", report.protections);
+    print_line!("{}", report.protections);
 }
 
 fn row(phase: &RecoveryPhase) -> Vec<String> {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use atoll_bench::{Ratios, RunFigures, StoreBench, StoreBenchReport, StoreFigures, Workload, WorkloadReport};
+use atoll_terminal::print_line;
 use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
 
@@ -97,17 +98,17 @@ pub fn run(arguments: StoreBenchArguments) -> anyhow::Result<()> {
 
 fn print_report(report: &StoreBenchReport, rounds: u32) {
     let (store, set) = (format_size(report.size_bytes), format_size(report.working_set_bytes));
-    println!("store of {store} in {}, working set {set}, medians of {rounds} rounds", report.device);
+    print_line!("store of {store} in {}, working set {set}, medians of {rounds} rounds", report.device);
     for workload in &report.workloads {
         print_workload(workload);
     }
-    println!("\n{}", report.protections);
+    print_line!("\n{}", report.protections);
     let fio = report.fio_version.as_ref().map_or(String::new(), |version| format!(", {version}"));
-    println!("Linux {}, {}{fio}", report.kernel, report.cpu);
+    print_line!("Linux {}, {}{fio}", report.kernel, report.cpu);
 }
 
 fn print_workload(report: &WorkloadReport) {
-    println!("\n{}", report.workload);
+    print_line!("\n{}", report.workload);
     let mut rows = vec![row("store", &report.store.figures)];
     if let (Some(fio), Some(ratios)) = (&report.fio, &report.ratios) {
         rows.extend([row("fio", fio), ratio_row(ratios)]);
@@ -147,7 +148,7 @@ fn ratio_row(ratios: &Ratios) -> Vec<String> {
 fn print_store_figures(figures: &StoreFigures) {
     let latency = |us: Option<u64>| us.map_or("-".to_owned(), |us| format!("{us} us"));
     if let (Some(durable), Some(later)) = (figures.durable_bytes_per_byte, figures.later_bytes_per_byte) {
-        println!(
+        print_line!(
             "  {} checkpoints, {:.0}% of the operations beside one, log full {:.0}% of the time; p99.9 {} beside \
              checkpoints, {} between",
             figures.checkpoints,
@@ -156,12 +157,12 @@ fn print_store_figures(figures: &StoreFigures) {
             latency(figures.p999_beside_checkpoints_us),
             latency(figures.p999_between_checkpoints_us)
         );
-        println!(
+        print_line!(
             "  {:.2} bytes to the device per byte written: {durable:.2} durable, {later:.2} in checkpoints",
             durable + later
         );
     }
-    println!(
+    print_line!(
         "  resident memory {}, at most {}; metadata pages {}; waited for {:.0} times per 100 operations",
         format_size(figures.resident_bytes),
         format_size(figures.resident_bytes_max),

@@ -1,6 +1,7 @@
 //! The keys with which processes connect to OSDs.
 
 use atoll_admin::peer_keys::{self, AuthorizedKey};
+use atoll_terminal::print_line;
 use atoll_types::records::PeerRole;
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -66,7 +67,7 @@ pub fn run(command: &PeerKeyCommand) -> anyhow::Result<()> {
                 if output.json {
                     return print_json(&as_json(&(key, record)));
                 }
-                println!("{} may connect to OSDs with the key {key}", record.name);
+                print_line!("{} may connect to OSDs with the key {key}", record.name);
                 Ok(())
             }
         }
@@ -91,18 +92,18 @@ fn print_revoked(is_json: bool, revoked: &AuthorizedKey) -> anyhow::Result<()> {
         return print_json(&as_json(revoked));
     }
     let (key, record) = revoked;
-    println!("revoked the key of {}: its connections end now, and it gets no new ones", record.name);
+    print_line!("revoked the key of {}: its connections end now, and it gets no new ones", record.name);
     match (record.role, record.osd) {
         (PeerRole::Osd, Some(osd)) => {
-            println!(
+            print_line!(
                 "others take over what it served; to remove it: end its process, and 'atoll osd rm {}'",
                 osd.0
             );
-            println!("to trust it again: atoll cluster key add {}", record.name);
+            print_line!("to trust it again: atoll cluster key add {}", record.name);
         }
         _ => {
-            println!("its host can still reach cluster state by the password or certificate that it has");
-            println!("to trust it again: atoll cluster key add {}@HOST --public-key {key}", record.role);
+            print_line!("its host can still reach cluster state by the password or certificate that it has");
+            print_line!("to trust it again: atoll cluster key add {}@HOST --public-key {key}", record.role);
         }
     }
     Ok(())

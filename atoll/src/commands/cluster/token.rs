@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use atoll_node::{create_token, list_tokens, revoke_token};
+use atoll_terminal::{print_line, print_note};
 use atoll_types::join::HostRole;
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
@@ -90,8 +91,8 @@ pub fn run(command: &TokenCommand) -> anyhow::Result<()> {
                 );
             }
             // Alone on standard output, so that a script can take it.
-            eprintln!("token {}, for one host, to be used within {} s:", token.id, ttl.as_secs());
-            println!("{}", token.to_text());
+            print_note!("token {}, for one host, to be used within {} s:", token.id, ttl.as_secs());
+            print_line!("{}", token.to_text());
             Ok(())
         }
         TokenCommand::Ls(output) => list(output),
@@ -101,7 +102,7 @@ pub fn run(command: &TokenCommand) -> anyhow::Result<()> {
             if output.json {
                 return print_json(&json!({ "revoked": id }));
             }
-            println!("revoked token {id}");
+            print_line!("revoked token {id}");
             Ok(())
         }
     }

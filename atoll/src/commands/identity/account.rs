@@ -2,6 +2,7 @@
 
 use atoll_admin::identities;
 use atoll_iam::operations::Parameters;
+use atoll_terminal::print_line;
 use clap::Subcommand;
 use serde_json::json;
 
@@ -77,11 +78,11 @@ pub fn run(command: &AccountCommand) -> anyhow::Result<()> {
                     parameters = parameters.with(parameter, value);
                 }
             }
-            perform(&of(output, Some(account)), "UpdateAccount", parameters, |_| println!("changed"))
+            perform(&of(output, Some(account)), "UpdateAccount", parameters, |_| print_line!("changed"))
         }
         AccountCommand::Rm { output, account } => {
             perform(&of(output, Some(account)), "DeleteAccount", Parameters::default(), |_| {
-                println!("removed account '{account}'");
+                print_line!("removed account '{account}'");
             })
         }
         AccountCommand::Key(command) => keys::run(command),
@@ -104,7 +105,7 @@ fn create(output: &OutputArguments, name: &str, email: Option<&str>) -> anyhow::
         return print_json(&json!({ "Account": account.get("Account"), "AccessKey": key.get("AccessKey") }));
     }
     let found = |field: &str| account.text_at(&["Account", field]).unwrap_or("-").to_owned();
-    println!("made account '{name}': number {}, canonical id {}", found("Id"), found("CanonicalId"));
+    print_line!("made account '{name}': number {}, canonical id {}", found("Id"), found("CanonicalId"));
     keys::print_new_key(&key);
     Ok(())
 }

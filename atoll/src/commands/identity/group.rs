@@ -1,6 +1,7 @@
 //! Commands about groups.
 
 use atoll_iam::operations::Parameters;
+use atoll_terminal::print_line;
 use clap::Subcommand;
 
 use super::{AccountArguments, perform, rows};
@@ -56,7 +57,7 @@ pub fn run(command: &GroupCommand) -> anyhow::Result<()> {
             print_table(&["NAME", "ID", "ARN"], &rows(answer, "Groups", &["GroupName", "GroupId", "Arn"]));
         }),
         GroupCommand::Create(group) => perform(&group.arguments, "CreateGroup", group.parameters(), |_| {
-            println!("made group '{}'; it gives no rights yet", group.name);
+            print_line!("made group '{}'; it gives no rights yet", group.name);
         }),
         GroupCommand::Show(group) => perform(&group.arguments, "GetGroup", group.parameters(), |answer| {
             print_table(&["USER", "ARN"], &rows(answer, "Users", &["UserName", "Arn"]));
@@ -64,7 +65,7 @@ pub fn run(command: &GroupCommand) -> anyhow::Result<()> {
         GroupCommand::Add(member) => change(member, "AddUserToGroup", "is in"),
         GroupCommand::Remove(member) => change(member, "RemoveUserFromGroup", "is no longer in"),
         GroupCommand::Rm(group) => perform(&group.arguments, "DeleteGroup", group.parameters(), |_| {
-            println!("removed group '{}'", group.name);
+            print_line!("removed group '{}'", group.name);
         }),
     }
 }
@@ -73,6 +74,6 @@ fn change(member: &MemberArguments, operation: &str, done: &str) -> anyhow::Resu
     let MemberArguments { group, user } = member;
     let parameters = group.parameters().with("UserName", user);
     perform(&group.arguments, operation, parameters, |_| {
-        println!("user '{user}' {done} group '{}'", group.name);
+        print_line!("user '{user}' {done} group '{}'", group.name);
     })
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use atoll_iam::operations::{Answer, Parameters};
+use atoll_terminal::print_line;
 use clap::Subcommand;
 
 use super::{AccountArguments, perform, read_document, rows};
@@ -70,9 +71,9 @@ fn of(owner: &Owner) -> Parameters {
 /// Prints a key that was made.
 pub fn print_new_key(answer: &Answer) {
     let found = |name: &str| answer.text_at(&["AccessKey", name]).unwrap_or("-").to_owned();
-    println!("access key: {}", found("AccessKeyId"));
-    println!("secret key: {}", found("SecretAccessKey"));
-    println!("The secret is not shown again.");
+    print_line!("access key: {}", found("AccessKeyId"));
+    print_line!("secret key: {}", found("SecretAccessKey"));
+    print_line!("The secret is not shown again.");
 }
 
 /// Runs a command about access keys.
@@ -95,12 +96,12 @@ pub fn run(command: &KeyOfCommand) -> anyhow::Result<()> {
         KeyOfCommand::Enable(key) => set_status(key, "Active", "enabled"),
         KeyOfCommand::Rm(key) => {
             let parameters = Parameters::default().with("AccessKeyId", &key.access_key);
-            perform(&key.arguments, "DeleteAccessKey", parameters, |_| println!("removed {}", key.access_key))
+            perform(&key.arguments, "DeleteAccessKey", parameters, |_| print_line!("removed {}", key.access_key))
         }
     }
 }
 
 fn set_status(key: &KeyArguments, status: &str, done: &str) -> anyhow::Result<()> {
     let parameters = Parameters::default().with("AccessKeyId", &key.access_key).with("Status", status);
-    perform(&key.arguments, "UpdateAccessKey", parameters, |_| println!("{done} {}", key.access_key))
+    perform(&key.arguments, "UpdateAccessKey", parameters, |_| print_line!("{done} {}", key.access_key))
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use atoll_admin::identities;
 use atoll_iam::operations::Parameters;
+use atoll_terminal::print_line;
 use clap::{Args, Subcommand};
 
 use super::simulate::{SimulateArguments, simulate};
@@ -118,14 +119,14 @@ pub fn run(command: &PolicyCommand) -> anyhow::Result<()> {
                 .with("PolicyName", &policy.name)
                 .with("PolicyDocument", read_document(file)?);
             perform(&policy.arguments, "CreatePolicy", parameters, |answer| {
-                println!("made {}", answer.text_at(&["Policy", "Arn"]).unwrap_or("-"));
+                print_line!("made {}", answer.text_at(&["Policy", "Arn"]).unwrap_or("-"));
             })
         }
         PolicyCommand::Update(document) => update(document),
         PolicyCommand::Show(policy) => show(policy),
         PolicyCommand::Rm(policy) => {
             let parameters = Parameters::default().with("PolicyArn", arn(policy)?);
-            perform(&policy.arguments, "DeletePolicy", parameters, |_| println!("removed '{}'", policy.name))
+            perform(&policy.arguments, "DeletePolicy", parameters, |_| print_line!("removed '{}'", policy.name))
         }
         PolicyCommand::Attach(holder) => attach(holder, "Attach", "has"),
         PolicyCommand::Detach(holder) => attach(holder, "Detach", "no longer has"),
@@ -171,7 +172,7 @@ fn update(document: &DocumentArguments) -> anyhow::Result<()> {
     if policy.arguments.output.json {
         return print_json(&answer);
     }
-    println!("{} counts now", answer.text_at(&["PolicyVersion", "VersionId"]).unwrap_or("-"));
+    print_line!("{} counts now", answer.text_at(&["PolicyVersion", "VersionId"]).unwrap_or("-"));
     Ok(())
 }
 
@@ -183,7 +184,7 @@ fn show(policy: &PolicyArguments) -> anyhow::Result<()> {
         Ok(all.managed_document(&account.record.id, &arn).map(str::to_owned))
     })?;
     match document {
-        Some(document) => println!("{document}"),
+        Some(document) => print_line!("{document}"),
         None => anyhow::bail!("there is no managed policy '{}'", policy.name),
     }
     Ok(())
@@ -194,7 +195,7 @@ fn attach(arguments: &HolderArguments, verb: &str, done: &str) -> anyhow::Result
     let (kind, name) = holder.named();
     let parameters = Parameters::default().with(format!("{kind}Name"), name).with("PolicyArn", arn(policy)?);
     perform(&policy.arguments, &format!("{verb}{kind}Policy"), parameters, |_| {
-        println!("{} '{name}' {done} policy '{}'", kind.to_lowercase(), policy.name);
+        print_line!("{} '{name}' {done} policy '{}'", kind.to_lowercase(), policy.name);
     })
 }
 
@@ -203,6 +204,6 @@ fn own(arguments: &HolderArguments, verb: &str, done: &str, more: Parameters) ->
     let (kind, name) = holder.named();
     let parameters = more.with(format!("{kind}Name"), name).with("PolicyName", &policy.name);
     perform(&policy.arguments, &format!("{verb}{kind}Policy"), parameters, |_| {
-        println!("{} '{name}' {done} policy '{}' of its own", kind.to_lowercase(), policy.name);
+        print_line!("{} '{name}' {done} policy '{}' of its own", kind.to_lowercase(), policy.name);
     })
 }

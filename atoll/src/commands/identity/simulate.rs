@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_admin::identities::{self, Asker, GivenConditions};
+use atoll_terminal::print_line;
 use clap::Args;
 use serde_json::json;
 
@@ -68,9 +69,9 @@ pub fn simulate(arguments: &SimulateArguments) -> anyhow::Result<()> {
         let reason = decision.reason.to_string();
         print_json(&json!({ "is_allowed": decision.is_allowed, "reason": reason, "acls_count": counts_acls }))?;
     } else {
-        println!("{}", decision.reason);
+        print_line!("{}", decision.reason);
         if counts_acls {
-            println!("ACLs count in this bucket, and are not looked at here.");
+            print_line!("ACLs count in this bucket, and are not looked at here.");
         }
     }
     if decision.is_allowed { Ok(()) } else { Err(anyhow::anyhow!("it would not be let in")) }

@@ -1,6 +1,7 @@
 //! Commands about users.
 
 use atoll_iam::operations::{Answer, Parameters};
+use atoll_terminal::print_line;
 use clap::Subcommand;
 
 use super::keys::{self, KeyOfCommand};
@@ -55,12 +56,12 @@ pub fn run(command: &UserCommand) -> anyhow::Result<()> {
         UserCommand::Create { arguments, name, path } => {
             perform(arguments, "CreateUser", named(name).with("Path", path), |answer| {
                 let arn = answer.text_at(&["User", "Arn"]).unwrap_or("-");
-                println!("made user '{name}', {arn}; it has no rights and no key yet");
+                print_line!("made user '{name}', {arn}; it has no rights and no key yet");
             })
         }
         UserCommand::Show { arguments, name } => show(arguments, name),
         UserCommand::Rm { arguments, name } => {
-            perform(arguments, "DeleteUser", named(name), |_| println!("removed user '{name}'"))
+            perform(arguments, "DeleteUser", named(name), |_| print_line!("removed user '{name}'"))
         }
         UserCommand::Key(command) => keys::run(command),
     }
@@ -77,18 +78,18 @@ fn show(arguments: &AccountArguments, name: &str) -> anyhow::Result<()> {
     if arguments.output.json {
         return print_json(&all);
     }
-    println!("{}", all.text_at(&["User", "Arn"]).unwrap_or("-"));
+    print_line!("{}", all.text_at(&["User", "Arn"]).unwrap_or("-"));
     for row in rows(&all, "Groups", &["GroupName"]) {
-        println!("group   {}", row.join(" "));
+        print_line!("group   {}", row.join(" "));
     }
     for row in rows(&all, "AttachedPolicies", &["PolicyName", "PolicyArn"]) {
-        println!("policy  {}", row.join("  "));
+        print_line!("policy  {}", row.join("  "));
     }
     for name in names(&all, "PolicyNames") {
-        println!("policy  {name}  (of its own)");
+        print_line!("policy  {name}  (of its own)");
     }
     for row in rows(&all, "AccessKeyMetadata", &["AccessKeyId", "Status"]) {
-        println!("key     {}", row.join("  "));
+        print_line!("key     {}", row.join("  "));
     }
     Ok(())
 }

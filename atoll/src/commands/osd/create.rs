@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use atoll_node::{DataDir, OsdChoices, UnlockWith, add_osd};
+use atoll_terminal::print_line;
 use atoll_types::OsdId;
 use atoll_types::size::{format_size, parse_size_bytes};
 use clap::Args;
@@ -86,21 +87,21 @@ pub fn create(arguments: &OsdCreateArguments) -> anyhow::Result<()> {
     if arguments.output.json {
         return print_json(&created);
     }
-    println!("created  {}", created.id);
-    println!("key      {}", created.public_key);
-    println!("store    {}", created.store_id);
-    println!("device   {} ({})", created.device.display(), format_size(created.device_bytes));
+    print_line!("created  {}", created.id);
+    print_line!("key      {}", created.public_key);
+    print_line!("store    {}", created.store_id);
+    print_line!("device   {} ({})", created.device.display(), format_size(created.device_bytes));
     if let (Some(device), Some(bytes)) = (&created.wal_device, created.wal_device_bytes) {
-        println!("WAL      {} ({})", device.display(), format_size(bytes));
+        print_line!("WAL      {} ({})", device.display(), format_size(bytes));
     }
     match &created.unlock_with {
         None => {}
-        Some(UnlockWith::Kms) => println!("LUKS2    unlocked by the cluster's key service"),
+        Some(UnlockWith::Kms) => print_line!("LUKS2    unlocked by the cluster's key service"),
         Some(UnlockWith::PassphraseFile(path) | UnlockWith::KeyFile(path)) => {
-            println!("LUKS2    unlocked by {}: without it nothing can be read, so keep a copy", path.display());
+            print_line!("LUKS2    unlocked by {}: without it nothing can be read, so keep a copy", path.display());
         }
     }
-    println!("next     {}", created.next);
+    print_line!("next     {}", created.next);
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use atoll_admin::osds::{self, HostStatus, NewLocation, OsdStatus, osd_statuses, 
 use atoll_coordinator::View;
 use atoll_node::{OsdPlace, place_foreign_osd, place_osd, remove_osd};
 use atoll_placement::{Location, location};
+use atoll_terminal::print_line;
 use atoll_types::OsdId;
 use atoll_types::records::OsdRecord;
 use atoll_types::size::{format_size, parse_size_bytes};
@@ -221,7 +222,7 @@ fn print_osds(
     if output.json {
         return print_json(&osds);
     }
-    osds.iter().for_each(|osd| println!("{}", what(osd)));
+    osds.iter().for_each(|osd| print_line!("{}", what(osd)));
     Ok(())
 }
 

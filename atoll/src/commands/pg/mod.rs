@@ -4,6 +4,7 @@ mod scrub;
 
 use atoll_admin::pgs::{self, PgFilter, PgStatus};
 use atoll_coordinator::PgAvailability;
+use atoll_terminal::print_line;
 use atoll_types::{ObjectName, OsdId, PgId};
 use clap::Subcommand;
 use serde_json::json;
@@ -119,8 +120,8 @@ fn query(output: &OutputArguments, pg: PgId) -> anyhow::Result<()> {
         return print_json(&json!(details));
     }
     let status = &details.status;
-    println!("pg           {pg}, of pool '{}'", details.pool.as_deref().unwrap_or_default());
-    println!("state        {}", state(status));
+    print_line!("pg           {pg}, of pool '{}'", details.pool.as_deref().unwrap_or_default());
+    print_line!("state        {}", state(status));
     let described = |id: &OsdId| {
         let osd = details.osds.iter().find(|osd| osd.id == *id);
         let host = osd.and_then(|osd| osd.host.as_deref()).unwrap_or("removed");
@@ -128,16 +129,16 @@ fn query(output: &OutputArguments, pg: PgId) -> anyhow::Result<()> {
         format!("{id} ({host}, {up})")
     };
     let list = |osds: &[OsdId]| osds.iter().map(described).collect::<Vec<_>>().join(", ");
-    println!("members      {}", list(&status.members));
+    print_line!("members      {}", list(&status.members));
     if !status.shards.is_empty() {
         let shards: Vec<String> = status.shards.iter().map(u8::to_string).collect();
-        println!("shards       {}   in the order of the members", shards.join(", "));
+        print_line!("shards       {}   in the order of the members", shards.join(", "));
     }
-    println!("primary      {}", status.primary);
+    print_line!("primary      {}", status.primary);
     let by = if details.balancer_members.is_some() { "   by the balancer's wish" } else { "" };
-    println!("target       {}{by}", list(&status.target));
-    println!("epoch        {}, last active {}", status.epoch, status.activated_epoch);
-    println!("last active  {}", list(&details.last_active_members));
+    print_line!("target       {}{by}", list(&status.target));
+    print_line!("epoch        {}, last active {}", status.epoch, status.activated_epoch);
+    print_line!("last active  {}", list(&details.last_active_members));
     Ok(())
 }
 
@@ -148,7 +149,7 @@ fn map_object(output: &OutputArguments, object: &ObjectName, pool: &str) -> anyh
         value["object"] = json!(object.as_str());
         return print_json(&value);
     }
-    println!("'{object}' of pool '{pool}' is in {}, {}", status.pg, state(&status));
-    println!("on {}; the primary is {}", numbers(&status.members), status.primary);
+    print_line!("'{object}' of pool '{pool}' is in {}, {}", status.pg, state(&status));
+    print_line!("on {}; the primary is {}", numbers(&status.members), status.primary);
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::bail;
 use atoll_admin::pgs::{self, ScrubRequest};
 use atoll_cluster::ClusterClient;
+use atoll_terminal::print_line;
 use atoll_types::PgId;
 use atoll_types::records::PgScrubRecord;
 use clap::Args;
@@ -46,7 +47,7 @@ pub fn scrub(arguments: &PgScrubArguments) -> anyhow::Result<()> {
             if arguments.output.json {
                 return print_json(&json!({ "requested": requests.len(), "deep": arguments.deep }));
             }
-            println!("asked for a {what} of {} PGs", requests.len());
+            print_line!("asked for a {what} of {} PGs", requests.len());
             return Ok(());
         }
         for request in &requests {

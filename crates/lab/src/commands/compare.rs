@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use atoll_terminal::{print_json, print_table};
+use atoll_terminal::{print_json, print_line, print_table};
 use clap::Args;
 
 use crate::matrix::Record;
@@ -43,10 +43,10 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     let headings: Vec<&str> = table.headings.iter().map(String::as_str).collect();
     let rows: Vec<Vec<String>> =
         table.rows.iter().map(|row| row.iter().map(|cell| cell.marked("*")).collect()).collect();
-    println!("{} relative to {}\n", arguments.after.display(), arguments.before.display());
+    print_line!("{} relative to {}\n", arguments.after.display(), arguments.before.display());
     print_table(&headings, &rows);
     let (different, all) = comparison.counts();
-    println!("\n{different} of {all} figures differ beyond noise (*). {}", table.note);
-    comparison.remarks().iter().for_each(|remark| println!("{remark}"));
+    print_line!("\n{different} of {all} figures differ beyond noise (*). {}", table.note);
+    comparison.remarks().iter().for_each(|remark| print_line!("{remark}"));
     Ok(())
 }

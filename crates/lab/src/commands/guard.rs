@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Context;
-use atoll_terminal::{print_json, print_table};
+use atoll_terminal::{print_json, print_line, print_note, print_table};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -90,7 +90,7 @@ pub fn run(arguments: &GuardArguments, atoll: PathBuf) -> anyhow::Result<()> {
     // It is removed if nothing is left in it.
     let _ = std::fs::remove_dir(&guard.directory);
     if !arguments.json {
-        eprintln!("{} s", begun.elapsed().as_secs());
+        print_note!("{} s", begun.elapsed().as_secs());
     }
     outcome
 }
@@ -105,7 +105,7 @@ fn record(arguments: &GuardArguments, guard: &Guard, bar: &ProgressBar) -> anyho
     let rows: Vec<Vec<String>> =
         budget.cells.iter().map(|one| vec![one.cell.to_string(), format!("{:.1}", one.cpu_us_per_op)]).collect();
     print_table(&["CELL", "CPU US/OP"], &rows);
-    println!("recorded in {}", arguments.budget.display());
+    print_line!("recorded in {}", arguments.budget.display());
     Ok(())
 }
 
@@ -144,10 +144,10 @@ fn print_report(report: &GuardReport) {
     print_table(&["CELL", "RECORDED US/OP", "NOW US/OP", "MACHINE", "RATIO", "VERDICT"], &rows);
     for one in &report.cells {
         if let Some(error) = &one.error {
-            println!("{}: {error}", one.cell);
+            print_line!("{}: {error}", one.cell);
         }
     }
-    report.notes.iter().for_each(|note| println!("note: {note}"));
+    report.notes.iter().for_each(|note| print_line!("note: {note}"));
 }
 
 fn row(one: &CellVerdict) -> Vec<String> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 
 use anyhow::{Context, bail};
-use atoll_terminal::{print_json, print_table};
+use atoll_terminal::{print_json, print_line, print_table};
 use atoll_types::size::format_size;
 use clap::Args;
 
@@ -52,7 +52,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub fn run(arguments: &ModelArguments) -> anyhow::Result<()> {
     let text = text_of(&arguments.cluster, "cluster", CLUSTERS)?;
     if arguments.show {
-        print!("{text}");
+        print_line!("{}", text.trim_end());
         return Ok(());
     }
     let cluster = ClusterDescription::parse(&arguments.cluster, &text)?;
@@ -86,8 +86,8 @@ fn text_of(name: &str, what: &str, built_in: &[BuiltIn]) -> anyhow::Result<Strin
 }
 
 fn print_forecast(forecast: &Forecast, with_resources: bool) {
-    println!("{}", forecast.cluster);
-    println!("costs of {}, measured on {}\n", forecast.calibration, forecast.calibration_machine);
+    print_line!("{}", forecast.cluster);
+    print_line!("costs of {}, measured on {}\n", forecast.calibration, forecast.calibration_machine);
     let has_measured = forecast.predictions.iter().any(|prediction| prediction.measured_per_s.is_some());
     let mut head = vec!["", "HOSTS", "REDUNDANCY", "OP/S AT MOST", "GIB/S", "FLOOR US", "BOTTLENECK", "NEXT"];
     if has_measured {
@@ -100,10 +100,10 @@ fn print_forecast(forecast: &Forecast, with_resources: bool) {
     }
     let notes: BTreeSet<_> = forecast.predictions.iter().flat_map(|prediction| &prediction.notes).collect();
     if !notes.is_empty() {
-        println!();
+        print_line!();
     }
     for note in notes {
-        println!("Note: {note}.");
+        print_line!("Note: {note}.");
     }
 }
 
@@ -132,7 +132,7 @@ fn row(prediction: &Prediction, has_measured: bool) -> Vec<String> {
 }
 
 fn print_resources(prediction: &Prediction) {
-    println!("\n{} on {} hosts, {}", title(prediction), prediction.hosts, prediction.redundancy);
+    print_line!("\n{} on {} hosts, {}", title(prediction), prediction.hosts, prediction.redundancy);
     let rows = prediction.resources.iter().map(|resource| {
         vec![
             format!("  {}", resource.name),
@@ -144,6 +144,6 @@ fn print_resources(prediction: &Prediction) {
     });
     print_table(&["", "PER OPERATION", "AVAILABLE PER S", "ENOUGH FOR OP/S", "USED"], &rows.collect::<Vec<_>>());
     for source in &prediction.sources {
-        println!("  from {source}");
+        print_line!("  from {source}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use atoll_terminal::print_json;
+use atoll_terminal::{print_json, print_line};
 use clap::Args;
 
 use crate::matrix::Record;
@@ -47,7 +47,7 @@ pub fn run(arguments: &ReportArguments) -> anyhow::Result<()> {
     if arguments.json {
         return print_json(&serde_json::json!({ "html": html, "markdown": markdown }));
     }
-    println!(
+    print_line!(
         "{} runs, {} that failed: {} and {}",
         record.runs.len(),
         record.failed.len(),

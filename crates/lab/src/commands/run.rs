@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use atoll_bench::Measurement;
-use atoll_terminal::{print_json, print_table};
+use atoll_terminal::{print_json, print_line, print_note, print_table};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -92,8 +92,8 @@ pub fn run(arguments: RunBenchArguments, atoll: PathBuf) -> anyhow::Result<()> {
         print_json(&json!({ "record": record, "html": html, "markdown": markdown, "runs": result.runs.len(),
             "failed": failed, "seconds": begun.elapsed().as_secs() }))?;
     } else {
-        println!("{} runs in {} s", result.runs.len(), begun.elapsed().as_secs());
-        [&record, &html, &markdown].into_iter().for_each(|path| println!("  {}", path.display()));
+        print_line!("{} runs in {} s", result.runs.len(), begun.elapsed().as_secs());
+        [&record, &html, &markdown].into_iter().for_each(|path| print_line!("  {}", path.display()));
     }
     anyhow::ensure!(failed == 0, "{failed} runs could not be done; the report says which and why");
     Ok(())
@@ -139,9 +139,9 @@ pub(super) fn stop_when_told_to_end(stops: Stops, what_then: &'static str) -> an
         runtime.block_on(async {
             tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
         });
-        eprintln!("stopping what was started{what_then}");
+        print_note!("stopping what was started{what_then}");
         for error in stops.stop_all() {
-            eprintln!("{error}");
+            print_note!("{error}");
         }
         std::process::exit(EXIT_INTERRUPTED);
     });
@@ -166,7 +166,7 @@ pub(super) fn show(bar: &ProgressBar, step: &MatrixStep<'_>) {
 
 /// A progress bar that is not on a terminal prints nothing.
 pub(super) fn say(bar: &ProgressBar, text: &str) {
-    if bar.is_hidden() { eprintln!("{text}") } else { bar.println(text) }
+    if bar.is_hidden() { print_note!("{text}") } else { bar.println(text) }
 }
 
 fn line(subject: &str, load: &str, measured: &Measurement) -> String {

@@ -2,8 +2,9 @@
 //! from its metadata.
 
 use atoll_pg::{ReadFailure, Token};
-use atoll_store::{ObjectKey, ReadData, ReadError, StoreError};
+use atoll_store::{ObjectKey, ObjectsPage, ReadData, ReadError, StoreError};
 use atoll_types::limits::OMAP_LIST_MAX;
+use atoll_types::operation::bits;
 use atoll_types::{ObjectName, PgId, ReadOutcome, ReadRequest, Refusal};
 use bytes::Bytes;
 
@@ -19,6 +20,10 @@ impl Storage {
         if let ReadRequest::Data { offset, length } = request {
             return self.read(key, offset, length, Reader::Pg { pg, token });
         }
+        if let ReadRequest::ObjectList { prefix, after, counts_blocks } = &request {
+            let result = self.list(pg, prefix, after.as_ref(), *counts_blocks);
+            return self.events.push_back(StorageEvent::Read { pg, token, result });
+        }
         let result = match self.read_metadata(&key, &request) {
             Ok(None) => Err(ReadFailure::Refused(Refusal::NoSuchObject)),
             Ok(Some(outcome)) => Ok((outcome, Bytes::new())),
@@ -27,11 +32,30 @@ impl Storage {
         self.events.push_back(StorageEvent::Read { pg, token, result });
     }
 
+    fn list(&self, pg: PgId, prefix: &[u8], after: Option<&ObjectName>, counts_blocks: bool) -> ReadAnswer {
+        match self.store.objects_page(pg, prefix, after, counts_blocks) {
+            Ok(ObjectsPage { mut objects, next }) => {
+                objects.retain(|object| !atoll_pg::is_hidden(&object.name));
+                Ok((ReadOutcome::ObjectPage { objects, next }, Bytes::new()))
+            }
+            Err(error) => Err(ReadFailure::Refused(Refusal::Corrupt { detail: error.to_string() })),
+        }
+    }
+
     /// What can be said from metadata alone, which the PG has asked to have loaded.
     fn read_metadata(&self, key: &ObjectKey, request: &ReadRequest) -> Result<Option<ReadOutcome>, StoreError> {
         let Some(info) = self.store.object(key)? else { return Ok(None) };
         Ok(Some(match request {
             ReadRequest::Data { .. } => unreachable!("data is read through the store"),
+            ReadRequest::ObjectList { .. } => unreachable!("it is not about an object"),
+            ReadRequest::Extents { offset, length } => {
+                let length = info.size_bytes.saturating_sub(*offset).min(u64::from(*length)) as u32;
+                ReadOutcome::Extents {
+                    object_bytes: info.size_bytes,
+                    version: info.version,
+                    blocks: bits(&self.store.mapped_blocks(key, *offset, length)?),
+                }
+            }
             ReadRequest::Stat => ReadOutcome::Stat {
                 object_bytes: info.whole_bytes.unwrap_or(info.size_bytes),
                 version: info.version,
@@ -51,7 +75,8 @@ impl Storage {
 pub(super) fn answer(result: Result<ReadData, ReadError>) -> ReadAnswer {
     match result {
         Ok(found) => {
-            let outcome = ReadOutcome::Data { object_bytes: found.object_bytes, seals: found.seals };
+            let ReadData { object_bytes, version, seals, .. } = found;
+            let outcome = ReadOutcome::Data { object_bytes, version, seals };
             Ok((outcome, found.data))
         }
         Err(ReadError::NoSuchObject) => Err(ReadFailure::Refused(Refusal::NoSuchObject)),

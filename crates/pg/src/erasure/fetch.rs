@@ -186,7 +186,7 @@ fn check(
     seal_shape: Option<(u32, u16)>,
 ) -> Result<Part, String> {
     let (object_bytes, seals, data) = match answer {
-        Ok((ReadOutcome::Data { object_bytes, seals }, data)) => (object_bytes, seals, data),
+        Ok((ReadOutcome::Data { object_bytes, seals, .. }, data)) => (object_bytes, seals, data),
         Ok(_) => return Err("an answer of another kind".into()),
         Err(refusal) => return Err(refusal.to_string()),
     };

@@ -38,6 +38,18 @@ pub(crate) fn is_all_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
+/// Which blocks hold data: those that are not all zeros, or whose unit has a seal.
+pub(crate) fn blocks_in_use(data: &[u8], seals: Option<&Seals>) -> Vec<bool> {
+    let has_seal = |block: usize| {
+        seals.is_some_and(|seals| {
+            let (unit, width) = (block * BLOCK_BYTES / seals.unit_bytes as usize, usize::from(seals.seal_bytes));
+            seals.bytes.get(unit * width..(unit + 1) * width).is_some_and(|seal| !is_all_zero(seal))
+        })
+    };
+    let blocks = data.chunks(BLOCK_BYTES).enumerate();
+    blocks.map(|(block, bytes)| has_seal(block) || !is_all_zero(bytes)).collect()
+}
+
 /// Joins pieces in a pooled buffer: fresh pages would cost more than the copy.
 fn joined(pieces: &[Bytes]) -> Bytes {
     let length: usize = pieces.iter().map(Bytes::len).sum();

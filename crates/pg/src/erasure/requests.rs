@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_types::operation::PRE_IMAGE_PREFIX;
+use atoll_types::operation::{PRE_IMAGE_PREFIX, bits};
 use atoll_types::{
     LogEntry, Mutation, ObjectName, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction,
     Version, WriteRequest,
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::Erasure;
 use super::effects::Effect;
 use super::fetch::{Fetch, Operation, Purpose, ShardParts};
-use super::parts::{Part, assemble, cut};
+use super::parts::{Part, assemble, blocks_in_use, cut};
 use super::shape::Span;
 use super::update::{ShardChange, Update};
 use crate::actions::{Action, ClientId, ObjectView, WholeObject};
@@ -32,6 +32,29 @@ pub(crate) struct ClientRead {
     pub sequence: u64,
     pub offset: u64,
     pub length: u32,
+    /// Only which blocks hold data is wanted.
+    pub is_of_extents: bool,
+}
+
+impl ClientRead {
+    /// The read, if it is one of data.
+    pub fn of((client, sequence): (ClientId, u64), request: &ReadRequest) -> Option<Self> {
+        let (offset, length, is_of_extents) = match *request {
+            ReadRequest::Data { offset, length } => (offset, length, false),
+            ReadRequest::Extents { offset, length } => (offset, length, true),
+            _ => return None,
+        };
+        Some(ClientRead { client, sequence, offset, length, is_of_extents })
+    }
+
+    fn request(&self) -> ReadRequest {
+        let (offset, length) = (self.offset, self.length);
+        if self.is_of_extents {
+            ReadRequest::Extents { offset, length }
+        } else {
+            ReadRequest::Data { offset, length }
+        }
+    }
 }
 
 /// A client's write that waits for the old bytes.
@@ -130,16 +153,22 @@ impl Pg {
         result: Result<ShardParts, String>,
         view: &impl ObjectView,
     ) {
-        let ClientRead { client, sequence, offset, length } = read;
+        let ClientRead { client, sequence, offset, length, is_of_extents } = read;
         if !self.may_read(view) {
             // Another primary may have taken over since the shards were asked for.
-            let waiting = Waiting::Read(ReadRequest::Data { offset, length });
+            let waiting = Waiting::Read(read.request());
             return self.enqueue(WaitingRequest::new(client, sequence, object, waiting), view);
         }
         match result {
             Ok(parts) => {
                 let (data, seals) = assemble(self.erasure().shape, &whole, (offset, u64::from(length)), &parts);
-                let outcome = ReadOutcome::Data { object_bytes: whole.object_bytes, seals };
+                let (object_bytes, version) = (whole.object_bytes, whole.version);
+                if is_of_extents {
+                    let blocks = bits(&blocks_in_use(&data, seals.as_ref()));
+                    let outcome = ReadOutcome::Extents { object_bytes, version, blocks };
+                    return self.outbox.reply_read(client, sequence, Ok(outcome), Bytes::new());
+                }
+                let outcome = ReadOutcome::Data { object_bytes, version, seals };
                 self.outbox.reply_read(client, sequence, Ok(outcome), data);
             }
             Err(detail) => {
@@ -289,9 +318,9 @@ impl Pg {
     /// given up.
     fn begin_again(&mut self, operation: Operation) {
         let request = match operation.purpose {
-            Purpose::Read(ClientRead { client, sequence, offset, length }) => {
-                let waiting = Waiting::Read(ReadRequest::Data { offset, length });
-                WaitingRequest::new(client, sequence, operation.object, waiting)
+            Purpose::Read(read) => {
+                let waiting = Waiting::Read(read.request());
+                WaitingRequest::new(read.client, read.sequence, operation.object, waiting)
             }
             Purpose::Write(write) => {
                 let ClientWrite { client, id, write, .. } = *write;

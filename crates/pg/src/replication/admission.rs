@@ -27,7 +27,7 @@ impl Pg {
         if !self.config.is_primary() {
             return self.outbox.reply_read(client, sequence, Err(Refusal::NotPrimary), Bytes::new());
         }
-        let checked = check_place(&object, &self.config).and_then(|()| check_read(&request));
+        let checked = check_place(&object, &self.config).and_then(|()| check_read(&object, &request));
         if let Err(refusal) = checked {
             return self.outbox.reply_read(client, sequence, Err(refusal), Bytes::new());
         }
@@ -171,7 +171,12 @@ fn fence(name: &Bytes, config: &Configuration, view: &impl ObjectView) -> u64 {
     value.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?))).unwrap_or(0)
 }
 
-fn check_read(request: &ReadRequest) -> Result<(), Refusal> {
+fn is_within_object(offset: u64, length: u32) -> bool {
+    let end = offset.saturating_add(u64::from(length));
+    offset.is_multiple_of(BLOCK_BYTES as u64) && end <= atoll_types::limits::OBJECT_BYTES_MAX
+}
+
+fn check_read(object: &ObjectName, request: &ReadRequest) -> Result<(), Refusal> {
     let problem = match request {
         ReadRequest::Data { offset, .. } if !offset.is_multiple_of(BLOCK_BYTES as u64) => "an unaligned read",
         ReadRequest::Data { offset, .. } if *offset > atoll_types::limits::OBJECT_BYTES_MAX => {
@@ -181,6 +186,13 @@ fn check_read(request: &ReadRequest) -> Result<(), Refusal> {
             "a read of more than one payload"
         }
         ReadRequest::OmapList { limit: 0, .. } => "a list of no entries",
+        ReadRequest::Extents { offset, length } if !is_within_object(*offset, *length) => {
+            "extents of a range that is not aligned, or not within the largest object"
+        }
+        ReadRequest::ObjectList { .. } if object.as_str() != PG_META_OBJECT => {
+            "a list of objects that was not asked of the PG's own object"
+        }
+        ReadRequest::ObjectList { prefix, .. } if prefix.is_empty() => "a list of all objects",
         _ => return Ok(()),
     };
     Err(Refusal::Invalid { detail: problem.into() })

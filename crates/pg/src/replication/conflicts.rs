@@ -12,12 +12,14 @@ pub(crate) fn read_sees(request: &ReadRequest, touched: &Touched) -> bool {
         return true;
     }
     match request {
-        ReadRequest::Data { offset, length } => {
+        ReadRequest::Data { offset, length } | ReadRequest::Extents { offset, length } => {
             let first = (offset / BLOCK_BYTES as u64) as u32;
             let end = (offset + u64::from(*length)).div_ceil(BLOCK_BYTES as u64) as u32;
             touched.block_ranges.iter().any(|&(start, count)| start < end && first < start + count)
         }
         ReadRequest::Stat => true,
+        // It may show writes in flight.
+        ReadRequest::ObjectList { .. } => false,
         ReadRequest::OmapGet { key } => touched.omap_keys.contains(key),
         ReadRequest::OmapList { prefix, .. } => touched.omap_keys.iter().any(|key| key.starts_with(prefix)),
     }

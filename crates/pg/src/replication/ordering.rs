@@ -69,7 +69,9 @@ impl Pg {
     fn start_read(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
         let Waiting::Read(read) = &request.what else { unreachable!("only reads come here") };
         let must_wait = match *read {
-            ReadRequest::Data { offset, length } if self.config.is_erasure_coded(&request.object) => {
+            ReadRequest::Data { offset, length } | ReadRequest::Extents { offset, length }
+                if self.config.is_erasure_coded(&request.object) =>
+            {
                 // Members may have a write that this OSD's store refused, until they roll it back.
                 let erasure = self.erasure.as_ref();
                 !self.intake.is_whole()
@@ -97,9 +99,10 @@ impl Pg {
         let WaitingRequest { client, sequence, object, what: Waiting::Read(read), .. } = request else {
             unreachable!("looked at above");
         };
-        if let (true, ReadRequest::Data { offset, length }) = (self.config.is_erasure_coded(&object), &read) {
-            let (offset, length) = (*offset, *length);
-            self.start_shard_read(object, ClientRead { client, sequence, offset, length }, view);
+        if self.config.is_erasure_coded(&object)
+            && let Some(read) = ClientRead::of((client, sequence), &read)
+        {
+            self.start_shard_read(object, read, view);
             return Attempt::Done;
         }
         let token = self.outbox.token();

@@ -4,6 +4,7 @@
 //! flush, and what the drive still caches is lost with the power.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -50,7 +51,9 @@ pub(super) struct Restore<'a> {
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.switch.set(self.was) {
-            eprintln!(
+            // Without anybody who reads there is nobody to tell.
+            let _ = writeln!(
+                std::io::stderr(),
                 "atoll: the write cache could not be set back ({error}); do it by hand: {}",
                 self.switch.command(self.was)
             );

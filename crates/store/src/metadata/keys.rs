@@ -153,6 +153,15 @@ pub(crate) fn objects_of(pg: PgId) -> Vec<u8> {
     bytes
 }
 
+/// The first bytes of the keys of a PG's objects whose names begin so.
+pub(crate) fn objects_with_prefix(pg: PgId, prefix: &[u8]) -> Vec<u8> {
+    let mut bytes = objects_of(pg);
+    push_escaped(&mut bytes, prefix);
+    // Without the end mark: names go on.
+    bytes.truncate(bytes.len() - 2);
+    bytes
+}
+
 /// The first byte of the keys of all objects.
 pub(crate) const OBJECTS: [u8; 1] = [OBJECT];
 /// The first byte of the keys of all PGs.

@@ -6,6 +6,7 @@
 mod bitmap;
 mod changes;
 pub(crate) mod keys;
+mod listing;
 pub(crate) mod page;
 pub(crate) mod page_table;
 mod pages;
@@ -20,13 +21,14 @@ use std::ops::ControlFlow;
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_codec::CodecError;
-use atoll_types::{ObjectName, PgId, Seals};
+use atoll_types::Seals;
 use bytes::Bytes;
 
 pub(crate) use bitmap::Bitmap;
 use changes::Entry;
 pub(crate) use changes::{Changes, Prepared};
 pub use keys::ObjectKey;
+pub use listing::ObjectsPage;
 pub(crate) use page::{PageKind, fuzz_page};
 pub use pages::Cold;
 pub(crate) use pages::{Location, PageError, Pages};
@@ -216,39 +218,6 @@ impl Metadata {
             ControlFlow::Continue(())
         })?;
         Ok((entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect(), more))
-    }
-
-    /// Names of a PG's objects behind `after`, up to `limit`.
-    pub fn names_after(
-        &self,
-        pg: PgId,
-        after: Option<&ObjectName>,
-        limit: usize,
-    ) -> Result<Vec<ObjectName>, Unready> {
-        let all = keys::objects_of(self.parts.root(pg));
-        let end = keys::end_of(&all);
-        let mut from = match after {
-            Some(name) => keys::end_of(&self.parts.object(&ObjectKey { pg, name: name.clone() })),
-            None => all,
-        };
-        let mut names = Vec::new();
-        while names.len() < limit {
-            // The first key of an object is its header; the next object is looked for behind all
-            // others of this one.
-            let mut found = None;
-            self.tree.scan(&from, &end, |key, _| {
-                let damaged = CodecError::Invalid { what: "length of an object's key", value: key.len() as u64 };
-                found = Some(keys::parse_object(key).ok_or(damaged));
-                ControlFlow::Break(())
-            })?;
-            let Some(key) = found else { break };
-            let (object, _) = key?;
-            from = keys::end_of(&keys::object(&object));
-            if self.parts.holds(pg, &object.name) {
-                names.push(object.name);
-            }
-        }
-        Ok(names)
     }
 
     /// Applies changes that were prepared from this very state.

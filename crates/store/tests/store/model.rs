@@ -49,6 +49,11 @@ pub struct ModelObject {
 }
 
 impl ModelObject {
+    /// Which blocks hold data.
+    pub fn mapped_blocks(&self) -> Vec<bool> {
+        self.blocks.iter().map(|block| block.length > 0).collect()
+    }
+
     pub fn data_is(&self, data: &[u8]) -> bool {
         data.len() as u64 == self.size_bytes
             && data.chunks(BLOCK_BYTES).zip(&self.blocks).all(|(bytes, block)| {

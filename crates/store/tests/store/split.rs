@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::random::{Random, on_all_cores, setting};
 use crate::simulated_disk::SimulatedDisk;
-use crate::verify::{look, look_and_submit};
+use crate::verify::{listed, look, look_and_submit};
 
 const POOL: PoolId = PoolId(1);
 /// The pool is made with one PG.
@@ -198,6 +198,15 @@ impl Test {
             };
             let names = look(store, disk, |store| store.names_after(pg(*index), None, 1_000)).unwrap();
             let names: Vec<_> = names.into_iter().filter(|name| *name != own_name()).collect();
+            for prefix in ["o", "o1", "none"] {
+                let listed =
+                    listed(store, disk, pg(*index), prefix).unwrap().into_iter().map(|object| object.name);
+                let expected: Vec<_> = names.iter().filter(|name| name.as_str().starts_with(prefix)).collect();
+                assert!(
+                    listed.eq(expected.into_iter().cloned()),
+                    "objects of PG {index} that begin with {prefix}"
+                );
+            }
             let objects = names.into_iter().map(|name| (name.clone(), value(store, disk, name).unwrap()));
             let objects = objects.collect();
             let own = value(store, disk, own_name());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use atoll_buffers::BLOCK_BYTES;
 use atoll_store::{Disk, LoadRequest, ObjectKey, ReadError, Store, StoreError, StoreEvent};
 use atoll_types::operation::PRE_IMAGE_PREFIX;
-use atoll_types::{ObjectName, PgId, Transaction};
+use atoll_types::{ListedObject, ObjectName, PgId, Transaction};
 use bytes::Bytes;
 
 use crate::model::{ModelObject, ModelPg, SEAL_BYTES, pg_id};
@@ -102,6 +102,24 @@ fn names(store: &mut Store, disk: &mut SimulatedDisk, pg: PgId) -> Result<Vec<Ob
     }
 }
 
+/// All objects whose names begin so, with the numbers of their blocks.
+pub fn listed(
+    store: &mut Store,
+    disk: &mut SimulatedDisk,
+    pg: PgId,
+    prefix: &str,
+) -> Result<Vec<ListedObject>, Damage> {
+    let (mut objects, mut after) = (Vec::new(), None);
+    loop {
+        let page = look(store, disk, |store| store.objects_page(pg, prefix.as_bytes(), after.as_ref(), true))?;
+        objects.extend(page.objects);
+        after = page.next;
+        if after.is_none() {
+            return Ok(objects);
+        }
+    }
+}
+
 fn omap(store: &mut Store, disk: &mut SimulatedDisk, key: &ObjectKey) -> Result<BTreeMap<Bytes, Bytes>, Damage> {
     let (mut entries, mut from) = (BTreeMap::new(), Bytes::new());
     loop {
@@ -142,6 +160,11 @@ fn verify_object(
         seals
     });
     assert_eq!(seals, expected_seals, "{key:?} has other seals than it must");
+    let mapped = look(store, disk, |store| store.mapped_blocks(key, 0, expected.size_bytes as u32))?;
+    assert_eq!(mapped, expected.mapped_blocks(), "{key:?} has other extents than it must");
+    let listed = listed(store, disk, key.pg, key.name.as_str())?;
+    let block_count = mapped.iter().filter(|is_mapped| **is_mapped).count() as u32;
+    assert_eq!(listed.first().map(|object| (&object.name, object.block_count)), Some((&key.name, block_count)));
     Ok(())
 }
 

@@ -2,7 +2,8 @@
 //! control segments and are stored in WAL records.
 
 use super::{
-    Condition, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched, Transaction,
+    Condition, ListedObject, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched,
+    Transaction,
 };
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
 use crate::limits;
@@ -55,10 +56,22 @@ impl ObjectName {
 
     /// Reads a name.
     pub fn decode(reader: &mut Reader) -> Result<Self, CodecError> {
-        let bytes = reader.bytes(limits::OBJECT_NAME_BYTES_MAX, "object name")?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| CodecError::NotText { what: "object name" })?;
-        ObjectName::new(text).ok_or(CodecError::Invalid { what: "object name length", value: 0 })
+        object_name(&reader.bytes(limits::OBJECT_NAME_BYTES_MAX, "object name")?)
     }
+}
+
+fn encode_optional_name(name: Option<&ObjectName>, writer: &mut Writer) {
+    writer.optional_bytes(name.map(|name| name.as_str().as_bytes()));
+}
+
+fn decode_optional_name(reader: &mut Reader) -> Result<Option<ObjectName>, CodecError> {
+    let bytes = reader.optional_bytes(limits::OBJECT_NAME_BYTES_MAX, "object name")?;
+    bytes.map(|bytes| object_name(&bytes)).transpose()
+}
+
+fn object_name(bytes: &[u8]) -> Result<ObjectName, CodecError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| CodecError::NotText { what: "object name" })?;
+    ObjectName::new(text).ok_or(CodecError::Invalid { what: "object name length", value: 0 })
 }
 
 impl Seals {
@@ -178,6 +191,17 @@ impl ReadRequest {
                 writer.bytes(from);
                 writer.u32(*limit);
             }
+            ReadRequest::Extents { offset, length } => {
+                writer.u8(5);
+                writer.u64(*offset);
+                writer.u32(*length);
+            }
+            ReadRequest::ObjectList { prefix, after, counts_blocks } => {
+                writer.u8(6);
+                writer.bytes(prefix);
+                encode_optional_name(after.as_ref(), writer);
+                writer.u8(u8::from(*counts_blocks));
+            }
         }
     }
 
@@ -192,6 +216,12 @@ impl ReadRequest {
                 from: omap_key(reader)?,
                 limit: reader.u32("limit")?,
             },
+            5 => ReadRequest::Extents { offset: reader.u64("offset")?, length: reader.u32("length")? },
+            6 => ReadRequest::ObjectList {
+                prefix: reader.bytes(limits::OBJECT_NAME_BYTES_MAX, "object name")?,
+                after: decode_optional_name(reader)?,
+                counts_blocks: reader.u8("counts blocks")? != 0,
+            },
             value => return Err(CodecError::Invalid { what: "read request", value: u64::from(value) }),
         })
     }
@@ -201,9 +231,10 @@ impl ReadOutcome {
     /// Appends the outcome.
     pub fn encode(&self, writer: &mut Writer) {
         match self {
-            ReadOutcome::Data { object_bytes, seals } => {
+            ReadOutcome::Data { object_bytes, version, seals } => {
                 writer.u8(1);
                 writer.u64(*object_bytes);
+                version.encode(writer);
                 Seals::encode_optional(seals.as_ref(), writer);
             }
             ReadOutcome::Stat { object_bytes, version } => {
@@ -224,6 +255,23 @@ impl ReadOutcome {
                 }
                 writer.u8(u8::from(*more));
             }
+            ReadOutcome::Extents { object_bytes, version, blocks } => {
+                writer.u8(5);
+                writer.u64(*object_bytes);
+                version.encode(writer);
+                writer.bytes(blocks);
+            }
+            ReadOutcome::ObjectPage { objects, next } => {
+                writer.u8(6);
+                writer.u32(objects.len() as u32);
+                for object in objects {
+                    object.name.encode(writer);
+                    writer.u64(object.object_bytes);
+                    object.version.encode(writer);
+                    writer.u32(object.block_count);
+                }
+                encode_optional_name(next.as_ref(), writer);
+            }
         }
     }
 
@@ -232,6 +280,7 @@ impl ReadOutcome {
         Ok(match reader.u8("read outcome")? {
             1 => ReadOutcome::Data {
                 object_bytes: reader.u64("object size")?,
+                version: Version::decode(reader)?,
                 seals: Seals::decode_optional(reader)?,
             },
             2 => ReadOutcome::Stat { object_bytes: reader.u64("object size")?, version: Version::decode(reader)? },
@@ -244,7 +293,31 @@ impl ReadOutcome {
                 }
                 ReadOutcome::OmapPage { entries, more: reader.u8("more")? != 0 }
             }
+            5 => ReadOutcome::Extents {
+                object_bytes: reader.u64("object size")?,
+                version: Version::decode(reader)?,
+                blocks: reader.bytes(EXTENTS_BYTES_MAX, "extents")?,
+            },
+            6 => {
+                let count = reader.count(limits::OBJECTS_LISTED_MAX, "listed objects")?;
+                let objects = (0..count).map(|_| ListedObject::decode(reader)).collect::<Result<_, _>>()?;
+                ReadOutcome::ObjectPage { objects, next: decode_optional_name(reader)? }
+            }
             value => return Err(CodecError::Invalid { what: "read outcome", value: u64::from(value) }),
+        })
+    }
+}
+
+/// Bytes of the bits of all blocks of an object.
+const EXTENTS_BYTES_MAX: usize = limits::OBJECT_BYTES_MAX as usize / atoll_buffers::BLOCK_BYTES / 8;
+
+impl ListedObject {
+    fn decode(reader: &mut Reader) -> Result<Self, CodecError> {
+        Ok(ListedObject {
+            name: ObjectName::decode(reader)?,
+            object_bytes: reader.u64("object size")?,
+            version: Version::decode(reader)?,
+            block_count: reader.u32("blocks")?,
         })
     }
 }

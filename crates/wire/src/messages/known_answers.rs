@@ -1,7 +1,7 @@
 //! The encoding of every message, pinned: a changed byte is a changed protocol.
 
 use super::*;
-use atoll_types::{Condition, LogEntry, Mutation, PoolId, PreImage, Seals, Touched};
+use atoll_types::{Condition, ListedObject, LogEntry, Mutation, PoolId, PreImage, Seals, Touched};
 
 pub(super) fn every_kind() -> Vec<Message> {
     let pg = PgId { pool: PoolId(1), index: 9 };
@@ -60,7 +60,13 @@ pub(super) fn every_kind() -> Vec<Message> {
     };
     let list = ReadRequest::OmapList { prefix: key.clone(), from: key.clone(), limit: 10 };
     let page = ReadOutcome::OmapPage { entries: vec![(key.clone(), value.clone())], more: true };
-    let data = ReadOutcome::Data { object_bytes: 5, seals: Some(seals) };
+    let data = ReadOutcome::Data { object_bytes: 5, version, seals: Some(seals) };
+    let extents = ReadRequest::Extents { offset: 4096, length: 8192 };
+    let objects =
+        ReadRequest::ObjectList { prefix: key.clone(), after: Some(object.clone()), counts_blocks: true };
+    let bits = ReadOutcome::Extents { object_bytes: 5, version, blocks: value.clone() };
+    let one = ListedObject { name: object.clone(), object_bytes: 5, version, block_count: 7 };
+    let listed = ReadOutcome::ObjectPage { objects: vec![one], next: Some(object.clone()) };
     let refusals = [
         Refusal::NoSuchObject,
         Refusal::ConditionFailed { index: 3 },
@@ -77,6 +83,10 @@ pub(super) fn every_kind() -> Vec<Message> {
         Message::Write { id, answered_below: 4, pg, epoch, request: write },
         Message::ReadReply { sequence: 6, result: Ok(page), payload: Bytes::new() },
         Message::ReadReply { sequence: 6, result: Ok(data.clone()), payload: payload.clone() },
+        Message::Read { id, pg, epoch, object: object.clone(), request: extents },
+        Message::Read { id, pg, epoch, object: object.clone(), request: objects },
+        Message::ReadReply { sequence: 6, result: Ok(bits), payload: Bytes::new() },
+        Message::ReadReply { sequence: 6, result: Ok(listed), payload: Bytes::new() },
         Message::WriteReply { sequence: 6, result: Ok(()) },
         Message::Replicate { epoch, transaction: transaction.clone(), committed: version },
         Message::ReplicateAck { pg, epoch, version, is_full: true },

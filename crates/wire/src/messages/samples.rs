@@ -3,8 +3,8 @@
 
 use atoll_types::operation::table::Shape;
 use atoll_types::{
-    Condition, Epoch, LogEntry, Mutation, ObjectName, OsdId, PgId, PoolId, PreImage, ReadOutcome, ReadRequest,
-    Refusal, RequestId, Seals, Touched, Transaction, Version, WriteRequest,
+    Condition, Epoch, ListedObject, LogEntry, Mutation, ObjectName, OsdId, PgId, PoolId, PreImage, ReadOutcome,
+    ReadRequest, Refusal, RequestId, Seals, Touched, Transaction, Version, WriteRequest,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -148,18 +148,34 @@ fn read_request() -> impl Strategy<Value = ReadRequest> {
             from,
             limit
         }),
+        any::<(u64, u32)>().prop_map(|(offset, length)| ReadRequest::Extents { offset, length }),
+        (short(), option::of(name()), any::<bool>())
+            .prop_map(|(prefix, after, counts_blocks)| ReadRequest::ObjectList { prefix, after, counts_blocks }),
     ]
 }
 
 fn read_outcome() -> impl Strategy<Value = ReadOutcome> {
     prop_oneof![
-        (any::<u64>(), option::of(seals()))
-            .prop_map(|(object_bytes, seals)| ReadOutcome::Data { object_bytes, seals }),
+        (any::<u64>(), version(), option::of(seals()))
+            .prop_map(|(object_bytes, version, seals)| ReadOutcome::Data { object_bytes, version, seals }),
         (any::<u64>(), version()).prop_map(|(object_bytes, version)| ReadOutcome::Stat { object_bytes, version }),
         option::of(short()).prop_map(ReadOutcome::OmapValue),
         (vec((short(), short()), 0..4), any::<bool>())
             .prop_map(|(entries, more)| ReadOutcome::OmapPage { entries, more }),
+        (any::<u64>(), version(), short()).prop_map(|(object_bytes, version, blocks)| ReadOutcome::Extents {
+            object_bytes,
+            version,
+            blocks
+        }),
+        (vec(listed_object(), 0..4), option::of(name()))
+            .prop_map(|(objects, next)| ReadOutcome::ObjectPage { objects, next }),
     ]
+}
+
+fn listed_object() -> impl Strategy<Value = ListedObject> {
+    (name(), any::<u64>(), version(), any::<u32>()).prop_map(|(name, object_bytes, version, block_count)| {
+        ListedObject { name, object_bytes, version, block_count }
+    })
 }
 
 fn refusal() -> impl Strategy<Value = Refusal> {

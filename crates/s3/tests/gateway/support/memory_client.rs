@@ -168,6 +168,9 @@ impl MemoryClient {
         let none = Bytes::new();
         match request {
             ReadRequest::Data { offset, length } => read_data(object, *offset, u64::from(*length)),
+            ReadRequest::Extents { .. } | ReadRequest::ObjectList { .. } => {
+                unreachable!("the gateway does not ask for it")
+            }
             ReadRequest::Stat => {
                 let version = Version { epoch: Epoch(1), sequence: object.version };
                 Ok((ReadOutcome::Stat { object_bytes: object.data.len() as u64, version }, none))
@@ -315,7 +318,7 @@ fn read_data(object: &MemoryObject, offset: u64, length: u64) -> Result<(ReadOut
         let bytes: Vec<u8> = units.flat_map(|unit| object.seals.get(&unit).unwrap_or(&blank).to_vec()).collect();
         Seals { unit_bytes, seal_bytes, bytes: bytes.into() }
     });
-    Ok((ReadOutcome::Data { object_bytes, seals }, data))
+    Ok((ReadOutcome::Data { object_bytes, version: Version::default(), seals }, data))
 }
 
 impl ObjectClient for MemoryClient {
