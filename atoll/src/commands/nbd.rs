@@ -1,6 +1,7 @@
 //! The NBD server.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use atoll_client::LocalClient;
@@ -15,6 +16,8 @@ use super::open_cluster::tokio_runtime;
 
 /// A virtual machine's disk rather waits than fails.
 const TIMEOUT_MS: u64 = 600_000;
+/// How often one looks for removed images whose data is still there.
+const HOUSEKEEPING_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Subcommand)]
 pub enum NbdCommand {
@@ -72,7 +75,7 @@ pub fn run(command: NbdCommand) -> anyhow::Result<()> {
     let runtime = LocalRuntime::new()?;
     let client = LocalClient::start(&runtime, open.client_config("client", TIMEOUT_MS)?)?;
     let bridge = Bridge::new(tokio.handle().clone(), runtime.wake_handle());
-    let server = NbdServer::new(&client, bridge, admin, tls)
+    let server = NbdServer::new(&client, bridge, admin.clone(), tls)
         .context("TLS for NBD (see --tls and its files in 'atoll nbd run --help')")?;
     for text in &open.cluster.nbd_listen {
         let address: ListenAddress = text.parse().map_err(anyhow::Error::msg)?;
@@ -85,8 +88,26 @@ pub fn run(command: NbdCommand) -> anyhow::Result<()> {
         };
         tracing::info!("NBD is served on {address}, {how}");
     }
+    // Of housekeeping, cluster state's part needs tokio where it is polled.
+    let _inside = tokio.enter();
+    runtime.spawn(housekeeping(admin.clone(), client.clone()));
     runtime.block_on(std::future::pending::<()>())?;
     Ok(())
+}
+
+/// Removes what is left of images and snapshots that were removed, whoever began it.
+async fn housekeeping(admin: ImageAdmin, client: LocalClient) {
+    loop {
+        client.runtime().sleep(HOUSEKEEPING_PAUSE).await;
+        for done in [admin.purge_due(&client).await, admin.trim_all(&client).await] {
+            match done {
+                Ok(failed) => failed.into_iter().for_each(|(name, error)| {
+                    tracing::warn!("what is left of image '{name}' cannot be removed: {error}");
+                }),
+                Err(error) => tracing::debug!("images cannot be looked after now: {error}"),
+            }
+        }
+    }
 }
 
 fn nbd_tls(arguments: NbdTlsArguments, data: &Path) -> anyhow::Result<TlsChoice> {

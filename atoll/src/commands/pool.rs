@@ -80,9 +80,9 @@ pub struct PoolCreateArguments {
     /// I/O stops with fewer copies or shards [default: half of the copies, rounded up; K+1 shards]
     #[arg(long, value_name = "N")]
     pub min_size: Option<u32>,
-    /// What the copies or shards are spread over
-    #[arg(long, value_name = "LEVEL", default_value = "host")]
-    pub failure_domain: FailureDomainArgument,
+    /// What the copies or shards are spread over [default: host if there are as many hosts, otherwise osd]
+    #[arg(long, value_name = "LEVEL")]
+    pub failure_domain: Option<FailureDomainArgument>,
     /// Only OSDs of this class [default: all]
     #[arg(long, value_name = "CLASS")]
     pub device_class: Option<String>,
@@ -175,14 +175,16 @@ fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
         Some(code) => Redundancy::erasure(code.data, code.parity, arguments.chunk, arguments.min_size),
         None => Redundancy::replicated(arguments.size.unwrap_or(DEFAULT_COPIES), arguments.min_size),
     };
-    let new = NewPool {
-        name: arguments.name.clone(),
-        pg_num: arguments.pg_num,
-        redundancy,
-        failure_domain: arguments.failure_domain.into(),
-        device_class: arguments.device_class.clone(),
-    };
-    let status = connected(&arguments.output, async |_, state| Ok(pools::create_further(&state, &new).await?))?;
+    let device_class = arguments.device_class.clone();
+    let status = connected(&arguments.output, async |_, state| {
+        let failure_domain = match arguments.failure_domain {
+            Some(chosen) => chosen.into(),
+            None => pools::default_failure_domain(&state, &redundancy, device_class.as_deref()).await?,
+        };
+        let (name, pg_num) = (arguments.name.clone(), arguments.pg_num);
+        let new = NewPool { name, pg_num, redundancy, failure_domain, device_class };
+        Ok(pools::create_further(&state, &new).await?)
+    })?;
     print_pool(&arguments.output, &status, "made")?;
     let PoolStatus { pool, pgs_made: made, .. } = status;
     if made < pool.pg_num as usize {

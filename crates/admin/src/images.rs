@@ -1,15 +1,19 @@
 //! Images. What touches an image's data is in `atoll-image`.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use atoll_cluster::{ClusterClient, keys};
 use atoll_image::ImageAdmin;
 use atoll_keys::KeyService;
 use atoll_types::PoolId;
-use atoll_types::records::{ImageLockRecord, ImageRecord, PoolRecord};
+use atoll_types::records::{
+    ImageExport, ImageLockRecord, ImageRecord, ImageWatcherRecord, PoolRecord, Redundancy, SnapshotRecord,
+};
 use serde::Serialize;
 
 use crate::error::AdminError;
+use crate::pools::{self, PoolStatus};
 
 /// The parts of an image's record that are for people and scripts; the wrapped key is not.
 #[derive(Clone, Debug, Serialize)]
@@ -30,6 +34,8 @@ pub struct ImageSummary {
     pub attach_count: usize,
     /// Whether its blocks are sealed.
     pub sealed: bool,
+    /// What people and programs have noted about it.
+    pub metadata: BTreeMap<String, String>,
 }
 
 impl From<&ImageRecord> for ImageSummary {
@@ -43,18 +49,72 @@ impl From<&ImageRecord> for ImageSummary {
             created_unix_ms: record.created_unix_ms,
             attach_count: record.attach_ids.len(),
             sealed: record.key.is_sealed(),
+            metadata: record.metadata.clone(),
         }
     }
 }
 
-/// An image and who writes to it.
+/// An image in a list.
+#[derive(Clone, Debug, Serialize)]
+pub struct ImageListing {
+    /// The image.
+    #[serde(flatten)]
+    pub image: ImageSummary,
+    /// The name of its pool.
+    pub pool_name: String,
+    /// How many snapshots it has.
+    pub snapshots: usize,
+    /// Its writer.
+    pub writer: Option<ImageLockRecord>,
+    /// What it is a clone of, as `IMAGE@SNAPSHOT`.
+    pub parent: Option<String>,
+}
+
+/// An image, and who uses it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImageDetails {
     /// The image.
     #[serde(flatten)]
     pub image: ImageSummary,
+    /// The name of its pool.
+    pub pool_name: String,
+    /// Its snapshots, oldest first.
+    pub snapshots: Vec<SnapshotRecord>,
+    /// Its clones, each with the snapshot that it is one of.
+    pub clones: Vec<(String, String)>,
+    /// What it is a clone of, as `IMAGE@SNAPSHOT`.
+    pub parent: Option<String>,
+    /// Only so many bytes are the parent's where the image was not written.
+    pub overlap_bytes: u64,
+    /// Who may use it how through NBD.
+    pub export: ImageExport,
+    /// What was interrupted and must be done again.
+    pub unfinished: Option<String>,
     /// Its writer.
     pub writer: Option<ImageLockRecord>,
+    /// Those who read it or its snapshots.
+    pub watchers: Vec<ImageWatcherRecord>,
+}
+
+/// The pool of this name, if something could be written to it.
+pub async fn writable_pool(client: &ClusterClient, name: &str) -> Result<PoolId, AdminError> {
+    let pools = pools::list(client).await?;
+    let found = pools.into_iter().find(|status| status.pool.name == name);
+    let PoolStatus { pool, pgs_made, .. } = found.ok_or_else(|| AdminError::NoSuchPool(name.to_owned()))?;
+    if pgs_made < pool.pg_num as usize {
+        return AdminError::refused(format!(
+            "the pool '{name}' has {pgs_made} of {} placement groups, so that nothing could be written to all of the \
+             image: 'atoll health' says what is missing",
+            pool.pg_num
+        ));
+    }
+    Ok(pool.id)
+}
+
+/// How each pool protects its objects.
+pub async fn redundancy(client: &ClusterClient) -> Result<HashMap<PoolId, Redundancy>, AdminError> {
+    let pools = client.list::<PoolRecord>(keys::POOLS).await?.entries;
+    Ok(pools.into_iter().map(|(_, pool, _)| (pool.id, pool.redundancy)).collect())
 }
 
 /// Makes an image in a pool.
@@ -66,17 +126,55 @@ pub async fn create(
     pool: &str,
     is_sealed: bool,
 ) -> Result<ImageSummary, AdminError> {
-    let pools = client.list::<PoolRecord>(keys::POOLS).await?;
-    let found = pools.entries.iter().find(|(_, found, _)| found.name == pool);
-    let pool = found.ok_or_else(|| AdminError::NoSuchPool(pool.to_owned()))?.1.id;
+    let pool = writable_pool(client, pool).await?;
     let record = ImageAdmin::new(client.clone(), service).create(name, size_bytes, pool, is_sealed).await?;
     Ok(ImageSummary::from(&record))
 }
 
+/// Gives an image another name.
+pub async fn rename(
+    client: &ClusterClient,
+    service: Arc<dyn KeyService>,
+    name: &str,
+    new_name: &str,
+) -> Result<ImageSummary, AdminError> {
+    let record = ImageAdmin::new(client.clone(), service).rename(name, new_name).await?;
+    Ok(ImageSummary::from(&record))
+}
+
+async fn pool_names(client: &ClusterClient) -> Result<HashMap<PoolId, String>, AdminError> {
+    let pools = client.list::<PoolRecord>(keys::POOLS).await?.entries;
+    Ok(pools.into_iter().map(|(_, pool, _)| (pool.id, pool.name)).collect())
+}
+
+fn name_of_pool(pools: &HashMap<PoolId, String>, pool: PoolId) -> String {
+    pools.get(&pool).cloned().unwrap_or_else(|| format!("{pool} (removed)"))
+}
+
+/// What an image is a clone of; images and snapshots may have other names by now.
+fn parent_text(record: &ImageRecord, all: &[ImageRecord]) -> Option<String> {
+    let parent = record.parent()?;
+    let found = all.iter().find(|other| other.id == parent.image_id);
+    let snapshots = found.map(ImageRecord::snapshots).unwrap_or_default();
+    let snapshot = snapshots.iter().find(|snapshot| snapshot.number == parent.number);
+    let image_name = found.map_or(&parent.image_name, |found| &found.name);
+    Some(format!("{image_name}@{}", snapshot.map_or("?", |snapshot| &snapshot.name)))
+}
+
 /// All images.
-pub async fn list(client: &ClusterClient, service: Arc<dyn KeyService>) -> Result<Vec<ImageSummary>, AdminError> {
-    let images = ImageAdmin::new(client.clone(), service).list().await?;
-    Ok(images.iter().map(ImageSummary::from).collect())
+pub async fn list(client: &ClusterClient, service: Arc<dyn KeyService>) -> Result<Vec<ImageListing>, AdminError> {
+    let admin = ImageAdmin::new(client.clone(), service);
+    let records = admin.list().await?;
+    let pools = pool_names(client).await?;
+    let writers: HashMap<String, ImageLockRecord> = admin.locks().await?.into_iter().collect();
+    let listing = |record: &ImageRecord| ImageListing {
+        image: ImageSummary::from(record),
+        pool_name: name_of_pool(&pools, record.pool),
+        snapshots: record.snapshots().len(),
+        writer: writers.get(&record.name).cloned(),
+        parent: parent_text(record, &records),
+    };
+    Ok(records.iter().map(listing).collect())
 }
 
 /// One image.
@@ -87,6 +185,21 @@ pub async fn info(
 ) -> Result<ImageDetails, AdminError> {
     let admin = ImageAdmin::new(client.clone(), service);
     let (record, _) = admin.get(name).await?;
-    let writer = admin.lock(&record.id).await?.map(|(lock, _)| lock);
-    Ok(ImageDetails { image: ImageSummary::from(&record), writer })
+    let pools = pool_names(client).await?;
+    let parent = match record.parent() {
+        Some(_) => parent_text(&record, &admin.list().await?),
+        None => None,
+    };
+    Ok(ImageDetails {
+        image: ImageSummary::from(&record),
+        pool_name: name_of_pool(&pools, record.pool),
+        snapshots: record.snapshots().to_vec(),
+        clones: admin.clones(&record).await?,
+        parent,
+        overlap_bytes: record.parent().map_or(0, |parent| parent.overlap_bytes),
+        export: record.export.clone().unwrap_or_default(),
+        unfinished: admin.unfinished(&record).map(|error| error.to_string()),
+        writer: admin.live_lock(&record.id).await?,
+        watchers: admin.watchers(&record.id).await?,
+    })
 }

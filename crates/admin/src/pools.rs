@@ -5,7 +5,9 @@ mod status;
 use atoll_cluster::{ClusterClient, Transaction, keys};
 use atoll_types::coordination::NextPoolRecord;
 use atoll_types::limits::{COPIES, EC_CHUNK_BYTES, EC_DATA_SHARDS, EC_PARITY_SHARDS, PG_NUM_MAX};
-use atoll_types::records::{BucketRecord, FailureDomain, ImageRecord, PoolRecord, RECORD_FORMAT, Redundancy};
+use atoll_types::records::{
+    BucketRecord, FailureDomain, ImageRecord, OsdRecord, PoolRecord, RECORD_FORMAT, Redundancy, RemovedImageRecord,
+};
 use atoll_types::size::format_size;
 use atoll_types::{PgId, PoolId};
 
@@ -130,6 +132,19 @@ fn refuse_taken_name(pools: &Pools, name: &str, own: Option<PoolId>) -> Result<(
         Some(_) => AdminError::refused(format!("there is a pool '{name}' already; choose another name")),
         None => Ok(()),
     }
+}
+
+/// Where the members of a new pool may sit if nobody says: on different hosts if there are enough, and otherwise on
+/// different OSDs.
+pub async fn default_failure_domain(
+    client: &ClusterClient,
+    redundancy: &Redundancy,
+    device_class: Option<&str>,
+) -> Result<FailureDomain, AdminError> {
+    let osds = client.list::<OsdRecord>(keys::OSDS).await?.entries.into_iter().map(|(_, osd, _)| osd);
+    let usable = osds.filter(|osd| device_class.is_none_or(|class| class == osd.device_class));
+    let hosts: std::collections::BTreeSet<String> = usable.map(|osd| osd.host).collect();
+    Ok(if hosts.len() >= redundancy.size() as usize { FailureDomain::Host } else { FailureDomain::Osd })
 }
 
 /// Makes a pool beside those that every cluster has, and waits a while for its PGs.
@@ -257,6 +272,14 @@ pub async fn remove(client: &ClusterClient, name: &str) -> Result<PoolRecord, Ad
 async fn refuse_used(client: &ClusterClient, pool: &PoolRecord) -> Result<(), AdminError> {
     let images = client.list::<ImageRecord>(keys::IMAGES).await?;
     let image = images.entries.iter().find(|(_, image, _)| image.pool == pool.id);
+    let removed = client.list::<RemovedImageRecord>(keys::REMOVED_IMAGES).await?;
+    if let Some((_, removed, _)) = removed.entries.iter().find(|(_, removed, _)| removed.image.pool == pool.id) {
+        return AdminError::refused(format!(
+            "the pool '{}' holds the removed image '{}', whose data is still there ('atoll image trash rm {1}' removes it \
+             now)",
+            pool.name, removed.image.name
+        ));
+    }
     let buckets = client.list::<BucketRecord>(keys::BUCKETS).await?;
     let bucket =
         buckets.entries.iter().find(|(_, bucket, _)| [bucket.pool, bucket.data_pool()].contains(&pool.id));

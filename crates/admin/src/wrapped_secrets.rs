@@ -10,7 +10,7 @@ use atoll_s3::{
     STS_KEY_CONTEXT, bucket_key_context, named_key_context, unsealed_permit_context, user_key_context,
 };
 use atoll_types::identities::{AccessKeyRecord, StsKeyRecord};
-use atoll_types::records::{BucketRecord, ImageRecord};
+use atoll_types::records::{BucketRecord, ImageRecord, RemovedImageRecord};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -71,6 +71,16 @@ impl Wrapped for BucketRecord {
     }
 }
 
+impl Wrapped for RemovedImageRecord {
+    fn secrets(&mut self) -> Vec<(String, &mut String)> {
+        self.image.secrets()
+    }
+
+    fn count(uses: &mut KeyUses) -> &mut u64 {
+        &mut uses.images
+    }
+}
+
 impl Wrapped for AccessKeyRecord {
     fn secrets(&mut self) -> Vec<(String, &mut String)> {
         vec![(user_key_context(&self.access_key), &mut self.wrapped_secret_key)]
@@ -99,6 +109,7 @@ impl UsesByVersion {
     pub async fn read(state: &ClusterClient) -> Result<Self, AdminError> {
         let mut uses = UsesByVersion(BTreeMap::new());
         uses.add::<ImageRecord>(state, keys::IMAGES).await?;
+        uses.add::<RemovedImageRecord>(state, keys::REMOVED_IMAGES).await?;
         uses.add::<BucketRecord>(state, keys::BUCKETS).await?;
         uses.add::<AccessKeyRecord>(state, keys::ACCESS_KEYS).await?;
         uses.add::<StsKeyRecord>(state, keys::STS_KEY).await?;
@@ -143,6 +154,7 @@ pub async fn rewrap_all(
 ) -> Result<RewrapReport, AdminError> {
     let mut walk = Walk { state, service, progress, done: 0, report: RewrapReport::default() };
     walk.records::<ImageRecord>(keys::IMAGES).await?;
+    walk.records::<RemovedImageRecord>(keys::REMOVED_IMAGES).await?;
     walk.records::<BucketRecord>(keys::BUCKETS).await?;
     walk.records::<AccessKeyRecord>(keys::ACCESS_KEYS).await?;
     walk.records::<StsKeyRecord>(keys::STS_KEY).await?;

@@ -11,6 +11,6 @@ mod map_feed;
 mod remote;
 mod router;
 
-pub use atoll_objects::{ClientError, Extent, ObjectClient};
+pub use atoll_objects::{ClientError, Extent, ObjectClient, PoolClient, visit_objects};
 pub use local::{ClientConfig, LocalClient};
 pub use remote::RemoteClient;

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_cluster::ConnectOptions;
-use atoll_objects::{ClientError, ObjectClient};
+use atoll_objects::{ClientError, ObjectClient, PoolClient};
 use atoll_reactor::{LocalRuntime, Stream};
 use atoll_types::frames::FrameMode;
 use atoll_types::records::PoolRecord;
-use atoll_types::{ObjectName, OsdId, PoolId, ReadOutcome, ReadRequest, Refusal, WriteRequest};
+use atoll_types::{ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, WriteRequest};
 use atoll_wire::{KeyPair, Link, LinkInput, Message};
 use bytes::Bytes;
 use futures::channel::oneshot;
@@ -137,30 +137,6 @@ impl LocalClient {
             self.0.runtime.sleep(TICK).await;
         }
         Ok(())
-    }
-
-    /// Sets a fence in every PG of a pool: from then on, writes that carry a lower
-    /// generation of this fence are refused.
-    pub async fn fence(&self, pool: PoolId, name: Bytes, generation: u64) -> Result<(), ClientError> {
-        // Without a map within the time limit, the pool counts as absent.
-        self.wait_for_map().await.map_err(|_| ClientError::NoSuchPool(pool))?;
-        let deadline_ms = self.0.runtime.now_ms() + self.0.config.timeout_ms;
-        loop {
-            let pgs = self.0.router.borrow().pgs(pool)?;
-            let calls = pgs.into_iter().map(|(pg, pg_num)| {
-                let call = Call::Write(fence_write(&name, generation, pg_num));
-                self.call(Target::Pg(pg), call)
-            });
-            match futures::future::try_join_all(calls).await {
-                // A PG was split meanwhile; the new one may not have the fence.
-                Err(ClientError::Refused { refusal: Refusal::ConditionFailed { .. }, .. })
-                    if self.0.runtime.now_ms() < deadline_ms =>
-                {
-                    self.0.runtime.sleep(TICK).await;
-                }
-                result => return result.map(|_| ()),
-            }
-        }
     }
 
     /// Waits until every PG of a pool serves reads, or until the time limit.
@@ -335,6 +311,44 @@ impl Drop for ForgetOnDrop<'_> {
         if self.client.0.callers.borrow_mut().remove(&self.sequence).is_some() {
             self.client.0.router.borrow_mut().forget(self.sequence);
         }
+    }
+}
+
+impl PoolClient for LocalClient {
+    async fn pgs(&self, pool: PoolId) -> Result<Vec<(PgId, u32)>, ClientError> {
+        // Without a map within the time limit, the pool counts as absent.
+        self.wait_for_map().await.map_err(|_| ClientError::NoSuchPool(pool))?;
+        self.0.router.borrow().pgs(pool)
+    }
+
+    async fn read_pg(&self, pg: PgId, request: ReadRequest) -> Result<(ReadOutcome, Bytes), ClientError> {
+        let object = ObjectName::new(atoll_types::operation::PG_META_OBJECT).expect("the name is short");
+        let answer = self.call(Target::Pg(pg), Call::Read(object.clone(), request)).await?;
+        answer.ok_or(ClientError::UnexpectedAnswer { object })
+    }
+
+    async fn fence(&self, pool: PoolId, name: Bytes, generation: u64) -> Result<(), ClientError> {
+        let deadline_ms = self.0.runtime.now_ms() + self.0.config.timeout_ms;
+        loop {
+            let pgs = self.pgs(pool).await?;
+            let calls = pgs.into_iter().map(|(pg, pg_num)| {
+                let call = Call::Write(fence_write(&name, generation, pg_num));
+                self.call(Target::Pg(pg), call)
+            });
+            match futures::future::try_join_all(calls).await {
+                // A PG was split meanwhile; the new one may not have the fence.
+                Err(ClientError::Refused { refusal: Refusal::ConditionFailed { .. }, .. })
+                    if self.0.runtime.now_ms() < deadline_ms =>
+                {
+                    self.sleep(TICK).await;
+                }
+                result => return result.map(|_| ()),
+            }
+        }
+    }
+
+    async fn sleep(&self, delay: Duration) {
+        self.0.runtime.sleep(delay).await;
     }
 }
 

@@ -43,6 +43,10 @@ pub const NEXT_POOL: &str = "/atoll/next_pool";
 pub const NEXT_OSD: &str = "/atoll/next_osd";
 /// Prefix of images.
 pub const IMAGES: &str = "/atoll/images/";
+/// Prefix of images that were removed.
+pub const REMOVED_IMAGES: &str = "/atoll/removed_images/";
+/// Prefix of those who read images.
+pub const IMAGE_WATCHERS: &str = "/atoll/image_watchers/";
 /// Prefix of writers' locks on images.
 pub const IMAGE_LOCKS: &str = "/atoll/image_locks/";
 /// Prefix of buckets.
@@ -141,6 +145,16 @@ pub fn image(name: &str) -> String {
     format!("{IMAGES}{name}")
 }
 
+/// An image that was removed.
+pub fn removed_image(image_id: &str) -> String {
+    format!("{REMOVED_IMAGES}{image_id}")
+}
+
+/// Prefix of those who read an image.
+pub fn image_watchers(image_id: &str) -> String {
+    format!("{IMAGE_WATCHERS}{image_id}/")
+}
+
 /// The lock of an image's writer.
 pub fn image_lock(image_id: &str) -> String {
     format!("{IMAGE_LOCKS}{image_id}")
@@ -213,6 +227,8 @@ mod tests {
             NEXT_OSD,
             IMAGES,
             IMAGE_LOCKS,
+            IMAGE_WATCHERS,
+            REMOVED_IMAGES,
             BUCKETS,
             ACCESS_KEYS,
             IDENTITIES,

@@ -1,24 +1,26 @@
-//! Making, listing, resizing and removing images.
+//! The records of images: making, listing and changing them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_buffers::BLOCK_BYTES;
-use atoll_client::ObjectClient;
-use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_client::PoolClient;
+use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_keys::{KeyService, SecretKey, random_u64};
+use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
 use atoll_types::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
-use atoll_types::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
-use atoll_types::{Condition, Mutation, ObjectName, PoolId};
-use futures::{StreamExt, stream};
+use atoll_types::records::{ImageExport, ImageLockRecord, ImageRecord, ImageWatcherRecord, RECORD_FORMAT};
+use atoll_types::size::format_size;
 
 use crate::ImageError;
-use crate::attach::take_lock;
+use crate::lock::{Fenced, in_use, is_gone, take_lock};
+use crate::resize::refuse_unfinished;
 
-/// Removals that run at once while an image is removed or shrunk.
-const REMOVALS_IN_FLIGHT: usize = 32;
 const NAME_BYTES_MAX: usize = 128;
+const METADATA_BYTES_MAX: usize = 64 << 10;
+const CHANGE_ATTEMPTS_MAX: usize = 16;
 
 /// Access to the records of images.
 #[derive(Clone)]
@@ -40,27 +42,24 @@ pub fn image_key_context(record: &ImageRecord) -> String {
     }
 }
 
-/// The name of an image's object.
-pub(crate) fn object_name(image_id: &str, index: u64) -> ObjectName {
-    ObjectName::new(&format!("img.{image_id}.{index:08x}")).expect("the name is short")
-}
-
-fn check_name(name: &str) -> Result<(), ImageError> {
+pub(crate) fn check_name(name: &str) -> Result<(), ImageError> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let fits = !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(is_allowed);
-    if fits && !name.starts_with('.') {
+    if fits && !name.starts_with(['.', '-']) {
         return Ok(());
     }
     Err(ImageError::Invalid(format!(
-        "'{name}' cannot name an image: use 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.', not beginning \
-         with '.'"
+        "'{name}' cannot be a name: use 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.', beginning with a \
+         letter, a digit or '_'"
     )))
 }
 
-fn check_size(size_bytes: u64) -> Result<(), ImageError> {
+pub(crate) fn check_size(size_bytes: u64) -> Result<(), ImageError> {
     if size_bytes == 0 || size_bytes > IMAGE_BYTES_MAX || !size_bytes.is_multiple_of(BLOCK_BYTES as u64) {
         return Err(ImageError::Invalid(format!(
-            "an image cannot have {size_bytes} bytes: choose a multiple of {BLOCK_BYTES} up to {IMAGE_BYTES_MAX}"
+            "an image cannot have {size_bytes} bytes: choose a multiple of {} up to {}",
+            format_size(BLOCK_BYTES as u64),
+            format_size(IMAGE_BYTES_MAX)
         )));
     }
     Ok(())
@@ -113,6 +112,10 @@ impl ImageAdmin {
             attach_ids: Vec::new(),
             writer_generation: 0,
             created_unix_ms: unix_ms(),
+            states: None,
+            work: None,
+            export: None,
+            metadata: BTreeMap::new(),
         };
         *record.key.wrapped_mut() = self.keys.wrap(&image_key_context(&record), &SecretKey::random()).await?;
         match self.cluster.create(&keys::image(name), &record).await {
@@ -142,53 +145,37 @@ impl ImageAdmin {
         Ok((record, revision))
     }
 
-    /// The present writer of an image, if there is one.
+    /// Cluster state.
+    pub fn state(&self) -> &ClusterClient {
+        &self.cluster
+    }
+
+    /// What was interrupted on an image and must be done again, if something was.
+    pub fn unfinished(&self, record: &ImageRecord) -> Option<ImageError> {
+        refuse_unfinished(record).err()
+    }
+
+    /// The writers of all images, by the names of the images. Those whose processes are known to be gone are
+    /// left out.
+    pub async fn locks(&self) -> Result<Vec<(String, ImageLockRecord)>, ImageError> {
+        let locks = self.cluster.list::<ImageLockRecord>(keys::IMAGE_LOCKS).await?.entries;
+        let live = locks.into_iter().filter(|(_, lock, _)| !is_gone(&lock.host, lock.process_id));
+        let by_key: BTreeMap<String, ImageLockRecord> = live.map(|(key, lock, _)| (key, lock)).collect();
+        let records = self.list().await?.into_iter();
+        Ok(records
+            .filter_map(|record| Some((record.name, by_key.get(&keys::image_lock(&record.id))?.clone())))
+            .collect())
+    }
+
+    /// The present writer of an image, unless its process is known to be gone.
+    pub async fn live_lock(&self, image_id: &str) -> Result<Option<ImageLockRecord>, ImageError> {
+        let lock = self.lock(image_id).await?.map(|(lock, _)| lock);
+        Ok(lock.filter(|lock| !is_gone(&lock.host, lock.process_id)))
+    }
+
+    /// The lock of an image and its revision, if it has a writer, dead or alive.
     pub async fn lock(&self, image_id: &str) -> Result<Option<(ImageLockRecord, i64)>, ImageError> {
         Ok(self.cluster.get(&keys::image_lock(image_id)).await?)
-    }
-
-    /// Changes the size. Growing is always possible; shrinking needs `allow_shrink`, removes the
-    /// data beyond the new end, and is refused while a writer holds the image.
-    pub async fn resize(
-        &self,
-        client: &impl ObjectClient,
-        name: &str,
-        size_bytes: u64,
-        allow_shrink: bool,
-    ) -> Result<ImageRecord, ImageError> {
-        check_size(size_bytes)?;
-        let (old, revision) = self.get(name).await?;
-        if size_bytes < old.size_bytes && !allow_shrink {
-            return Err(ImageError::Invalid(format!(
-                "image '{name}' has {} bytes; making it smaller destroys data and needs --allow-shrink",
-                old.size_bytes
-            )));
-        }
-        let record = ImageRecord { size_bytes, ..old.clone() };
-        if size_bytes < old.size_bytes {
-            let lease = take_lock(self, &old, "shrinking").await?;
-            self.discard(client, &old, size_bytes, &|_, _| {}).await?;
-            self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
-            lease.revoke().await?;
-        } else {
-            self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
-        }
-        Ok(record)
-    }
-
-    /// Removes an image and its data. `progress` is told the number of objects done and of all.
-    pub async fn remove(
-        &self,
-        client: &impl ObjectClient,
-        name: &str,
-        progress: &dyn Fn(u64, u64),
-    ) -> Result<(), ImageError> {
-        let (record, revision) = self.get(name).await?;
-        let lease = take_lock(self, &record, "removing").await?;
-        self.discard(client, &record, 0, progress).await?;
-        self.cluster.delete_if(&keys::image(name), revision).await?;
-        lease.revoke().await?;
-        Ok(())
     }
 
     /// Forgets the key of an image: what is in it can never be read again. The image stays, to be removed.
@@ -200,6 +187,9 @@ impl ImageAdmin {
                  removes it"
             )));
         }
+        if let Some(snapshot) = record.snapshots().iter().find(|snapshot| !snapshot.clones.is_empty()) {
+            return Err(ImageError::HasClones { name: name.into(), snapshot: snapshot.name.clone() });
+        }
         let lease = take_lock(self, &record, "destroying its key").await?;
         record.key.wrapped_mut().clear();
         self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
@@ -207,46 +197,138 @@ impl ImageAdmin {
         Ok(())
     }
 
-    /// Removes the data from `from_bytes` to the image's old end.
-    async fn discard(
+    /// Changes the record of an image, again if somebody else changes it at the same time. Returns it and its
+    /// revision.
+    pub(crate) async fn change(
         &self,
-        client: &impl ObjectClient,
-        record: &ImageRecord,
-        from_bytes: u64,
-        progress: &dyn Fn(u64, u64),
-    ) -> Result<(), ImageError> {
-        let boundary = from_bytes % record.object_bytes;
-        if boundary != 0 {
-            let zero = Mutation::Zero { offset: boundary, length: record.object_bytes - boundary };
-            let object = object_name(&record.id, from_bytes / record.object_bytes);
-            let changed = client.change(record.pool, object, vec![Condition::ObjectExists], vec![zero]).await;
-            ignore_absent(changed)?;
+        name: &str,
+        edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
+    ) -> Result<(ImageRecord, i64), ImageError> {
+        for _ in 0..CHANGE_ATTEMPTS_MAX {
+            let (mut record, revision) = self.get(name).await?;
+            edit(&mut record)?;
+            let record = record.with_format();
+            match self.cluster.compare_and_swap(&keys::image(name), revision, &record).await {
+                Ok(revision) => return Ok((record, revision)),
+                Err(ClusterError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-        let first = from_bytes.div_ceil(record.object_bytes);
-        let count = record.size_bytes.div_ceil(record.object_bytes);
-        let removals = stream::iter(first..count).map(|index| {
-            let object = object_name(&record.id, index);
-            client.change(record.pool, object, vec![Condition::ObjectExists], vec![Mutation::Remove])
-        });
-        let mut removals = removals.buffer_unordered(REMOVALS_IN_FLIGHT);
-        let mut done = first;
-        while let Some(result) = removals.next().await {
-            ignore_absent(result)?;
-            done += 1;
-            progress(done, count);
+        Err(ImageError::Invalid(format!("image '{name}' is changed by others all the time; try again")))
+    }
+
+    /// The record of the image with this id, which probably has this name.
+    pub(crate) async fn find(&self, image_id: &str, name: &str) -> Result<(ImageRecord, i64), ImageError> {
+        match self.get(name).await {
+            Ok((record, revision)) if record.id == image_id => return Ok((record, revision)),
+            Ok(_) | Err(ImageError::NoSuchImage(_)) => {}
+            Err(error) => return Err(error),
         }
-        Ok(())
+        let all = self.cluster.list::<ImageRecord>(keys::IMAGES).await?.entries.into_iter();
+        let found = all.map(|(_, record, revision)| (record, revision)).find(|(record, _)| record.id == image_id);
+        found.ok_or_else(|| ImageError::NoSuchImage(format!("{name} ({image_id})")))
     }
-}
 
-/// A change under the condition that the object exists: if it does not, there is nothing to do.
-pub(crate) fn ignore_absent(result: Result<(), atoll_client::ClientError>) -> Result<(), ImageError> {
-    match result {
-        Err(error) if error.failed_condition().is_some() => Ok(()),
-        other => other.map_err(ImageError::from),
+    /// Those who read an image or its snapshots now.
+    pub async fn watchers(&self, image_id: &str) -> Result<Vec<ImageWatcherRecord>, ImageError> {
+        let found = self.cluster.list::<ImageWatcherRecord>(&keys::image_watchers(image_id)).await?;
+        let watchers = found.entries.into_iter().map(|(_, watcher, _)| watcher);
+        Ok(watchers.filter(|watcher| !is_gone(&watcher.host, watcher.process_id)).collect())
     }
-}
 
-pub(crate) fn in_use(name: &str, lock: ImageLockRecord) -> ImageError {
-    ImageError::InUse { name: name.into(), host: lock.host, process_id: lock.process_id, purpose: lock.purpose }
+    /// Takes the lock away from the present writer, who can change nothing from then on. Returns who it was.
+    pub async fn break_lock(
+        &self,
+        client: &impl PoolClient,
+        name: &str,
+    ) -> Result<Option<ImageLockRecord>, ImageError> {
+        let (record, _) = self.get(name).await?;
+        let Some((lock, revision)) = self.lock(&record.id).await? else { return Ok(None) };
+        self.cluster.delete_if(&keys::image_lock(&record.id), revision).await?;
+        Fenced::take(self, client, name, "breaking a lock").await?.release().await?;
+        Ok(Some(lock))
+    }
+
+    /// Gives an image another name.
+    pub async fn rename(&self, name: &str, new_name: &str) -> Result<ImageRecord, ImageError> {
+        let (old, revision) = self.get(name).await?;
+        let record = self.renamed(old, new_name).await?;
+        let transaction = Transaction::new()
+            .check(&keys::image(name), revision)
+            .check(&keys::image(new_name), 0)
+            // A writer would not find its image again.
+            .check(&keys::image_lock(&record.id), 0)
+            .delete(&keys::image(name))
+            .put(&keys::image(new_name), &record)?;
+        match self.cluster.transact(&transaction).await {
+            Err(ClusterError::Conflict { .. }) => {
+                if let Some((lock, _)) = self.lock(&record.id).await? {
+                    return Err(in_use(name, lock));
+                }
+                match self.get(new_name).await {
+                    Ok(_) => Err(ImageError::AlreadyExists(new_name.into())),
+                    Err(_) => Err(ImageError::Invalid(format!("image '{name}' was changed meanwhile; try again"))),
+                }
+            }
+            result => {
+                result?;
+                Ok(record)
+            }
+        }
+    }
+
+    /// The record under another name.
+    pub(crate) async fn renamed(
+        &self,
+        mut record: ImageRecord,
+        new_name: &str,
+    ) -> Result<ImageRecord, ImageError> {
+        check_name(new_name)?;
+        let old_context = image_key_context(&record);
+        record.name = new_name.into();
+        // What shows that an image may be unsealed is bound to its name.
+        if !record.key.is_sealed() {
+            let secret = self.keys.unwrap(&old_context, record.key.wrapped()).await?;
+            *record.key.wrapped_mut() = self.keys.wrap(&image_key_context(&record), &secret).await?;
+        }
+        Ok(record)
+    }
+
+    /// Sets key-value pairs, or removes those without a value.
+    pub async fn set_metadata(
+        &self,
+        name: &str,
+        pairs: &[(String, Option<String>)],
+    ) -> Result<ImageRecord, ImageError> {
+        let (record, _) = self
+            .change(name, |record| {
+                for (key, value) in pairs {
+                    match value {
+                        Some(value) => drop(record.metadata.insert(key.clone(), value.clone())),
+                        None => drop(record.metadata.remove(key)),
+                    }
+                }
+                let bytes: usize = record.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+                if bytes > METADATA_BYTES_MAX {
+                    return Err(ImageError::Invalid(format!(
+                        "an image has up to {METADATA_BYTES_MAX} bytes of metadata, and not {bytes}"
+                    )));
+                }
+                Ok(())
+            })
+            .await?;
+        Ok(record)
+    }
+
+    /// Says who may reach an image how through NBD. Clients that are connected stay.
+    pub async fn set_export(&self, name: &str, export: &ImageExport) -> Result<ImageRecord, ImageError> {
+        let is_default = *export == ImageExport::default();
+        let (record, _) = self
+            .change(name, |record| {
+                record.export = (!is_default).then(|| export.clone());
+                Ok(())
+            })
+            .await?;
+        Ok(record)
+    }
 }

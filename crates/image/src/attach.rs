@@ -1,70 +1,43 @@
 //! Attaching: taking the writer's lock, fencing off earlier writers, and starting a fresh
 //! attachment key.
 
-use std::cell::{Cell, RefCell};
-use std::time::{Duration, Instant};
+use std::cell::RefCell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
 
-use atoll_client::LocalClient;
-use atoll_cluster::{ClusterError, Lease, keys};
+use atoll_client::{LocalClient, PoolClient};
 use atoll_keys::{SecretKey, random_bytes};
-use atoll_seal::{AttachId, SealError};
 use atoll_types::limits::IMAGE_ATTACHES_MAX;
-use atoll_types::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
+use atoll_types::records::{ExportAccess, ImageRecord};
 use bytes::Bytes;
+use futures::future::{Either, select};
 
-use crate::admin::{ImageAdmin, image_key_context, in_use, unix_ms};
+use crate::admin::ImageAdmin;
+use crate::ancestry::{Generation, parent_of, parse_attach_ids, parse_image_id, unsealed};
 use crate::held_lock::HeldLock;
-use crate::range_locks::RangeLocks;
+use crate::lock::{fence_name, not_fenced, take_lock};
+use crate::resize::refuse_unfinished;
 use crate::sealing::Sealing;
+use crate::volume::{Volume, VolumeOf};
 use crate::{Bridge, ImageError};
 
-pub(crate) const LEASE_TERM: Duration = Duration::from_secs(15);
-/// How long an attach waits for the image: longer than a server keeps an image attached after its
-/// last client went.
-const LOCK_PATIENCE: Duration = Duration::from_secs(4);
-const LOCK_PAUSE: Duration = Duration::from_millis(200);
+/// How long the image's PGs may take to answer when it is attached: clients wait for it.
+const ATTACH_LIMIT: Duration = Duration::from_secs(10);
 
 /// An image open for reading and writing; this is its only writer.
 pub struct AttachedImage {
-    pub(crate) client: LocalClient,
-    pub(crate) record: ImageRecord,
-    size_bytes: Cell<u64>,
-
-    pub(crate) fence_name: Bytes,
-    pub(crate) generation: u64,
-    pub(crate) sealing: Sealing,
-    pub(crate) locks: RangeLocks,
-    /// Set when another writer has taken over. Losing the lease alone does not stop a writer: without
-    /// cluster state no other writer can take the image, and one that takes it fences this writer off.
-    pub(crate) is_lost: Cell<bool>,
-    bridge: Bridge,
-    lock: RefCell<Option<HeldLock>>,
-}
-
-struct Attachment {
     record: ImageRecord,
+    volume: Rc<Volume<LocalClient>>,
+    bridge: Bridge,
+    lock: Rc<RefCell<Option<HeldLock>>>,
+}
+
+pub(crate) struct Attachment {
+    pub record: ImageRecord,
     key: SecretKey,
-    lock: HeldLock,
-}
-
-fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map_or_else(|_| "unknown".into(), |name| name.trim().into())
-}
-
-fn process_is_alive(process_id: u32) -> bool {
-    std::path::Path::new(&format!("/proc/{process_id}")).exists()
-}
-
-fn parse_attach_ids(record: &ImageRecord) -> Result<Vec<AttachId>, SealError> {
-    let parse = |text: &String| {
-        let mut id = AttachId::default();
-        hex::decode_to_slice(text, &mut id).map(|()| id).map_err(|error| SealError::Malformed {
-            what: format!("the header of image '{}'", record.name),
-            detail: error.to_string(),
-        })
-    };
-    record.attach_ids.iter().map(parse).collect()
+    ancestors: Vec<Generation>,
+    pub lock: HeldLock,
 }
 
 impl AttachedImage {
@@ -90,35 +63,49 @@ impl AttachedImage {
         name: &str,
         purpose: &str,
     ) -> Result<Self, ImageError> {
-        let (admin, name, purpose) = (admin.clone(), name.to_owned(), purpose.to_owned());
-        let taken = bridge.run(async move { take(&admin, &name, &purpose).await }).await?;
-        let Attachment { record, key, lock } = taken;
-        let image_id = u64::from_str_radix(&record.id, 16)
-            .map_err(|_| ImageError::Invalid(format!("image id '{}' is not hexadecimal", record.id)))?;
-        let sealing = match record.key.is_sealed() {
-            true => Sealing::on(key, image_id, parse_attach_ids(&record)?)?,
-            false => Sealing::Off,
+        let taken = {
+            let (admin, name, purpose) = (admin.clone(), name.to_owned(), purpose.to_owned());
+            bridge.run(async move { take(&admin, &name, &purpose).await }).await?
         };
-        let fence_name = Bytes::from(format!("img.{}", record.id));
-        // From here on no earlier writer can change anything, not even with what it has in flight.
-        let fenced = client.fence(record.pool, fence_name.clone(), record.writer_generation).await;
-        if let Err(error) = fenced {
-            bridge.run(lock.release()).await?;
-            return Err(error.into());
+        let Attachment { record, key, ancestors, lock } = taken;
+        match open(client, &record, key, ancestors).await {
+            Ok(volume) => {
+                let volume = Rc::new(volume);
+                let lock = Rc::new(RefCell::new(Some(lock)));
+                let image = AttachedImage { record, volume, bridge: bridge.clone(), lock };
+                image.follow(client);
+                Ok(image)
+            }
+            Err(error) => {
+                bridge.run(lock.release()).await?;
+                Err(error)
+            }
         }
-        Ok(AttachedImage {
-            client: client.clone(),
-            size_bytes: Cell::new(record.size_bytes),
+    }
 
-            fence_name,
-            generation: record.writer_generation,
-            sealing,
-            locks: RangeLocks::default(),
-            is_lost: Cell::new(false),
-            bridge: bridge.clone(),
-            lock: RefCell::new(Some(lock)),
-            record,
-        })
+    /// Learns of snapshots and of a new size from the record, and says so in the lock when states are kept for
+    /// them.
+    fn follow(&self, client: &LocalClient) {
+        let (bridge, held) = (self.bridge.clone(), Rc::clone(&self.lock));
+        let volume = Rc::clone(&self.volume);
+        let Some(mut changes) = self.lock.borrow().as_ref().map(HeldLock::changes) else { return };
+        client.runtime().spawn(async move {
+            loop {
+                let (next, rest) = bridge
+                    .run(async move {
+                        let next = changes.next().await;
+                        (next, changes)
+                    })
+                    .await;
+                changes = rest;
+                let Some(record) = next else { return };
+                volume.size_bytes.set(volume.size_bytes.get().max(record.size_bytes));
+                volume.keeping.change(record.kept_number()).await;
+                let Some(acknowledge) = held.borrow().as_ref().map(HeldLock::acknowledger) else { return };
+                let newest = record.states.map_or(0, |states| states.newest);
+                bridge.run(async move { acknowledge.kept(newest).await }).await;
+            }
+        });
     }
 
     /// The image's record when it was attached.
@@ -128,75 +115,123 @@ impl AttachedImage {
 
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.size_bytes.get()
+        self.volume.size_bytes.get()
     }
 
     /// Whether another writer has taken the image over, or it was detached.
     pub fn is_lost(&self) -> bool {
-        self.is_lost.get()
+        self.volume.is_lost.get()
     }
 
     /// Tells that the image has grown to `size_bytes` since it was attached. It cannot shrink while it is
     /// attached.
     pub fn grow(&self, size_bytes: u64) {
-        self.size_bytes.set(self.size_bytes.get().max(size_bytes));
+        self.volume.size_bytes.set(self.size_bytes().max(size_bytes));
+    }
+
+    /// Reads a range, aligned or not.
+    pub async fn read(&self, offset: u64, length: u32) -> Result<Bytes, ImageError> {
+        self.volume.read(offset, length).await
+    }
+
+    /// Writes a range, aligned or not; it is durable on all members when this returns.
+    pub async fn write(&self, offset: u64, data: &Bytes) -> Result<(), ImageError> {
+        self.volume.write(offset, data).await
+    }
+
+    /// Makes a range read as zeros and frees its space where it covers whole blocks.
+    pub async fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), ImageError> {
+        self.volume.write_zeroes(offset, length).await
+    }
+
+    /// Frees the whole blocks within a range; they read as zeros afterwards. Blocks at the ends
+    /// that are covered only partly stay as they are.
+    pub async fn trim(&self, offset: u64, length: u64) -> Result<(), ImageError> {
+        self.volume.trim(offset, length).await
+    }
+
+    /// Which parts of a range hold no data, by blocks of 4 KiB: length in bytes and whether it is a hole, from
+    /// `offset` on. It may end early.
+    pub async fn extents(&self, offset: u64, length: u64) -> Result<Vec<(u64, bool)>, ImageError> {
+        self.volume.extents(offset, length).await
     }
 
     /// Gives the image back. Everything acknowledged is durable already.
     pub async fn detach(&self) -> Result<(), ImageError> {
-        self.is_lost.set(true);
+        self.volume.is_lost.set(true);
         let Some(lock) = self.lock.borrow_mut().take() else { return Ok(()) };
         self.bridge.run(lock.release()).await?;
         Ok(())
     }
-}
 
-/// The lock of a writer in this process.
-pub(crate) fn lock_record(generation: u64, purpose: &str) -> ImageLockRecord {
-    ImageLockRecord {
-        format: RECORD_FORMAT,
-        generation,
-        host: host_name(),
-        process_id: std::process::id(),
-        purpose: purpose.to_owned(),
-        taken_unix_ms: unix_ms(),
+    /// Writes what a clone shows of its parent into the clone itself. `progress` is told the numbers of bytes
+    /// looked at and of all; at most `bytes_per_second` are copied. Afterwards
+    /// [`ImageAdmin::end_flatten`](crate::ImageAdmin::end_flatten) makes it an image of its own.
+    pub async fn copy_from_parent(
+        &self,
+        bytes_per_second: Option<u64>,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<(), ImageError> {
+        self.volume.copy_from_parent(bytes_per_second, progress).await
     }
 }
 
-/// Takes the lock of an image; waits a little for one that is being given back.
-pub(crate) async fn take_lock(
-    admin: &ImageAdmin,
+/// The image as its writer has it, when no earlier writer can change anything any more, not even with what it has
+/// in flight.
+async fn open(
+    client: &LocalClient,
     record: &ImageRecord,
-    purpose: &str,
-) -> Result<Lease, ImageError> {
-    let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
-    let lock = lock_record(record.writer_generation + 1, purpose);
-    let lock_key = keys::image_lock(&record.id);
-    let deadline = Instant::now() + LOCK_PATIENCE;
-    while let Err(error) = admin.cluster.create_with_lease(&lock_key, &lock, &lease).await {
-        let ClusterError::AlreadyExists { .. } = error else { return Err(error.into()) };
-        if let Err(in_use) = break_dead_lock(admin, record).await {
-            if Instant::now() > deadline {
-                lease.revoke().await?;
-                return Err(in_use);
-            }
-            tokio::time::sleep(LOCK_PAUSE).await;
+    key: SecretKey,
+    ancestors: Vec<Generation>,
+) -> Result<Volume<LocalClient>, ImageError> {
+    let sealing = match record.key.is_sealed() {
+        true => Sealing::on(key, parse_image_id(record)?, parse_attach_ids(record)?)?,
+        false => unsealed(record),
+    };
+    let fencing = pin!(client.fence(record.pool, fence_name(&record.id), record.writer_generation));
+    let limit = pin!(client.runtime().sleep(ATTACH_LIMIT));
+    match select(fencing, limit).await {
+        Either::Left((fenced, _)) => fenced?,
+        Either::Right(_) => {
+            return Err(ImageError::NotServing { name: record.name.clone(), limit: ATTACH_LIMIT });
         }
     }
-    Ok(lease)
+    let parent = parent_of(client, ancestors)?;
+    let is_clone = parent.is_some();
+    let volume = Volume::new(VolumeOf {
+        client: client.clone(),
+        name: record.name.clone(),
+        image_id: record.id.clone(),
+        pool: record.pool,
+        object_bytes: record.object_bytes,
+        size_bytes: record.size_bytes,
+        sealing,
+        fence: not_fenced(record),
+        kept_number: record.kept_number(),
+        parent,
+    });
+    if is_clone {
+        // Otherwise each read of what only the parent has would first ask for the clone's object.
+        volume.list_objects().await?;
+    }
+    Ok(volume)
 }
 
 /// Takes the lock and adds an attachment to the header.
-async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachment, ImageError> {
+pub(crate) async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachment, ImageError> {
     let (record, _) = admin.get(name).await?;
+    refuse_unfinished(&record)?;
+    if record.export.as_ref().is_some_and(|export| export.access == ExportAccess::ReadOnly) {
+        return Err(ImageError::ReadOnly(name.into()));
+    }
     if record.key.wrapped().is_empty() {
         return Err(ImageError::KeyDestroyed(name.into()));
     }
     let lease = take_lock(admin, &record, purpose).await?;
     match add_attachment(admin, name).await {
-        Ok((record, key)) => {
+        Ok((record, key, ancestors)) => {
             let lock = HeldLock::keep(admin.clone(), record.clone(), purpose.to_owned(), lease);
-            Ok(Attachment { record, key, lock })
+            Ok(Attachment { record, key, ancestors, lock })
         }
         Err(error) => {
             lease.revoke().await?;
@@ -205,35 +240,32 @@ async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachmen
     }
 }
 
-/// Adds an attachment to the header, under the lock: nobody else changes it now. Gives what the key
-/// service has unwrapped.
-async fn add_attachment(admin: &ImageAdmin, name: &str) -> Result<(ImageRecord, SecretKey), ImageError> {
-    let (mut record, revision) = admin.get(name).await?;
-    if record.attach_ids.len() >= IMAGE_ATTACHES_MAX {
-        return Err(ImageError::Invalid(format!(
-            "image '{name}' was attached {IMAGE_ATTACHES_MAX} times, which is the limit; copy it to a new image"
-        )));
-    }
-    // Also of an image that is not sealed: a record that somebody has changed must not open.
-    let key = admin.keys.unwrap(&image_key_context(&record), record.key.wrapped()).await?;
-    if record.key.is_sealed() {
-        record.attach_ids.push(hex::encode(random_bytes::<16>()));
-    }
-    record.writer_generation += 1;
-    admin.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
-    Ok((record, key))
-}
-
-/// Removes the lock of a writer of this host whose process is gone. Even if that were wrong, the
-/// fence would keep the old writer from changing anything.
-async fn break_dead_lock(admin: &ImageAdmin, record: &ImageRecord) -> Result<(), ImageError> {
-    let Some((lock, revision)) = admin.lock(&record.id).await? else { return Ok(()) };
-    if lock.host != host_name() || process_is_alive(lock.process_id) {
-        return Err(in_use(&record.name, lock));
-    }
-    tracing::info!("taking image '{}' over from process {}, which is gone", record.name, lock.process_id);
-    admin.cluster.delete_if(&keys::image_lock(&record.id), revision).await?;
-    Ok(())
+/// Adds an attachment to the header, under the lock: no other writer changes it now. Gives what the key
+/// service has unwrapped, and what it takes to read the parents.
+async fn add_attachment(
+    admin: &ImageAdmin,
+    name: &str,
+) -> Result<(ImageRecord, SecretKey, Vec<Generation>), ImageError> {
+    let (record, _) = admin.get(name).await?;
+    let key = admin.unwrapped_key(&record).await?;
+    let attach_id = hex::encode(random_bytes::<16>());
+    let (record, _) = admin
+        .change(name, |record| {
+            refuse_unfinished(record)?;
+            if record.attach_ids.len() >= IMAGE_ATTACHES_MAX {
+                return Err(ImageError::Invalid(format!(
+                    "image '{name}' was attached {IMAGE_ATTACHES_MAX} times, which is the limit; copy it to a new image"
+                )));
+            }
+            if record.key.is_sealed() {
+                record.attach_ids.push(attach_id.clone());
+            }
+            record.writer_generation += 1;
+            Ok(())
+        })
+        .await?;
+    let ancestors = admin.ancestors(record.parent().cloned()).await?;
+    Ok((record, key, ancestors))
 }
 
 #[cfg(test)]

@@ -37,6 +37,56 @@ pub enum ImageError {
         "the key of image '{0}' was destroyed; what is in it cannot be read any more. 'atoll image rm' removes it"
     )]
     KeyDestroyed(String),
+    /// Work on all its objects was begun and is not done.
+    #[error("{work} image '{name}' was interrupted; {remedy}")]
+    Unfinished {
+        /// The image.
+        name: String,
+        /// What was begun.
+        work: &'static str,
+        /// How to bring it to its end.
+        remedy: String,
+    },
+    /// There is no such snapshot.
+    #[error("there is no snapshot '{snapshot}' of image '{name}'; see 'atoll image snap ls {name}'")]
+    NoSuchSnapshot {
+        /// The image.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// The image has snapshots.
+    #[error("image '{name}' has {count} snapshots; remove them first: 'atoll image snap rm {name} --all'")]
+    HasSnapshots {
+        /// The image.
+        name: String,
+        /// How many.
+        count: usize,
+    },
+    /// Other images are clones of a snapshot.
+    #[error(
+        "snapshot '{snapshot}' of image '{name}' has clones, which need it; flatten or remove them first ('atoll image \
+         info {name}' names them)"
+    )]
+    HasClones {
+        /// The image.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// It is only to be read.
+    #[error("'{0}' can only be read")]
+    ReadOnly(String),
+    /// The image's PGs do not answer.
+    #[error(
+        "the placement groups of image '{name}' do not all answer within {} s; 'atoll health' says why", .limit.as_secs()
+    )]
+    NotServing {
+        /// The image.
+        name: String,
+        /// How long was waited.
+        limit: std::time::Duration,
+    },
     /// An object could not be read or written.
     #[error(transparent)]
     Client(#[from] ClientError),

@@ -1,37 +1,76 @@
 //! The lock of an attached image, taken again when its lease ran out while cluster state was away.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use atoll_cluster::{ClusterError, Lease, LeaseStatus, Transaction, keys};
+use atoll_cluster::{ClusterError, Lease, LeaseStatus, PrefixWatch, Transaction, WatchEvent, keys};
+use atoll_types::record_json::read_record;
 use atoll_types::records::ImageRecord;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
 use crate::ImageError;
 use crate::admin::ImageAdmin;
-use crate::attach::{LEASE_TERM, lock_record};
+use crate::lock::{LEASE_TERM, lock_record};
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
+/// What the tasks of one held lock share.
+struct Shared {
+    admin: ImageAdmin,
+    /// As it was attached.
+    record: ImageRecord,
+    purpose: String,
+    lease: Mutex<Option<Lease>>,
+    /// The newest snapshot for which states are kept.
+    kept_number: AtomicU64,
+}
+
 /// A lock that is held until it is released or dropped, or until another writer has the image.
 pub(crate) struct HeldLock {
-    lease: Arc<Mutex<Option<Lease>>>,
+    shared: Arc<Shared>,
     keeper: JoinHandle<()>,
+    /// Dropped with the lock: who follows the image's record ends then.
+    held: watch::Sender<()>,
 }
+
+/// Changes of an image's record, as long as its lock is held.
+pub(crate) struct RecordChanges {
+    key: String,
+    name: String,
+    admin: ImageAdmin,
+    watch: Option<PrefixWatch>,
+    held: watch::Receiver<()>,
+}
+
+/// Says in the lock what the writer keeps.
+pub(crate) struct Acknowledger(Arc<Shared>);
 
 impl HeldLock {
     /// Keeps the lock of the image as it was attached. Must be called within a tokio runtime.
     pub fn keep(admin: ImageAdmin, record: ImageRecord, purpose: String, lease: Lease) -> HeldLock {
-        let lease = Arc::new(Mutex::new(Some(lease)));
-        let keeper = tokio::spawn(keep(admin, record, purpose, lease.clone()));
-        HeldLock { lease, keeper }
+        let lease = Mutex::new(Some(lease));
+        let shared = Arc::new(Shared { admin, record, purpose, lease, kept_number: AtomicU64::new(0) });
+        let keeper = tokio::spawn(keep(Arc::clone(&shared)));
+        HeldLock { shared, keeper, held: watch::channel(()).0 }
+    }
+
+    /// Follows the image's record. The first change is the record as it is.
+    pub fn changes(&self) -> RecordChanges {
+        let Shared { admin, record, .. } = &*self.shared;
+        let (key, name) = (keys::image(&record.name), record.name.clone());
+        RecordChanges { key, name, admin: admin.clone(), watch: None, held: self.held.subscribe() }
+    }
+
+    pub fn acknowledger(&self) -> Acknowledger {
+        Acknowledger(Arc::clone(&self.shared))
     }
 
     /// Gives the lock back.
     pub async fn release(self) -> Result<(), ClusterError> {
         self.keeper.abort();
-        match self.lease.lock().await.take() {
+        match self.shared.lease.lock().await.take() {
             Some(lease) => lease.revoke().await,
             None => Ok(()),
         }
@@ -44,22 +83,102 @@ impl Drop for HeldLock {
     }
 }
 
-async fn keep(admin: ImageAdmin, record: ImageRecord, purpose: String, held: Arc<Mutex<Option<Lease>>>) {
+impl RecordChanges {
+    /// The record after its next change; `None` when the lock is not held any more.
+    pub async fn next(&mut self) -> Option<ImageRecord> {
+        tokio::select! {
+            record = next_change(&self.key, &self.name, &self.admin, &mut self.watch) => record,
+            // Nothing is ever sent.
+            _ = self.held.changed() => None,
+        }
+    }
+}
+
+async fn next_change(
+    key: &str,
+    name: &str,
+    admin: &ImageAdmin,
+    watch: &mut Option<PrefixWatch>,
+) -> Option<ImageRecord> {
+    while watch.is_none() {
+        match admin.get(name).await {
+            Ok((record, revision)) => {
+                *watch = Some(admin.cluster.watch_prefix(key, revision + 1));
+                return Some(record);
+            }
+            Err(error) => tracing::debug!("cannot follow image '{name}': {error}"),
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+    let watch = watch.as_mut()?;
     loop {
-        let Some(mut status) = held.lock().await.as_ref().map(Lease::status) else { return };
+        // Other images' names begin so, too.
+        let value = match watch.next().await? {
+            WatchEvent::Put { key: changed, value, .. } if changed == key => value,
+            WatchEvent::Put { .. } | WatchEvent::Delete { .. } => continue,
+            WatchEvent::Resync { entries, .. } => {
+                let Some((_, value, _)) = entries.into_iter().find(|(found, ..)| found == key) else { continue };
+                value
+            }
+        };
+        match read_record(&value) {
+            Ok(record) => return Some(record),
+            Err(error) => tracing::warn!("the record of image '{name}' cannot be read: {error}"),
+        }
+    }
+}
+
+impl Acknowledger {
+    /// States are kept for snapshots up to this number. If it cannot be said now, the lock says so when it is
+    /// taken again, or with the next change.
+    pub async fn kept(self, number: u64) {
+        let shared = &*self.0;
+        if shared.kept_number.swap(number, Ordering::SeqCst) == number {
+            return;
+        }
+        while let Err(error) = self.say(number).await {
+            tracing::debug!("cannot say what is kept of image '{}': {error}", shared.record.name);
+            tokio::time::sleep(RETRY_PAUSE).await;
+            if shared.lease.lock().await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn say(&self, number: u64) -> Result<(), ImageError> {
+        let shared = &*self.0;
+        let lease = shared.lease.lock().await;
+        let Some(lease) = lease.as_ref() else { return Ok(()) };
+        let lock_key = keys::image_lock(&shared.record.id);
+        let Some((mut lock, revision)) = shared.admin.lock(&shared.record.id).await? else { return Ok(()) };
+        if lock.generation != shared.record.writer_generation {
+            return Ok(());
+        }
+        lock.kept_number = number;
+        let transaction =
+            Transaction::new().check(&lock_key, revision).put_with_lease(&lock_key, &lock, lease.id())?;
+        shared.admin.cluster.transact(&transaction).await?;
+        Ok(())
+    }
+}
+
+async fn keep(shared: Arc<Shared>) {
+    let name = &shared.record.name;
+    loop {
+        let Some(mut status) = shared.lease.lock().await.as_ref().map(Lease::status) else { return };
         // An error means that the renewing task is gone, and then it is lost, too.
         let _ = status.wait_for(|status| *status == LeaseStatus::Lost).await.is_ok();
-        tracing::warn!("lost the lock of image '{}'; taking it again", record.name);
+        tracing::warn!("lost the lock of image '{name}'; taking it again");
         loop {
-            match take_again(&admin, &record, &purpose).await {
+            match take_again(&shared).await {
                 Ok(Some(lease)) => {
-                    tracing::info!("have the lock of image '{}' again", record.name);
-                    *held.lock().await = Some(lease);
+                    tracing::info!("have the lock of image '{name}' again");
+                    *shared.lease.lock().await = Some(lease);
                     break;
                 }
                 // Its fence tells this writer so.
-                Ok(None) => return tracing::warn!("another writer has image '{}' now", record.name),
-                Err(error) => tracing::debug!("cannot take the lock of image '{}' again: {error}", record.name),
+                Ok(None) => return tracing::warn!("another writer has image '{name}' now"),
+                Err(error) => tracing::debug!("cannot take the lock of image '{name}' again: {error}"),
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
@@ -67,7 +186,8 @@ async fn keep(admin: ImageAdmin, record: ImageRecord, purpose: String, held: Arc
 }
 
 /// The lock, if nobody has attached the image, changed its size or removed it meanwhile.
-async fn take_again(admin: &ImageAdmin, record: &ImageRecord, purpose: &str) -> Result<Option<Lease>, ImageError> {
+async fn take_again(shared: &Shared) -> Result<Option<Lease>, ImageError> {
+    let Shared { admin, record, purpose, kept_number, .. } = shared;
     let (now, revision) = match admin.get(&record.name).await {
         Err(ImageError::NoSuchImage(_)) => return Ok(None),
         found => found?,
@@ -77,7 +197,7 @@ async fn take_again(admin: &ImageAdmin, record: &ImageRecord, purpose: &str) -> 
     }
     let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
     let lock_key = keys::image_lock(&record.id);
-    let lock = lock_record(record.writer_generation, purpose);
+    let lock = lock_record(record.writer_generation, purpose, kept_number.load(Ordering::SeqCst));
     let transaction = Transaction::new()
         .check(&lock_key, 0)
         .check(&keys::image(&record.name), revision)

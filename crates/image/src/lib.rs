@@ -5,16 +5,43 @@
 //! This crate knows images, their records and their keys. It may not know placement, replicas or
 //! stores, nor the servers that offer images to virtual machines and databases (atoll-nbd).
 
+//!
+//! Where things are:
+//!
+//! - `admin`, `resize`, `removal`, `snapshots`, `clones`: what is done to images as a whole.
+//! - `lock`, `held_lock`, `attach`, `read_only`: who writes and who reads.
+//! - `volume`, `state`: the blocks of an image as its writer has it, and as it was at a snapshot. `keeping`
+//!   keeps the states of objects that snapshots need; `ancestry` and `flatten` are about clones.
+//! - `names`, `pieces`, `objects`, `extents`, `index_set`, `range_locks`, `sealing`: parts of these.
+
 mod admin;
+mod ancestry;
 mod attach;
 mod bridge;
+mod clones;
 mod error;
+mod extents;
+mod flatten;
 mod held_lock;
-mod io;
+mod index_set;
+mod keeping;
+mod lock;
+mod names;
+mod objects;
+mod pieces;
 mod range_locks;
+mod read_only;
+mod removal;
+mod resize;
 mod sealing;
+mod snapshots;
+mod state;
+mod usage;
+mod volume;
 
 pub use admin::{ImageAdmin, image_key_context};
 pub use attach::AttachedImage;
 pub use bridge::Bridge;
 pub use error::ImageError;
+pub use read_only::ReadOnlyImage;
+pub use usage::{ImageUsage, SnapshotUsage};

@@ -18,11 +18,14 @@ pub(crate) enum Sealing {
     On(Box<Ciphers>),
     /// They are stored as they are.
     Off,
+    /// They are stored as they are, and a byte beside each says that it was written: what was not is its
+    /// parent's.
+    Marked,
 }
 
 pub(crate) struct Ciphers {
-    /// Seals with this attachment.
-    sealer: RefCell<BlockSealer>,
+    /// Seals with this attachment; who only reads has none.
+    sealer: Option<RefCell<BlockSealer>>,
     /// Opens what any attachment has sealed.
     opener: RefCell<BlockOpener>,
 }
@@ -36,15 +39,32 @@ impl Sealing {
         })?;
         let sealer = BlockSealer::new(&key, image_id, attach_ids.len() as u32 - 1, newest);
         let opener = BlockOpener::new(key, image_id, attach_ids);
-        Ok(Sealing::On(Box::new(Ciphers { sealer: RefCell::new(sealer), opener: RefCell::new(opener) })))
+        let sealer = Some(RefCell::new(sealer));
+        Ok(Sealing::On(Box::new(Ciphers { sealer, opener: RefCell::new(opener) })))
+    }
+
+    /// Opens what any of these attachments has sealed, and seals nothing.
+    pub(crate) fn reading(key: SecretKey, image_id: u64, attach_ids: Vec<AttachId>) -> Self {
+        let opener = RefCell::new(BlockOpener::new(key, image_id, attach_ids));
+        Sealing::On(Box::new(Ciphers { sealer: None, opener }))
     }
 
     /// Whole blocks from `first_block` on as they are to be stored.
     pub(crate) fn close(&self, first_block: u64, plaintext: Bytes) -> Result<(Bytes, Option<Seals>), SealError> {
-        let Sealing::On(ciphers) = self else { return Ok((plaintext, None)) };
+        let ciphers = match self {
+            Sealing::On(ciphers) => ciphers,
+            Sealing::Off => return Ok((plaintext, None)),
+            Sealing::Marked => {
+                let marks = Bytes::from(vec![MARK; plaintext.len().div_ceil(BLOCK_BYTES)]);
+                return Ok((
+                    plaintext,
+                    Some(Seals { unit_bytes: BLOCK_BYTES as u32, seal_bytes: 1, bytes: marks }),
+                ));
+            }
+        };
         let mut payload = BlockBuffer::from_bytes(&plaintext);
         let mut seals = BytesMut::with_capacity(payload.block_count() * BLOCK_SEAL_BYTES);
-        let mut sealer = ciphers.sealer.borrow_mut();
+        let mut sealer = ciphers.sealer.as_ref().expect("only writers close blocks").borrow_mut();
         for (block, bytes) in (first_block..).zip(payload.as_mut_slice().chunks_exact_mut(BLOCK_BYTES)) {
             let seal = sealer.seal(block, bytes.try_into().expect("chunks have this length"))?;
             seals.extend_from_slice(&seal);
@@ -66,19 +86,37 @@ impl Sealing {
             }
             // An object without seals was never written, only zeroed; its data is ignored.
             (Sealing::On(_), None) => Ok(BytesMut::zeroed(length).freeze()),
-            (Sealing::Off, None) if stored.data.len() >= length => Ok(stored.data.slice(..length)),
-            (Sealing::Off, None) => {
-                let mut whole = BytesMut::zeroed(length);
-                whole[..stored.data.len()].copy_from_slice(&stored.data);
-                Ok(whole.freeze())
-            }
+            (Sealing::Off | Sealing::Marked, None) => Ok(padded(stored.data, length)),
+            (Sealing::Marked, Some(seals)) if !seals.are_of_ciphertext() => Ok(padded(stored.data, length)),
             // Ciphertext is not what the image holds: its record is not the one that it was written with.
-            (Sealing::Off, Some(_)) => Err(ImageError::Invalid(format!(
+            (Sealing::Off | Sealing::Marked, Some(_)) => Err(ImageError::Invalid(format!(
                 "block {first_block} is sealed, but the image's record says that the image is not; put the right \
                  record back from a backup of cluster state"
             ))),
         }
     }
+}
+
+/// Beside a block that was written.
+const MARK: u8 = 1;
+
+fn padded(data: Bytes, length: usize) -> Bytes {
+    if data.len() >= length {
+        return data.slice(..length);
+    }
+    let mut whole = BytesMut::zeroed(length);
+    whole[..data.len()].copy_from_slice(&data);
+    whole.freeze()
+}
+
+/// Which of `block_count` blocks were written, by what is stored beside them. Without seals none was: whatever
+/// may have a parent has them.
+pub(crate) fn written_blocks(block_count: usize, stored: &Extent) -> Vec<bool> {
+    let Some(seals) = &stored.seals else { return vec![false; block_count] };
+    let is_written = |seal: &[u8]| seal.iter().any(|&byte| byte != 0);
+    let mut written: Vec<bool> = seals.bytes.chunks(usize::from(seals.seal_bytes)).map(is_written).collect();
+    written.resize(block_count, false);
+    written
 }
 
 fn open_sealed(

@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_image::{AttachedImage, ImageError};
+use atoll_image::ImageError;
 use atoll_reactor::Stream;
 use rustls::ServerConfig;
 
 use crate::byte_budget::ByteBudget;
+use crate::device::Device;
 use crate::protocol::{
     Action, ErrorCode, ExportInfo, NbdSession, OpenError, OpenErrorKind, OpenPurpose, Outcome, Request,
     RequestKind, SessionConfig, StatusExtent, TlsPolicy,
@@ -32,7 +33,7 @@ struct Connection {
     session: RefCell<NbdSession>,
     /// For STARTTLS.
     tls_config: Option<Arc<ServerConfig>>,
-    image: RefCell<Option<(String, Rc<AttachedImage>)>>,
+    device: RefCell<Option<(String, Rc<Device>)>>,
     is_over: Cell<bool>,
     budget: ByteBudget,
 }
@@ -45,7 +46,7 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
         transport: Transport::new(stream),
         session: RefCell::new(session),
         tls_config: server.tls_config(),
-        image: RefCell::default(),
+        device: RefCell::default(),
         is_over: Cell::new(false),
         budget: ByteBudget::new(REQUEST_BYTES_MAX),
     });
@@ -55,7 +56,7 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
     server.runtime.spawn(async move {
         runtime.sleep(NEGOTIATION_LIMIT).await;
         if let Some(connection) = watched.upgrade()
-            && connection.image.borrow().is_none()
+            && connection.device.borrow().is_none()
         {
             connection.transport.abort();
         }
@@ -76,13 +77,13 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
     connection.transport.abort();
     connection.is_over.set(true);
     server.connections.set(server.connections.get() - 1);
-    connection.give_image_back();
+    connection.give_device_back();
 }
 
 impl Connection {
-    fn give_image_back(&self) {
-        if let Some((name, image)) = self.image.borrow_mut().take() {
-            self.server.release(name, image);
+    fn give_device_back(&self) {
+        if let Some((name, device)) = self.device.borrow_mut().take() {
+            self.server.release(name, device);
         }
     }
 
@@ -141,7 +142,7 @@ impl Connection {
                 self.server.runtime.spawn(async move {
                     let opened = connection.open(&name, purpose).await;
                     if connection.is_over.get() {
-                        return connection.give_image_back();
+                        return connection.give_device_back();
                     }
                     connection.session.borrow_mut().export_opened(opened);
                     connection.go_on();
@@ -149,13 +150,11 @@ impl Connection {
             }
             Action::ListExports => {
                 self.server.runtime.spawn(async move {
-                    let admin = connection.server.admin.clone();
-                    let listed = connection.server.bridge.run(async move { admin.list().await }).await;
+                    let listed = connection.server.list(&connection.transport.client()).await;
                     let names = listed.unwrap_or_else(|error| {
                         tracing::warn!("cannot list images for an NBD client: {error}");
                         Vec::new()
                     });
-                    let names = names.into_iter().map(|record| record.name).collect();
                     connection.session.borrow_mut().exports_listed(names);
                     connection.go_on();
                 });
@@ -191,33 +190,28 @@ impl Connection {
     }
 
     async fn open(&self, name: &str, purpose: OpenPurpose) -> Result<ExportInfo, OpenError> {
-        let size_bytes = match purpose {
+        let client = self.transport.client();
+        let (size_bytes, read_only) = match purpose {
             OpenPurpose::Inspect => {
-                let (admin, wanted) = (self.server.admin.clone(), name.to_owned());
-                let found = self.server.bridge.run(async move { admin.get(&wanted).await }).await;
-                found.map(|(record, _)| record.size_bytes).map_err(open_error)?
+                let described = self.server.describe(name, &client).await?;
+                (described.size_bytes, described.is_read_only())
             }
             OpenPurpose::Serve => {
-                let image = self.server.open(name).await.map_err(open_error)?;
-                *self.image.borrow_mut() = Some((name.to_owned(), Rc::clone(&image)));
-                // It may have been attached for another connection before it grew.
-                let (admin, wanted) = (self.server.admin.clone(), name.to_owned());
-                let (record, _) =
-                    self.server.bridge.run(async move { admin.get(&wanted).await }).await.map_err(open_error)?;
-                image.grow(record.size_bytes);
-                image.size_bytes()
+                let device = self.server.open(name, &client).await?;
+                *self.device.borrow_mut() = Some((name.to_owned(), Rc::clone(&device)));
+                (device.size_bytes(), device.is_read_only())
             }
         };
-        Ok(ExportInfo { size_bytes, read_only: false, multi_conn: true, fast_zero: true })
+        Ok(ExportInfo { size_bytes, read_only, multi_conn: true, fast_zero: true })
     }
 
     async fn handle(self: Rc<Self>, request: Request) {
-        let image = self.image.borrow().as_ref().map(|(_, image)| Rc::clone(image));
+        let device = self.device.borrow().as_ref().map(|(_, device)| Rc::clone(device));
         let _grant;
-        let outcome = match image {
-            Some(image) => {
+        let outcome = match device {
+            Some(device) => {
                 _grant = self.budget.take(payload_bytes(&request.kind)).await;
-                perform(&image, request.kind).await.unwrap_or_else(|error| {
+                perform(&device, request.kind).await.unwrap_or_else(|error| {
                     tracing::warn!("NBD request failed: {error}");
                     failed(&error)
                 })
@@ -241,20 +235,22 @@ fn payload_bytes(kind: &RequestKind) -> u64 {
     }
 }
 
-async fn perform(image: &AttachedImage, kind: RequestKind) -> Result<Outcome, ImageError> {
+async fn perform(device: &Device, kind: RequestKind) -> Result<Outcome, ImageError> {
     match kind {
-        RequestKind::Read { offset, length } => Ok(Outcome::Data(image.read(offset, length).await?)),
+        RequestKind::Read { offset, length } => Ok(Outcome::Data(device.read(offset, length).await?)),
         // Every acknowledged write is durable on all members, so FUA and FLUSH ask for nothing more.
-        RequestKind::Write { offset, data, .. } => image.write(offset, &data).await.map(|()| Outcome::Done),
+        RequestKind::Write { offset, data, .. } => {
+            device.writable()?.write(offset, &data).await.map(|()| Outcome::Done)
+        }
         RequestKind::Flush => Ok(Outcome::Done),
         RequestKind::Trim { offset, length, .. } => {
-            image.trim(offset, length.into()).await.map(|()| Outcome::Done)
+            device.writable()?.trim(offset, length.into()).await.map(|()| Outcome::Done)
         }
         RequestKind::WriteZeroes { offset, length, .. } => {
-            image.write_zeroes(offset, length.into()).await.map(|()| Outcome::Done)
+            device.writable()?.write_zeroes(offset, length.into()).await.map(|()| Outcome::Done)
         }
         RequestKind::BlockStatus { offset, length, one_extent } => {
-            let mut extents = image.extents(offset, length.into()).await?;
+            let mut extents = device.extents(offset, length.into()).await?;
             if one_extent {
                 extents.truncate(1);
             }
@@ -268,16 +264,19 @@ fn failed(error: &ImageError) -> Outcome {
     let code = match error {
         _ if error.is_no_space() => ErrorCode::NoSpace,
         ImageError::Invalid(_) => ErrorCode::Invalid,
+        ImageError::ReadOnly(_) => ErrorCode::NotPermitted,
         ImageError::Lost(_) => ErrorCode::ShuttingDown,
         _ => ErrorCode::Io,
     };
     Outcome::Failed { code, message: error.to_string() }
 }
 
-fn open_error(error: ImageError) -> OpenError {
-    let kind = match error {
-        ImageError::NoSuchImage(_) => OpenErrorKind::Unknown,
-        _ => OpenErrorKind::Policy,
-    };
-    OpenError { kind, message: error.to_string() }
+impl From<ImageError> for OpenError {
+    fn from(error: ImageError) -> Self {
+        let kind = match error {
+            ImageError::NoSuchImage(_) | ImageError::NoSuchSnapshot { .. } => OpenErrorKind::Unknown,
+            _ => OpenErrorKind::Policy,
+        };
+        OpenError { kind, message: error.to_string() }
+    }
 }

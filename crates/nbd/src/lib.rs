@@ -5,7 +5,9 @@
 //! cut into objects, sealed or locked: that is atoll-image's, which knows no NBD.
 
 mod byte_budget;
+mod clients;
 mod connection;
+mod device;
 pub mod protocol;
 mod server;
 mod tls;

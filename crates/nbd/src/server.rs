@@ -7,12 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_client::LocalClient;
-use atoll_image::{AttachedImage, Bridge, ImageAdmin, ImageError};
+use atoll_image::{AttachedImage, Bridge, ImageAdmin, ImageError, ReadOnlyImage};
 use atoll_reactor::{ListenAddress, LocalRuntime};
+use atoll_types::records::{ExportAccess, ImageExport, ImageRecord};
 use rustls::ServerConfig;
 
+use crate::clients::Client;
 use crate::connection;
-use crate::protocol::TlsPolicy;
+use crate::device::Device;
+use crate::protocol::{OpenError, OpenErrorKind, TlsPolicy};
 use crate::tls::{TlsChoice, TlsError, TlsIdentity};
 
 /// Connections served at once.
@@ -20,17 +23,21 @@ const CONNECTIONS_MAX: usize = 1024;
 /// An image stays attached for this long after its last connection went, because clients such as
 /// nbdcopy and fio connect several times in a row.
 const LINGER: Duration = Duration::from_secs(2);
-/// How long a second connection waits for an image that is being attached or detached.
-const ATTACH_POLL: Duration = Duration::from_millis(20);
+/// How often a second connection looks whether the image has been opened, or closed.
+const OPEN_POLL: Duration = Duration::from_millis(20);
+/// What people are told of who uses an image.
+const PURPOSE: &str = "NBD server";
 /// How often the certificate's files are looked at.
 const CERTIFICATE_POLL: Duration = Duration::from_secs(1);
 
 enum Export {
-    /// Some task is attaching or detaching it.
+    /// Some task is opening or closing it.
     Busy,
-    Attached {
-        image: Rc<AttachedImage>,
+    Open {
+        device: Rc<Device>,
         connections: usize,
+        /// The client that all connections are of, if only one may use it.
+        holder: Option<Client>,
     },
 }
 
@@ -114,38 +121,73 @@ impl NbdServer {
         Ok(address)
     }
 
-    /// The image for one more connection, attached if it is not yet.
-    pub(crate) async fn open(&self, name: &str) -> Result<Rc<AttachedImage>, ImageError> {
+    /// What an export of this name is and may be used for, by a client that wants to.
+    pub(crate) async fn describe(&self, name: &str, client: &Client) -> Result<Description, OpenError> {
+        let (admin, wanted) = (self.admin.clone(), name.to_owned());
+        let described = self.bridge.run(async move { describe(&admin, &wanted).await }).await?;
+        client.may_use(&described.image, &described.export).map_err(policy)?;
+        Ok(described)
+    }
+
+    /// The device for one more connection of a client, opened if it is not yet.
+    pub(crate) async fn open(&self, name: &str, client: &Client) -> Result<Rc<Device>, OpenError> {
+        let description = self.describe(name, client).await?;
+        let is_exclusive = !description.is_read_only() && description.export.access == ExportAccess::Exclusive;
         loop {
             match self.exports.borrow_mut().get_mut(name) {
-                Some(Export::Attached { image, connections }) if !image.is_lost() => {
+                Some(Export::Open { device, connections, holder }) if !device.is_lost() => {
+                    let other = holder.as_ref().filter(|holder| *connections > 0 && **holder != *client);
+                    if let Some(other) = other.filter(|_| is_exclusive) {
+                        return Err(policy(format!(
+                            "image '{name}' is in use by {}; 'atoll image access {name} --access multi-attach' lets \
+                             several clients write to it, which must agree among themselves who writes where",
+                            other.describe()
+                        )));
+                    }
+                    if let Device::Written(image) = &**device {
+                        // It may have been opened for another connection before it grew.
+                        image.grow(description.size_bytes);
+                    }
                     *connections += 1;
-                    return Ok(Rc::clone(image));
+                    *holder = Some(client.clone());
+                    return Ok(Rc::clone(device));
                 }
                 Some(Export::Busy) => {}
                 _ => break,
             }
-            self.runtime.sleep(ATTACH_POLL).await;
+            self.runtime.sleep(OPEN_POLL).await;
         }
         self.exports.borrow_mut().insert(name.into(), Export::Busy);
-        let attached = AttachedImage::attach(&self.client, &self.bridge, &self.admin, name, "NBD server").await;
+        let opened = self.open_device(&description).await;
         let mut exports = self.exports.borrow_mut();
-        match attached {
-            Ok(image) => {
-                let image = Rc::new(image);
-                exports.insert(name.into(), Export::Attached { image: Rc::clone(&image), connections: 1 });
-                Ok(image)
+        match opened {
+            Ok(device) => {
+                let device = Rc::new(device);
+                let (connections, holder) = (1, Some(client.clone()));
+                exports.insert(name.into(), Export::Open { device: Rc::clone(&device), connections, holder });
+                Ok(device)
             }
             Err(error) => {
                 exports.remove(name);
-                Err(error)
+                tracing::warn!("export '{name}' cannot be opened: {error}");
+                Err(error.into())
             }
         }
     }
 
+    async fn open_device(&self, description: &Description) -> Result<Device, ImageError> {
+        let (image, snapshot) = (&description.image[..], description.snapshot.as_deref());
+        if description.is_read_only() {
+            let opened = ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, (image, snapshot), PURPOSE);
+            return opened.await.map(|image| Device::Read(Box::new(image)));
+        }
+        let attached = AttachedImage::attach(&self.client, &self.bridge, &self.admin, image, PURPOSE);
+        attached.await.map(|image| Device::Written(Box::new(image)))
+    }
+
     /// A connection is over. The last one gives the image back after a while.
-    pub(crate) fn release(self: &Rc<Self>, name: String, image: Rc<AttachedImage>) {
-        if !self.count_down(&name, &image) {
+    pub(crate) fn release(self: &Rc<Self>, name: String, device: Rc<Device>) {
+        if !self.count_down(&name, &device) {
             return;
         }
         let server = Rc::clone(self);
@@ -153,25 +195,76 @@ impl NbdServer {
             server.runtime.sleep(LINGER).await;
             let is_unused = matches!(
                 server.exports.borrow().get(&name),
-                Some(Export::Attached { image: current, connections: 0 }) if Rc::ptr_eq(current, &image)
+                Some(Export::Open { device: current, connections: 0, .. }) if Rc::ptr_eq(current, &device)
             );
             if is_unused {
                 server.exports.borrow_mut().insert(name.clone(), Export::Busy);
-                if let Err(error) = image.detach().await {
-                    tracing::warn!("image '{name}' was not given back cleanly: {error}");
+                if let Err(error) = device.close().await {
+                    tracing::warn!("export '{name}' was not given back cleanly: {error}");
                 }
                 server.exports.borrow_mut().remove(&name);
             }
         });
     }
 
-    fn count_down(&self, name: &str, image: &Rc<AttachedImage>) -> bool {
+    fn count_down(&self, name: &str, device: &Rc<Device>) -> bool {
         match self.exports.borrow_mut().get_mut(name) {
-            Some(Export::Attached { image: current, connections }) if Rc::ptr_eq(current, image) => {
+            Some(Export::Open { device: current, connections, .. }) if Rc::ptr_eq(current, device) => {
                 *connections -= 1;
                 *connections == 0
             }
             _ => false,
         }
     }
+
+    /// The names of everything that this client may use.
+    pub(crate) async fn list(&self, client: &Client) -> Result<Vec<String>, ImageError> {
+        let admin = self.admin.clone();
+        let records = self.bridge.run(async move { admin.list().await }).await?;
+        let may_use = |record: &ImageRecord| client.may_use(&record.name, &export_of(record)).is_ok();
+        let names = records.into_iter().filter(may_use).flat_map(|record| {
+            let snapshots = record.snapshots().iter().filter(|snapshot| !snapshot.is_pending);
+            let snapshots = snapshots.map(|snapshot| format!("{}@{}", record.name, snapshot.name));
+            std::iter::once(record.name.clone()).chain(snapshots).collect::<Vec<_>>()
+        });
+        Ok(names.collect())
+    }
+}
+
+/// An export, before it is opened.
+pub(crate) struct Description {
+    image: String,
+    snapshot: Option<String>,
+    export: ImageExport,
+    pub size_bytes: u64,
+}
+
+impl Description {
+    pub fn is_read_only(&self) -> bool {
+        self.snapshot.is_some() || self.export.access == ExportAccess::ReadOnly
+    }
+}
+
+fn export_of(record: &ImageRecord) -> ImageExport {
+    record.export.clone().unwrap_or_default()
+}
+
+async fn describe(admin: &ImageAdmin, name: &str) -> Result<Description, ImageError> {
+    let (record, snapshot) = match name.split_once('@') {
+        Some((image, snapshot)) => {
+            let (record, found) = admin.get_snapshot(image, snapshot).await?;
+            (record, Some(found))
+        }
+        None => (admin.get(name).await?.0, None),
+    };
+    Ok(Description {
+        export: export_of(&record),
+        size_bytes: snapshot.as_ref().map_or(record.size_bytes, |snapshot| snapshot.size_bytes),
+        image: record.name,
+        snapshot: snapshot.map(|snapshot| snapshot.name),
+    })
+}
+
+fn policy(message: String) -> OpenError {
+    OpenError { kind: OpenErrorKind::Policy, message }
 }

@@ -8,6 +8,7 @@ use atoll_reactor::Stream;
 use bytes::{Bytes, BytesMut};
 use rustls::ServerConfig;
 
+use crate::clients::Client;
 use crate::tls::{TlsChannel, TlsError};
 
 /// Room for encrypted bytes of one receive. Long requests are put together behind TLS, so there is no
@@ -102,6 +103,12 @@ impl Transport {
                 self.stream.abort();
             }
         }
+    }
+
+    /// Who the client is, as far as its socket and its certificate say.
+    pub fn client(&self) -> Client {
+        let certificate = self.tls.borrow().as_ref().and_then(TlsChannel::client_certificate);
+        Client { address: self.stream.peer_address(), certificate }
     }
 
     /// Bytes on their way to the client.

@@ -4,12 +4,16 @@
 //! This crate holds what callers need to know. It may not know how a call reaches an OSD: no placement,
 //! no wire, no cluster state, no I/O. So the S3 gateway can use it without these.
 
+mod listing;
+
 use std::future::Future;
 
 use atoll_types::{
     Condition, Mutation, ObjectName, PoolId, ReadOutcome, ReadRequest, Refusal, Seals, Version, WriteRequest,
 };
 use bytes::Bytes;
+
+pub use listing::{PoolClient, visit_objects};
 
 /// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -60,6 +60,17 @@ impl fmt::Display for ListenAddress {
     }
 }
 
+/// Who is at the other end of a connection, as the system says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerAddress {
+    /// A host.
+    Host(std::net::IpAddr),
+    /// A process of this host, over a Unix socket: the one that connected it.
+    Process(i32),
+    /// The system does not say.
+    Unknown,
+}
+
 pub(crate) struct Connection {
     pub socket: OwnedFd,
     /// Bytes received and not taken yet. Away while a receive is in flight.

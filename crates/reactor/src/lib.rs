@@ -17,7 +17,7 @@ mod runtime;
 mod wake;
 
 pub use at_rest::SectorCipher;
-pub use connection::{ConnectionId, ListenAddress, ListenerId};
+pub use connection::{ConnectionId, ListenAddress, ListenerId, PeerAddress};
 pub use executor::LocalExecutor;
 pub use file::DirectFile;
 pub use reactor::{CloseCause, Event, FileId, FileOperation, Reactor, ReactorError};

@@ -13,7 +13,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::buffers::{GatheredSend, RawAddress};
 use crate::connection::{
-    Connection, ConnectionId, ListenAddress, ListenerId, RECEIVE_BYTES_AT_ONCE, RECEIVE_BYTES_MIN,
+    Connection, ConnectionId, ListenAddress, ListenerId, PeerAddress, RECEIVE_BYTES_AT_ONCE, RECEIVE_BYTES_MIN,
 };
 use crate::file::DirectFile;
 use crate::wake::Wake;
@@ -342,6 +342,20 @@ impl Reactor {
             connection.to_send.push_back(chunk);
         }
         self.touched.insert(id);
+    }
+
+    /// Who is at the other end of a connection.
+    pub fn peer_address(&self, id: ConnectionId) -> PeerAddress {
+        let Some(connection) = self.connections.get(&id) else { return PeerAddress::Unknown };
+        let socket = &connection.socket;
+        let address = rustix::net::getpeername(socket).ok().flatten();
+        if let Some(address) = address.and_then(|address| std::net::SocketAddr::try_from(address).ok()) {
+            return PeerAddress::Host(address.ip().to_canonical());
+        }
+        match rustix::net::sockopt::socket_peercred(socket) {
+            Ok(credentials) => PeerAddress::Process(credentials.pid.as_raw_nonzero().get()),
+            Err(_) => PeerAddress::Unknown,
+        }
     }
 
     /// Bytes queued or in flight to the peer.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use atoll_buffers::{BlockBuffer, Received};
 use bytes::Bytes;
 
-use crate::connection::{ConnectionId, ListenAddress, ListenerId};
+use crate::connection::{ConnectionId, ListenAddress, ListenerId, PeerAddress};
 use crate::executor::LocalExecutor;
 use crate::file::DirectFile;
 use crate::reactor::{CloseCause, Event, FileId, FileOperation, Reactor, ReactorError};
@@ -324,6 +324,11 @@ impl Stream {
     /// Queues bytes for sending at the end of the turn.
     pub fn send(&self, chunks: impl IntoIterator<Item = Bytes>) {
         self.runtime.0.reactor.borrow_mut().send(self.id, chunks);
+    }
+
+    /// Who is at the other end.
+    pub fn peer_address(&self) -> PeerAddress {
+        self.runtime.0.reactor.borrow().peer_address(self.id)
     }
 
     /// Bytes queued or in flight to the peer.

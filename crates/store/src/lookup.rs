@@ -175,7 +175,7 @@ impl Store {
     }
 
     fn look_at_read(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> Result<(), Unready> {
-        if let ReadRequest::ObjectList { prefix, after, counts_blocks } = request {
+        if let ReadRequest::ObjectList { prefix, after, counts_blocks, .. } = request {
             let limit = listed_max(*counts_blocks);
             return self.metadata.objects_page(pg, prefix, after.as_ref(), limit, *counts_blocks).map(drop);
         }

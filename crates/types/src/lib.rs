@@ -12,6 +12,7 @@ pub mod frames;
 pub mod identities;
 pub mod ids;
 pub mod image_key;
+mod images;
 pub mod join;
 pub mod limits;
 pub mod operation;

@@ -34,6 +34,14 @@ pub struct Seals {
     pub bytes: Bytes,
 }
 
+impl Seals {
+    /// Whether they belong to ciphertext, and not to plain data, of which one byte for each unit only says that
+    /// the unit was written.
+    pub fn are_of_ciphertext(&self) -> bool {
+        self.seal_bytes > 1
+    }
+}
+
 /// What must hold for a write to be done at all; otherwise it is refused and nothing changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
@@ -121,8 +129,8 @@ pub enum ReadRequest {
         /// Length in bytes.
         length: u32,
     },
-    /// The PG's objects whose names begin so, in order; asked of the PG's own object. Objects whose making or
-    /// removal is in flight may be in the list or not.
+    /// The objects whose names begin so, in order, of the PG that the object is in, which itself does not matter.
+    /// Objects whose making or removal is in flight may be in the list or not.
     ObjectList {
         /// Only names with this prefix, which is not empty.
         prefix: Bytes,
@@ -130,6 +138,8 @@ pub enum ReadRequest {
         after: Option<ObjectName>,
         /// Whether to count each object's blocks. Then fewer objects come at once.
         counts_blocks: bool,
+        /// Refused as a failed condition unless the PG is one of so many.
+        pg_num: Option<u32>,
     },
 }
 

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::records::{RECORD_FORMAT, RECORD_FORMAT_OF_ACCESS, RECORD_FORMAT_OF_VERSIONS};
+use crate::records::{RECORD_FORMAT, RECORD_FORMAT_OF_ACCESS, RECORD_FORMAT_OF_STATES, RECORD_FORMAT_OF_VERSIONS};
 
 /// Why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -30,15 +30,24 @@ pub fn read_record<T: DeserializeOwned>(json: &[u8]) -> Result<T, RecordError> {
         versioning: Option<IgnoredAny>,
         access: Option<IgnoredAny>,
         account: Option<IgnoredAny>,
+        states: Option<IgnoredAny>,
+        work: Option<IgnoredAny>,
+        export: Option<IgnoredAny>,
+        metadata: Option<IgnoredAny>,
     }
     // What is no object, or has no number there, is judged as what it should be.
-    if let Ok(Head { format, versioning, access, account }) = serde_json::from_slice(json) {
-        // Buckets with versions, buckets with settings of access, and access keys of accounts have formats of
-        // their own.
-        let latest = match (access.or(account), versioning) {
-            (Some(_), _) => RECORD_FORMAT_OF_ACCESS,
-            (None, Some(_)) => RECORD_FORMAT_OF_VERSIONS,
-            (None, None) => RECORD_FORMAT,
+    if let Ok(head) = serde_json::from_slice::<Head>(json) {
+        // Buckets with versions, buckets with settings of access, access keys of accounts, and images with more
+        // than their head have formats of their own.
+        let format = head.format;
+        let latest = if head.access.or(head.account).is_some() {
+            RECORD_FORMAT_OF_ACCESS
+        } else if head.versioning.is_some() {
+            RECORD_FORMAT_OF_VERSIONS
+        } else if head.states.or(head.work).or(head.export).or(head.metadata).is_some() {
+            RECORD_FORMAT_OF_STATES
+        } else {
+            RECORD_FORMAT
         };
         if format > u64::from(latest) {
             return Err(RecordError::LaterFormat { found: format });

@@ -12,7 +12,10 @@ use crate::cors::CorsRule;
 use crate::frames::FrameMode;
 pub use crate::identities::AccessKeyRecord;
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
-use crate::image_key::ImageKey;
+pub use crate::images::{
+    ExportAccess, ImageExport, ImageLockRecord, ImageRecord, ImageStates, ImageWatcherRecord, ImageWork,
+    ParentRecord, RemovedImageRecord, SnapshotRecord,
+};
 use crate::limits::EC_CHUNK_BYTES_DEFAULT;
 use crate::split::pg_of_object;
 
@@ -21,6 +24,9 @@ pub const RECORD_FORMAT: u32 = 1;
 /// The format version of a bucket that has versions, or had some: a release that does not know them
 /// would throw them away, so it must not read the record.
 pub const RECORD_FORMAT_OF_VERSIONS: u32 = 2;
+/// The format version of an image with snapshots, a parent, settings of its export, key-value pairs, or work that
+/// is under way on all its objects: a release that does not know them would do harm.
+pub const RECORD_FORMAT_OF_STATES: u32 = 2;
 /// The format version of a bucket with a policy, an ACL or an ownership of its own.
 pub const RECORD_FORMAT_OF_ACCESS: u32 = 3;
 
@@ -373,50 +379,6 @@ pub struct FlagsRecord {
     pub format: u32,
     /// Each with the Unix time, in milliseconds, when it was set.
     pub flags: std::collections::BTreeMap<ClusterFlag, u64>,
-}
-
-/// A block image.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageRecord {
-    /// [`RECORD_FORMAT`].
-    pub format: u32,
-    /// 64 random bits in hexadecimal; names the image's objects.
-    pub id: String,
-    /// Its name.
-    pub name: String,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Size of the objects it is cut into, in bytes.
-    pub object_bytes: u64,
-    /// The pool of its objects.
-    pub pool: PoolId,
-    /// What the key-management service has wrapped for it, which says for good whether it is sealed.
-    #[serde(flatten)]
-    pub key: ImageKey,
-    /// Random 128-bit ids of all writing attachments, in hexadecimal; a seal names one by index. Images
-    /// that are not sealed have none.
-    pub attach_ids: Vec<String>,
-    /// Raised by every writer that takes the image; OSDs refuse writes of lower generations.
-    pub writer_generation: u64,
-    /// Unix time of creation, in milliseconds.
-    pub created_unix_ms: u64,
-}
-
-/// Who writes to an image now; the key is tied to the writer's lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageLockRecord {
-    /// [`RECORD_FORMAT`].
-    pub format: u32,
-    /// The writer's generation.
-    pub generation: u64,
-    /// The writer's host.
-    pub host: String,
-    /// The writer's process on its host.
-    pub process_id: u32,
-    /// What the writer is, for people.
-    pub purpose: String,
-    /// Unix time when it was taken, in milliseconds.
-    pub taken_unix_ms: u64,
 }
 
 /// An S3 bucket.

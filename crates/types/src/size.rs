@@ -1,11 +1,19 @@
 //! Sizes as people write them: `4k`, `64K`, `4M`, `1.5GiB`.
 
-/// Parses a size in bytes. Suffixes are powers of 1024, in either case, with or without `iB`/`B`.
+/// Parses a size in bytes. Suffixes are powers of 1024, in either case, with or without `iB`; `KB` and its like are
+/// refused, because they are powers of 1000 elsewhere.
 pub fn parse_size_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits_end);
     let suffix = suffix.trim().to_ascii_lowercase();
+    // One letter of the unit decides between 10,000 and 10,240 bytes, and people mean either by it.
+    if suffix.len() == 2 && suffix.ends_with('b') {
+        let unit = suffix[..1].to_ascii_uppercase();
+        return Err(format!(
+            "'{text}' may be of 1000 or of 1024: sizes are of 1024 here, so write {number}{unit} or {number}{unit}iB"
+        ));
+    }
     let shift = match suffix.trim_end_matches("ib").trim_end_matches('b') {
         "" => 0,
         "k" => 10,
@@ -50,7 +58,9 @@ mod tests {
         assert_eq!(parse_size_bytes("4M"), Ok(4 << 20));
         assert_eq!(parse_size_bytes("1.5GiB"), Ok(3 << 29));
         assert_eq!(parse_size_bytes("512"), Ok(512));
-        assert_eq!(parse_size_bytes("2 TB"), Ok(2 << 40));
+        assert_eq!(parse_size_bytes("2 TiB"), Ok(2 << 40));
+        assert_eq!(parse_size_bytes("512B"), Ok(512));
+        assert!(parse_size_bytes("10KB").unwrap_err().contains("write 10K or 10KiB"));
         for bad in ["", "x", "4x", "-1", "1e9", "0.3", "9999999P", "1..5k"] {
             assert!(parse_size_bytes(bad).is_err(), "{bad}");
         }

@@ -300,7 +300,7 @@ impl Message {
             | Message::PeerPush { transaction, .. }
             | Message::ObjectPart { transaction, .. } => (transaction.payload.clone(), transaction.payload_sealed),
             Message::ReadReply { result, payload, .. } | Message::CopyReply { result, payload, .. } => {
-                let sealed = matches!(result, Ok(ReadOutcome::Data { seals: Some(_), .. }));
+                let sealed = matches!(result, Ok(ReadOutcome::Data { seals: Some(seals), .. }) if seals.are_of_ciphertext());
                 (payload.clone(), sealed)
             }
             _ => (Bytes::new(), false),

@@ -4,6 +4,7 @@ use std::io::{BufRead, ErrorKind, IoSlice, Write};
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, ServerConnection};
 
 use super::TlsError;
@@ -79,6 +80,12 @@ impl TlsChannel {
     /// Whether the handshake has not ended.
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
+    }
+
+    /// The client's certificate, if it has shown one, which an authority has signed then.
+    pub fn client_certificate(&self) -> Option<CertificateDer<'static>> {
+        let chain = self.connection.peer_certificates()?;
+        chain.first().map(|certificate| certificate.clone().into_owned())
     }
 
     /// Queues bytes for the client. Those of one batch share records.

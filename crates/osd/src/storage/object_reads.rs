@@ -20,7 +20,7 @@ impl Storage {
         if let ReadRequest::Data { offset, length } = request {
             return self.read(key, offset, length, Reader::Pg { pg, token });
         }
-        if let ReadRequest::ObjectList { prefix, after, counts_blocks } = &request {
+        if let ReadRequest::ObjectList { prefix, after, counts_blocks, .. } = &request {
             let result = self.list(pg, prefix, after.as_ref(), *counts_blocks);
             return self.events.push_back(StorageEvent::Read { pg, token, result });
         }

@@ -27,7 +27,7 @@ impl Pg {
         if !self.config.is_primary() {
             return self.outbox.reply_read(client, sequence, Err(Refusal::NotPrimary), Bytes::new());
         }
-        let checked = check_place(&object, &self.config).and_then(|()| check_read(&object, &request));
+        let checked = check_place(&object, &self.config).and_then(|()| check_read(&request));
         if let Err(refusal) = checked {
             return self.outbox.reply_read(client, sequence, Err(refusal), Bytes::new());
         }
@@ -176,7 +176,7 @@ fn is_within_object(offset: u64, length: u32) -> bool {
     offset.is_multiple_of(BLOCK_BYTES as u64) && end <= atoll_types::limits::OBJECT_BYTES_MAX
 }
 
-fn check_read(object: &ObjectName, request: &ReadRequest) -> Result<(), Refusal> {
+fn check_read(request: &ReadRequest) -> Result<(), Refusal> {
     let problem = match request {
         ReadRequest::Data { offset, .. } if !offset.is_multiple_of(BLOCK_BYTES as u64) => "an unaligned read",
         ReadRequest::Data { offset, .. } if *offset > atoll_types::limits::OBJECT_BYTES_MAX => {
@@ -188,9 +188,6 @@ fn check_read(object: &ObjectName, request: &ReadRequest) -> Result<(), Refusal>
         ReadRequest::OmapList { limit: 0, .. } => "a list of no entries",
         ReadRequest::Extents { offset, length } if !is_within_object(*offset, *length) => {
             "extents of a range that is not aligned, or not within the largest object"
-        }
-        ReadRequest::ObjectList { .. } if object.as_str() != PG_META_OBJECT => {
-            "a list of objects that was not asked of the PG's own object"
         }
         ReadRequest::ObjectList { prefix, .. } if prefix.is_empty() => "a list of all objects",
         _ => return Ok(()),

@@ -68,6 +68,13 @@ impl Pg {
 
     fn start_read(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
         let Waiting::Read(read) = &request.what else { unreachable!("only reads come here") };
+        if let ReadRequest::ObjectList { pg_num: Some(pg_num), .. } = read
+            && *pg_num != self.config.pg_num_here(view)
+        {
+            // A split that is not known to all yet would hide objects from one list and the other.
+            self.refuse(request, Refusal::ConditionFailed { index: 0 });
+            return Attempt::Done;
+        }
         let must_wait = match *read {
             ReadRequest::Data { offset, length } | ReadRequest::Extents { offset, length }
                 if self.config.is_erasure_coded(&request.object) =>

@@ -196,11 +196,13 @@ impl ReadRequest {
                 writer.u64(*offset);
                 writer.u32(*length);
             }
-            ReadRequest::ObjectList { prefix, after, counts_blocks } => {
+            ReadRequest::ObjectList { prefix, after, counts_blocks, pg_num } => {
                 writer.u8(6);
                 writer.bytes(prefix);
                 encode_optional_name(after.as_ref(), writer);
                 writer.u8(u8::from(*counts_blocks));
+                // No PG is one of none.
+                writer.u32(pg_num.unwrap_or(0));
             }
         }
     }
@@ -221,6 +223,7 @@ impl ReadRequest {
                 prefix: reader.bytes(limits::OBJECT_NAME_BYTES_MAX, "object name")?,
                 after: decode_optional_name(reader)?,
                 counts_blocks: reader.u8("counts blocks")? != 0,
+                pg_num: Some(reader.u32("number of PGs")?).filter(|pg_num| *pg_num != 0),
             },
             value => return Err(CodecError::Invalid { what: "read request", value: u64::from(value) }),
         })

@@ -62,8 +62,12 @@ pub(super) fn every_kind() -> Vec<Message> {
     let page = ReadOutcome::OmapPage { entries: vec![(key.clone(), value.clone())], more: true };
     let data = ReadOutcome::Data { object_bytes: 5, version, seals: Some(seals) };
     let extents = ReadRequest::Extents { offset: 4096, length: 8192 };
-    let objects =
-        ReadRequest::ObjectList { prefix: key.clone(), after: Some(object.clone()), counts_blocks: true };
+    let objects = ReadRequest::ObjectList {
+        prefix: key.clone(),
+        after: Some(object.clone()),
+        counts_blocks: true,
+        pg_num: Some(32),
+    };
     let bits = ReadOutcome::Extents { object_bytes: 5, version, blocks: value.clone() };
     let one = ListedObject { name: object.clone(), object_bytes: 5, version, block_count: 7 };
     let listed = ReadOutcome::ObjectPage { objects: vec![one], next: Some(object.clone()) };

@@ -149,8 +149,14 @@ fn read_request() -> impl Strategy<Value = ReadRequest> {
             limit
         }),
         any::<(u64, u32)>().prop_map(|(offset, length)| ReadRequest::Extents { offset, length }),
-        (short(), option::of(name()), any::<bool>())
-            .prop_map(|(prefix, after, counts_blocks)| ReadRequest::ObjectList { prefix, after, counts_blocks }),
+        (short(), option::of(name()), any::<bool>(), option::of(1..9_u32)).prop_map(
+            |(prefix, after, counts_blocks, pg_num)| ReadRequest::ObjectList {
+                prefix,
+                after,
+                counts_blocks,
+                pg_num
+            }
+        ),
     ]
 }
 

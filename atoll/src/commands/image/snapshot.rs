@@ -1,0 +1,164 @@
+//! Snapshots.
+
+use atoll_terminal::print_line;
+use atoll_types::size::format_size;
+use clap::Subcommand;
+use serde_json::json;
+
+use super::super::arguments::OutputArguments;
+use super::super::output::{ago, print_json, print_table, progress_bar};
+use super::{ImageAccess, SnapshotName, TIMEOUT_MS};
+
+#[derive(Subcommand)]
+pub enum SnapshotCommand {
+    /// Take a snapshot: what was acknowledged before is in it, and writes go on meanwhile
+    #[command(after_help = "\
+Examples:
+  atoll image snap create disk1@monday
+  nbdinfo \"nbd+unix:///disk1@monday?socket=$PWD/atoll-data/nbd.sock\"     snapshots are served for reading
+
+A snapshot is what a crash at that moment would have left: file systems and databases recover from it.")]
+    Create {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// IMAGE@SNAPSHOT
+        name: SnapshotName,
+    },
+    /// List an image's snapshots
+    Ls {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The image
+        image: String,
+    },
+    /// Remove snapshots
+    #[command(after_help = "\
+Examples:
+  atoll image snap rm disk1@monday disk1@tuesday
+  atoll image snap rm disk1 --all")]
+    Rm {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// IMAGE@SNAPSHOT, or with --all the image
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// All snapshots of the image
+        #[arg(long)]
+        all: bool,
+    },
+    /// Give a snapshot another name
+    Rename {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// IMAGE@SNAPSHOT
+        name: SnapshotName,
+        /// Its new name, without the image's
+        new_name: String,
+    },
+    /// Make an image what it was at a snapshot; what was written since is lost unless a later snapshot has it
+    Rollback {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// IMAGE@SNAPSHOT
+        name: SnapshotName,
+    },
+}
+
+/// Runs a command about snapshots.
+pub fn run(command: SnapshotCommand) -> anyhow::Result<()> {
+    match command {
+        SnapshotCommand::Create { output, name } => create(&output, &name),
+        SnapshotCommand::Ls { output, image } => list(&output, &image),
+        SnapshotCommand::Rm { output, names, all } => remove(&output, &names, all),
+        SnapshotCommand::Rename { output, name, new_name } => {
+            let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
+            access.block_on_tokio(access.admin.rename_snapshot(&name.image, &name.snapshot, &new_name))?;
+            done(&output, "renamed", &format!("{}@{new_name}", name.image))
+        }
+        SnapshotCommand::Rollback { output, name } => {
+            let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
+            let wanted = name.clone();
+            access.admin_call(|admin, client| async move {
+                let progress = progress_bar("rolling back");
+                admin.roll_back(&client, &wanted.image, &wanted.snapshot, &progress).await
+            })?;
+            done(&output, "rolled back to", &name.to_string())
+        }
+    }
+}
+
+fn done(output: &OutputArguments, what: &str, name: &str) -> anyhow::Result<()> {
+    if output.json {
+        return print_json(&json!({ "snapshot": name }));
+    }
+    print_line!("{what} snapshot '{name}'");
+    Ok(())
+}
+
+fn create(output: &OutputArguments, name: &SnapshotName) -> anyhow::Result<()> {
+    let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
+    let wanted = name.clone();
+    let taken = access.admin_call(|admin, client| async move {
+        admin.take_snapshot(&client, &wanted.image, &wanted.snapshot).await
+    })?;
+    if output.json {
+        return print_json(&json!(taken));
+    }
+    print_line!("took snapshot '{name}', {}", format_size(taken.size_bytes));
+    Ok(())
+}
+
+fn list(output: &OutputArguments, image: &str) -> anyhow::Result<()> {
+    let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
+    let (record, _) = access.block_on_tokio(access.admin.get(image))?;
+    if output.json {
+        return print_json(&json!(record.snapshots()));
+    }
+    let rows: Vec<_> = record
+        .snapshots()
+        .iter()
+        .map(|snapshot| {
+            let state = if snapshot.is_pending { "being taken" } else { "" };
+            vec![
+                snapshot.name.clone(),
+                format_size(snapshot.size_bytes),
+                format!("{} ago", ago(snapshot.created_unix_ms)),
+                snapshot.clones.len().to_string(),
+                state.into(),
+            ]
+        })
+        .collect();
+    print_table(&["NAME", "SIZE", "TAKEN", "CLONES", "STATE"], &rows);
+    Ok(())
+}
+
+fn remove(output: &OutputArguments, names: &[String], all: bool) -> anyhow::Result<()> {
+    let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
+    let mut by_image: std::collections::BTreeMap<String, Vec<String>> = std::collections::BTreeMap::new();
+    for name in names {
+        if all {
+            anyhow::ensure!(!name.contains('@'), "'{name}' is a snapshot: --all takes the name of an image");
+            let (record, _) = access.block_on_tokio(access.admin.get(name))?;
+            let snapshots = record.snapshots().iter().map(|snapshot| snapshot.name.clone()).collect();
+            by_image.insert(name.clone(), snapshots);
+        } else {
+            let name: SnapshotName = name.parse().map_err(anyhow::Error::msg)?;
+            by_image.entry(name.image).or_default().push(name.snapshot);
+        }
+    }
+    let mut removed = Vec::new();
+    for (image, snapshots) in by_image {
+        access.block_on_tokio(access.admin.remove_snapshots(&image, &snapshots))?;
+        let name = image.clone();
+        access.admin_call(|admin, client| async move {
+            let progress = progress_bar("removing");
+            admin.trim(&client, &name, &progress).await
+        })?;
+        removed.extend(snapshots.into_iter().map(|snapshot| format!("{image}@{snapshot}")));
+    }
+    if output.json {
+        return print_json(&json!({ "removed": removed }));
+    }
+    removed.iter().for_each(|name| print_line!("removed snapshot '{name}'"));
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! Clones: images that begin as a snapshot of another one and share its data until they are written.
+
+use std::collections::BTreeMap;
+
+use atoll_cluster::{ClusterError, Transaction, keys};
+use atoll_keys::{SecretKey, random_u64};
+use atoll_types::PoolId;
+use atoll_types::image_key::ImageKey;
+use atoll_types::records::{ImageRecord, ImageStates, ParentRecord, RECORD_FORMAT};
+
+use crate::ImageError;
+use crate::admin::{ImageAdmin, check_name, image_key_context, unix_ms};
+
+/// Clones of clones, at most: a read may have to look at each.
+const GENERATIONS_MAX: usize = 16;
+
+impl ImageAdmin {
+    /// Makes an image that begins as a snapshot of another one; it takes no space until it is written, and has a
+    /// key of its own. The snapshot stays as long as it has clones.
+    pub async fn clone_snapshot(
+        &self,
+        (name, snapshot): (&str, &str),
+        clone_name: &str,
+        pool: Option<PoolId>,
+        is_sealed: bool,
+    ) -> Result<ImageRecord, ImageError> {
+        check_name(clone_name)?;
+        let (mut parent, revision) = self.get(name).await?;
+        let (_, found) = self.get_snapshot(name, snapshot).await?;
+        self.check_generations(&parent).await?;
+        let key = if is_sealed { ImageKey::WrappedKey } else { ImageKey::UnsealedPermit };
+        let states = ImageStates {
+            parent: Some(ParentRecord {
+                image_id: parent.id.clone(),
+                image_name: name.into(),
+                number: found.number,
+                overlap_bytes: found.size_bytes,
+            }),
+            is_marked: !is_sealed,
+            ..ImageStates::default()
+        };
+        let mut clone = ImageRecord {
+            format: RECORD_FORMAT,
+            id: format!("{:016x}", random_u64()),
+            name: clone_name.into(),
+            size_bytes: found.size_bytes,
+            object_bytes: parent.object_bytes,
+            pool: pool.unwrap_or(parent.pool),
+            key: key(String::new()),
+            attach_ids: Vec::new(),
+            writer_generation: 0,
+            created_unix_ms: unix_ms(),
+            states: Some(states),
+            work: None,
+            export: None,
+            metadata: BTreeMap::new(),
+        }
+        .with_format();
+        *clone.key.wrapped_mut() = self.keys.wrap(&image_key_context(&clone), &SecretKey::random()).await?;
+        let snapshots = parent.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
+        let of_clone = snapshots.filter(|snapshot| snapshot.number == found.number);
+        of_clone.for_each(|snapshot| snapshot.clones.push(clone.id.clone()));
+        let transaction = Transaction::new()
+            .check(&keys::image(name), revision)
+            .check(&keys::image(clone_name), 0)
+            .put(&keys::image(name), &parent)?
+            .put(&keys::image(clone_name), &clone)?;
+        match self.cluster.transact(&transaction).await {
+            Err(ClusterError::Conflict { .. }) if self.get(clone_name).await.is_ok() => {
+                Err(ImageError::AlreadyExists(clone_name.into()))
+            }
+            Err(ClusterError::Conflict { .. }) => {
+                Err(ImageError::Invalid(format!("image '{name}' was changed meanwhile; try again")))
+            }
+            result => {
+                result?;
+                Ok(clone)
+            }
+        }
+    }
+
+    async fn check_generations(&self, record: &ImageRecord) -> Result<(), ImageError> {
+        let mut record = record.clone();
+        for _ in 0..GENERATIONS_MAX {
+            let Some(parent) = record.parent().cloned() else { return Ok(()) };
+            record = self.find(&parent.image_id, &parent.image_name).await?.0;
+        }
+        Err(ImageError::Invalid(format!(
+            "image '{}' is a clone of a clone {GENERATIONS_MAX} times over; flatten it first ('atoll image flatten')",
+            record.name
+        )))
+    }
+
+    /// The names of the clones of an image, by the names of their snapshots.
+    pub async fn clones(&self, record: &ImageRecord) -> Result<Vec<(String, String)>, ImageError> {
+        if record.snapshots().iter().all(|snapshot| snapshot.clones.is_empty()) {
+            return Ok(Vec::new());
+        }
+        let names: BTreeMap<String, String> =
+            self.list().await?.into_iter().map(|record| (record.id, record.name)).collect();
+        let named = |id: &String| names.get(id).cloned().unwrap_or_else(|| format!("{id} (in the trash)"));
+        let snapshots = record.snapshots().iter();
+        Ok(snapshots
+            .flat_map(|snapshot| snapshot.clones.iter().map(|id| (snapshot.name.clone(), named(id))))
+            .collect())
+    }
+
+    /// A clone has everything that it showed of its parent: it is a clone no more.
+    pub(crate) async fn cut_off(&self, record: &ImageRecord) -> Result<(), ImageError> {
+        let Some(parent) = record.parent() else { return Ok(()) };
+        let cut = self.change(&record.name, |record| {
+            record.states.iter_mut().for_each(|states| states.parent = None);
+            Ok(())
+        });
+        cut.await?;
+        self.forget_clone(parent, &record.id).await
+    }
+}

@@ -1,0 +1,131 @@
+//! Keeping the states of objects for snapshots. Before an object changes for the first time after a snapshot, its
+//! state is kept under the number of the newest snapshot: a clone that shares the object's data, or an empty object
+//! if there was none.
+//!
+//! A snapshot is in force once the writer knows its number and no write is in flight that began before it knew.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use atoll_client::PoolClient;
+use atoll_types::{Condition, Mutation, PoolId, Refusal};
+
+use crate::ImageError;
+use crate::index_set::IndexSet;
+use crate::names::{kept_name, object_name};
+
+/// What a writer must keep, and its writes in flight.
+#[derive(Default)]
+pub(crate) struct Keeping {
+    /// The number under which states are kept; `None` while there are no snapshots.
+    number: Cell<Option<u64>>,
+    /// Raised with every change of the number.
+    round: Cell<u64>,
+    /// Objects whose states are kept under the number.
+    kept: RefCell<IndexSet>,
+    /// Writes in flight, by the round in which they began.
+    in_flight: RefCell<BTreeMap<u64, usize>>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+/// A write that is in flight until this is dropped.
+pub(crate) struct InFlight<'a> {
+    keeping: &'a Keeping,
+    round: u64,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let mut in_flight = self.keeping.in_flight.borrow_mut();
+        let count = in_flight.get_mut(&self.round).expect("a write in flight is counted");
+        *count -= 1;
+        if *count == 0 {
+            in_flight.remove(&self.round);
+            self.keeping.waiting.borrow_mut().drain(..).for_each(Waker::wake);
+        }
+    }
+}
+
+impl Keeping {
+    pub fn new(number: Option<u64>) -> Self {
+        Keeping { number: Cell::new(number), ..Keeping::default() }
+    }
+
+    /// Whether states must be kept.
+    pub fn is_needed(&self) -> bool {
+        self.number.get().is_some()
+    }
+
+    /// A write begins.
+    pub fn begin(&self) -> InFlight<'_> {
+        let round = self.round.get();
+        *self.in_flight.borrow_mut().entry(round).or_default() += 1;
+        InFlight { keeping: self, round }
+    }
+
+    /// From now on states are kept under this number. Returns when no write is in flight that began before.
+    pub async fn change(&self, number: Option<u64>) {
+        if self.number.get() != number {
+            self.number.set(number);
+            self.round.set(self.round.get() + 1);
+            self.kept.borrow_mut().clear();
+        }
+        let round = self.round.get();
+        poll_fn(|context| {
+            if self.in_flight.borrow().range(..round).next().is_none() {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Must have returned before an object is changed by a write that has begun. `fence` must hold.
+    pub async fn keep(
+        &self,
+        client: &impl PoolClient,
+        pool: PoolId,
+        image_id: &str,
+        object: u64,
+        fence: &Condition,
+    ) -> Result<(), ImageError> {
+        let (Some(number), round) = (self.number.get(), self.round.get()) else { return Ok(()) };
+        if self.kept.borrow().contains(object) {
+            return Ok(());
+        }
+        keep_state(client, pool, image_id, object, number, Some(fence)).await?;
+        // The number may have been raised meanwhile; the next write of the object then keeps it again.
+        if self.round.get() == round {
+            self.kept.borrow_mut().insert(object);
+        }
+        Ok(())
+    }
+}
+
+/// Keeps an object's state under a number, unless one is kept there.
+pub(crate) async fn keep_state(
+    client: &impl PoolClient,
+    pool: PoolId,
+    image_id: &str,
+    object: u64,
+    number: u64,
+    fence: Option<&Condition>,
+) -> Result<(), ImageError> {
+    let conditions: Vec<Condition> = fence.cloned().into_iter().chain([Condition::ObjectAbsent]).collect();
+    let is_kept = conditions.len() as u16 - 1;
+    let source = object_name(image_id, object);
+    let mutations = [Mutation::CloneFrom { source }, Mutation::Create];
+    for (attempt, mutation) in mutations.into_iter().enumerate() {
+        let kept = kept_name(image_id, object, number);
+        match client.change(pool, kept, conditions.clone(), vec![mutation]).await {
+            // There is no object to clone: an empty one says so.
+            Err(error) if attempt == 0 && matches!(error.refusal(), Some(Refusal::Invalid { .. })) => {}
+            Err(error) if error.failed_condition() == Some(is_kept) => return Ok(()),
+            result => return Ok(result?),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! The lock of an image's one writer, in cluster state, and the fence at the OSDs that gives it force.
+
+use std::time::{Duration, Instant};
+
+use atoll_client::PoolClient;
+use atoll_cluster::{ClusterError, Lease, keys};
+use atoll_types::Condition;
+use atoll_types::records::{ImageLockRecord, ImageRecord, RECORD_FORMAT};
+use bytes::Bytes;
+
+use crate::ImageError;
+use crate::admin::{ImageAdmin, unix_ms};
+
+pub(crate) const LEASE_TERM: Duration = Duration::from_secs(15);
+/// How long one waits for the image: longer than a server keeps an image attached after its last client went.
+const LOCK_PATIENCE: Duration = Duration::from_secs(4);
+const LOCK_PAUSE: Duration = Duration::from_millis(200);
+
+pub(crate) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "unknown".into(), |name| name.trim().into())
+}
+
+/// Whether a process is gone, as far as can be told from here.
+pub(crate) fn is_gone(host: &str, process_id: u32) -> bool {
+    host == host_name() && !std::path::Path::new(&format!("/proc/{process_id}")).exists()
+}
+
+/// The name of an image's fence.
+pub(crate) fn fence_name(image_id: &str) -> Bytes {
+    Bytes::from(format!("img.{image_id}"))
+}
+
+/// What every write under this generation asks for.
+pub(crate) fn not_fenced(record: &ImageRecord) -> Condition {
+    Condition::NotFenced { name: fence_name(&record.id), generation: record.writer_generation }
+}
+
+pub(crate) fn in_use(name: &str, lock: ImageLockRecord) -> ImageError {
+    ImageError::InUse { name: name.into(), host: lock.host, process_id: lock.process_id, purpose: lock.purpose }
+}
+
+/// The lock of a writer in this process.
+pub(crate) fn lock_record(generation: u64, purpose: &str, kept_number: u64) -> ImageLockRecord {
+    ImageLockRecord {
+        format: RECORD_FORMAT,
+        generation,
+        host: host_name(),
+        process_id: std::process::id(),
+        purpose: purpose.to_owned(),
+        taken_unix_ms: unix_ms(),
+        kept_number,
+    }
+}
+
+/// Takes the lock of an image; waits a little for one that is being given back.
+pub(crate) async fn take_lock(
+    admin: &ImageAdmin,
+    record: &ImageRecord,
+    purpose: &str,
+) -> Result<Lease, ImageError> {
+    let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
+    let lock = lock_record(record.writer_generation + 1, purpose, 0);
+    let lock_key = keys::image_lock(&record.id);
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    while let Err(error) = admin.cluster.create_with_lease(&lock_key, &lock, &lease).await {
+        let ClusterError::AlreadyExists { .. } = error else { return Err(error.into()) };
+        if let Err(in_use) = break_dead_lock(admin, record).await {
+            if Instant::now() > deadline {
+                lease.revoke().await?;
+                return Err(in_use);
+            }
+            tokio::time::sleep(LOCK_PAUSE).await;
+        }
+    }
+    Ok(lease)
+}
+
+/// Removes the lock of a writer of this host whose process is gone. Even if that were wrong, the
+/// fence would keep the old writer from changing anything.
+async fn break_dead_lock(admin: &ImageAdmin, record: &ImageRecord) -> Result<(), ImageError> {
+    let Some((lock, revision)) = admin.lock(&record.id).await? else { return Ok(()) };
+    if !is_gone(&lock.host, lock.process_id) {
+        return Err(in_use(&record.name, lock));
+    }
+    tracing::info!("taking image '{}' over from process {}, which is gone", record.name, lock.process_id);
+    admin.cluster.delete_if(&keys::image_lock(&record.id), revision).await?;
+    Ok(())
+}
+
+/// An image that nobody else can change, not even a writer that has lost its lock without knowing.
+pub(crate) struct Fenced(Lease);
+
+impl Fenced {
+    /// Takes the lock of the image of this name and fences earlier writers off.
+    pub async fn take(
+        admin: &ImageAdmin,
+        client: &impl PoolClient,
+        name: &str,
+        purpose: &str,
+    ) -> Result<Self, ImageError> {
+        let (record, _) = admin.get(name).await?;
+        let lease = take_lock(admin, &record, purpose).await?;
+        match raise_generation(admin, client, name).await {
+            Ok(()) => Ok(Fenced(lease)),
+            Err(error) => {
+                lease.revoke().await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the image back.
+    pub async fn release(self) -> Result<(), ImageError> {
+        Ok(self.0.revoke().await?)
+    }
+}
+
+async fn raise_generation(admin: &ImageAdmin, client: &impl PoolClient, name: &str) -> Result<(), ImageError> {
+    let raised = admin.change(name, |record| {
+        record.writer_generation += 1;
+        Ok(())
+    });
+    let (record, _) = raised.await?;
+    Ok(client.fence(record.pool, fence_name(&record.id), record.writer_generation).await?)
+}

@@ -1,0 +1,167 @@
+//! An image, or one of its snapshots, open for reading only.
+
+use std::rc::Rc;
+
+use atoll_client::LocalClient;
+use atoll_cluster::{Lease, keys};
+use atoll_keys::random_u64;
+use atoll_types::records::{ExportAccess, ImageRecord, ImageWatcherRecord, RECORD_FORMAT};
+use bytes::Bytes;
+
+use crate::admin::{ImageAdmin, unix_ms};
+use crate::ancestry::{Generation, parent_at, parent_of, state_of};
+use crate::lock::{LEASE_TERM, host_name, in_use};
+use crate::pieces::{BLOCK, pieces};
+use crate::resize::refuse_unfinished;
+use crate::state::State;
+use crate::{Bridge, ImageError};
+
+/// Objects whose extents are asked for at once.
+const OBJECTS_AT_ONCE: usize = 32;
+
+/// A snapshot, or an image that nobody writes.
+pub struct ReadOnlyImage {
+    name: String,
+    state: Rc<State<LocalClient>>,
+    bridge: Bridge,
+    watcher: std::cell::RefCell<Option<Lease>>,
+}
+
+impl ReadOnlyImage {
+    /// Opens a snapshot of an image; without one the image itself, which must be exported for reading only.
+    pub async fn open(
+        client: &LocalClient,
+        bridge: &Bridge,
+        admin: &ImageAdmin,
+        (name, snapshot): (&str, Option<&str>),
+        purpose: &str,
+    ) -> Result<Self, ImageError> {
+        let watched = {
+            let (admin, name, purpose) = (admin.clone(), name.to_owned(), purpose.to_owned());
+            let snapshot = snapshot.map(ToOwned::to_owned);
+            bridge.run(async move { watch(&admin, &name, snapshot.as_deref(), &purpose).await }).await?
+        };
+        let Watched { generation, ancestors, lease } = watched;
+        let state = Rc::new(state_of(client, generation, parent_of(client, ancestors)?)?);
+        let name = snapshot.map_or_else(|| name.to_owned(), |snapshot| format!("{name}@{snapshot}"));
+        Ok(ReadOnlyImage { name, state, bridge: bridge.clone(), watcher: Some(lease).into() })
+    }
+
+    /// Its name, as `IMAGE` or `IMAGE@SNAPSHOT`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.state.size_bytes
+    }
+
+    fn check(&self, offset: u64, length: u64) -> Result<(), ImageError> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.size_bytes() => Ok(()),
+            _ => Err(ImageError::Invalid(format!(
+                "{length} bytes at {offset} are beyond the {} bytes of '{}'",
+                self.size_bytes(),
+                self.name
+            ))),
+        }
+    }
+
+    /// Reads a range, aligned or not.
+    pub async fn read(&self, offset: u64, length: u32) -> Result<Bytes, ImageError> {
+        self.check(offset, length.into())?;
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        let start = offset / BLOCK * BLOCK;
+        let end = (offset + u64::from(length)).next_multiple_of(BLOCK);
+        let whole = self.state.read_blocks(start, end - start).await?;
+        let skip = (offset - start) as usize;
+        Ok(whole.slice(skip..skip + length as usize))
+    }
+
+    /// Which parts of a range hold no data, by blocks of 4 KiB: length in bytes and whether it is a hole, from
+    /// `offset` on. It may end early.
+    pub async fn extents(&self, offset: u64, length: u64) -> Result<Vec<(u64, bool)>, ImageError> {
+        self.check(offset, length)?;
+        self.state.list_all().await?;
+        let start = offset / BLOCK * BLOCK;
+        let end = (offset + length).next_multiple_of(BLOCK);
+        let pieces = pieces(start, end - start, self.state.object_bytes);
+        let extents = crate::extents::gather(
+            pieces,
+            OBJECTS_AT_ONCE,
+            |piece| self.state.is_known_empty(piece),
+            async |piece| self.state.mapped(piece).await,
+        );
+        Ok(extents.await?.cut(offset - start, length))
+    }
+
+    /// Stops watching, so that the snapshot can be removed.
+    pub async fn close(&self) -> Result<(), ImageError> {
+        let Some(lease) = self.watcher.borrow_mut().take() else { return Ok(()) };
+        Ok(self.bridge.run(lease.revoke()).await?)
+    }
+}
+
+struct Watched {
+    generation: Generation,
+    ancestors: Vec<Generation>,
+    lease: Lease,
+}
+
+async fn watch(
+    admin: &ImageAdmin,
+    name: &str,
+    snapshot: Option<&str>,
+    purpose: &str,
+) -> Result<Watched, ImageError> {
+    let (record, number, size_bytes, overlap_bytes) = match snapshot {
+        Some(snapshot) => {
+            let (record, found) = admin.get_snapshot(name, snapshot).await?;
+            (record, Some(found.number), found.size_bytes, found.overlap_bytes)
+        }
+        None => {
+            let (record, _) = admin.get(name).await?;
+            refuse_unfinished(&record)?;
+            refuse_written(admin, &record).await?;
+            let (size_bytes, overlap) =
+                (record.size_bytes, record.parent().map_or(0, |parent| parent.overlap_bytes));
+            (record, None, size_bytes, overlap)
+        }
+    };
+    let key = admin.unwrapped_key(&record).await?;
+    let ancestors = admin.ancestors(parent_at(&record, overlap_bytes)).await?;
+    let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
+    let watcher = ImageWatcherRecord {
+        format: RECORD_FORMAT,
+        host: host_name(),
+        process_id: std::process::id(),
+        purpose: purpose.to_owned(),
+        number,
+        since_unix_ms: unix_ms(),
+    };
+    let key_of_watcher = format!("{}{:016x}", keys::image_watchers(&record.id), random_u64());
+    admin.cluster.create_with_lease(&key_of_watcher, &watcher, &lease).await?;
+    // The snapshot may have gone before the watcher was there to keep it.
+    if let Some(snapshot) = snapshot
+        && let Err(error) = admin.get_snapshot(name, snapshot).await
+    {
+        lease.revoke().await?;
+        return Err(error);
+    }
+    let generation = Generation { record, key, number, size_bytes, overlap_bytes: 0 };
+    Ok(Watched { generation, ancestors, lease })
+}
+
+/// Without a snapshot, only what nobody writes can be read as a whole.
+async fn refuse_written(admin: &ImageAdmin, record: &ImageRecord) -> Result<(), ImageError> {
+    if record.export.as_ref().is_some_and(|export| export.access == ExportAccess::ReadOnly) {
+        return Ok(());
+    }
+    match admin.lock(&record.id).await? {
+        Some((lock, _)) => Err(in_use(&record.name, lock)),
+        None => Ok(()),
+    }
+}

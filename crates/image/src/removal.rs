@@ -1,0 +1,253 @@
+//! Removing images. A removed image is no image any more: its record is elsewhere, and nobody can attach it. Its
+//! data is removed at once or when its time in the trash is over, by whoever comes first: the command, or a server
+//! in the background. Whoever is interrupted leaves the rest to the next.
+
+use atoll_client::{PoolClient, visit_objects};
+use atoll_cluster::{ClusterError, Transaction, keys};
+use atoll_types::records::{ImageRecord, ParentRecord, RECORD_FORMAT, RemovedImageRecord};
+
+use crate::ImageError;
+use crate::admin::{ImageAdmin, unix_ms};
+use crate::lock::{fence_name, in_use, take_lock};
+use crate::names::{image_prefix, parse};
+use crate::objects::remove_objects;
+
+/// Objects after which the record says how many are left.
+const NOTED_EVERY: u64 = 4096;
+
+impl ImageAdmin {
+    /// Removes an image and its data. `progress` is told the numbers of objects removed and of all that were
+    /// found so far. An image of this name whose removal was interrupted is removed to the end.
+    pub async fn remove(
+        &self,
+        client: &impl PoolClient,
+        name: &str,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<(), ImageError> {
+        let removed = match self.put_away(name, 0).await {
+            Ok(removed) => removed,
+            Err(ImageError::NoSuchImage(_)) => {
+                let interrupted = |removed: &RemovedImageRecord| removed.image.name == name && removed.is_due();
+                let found = self.removed().await?.into_iter().find(interrupted);
+                found.ok_or_else(|| ImageError::NoSuchImage(name.into()))?
+            }
+            Err(error) => return Err(error),
+        };
+        self.purge(client, &removed.image.id, progress).await
+    }
+
+    /// Puts an image into the trash, from which it comes back by [`ImageAdmin::restore`], until `keep_ms` have
+    /// passed.
+    pub async fn trash(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
+        self.put_away(name, keep_ms).await
+    }
+
+    /// Images that were removed and whose data is not gone yet, oldest first.
+    pub async fn removed(&self) -> Result<Vec<RemovedImageRecord>, ImageError> {
+        let found = self.cluster.list::<RemovedImageRecord>(keys::REMOVED_IMAGES).await?;
+        let mut removed: Vec<_> = found.entries.into_iter().map(|(_, record, _)| record).collect();
+        removed.sort_by_key(|removed| removed.removed_unix_ms);
+        Ok(removed)
+    }
+
+    /// The removed image of this id, or the only one of this name.
+    pub async fn find_removed(&self, id_or_name: &str) -> Result<RemovedImageRecord, ImageError> {
+        let all = self.removed().await?;
+        if let Some(found) = all.iter().find(|removed| removed.image.id == id_or_name) {
+            return Ok(found.clone());
+        }
+        let named: Vec<_> = all.into_iter().filter(|removed| removed.image.name == id_or_name).collect();
+        match &named[..] {
+            [] => Err(ImageError::Invalid(format!(
+                "there is no image '{id_or_name}' in the trash; see 'atoll image trash ls'"
+            ))),
+            [one] => Ok(one.clone()),
+            _ => Err(ImageError::Invalid(format!(
+                "{} images named '{id_or_name}' are in the trash; name one by its id ('atoll image trash ls')",
+                named.len()
+            ))),
+        }
+    }
+
+    /// Brings an image back from the trash, with another name if one is given.
+    pub async fn restore(&self, id_or_name: &str, new_name: Option<&str>) -> Result<ImageRecord, ImageError> {
+        let id = self.find_removed(id_or_name).await?.image.id;
+        let (removed, revision) = self.get_removed(&id).await?;
+        if removed.is_purging || removed.is_due() {
+            return Err(ImageError::Invalid(format!(
+                "image '{}' is being removed: there is no way back",
+                removed.image.name
+            )));
+        }
+        let name = removed.image.name.clone();
+        let transaction = Transaction::new()
+            .check(&keys::removed_image(&id), revision)
+            .check(&keys::image(&name), 0)
+            .delete(&keys::removed_image(&id))
+            .put(&keys::image(&name), &removed.image)?;
+        match new_name.filter(|new_name| *new_name != name) {
+            None => match self.cluster.transact(&transaction).await {
+                Err(ClusterError::Conflict { .. }) if self.get(&name).await.is_ok() => Err(ImageError::Invalid(
+                    format!("there is an image '{name}' by now; bring this one back with --name NEW"),
+                )),
+                result => {
+                    result?;
+                    Ok(removed.image)
+                }
+            },
+            Some(new_name) => {
+                let image = self.renamed(removed.image, new_name).await?;
+                let transaction = Transaction::new()
+                    .check(&keys::removed_image(&id), revision)
+                    .check(&keys::image(new_name), 0)
+                    .delete(&keys::removed_image(&id))
+                    .put(&keys::image(new_name), &image)?;
+                match self.cluster.transact(&transaction).await {
+                    Err(ClusterError::Conflict { .. }) => Err(ImageError::AlreadyExists(new_name.into())),
+                    result => {
+                        result?;
+                        Ok(image)
+                    }
+                }
+            }
+        }
+    }
+
+    async fn get_removed(&self, image_id: &str) -> Result<(RemovedImageRecord, i64), ImageError> {
+        let found = self.cluster.get::<RemovedImageRecord>(&keys::removed_image(image_id)).await?;
+        found.ok_or_else(|| ImageError::NoSuchImage(image_id.into()))
+    }
+
+    /// The image is none from now on: nobody can attach it, and its name is free.
+    async fn put_away(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
+        let (record, revision) = self.get(name).await?;
+        if !record.snapshots().is_empty() {
+            return Err(ImageError::HasSnapshots { name: name.into(), count: record.snapshots().len() });
+        }
+        if let Some(watcher) = self.watchers(&record.id).await?.into_iter().next() {
+            let (host, process_id, purpose) = (watcher.host, watcher.process_id, watcher.purpose);
+            return Err(ImageError::InUse { name: name.into(), host, process_id, purpose });
+        }
+        // Nobody writes to it now, or the lock says so.
+        take_lock(self, &record, "removing").await?.revoke().await?;
+        let now_ms = unix_ms();
+        let removed = RemovedImageRecord {
+            format: RECORD_FORMAT,
+            image: record.clone(),
+            removed_unix_ms: now_ms,
+            purge_unix_ms: now_ms.saturating_add(keep_ms),
+            is_purging: false,
+        };
+        let transaction = Transaction::new()
+            .check(&keys::image(name), revision)
+            .check(&keys::image_lock(&record.id), 0)
+            .delete(&keys::image(name))
+            .put(&keys::removed_image(&record.id), &removed)?;
+        match self.cluster.transact(&transaction).await {
+            Err(ClusterError::Conflict { .. }) => match self.lock(&record.id).await? {
+                Some((lock, _)) => Err(in_use(name, lock)),
+                None => Err(ImageError::Invalid(format!("image '{name}' was changed meanwhile; try again"))),
+            },
+            result => {
+                result?;
+                Ok(removed)
+            }
+        }
+    }
+
+    /// Removes the data of a removed image, whether its time in the trash is over or not, and then its record.
+    pub async fn purge(
+        &self,
+        client: &impl PoolClient,
+        image_id: &str,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<(), ImageError> {
+        let (removed, _) = self.get_removed(image_id).await?;
+        let lease = take_lock(self, &removed.image, "removing").await?;
+        let purged = self.purge_held(client, image_id, progress).await;
+        lease.revoke().await?;
+        purged
+    }
+
+    async fn purge_held(
+        &self,
+        client: &impl PoolClient,
+        image_id: &str,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<(), ImageError> {
+        let (mut removed, mut revision) = self.get_removed(image_id).await?;
+        let key = keys::removed_image(image_id);
+        if !removed.is_purging {
+            removed.is_purging = true;
+            removed.image.writer_generation += 1;
+            revision = self.cluster.compare_and_swap(&key, revision, &removed).await?;
+        }
+        // A writer that has lost the image without knowing must not make objects that nobody removes.
+        let record = removed.image.clone();
+        client.fence(record.pool, fence_name(image_id), record.writer_generation).await?;
+        if let Some(parent) = record.parent() {
+            self.forget_clone(parent, image_id).await?;
+        }
+        let (mut done, mut found) = (0, 0);
+        visit_objects::<ImageError>(client, record.pool, &image_prefix(image_id), false, async |objects| {
+            let names =
+                objects.into_iter().map(|object| object.name).filter(|name| parse(image_id, name).is_some());
+            let names: Vec<_> = names.collect();
+            found += names.len() as u64;
+            let before = done;
+            remove_objects(client, record.pool, names, None, || {
+                done += 1;
+                progress(done, found.max(done + 1));
+            })
+            .await?;
+            if before / NOTED_EVERY != done / NOTED_EVERY {
+                tracing::info!("removing image '{}': {done} objects are gone", record.name);
+            }
+            Ok(())
+        })
+        .await?;
+        progress(found.max(1), found.max(1));
+        self.cluster.delete_if(&key, revision).await?;
+        Ok(())
+    }
+
+    /// A clone does not need its parent any more. Doing it again does no harm.
+    pub(crate) async fn forget_clone(&self, parent: &ParentRecord, clone_id: &str) -> Result<(), ImageError> {
+        let (found, _) = match self.find(&parent.image_id, &parent.image_name).await {
+            Err(ImageError::NoSuchImage(_)) => return Ok(()),
+            found => found?,
+        };
+        let forget = |record: &mut ImageRecord| {
+            let snapshots = record.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
+            let of_parent = snapshots.filter(|snapshot| snapshot.number == parent.number);
+            of_parent.for_each(|snapshot| snapshot.clones.retain(|clone| clone != clone_id));
+            Ok(())
+        };
+        self.change(&found.name, forget).await.map(drop)
+    }
+
+    /// Removes the data of all removed images whose time has come and that nobody else is removing. Returns the
+    /// names of those whose removal has failed, and why.
+    pub async fn purge_due(&self, client: &impl PoolClient) -> Result<Vec<(String, ImageError)>, ImageError> {
+        let mut failed = Vec::new();
+        for removed in self.removed().await?.into_iter().filter(RemovedImageRecord::is_due) {
+            match self.purge(client, &removed.image.id, &|_, _| {}).await {
+                // Another one is at it, or was.
+                Ok(()) | Err(ImageError::InUse { .. } | ImageError::NoSuchImage(_)) => {}
+                Err(error) => failed.push((removed.image.name, error)),
+            }
+        }
+        Ok(failed)
+    }
+}
+
+/// Whether data may be removed now.
+trait IsDue {
+    fn is_due(&self) -> bool;
+}
+
+impl IsDue for RemovedImageRecord {
+    fn is_due(&self) -> bool {
+        self.is_purging || self.purge_unix_ms <= unix_ms()
+    }
+}

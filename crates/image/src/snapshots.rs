@@ -1,0 +1,354 @@
+//! Taking, removing and renaming snapshots, and rolling back to one.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use atoll_client::PoolClient;
+use atoll_cluster::{ClusterError, keys};
+use atoll_types::records::{ImageRecord, ImageStates, ImageWork, SnapshotRecord};
+use atoll_types::{Condition, Mutation};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use crate::ImageError;
+use crate::admin::{ImageAdmin, check_name, unix_ms};
+use crate::keeping::keep_state;
+use crate::lock::{Fenced, is_gone, not_fenced};
+use crate::names::{kept_name, object_name};
+use crate::objects::{CHANGES_IN_FLIGHT, list_parts, remove_objects};
+use crate::resize::refuse_unfinished;
+
+/// How long a writer may take to finish what it had begun before it knew of a snapshot.
+const WRITER_PATIENCE: Duration = Duration::from_secs(30);
+const WRITER_POLL: Duration = Duration::from_millis(10);
+const SNAPSHOTS_MAX: usize = 10_000;
+
+impl ImageAdmin {
+    /// Takes a snapshot: the image as it is at some moment of this call. Everything that was acknowledged before
+    /// is in it. It takes the same time whatever the image's size, and writes go on meanwhile.
+    pub async fn take_snapshot(
+        &self,
+        client: &impl PoolClient,
+        name: &str,
+        snapshot: &str,
+    ) -> Result<SnapshotRecord, ImageError> {
+        check_name(snapshot)?;
+        let announced = self.change(name, |record| {
+            refuse_unfinished(record)?;
+            if record.snapshot(snapshot).is_some() {
+                return Err(ImageError::AlreadyExists(format!("{name}@{snapshot}")));
+            }
+            let (size_bytes, overlap_bytes) =
+                (record.size_bytes, record.parent().map_or(0, |parent| parent.overlap_bytes));
+            let states = record.states.get_or_insert_with(ImageStates::default);
+            if states.snapshots.len() >= SNAPSHOTS_MAX {
+                return Err(ImageError::Invalid(format!("image '{name}' has {SNAPSHOTS_MAX} snapshots already")));
+            }
+            states.newest += 1;
+            states.snapshots.push(SnapshotRecord {
+                number: states.newest,
+                name: snapshot.into(),
+                size_bytes,
+                overlap_bytes,
+                created_unix_ms: unix_ms(),
+                is_pending: true,
+                clones: Vec::new(),
+            });
+            Ok(())
+        });
+        let (record, _) = announced.await?;
+        let number = record.snapshot(snapshot).expect("it was just added").number;
+        let in_force = self.wait_until_kept(client, &record, number).await;
+        let settled = self.change(name, |record| {
+            let states = record.states.get_or_insert_with(ImageStates::default);
+            match in_force {
+                Ok(()) => {
+                    let taken = states.snapshots.iter_mut().find(|snapshot| snapshot.number == number);
+                    taken.into_iter().for_each(|snapshot| snapshot.is_pending = false);
+                }
+                Err(_) => {
+                    states.snapshots.retain(|snapshot| snapshot.number != number);
+                    states.needs_trimming = true;
+                }
+            }
+            Ok(())
+        });
+        let (record, _) = settled.await?;
+        in_force?;
+        let taken = record.snapshots().iter().find(|snapshot| snapshot.number == number);
+        taken.cloned().ok_or_else(|| no_such_snapshot(name, snapshot))
+    }
+
+    /// Returns when no write is in flight that began before its writer knew of this snapshot. Who has lost the
+    /// image without knowing is fenced off.
+    async fn wait_until_kept(
+        &self,
+        client: &impl PoolClient,
+        record: &ImageRecord,
+        number: u64,
+    ) -> Result<(), ImageError> {
+        let deadline = Instant::now() + WRITER_PATIENCE;
+        loop {
+            match self.lock(&record.id).await? {
+                Some((lock, _)) if is_gone(&lock.host, lock.process_id) => {
+                    return Fenced::take(self, client, &record.name, "taking a snapshot").await?.release().await;
+                }
+                None => match Fenced::take(self, client, &record.name, "taking a snapshot").await {
+                    Ok(held) => return held.release().await,
+                    // A writer has come first, and will say what it keeps.
+                    Err(ImageError::InUse { .. }) => {}
+                    Err(error) => return Err(error),
+                },
+                Some((lock, _)) if lock.kept_number >= number => return Ok(()),
+                Some((lock, _)) if Instant::now() > deadline => {
+                    return Err(ImageError::Invalid(format!(
+                        "{} (process {} on {}), which writes to image '{}', has not finished within {} s what it \
+                         was writing; 'atoll health' may say why, and 'atoll image lock break' takes the image from it",
+                        lock.purpose,
+                        lock.process_id,
+                        lock.host,
+                        record.name,
+                        WRITER_PATIENCE.as_secs()
+                    )));
+                }
+                Some(_) => {}
+            }
+            tokio::time::sleep(WRITER_POLL).await;
+        }
+    }
+
+    /// The record of an image and of one of its snapshots, which can be read.
+    pub async fn get_snapshot(
+        &self,
+        name: &str,
+        snapshot: &str,
+    ) -> Result<(ImageRecord, SnapshotRecord), ImageError> {
+        let (record, _) = self.get(name).await?;
+        let found = record.snapshot(snapshot).cloned().ok_or_else(|| no_such_snapshot(name, snapshot))?;
+        if found.is_pending {
+            return Err(ImageError::Invalid(format!(
+                "snapshot '{snapshot}' of image '{name}' is being taken; if the command that took it is gone, remove it"
+            )));
+        }
+        Ok((record, found))
+    }
+
+    /// Gives a snapshot another name.
+    pub async fn rename_snapshot(&self, name: &str, snapshot: &str, new_name: &str) -> Result<(), ImageError> {
+        check_name(new_name)?;
+        let renamed = self.change(name, |record| {
+            if record.snapshot(new_name).is_some() {
+                return Err(ImageError::AlreadyExists(format!("{name}@{new_name}")));
+            }
+            let mut snapshots = record.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
+            let found = snapshots.find(|found| found.name == snapshot);
+            found.ok_or_else(|| no_such_snapshot(name, snapshot))?.name = new_name.into();
+            Ok(())
+        });
+        renamed.await.map(drop)
+    }
+
+    /// Removes snapshots. What only they needed is removed by [`ImageAdmin::trim`].
+    pub async fn remove_snapshots(&self, name: &str, snapshots: &[String]) -> Result<(), ImageError> {
+        let (record, _) = self.get(name).await?;
+        for watcher in self.watchers(&record.id).await? {
+            let is_read = |snapshot: &&SnapshotRecord| {
+                snapshots.contains(&snapshot.name) && Some(snapshot.number) == watcher.number
+            };
+            if let Some(snapshot) = record.snapshots().iter().find(is_read) {
+                let (host, process_id, purpose) = (watcher.host, watcher.process_id, watcher.purpose);
+                let name = format!("{name}@{}", snapshot.name);
+                return Err(ImageError::InUse { name, host, process_id, purpose });
+            }
+        }
+        let removed = self.change(name, |record| {
+            if let Some(ImageWork::RollBack { .. }) = record.work {
+                return refuse_unfinished(record);
+            }
+            for snapshot in snapshots {
+                let found = record.snapshot(snapshot).ok_or_else(|| no_such_snapshot(name, snapshot))?;
+                if !found.clones.is_empty() {
+                    return Err(ImageError::HasClones { name: name.into(), snapshot: snapshot.clone() });
+                }
+            }
+            let states = record.states.get_or_insert_with(ImageStates::default);
+            states.snapshots.retain(|snapshot| !snapshots.contains(&snapshot.name));
+            states.needs_trimming = true;
+            Ok(())
+        });
+        removed.await.map(drop)
+    }
+
+    /// Removes the states of objects that no snapshot needs any more. `progress` is told the numbers of states
+    /// removed and of all that are to be. It can be interrupted, and done by several at once.
+    pub async fn trim(
+        &self,
+        client: &impl PoolClient,
+        name: &str,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<(), ImageError> {
+        loop {
+            let (record, revision) = self.get(name).await?;
+            let Some(states) = record.states.as_ref().filter(|states| states.needs_trimming) else {
+                return Ok(());
+            };
+            let live: BTreeSet<u64> = states.snapshots.iter().map(|snapshot| snapshot.number).collect();
+            let newest = states.newest;
+            let parts = list_parts(client, &record, |part| part.kept_for.is_some()).await?;
+            let unneeded: Vec<_> = parts
+                .into_iter()
+                .flat_map(|(index, (_, kept))| {
+                    unneeded(&kept, &live, newest).into_iter().map(move |number| (index, number))
+                })
+                .map(|(index, number)| kept_name(&record.id, index, number))
+                .collect();
+            let all = unneeded.len() as u64;
+            let mut done = 0;
+            remove_objects(client, record.pool, unneeded, None, || {
+                done += 1;
+                progress(done, all);
+            })
+            .await?;
+            let mut trimmed = record.clone();
+            trimmed.states.iter_mut().for_each(|states| states.needs_trimming = false);
+            match self.cluster.compare_and_swap(&keys::image(name), revision, &trimmed.with_format()).await {
+                // Perhaps another snapshot was removed: look again.
+                Err(ClusterError::Conflict { .. }) => {}
+                result => return result.map(drop).map_err(ImageError::from),
+            }
+        }
+    }
+
+    /// Trims all images that need it. Returns the names of those where it has failed, and why.
+    pub async fn trim_all(&self, client: &impl PoolClient) -> Result<Vec<(String, ImageError)>, ImageError> {
+        let mut failed = Vec::new();
+        let needs_it = |record: &ImageRecord| record.states.as_ref().is_some_and(|states| states.needs_trimming);
+        for record in self.list().await?.into_iter().filter(needs_it) {
+            match self.trim(client, &record.name, &|_, _| {}).await {
+                Ok(()) | Err(ImageError::NoSuchImage(_)) => {}
+                Err(error) => failed.push((record.name, error)),
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Makes an image what it was at a snapshot; nobody may write to it meanwhile. Later snapshots stay.
+    /// `progress` is told the numbers of objects looked at and of all. If it is interrupted, it must be done
+    /// again before the image can be used.
+    pub async fn roll_back(
+        &self,
+        client: &impl PoolClient,
+        name: &str,
+        snapshot: &str,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<(), ImageError> {
+        let (_, found) = self.get_snapshot(name, snapshot).await?;
+        let held = Fenced::take(self, client, name, "rolling back").await?;
+        let done = self.roll_back_held(client, name, found.number, progress).await;
+        held.release().await?;
+        done
+    }
+
+    async fn roll_back_held(
+        &self,
+        client: &impl PoolClient,
+        name: &str,
+        number: u64,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<(), ImageError> {
+        let work = ImageWork::RollBack { number };
+        let begun = self.change(name, |record| {
+            if record.work.is_some_and(|begun| begun != work) {
+                return refuse_unfinished(record);
+            }
+            record.work = Some(work);
+            Ok(())
+        });
+        let (record, _) = begun.await?;
+        let kept_number = record.kept_number().expect("it has the snapshot");
+        let fence = not_fenced(&record);
+        let parts = list_parts(client, &record, |_| true).await?;
+        let all = parts.len() as u64;
+        let changes = parts.into_iter().map(|(index, (has_object, kept))| {
+            let state = kept.into_iter().find(|kept_for| *kept_for >= number);
+            roll_object_back(client, &record, &fence, kept_number, (index, has_object, state))
+        });
+        let mut changes = stream::iter(changes).buffer_unordered(CHANGES_IN_FLIGHT);
+        let mut done = 0;
+        while changes.try_next().await?.is_some() {
+            done += 1;
+            progress(done, all);
+        }
+        let ended = self.change(name, |record| {
+            let snapshot = record.snapshots().iter().find(|snapshot| snapshot.number == number).cloned();
+            if let Some(snapshot) = snapshot {
+                record.size_bytes = snapshot.size_bytes;
+                if let Some(parent) = record.states.as_mut().and_then(|states| states.parent.as_mut()) {
+                    parent.overlap_bytes = snapshot.overlap_bytes;
+                }
+            }
+            record.work = None;
+            Ok(())
+        });
+        ended.await.map(drop)
+    }
+}
+
+/// Makes one object what it was. `state` is the number for which its state at the snapshot is kept; without one,
+/// it has not changed since. Doing it twice is the same as once: the first time has kept what later snapshots need.
+async fn roll_object_back(
+    client: &impl PoolClient,
+    record: &ImageRecord,
+    fence: &Condition,
+    kept_number: u64,
+    (index, has_object, state): (u64, bool, Option<u64>),
+) -> Result<(), ImageError> {
+    let Some(state) = state else { return Ok(()) };
+    if state != kept_number {
+        keep_state(client, record.pool, &record.id, index, kept_number, Some(fence)).await?;
+    }
+    let source = kept_name(&record.id, index, state);
+    let (kept_bytes, _) = client.stat(record.pool, source.clone()).await?;
+    let mutation = match (kept_bytes, has_object) {
+        (0, false) => return Ok(()),
+        (0, true) => Mutation::Remove,
+        _ => Mutation::CloneFrom { source },
+    };
+    let object = object_name(&record.id, index);
+    Ok(client.change(record.pool, object, vec![fence.clone()], vec![mutation]).await?)
+}
+
+/// Which of the numbers for which an object's states are kept, lowest first, no snapshot needs: those that are the
+/// state of none. What is kept for snapshots that are newer than the list of them stays.
+fn unneeded(kept: &[u64], live: &BTreeSet<u64>, newest: u64) -> Vec<u64> {
+    let mut before = 0;
+    let mut unneeded = Vec::new();
+    for &number in kept.iter().take_while(|number| **number <= newest) {
+        if live.range(before + 1..=number).next().is_some() {
+            before = number;
+        } else {
+            unneeded.push(number);
+        }
+    }
+    unneeded
+}
+
+fn no_such_snapshot(name: &str, snapshot: &str) -> ImageError {
+    ImageError::NoSuchSnapshot { name: name.into(), snapshot: snapshot.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_needed_by_the_snapshots_since_the_one_before() {
+        let live = |numbers: &[u64]| numbers.iter().copied().collect::<BTreeSet<u64>>();
+        assert_eq!(unneeded(&[2, 5, 7], &live(&[1, 4, 7]), 7), []);
+        assert_eq!(unneeded(&[2, 5, 7], &live(&[4]), 7), [2, 7]);
+        // Snapshot 1 needs the state that was kept for 5 once that for 2 is none.
+        assert_eq!(unneeded(&[5, 7], &live(&[1]), 7), [7]);
+        assert_eq!(unneeded(&[2, 5, 7], &live(&[]), 7), [2, 5, 7]);
+        assert_eq!(unneeded(&[2, 9], &live(&[]), 7), [2], "9 is of a snapshot that is not known here");
+        assert_eq!(unneeded(&[], &live(&[3]), 7), []);
+    }
+}

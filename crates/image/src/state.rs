@@ -1,0 +1,352 @@
+//! Reading an image as it was at a snapshot. An object's state at snapshot N is the state that is kept for the
+//! lowest number from N on; if none is, the object has not changed since, and is the state itself. A writer keeps a
+//! state before it changes the object, so a state that a reader has found in the object itself is right as long as
+//! the object has the version that it had when nothing was kept.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use atoll_client::{ClientError, Extent, PoolClient, visit_objects};
+use atoll_types::operation::ReadOutcome;
+use atoll_types::{ListedObject, PoolId, ReadRequest, Version};
+use bytes::{Bytes, BytesMut};
+use futures::future::try_join_all;
+
+use crate::ImageError;
+use crate::names::{image_prefix, kept_name, object_name, parse};
+use crate::pieces::{BLOCK, Piece, pieces};
+use crate::sealing::{Sealing, written_blocks};
+
+/// How often a state is looked for that changes its place meanwhile. A place changes once for each snapshot.
+const ATTEMPTS_MAX: u32 = 16;
+/// Places that are remembered while they were found one by one.
+const PLACES_MAX: usize = 1 << 20;
+
+/// Where the state of an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// There was no object then.
+    Nowhere,
+    /// It is kept for this number.
+    Kept(u64),
+    /// In the object itself, as long as that has this version.
+    Object(Version),
+}
+
+/// An image at one of its snapshots.
+pub(crate) struct State<C> {
+    pub client: C,
+    pub image_id: String,
+    pub pool: PoolId,
+    pub object_bytes: u64,
+    pub size_bytes: u64,
+    /// The snapshot; `None` for the image itself, which nobody may write meanwhile.
+    pub number: Option<u64>,
+    pub sealing: Sealing,
+    pub parent: Option<Parent<C>>,
+    places: RefCell<HashMap<u64, Place>>,
+    /// All objects were listed: those that are not among the places are nowhere.
+    is_listed: Cell<bool>,
+}
+
+/// What a clone shows where it was not written.
+pub(crate) struct Parent<C> {
+    pub state: Rc<State<C>>,
+    /// Only so many bytes of the clone.
+    pub overlap_bytes: u64,
+}
+
+/// What of an image a [`State`] shows.
+pub(crate) struct StateOf<C> {
+    pub client: C,
+    pub image_id: String,
+    pub pool: PoolId,
+    pub object_bytes: u64,
+    pub size_bytes: u64,
+    pub number: Option<u64>,
+    pub sealing: Sealing,
+    pub parent: Option<Parent<C>>,
+}
+
+impl<C: PoolClient> State<C> {
+    pub fn new(of: StateOf<C>) -> Self {
+        let StateOf { client, image_id, pool, object_bytes, size_bytes, number, sealing, parent } = of;
+        let (places, is_listed) = (RefCell::default(), Cell::new(false));
+        State { client, image_id, pool, object_bytes, size_bytes, number, sealing, parent, places, is_listed }
+    }
+
+    /// Reads whole blocks from `offset` on; what is behind the end is zeros.
+    pub async fn read_blocks(&self, offset: u64, length: u64) -> Result<Bytes, ImageError> {
+        let read = pieces(offset, length, self.object_bytes).map(|piece| self.read_piece(piece));
+        let mut parts = try_join_all(read).await?;
+        Ok(if parts.len() == 1 { parts.remove(0) } else { parts.concat().into() })
+    }
+
+    async fn read_piece(&self, piece: Piece) -> Result<Bytes, ImageError> {
+        let stored = self.stored(piece).await?;
+        open_over_parent(&self.sealing, self.parent.as_ref(), self.object_bytes, piece, stored).await
+    }
+
+    /// What is stored of a piece in this state; `None` if there is no object.
+    pub async fn stored(&self, piece: Piece) -> Result<Option<Extent>, ImageError> {
+        let head = object_name(&self.image_id, piece.object);
+        let (offset, length) = (piece.offset, piece.length as u32);
+        for _ in 0..ATTEMPTS_MAX {
+            let place = self.place(piece.object).await?;
+            let name = match place {
+                Place::Nowhere => return Ok(None),
+                Place::Kept(number) => kept_name(&self.image_id, piece.object, number),
+                Place::Object(_) => head.clone(),
+            };
+            let found = self.client.read(self.pool, name, offset, length).await;
+            match (place, found) {
+                (Place::Object(version), Ok(extent)) if extent.version != version && self.number.is_some() => {}
+                (_, Ok(extent)) => return Ok(Some(extent)),
+                (_, Err(error)) if error.is_no_such_object() => {}
+                (_, Err(error)) => return Err(error.into()),
+            }
+            self.forget(piece.object);
+        }
+        Err(self.is_restless(piece.object))
+    }
+
+    fn is_restless(&self, object: u64) -> ImageError {
+        ImageError::Invalid(format!(
+            "object {object} of image {} changes its place again and again; is its snapshot being removed?",
+            self.image_id
+        ))
+    }
+
+    fn forget(&self, object: u64) {
+        self.places.borrow_mut().remove(&object);
+        // Another look at the object itself must follow.
+        self.is_listed.set(false);
+    }
+
+    /// Where an object's state is.
+    async fn place(&self, object: u64) -> Result<Place, ImageError> {
+        if let Some(place) = self.places.borrow().get(&object) {
+            return Ok(*place);
+        }
+        if self.is_listed.get() {
+            return Ok(Place::Nowhere);
+        }
+        let name = object_name(&self.image_id, object);
+        let prefix = Bytes::copy_from_slice(name.as_str().as_bytes());
+        let (mut listed, mut after) = (Vec::new(), None);
+        loop {
+            let request =
+                ReadRequest::ObjectList { prefix: prefix.clone(), after, counts_blocks: false, pg_num: None };
+            match self.client.send_read(self.pool, name.clone(), request).await? {
+                (ReadOutcome::ObjectPage { objects, next }, _) => {
+                    listed.extend(objects);
+                    after = next;
+                }
+                _ => return Err(ClientError::UnexpectedAnswer { object: name }.into()),
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+        let mut places = self.places.borrow_mut();
+        if places.len() >= PLACES_MAX {
+            places.clear();
+        }
+        let mut place = Place::Nowhere;
+        listed.iter().for_each(|found| place = self.closer(place, found));
+        places.insert(object, place);
+        Ok(place)
+    }
+
+    /// The better of a place that is known and an object that was found.
+    fn closer(&self, known: Place, found: &ListedObject) -> Place {
+        let Some(part) = parse(&self.image_id, &found.name) else { return known };
+        match (self.number, part.kept_for, known) {
+            (Some(number), Some(kept_for), _) if kept_for < number => known,
+            (Some(_), Some(kept_for), Place::Kept(nearer)) if nearer <= kept_for => known,
+            (Some(_), Some(kept_for), _) => Place::Kept(kept_for),
+            (_, None, Place::Nowhere) => Place::Object(found.version),
+            _ => known,
+        }
+    }
+
+    /// Lists all objects, so that those that are nowhere need not be looked for.
+    pub async fn list(&self) -> Result<(), ImageError> {
+        if self.is_listed.get() {
+            return Ok(());
+        }
+        let mut all: HashMap<u64, Place> = HashMap::new();
+        let prefix = image_prefix(&self.image_id);
+        visit_objects::<ImageError>(&self.client, self.pool, &prefix, false, async |objects| {
+            for found in objects {
+                let Some(part) = parse(&self.image_id, &found.name) else { continue };
+                let place = all.entry(part.index).or_insert(Place::Nowhere);
+                *place = self.closer(*place, &found);
+            }
+            Ok(())
+        })
+        .await?;
+        all.retain(|_, place| *place != Place::Nowhere);
+        *self.places.borrow_mut() = all;
+        self.is_listed.set(true);
+        Ok(())
+    }
+
+    /// Lists all objects, the parents' included.
+    pub async fn list_all(&self) -> Result<(), ImageError> {
+        self.list().await?;
+        match &self.parent {
+            Some(parent) => Box::pin(parent.state.list_all()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it is known without asking that there is no object here and in the parents.
+    pub fn is_known_empty(&self, piece: Piece) -> bool {
+        let is_below = |parent: &&Parent<C>| piece.start(self.object_bytes) < parent.overlap_bytes;
+        let below = self.parent.as_ref().filter(is_below);
+        self.is_listed.get()
+            && !self.places.borrow().contains_key(&piece.object)
+            && below.is_none_or(|parent| parent.state.is_known_empty(piece))
+    }
+
+    /// The objects that this state is known to have, its parent's not included.
+    pub fn known_objects(&self) -> std::collections::BTreeSet<u64> {
+        self.places
+            .borrow()
+            .iter()
+            .filter(|(_, place)| **place != Place::Nowhere)
+            .map(|(object, _)| *object)
+            .collect()
+    }
+
+    /// Which blocks of a piece hold data, here or in the parent. Holes read as zeros.
+    pub async fn mapped(&self, piece: Piece) -> Result<Vec<bool>, ImageError> {
+        let mut found = None;
+        for _ in 0..ATTEMPTS_MAX {
+            let place = self.place(piece.object).await?;
+            let name = match place {
+                Place::Nowhere => break,
+                Place::Kept(number) => kept_name(&self.image_id, piece.object, number),
+                Place::Object(_) => object_name(&self.image_id, piece.object),
+            };
+            match mapped_in_object(&self.client, self.pool, name, piece).await? {
+                Some((version, mapped)) if self.number.is_none() || place_has(place, version) => {
+                    found = Some(mapped);
+                    break;
+                }
+                _ => self.forget(piece.object),
+            }
+        }
+        let own = found.unwrap_or_else(|| vec![false; piece.block_count()]);
+        or_in_parent(own, self.parent.as_ref(), self.object_bytes, piece).await
+    }
+
+    /// Whether nothing of a piece holds data, here or in the parents, as far as whole objects tell.
+    pub async fn is_empty(&self, piece: Piece) -> Result<bool, ImageError> {
+        if self.place(piece.object).await? != Place::Nowhere {
+            return Ok(false);
+        }
+        match self.parent.as_ref().filter(|parent| piece.start(self.object_bytes) < parent.overlap_bytes) {
+            Some(parent) => Box::pin(parent.state.is_empty(piece)).await,
+            None => Ok(true),
+        }
+    }
+}
+
+fn place_has(place: Place, version: Version) -> bool {
+    !matches!(place, Place::Object(expected) if expected != version)
+}
+
+/// Which blocks of a piece of an object hold data, and the version that says so; `None` if there is no object.
+pub(crate) async fn mapped_in_object<C: PoolClient>(
+    client: &C,
+    pool: PoolId,
+    name: atoll_types::ObjectName,
+    piece: Piece,
+) -> Result<Option<(Version, Vec<bool>)>, ClientError> {
+    let request = ReadRequest::Extents { offset: piece.offset, length: piece.length as u32 };
+    match client.send_read(pool, name.clone(), request).await {
+        Ok((ReadOutcome::Extents { version, blocks, .. }, _)) => {
+            let bit = |block: usize| blocks.get(block / 8).is_some_and(|byte| byte & 1 << (block % 8) != 0);
+            Ok(Some((version, (0..piece.block_count()).map(bit).collect())))
+        }
+        Ok(_) => Err(ClientError::UnexpectedAnswer { object: name }),
+        Err(error) if error.is_no_such_object() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Adds the blocks that the parent has.
+pub(crate) async fn or_in_parent<C: PoolClient>(
+    mut mapped: Vec<bool>,
+    parent: Option<&Parent<C>>,
+    object_bytes: u64,
+    piece: Piece,
+) -> Result<Vec<bool>, ImageError> {
+    let start = piece.start(object_bytes);
+    let Some(parent) = parent.filter(|parent| start < parent.overlap_bytes) else { return Ok(mapped) };
+    let length = piece.length.min(parent.overlap_bytes - start);
+    let below = Box::pin(parent.state.mapped(Piece { length, ..piece })).await?;
+    mapped.iter_mut().zip(below).for_each(|(mapped, below)| *mapped |= below);
+    Ok(mapped)
+}
+
+/// The plain bytes of a piece: what is stored of it, and its parent's where it was not written.
+pub(crate) async fn open_over_parent<C: PoolClient>(
+    sealing: &Sealing,
+    parent: Option<&Parent<C>>,
+    object_bytes: u64,
+    piece: Piece,
+    stored: Option<Extent>,
+) -> Result<Bytes, ImageError> {
+    let (start, length) = (piece.start(object_bytes), piece.length as usize);
+    let first_block = start / BLOCK;
+    let Some(parent) = parent.filter(|parent| start < parent.overlap_bytes) else {
+        return match stored {
+            Some(extent) => sealing.open(first_block, length, extent),
+            None => Ok(BytesMut::zeroed(length).freeze()),
+        };
+    };
+    let Some(extent) = stored else {
+        let shared = piece.length.min((parent.overlap_bytes - start).next_multiple_of(BLOCK));
+        let below = Box::pin(parent.state.read_blocks(start, shared)).await?;
+        if below.len() == length {
+            return Ok(below);
+        }
+        let mut whole = BytesMut::zeroed(length);
+        whole[..below.len()].copy_from_slice(&below);
+        return Ok(whole.freeze());
+    };
+    let written = written_blocks(piece.block_count(), &extent);
+    let own = sealing.open(first_block, length, extent)?;
+    let holes = runs(&written, false).filter(|(first, _)| start + *first as u64 * BLOCK < parent.overlap_bytes);
+    let read = holes.map(|(first, count)| async move {
+        let from = start + first as u64 * BLOCK;
+        let shared = (count as u64 * BLOCK).min((parent.overlap_bytes - from).next_multiple_of(BLOCK));
+        Ok::<_, ImageError>((first, Box::pin(parent.state.read_blocks(from, shared)).await?))
+    });
+    let below = try_join_all(read).await?;
+    if below.is_empty() {
+        return Ok(own);
+    }
+    let mut whole = BytesMut::from(&own[..]);
+    for (first, bytes) in below {
+        let at = first * BLOCK as usize;
+        let end = (at + bytes.len()).min(length);
+        whole[at..end].copy_from_slice(&bytes[..end - at]);
+    }
+    Ok(whole.freeze())
+}
+
+/// Runs of blocks that are so: the first block and the number of blocks of each.
+pub(crate) fn runs(flags: &[bool], wanted: bool) -> impl Iterator<Item = (usize, usize)> + use<'_> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let first = at + flags[at..].iter().position(|flag| *flag == wanted)?;
+        let count = flags[first..].iter().take_while(|flag| **flag == wanted).count();
+        at = first + count;
+        Some((first, count))
+    })
+}

@@ -1,0 +1,362 @@
+//! Reading and writing the blocks of an image: by its one writer, who keeps states for snapshots, and over a
+//! parent if it is a clone.
+
+use std::cell::{Cell, OnceCell, RefCell};
+
+use atoll_buffers::BLOCK_BYTES;
+use atoll_client::{ClientError, PoolClient, visit_objects};
+use atoll_types::{Condition, Mutation, PoolId, Refusal, WriteRequest};
+use bytes::{Bytes, BytesMut};
+use futures::future::{join_all, try_join_all};
+
+use crate::ImageError;
+use crate::extents::gather;
+use crate::index_set::IndexSet;
+use crate::keeping::Keeping;
+use crate::names::{image_prefix, object_name, parse};
+use crate::pieces::{BLOCK, Piece, pieces};
+use crate::range_locks::RangeLocks;
+use crate::sealing::Sealing;
+use crate::state::{Parent, mapped_in_object, open_over_parent, or_in_parent};
+
+/// Objects that a trim or a look at extents asks for at once.
+const OBJECTS_AT_ONCE: usize = 32;
+
+/// An image as its writer has it.
+pub(crate) struct Volume<C> {
+    pub client: C,
+    /// Its name, for messages.
+    pub name: String,
+    pub image_id: String,
+    pub pool: PoolId,
+    pub object_bytes: u64,
+    pub size_bytes: Cell<u64>,
+    pub sealing: Sealing,
+    pub fence: Condition,
+    pub keeping: Keeping,
+    pub parent: Option<Parent<C>>,
+    /// Set when another writer has taken over. Losing the lease alone does not stop a writer: without
+    /// cluster state no other writer can take the image, and one that takes it fences this writer off.
+    pub is_lost: Cell<bool>,
+    pub locks: RangeLocks,
+    /// Which objects may exist, once that was looked at: those that did, and those written since.
+    objects: OnceCell<()>,
+    may_exist: RefCell<IndexSet>,
+}
+
+/// What a [`Volume`] is of.
+pub(crate) struct VolumeOf<C> {
+    pub client: C,
+    pub name: String,
+    pub image_id: String,
+    pub pool: PoolId,
+    pub object_bytes: u64,
+    pub size_bytes: u64,
+    pub sealing: Sealing,
+    pub fence: Condition,
+    pub kept_number: Option<u64>,
+    pub parent: Option<Parent<C>>,
+}
+
+impl<C: PoolClient> Volume<C> {
+    pub fn new(of: VolumeOf<C>) -> Self {
+        Volume {
+            client: of.client,
+            name: of.name,
+            image_id: of.image_id,
+            pool: of.pool,
+            object_bytes: of.object_bytes,
+            size_bytes: Cell::new(of.size_bytes),
+            sealing: of.sealing,
+            fence: of.fence,
+            keeping: Keeping::new(of.kept_number),
+            parent: of.parent,
+            is_lost: Cell::new(false),
+            locks: RangeLocks::default(),
+            objects: OnceCell::new(),
+            may_exist: RefCell::default(),
+        }
+    }
+
+    fn check(&self, offset: u64, length: u64) -> Result<(), ImageError> {
+        if self.is_lost.get() {
+            return Err(ImageError::Lost(self.name.clone()));
+        }
+        match offset.checked_add(length) {
+            Some(end) if end <= self.size_bytes.get() => Ok(()),
+            _ => Err(ImageError::Invalid(format!(
+                "{length} bytes at {offset} are beyond the image's {} bytes",
+                self.size_bytes.get()
+            ))),
+        }
+    }
+
+    fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = Piece> + use<C> {
+        pieces(offset, length, self.object_bytes)
+    }
+
+    /// A writer that was fenced off must not go on.
+    fn explain(&self, error: ClientError) -> ImageError {
+        if let Some(Refusal::Fenced { .. }) = error.refusal() {
+            self.is_lost.set(true);
+            return ImageError::Lost(self.name.clone());
+        }
+        error.into()
+    }
+
+    fn explain_image(&self, error: ImageError) -> ImageError {
+        match error {
+            ImageError::Client(error) => self.explain(error),
+            other => other,
+        }
+    }
+
+    // ---- reading ----------------------------------------------------------------------------
+
+    /// Reads a range, aligned or not.
+    pub async fn read(&self, offset: u64, length: u32) -> Result<Bytes, ImageError> {
+        self.check(offset, u64::from(length))?;
+        let start = offset / BLOCK * BLOCK;
+        let end = (offset + u64::from(length)).next_multiple_of(BLOCK);
+        let read = self.pieces(start, end - start).map(|piece| self.read_piece(piece));
+        let mut parts = try_join_all(read).await?;
+        let whole = match parts.len() {
+            0 => Bytes::new(),
+            1 => parts.remove(0),
+            _ => parts
+                .iter()
+                .fold(BytesMut::with_capacity((end - start) as usize), |mut whole, part| {
+                    whole.extend_from_slice(part);
+                    whole
+                })
+                .freeze(),
+        };
+        let skip = (offset - start) as usize;
+        Ok(whole.slice(skip..skip + length as usize))
+    }
+
+    async fn read_piece(&self, piece: Piece) -> Result<Bytes, ImageError> {
+        let stored = if self.is_known_absent(piece.object) {
+            None
+        } else {
+            let name = object_name(&self.image_id, piece.object);
+            match self.client.read(self.pool, name, piece.offset, piece.length as u32).await {
+                Ok(extent) => Some(extent),
+                Err(error) if error.is_no_such_object() => None,
+                Err(error) => return Err(self.explain(error)),
+            }
+        };
+        open_over_parent(&self.sealing, self.parent.as_ref(), self.object_bytes, piece, stored).await
+    }
+
+    // ---- which objects there are ------------------------------------------------------------
+
+    fn is_known_absent(&self, object: u64) -> bool {
+        self.objects.get().is_some() && !self.may_exist.borrow().contains(object)
+    }
+
+    fn is_known_hole(&self, piece: Piece) -> bool {
+        let is_below = |parent: &Parent<C>| piece.start(self.object_bytes) < parent.overlap_bytes;
+        let below = self.parent.as_ref().filter(|parent| is_below(parent));
+        self.is_known_absent(piece.object) && below.is_none_or(|parent| parent.state.is_known_empty(piece))
+    }
+
+    /// Lists the objects, so that those that were never written need not be asked for. This is the only writer,
+    /// so the list stays right.
+    pub async fn list_objects(&self) -> Result<(), ImageError> {
+        if self.objects.get().is_some() {
+            return Ok(());
+        }
+        let prefix = image_prefix(&self.image_id);
+        visit_objects::<ImageError>(&self.client, self.pool, &prefix, false, async |objects| {
+            let parts = objects.iter().filter_map(|object| parse(&self.image_id, &object.name));
+            let heads = parts.filter(|part| part.kept_for.is_none());
+            heads.for_each(|part| self.may_exist.borrow_mut().insert(part.index));
+            Ok(())
+        })
+        .await?;
+        // Another task may have listed them, too.
+        let _ = self.objects.set(());
+        Ok(())
+    }
+
+    /// Which parts of a range hold no data: length in bytes and whether it is a hole, from `offset` on. It may
+    /// end early.
+    pub async fn extents(&self, offset: u64, length: u64) -> Result<Vec<(u64, bool)>, ImageError> {
+        self.check(offset, length)?;
+        self.list_objects().await?;
+        if let Some(parent) = &self.parent {
+            parent.state.list_all().await?;
+        }
+        let start = offset / BLOCK * BLOCK;
+        let end = (offset + length).next_multiple_of(BLOCK);
+        let extents = gather(
+            self.pieces(start, end - start),
+            OBJECTS_AT_ONCE,
+            |piece| self.is_known_hole(piece),
+            async |piece| self.mapped(piece).await,
+        );
+        Ok(extents.await?.cut(offset - start, length))
+    }
+
+    async fn mapped(&self, piece: Piece) -> Result<Vec<bool>, ImageError> {
+        let own = if self.is_known_absent(piece.object) {
+            None
+        } else {
+            let name = object_name(&self.image_id, piece.object);
+            let found = mapped_in_object(&self.client, self.pool, name, piece).await;
+            found.map_err(|error| self.explain(error))?.map(|(_, mapped)| mapped)
+        };
+        let own = own.unwrap_or_else(|| vec![false; piece.block_count()]);
+        or_in_parent(own, self.parent.as_ref(), self.object_bytes, piece).await
+    }
+
+    // ---- writing ----------------------------------------------------------------------------
+
+    /// Writes a range, aligned or not; it is durable on all members when this returns.
+    pub async fn write(&self, offset: u64, data: &Bytes) -> Result<(), ImageError> {
+        let length = data.len() as u64;
+        self.check(offset, length)?;
+        let end = offset + length;
+        let (start_block, end_block) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let is_aligned = offset.is_multiple_of(BLOCK) && end.is_multiple_of(BLOCK);
+        let _guard = self.locks.lock(start_block..end_block, !is_aligned).await;
+        if is_aligned {
+            return self.write_blocks(offset, data).await;
+        }
+        // The image's last block may reach beyond its end; what is there is zeros.
+        let (start, whole_end) = (start_block * BLOCK, end_block * BLOCK);
+        let mut whole = BytesMut::zeroed((whole_end - start) as usize);
+        let last = whole.len() - BLOCK_BYTES;
+        let head = self.read_block(start_block).await?;
+        whole[..BLOCK_BYTES].copy_from_slice(&head);
+        if last > 0 {
+            let tail = self.read_block(end_block - 1).await?;
+            whole[last..].copy_from_slice(&tail);
+        }
+        let skip = (offset - start) as usize;
+        whole[skip..skip + data.len()].copy_from_slice(data);
+        self.write_blocks(start, &whole.freeze()).await
+    }
+
+    async fn read_block(&self, block: u64) -> Result<Bytes, ImageError> {
+        let offset = block * BLOCK;
+        let (object, offset) = (offset / self.object_bytes, offset % self.object_bytes);
+        self.read_piece(Piece { object, offset, length: BLOCK }).await
+    }
+
+    /// Writes whole blocks, of which the caller holds the lock.
+    pub(crate) async fn write_blocks(&self, offset: u64, data: &Bytes) -> Result<(), ImageError> {
+        let mut position = 0;
+        let mut writes = Vec::new();
+        let _in_flight = self.keeping.begin();
+        for piece in self.pieces(offset, data.len() as u64) {
+            let end = position + piece.length as usize;
+            writes.push(self.write_piece(piece, data.slice(position..end))?);
+            position = end;
+        }
+        try_join_all(writes).await.map(|_| ())
+    }
+
+    fn write_piece(
+        &self,
+        piece: Piece,
+        plaintext: Bytes,
+    ) -> Result<impl Future<Output = Result<(), ImageError>> + '_, ImageError> {
+        let first_block = piece.start(self.object_bytes) / BLOCK;
+        let (payload, seals) = self.sealing.close(first_block, plaintext)?;
+        let payload_sealed = seals.as_ref().is_some_and(|seals| seals.are_of_ciphertext());
+        let write = Mutation::Write { offset: piece.offset, length: piece.length as u32, seals };
+        let request = WriteRequest {
+            object: object_name(&self.image_id, piece.object),
+            conditions: vec![self.fence.clone()],
+            mutations: vec![write],
+            payload,
+            payload_sealed,
+        };
+        Ok(async move {
+            self.keep(piece.object).await?;
+            self.may_exist.borrow_mut().insert(piece.object);
+            self.client.send_write(self.pool, request).await.map_err(|error| self.explain(error))
+        })
+    }
+
+    async fn keep(&self, object: u64) -> Result<(), ImageError> {
+        let kept = self.keeping.keep(&self.client, self.pool, &self.image_id, object, &self.fence).await;
+        kept.map_err(|error| self.explain_image(error))
+    }
+
+    /// Makes a range read as zeros and frees its space where it covers whole blocks.
+    pub async fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), ImageError> {
+        self.check(offset, length)?;
+        let end = offset + length;
+        // Blocks that are covered only partly are written with zeros where the range is.
+        let (inner_start, inner_end) = (offset.next_multiple_of(BLOCK), self.block_end(end));
+        if inner_start >= inner_end {
+            return self.write(offset, &Bytes::from(vec![0; length as usize])).await;
+        }
+        if offset < inner_start {
+            self.write(offset, &Bytes::from(vec![0; (inner_start - offset) as usize])).await?;
+        }
+        self.discard(inner_start, inner_end - inner_start).await?;
+        if inner_end < end {
+            self.write(inner_end, &Bytes::from(vec![0; (end - inner_end) as usize])).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees the whole blocks within a range; they read as zeros afterwards. Blocks at the ends
+    /// that are covered only partly stay as they are.
+    pub async fn trim(&self, offset: u64, length: u64) -> Result<(), ImageError> {
+        self.check(offset, length)?;
+        let (start, end) = (offset.next_multiple_of(BLOCK), self.block_end(offset + length));
+        if start < end { self.discard(start, end - start).await } else { Ok(()) }
+    }
+
+    /// The end of the last whole block before `end`; the image's own end ends a block.
+    fn block_end(&self, end: u64) -> u64 {
+        if end == self.size_bytes.get() { end.next_multiple_of(BLOCK) } else { end / BLOCK * BLOCK }
+    }
+
+    async fn discard(&self, offset: u64, length: u64) -> Result<(), ImageError> {
+        let _guard = self.locks.lock(offset / BLOCK..(offset + length) / BLOCK, false).await;
+        if self.keeping.is_needed() {
+            // The state of an object that does not exist need not be kept for this.
+            self.list_objects().await?;
+        }
+        let _in_flight = self.keeping.begin();
+        // A few at a time: a trim may cover the whole image.
+        let mut pieces = self.pieces(offset, length).peekable();
+        while pieces.peek().is_some() {
+            let batch = pieces.by_ref().take(OBJECTS_AT_ONCE).map(|piece| self.discard_piece(piece));
+            join_all(batch).await.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(())
+    }
+
+    async fn discard_piece(&self, piece: Piece) -> Result<(), ImageError> {
+        let start = piece.start(self.object_bytes);
+        if let Some(parent) = self.parent.as_ref().filter(|parent| start < parent.overlap_bytes)
+            && !parent.state.is_empty(piece).await?
+        {
+            // A hole would show what the parent has there.
+            let zeros = Bytes::from(vec![0; piece.length as usize]);
+            return self.write_piece(piece, zeros)?.await;
+        }
+        if self.is_known_absent(piece.object) {
+            return Ok(());
+        }
+        self.keep(piece.object).await?;
+        let mutation = if piece.length == self.object_bytes {
+            Mutation::Remove
+        } else {
+            Mutation::Zero { offset: piece.offset, length: piece.length }
+        };
+        let conditions = vec![self.fence.clone(), Condition::ObjectExists];
+        let object = object_name(&self.image_id, piece.object);
+        match self.client.change(self.pool, object, conditions, vec![mutation]).await {
+            Err(error) if error.failed_condition().is_some() => Ok(()),
+            result => result.map_err(|error| self.explain(error)),
+        }
+    }
+}

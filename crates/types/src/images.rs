@@ -1,0 +1,227 @@
+//! Records of block images: their snapshots, what they are clones of, and who uses them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::PoolId;
+use crate::image_key::ImageKey;
+use crate::records::{RECORD_FORMAT, RECORD_FORMAT_OF_STATES};
+
+/// A block image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageRecord {
+    /// [`RECORD_FORMAT`] or [`RECORD_FORMAT_OF_STATES`]: see [`ImageRecord::with_format`].
+    pub format: u32,
+    /// 64 random bits in hexadecimal; names the image's objects.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Size of the objects it is cut into, in bytes.
+    pub object_bytes: u64,
+    /// The pool of its objects.
+    pub pool: PoolId,
+    /// What the key-management service has wrapped for it, which says for good whether it is sealed.
+    #[serde(flatten)]
+    pub key: ImageKey,
+    /// Random 128-bit ids of all writing attachments, in hexadecimal; a seal names one by index. Images
+    /// that are not sealed have none.
+    pub attach_ids: Vec<String>,
+    /// Raised by every writer that takes the image; OSDs refuse writes of lower generations.
+    pub writer_generation: u64,
+    /// Unix time of creation, in milliseconds.
+    pub created_unix_ms: u64,
+    /// Its snapshots and its parent, if it has or had any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub states: Option<ImageStates>,
+    /// What was begun on its objects and is not done. Until then nobody may read or write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<ImageWork>,
+    /// Who may reach it how through NBD, if that was changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<ImageExport>,
+    /// What people and programs have noted about it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl ImageRecord {
+    /// The record with the lowest format that says all that is in it.
+    pub fn with_format(mut self) -> Self {
+        let is_plain = self.states.is_none() && self.work.is_none() && self.export.is_none();
+        let is_plain = is_plain && self.metadata.is_empty();
+        self.format = if is_plain { RECORD_FORMAT } else { RECORD_FORMAT_OF_STATES };
+        self
+    }
+
+    /// Its snapshots, oldest first.
+    pub fn snapshots(&self) -> &[SnapshotRecord] {
+        self.states.as_ref().map_or(&[], |states| &states.snapshots)
+    }
+
+    /// The snapshot of this name.
+    pub fn snapshot(&self, name: &str) -> Option<&SnapshotRecord> {
+        self.snapshots().iter().find(|snapshot| snapshot.name == name)
+    }
+
+    /// What it is a clone of.
+    pub fn parent(&self) -> Option<&ParentRecord> {
+        self.states.as_ref().and_then(|states| states.parent.as_ref())
+    }
+
+    /// Under which number the state of an object must be kept before it changes: that of the newest snapshot
+    /// ever taken. `None` if there are no snapshots.
+    pub fn kept_number(&self) -> Option<u64> {
+        self.states.as_ref().filter(|states| !states.snapshots.is_empty()).map(|states| states.newest)
+    }
+}
+
+/// Snapshots of an image, and what it is a clone of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageStates {
+    /// The number of the newest snapshot that was ever taken; 0 if there was none. No number is given twice.
+    pub newest: u64,
+    /// The snapshots, oldest first.
+    pub snapshots: Vec<SnapshotRecord>,
+    /// A snapshot was removed, and what only it needed is still there.
+    #[serde(default)]
+    pub needs_trimming: bool,
+    /// What the image is a clone of, until it is flattened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ParentRecord>,
+    /// Of an image that is not sealed: each block that was written is marked by a byte beside it, because it
+    /// is or was a clone.
+    #[serde(default)]
+    pub is_marked: bool,
+}
+
+/// A snapshot of an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotRecord {
+    /// Its number: higher than that of every snapshot that was taken before.
+    pub number: u64,
+    /// Its name.
+    pub name: String,
+    /// Size of the image when it was taken, in bytes.
+    pub size_bytes: u64,
+    /// If the image was a clone then: so many bytes were the parent's where the clone was not written.
+    #[serde(default)]
+    pub overlap_bytes: u64,
+    /// Unix time when it was taken, in milliseconds.
+    pub created_unix_ms: u64,
+    /// The writer has not said yet that everything it wrote before is in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_pending: bool,
+    /// Ids of the images that are clones of it. It cannot be removed while there are any.
+    #[serde(default)]
+    pub clones: Vec<String>,
+}
+
+/// The snapshot that an image is a clone of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParentRecord {
+    /// The id of its image.
+    pub image_id: String,
+    /// The name of its image when the clone was made, for people.
+    pub image_name: String,
+    /// Its number.
+    pub number: u64,
+    /// Only so many bytes of the clone are those of the parent where the clone was not written.
+    pub overlap_bytes: u64,
+}
+
+/// Something that changes all objects of an image, and must come to its end once it was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum ImageWork {
+    /// What is beyond the new size is removed.
+    Shrink {
+        /// The new size, in bytes.
+        size_bytes: u64,
+    },
+    /// The image becomes what it was at a snapshot.
+    RollBack {
+        /// The snapshot's number.
+        number: u64,
+    },
+}
+
+/// How many clients may use an image at once, and for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportAccess {
+    /// One client reads and writes, over any number of connections.
+    #[default]
+    Exclusive,
+    /// Several clients read and write, and agree among themselves who writes where.
+    MultiAttach,
+    /// Any number of clients read.
+    ReadOnly,
+}
+
+/// Who may reach an image how through NBD.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageExport {
+    /// What clients may do.
+    pub access: ExportAccess,
+    /// Over TCP: names in TLS certificates of clients that may use it, or `*` for everybody, with or without a
+    /// certificate. If it is empty, every client with a certificate of the authority for clients may.
+    #[serde(default)]
+    pub clients: Vec<String>,
+}
+
+/// Who writes to an image now; the key is tied to the writer's lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageLockRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// The writer's generation.
+    pub generation: u64,
+    /// The writer's host.
+    pub host: String,
+    /// The writer's process on its host.
+    pub process_id: u32,
+    /// What the writer is, for people.
+    pub purpose: String,
+    /// Unix time when it was taken, in milliseconds.
+    pub taken_unix_ms: u64,
+    /// The writer keeps the states of all objects for snapshots up to this number: whatever it wrote before
+    /// it knew the number is durable.
+    #[serde(default)]
+    pub kept_number: u64,
+}
+
+/// Who reads an image or one of its snapshots now; the key is tied to the reader's lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageWatcherRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// The reader's host.
+    pub host: String,
+    /// The reader's process on its host.
+    pub process_id: u32,
+    /// What the reader is, for people.
+    pub purpose: String,
+    /// The number of the snapshot that it reads; `None` for the image itself.
+    pub number: Option<u64>,
+    /// Unix time since when, in milliseconds.
+    pub since_unix_ms: u64,
+}
+
+/// An image that was removed: its data is removed in the background, at once or when its time in the trash is
+/// over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedImageRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// The image as it was.
+    pub image: ImageRecord,
+    /// Unix time when it was removed, in milliseconds.
+    pub removed_unix_ms: u64,
+    /// Unix time from which on its data may be removed, in milliseconds.
+    pub purge_unix_ms: u64,
+    /// Some of its data may be gone: there is no way back.
+    pub is_purging: bool,
+}
