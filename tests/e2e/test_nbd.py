@@ -41,6 +41,10 @@ def cluster(scenario):
         ("huge", "2T"),
     ):
         cluster.create_image(name, size)
+    for name in ("other", "fs-tcp"):
+        cluster.open_to_tcp(name)
+    # A scenario uses it over TCP and the Unix socket at once.
+    cluster.open_to_tcp("edges", "--access", "multi-attach")
     return cluster
 
 

@@ -81,6 +81,8 @@ def cluster(scenario, server):
     cluster.up()
     for name in ("first", "second"):
         cluster.create_image(name, "32M")
+        # Scenarios use them over TCP and the Unix socket at once.
+        cluster.open_to_tcp(name, "--access", "multi-attach")
     cluster.started = cluster.process_ids()
     return cluster
 

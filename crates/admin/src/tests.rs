@@ -248,6 +248,10 @@ async fn pools_are_made_changed_and_removed() {
         attach_ids: Vec::new(),
         writer_generation: 0,
         created_unix_ms: 0,
+        states: None,
+        work: None,
+        export: None,
+        metadata: Default::default(),
     };
     client.put(&keys::image("disk"), &image).await.unwrap();
     let text = refusal(pools::remove(client, "uno").await);

@@ -39,6 +39,11 @@ mod state;
 mod usage;
 mod volume;
 
+#[cfg(test)]
+mod memory_client;
+#[cfg(test)]
+mod model_tests;
+
 pub use admin::{ImageAdmin, image_key_context};
 pub use attach::AttachedImage;
 pub use bridge::Bridge;

@@ -107,7 +107,11 @@ pub(crate) fn refuse_unfinished(record: &ImageRecord) -> Result<(), ImageError> 
 }
 
 /// Removes the data from `end` on. States that snapshots need are kept.
-async fn discard_beyond(client: &impl PoolClient, record: &ImageRecord, end: u64) -> Result<(), ImageError> {
+pub(crate) async fn discard_beyond(
+    client: &impl PoolClient,
+    record: &ImageRecord,
+    end: u64,
+) -> Result<(), ImageError> {
     let first_whole = end.div_ceil(record.object_bytes);
     let first_touched = end / record.object_bytes;
     let fence = not_fenced(record);

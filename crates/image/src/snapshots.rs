@@ -191,23 +191,7 @@ impl ImageAdmin {
             let Some(states) = record.states.as_ref().filter(|states| states.needs_trimming) else {
                 return Ok(());
             };
-            let live: BTreeSet<u64> = states.snapshots.iter().map(|snapshot| snapshot.number).collect();
-            let newest = states.newest;
-            let parts = list_parts(client, &record, |part| part.kept_for.is_some()).await?;
-            let unneeded: Vec<_> = parts
-                .into_iter()
-                .flat_map(|(index, (_, kept))| {
-                    unneeded(&kept, &live, newest).into_iter().map(move |number| (index, number))
-                })
-                .map(|(index, number)| kept_name(&record.id, index, number))
-                .collect();
-            let all = unneeded.len() as u64;
-            let mut done = 0;
-            remove_objects(client, record.pool, unneeded, None, || {
-                done += 1;
-                progress(done, all);
-            })
-            .await?;
+            remove_unneeded(client, &record, states, progress).await?;
             let mut trimmed = record.clone();
             trimmed.states.iter_mut().for_each(|states| states.needs_trimming = false);
             match self.cluster.compare_and_swap(&keys::image(name), revision, &trimmed.with_format()).await {
@@ -264,20 +248,7 @@ impl ImageAdmin {
             Ok(())
         });
         let (record, _) = begun.await?;
-        let kept_number = record.kept_number().expect("it has the snapshot");
-        let fence = not_fenced(&record);
-        let parts = list_parts(client, &record, |_| true).await?;
-        let all = parts.len() as u64;
-        let changes = parts.into_iter().map(|(index, (has_object, kept))| {
-            let state = kept.into_iter().find(|kept_for| *kept_for >= number);
-            roll_object_back(client, &record, &fence, kept_number, (index, has_object, state))
-        });
-        let mut changes = stream::iter(changes).buffer_unordered(CHANGES_IN_FLIGHT);
-        let mut done = 0;
-        while changes.try_next().await?.is_some() {
-            done += 1;
-            progress(done, all);
-        }
+        roll_objects_back(client, &record, number, progress).await?;
         let ended = self.change(name, |record| {
             let snapshot = record.snapshots().iter().find(|snapshot| snapshot.number == number).cloned();
             if let Some(snapshot) = snapshot {
@@ -291,6 +262,53 @@ impl ImageAdmin {
         });
         ended.await.map(drop)
     }
+}
+
+/// Removes the states that no snapshot of these needs.
+pub(crate) async fn remove_unneeded(
+    client: &impl PoolClient,
+    record: &ImageRecord,
+    states: &ImageStates,
+    progress: &dyn Fn(u64, u64),
+) -> Result<(), ImageError> {
+    let live: BTreeSet<u64> = states.snapshots.iter().map(|snapshot| snapshot.number).collect();
+    let parts = list_parts(client, record, |part| part.kept_for.is_some()).await?;
+    let unneeded = parts.into_iter().flat_map(|(index, (_, kept))| {
+        let numbers = unneeded(&kept, &live, states.newest).into_iter();
+        numbers.map(move |number| kept_name(&record.id, index, number)).collect::<Vec<_>>()
+    });
+    let unneeded: Vec<_> = unneeded.collect();
+    let all = unneeded.len() as u64;
+    let mut done = 0;
+    remove_objects(client, record.pool, unneeded, None, || {
+        done += 1;
+        progress(done, all);
+    })
+    .await
+}
+
+/// Makes all objects what they were at a snapshot. The caller has fenced everybody else off.
+pub(crate) async fn roll_objects_back(
+    client: &impl PoolClient,
+    record: &ImageRecord,
+    number: u64,
+    progress: &dyn Fn(u64, u64),
+) -> Result<(), ImageError> {
+    let kept_number = record.kept_number().expect("it has the snapshot");
+    let fence = not_fenced(record);
+    let parts = list_parts(client, record, |_| true).await?;
+    let all = parts.len() as u64;
+    let changes = parts.into_iter().map(|(index, (has_object, kept))| {
+        let state = kept.into_iter().find(|kept_for| *kept_for >= number);
+        roll_object_back(client, record, &fence, kept_number, (index, has_object, state))
+    });
+    let mut changes = stream::iter(changes).buffer_unordered(CHANGES_IN_FLIGHT);
+    let mut done = 0;
+    while changes.try_next().await?.is_some() {
+        done += 1;
+        progress(done, all);
+    }
+    Ok(())
 }
 
 /// Makes one object what it was. `state` is the number for which its state at the snapshot is kept; without one,
@@ -343,12 +361,12 @@ mod tests {
     #[test]
     fn a_state_is_needed_by_the_snapshots_since_the_one_before() {
         let live = |numbers: &[u64]| numbers.iter().copied().collect::<BTreeSet<u64>>();
-        assert_eq!(unneeded(&[2, 5, 7], &live(&[1, 4, 7]), 7), []);
+        assert_eq!(unneeded(&[2, 5, 7], &live(&[1, 4, 7]), 7), [0_u64; 0]);
         assert_eq!(unneeded(&[2, 5, 7], &live(&[4]), 7), [2, 7]);
         // Snapshot 1 needs the state that was kept for 5 once that for 2 is none.
         assert_eq!(unneeded(&[5, 7], &live(&[1]), 7), [7]);
         assert_eq!(unneeded(&[2, 5, 7], &live(&[]), 7), [2, 5, 7]);
         assert_eq!(unneeded(&[2, 9], &live(&[]), 7), [2], "9 is of a snapshot that is not known here");
-        assert_eq!(unneeded(&[], &live(&[3]), 7), []);
+        assert_eq!(unneeded(&[], &live(&[3]), 7), [0_u64; 0]);
     }
 }

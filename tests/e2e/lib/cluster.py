@@ -200,6 +200,10 @@ class Cluster:
     def create_image(self, name, size, *more):
         self.cli("image", "create", name, "--size", size, *more)
 
+    def open_to_tcp(self, name, *more):
+        """Lets clients of this host use an image over TCP without a certificate."""
+        self.cli("image", "access", name, "--allow", "127.0.0.1", *more)
+
     def credentials(self):
         if not self._credentials:
             self._credentials = self.json("credentials")

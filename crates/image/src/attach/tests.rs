@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer};
+use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, keys};
 use atoll_keys::{KeyError, LocalKeys};
 use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
