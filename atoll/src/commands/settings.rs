@@ -4,6 +4,7 @@ use anyhow::Context;
 use atoll_admin::settings::{self, AllSettings, Setting};
 use atoll_cluster::ClusterClient;
 use atoll_terminal::print_note;
+use atoll_types::coordination::FULL_PERCENT_DEFAULT;
 use atoll_types::records::PeerRole;
 use clap::{Subcommand, ValueEnum};
 
@@ -44,6 +45,9 @@ pub enum SettingArgument {
     BalanceSeconds,
     /// An OSD with more of its space in use is near full
     NearFullPercent,
+    /// An OSD with more of its space in use takes no new data, 50 to 97: raise it for a while to get at what is to
+    /// be deleted
+    FullPercent,
     /// Protection of frames among OSDs: secure, secure-128 or crc
     FrameModeCluster,
     /// The same between OSDs and NBD servers, benches and the command line
@@ -68,6 +72,7 @@ impl SettingArgument {
             SettingArgument::OsdsInPercentMin => SettingKind::Number(Setting::OsdsInPercentMin),
             SettingArgument::BalanceSeconds => SettingKind::Number(Setting::BalanceSeconds),
             SettingArgument::NearFullPercent => SettingKind::Number(Setting::NearFullPercent),
+            SettingArgument::FullPercent => SettingKind::Number(Setting::FullPercent),
             SettingArgument::FrameModeCluster => SettingKind::FrameMode(PeerRole::Osd),
             SettingArgument::FrameModeClient => SettingKind::FrameMode(PeerRole::Client),
             SettingArgument::FrameModeGateway => SettingKind::FrameMode(PeerRole::Gateway),
@@ -91,6 +96,12 @@ pub fn run(command: &SettingsCommand) -> anyhow::Result<()> {
                 print_note!(
                     "new connections use it; those that are there keep their mode until they end ('atoll status' counts \
                      them, 'atoll settings set --help' says how to end them)"
+                );
+            }
+            if all.settings.full_percent > FULL_PERCENT_DEFAULT {
+                print_note!(
+                    "atoll: WARNING: full_percent is above {FULL_PERCENT_DEFAULT}: what is left may not suffice to recover \
+                     from the loss of an OSD. Delete data or add OSDs, and set it back"
                 );
             }
             print_settings(output, &all)
@@ -131,6 +142,7 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("osds_in_percent_min", &settings.osds_in_percent_min, "no OSD is marked out if fewer would be in"),
         row("balance_seconds", &settings.balance_seconds, "pause between two rounds of the balancer"),
         row("near_full_percent", &settings.near_full_percent, "an OSD with more in use is near full"),
+        row("full_percent", &settings.full_percent, "an OSD with more in use takes no new data"),
         row("frame_mode_cluster", &all.frame_mode_cluster, "new connections among OSDs"),
         row("frame_mode_client", &all.frame_mode_client, "those of NBD servers, benches and the command line"),
         row("frame_mode_gateway", &all.frame_mode_gateway, "those of gateways"),

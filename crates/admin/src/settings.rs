@@ -1,7 +1,7 @@
 //! What holds for the whole cluster: flags, settings and the protection of frames.
 
 use atoll_cluster::{ClusterClient, keys};
-use atoll_types::coordination::SettingsRecord;
+use atoll_types::coordination::{FULL_PERCENT_MAX, SettingsRecord};
 use atoll_types::frames::{FrameMode, FramesRecord};
 use atoll_types::records::{ClusterFlag, FlagsRecord, PeerRole, RECORD_FORMAT};
 use serde::Serialize;
@@ -20,6 +20,8 @@ pub enum Setting {
     BalanceSeconds,
     /// [`SettingsRecord::near_full_percent`].
     NearFullPercent,
+    /// [`SettingsRecord::full_percent`].
+    FullPercent,
 }
 
 /// All settings.
@@ -97,6 +99,12 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
     if is_percent && value > 100 {
         return AdminError::refused(format!("{value} is not a percentage: choose 0 to 100"));
     }
+    if setting == Setting::FullPercent && !(50..=u64::from(FULL_PERCENT_MAX)).contains(&value) {
+        return AdminError::refused(format!(
+            "an OSD can be full with 50 to {FULL_PERCENT_MAX} % of its space in use, and not with {value}: the rest is what \
+             deletes and recovery need"
+        ));
+    }
     if setting == Setting::BalanceSeconds && value == 0 {
         return AdminError::refused(
             "the balancer needs a pause of at least 1 s; 'atoll flag set norebalance' stops it",
@@ -110,6 +118,7 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
             Setting::OsdsInPercentMin => record.osds_in_percent_min = percent,
             Setting::BalanceSeconds => record.balance_seconds = value,
             Setting::NearFullPercent => record.near_full_percent = percent,
+            Setting::FullPercent => record.full_percent = percent,
         }
     };
     change(client, keys::SETTINGS, edit).await

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_types::coordination::SettingsRecord;
 use atoll_types::frames::FramesRecord;
 use atoll_types::record_json::read_record;
 use atoll_types::records::{
@@ -41,6 +42,8 @@ pub struct ClusterMap {
     pub flags: FlagsRecord,
     /// How frames are protected on new connections.
     pub frames: FramesRecord,
+    /// What operators have set for the whole cluster.
+    pub settings: SettingsRecord,
     /// The static keys that may connect to OSDs, by their hexadecimal.
     pub authorized_keys: BTreeMap<String, AuthorizedKeyRecord>,
 }
@@ -68,6 +71,8 @@ pub enum MapChange {
     Flags(FlagsRecord),
     /// How frames are protected.
     Frames(FramesRecord),
+    /// Settings of the whole cluster.
+    Settings(SettingsRecord),
     /// An authorised key; `None` when it was revoked.
     AuthorizedKey(String, Option<AuthorizedKeyRecord>),
 }
@@ -114,6 +119,9 @@ fn change(key: &str, value: Option<(&[u8], i64)>) -> Option<MapChange> {
     } else if key == keys::FLAGS {
         let flags: Option<FlagsRecord> = record(key, value)?;
         Some(MapChange::Flags(flags.unwrap_or_default()))
+    } else if key == keys::SETTINGS {
+        let settings: Option<SettingsRecord> = record(key, value)?;
+        Some(MapChange::Settings(settings.unwrap_or_default()))
     } else if key == keys::FRAMES {
         let frames: Option<FramesRecord> = record(key, value)?;
         Some(MapChange::Frames(frames.unwrap_or_default()))
@@ -154,6 +162,7 @@ impl ClusterMap {
             MapChange::ScrubRequest(id, request) => set(&mut self.scrub_requests, id, request),
             MapChange::Flags(flags) => self.flags = flags,
             MapChange::Frames(frames) => self.frames = frames,
+            MapChange::Settings(settings) => self.settings = settings,
             MapChange::AuthorizedKey(key, record) => set(&mut self.authorized_keys, key, record),
         }
     }
@@ -187,6 +196,7 @@ impl ClusterMap {
         changes.extend(revoked.into_iter().map(|key| MapChange::AuthorizedKey(key, None)));
         // Before the OSDs that are up, to which connections are made at once.
         changes.push(MapChange::Frames(newer.frames));
+        changes.push(MapChange::Settings(newer.settings));
         let keys = newer.authorized_keys.into_iter();
         changes.extend(keys.map(|(key, record)| MapChange::AuthorizedKey(key, Some(record))));
         changes.extend(newer.osds.into_iter().map(|(id, record)| MapChange::Osd(id, Some(record))));

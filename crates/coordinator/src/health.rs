@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_types::coordination::FULL_PERCENT_DEFAULT;
 use atoll_types::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord};
 use atoll_types::size::format_size;
 use atoll_types::{OsdId, PgId};
@@ -219,8 +220,23 @@ fn space(view: &View, problems: &mut Vec<Problem>) {
         Severity::Error,
         members(view).filter(|(_, usage)| usage.is_full).map(described).collect(),
         |number| format!("{} {} full: PGs with data there take no new data", count(number, "OSD"), are(number)),
-        "delete data, add OSDs ('atoll osd create', 'atoll osd add'), or lower its weight ('atoll osd reweight')",
+        "delete data, add OSDs ('atoll osd create', 'atoll osd add'), or lower its weight ('atoll osd reweight'); what \
+         is there can be overwritten and trimmed, and 'atoll settings set full_percent 97' gives some room for a while",
     );
+    let full_percent = view.settings.full_percent;
+    if full_percent > FULL_PERCENT_DEFAULT {
+        problems.push(Problem {
+            code: "FULL_PERCENT_RAISED",
+            severity: Severity::Warning,
+            summary: format!("OSDs are filled up to {full_percent} %, and not to {FULL_PERCENT_DEFAULT} %"),
+            subjects: Vec::new(),
+            since_unix_ms: None,
+            action: format!(
+                "delete data or add OSDs, then 'atoll settings set full_percent {FULL_PERCENT_DEFAULT}': what is left may \
+                 not suffice for recovery"
+            ),
+        });
+    }
     let limit_percent = view.settings.near_full_percent;
     let is_near = |usage: &OsdUsageRecord| {
         u128::from(usage.used_bytes) * 100 >= u128::from(usage.total_bytes) * u128::from(limit_percent)

@@ -22,6 +22,9 @@ use crate::state::{Parent, mapped_in_object, open_over_parent, or_in_parent};
 /// Objects that a trim or a look at extents asks for at once.
 const OBJECTS_AT_ONCE: usize = 32;
 
+/// OSDs overwrite so much in place.
+const SMALL_WRITE_BYTES_MAX: u64 = 64 << 10;
+
 /// An image as its writer has it.
 pub(crate) struct Volume<C> {
     pub client: C,
@@ -264,7 +267,7 @@ impl<C: PoolClient> Volume<C> {
         plaintext: Bytes,
     ) -> Result<impl Future<Output = Result<(), ImageError>> + '_, ImageError> {
         let first_block = piece.start(self.object_bytes) / BLOCK;
-        let (payload, seals) = self.sealing.close(first_block, plaintext)?;
+        let (payload, seals) = self.sealing.close(first_block, plaintext.clone())?;
         let payload_sealed = seals.as_ref().is_some_and(|seals| seals.are_of_ciphertext());
         let write = Mutation::Write { offset: piece.offset, length: piece.length as u32, seals };
         let request = WriteRequest {
@@ -277,8 +280,26 @@ impl<C: PoolClient> Volume<C> {
         Ok(async move {
             self.keep(piece.object).await?;
             self.may_exist.borrow_mut().insert(piece.object);
-            self.client.send_write(self.pool, request).await.map_err(|error| self.explain(error))
+            let sent = self.client.send_write(self.pool, request).await.map_err(|error| self.explain(error));
+            match sent {
+                Err(error) if error.is_no_space() && piece.length > SMALL_WRITE_BYTES_MAX => {
+                    Box::pin(self.write_in_small_pieces(piece, plaintext)).await
+                }
+                sent => sent,
+            }
         })
+    }
+
+    /// On a full cluster small overwrites of what is there go on, and large ones do not.
+    async fn write_in_small_pieces(&self, piece: Piece, plaintext: Bytes) -> Result<(), ImageError> {
+        let mut at = 0;
+        while at < piece.length {
+            let length = (piece.length - at).min(SMALL_WRITE_BYTES_MAX);
+            let data = plaintext.slice(at as usize..(at + length) as usize);
+            self.write_piece(Piece { offset: piece.offset + at, length, ..piece }, data)?.await?;
+            at += length;
+        }
+        Ok(())
     }
 
     async fn keep(&self, object: u64) -> Result<(), ImageError> {

@@ -204,6 +204,7 @@ impl Osd {
         self.link_events();
         self.storage.share_memory(self.context.config.memory_target_bytes);
         self.look_after_scrubs();
+        self.storage.set_full_percent(self.context.map.settings.full_percent);
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
         self.storage.check();
     }

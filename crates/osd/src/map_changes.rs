@@ -30,6 +30,8 @@ impl Osd {
                 MapChange::RemovedPool(pool) => self.pool_removed(pool),
                 MapChange::Pg(_, None)
                 | MapChange::Frames(_)
+                // Looked at every second.
+                | MapChange::Settings(_)
                 | MapChange::PgScrub(..)
                 | MapChange::ScrubRequest(..) => {}
             }

@@ -12,13 +12,15 @@ use crate::pgs::Pgs;
 
 pub(crate) struct Reports {
     pg_states: BTreeMap<String, u32>,
+    /// Bytes in use, and whether the OSD is full.
+    space: (u64, bool),
     /// Since when a PG that this OSD leads has not served; at first none does.
     not_serving_since_ms: Option<u64>,
 }
 
 impl Reports {
     pub fn new() -> Self {
-        Reports { pg_states: BTreeMap::new(), not_serving_since_ms: Some(0) }
+        Reports { pg_states: BTreeMap::new(), space: (0, false), not_serving_since_ms: Some(0) }
     }
 
     /// Logs when all PGs serve that this OSD leads.
@@ -39,7 +41,13 @@ impl Reports {
         }
     }
 
-    /// Reports figures if that `is_due`, and at once when the state of a PG has changed.
+    /// Whether the space in use is another than was reported, by more than nobody would notice.
+    fn has_changed(&self, (used_bytes, is_full): (u64, bool), total_bytes: u64) -> bool {
+        let (used_before, was_full) = self.space;
+        is_full != was_full || used_bytes.abs_diff(used_before) > total_bytes / 200
+    }
+
+    /// Reports figures if that `is_due`, and at once when the state of a PG or the space in use has changed.
     pub fn usage(
         &mut self,
         context: &Context,
@@ -50,11 +58,14 @@ impl Reports {
         is_due: bool,
     ) {
         let primary_pg_states = primary_pg_states(pgs);
-        if !is_due && primary_pg_states == self.pg_states {
+        let usage = store.usage();
+        let noted = (usage.used_bytes, store.is_full());
+        let is_news = primary_pg_states != self.pg_states || self.has_changed(noted, usage.total_bytes);
+        if !is_due && !is_news {
             return;
         }
         self.pg_states = primary_pg_states.clone();
-        let usage = store.usage();
+        self.space = noted;
         context.ask_control(ControlRequest::Usage(OsdUsageRecord {
             format: RECORD_FORMAT,
             total_bytes: usage.total_bytes,

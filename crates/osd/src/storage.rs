@@ -131,6 +131,11 @@ impl Storage {
         self.store.forget_pre_images(pg, through);
     }
 
+    /// Says when the store is full.
+    pub fn set_full_percent(&mut self, percent: u32) {
+        self.store.set_full_percent(percent);
+    }
+
     pub fn start_checkpoint(&mut self) {
         self.store.start_checkpoint();
     }

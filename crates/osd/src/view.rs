@@ -88,7 +88,9 @@ impl ObjectView for StoreView<'_> {
         let adds_omap = Store::adds_metadata(mutations) && !is_own;
         let adds_data = payload_bytes > 0 || adds_omap;
         match members.iter().find(|member| self.links.is_full(**member)) {
-            Some(&osd) if adds_data => Err(Refusal::NoSpace { osd }),
+            Some(&osd) if adds_data && self.store.needs_room(&key(pg, object), mutations) => {
+                Err(Refusal::NoSpace { osd })
+            }
             _ => Ok(()),
         }
     }

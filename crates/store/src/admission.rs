@@ -7,8 +7,8 @@ use atoll_types::{Mutation, Transaction};
 
 use crate::error::StoreError;
 use crate::log::record::check_sequences;
-use crate::metadata::ObjectKey;
-use crate::plan::check_prepared;
+use crate::metadata::{HOLE, ObjectKey};
+use crate::plan::{INLINE_BYTES_MAX, check_prepared};
 use crate::store::Store;
 use crate::validate::validate;
 
@@ -19,6 +19,12 @@ impl Store {
     /// Whether clients must not add data. Blocks that the next checkpoint will free count as free.
     pub fn is_full(&self) -> bool {
         self.space.is_full() || self.page_room() <= RESERVE_PAGES
+    }
+
+    /// Clients may fill the device up to this share, in percent; what is left is for recovery, deletes and
+    /// checkpoints.
+    pub fn set_full_percent(&mut self, percent: u32) {
+        self.space.set_full_percent(percent);
     }
 
     /// Whether space is short only until the next checkpoint is done.
@@ -54,7 +60,35 @@ impl Store {
         // possible.
         let is_own = key.name.as_str() == PG_META_OBJECT;
         let adds_data = block_count > 0 || Self::adds_metadata(mutations) && !is_own;
-        if adds_data && self.is_full() { Err(StoreError::NoSpace) } else { Ok(()) }
+        if adds_data && self.is_full() && self.needs_room(key, mutations) {
+            Err(StoreError::NoSpace)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether a write needs space that it does not have yet. Small overwrites of blocks that are this object's
+    /// alone stay in their places, so that what a file system notes of a delete can be written on a full device.
+    /// Who does not have the metadata in memory says yes.
+    pub fn needs_room(&self, key: &ObjectKey, mutations: &[Mutation]) -> bool {
+        let object = self.metadata.parts.object(key);
+        let Ok(Some(info)) = self.metadata.info(&object) else { return true };
+        // Other members of an erasure-coded PG have other blocks.
+        if info.may_share || info.whole_bytes.is_some() {
+            return true;
+        }
+        let mut written_blocks = 0;
+        for mutation in mutations {
+            let Mutation::Write { offset, length, .. } = mutation else { return true };
+            let first = (*offset / BLOCK_BYTES as u64) as usize;
+            let count = (*length as usize).div_ceil(BLOCK_BYTES);
+            written_blocks += count;
+            let Ok(blocks) = self.metadata.blocks(&object, first, count) else { return true };
+            if blocks.contains(&HOLE) {
+                return true;
+            }
+        }
+        written_blocks * BLOCK_BYTES > INLINE_BYTES_MAX
     }
 
     /// Whether the mutations add metadata.

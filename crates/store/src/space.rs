@@ -5,8 +5,8 @@ use atoll_buffers::BLOCK_BYTES;
 
 use crate::allocator::{Allocator, Run, Zone};
 
-/// Share of the device that clients may not fill.
-const RESERVE_SHARE: u32 = 20;
+/// Share of the device, in percent, that clients may not fill, unless it is set.
+const RESERVE_PERCENT: u32 = 5;
 const RESERVE_BLOCKS_MIN: u32 = (96 << 20) / BLOCK_BYTES as u32;
 
 /// The allocator, and the blocks that will return to it.
@@ -16,11 +16,17 @@ pub(crate) struct Space {
     freed: Vec<u32>,
     /// Blocks that become free when the checkpoint that runs is in force.
     reclaiming: Vec<u32>,
+    reserve_percent: u32,
 }
 
 impl Space {
     pub fn new(allocator: Allocator, freed: Vec<u32>) -> Self {
-        Space { allocator, freed, reclaiming: Vec::new() }
+        Space { allocator, freed, reclaiming: Vec::new(), reserve_percent: RESERVE_PERCENT }
+    }
+
+    /// Clients may fill the device up to this share, in percent.
+    pub fn set_full_percent(&mut self, percent: u32) {
+        self.reserve_percent = 100 - percent.min(100);
     }
 
     /// The allocator, to find places for data.
@@ -67,7 +73,14 @@ impl Space {
     }
 
     fn reserve_blocks(&self) -> u32 {
-        (self.allocator.block_count() / RESERVE_SHARE).max(RESERVE_BLOCKS_MIN)
+        // Small devices need room for checkpoints, too, whatever the share.
+        let least =
+            if self.reserve_percent < RESERVE_PERCENT { RESERVE_BLOCKS_MIN / 2 } else { RESERVE_BLOCKS_MIN };
+        self.share(self.reserve_percent).max(least)
+    }
+
+    fn share(&self, percent: u32) -> u32 {
+        (u64::from(self.allocator.block_count()) * u64::from(percent) / 100) as u32
     }
 
     /// Whether only the reserve is left. Blocks that the next checkpoint will free count as free.
@@ -83,7 +96,7 @@ impl Space {
 
     /// Whether a part of the reserve is gone: the rest is for checkpoints.
     pub fn is_exhausted(&self) -> bool {
-        self.allocator.free_count() <= self.reserve_blocks() / 2
+        self.allocator.free_count() <= self.share(RESERVE_PERCENT).max(RESERVE_BLOCKS_MIN) / 2
     }
 
     /// Whether a checkpoint is needed for the sake of space.

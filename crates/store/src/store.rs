@@ -17,8 +17,8 @@ use crate::layout::Layout;
 use crate::log::Log;
 use crate::log::record::encode_transaction;
 use crate::lookup::Loads;
-use crate::metadata::Metadata;
 use crate::metadata::page_table::{PAGES_MAX, PageTable};
+use crate::metadata::{Metadata, ObjectKey};
 use crate::outbox::{Outbox, Purpose};
 use crate::overlay::{Home, Overlay, PendingBlock};
 use crate::pgs::{PgHistory, Pgs, Saving};
@@ -161,7 +161,10 @@ impl Store {
         let adds = !transaction.payload.is_empty() || Self::adds_metadata(&transaction.mutations);
         let is_own = transaction.object.as_str() == atoll_types::operation::PG_META_OBJECT;
         if adds && !is_own && self.is_exhausted() {
-            return Err(StoreError::NoSpace);
+            let key = ObjectKey { pg: transaction.pg, name: transaction.object.clone() };
+            if self.needs_room(&key, &transaction.mutations) {
+                return Err(StoreError::NoSpace);
+            }
         }
         let (plan, prepared) = plan(transaction, &self.metadata, self.space.allocator())?;
         if let Err(unready) = self.metadata.apply(&prepared) {

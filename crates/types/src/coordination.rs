@@ -24,6 +24,18 @@ pub struct SettingsRecord {
     pub balance_seconds: u64,
     /// An OSD with more of its space in use is near full.
     pub near_full_percent: u32,
+    /// An OSD with more of its space in use is full: it takes no new data of clients.
+    #[serde(default = "full_percent_default")]
+    pub full_percent: u32,
+}
+
+/// What is left then is for recovery, deletes and checkpoints.
+pub const FULL_PERCENT_DEFAULT: u32 = 95;
+/// Half of what the default leaves is for checkpoints alone, which free space.
+pub const FULL_PERCENT_MAX: u32 = 97;
+
+fn full_percent_default() -> u32 {
+    FULL_PERCENT_DEFAULT
 }
 
 impl Default for SettingsRecord {
@@ -34,6 +46,7 @@ impl Default for SettingsRecord {
             osds_in_percent_min: 50,
             balance_seconds: 60,
             near_full_percent: 85,
+            full_percent: FULL_PERCENT_DEFAULT,
         }
     }
 }
