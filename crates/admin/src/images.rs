@@ -8,12 +8,12 @@ use atoll_image::ImageAdmin;
 use atoll_keys::KeyService;
 use atoll_types::PoolId;
 use atoll_types::records::{
-    ImageExport, ImageLockRecord, ImageRecord, ImageWatcherRecord, PoolRecord, Redundancy, SnapshotRecord,
+    ImageExport, ImageLockRecord, ImageRecord, ImageWatcherRecord, PgRecord, PoolRecord, Redundancy,
+    SnapshotRecord,
 };
 use serde::Serialize;
 
 use crate::error::AdminError;
-use crate::pools::{self, PoolStatus};
 
 /// The parts of an image's record that are for people and scripts; the wrapped key is not.
 #[derive(Clone, Debug, Serialize)]
@@ -98,13 +98,16 @@ pub struct ImageDetails {
 
 /// The pool of this name, if something could be written to it.
 pub async fn writable_pool(client: &ClusterClient, name: &str) -> Result<PoolId, AdminError> {
-    let pools = pools::list(client).await?;
-    let found = pools.into_iter().find(|status| status.pool.name == name);
-    let PoolStatus { pool, pgs_made, .. } = found.ok_or_else(|| AdminError::NoSuchPool(name.to_owned()))?;
-    if pgs_made < pool.pg_num as usize {
+    let pools = client.list::<PoolRecord>(keys::POOLS).await?.entries.into_iter().map(|(_, pool, _)| pool);
+    let pool = pools.into_iter().find(|pool| pool.name == name);
+    let pool = pool.ok_or_else(|| AdminError::NoSuchPool(name.to_owned()))?;
+    let pgs = client.list::<PgRecord>(&keys::pgs_of_pool(pool.id)).await?.entries;
+    let min_size = pool.redundancy.min_size();
+    let usable = pgs.iter().filter(|(_, pg, _)| pg.members.len() >= min_size as usize).count();
+    if usable < pool.pg_num as usize {
         return AdminError::refused(format!(
-            "the pool '{name}' has {pgs_made} of {} placement groups, so that nothing could be written to all of the \
-             image: 'atoll health' says what is missing",
+            "the pool '{name}' has {usable} of {} placement groups with the {min_size} OSDs that each needs, so that parts \
+             of the image could not be written: 'atoll health' says what is missing",
             pool.pg_num
         ));
     }

@@ -87,7 +87,7 @@ impl AttachedImage {
     /// them.
     fn follow(&self, client: &LocalClient) {
         let (bridge, held) = (self.bridge.clone(), Rc::clone(&self.lock));
-        let volume = Rc::clone(&self.volume);
+        let (volume, generation) = (Rc::clone(&self.volume), self.record.writer_generation);
         let Some(mut changes) = self.lock.borrow().as_ref().map(HeldLock::changes) else { return };
         client.runtime().spawn(async move {
             loop {
@@ -99,6 +99,10 @@ impl AttachedImage {
                     .await;
                 changes = rest;
                 let Some(record) = next else { return };
+                if record.writer_generation != generation {
+                    // Another one has taken the image, and its fence holds.
+                    return volume.is_lost.set(true);
+                }
                 volume.size_bytes.set(volume.size_bytes.get().max(record.size_bytes));
                 volume.keeping.change(record.kept_number()).await;
                 let Some(acknowledge) = held.borrow().as_ref().map(HeldLock::acknowledger) else { return };

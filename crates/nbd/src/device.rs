@@ -21,9 +21,13 @@ impl Device {
         }
     }
 
-    /// Whether it cannot be used any more.
-    pub fn is_lost(&self) -> bool {
-        matches!(self, Device::Written(image) if image.is_lost())
+    /// Whether it cannot be used any more, because another writer has taken the image: the newest has this
+    /// generation.
+    pub fn is_lost(&self, newest_generation: u64) -> bool {
+        match self {
+            Device::Written(image) => image.is_lost() || image.record().writer_generation != newest_generation,
+            Device::Read(_) => false,
+        }
     }
 
     pub async fn read(&self, offset: u64, length: u32) -> Result<Bytes, ImageError> {

@@ -135,7 +135,9 @@ impl NbdServer {
         let is_exclusive = !description.is_read_only() && description.export.access == ExportAccess::Exclusive;
         loop {
             match self.exports.borrow_mut().get_mut(name) {
-                Some(Export::Open { device, connections, holder }) if !device.is_lost() => {
+                Some(Export::Open { device, connections, holder })
+                    if !device.is_lost(description.writer_generation) =>
+                {
                     let other = holder.as_ref().filter(|holder| *connections > 0 && **holder != *client);
                     if let Some(other) = other.filter(|_| is_exclusive) {
                         return Err(policy(format!(
@@ -236,6 +238,7 @@ pub(crate) struct Description {
     image: String,
     snapshot: Option<String>,
     export: ImageExport,
+    writer_generation: u64,
     pub size_bytes: u64,
 }
 
@@ -259,6 +262,7 @@ async fn describe(admin: &ImageAdmin, name: &str) -> Result<Description, ImageEr
     };
     Ok(Description {
         export: export_of(&record),
+        writer_generation: record.writer_generation,
         size_bytes: snapshot.as_ref().map_or(record.size_bytes, |snapshot| snapshot.size_bytes),
         image: record.name,
         snapshot: snapshot.map(|snapshot| snapshot.name),

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use atoll_admin::images::{self, ImageListing};
 use atoll_image::ImageUsage;
-use atoll_terminal::print_line;
+use atoll_terminal::{print_line, print_note};
+use atoll_types::PoolId;
 use atoll_types::records::Redundancy;
 use atoll_types::size::format_size;
 use serde::Serialize;
@@ -14,6 +15,8 @@ use super::super::arguments::OutputArguments;
 use super::super::output::{print_json, print_table};
 use super::{ImageAccess, ListArguments, TIMEOUT_MS};
 
+/// A list rather goes without what PGs do not say.
+const LIST_TIMEOUT_MS: u64 = 5_000;
 /// Characters of a name in a table.
 const NAME_WIDTH_MAX: usize = 40;
 
@@ -32,11 +35,13 @@ struct Row {
 
 /// `atoll image ls`.
 pub fn list(arguments: &ListArguments) -> anyhow::Result<()> {
-    let access = ImageAccess::new(&arguments.output.data, TIMEOUT_MS)?;
+    let access = ImageAccess::new(&arguments.output.data, LIST_TIMEOUT_MS)?;
     let all = access.block_on_tokio(images::list(access.admin.state(), access.open.keys()?))?;
     let used = if arguments.fast { HashMap::new() } else { used_bytes(&access, &all)? };
-    let used_of =
-        |image: &ImageListing| (!arguments.fast).then(|| used.get(&image.image.id).copied().unwrap_or(0));
+    let used_of = |image: &ImageListing| {
+        let of_pool = used.get(&image.image.pool)?;
+        Some(of_pool.get(&image.image.id).copied().unwrap_or(0))
+    };
     let rows: Vec<Row> = all.into_iter().map(|image| Row { used_bytes: used_of(&image), image }).collect();
     if arguments.output.json {
         return print_json(&json!(rows));
@@ -45,7 +50,9 @@ pub fn list(arguments: &ListArguments) -> anyhow::Result<()> {
         let Row { image: ImageListing { image, pool_name, snapshots, writer, parent }, used_bytes } = row;
         let name = if arguments.full { image.name.clone() } else { shortened(&image.name) };
         let mut cells = vec![name, pool_name.clone(), format_size(image.size_bytes)];
-        cells.extend(used_bytes.map(format_size));
+        if !arguments.fast {
+            cells.push(used_bytes.map_or_else(|| "?".into(), format_size));
+        }
         cells.push(snapshots.to_string());
         cells.push(if image.sealed { "yes" } else { "no" }.into());
         cells
@@ -74,17 +81,24 @@ fn shortened(name: &str) -> String {
     format!("{head}…{tail}")
 }
 
-fn used_bytes(access: &ImageAccess, all: &[ImageListing]) -> anyhow::Result<HashMap<String, u64>> {
-    let mut pools: Vec<_> = all.iter().map(|image| image.image.pool).collect();
+/// The bytes that images take, by their ids, of each pool that answers.
+fn used_bytes(
+    access: &ImageAccess,
+    all: &[ImageListing],
+) -> anyhow::Result<HashMap<PoolId, HashMap<String, u64>>> {
+    let mut pools: Vec<_> = all.iter().map(|image| (image.image.pool, &image.pool_name)).collect();
     pools.sort_unstable();
     pools.dedup();
     let redundancy = access.block_on_tokio(images::redundancy(access.admin.state()))?;
     let mut used = HashMap::new();
-    for pool in pools {
+    for (pool, name) in pools {
         let shards = redundancy.get(&pool).map_or(1, data_shards);
-        let of_pool =
+        let counted =
             access.admin_call(|admin, client| async move { admin.used_in_pool(&client, pool, shards).await });
-        used.extend(of_pool?);
+        match counted {
+            Ok(of_pool) => drop(used.insert(pool, of_pool)),
+            Err(error) => print_note!("atoll: what is used in pool '{name}' cannot be counted now: {error:#}"),
+        }
     }
     Ok(used)
 }

@@ -1,0 +1,196 @@
+"""Snapshots and clones through real processes: under load, with an OSD killed, in both kinds of pools."""
+
+import random
+import threading
+import time
+
+import pytest
+from lib.cluster import MIB
+from lib.load import BlockLoad
+from lib.nbd import NbdError
+from lib.waiting import wait_for
+
+BLOCK = 4096
+POOLS = ["images", "coded"]
+
+
+@pytest.fixture(scope="module")
+def cluster(scenario):
+    cluster = scenario.cluster(osds=4, osd_size="4G")
+    cluster.up()
+    cluster.cli("pool", "create", "coded", "--ec", "2+1", "--pg-num", "8")
+    return cluster
+
+
+def read_all(cluster, export, size):
+    with cluster.nbd(export, timeout=120) as connection:
+        return b"".join(connection.read(at, MIB) for at in range(0, size, MIB))
+
+
+def let_go(cluster, image):
+    wait_for("the NBD server lets go", lambda: not cluster.json("image", "info", image)["writer"], 30)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_snapshots_under_load_have_all_that_was_acked_before(cluster, pool, note):
+    """Snapshots while blocks are written, with an OSD killed in between: each has what was acked before its command,
+    and nothing that was sent after it."""
+    name = f"load-{pool}"
+    cluster.create_image(name, "64M", "--pool", pool)
+    load = BlockLoad(lambda: cluster.nbd(name, timeout=120), threads=4, blocks_per_thread=64).start()
+    wait_for("some acks", lambda: load.acked > 200, 60, 0.01)
+    before, after, slowest = {}, {}, 0
+    for number in range(6):
+        if number == 3:
+            cluster.kill("osd.1")
+        # What is acked before is the least that a snapshot may have of each block.
+        before[number] = {block: may_be[0] for block, may_be in list(load.may_be.items())}
+        started = time.monotonic()
+        cluster.cli("image", "snap", "create", f"{name}@s{number}", timeout=120)
+        slowest = max(slowest, time.monotonic() - started)
+        after[number] = {block: may_be[-1] for block, may_be in list(load.may_be.items())}
+        acked = load.acked
+        wait_for("more acks", lambda acked=acked: load.acked > acked + 100, 120, 0.01)
+    assert load.stop(), "a load thread hangs"
+    assert not load.wrong, load.wrong[:3]
+    note(f"{load.acked} acks, 6 snapshots, the slowest took {slowest:.2f} s")
+    for number, least in before.items():
+        found = read_all(cluster, f"{name}@s{number}", 64 * MIB)
+        for block, sequence in least.items():
+            content = found[block * BLOCK : (block + 1) * BLOCK]
+            allowed = range(sequence, after[number][block] + 1)
+            assert any(content == load.content(block, one) for one in allowed), f"block {block} of snapshot {number}"
+
+
+class History:
+    """Images, snapshots and clones, and byte arrays that say what must be in them."""
+
+    SIZE = 24 * MIB
+
+    def __init__(self, cluster, pool):
+        self.cluster, self.pool, self.rng, self.counter = cluster, pool, random.Random(f"histories/{pool}"), 0
+        self.first = f"h0-{pool}"
+        cluster.create_image(self.first, self.SIZE, "--pool", pool)
+        self.images, self.snapshots = {self.first: bytearray(self.SIZE)}, {}
+
+    def step(self):
+        image = self.rng.choice(sorted(self.images))
+        own = sorted(of for of in self.snapshots if of[0] == image)
+        kinds = [self.write, self.snapshot] + [self.roll_back, self.clone, self.remove] * bool(own) + [self.flatten]
+        weights = [50, 20] + [8, 12, 6] * bool(own) + [6]
+        kind = self.rng.choices(kinds, weights)[0]
+        kind(image, *self.rng.choice(own)) if kind in (self.roll_back, self.clone, self.remove) else kind(image)
+
+    def write(self, image):
+        model, blocks = self.images[image], self.SIZE // BLOCK
+        with self.cluster.nbd(image) as connection:
+            for _ in range(6):
+                first, count = self.rng.randrange(blocks), self.rng.choice([1, 2, 5, 40, 700])
+                at, length = first * BLOCK, min(count, blocks - first) * BLOCK
+                data = self.rng.randbytes(BLOCK) * (length // BLOCK) if self.rng.random() < 0.7 else bytes(length)
+                if any(data[:BLOCK]):
+                    connection.write(at, data)
+                else:
+                    self.rng.choice([connection.zero, connection.trim])(at, length)
+                model[at : at + length] = data
+
+    def snapshot(self, image):
+        self.counter += 1
+        self.cluster.cli("image", "snap", "create", f"{image}@n{self.counter}")
+        self.snapshots[image, f"n{self.counter}"] = bytes(self.images[image])
+
+    def roll_back(self, image, of, snapshot):
+        let_go(self.cluster, image)
+        self.cluster.cli("image", "snap", "rollback", f"{of}@{snapshot}")
+        self.images[image] = bytearray(self.snapshots[of, snapshot])
+
+    def clone(self, _, of, snapshot):
+        if len(self.images) < 4:
+            self.counter += 1
+            clone, sealing = f"h{self.counter}-{self.pool}", self.rng.choice(["on", "off"])
+            self.cluster.cli("image", "clone", f"{of}@{snapshot}", clone, "--sealing", sealing)
+            self.images[clone] = bytearray(self.snapshots[of, snapshot])
+
+    def remove(self, _, of, snapshot):
+        done = self.cluster.cli("image", "snap", "rm", f"{of}@{snapshot}", ok=None)
+        if done.returncode == 0:
+            del self.snapshots[of, snapshot]
+        else:
+            assert "has clones" in done.stderr, done.stderr
+
+    def flatten(self, image):
+        if image != self.first:
+            let_go(self.cluster, image)
+            done = self.cluster.cli("image", "flatten", image, ok=None, timeout=120)
+            assert done.returncode == 0 or "no clone" in done.stderr or "snapshots" in done.stderr, done.stderr
+
+    def verify(self):
+        for image, model in self.images.items():
+            assert read_all(self.cluster, image, self.SIZE) == model, f"{image} differs"
+        for (image, snapshot), model in self.snapshots.items():
+            assert read_all(self.cluster, f"{image}@{snapshot}", self.SIZE) == model, f"{image}@{snapshot} differs"
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_random_histories_against_a_model(cluster, scenario, pool, note):
+    """Writes, trims, snapshots, roll backs, clones, flattening and removal through the command line and NBD."""
+    history = History(cluster, pool)
+    for _ in range(int(40 * scenario.scale)):
+        history.step()
+    history.verify()
+    note(f"{len(history.images)} images, {len(history.snapshots)} snapshots")
+
+
+def test_a_clone_outlives_its_siblings_keys(cluster):
+    """Destroying the key of one clone leaves its parent and its siblings alive."""
+    cluster.create_image("family", "16M")
+    with cluster.nbd("family") as connection:
+        connection.write(0, b"of the parent   " * 256)
+    cluster.cli("image", "snap", "create", "family@s")
+    for clone in ("ann", "bob"):
+        cluster.cli("image", "clone", "family@s", clone)
+        with cluster.nbd(clone) as connection:
+            connection.write(BLOCK, clone.encode().ljust(16) * 256)
+        let_go(cluster, clone)
+    cluster.cli("key", "destroy", "--image", "ann", "--yes-destroy", "ann", ok=None)
+    with cluster.nbd("bob") as connection:
+        assert connection.read(0, BLOCK) == b"of the parent   " * 256
+        assert connection.read(BLOCK, BLOCK) == b"bob".ljust(16) * 256
+    assert cluster.read_image("family", 0, BLOCK) == b"of the parent   " * 256
+
+
+def test_snapshots_cannot_be_written(cluster):
+    cluster.create_image("fixed", "16M")
+    cluster.cli("image", "snap", "create", "fixed@s")
+    with cluster.nbd("fixed@s") as connection, pytest.raises(NbdError):
+        connection.write(0, bytes(BLOCK))
+
+
+def test_a_snapshot_does_not_stall_its_writer(cluster, note):
+    """The longest wait of one write while snapshots are taken."""
+    cluster.create_image("steady", "64M")
+    waits, stopping = [], threading.Event()
+
+    def write():
+        with cluster.nbd("steady") as connection:
+            number = 0
+            while not stopping.is_set():
+                started = time.monotonic()
+                connection.write(number % 64 * BLOCK, bytes([number % 255 + 1]) * BLOCK)
+                waits.append(time.monotonic() - started)
+                number += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        wait_for("some writes", lambda: len(waits) > 100, 30)
+        for number in range(10):
+            cluster.cli("image", "snap", "create", f"steady@s{number}")
+    finally:
+        stopping.set()
+        thread.join()
+    note(f"{len(waits)} writes, the longest took {max(waits) * 1000:.0f} ms")
+
+
+def test_the_servers_have_said_nothing_bad(cluster):
+    assert "panic" not in cluster.log_text()
