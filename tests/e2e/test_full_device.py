@@ -5,6 +5,7 @@ ATOLL_E2E_FULL_SIZE=1G   size of the devices that are filled
 
 import collections
 import itertools
+import json
 import os
 import random
 import re
@@ -153,6 +154,53 @@ def test_nbd_writes_while_the_cluster_is_full(full, note):
                     break
     note(f"{acked} acked, {ends.total()} refused")
     assert set(ends) == {ENOSPC}, f"{ends}"
+
+
+def test_overwrites_of_what_is_there_go_on_while_it_is_full(full):
+    """What a guest's file system notes of a delete can be written: small and large overwrites of mapped blocks."""
+    with full.cluster.nbd("disk", timeout=120) as connection:
+        for number in range(200):
+            length = (4096, 65536, MIB)[number % 3]
+            place = number % 16 * 4 * MIB
+            data = full.noise[number * 4096 :][:length]
+            connection.write(place, data)
+            full.blocks[place] = data + full.blocks[place][length:]
+
+
+def health_of(cluster):
+    return json.loads(cluster.cli("health", "--json", ok=(0, 1, 2)).stdout)
+
+
+def test_status_df_and_health_agree_that_it_is_full(full):
+    """They say the same, and say it soon."""
+    cluster = full.cluster
+
+    def agree():
+        status, df, health = cluster.json("status"), cluster.json("df"), health_of(cluster)
+        used = sum(osd["used_bytes"] for osd in df)
+        codes = [problem["code"] for problem in health["problems"]]
+        return status["used_bytes"] == used and "OSD_FULL" in codes and health["status"] == status["health"] == "error"
+
+    wait_for("status, df and health agree", agree, 3)
+
+
+def test_full_percent_gives_room_for_a_while(full):
+    """Raising it lets new data in, with a warning; set back, it does not."""
+    cluster = full.cluster
+    assert "WARNING" in cluster.cli("settings", "set", "full_percent", "97").stderr
+    assert "50 to 97" in cluster.cli("settings", "set", "full_percent", "98", ok=(1,)).stderr
+
+    def can_write():
+        with cluster.nbd("disk", timeout=120) as connection:
+            try:
+                full.write(connection, 3072 * MIB, b"room" * 1024)
+            except NbdError as error:
+                return error.number != ENOSPC
+            return True
+
+    wait_for("there is room", can_write, 20)
+    assert "FULL_PERCENT_RAISED" in [problem["code"] for problem in health_of(cluster)["problems"]]
+    assert "WARNING" not in cluster.cli("settings", "set", "full_percent", "95").stderr
 
 
 def test_everything_that_was_acked_is_readable_while_it_is_full(full, note):

@@ -87,6 +87,9 @@ pub enum ImageError {
         /// How long was waited.
         limit: std::time::Duration,
     },
+    /// A stream of changes could not be read or written.
+    #[error(transparent)]
+    Stream(#[from] crate::StreamError),
     /// An object could not be read or written.
     #[error(transparent)]
     Client(#[from] ClientError),

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::admin::{ImageAdmin, unix_ms};
 use crate::ancestry::{Generation, parent_at, parent_of, state_of};
+use crate::changes::{Change, changed_objects, changes_of};
 use crate::lock::{LEASE_TERM, host_name, in_use};
 use crate::pieces::{BLOCK, pieces};
 use crate::resize::refuse_unfinished;
@@ -96,6 +97,31 @@ impl ReadOnlyImage {
             async |piece| self.state.mapped(piece).await,
         );
         Ok(extents.await?.cut(offset - start, length))
+    }
+
+    /// What this one has otherwise than an older snapshot of the same image, in order and as `visit` takes it.
+    /// `progress` is told the numbers of objects looked at and of all that may be different.
+    pub async fn changes_since(
+        &self,
+        older: &ReadOnlyImage,
+        progress: &dyn Fn(u64, u64),
+        mut visit: impl FnMut(Change) -> Result<(), ImageError>,
+    ) -> Result<(), ImageError> {
+        if older.state.image_id != self.state.image_id {
+            return Err(ImageError::Invalid(format!(
+                "'{}' is no snapshot of the image of '{}'",
+                older.name, self.name
+            )));
+        }
+        let objects = changed_objects(&older.state, &self.state).await?;
+        let all = objects.len() as u64;
+        for (done, object) in objects.into_iter().enumerate() {
+            for change in changes_of(&older.state, &self.state, object).await? {
+                visit(change)?;
+            }
+            progress(done as u64 + 1, all);
+        }
+        Ok(())
     }
 
     /// Stops watching, so that the snapshot can be removed.

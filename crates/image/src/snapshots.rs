@@ -13,7 +13,7 @@ use crate::ImageError;
 use crate::admin::{ImageAdmin, check_name, unix_ms};
 use crate::keeping::keep_state;
 use crate::lock::{Fenced, is_gone, not_fenced};
-use crate::names::{kept_name, object_name};
+use crate::names::{Part, kept_name, object_name};
 use crate::objects::{CHANGES_IN_FLIGHT, list_parts, remove_objects};
 use crate::resize::refuse_unfinished;
 
@@ -130,6 +130,18 @@ impl ImageAdmin {
             )));
         }
         Ok((record, found))
+    }
+
+    /// Whether an image was changed since a snapshot of this number.
+    pub async fn is_changed_since(
+        &self,
+        client: &impl PoolClient,
+        name: &str,
+        number: u64,
+    ) -> Result<bool, ImageError> {
+        let (record, _) = self.get(name).await?;
+        let is_newer = |part: &Part| part.kept_for.is_some_and(|kept_for| kept_for >= number);
+        Ok(!list_parts(client, &record, is_newer).await?.is_empty())
     }
 
     /// Gives a snapshot another name.

@@ -211,6 +211,11 @@ impl<C: PoolClient> State<C> {
             && below.is_none_or(|parent| parent.state.is_known_empty(piece))
     }
 
+    /// Where the state of an object was when they were listed.
+    pub fn known_place(&self, object: u64) -> Place {
+        self.places.borrow().get(&object).copied().unwrap_or(Place::Nowhere)
+    }
+
     /// The objects that this state is known to have, its parent's not included.
     pub fn known_objects(&self) -> std::collections::BTreeSet<u64> {
         self.places

@@ -5,12 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_image::ImageError;
+use atoll_image::{ImageError, OpenImage};
 use atoll_reactor::Stream;
 use rustls::ServerConfig;
 
 use crate::byte_budget::ByteBudget;
-use crate::device::Device;
 use crate::protocol::{
     Action, ErrorCode, ExportInfo, NbdSession, OpenError, OpenErrorKind, OpenPurpose, Outcome, Request,
     RequestKind, SessionConfig, StatusExtent, TlsPolicy,
@@ -33,7 +32,7 @@ struct Connection {
     session: RefCell<NbdSession>,
     /// For STARTTLS.
     tls_config: Option<Arc<ServerConfig>>,
-    device: RefCell<Option<(String, Rc<Device>)>>,
+    device: RefCell<Option<(String, Rc<OpenImage>)>>,
     is_over: Cell<bool>,
     budget: ByteBudget,
 }
@@ -235,7 +234,7 @@ fn payload_bytes(kind: &RequestKind) -> u64 {
     }
 }
 
-async fn perform(device: &Device, kind: RequestKind) -> Result<Outcome, ImageError> {
+async fn perform(device: &OpenImage, kind: RequestKind) -> Result<Outcome, ImageError> {
     match kind {
         RequestKind::Read { offset, length } => Ok(Outcome::Data(device.read(offset, length).await?)),
         // Every acknowledged write is durable on all members, so FUA and FLUSH ask for nothing more.

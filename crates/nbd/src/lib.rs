@@ -7,7 +7,6 @@
 mod byte_budget;
 mod clients;
 mod connection;
-mod device;
 pub mod protocol;
 mod server;
 mod tls;

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_client::LocalClient;
-use atoll_image::{AttachedImage, Bridge, ImageAdmin, ImageError, ReadOnlyImage};
+use atoll_image::{AttachedImage, Bridge, ImageAdmin, ImageError, OpenImage, ReadOnlyImage};
 use atoll_reactor::{ListenAddress, LocalRuntime};
 use atoll_types::records::{ExportAccess, ImageExport, ImageRecord};
 use rustls::ServerConfig;
 
 use crate::clients::Client;
 use crate::connection;
-use crate::device::Device;
 use crate::protocol::{OpenError, OpenErrorKind, TlsPolicy};
 use crate::tls::{TlsChoice, TlsError, TlsIdentity};
 
@@ -34,7 +33,7 @@ enum Export {
     /// Some task is opening or closing it.
     Busy,
     Open {
-        device: Rc<Device>,
+        device: Rc<OpenImage>,
         connections: usize,
         /// The client that all connections are of, if only one may use it.
         holder: Option<Client>,
@@ -130,7 +129,7 @@ impl NbdServer {
     }
 
     /// The device for one more connection of a client, opened if it is not yet.
-    pub(crate) async fn open(&self, name: &str, client: &Client) -> Result<Rc<Device>, OpenError> {
+    pub(crate) async fn open(&self, name: &str, client: &Client) -> Result<Rc<OpenImage>, OpenError> {
         let description = self.describe(name, client).await?;
         let is_exclusive = !description.is_read_only() && description.export.access == ExportAccess::Exclusive;
         loop {
@@ -146,7 +145,7 @@ impl NbdServer {
                             other.describe()
                         )));
                     }
-                    if let Device::Written(image) = &**device {
+                    if let OpenImage::Written(image) = &**device {
                         // It may have been opened for another connection before it grew.
                         image.grow(description.size_bytes);
                     }
@@ -177,18 +176,18 @@ impl NbdServer {
         }
     }
 
-    async fn open_device(&self, description: &Description) -> Result<Device, ImageError> {
+    async fn open_device(&self, description: &Description) -> Result<OpenImage, ImageError> {
         let (image, snapshot) = (&description.image[..], description.snapshot.as_deref());
         if description.is_read_only() {
             let opened = ReadOnlyImage::open(&self.client, &self.bridge, &self.admin, (image, snapshot), PURPOSE);
-            return opened.await.map(|image| Device::Read(Box::new(image)));
+            return opened.await.map(|image| OpenImage::Read(Box::new(image)));
         }
         let attached = AttachedImage::attach(&self.client, &self.bridge, &self.admin, image, PURPOSE);
-        attached.await.map(|image| Device::Written(Box::new(image)))
+        attached.await.map(|image| OpenImage::Written(Box::new(image)))
     }
 
     /// A connection is over. The last one gives the image back after a while.
-    pub(crate) fn release(self: &Rc<Self>, name: String, device: Rc<Device>) {
+    pub(crate) fn release(self: &Rc<Self>, name: String, device: Rc<OpenImage>) {
         if !self.count_down(&name, &device) {
             return;
         }
@@ -209,7 +208,7 @@ impl NbdServer {
         });
     }
 
-    fn count_down(&self, name: &str, device: &Rc<Device>) -> bool {
+    fn count_down(&self, name: &str, device: &Rc<OpenImage>) -> bool {
         match self.exports.borrow_mut().get_mut(name) {
             Some(Export::Open { device: current, connections, .. }) if Rc::ptr_eq(current, device) => {
                 *connections -= 1;

@@ -2,8 +2,11 @@
 
 mod access;
 mod clone;
+mod export;
+mod import;
 mod lock;
 mod metadata;
+mod qemu;
 mod records;
 mod snapshot;
 mod trash;
@@ -111,6 +114,19 @@ rest in the background; the same command again does it at once.")]
     Clone(clone::CloneArguments),
     /// Make a clone an image of its own, so that its parent's snapshot is not needed any more
     Flatten(clone::FlattenArguments),
+    /// Write an image or a snapshot to a file or a pipe
+    Export(export::ExportArguments),
+    /// Make an image from a file or a pipe, or import what has changed
+    Import(import::ImportArguments),
+    /// Copy an image or a snapshot to a new image
+    Cp(import::CopyArguments),
+    /// Give the space of blocks that are all zeros back
+    Sparsify {
+        #[command(flatten)]
+        data: DataArgument,
+        /// The image
+        name: String,
+    },
     /// Put images into the trash, bring them back, or remove them for good
     #[command(subcommand)]
     Trash(trash::TrashCommand),
@@ -202,6 +218,10 @@ pub fn run(command: ImageCommand) -> anyhow::Result<()> {
         ImageCommand::Snap(command) => snapshot::run(command),
         ImageCommand::Clone(arguments) => clone::clone(&arguments),
         ImageCommand::Flatten(arguments) => clone::flatten(&arguments),
+        ImageCommand::Export(arguments) => export::run(&arguments),
+        ImageCommand::Import(arguments) => import::import(&arguments),
+        ImageCommand::Cp(arguments) => import::copy(&arguments),
+        ImageCommand::Sparsify { data, name } => import::sparsify(&data, &name),
         ImageCommand::Trash(command) => trash::run(command),
         ImageCommand::Access(arguments) => access::run(&arguments),
         ImageCommand::Lock(command) => lock::run(command),

@@ -1,0 +1,313 @@
+//! Importing images from files and pipes, copying them, and giving zeros back.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use atoll_admin::images;
+use atoll_admin::pools::POOL_IMAGES;
+use atoll_image::{AttachedImage, StreamHeader, StreamPart, StreamReader};
+use atoll_terminal::print_line;
+use atoll_types::size::{format_size, parse_size_bytes};
+use bytes::Bytes;
+use clap::Args;
+
+use super::super::arguments::{DataArgument, SealingArgument};
+use super::super::output::progress_bar;
+use super::export::{for_each_data, open};
+use super::{ImageAccess, TIMEOUT_MS};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll image import debian.raw disk1
+  atoll image import debian.qcow2 disk1                      through qemu-img
+  zstd -dc disk1.raw.zst | atoll image import - disk1 --size 20G
+  atoll image import disk1.full copy1                        what 'export --format changes' has written
+  atoll image import disk1.diff copy1                        what has changed since: copy1 must have that snapshot
+
+What has changed is imported into an image that has the snapshot it is since, and was not changed afterwards; the
+image gets the later snapshot, too. If that is interrupted, '--discard-changes' begins it again.")]
+pub struct ImportArguments {
+    #[command(flatten)]
+    pub data: DataArgument,
+    /// The file; '-' for standard input
+    pub file: PathBuf,
+    /// The image, which is made unless changes since a snapshot are imported
+    pub name: String,
+    /// The size of the image: needed for raw bytes from standard input
+    #[arg(long, value_parser = parse_size_bytes)]
+    pub size: Option<u64>,
+    /// The pool that holds its data
+    #[arg(long, default_value = POOL_IMAGES)]
+    pub pool: String,
+    /// Whether its blocks are sealed
+    #[arg(long, value_enum, default_value = "on")]
+    pub sealing: SealingArgument,
+    /// Roll the image back to the snapshot first that the changes are since
+    #[arg(long)]
+    pub discard_changes: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll image cp disk1@monday disk1-copy
+  atoll image cp disk1@monday disk1-cold --pool cold --sealing on
+
+A copy needs nothing of its source; 'atoll image clone' makes one at once that does.")]
+pub struct CopyArguments {
+    #[command(flatten)]
+    pub data: DataArgument,
+    /// IMAGE or IMAGE@SNAPSHOT
+    pub source: String,
+    /// The name of the copy
+    pub name: String,
+    /// The pool that holds its data
+    #[arg(long, default_value = POOL_IMAGES)]
+    pub pool: String,
+    /// Whether its blocks are sealed
+    #[arg(long, value_enum, default_value = "on")]
+    pub sealing: SealingArgument,
+}
+
+const BLOCK_BYTES: usize = 4096;
+const PART_BYTES: usize = 4 << 20;
+
+/// An image that is being written, and what it is called.
+struct Target<'a> {
+    access: &'a ImageAccess,
+    image: AttachedImage,
+}
+
+impl<'a> Target<'a> {
+    fn attach(access: &'a ImageAccess, name: &str, purpose: &str) -> anyhow::Result<Self> {
+        let (client, bridge) = (access.client.clone(), access.bridge.clone());
+        let image = access.admin_call(|admin, _| async move {
+            AttachedImage::attach(&client, &bridge, &admin, name, purpose).await
+        })?;
+        Ok(Target { access, image })
+    }
+
+    fn create(
+        access: &'a ImageAccess,
+        (name, size_bytes): (&str, u64),
+        (pool, is_sealed): (&str, bool),
+        purpose: &str,
+    ) -> anyhow::Result<Self> {
+        let created = images::create(access.admin.state(), access.open.keys()?, name, size_bytes, pool, is_sealed);
+        access.block_on_tokio(created)?;
+        Target::attach(access, name, purpose)
+    }
+
+    /// Writes what is not zeros, by blocks; returns how many bytes that were.
+    fn write_data(&self, offset: u64, data: &[u8]) -> anyhow::Result<u64> {
+        let blocks: Vec<bool> =
+            data.chunks(BLOCK_BYTES).map(|block| block.iter().any(|byte| *byte != 0)).collect();
+        let (mut first, mut written) = (0, 0);
+        while let Some(start) = blocks[first..].iter().position(|has_data| *has_data).map(|skip| first + skip) {
+            let count = blocks[start..].iter().take_while(|has_data| **has_data).count();
+            let range = start * BLOCK_BYTES..((start + count) * BLOCK_BYTES).min(data.len());
+            let part = Bytes::copy_from_slice(&data[range.clone()]);
+            self.access.admin_call(|_, _| self.image.write(offset + range.start as u64, &part))?;
+            first = start + count;
+            written += part.len() as u64;
+        }
+        Ok(written)
+    }
+
+    fn write_zeros(&self, offset: u64, length: u64) -> anyhow::Result<()> {
+        self.access.admin_call(|_, _| self.image.write_zeroes(offset, length))
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        self.access.admin_call(|_, _| self.image.detach())
+    }
+}
+
+/// `atoll image import`.
+pub fn import(arguments: &ImportArguments) -> anyhow::Result<()> {
+    let access = ImageAccess::new(&arguments.data, TIMEOUT_MS)?;
+    let from_stdin = arguments.file.as_os_str() == "-";
+    let mut input: Box<dyn Read> = match from_stdin {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(open_file(&arguments.file)?),
+    };
+    let mut first = Vec::new();
+    input.by_ref().take(8).read_to_end(&mut first)?;
+    if first.starts_with(b"QFI\xfb") {
+        ensure!(!from_stdin, "qcow2 cannot be read from standard input; give its file");
+        return super::qemu::import(
+            &access,
+            &arguments.file,
+            &arguments.name,
+            &arguments.pool,
+            arguments.sealing.is_on(),
+        );
+    }
+    let is_stream = StreamReader::<&[u8]>::is_stream(&first);
+    let input = BufReader::with_capacity(PART_BYTES, std::io::Cursor::new(first).chain(input));
+    let bytes = match is_stream {
+        true => import_stream(&access, arguments, StreamReader::new(input)?)?,
+        false => import_raw(&access, arguments, input)?,
+    };
+    print_line!("imported image '{}', {} with data", arguments.name, format_size(bytes));
+    Ok(())
+}
+
+fn open_file(path: &Path) -> anyhow::Result<File> {
+    File::open(path).with_context(|| format!("cannot open {}", path.display()))
+}
+
+fn import_raw(access: &ImageAccess, arguments: &ImportArguments, mut input: impl Read) -> anyhow::Result<u64> {
+    let file_bytes = match arguments.file.as_os_str() == "-" {
+        true => None,
+        // Also of a device, whose metadata do not say it.
+        false => Some(open_file(&arguments.file)?.seek(std::io::SeekFrom::End(0))?),
+    };
+    let Some(size_bytes) = arguments.size.or(file_bytes.map(|bytes| bytes.next_multiple_of(BLOCK_BYTES as u64)))
+    else {
+        bail!("the size of what comes from standard input is not known: give it with --size");
+    };
+    let place = (&arguments.pool[..], arguments.sealing.is_on());
+    let target = Target::create(access, (&arguments.name, size_bytes), place, "importing")?;
+    let progress = progress_bar("importing");
+    let mut buffer = vec![0; PART_BYTES];
+    let (mut at, mut written) = (0, 0);
+    loop {
+        let length = read_full(&mut input, &mut buffer)?;
+        if length == 0 {
+            break;
+        }
+        ensure!(
+            at + length as u64 <= size_bytes,
+            "there is more than the {} of the image; remove it ('atoll image rm {}'), and give a larger --size",
+            format_size(size_bytes),
+            arguments.name
+        );
+        written += target.write_data(at, &buffer[..length])?;
+        at += length as u64;
+        progress(at.min(size_bytes), size_bytes);
+    }
+    progress(size_bytes, size_bytes);
+    target.finish()?;
+    Ok(written)
+}
+
+fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match input.read(&mut buffer[length..])? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    Ok(length)
+}
+
+fn import_stream(
+    access: &ImageAccess,
+    arguments: &ImportArguments,
+    mut stream: StreamReader<impl Read>,
+) -> anyhow::Result<u64> {
+    let header = stream.header().clone();
+    let name = &arguments.name[..];
+    let target = if header.from.is_empty() {
+        let place = (&arguments.pool[..], arguments.sealing.is_on());
+        Target::create(access, (name, header.size_bytes), place, "importing")?
+    } else {
+        prepare_for_changes(access, arguments, &header)?;
+        Target::attach(access, name, "importing")?
+    };
+    let progress = progress_bar("importing");
+    let mut bytes = 0;
+    while let Some(part) = stream.next_part()? {
+        let end = match part {
+            StreamPart::Data { offset, data } => {
+                bytes += data.len() as u64;
+                // Also zeros among the data: something else may have been there.
+                access.admin_call(|_, _| target.image.write(offset, &data))?;
+                offset + data.len() as u64
+            }
+            StreamPart::Zeros { offset, length } => {
+                target.write_zeros(offset, length)?;
+                offset + length
+            }
+        };
+        progress(end.min(header.size_bytes - 1), header.size_bytes);
+    }
+    progress(header.size_bytes, header.size_bytes);
+    target.finish()?;
+    if !header.to.is_empty() {
+        access.admin_call(|admin, client| async move {
+            admin.take_snapshot(&client, name, &header.to).await.map(drop)
+        })?;
+    }
+    Ok(bytes)
+}
+
+/// The image must be what it was at the snapshot that the changes are since.
+fn prepare_for_changes(
+    access: &ImageAccess,
+    arguments: &ImportArguments,
+    header: &StreamHeader,
+) -> anyhow::Result<()> {
+    let (name, from) = (&arguments.name[..], &header.from[..]);
+    let (record, snapshot) = access.block_on_tokio(access.admin.get_snapshot(name, from))?;
+    ensure!(
+        record.snapshot(&header.to).is_none(),
+        "image '{name}' has the snapshot '{}' already, so that these changes were imported before",
+        header.to
+    );
+    let number = snapshot.number;
+    let is_changed =
+        access.admin_call(|admin, client| async move { admin.is_changed_since(&client, name, number).await })?;
+    if is_changed && !arguments.discard_changes {
+        bail!(
+            "image '{name}' was changed since its snapshot '{from}'; --discard-changes rolls it back to that, and what \
+             was written since is lost"
+        );
+    }
+    access.admin_call(|admin, client| async move {
+        if is_changed {
+            admin.roll_back(&client, name, from, &progress_bar("rolling back")).await?;
+        }
+        admin.resize(&client, name, header.size_bytes, true).await.map(drop)
+    })
+}
+
+/// `atoll image cp`.
+pub fn copy(arguments: &CopyArguments) -> anyhow::Result<()> {
+    let access = ImageAccess::new(&arguments.data, TIMEOUT_MS)?;
+    let source = open(&access, &arguments.source, "copying")?;
+    let place = (&arguments.pool[..], arguments.sealing.is_on());
+    let target = Target::create(&access, (&arguments.name, source.size_bytes()), place, "copying")?;
+    let copied = for_each_data(&access, &source, |offset, data| target.write_data(offset, data).map(drop));
+    access.admin_call(|_, _| source.close())?;
+    target.finish()?;
+    let bytes = copied?;
+    print_line!("copied '{}' to image '{}', {} with data", arguments.source, arguments.name, format_size(bytes));
+    Ok(())
+}
+
+/// `atoll image sparsify`.
+pub fn sparsify(data: &DataArgument, name: &str) -> anyhow::Result<()> {
+    let access = ImageAccess::new(data, TIMEOUT_MS)?;
+    let image = open(&access, name, "sparsifying")?;
+    let mut freed = 0;
+    let looked = for_each_data(&access, &image, |offset, data| {
+        for (index, block) in data.chunks(BLOCK_BYTES).enumerate() {
+            if block.len() == BLOCK_BYTES && block.iter().all(|byte| *byte == 0) {
+                let at = offset + (index * BLOCK_BYTES) as u64;
+                access.admin_call(|_, _| async { image.writable()?.trim(at, BLOCK_BYTES as u64).await })?;
+                freed += BLOCK_BYTES as u64;
+            }
+        }
+        Ok(())
+    });
+    access.admin_call(|_, _| image.close())?;
+    looked?;
+    print_line!("image '{name}' had {} of zeros, which take no space any more", format_size(freed));
+    Ok(())
+}

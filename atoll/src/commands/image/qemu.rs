@@ -1,0 +1,59 @@
+//! Files of other formats, through qemu-img and the NBD server.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use atoll_admin::images;
+use atoll_terminal::print_line;
+use serde::Deserialize;
+
+use super::ImageAccess;
+
+/// Where qemu-img finds an image.
+fn place(access: &ImageAccess, export: &str) -> anyhow::Result<String> {
+    let sockets = access.open.cluster.nbd_listen.iter().filter_map(|address| address.strip_prefix("unix:"));
+    let socket = sockets.into_iter().next().context(
+        "qcow2 is read and written by qemu-img through the NBD server, which listens on no Unix socket; start the \
+         cluster with --nbd-listen unix:PATH",
+    )?;
+    Ok(format!("nbd+unix:///{export}?socket={socket}"))
+}
+
+fn qemu_img(arguments: &[&str]) -> anyhow::Result<Vec<u8>> {
+    let done = Command::new("qemu-img").args(arguments).output();
+    let done =
+        done.context("cannot run qemu-img, which reads and writes qcow2: install the package qemu-utils")?;
+    ensure!(done.status.success(), "qemu-img: {}", String::from_utf8_lossy(&done.stderr).trim());
+    Ok(done.stdout)
+}
+
+pub fn export(access: &ImageAccess, source: &str, file: &Path) -> anyhow::Result<()> {
+    ensure!(!file.exists(), "{} exists already", file.display());
+    let (place, path) = (place(access, source)?, file.to_string_lossy());
+    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &place, &path])?;
+    qemu_img(&["compare", "-f", "raw", "-F", "qcow2", &place, &path])
+        .context("the file is not what the image is")?;
+    print_line!("exported '{source}' to {path}");
+    Ok(())
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Information {
+    virtual_size: u64,
+}
+
+pub fn import(access: &ImageAccess, file: &Path, name: &str, pool: &str, is_sealed: bool) -> anyhow::Result<()> {
+    let path = file.to_string_lossy();
+    let said = qemu_img(&["info", "--output", "json", "-f", "qcow2", &path])?;
+    let information: Information =
+        serde_json::from_slice(&said).context("qemu-img info says something unexpected")?;
+    let size_bytes = information.virtual_size.next_multiple_of(4096);
+    let place = place(access, name)?;
+    let created = images::create(access.admin.state(), access.open.keys()?, name, size_bytes, pool, is_sealed);
+    access.block_on_tokio(created)?;
+    qemu_img(&["convert", "-n", "-f", "qcow2", "-O", "raw", "--target-is-zero", &path, &place])?;
+    print_line!("imported image '{name}'");
+    Ok(())
+}
