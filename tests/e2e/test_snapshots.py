@@ -141,6 +141,47 @@ def test_random_histories_against_a_model(cluster, scenario, pool, note):
     note(f"{len(history.images)} images, {len(history.snapshots)} snapshots")
 
 
+def test_images_snapshotted_together_are_of_one_instant(cluster, note):
+    """One after the other, numbers are written to three images: at an instant the first is at most one ahead."""
+    names, stopping, waits = ["tog-a", "tog-b", "tog-c"], threading.Event(), []
+    for name in names:
+        cluster.create_image(name, "16M")
+
+    def write():
+        connections = [cluster.nbd(name, timeout=120) for name in names]
+        number = 0
+        while not stopping.is_set():
+            number += 1
+            for connection in connections:
+                started = time.monotonic()
+                connection.write(0, number.to_bytes(8, "big") * 512)
+                waits.append(time.monotonic() - started)
+        for connection in connections:
+            connection.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        wait_for("some writes", lambda: len(waits) > 100, 30)
+        for round_number in range(12):
+            cluster.cli("image", "snap", "create", *(f"{name}@r{round_number}" for name in names))
+    finally:
+        stopping.set()
+        thread.join()
+    for round_number in range(12):
+        found = [int.from_bytes(read_block(cluster, f"{name}@r{round_number}"), "big") for name in names]
+        assert found[0] > 0 and found == sorted(found, reverse=True) and found[0] - found[-1] <= 1, found
+    let_go(cluster, names[0])
+    cluster.cli("image", "snap", "create", *(f"{name}@idle" for name in names))
+    assert len({read_block(cluster, f"{name}@idle") for name in names}) == 1
+    note(f"{len(waits)} writes, the longest took {max(waits) * 1000:.0f} ms")
+
+
+def read_block(cluster, export):
+    with cluster.nbd(export) as connection:
+        return connection.read(0, 8)
+
+
 def test_a_clone_outlives_its_siblings_keys(cluster):
     """Destroying the key of one clone leaves its parent and its siblings alive."""
     cluster.create_image("family", "16M")

@@ -114,6 +114,7 @@ impl ImageAdmin {
             created_unix_ms: unix_ms(),
             states: None,
             work: None,
+            hold: None,
             export: None,
             metadata: BTreeMap::new(),
         };

@@ -1,7 +1,7 @@
 //! Attaching: taking the writer's lock, fencing off earlier writers, and starting a fresh
 //! attachment key.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -89,7 +89,9 @@ impl AttachedImage {
         let (bridge, held) = (self.bridge.clone(), Rc::clone(&self.lock));
         let (volume, generation) = (Rc::clone(&self.volume), self.record.writer_generation);
         let Some(mut changes) = self.lock.borrow().as_ref().map(HeldLock::changes) else { return };
+        let runtime = client.runtime().clone();
         client.runtime().spawn(async move {
+            let (mut held_token, holds) = (None, Rc::new(Cell::new(0_u64)));
             loop {
                 let (next, rest) = bridge
                     .run(async move {
@@ -108,6 +110,31 @@ impl AttachedImage {
                 let Some(acknowledge) = held.borrow().as_ref().map(HeldLock::acknowledger) else { return };
                 let newest = record.states.map_or(0, |states| states.newest);
                 bridge.run(async move { acknowledge.kept(newest).await }).await;
+                let token = record.hold.as_ref().map(|hold| hold.token.clone());
+                match record.hold {
+                    Some(hold) if held_token.as_ref() != Some(&hold.token) => {
+                        volume.keeping.hold().await;
+                        let (volume, limit) = (Rc::clone(&volume), Duration::from_millis(hold.at_most_ms));
+                        let (runtime, current) = (runtime.clone(), Rc::clone(&holds));
+                        current.set(current.get() + 1);
+                        let own = current.get();
+                        runtime.clone().spawn(async move {
+                            runtime.sleep(limit).await;
+                            // Unless it ended in time, and perhaps another one has begun.
+                            if current.get() == own {
+                                volume.keeping.let_go();
+                            }
+                        });
+                    }
+                    Some(_) => {}
+                    None => {
+                        holds.set(holds.get() + 1);
+                        volume.keeping.let_go();
+                    }
+                }
+                held_token = token.clone();
+                let Some(acknowledge) = held.borrow().as_ref().map(HeldLock::acknowledger) else { return };
+                bridge.run(async move { acknowledge.held(token).await }).await;
             }
         });
     }

@@ -52,6 +52,7 @@ impl ImageAdmin {
             created_unix_ms: unix_ms(),
             states: Some(states),
             work: None,
+            hold: None,
             export: None,
             metadata: BTreeMap::new(),
         }

@@ -25,6 +25,8 @@ struct Shared {
     lease: Mutex<Option<Lease>>,
     /// The newest snapshot for which states are kept.
     kept_number: AtomicU64,
+    /// The hold for which writes are held back.
+    held_token: std::sync::Mutex<Option<String>>,
 }
 
 /// A lock that is held until it is released or dropped, or until another writer has the image.
@@ -51,7 +53,14 @@ impl HeldLock {
     /// Keeps the lock of the image as it was attached. Must be called within a tokio runtime.
     pub fn keep(admin: ImageAdmin, record: ImageRecord, purpose: String, lease: Lease) -> HeldLock {
         let lease = Mutex::new(Some(lease));
-        let shared = Arc::new(Shared { admin, record, purpose, lease, kept_number: AtomicU64::new(0) });
+        let shared = Arc::new(Shared {
+            admin,
+            record,
+            purpose,
+            lease,
+            kept_number: AtomicU64::new(0),
+            held_token: std::sync::Mutex::default(),
+        });
         let keeper = tokio::spawn(keep(Arc::clone(&shared)));
         HeldLock { shared, keeper, held: watch::channel(()).0 }
     }
@@ -136,7 +145,24 @@ impl Acknowledger {
         if shared.kept_number.swap(number, Ordering::SeqCst) == number {
             return;
         }
-        while let Err(error) = self.say(number).await {
+        self.say_until_said().await;
+    }
+
+    /// Writes are held back for this hold, or for none.
+    pub async fn held(self, token: Option<String>) {
+        {
+            let mut held = self.0.held_token.lock().expect("nobody panics with it");
+            if *held == token {
+                return;
+            }
+            *held = token;
+        }
+        self.say_until_said().await;
+    }
+
+    async fn say_until_said(&self) {
+        let shared = &*self.0;
+        while let Err(error) = self.say().await {
             tracing::debug!("cannot say what is kept of image '{}': {error}", shared.record.name);
             tokio::time::sleep(RETRY_PAUSE).await;
             if shared.lease.lock().await.is_none() {
@@ -145,7 +171,7 @@ impl Acknowledger {
         }
     }
 
-    async fn say(&self, number: u64) -> Result<(), ImageError> {
+    async fn say(&self) -> Result<(), ImageError> {
         let shared = &*self.0;
         let lease = shared.lease.lock().await;
         let Some(lease) = lease.as_ref() else { return Ok(()) };
@@ -154,7 +180,8 @@ impl Acknowledger {
         if lock.generation != shared.record.writer_generation {
             return Ok(());
         }
-        lock.kept_number = number;
+        lock.kept_number = shared.kept_number.load(Ordering::SeqCst);
+        lock.held_token = shared.held_token.lock().expect("nobody panics with it").clone();
         let transaction =
             Transaction::new().check(&lock_key, revision).put_with_lease(&lock_key, &lock, lease.id())?;
         shared.admin.cluster.transact(&transaction).await?;

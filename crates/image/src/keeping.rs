@@ -25,6 +25,8 @@ pub(crate) struct Keeping {
     round: Cell<u64>,
     /// Objects whose states are kept under the number.
     kept: RefCell<IndexSet>,
+    /// No write may begin.
+    is_held: Cell<bool>,
     /// Writes in flight, by the round in which they began.
     in_flight: RefCell<BTreeMap<u64, usize>>,
     waiting: RefCell<Vec<Waker>>,
@@ -58,8 +60,9 @@ impl Keeping {
         self.number.get().is_some()
     }
 
-    /// A write begins.
-    pub fn begin(&self) -> InFlight<'_> {
+    /// A write begins, as soon as writes are not held back.
+    pub async fn begin(&self) -> InFlight<'_> {
+        self.wait_until(|| !self.is_held.get()).await;
         let round = self.round.get();
         *self.in_flight.borrow_mut().entry(round).or_default() += 1;
         InFlight { keeping: self, round }
@@ -73,8 +76,24 @@ impl Keeping {
             self.kept.borrow_mut().clear();
         }
         let round = self.round.get();
+        self.wait_until(|| self.in_flight.borrow().range(..round).next().is_none()).await;
+    }
+
+    /// No write begins from now on. Returns when none is in flight.
+    pub async fn hold(&self) {
+        self.is_held.set(true);
+        self.wait_until(|| self.in_flight.borrow().is_empty()).await;
+    }
+
+    /// Writes go on.
+    pub fn let_go(&self) {
+        self.is_held.set(false);
+        self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
+    }
+
+    async fn wait_until(&self, holds: impl Fn() -> bool) {
         poll_fn(|context| {
-            if self.in_flight.borrow().range(..round).next().is_none() {
+            if holds() {
                 return Poll::Ready(());
             }
             self.waiting.borrow_mut().push(context.waker().clone());

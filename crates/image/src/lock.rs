@@ -50,6 +50,7 @@ pub(crate) fn lock_record(generation: u64, purpose: &str, kept_number: u64) -> I
         purpose: purpose.to_owned(),
         taken_unix_ms: unix_ms(),
         kept_number,
+        held_token: None,
     }
 }
 

@@ -107,6 +107,7 @@ impl History {
             created_unix_ms: 0,
             states: Some(states),
             work: None,
+            hold: None,
             export: None,
             metadata: BTreeMap::new(),
         };

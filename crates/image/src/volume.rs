@@ -252,7 +252,7 @@ impl<C: PoolClient> Volume<C> {
     pub(crate) async fn write_blocks(&self, offset: u64, data: &Bytes) -> Result<(), ImageError> {
         let mut position = 0;
         let mut writes = Vec::new();
-        let _in_flight = self.keeping.begin();
+        let _in_flight = self.keeping.begin().await;
         for piece in self.pieces(offset, data.len() as u64) {
             let end = position + piece.length as usize;
             writes.push(self.write_piece(piece, data.slice(position..end))?);
@@ -345,7 +345,7 @@ impl<C: PoolClient> Volume<C> {
             // The state of an object that does not exist need not be kept for this.
             self.list_objects().await?;
         }
-        let _in_flight = self.keeping.begin();
+        let _in_flight = self.keeping.begin().await;
         // A few at a time: a trim may cover the whole image.
         let mut pieces = self.pieces(offset, length).peekable();
         while pieces.peek().is_some() {

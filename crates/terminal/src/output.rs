@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 /// Why nothing more can be written to standard output.
 static FAILURE: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints a line on standard output: see [`print_line!`].
+/// Prints a line on standard output: see [`print_line!`](crate::print_line).
 pub fn write_line(line: Arguments<'_>) {
     if FAILURE.get().is_some() {
         return;
@@ -21,7 +21,7 @@ pub fn write_line(line: Arguments<'_>) {
     }
 }
 
-/// Prints a line on standard error: see [`print_note!`]. If nobody reads there, nobody can be told.
+/// Prints a line on standard error: see [`print_note!`](crate::print_note). If nobody reads there, nobody can be told.
 pub fn write_note(line: Arguments<'_>) {
     let mut output = io::stderr().lock();
     let _ = output.write_fmt(line).and_then(|()| output.write_all(b"\n"));

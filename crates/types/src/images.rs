@@ -39,6 +39,9 @@ pub struct ImageRecord {
     /// What was begun on its objects and is not done. Until then nobody may read or write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<ImageWork>,
+    /// Its writer must not write for a moment, because images are snapshotted together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<ImageHold>,
     /// Who may reach it how through NBD, if that was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export: Option<ImageExport>,
@@ -51,7 +54,7 @@ impl ImageRecord {
     /// The record with the lowest format that says all that is in it.
     pub fn with_format(mut self) -> Self {
         let is_plain = self.states.is_none() && self.work.is_none() && self.export.is_none();
-        let is_plain = is_plain && self.metadata.is_empty();
+        let is_plain = is_plain && self.hold.is_none() && self.metadata.is_empty();
         self.format = if is_plain { RECORD_FORMAT } else { RECORD_FORMAT_OF_STATES };
         self
     }
@@ -148,6 +151,15 @@ pub enum ImageWork {
     },
 }
 
+/// A wish that a writer hold its writes back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageHold {
+    /// Drawn anew for each; the writer repeats it in its lock when nothing is in flight any more.
+    pub token: String,
+    /// The writer goes on by itself after so long, in milliseconds since it learned of this.
+    pub at_most_ms: u64,
+}
+
 /// How many clients may use an image at once, and for what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -191,6 +203,9 @@ pub struct ImageLockRecord {
     /// it knew the number is durable.
     #[serde(default)]
     pub kept_number: u64,
+    /// The [`ImageHold`] for which the writer holds its writes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_token: Option<String>,
 }
 
 /// Who reads an image or one of its snapshots now; the key is tied to the reader's lease.

@@ -33,6 +33,7 @@ pub fn read_record<T: DeserializeOwned>(json: &[u8]) -> Result<T, RecordError> {
         states: Option<IgnoredAny>,
         work: Option<IgnoredAny>,
         export: Option<IgnoredAny>,
+        hold: Option<IgnoredAny>,
         metadata: Option<IgnoredAny>,
     }
     // What is no object, or has no number there, is judged as what it should be.
@@ -44,7 +45,7 @@ pub fn read_record<T: DeserializeOwned>(json: &[u8]) -> Result<T, RecordError> {
             RECORD_FORMAT_OF_ACCESS
         } else if head.versioning.is_some() {
             RECORD_FORMAT_OF_VERSIONS
-        } else if head.states.or(head.work).or(head.export).or(head.metadata).is_some() {
+        } else if head.states.or(head.work).or(head.export).or(head.hold).or(head.metadata).is_some() {
             RECORD_FORMAT_OF_STATES
         } else {
             RECORD_FORMAT

@@ -15,14 +15,16 @@ pub enum SnapshotCommand {
     #[command(after_help = "\
 Examples:
   atoll image snap create disk1@monday
+  atoll image snap create data@monday log@monday        both at one instant: no write comes between them
   nbdinfo \"nbd+unix:///disk1@monday?socket=$PWD/atoll-data/nbd.sock\"     snapshots are served for reading
 
 A snapshot is what a crash at that moment would have left: file systems and databases recover from it.")]
     Create {
         #[command(flatten)]
         output: OutputArguments,
-        /// IMAGE@SNAPSHOT
-        name: SnapshotName,
+        /// IMAGE@SNAPSHOT; several are taken at one instant
+        #[arg(required = true)]
+        names: Vec<SnapshotName>,
     },
     /// List an image's snapshots
     Ls {
@@ -67,7 +69,7 @@ Examples:
 /// Runs a command about snapshots.
 pub fn run(command: SnapshotCommand) -> anyhow::Result<()> {
     match command {
-        SnapshotCommand::Create { output, name } => create(&output, &name),
+        SnapshotCommand::Create { output, names } => create(&output, &names),
         SnapshotCommand::Ls { output, image } => list(&output, &image),
         SnapshotCommand::Rm { output, names, all } => remove(&output, &names, all),
         SnapshotCommand::Rename { output, name, new_name } => {
@@ -95,16 +97,27 @@ fn done(output: &OutputArguments, what: &str, name: &str) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn create(output: &OutputArguments, name: &SnapshotName) -> anyhow::Result<()> {
+fn create(output: &OutputArguments, names: &[SnapshotName]) -> anyhow::Result<()> {
     let access = ImageAccess::new(&output.data, TIMEOUT_MS)?;
-    let wanted = name.clone();
+    let wanted: Vec<_> = names.iter().map(|name| (name.image.clone(), name.snapshot.clone())).collect();
+    let mut images: Vec<&str> = names.iter().map(|name| &name.image[..]).collect();
+    images.sort_unstable();
+    anyhow::ensure!(images.windows(2).all(|pair| pair[0] != pair[1]), "an image has one snapshot at an instant");
     let taken = access.admin_call(|admin, client| async move {
-        admin.take_snapshot(&client, &wanted.image, &wanted.snapshot).await
+        match &wanted[..] {
+            [(image, snapshot)] => Ok(vec![admin.take_snapshot(&client, image, snapshot).await?]),
+            several => admin.take_snapshots_together(&client, several).await,
+        }
     })?;
     if output.json {
-        return print_json(&json!(taken));
+        return match &taken[..] {
+            [one] => print_json(&json!(one)),
+            several => print_json(&json!(several)),
+        };
     }
-    print_line!("took snapshot '{name}', {}", format_size(taken.size_bytes));
+    for (name, taken) in names.iter().zip(&taken) {
+        print_line!("took snapshot '{name}', {}", format_size(taken.size_bytes));
+    }
     Ok(())
 }
 
