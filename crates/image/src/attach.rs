@@ -1,7 +1,7 @@
 //! Attaching: taking the writer's lock, fencing off earlier writers, and starting a fresh
 //! attachment key.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use futures::future::{Either, select};
 
 use crate::admin::ImageAdmin;
 use crate::ancestry::{Generation, parent_of, parse_attach_ids, parse_image_id, unsealed};
+use crate::follow::Follower;
 use crate::held_lock::HeldLock;
 use crate::lock::{fence_name, not_fenced, take_lock};
 use crate::resize::refuse_unfinished;
@@ -83,60 +84,19 @@ impl AttachedImage {
         }
     }
 
-    /// Learns of snapshots and of a new size from the record, and says so in the lock when states are kept for
-    /// them.
+    /// Learns from the record of what others do with the image.
     fn follow(&self, client: &LocalClient) {
-        let (bridge, held) = (self.bridge.clone(), Rc::clone(&self.lock));
-        let (volume, generation) = (Rc::clone(&self.volume), self.record.writer_generation);
-        let Some(mut changes) = self.lock.borrow().as_ref().map(HeldLock::changes) else { return };
-        let runtime = client.runtime().clone();
-        client.runtime().spawn(async move {
-            let (mut held_token, holds) = (None, Rc::new(Cell::new(0_u64)));
-            loop {
-                let (next, rest) = bridge
-                    .run(async move {
-                        let next = changes.next().await;
-                        (next, changes)
-                    })
-                    .await;
-                changes = rest;
-                let Some(record) = next else { return };
-                if record.writer_generation != generation {
-                    // Another one has taken the image, and its fence holds.
-                    return volume.is_lost.set(true);
-                }
-                volume.size_bytes.set(volume.size_bytes.get().max(record.size_bytes));
-                volume.keeping.change(record.kept_number()).await;
-                let Some(acknowledge) = held.borrow().as_ref().map(HeldLock::acknowledger) else { return };
-                let newest = record.states.map_or(0, |states| states.newest);
-                bridge.run(async move { acknowledge.kept(newest).await }).await;
-                let token = record.hold.as_ref().map(|hold| hold.token.clone());
-                match record.hold {
-                    Some(hold) if held_token.as_ref() != Some(&hold.token) => {
-                        volume.keeping.hold().await;
-                        let (volume, limit) = (Rc::clone(&volume), Duration::from_millis(hold.at_most_ms));
-                        let (runtime, current) = (runtime.clone(), Rc::clone(&holds));
-                        current.set(current.get() + 1);
-                        let own = current.get();
-                        runtime.clone().spawn(async move {
-                            runtime.sleep(limit).await;
-                            // Unless it ended in time, and perhaps another one has begun.
-                            if current.get() == own {
-                                volume.keeping.let_go();
-                            }
-                        });
-                    }
-                    Some(_) => {}
-                    None => {
-                        holds.set(holds.get() + 1);
-                        volume.keeping.let_go();
-                    }
-                }
-                held_token = token.clone();
-                let Some(acknowledge) = held.borrow().as_ref().map(HeldLock::acknowledger) else { return };
-                bridge.run(async move { acknowledge.held(token).await }).await;
-            }
-        });
+        let Some(changes) = self.lock.borrow().as_ref().map(HeldLock::changes) else { return };
+        let follower = Follower {
+            volume: Rc::clone(&self.volume),
+            generation: self.record.writer_generation,
+            lock: Rc::clone(&self.lock),
+            bridge: self.bridge.clone(),
+            runtime: client.runtime().clone(),
+            held_for: None,
+            holds: Rc::default(),
+        };
+        client.runtime().spawn(follower.follow(changes));
     }
 
     /// The image's record when it was attached.
@@ -292,6 +252,8 @@ async fn add_attachment(
                 record.attach_ids.push(attach_id.clone());
             }
             record.writer_generation += 1;
+            // That was meant for the writer before.
+            record.hold = None;
             Ok(())
         })
         .await?;

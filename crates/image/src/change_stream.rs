@@ -51,7 +51,7 @@ pub enum StreamPart {
     Data {
         /// Where, in bytes.
         offset: u64,
-        /// At most [`PART_BYTES_MAX`].
+        /// At most 4 MiB.
         data: Bytes,
     },
     /// Zeros are there now.

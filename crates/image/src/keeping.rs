@@ -79,10 +79,11 @@ impl Keeping {
         self.wait_until(|| self.in_flight.borrow().range(..round).next().is_none()).await;
     }
 
-    /// No write begins from now on. Returns when none is in flight.
-    pub async fn hold(&self) {
+    /// No write begins from now on. Returns when none is in flight; false if writes were let go before.
+    pub async fn hold(&self) -> bool {
         self.is_held.set(true);
-        self.wait_until(|| self.in_flight.borrow().is_empty()).await;
+        self.wait_until(|| !self.is_held.get() || self.in_flight.borrow().is_empty()).await;
+        self.is_held.get()
     }
 
     /// Writes go on.

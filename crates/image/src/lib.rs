@@ -9,7 +9,7 @@
 //! Where things are:
 //!
 //! - `admin`, `resize`, `removal`, `snapshots`, `clones`: what is done to images as a whole.
-//! - `lock`, `held_lock`, `attach`, `read_only`: who writes and who reads.
+//! - `lock`, `held_lock`, `attach`, `follow`, `read_only`, `watcher`: who writes and who reads.
 //! - `volume`, `state`: the blocks of an image as its writer has it, and as it was at a snapshot. `keeping`
 //!   keeps the states of objects that snapshots need; `ancestry` and `flatten` are about clones.
 //! - `names`, `pieces`, `objects`, `extents`, `index_set`, `range_locks`, `sealing`: parts of these.
@@ -24,6 +24,7 @@ mod clones;
 mod error;
 mod extents;
 mod flatten;
+mod follow;
 mod held_lock;
 mod index_set;
 mod keeping;
@@ -41,6 +42,7 @@ mod snapshots;
 mod state;
 mod usage;
 mod volume;
+mod watcher;
 
 #[cfg(test)]
 mod memory_client;

@@ -1,20 +1,20 @@
 //! An image, or one of its snapshots, open for reading only.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use atoll_client::LocalClient;
-use atoll_cluster::{Lease, keys};
-use atoll_keys::random_u64;
-use atoll_types::records::{ExportAccess, ImageRecord, ImageWatcherRecord, RECORD_FORMAT};
+use atoll_types::records::{ExportAccess, ImageRecord};
 use bytes::Bytes;
 
-use crate::admin::{ImageAdmin, unix_ms};
+use crate::admin::ImageAdmin;
 use crate::ancestry::{Generation, parent_at, parent_of, state_of};
 use crate::changes::{Change, changed_objects, changes_of};
-use crate::lock::{LEASE_TERM, host_name, in_use};
+use crate::lock::in_use;
 use crate::pieces::{BLOCK, pieces};
 use crate::resize::refuse_unfinished;
 use crate::state::State;
+use crate::watcher::Watcher;
 use crate::{Bridge, ImageError};
 
 /// Objects whose extents are asked for at once.
@@ -25,7 +25,7 @@ pub struct ReadOnlyImage {
     name: String,
     state: Rc<State<LocalClient>>,
     bridge: Bridge,
-    watcher: std::cell::RefCell<Option<Lease>>,
+    watcher: RefCell<Option<Watcher>>,
 }
 
 impl ReadOnlyImage {
@@ -42,10 +42,10 @@ impl ReadOnlyImage {
             let snapshot = snapshot.map(ToOwned::to_owned);
             bridge.run(async move { watch(&admin, &name, snapshot.as_deref(), &purpose).await }).await?
         };
-        let Watched { generation, ancestors, lease } = watched;
+        let Watched { generation, ancestors, watcher } = watched;
         let state = Rc::new(state_of(client, generation, parent_of(client, ancestors)?)?);
         let name = snapshot.map_or_else(|| name.to_owned(), |snapshot| format!("{name}@{snapshot}"));
-        Ok(ReadOnlyImage { name, state, bridge: bridge.clone(), watcher: Some(lease).into() })
+        Ok(ReadOnlyImage { name, state, bridge: bridge.clone(), watcher: Some(watcher).into() })
     }
 
     /// Its name, as `IMAGE` or `IMAGE@SNAPSHOT`.
@@ -59,6 +59,10 @@ impl ReadOnlyImage {
     }
 
     fn check(&self, offset: u64, length: u64) -> Result<(), ImageError> {
+        // Its states may go, and then others would be taken for them.
+        if self.watcher.borrow().as_ref().is_none_or(Watcher::is_gone) {
+            return Err(ImageError::Lost(self.name.clone()));
+        }
         match offset.checked_add(length) {
             Some(end) if end <= self.size_bytes() => Ok(()),
             _ => Err(ImageError::Invalid(format!(
@@ -126,15 +130,15 @@ impl ReadOnlyImage {
 
     /// Stops watching, so that the snapshot can be removed.
     pub async fn close(&self) -> Result<(), ImageError> {
-        let Some(lease) = self.watcher.borrow_mut().take() else { return Ok(()) };
-        Ok(self.bridge.run(lease.revoke()).await?)
+        let Some(watcher) = self.watcher.borrow_mut().take() else { return Ok(()) };
+        Ok(self.bridge.run(watcher.end()).await?)
     }
 }
 
 struct Watched {
     generation: Generation,
     ancestors: Vec<Generation>,
-    lease: Lease,
+    watcher: Watcher,
 }
 
 async fn watch(
@@ -159,26 +163,9 @@ async fn watch(
     };
     let key = admin.unwrapped_key(&record).await?;
     let ancestors = admin.ancestors(parent_at(&record, overlap_bytes)).await?;
-    let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
-    let watcher = ImageWatcherRecord {
-        format: RECORD_FORMAT,
-        host: host_name(),
-        process_id: std::process::id(),
-        purpose: purpose.to_owned(),
-        number,
-        since_unix_ms: unix_ms(),
-    };
-    let key_of_watcher = format!("{}{:016x}", keys::image_watchers(&record.id), random_u64());
-    admin.cluster.create_with_lease(&key_of_watcher, &watcher, &lease).await?;
-    // The snapshot may have gone before the watcher was there to keep it.
-    if let Some(snapshot) = snapshot
-        && let Err(error) = admin.get_snapshot(name, snapshot).await
-    {
-        lease.revoke().await?;
-        return Err(error);
-    }
+    let watcher = Watcher::begin(admin, &record, number, purpose).await?;
     let generation = Generation { record, key, number, size_bytes, overlap_bytes: 0 };
-    Ok(Watched { generation, ancestors, lease })
+    Ok(Watched { generation, ancestors, watcher })
 }
 
 /// Without a snapshot, only what nobody writes can be read as a whole.
