@@ -171,7 +171,7 @@ def stored(three):
     within(three.h1.namespace, lambda: three.h1.s3().create_bucket(Bucket="shared"))
     for host in three.hosts:
         host.put("shared", f"of-{host.name}", three.bodies[host.name])
-        three.h2.cli("image", "create", f"disk-{host.name}", "--size", "64M")
+        three.h2.create_image(f"disk-{host.name}", "64M")
     with three.h2.attach("disk-h2") as disk:
         disk.write(5 * MIB, b"from host two" * 100)
     return three

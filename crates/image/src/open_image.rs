@@ -30,7 +30,7 @@ impl OpenImage {
     /// generation.
     pub fn is_lost(&self, newest_generation: u64) -> bool {
         match self {
-            OpenImage::Written(image) => image.is_lost() || image.record().writer_generation != newest_generation,
+            OpenImage::Written(image) => image.is_lost() || image.record().writer_generation < newest_generation,
             OpenImage::Read(_) => false,
         }
     }

@@ -100,6 +100,11 @@ class Host(Cluster):
     def command(self, *arguments):
         return ["ip", "netns", "exec", self.namespace, self.scenario.atoll, *arguments]
 
+    def create_image(self, name, size, *more):
+        """Its clients reach it over TCP without certificates."""
+        super().create_image(name, size, *more)
+        self.cli("image", "access", name, "--allow", f"{NETWORK}.0/24")
+
     def cli(self, *arguments, timeout=60, ok=(0,)):
         return self.scenario.run(
             *self.command(*arguments, "--data", self.data), timeout=timeout, ok=ok, env=self.environment()
