@@ -155,6 +155,7 @@ def test_a_rate_is_kept(cluster, note):
 
 def test_nbd_two_clients_of_one_export(cluster):
     """NBD: two clients of one export, then one that compares."""
+    cluster.cli("image", "access", "disk1", "--access", "multi-attach")
     report = bench(
         cluster,
         "block",

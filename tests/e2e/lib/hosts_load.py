@@ -72,6 +72,8 @@ class HostsLoad:
         within(h1.namespace, lambda: h1.s3().create_bucket(Bucket="load"))
         for image in ("registers", "fio"):
             h1.create_image(image, "16M", *image_options)
+        # Clients on all hosts share it.
+        h1.cli("image", "access", "registers", "--access", "multi-attach")
         self.registers = Registers(world.hosts, "load", "registers", seed).start()
         self.fio = Fio(scenario, h3, "fio")
         noise, rng = os.urandom(2 * MIB), random.Random(seed)
