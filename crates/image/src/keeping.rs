@@ -60,6 +60,11 @@ impl Keeping {
         self.number.get().is_some()
     }
 
+    /// Whether an object's state is perhaps not kept yet.
+    pub fn must_keep(&self, object: u64) -> bool {
+        self.is_needed() && !self.kept.borrow().contains(object)
+    }
+
     /// A write begins, as soon as writes are not held back.
     pub async fn begin(&self) -> InFlight<'_> {
         self.wait_until(|| !self.is_held.get()).await;
@@ -113,9 +118,6 @@ impl Keeping {
         fence: &Condition,
     ) -> Result<(), ImageError> {
         let (Some(number), round) = (self.number.get(), self.round.get()) else { return Ok(()) };
-        if self.kept.borrow().contains(object) {
-            return Ok(());
-        }
         keep_state(client, pool, image_id, object, number, Some(fence)).await?;
         // The number may have been raised meanwhile; the next write of the object then keeps it again.
         if self.round.get() == round {

@@ -78,8 +78,8 @@ impl<C: PoolClient> State<C> {
 
     /// Reads whole blocks from `offset` on; what is behind the end is zeros.
     pub async fn read_blocks(&self, offset: u64, length: u64) -> Result<Bytes, ImageError> {
-        let read = pieces(offset, length, self.object_bytes).map(|piece| self.read_piece(piece));
-        let mut parts = try_join_all(read).await?;
+        let pieces: Vec<Piece> = pieces(offset, length, self.object_bytes).collect();
+        let mut parts = try_join_all(pieces.into_iter().map(|piece| self.read_piece(piece))).await?;
         Ok(if parts.len() == 1 { parts.remove(0) } else { parts.concat().into() })
     }
 
@@ -327,7 +327,8 @@ pub(crate) async fn open_over_parent<C: PoolClient>(
     let written = written_blocks(piece.block_count(), &extent);
     let own = sealing.open(first_block, length, extent)?;
     let holes = runs(&written, false).filter(|(first, _)| start + *first as u64 * BLOCK < parent.overlap_bytes);
-    let read = holes.map(|(first, count)| async move {
+    let holes: Vec<_> = holes.collect();
+    let read = holes.into_iter().map(|(first, count)| async move {
         let from = start + first as u64 * BLOCK;
         let shared = (count as u64 * BLOCK).min((parent.overlap_bytes - from).next_multiple_of(BLOCK));
         Ok::<_, ImageError>((first, Box::pin(parent.state.read_blocks(from, shared)).await?))

@@ -121,8 +121,9 @@ impl<C: PoolClient> Volume<C> {
         self.check(offset, u64::from(length))?;
         let start = offset / BLOCK * BLOCK;
         let end = (offset + u64::from(length)).next_multiple_of(BLOCK);
-        let read = self.pieces(start, end - start).map(|piece| self.read_piece(piece));
-        let mut parts = try_join_all(read).await?;
+        // Of a list it is known that it is short, which makes joining cheap.
+        let pieces: Vec<Piece> = self.pieces(start, end - start).collect();
+        let mut parts = try_join_all(pieces.into_iter().map(|piece| self.read_piece(piece))).await?;
         let whole = match parts.len() {
             0 => Bytes::new(),
             1 => parts.remove(0),
@@ -149,7 +150,16 @@ impl<C: PoolClient> Volume<C> {
                 Err(error) => return Err(self.explain(error)),
             }
         };
-        open_over_parent(&self.sealing, self.parent.as_ref(), self.object_bytes, piece, stored).await
+        if self.parent.is_some() {
+            // Boxed, so that reads of other images do not carry what this takes.
+            let parent = self.parent.as_ref();
+            return Box::pin(open_over_parent(&self.sealing, parent, self.object_bytes, piece, stored)).await;
+        }
+        let length = piece.length as usize;
+        match stored {
+            Some(extent) => self.sealing.open(piece.start(self.object_bytes) / BLOCK, length, extent),
+            None => Ok(BytesMut::zeroed(length).freeze()),
+        }
     }
 
     // ---- which objects there are ------------------------------------------------------------
@@ -303,8 +313,11 @@ impl<C: PoolClient> Volume<C> {
     }
 
     async fn keep(&self, object: u64) -> Result<(), ImageError> {
-        let kept = self.keeping.keep(&self.client, self.pool, &self.image_id, object, &self.fence).await;
-        kept.map_err(|error| self.explain_image(error))
+        if !self.keeping.must_keep(object) {
+            return Ok(());
+        }
+        let kept = self.keeping.keep(&self.client, self.pool, &self.image_id, object, &self.fence);
+        Box::pin(kept).await.map_err(|error| self.explain_image(error))
     }
 
     /// Makes a range read as zeros and frees its space where it covers whole blocks.
