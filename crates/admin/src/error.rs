@@ -2,12 +2,10 @@
 
 use std::future::Future;
 
-use atoll_cluster::ClusterError;
+use atoll_cluster::{ClusterError, Contention};
 use atoll_image::ImageError;
 use atoll_keys::KeyError;
 use atoll_types::{OsdId, PgId};
-
-const ATTEMPTS_MAX: usize = 16;
 
 /// Why a question was not answered, or a change was not made.
 #[derive(Debug, thiserror::Error)]
@@ -54,11 +52,12 @@ impl AdminError {
 pub(crate) async fn retried<T, F: Future<Output = Result<T, AdminError>>>(
     attempt: impl Fn() -> F,
 ) -> Result<T, AdminError> {
-    let mut attempts = 1;
+    let mut contention = Contention::default();
     loop {
-        match attempt().await {
-            Err(AdminError::Cluster(ClusterError::Conflict { .. })) if attempts < ATTEMPTS_MAX => attempts += 1,
-            outcome => return outcome,
+        let outcome = attempt().await;
+        let is_conflict = matches!(outcome, Err(AdminError::Cluster(ClusterError::Conflict { .. })));
+        if !is_conflict || !contention.pause().await {
+            return outcome;
         }
     }
 }

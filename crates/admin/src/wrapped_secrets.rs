@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_cluster::{ClusterClient, ClusterError, Contention, keys};
 use atoll_image::image_key_context;
 use atoll_keys::{KeyDescription, KeyError, KeyService, WrappedBy};
 use atoll_s3::{
@@ -15,9 +15,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::AdminError;
-
-/// How often a record is tried again that somebody else changes at the same time.
-const ATTEMPTS: u32 = 10;
 
 /// What of a cluster a key has wrapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -180,7 +177,8 @@ impl Walk<'_> {
     }
 
     async fn record<T: Wrapped>(&mut self, key: &str, mut record: T, mut revision: i64) -> Result<(), AdminError> {
-        for _ in 0..ATTEMPTS {
+        let mut contention = Contention::default();
+        loop {
             let old = record.clone();
             let mut report = RewrapReport::default();
             for (context, wrapped) in record.secrets().into_iter().filter(|(_, wrapped)| !wrapped.is_empty()) {
@@ -209,14 +207,16 @@ impl Walk<'_> {
                     return Ok(());
                 }
                 Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {
+                    if !contention.pause().await {
+                        self.report.failed.push(format!("{key}: others change it all the time"));
+                        return Ok(());
+                    }
                     let Some(found) = self.state.get::<T>(key).await? else { return Ok(()) };
                     (record, revision) = found;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        self.report.failed.push(format!("{key}: others change it all the time"));
-        Ok(())
     }
 }
 
@@ -254,7 +254,8 @@ pub(crate) async fn change_bucket(
     change: impl Fn(&mut BucketRecord),
 ) -> Result<(), AdminError> {
     let key = keys::bucket(name);
-    for _ in 0..ATTEMPTS {
+    let mut contention = Contention::default();
+    loop {
         let found = state.get::<BucketRecord>(&key).await?;
         let (mut record, revision) = found.ok_or_else(|| AdminError::NoSuchBucket(name.to_owned()))?;
         change(&mut record);
@@ -262,6 +263,8 @@ pub(crate) async fn change_bucket(
             Err(ClusterError::Conflict { .. } | ClusterError::Unclear { .. }) => {}
             other => return Ok(other.map(drop)?),
         }
+        if !contention.pause().await {
+            return AdminError::refused(format!("others change the bucket '{name}' all the time; try again"));
+        }
     }
-    AdminError::refused(format!("others change the bucket '{name}' all the time; try again"))
 }

@@ -11,8 +11,8 @@ mod map;
 pub mod server;
 
 pub use client::{
-    Answer, ClusterClient, ClusterError, ConnectOptions, Lease, LeaseStatus, Listing, PrefixWatch, TlsFiles,
-    Transaction, WatchEvent,
+    Answer, ClusterClient, ClusterError, ConnectOptions, Contention, Lease, LeaseStatus, Listing, PrefixWatch,
+    TlsFiles, Transaction, WatchEvent,
 };
 pub use map::{ClusterMap, MapChange, MapWatch};
 pub use server::{EmbeddedServer, Protection};

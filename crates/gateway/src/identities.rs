@@ -2,16 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
+use atoll_cluster::{ClusterClient, ClusterError, Contention, Transaction, keys};
 use atoll_iam::operations::{Answer, Change, IamError, Outcome};
 use atoll_iam::{Identities, Record, RecordName};
 use atoll_types::identities::IdentitiesRevision;
 use atoll_types::records::RECORD_FORMAT;
 use serde_json::Value;
 use tokio::sync::Mutex;
-
-/// How often an operation is tried while others change identities, too.
-const ATTEMPTS_MAX: usize = 16;
 
 /// Why identities were not read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -109,8 +106,9 @@ impl IdentityStore {
         &self,
         operation: &(dyn Fn(&Identities) -> Result<Outcome, IamError> + Send + Sync),
     ) -> Result<Changed, IdentityError> {
-        let mut guard = self.loaded.lock().await;
-        for _ in 0..ATTEMPTS_MAX {
+        let mut contention = Contention::default();
+        loop {
+            let mut guard = self.loaded.lock().await;
             let loaded = self.refreshed(&mut guard).await?;
             let Outcome { mut changes, answer } = operation(&loaded.identities)?;
             let has_access_keys = changes.iter().any(|change| matches!(name(change), RecordName::AccessKey(_)));
@@ -145,8 +143,11 @@ impl IdentityStore {
                     return Err(error.into());
                 }
             }
+            drop(guard);
+            if !contention.pause().await {
+                return Err(IdentityError::Busy);
+            }
         }
-        Err(IdentityError::Busy)
     }
 
     /// Whether records are as changes would have them. What is made anew has a random id, so another's is not

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_client::PoolClient;
-use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
+use atoll_cluster::{ClusterClient, ClusterError, Contention, Transaction, keys};
 use atoll_keys::{KeyService, SecretKey, random_u64};
 use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
@@ -20,7 +20,6 @@ use crate::resize::refuse_unfinished;
 
 const NAME_BYTES_MAX: usize = 128;
 const METADATA_BYTES_MAX: usize = 64 << 10;
-const CHANGE_ATTEMPTS_MAX: usize = 16;
 
 /// Access to the records of images.
 #[derive(Clone)]
@@ -205,17 +204,21 @@ impl ImageAdmin {
         name: &str,
         edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
     ) -> Result<(ImageRecord, i64), ImageError> {
-        for _ in 0..CHANGE_ATTEMPTS_MAX {
+        let mut contention = Contention::default();
+        loop {
             let (mut record, revision) = self.get(name).await?;
             edit(&mut record)?;
             let record = record.with_format();
             match self.cluster.compare_and_swap(&keys::image(name), revision, &record).await {
-                Ok(revision) => return Ok((record, revision)),
-                Err(ClusterError::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
+                Err(ClusterError::Conflict { .. }) if contention.pause().await => {}
+                Err(ClusterError::Conflict { .. }) => {
+                    return Err(ImageError::Invalid(format!(
+                        "image '{name}' is changed by others all the time; try again"
+                    )));
+                }
+                result => return Ok((record, result?)),
             }
         }
-        Err(ImageError::Invalid(format!("image '{name}' is changed by others all the time; try again")))
     }
 
     /// The record of the image with this id, which probably has this name.

@@ -262,4 +262,4 @@ async fn add_attachment(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -12,8 +12,10 @@ use crate::lock::{fence_name, in_use, take_lock};
 use crate::names::{image_prefix, parse};
 use crate::objects::remove_objects;
 
-/// Objects after which the record says how many are left.
-const NOTED_EVERY: u64 = 4096;
+/// Objects after which the log says how many are gone.
+const LOGGED_EVERY: u64 = 4096;
+/// What a lock says that is held for a removal.
+const REMOVING: &str = "removing";
 
 impl ImageAdmin {
     /// Removes an image and its data. `progress` is told the numbers of objects removed and of all that were
@@ -24,22 +26,16 @@ impl ImageAdmin {
         name: &str,
         progress: &dyn Fn(u64, u64),
     ) -> Result<(), ImageError> {
-        let removed = match self.put_away(name, 0).await {
+        let removed = match self.trash(name, 0).await {
             Ok(removed) => removed,
             Err(ImageError::NoSuchImage(_)) => {
-                let interrupted = |removed: &RemovedImageRecord| removed.image.name == name && removed.is_due();
+                let interrupted = |removed: &RemovedImageRecord| removed.image.name == name && is_due(removed);
                 let found = self.removed().await?.into_iter().find(interrupted);
                 found.ok_or_else(|| ImageError::NoSuchImage(name.into()))?
             }
             Err(error) => return Err(error),
         };
         self.purge(client, &removed.image.id, progress).await
-    }
-
-    /// Puts an image into the trash, from which it comes back by [`ImageAdmin::restore`], until `keep_ms` have
-    /// passed.
-    pub async fn trash(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
-        self.put_away(name, keep_ms).await
     }
 
     /// Images that were removed and whose data is not gone yet, oldest first.
@@ -72,54 +68,42 @@ impl ImageAdmin {
     /// Brings an image back from the trash, with another name if one is given.
     pub async fn restore(&self, id_or_name: &str, new_name: Option<&str>) -> Result<ImageRecord, ImageError> {
         let id = self.find_removed(id_or_name).await?.image.id;
-        let (removed, revision) = self.get_removed(&id).await?;
-        if removed.is_purging || removed.is_due() {
-            return Err(ImageError::Invalid(format!(
-                "image '{}' is being removed: there is no way back",
-                removed.image.name
-            )));
+        let found = self.get_removed(&id).await?;
+        let (removed, revision) = found.ok_or_else(|| ImageError::NoSuchImage(id_or_name.into()))?;
+        let old_name = removed.image.name.clone();
+        if is_due(&removed) {
+            return Err(ImageError::Invalid(format!("image '{old_name}' is being removed: there is no way back")));
         }
-        let name = removed.image.name.clone();
+        let image = match new_name.filter(|new_name| *new_name != old_name) {
+            Some(new_name) => self.renamed(removed.image, new_name).await?,
+            None => removed.image,
+        };
         let transaction = Transaction::new()
             .check(&keys::removed_image(&id), revision)
-            .check(&keys::image(&name), 0)
+            .check(&keys::image(&image.name), 0)
             .delete(&keys::removed_image(&id))
-            .put(&keys::image(&name), &removed.image)?;
-        match new_name.filter(|new_name| *new_name != name) {
-            None => match self.cluster.transact(&transaction).await {
-                Err(ClusterError::Conflict { .. }) if self.get(&name).await.is_ok() => Err(ImageError::Invalid(
-                    format!("there is an image '{name}' by now; bring this one back with --name NEW"),
-                )),
-                result => {
-                    result?;
-                    Ok(removed.image)
-                }
-            },
-            Some(new_name) => {
-                let image = self.renamed(removed.image, new_name).await?;
-                let transaction = Transaction::new()
-                    .check(&keys::removed_image(&id), revision)
-                    .check(&keys::image(new_name), 0)
-                    .delete(&keys::removed_image(&id))
-                    .put(&keys::image(new_name), &image)?;
-                match self.cluster.transact(&transaction).await {
-                    Err(ClusterError::Conflict { .. }) => Err(ImageError::AlreadyExists(new_name.into())),
-                    result => {
-                        result?;
-                        Ok(image)
-                    }
-                }
+            .put(&keys::image(&image.name), &image)?;
+        match self.cluster.transact(&transaction).await {
+            Err(ClusterError::Conflict { .. }) if self.get(&image.name).await.is_ok() => {
+                Err(if image.name == old_name {
+                    ImageError::Invalid(format!(
+                        "there is an image '{old_name}' by now; bring this one back with --name NEW"
+                    ))
+                } else {
+                    ImageError::AlreadyExists(image.name)
+                })
             }
+            result => result.map(|_| image).map_err(ImageError::from),
         }
     }
 
-    async fn get_removed(&self, image_id: &str) -> Result<(RemovedImageRecord, i64), ImageError> {
-        let found = self.cluster.get::<RemovedImageRecord>(&keys::removed_image(image_id)).await?;
-        found.ok_or_else(|| ImageError::NoSuchImage(image_id.into()))
+    async fn get_removed(&self, image_id: &str) -> Result<Option<(RemovedImageRecord, i64)>, ImageError> {
+        Ok(self.cluster.get(&keys::removed_image(image_id)).await?)
     }
 
-    /// The image is none from now on: nobody can attach it, and its name is free.
-    async fn put_away(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
+    /// Puts an image into the trash, from which it comes back by [`ImageAdmin::restore`], until `keep_ms` have
+    /// passed. It is no image from now on: nobody can attach it, and its name is free.
+    pub async fn trash(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
         let (record, revision) = self.get(name).await?;
         if !record.snapshots().is_empty() {
             return Err(ImageError::HasSnapshots { name: name.into(), count: record.snapshots().len() });
@@ -129,7 +113,7 @@ impl ImageAdmin {
             return Err(ImageError::InUse { name: name.into(), host, process_id, purpose });
         }
         // Nobody writes to it now, or the lock says so.
-        take_lock(self, &record, "removing").await?.revoke().await?;
+        take_lock(self, &record, REMOVING).await?.revoke().await?;
         let now_ms = unix_ms();
         let removed = RemovedImageRecord {
             format: RECORD_FORMAT,
@@ -155,15 +139,31 @@ impl ImageAdmin {
         }
     }
 
-    /// Removes the data of a removed image, whether its time in the trash is over or not, and then its record.
+    /// Removes the data of a removed image, whether its time in the trash is over or not, and then its record. If
+    /// others are at it, waits for them.
     pub async fn purge(
         &self,
         client: &impl PoolClient,
         image_id: &str,
         progress: &dyn Fn(u64, u64),
     ) -> Result<(), ImageError> {
-        let (removed, _) = self.get_removed(image_id).await?;
-        let lease = take_lock(self, &removed.image, "removing").await?;
+        loop {
+            match self.purge_alone(client, image_id, progress).await {
+                Err(ImageError::InUse { purpose, .. }) if purpose == REMOVING => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn purge_alone(
+        &self,
+        client: &impl PoolClient,
+        image_id: &str,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<(), ImageError> {
+        // Somebody else may have been faster.
+        let Some((removed, _)) = self.get_removed(image_id).await? else { return Ok(()) };
+        let lease = take_lock(self, &removed.image, REMOVING).await?;
         let purged = self.purge_held(client, image_id, progress).await;
         lease.revoke().await?;
         purged
@@ -175,7 +175,7 @@ impl ImageAdmin {
         image_id: &str,
         progress: &dyn Fn(u64, u64),
     ) -> Result<(), ImageError> {
-        let (mut removed, mut revision) = self.get_removed(image_id).await?;
+        let Some((mut removed, mut revision)) = self.get_removed(image_id).await? else { return Ok(()) };
         let key = keys::removed_image(image_id);
         if !removed.is_purging {
             removed.is_purging = true;
@@ -200,7 +200,7 @@ impl ImageAdmin {
                 progress(done, found.max(done + 1));
             })
             .await?;
-            if before / NOTED_EVERY != done / NOTED_EVERY {
+            if before / LOGGED_EVERY != done / LOGGED_EVERY {
                 tracing::info!("removing image '{}': {done} objects are gone", record.name);
             }
             Ok(())
@@ -230,10 +230,10 @@ impl ImageAdmin {
     /// names of those whose removal has failed, and why.
     pub async fn purge_due(&self, client: &impl PoolClient) -> Result<Vec<(String, ImageError)>, ImageError> {
         let mut failed = Vec::new();
-        for removed in self.removed().await?.into_iter().filter(RemovedImageRecord::is_due) {
-            match self.purge(client, &removed.image.id, &|_, _| {}).await {
-                // Another one is at it, or was.
-                Ok(()) | Err(ImageError::InUse { .. } | ImageError::NoSuchImage(_)) => {}
+        for removed in self.removed().await?.into_iter().filter(is_due) {
+            match self.purge_alone(client, &removed.image.id, &|_, _| {}).await {
+                // Another one is at it.
+                Ok(()) | Err(ImageError::InUse { .. }) => {}
                 Err(error) => failed.push((removed.image.name, error)),
             }
         }
@@ -242,12 +242,9 @@ impl ImageAdmin {
 }
 
 /// Whether data may be removed now.
-trait IsDue {
-    fn is_due(&self) -> bool;
+fn is_due(removed: &RemovedImageRecord) -> bool {
+    removed.is_purging || removed.purge_unix_ms <= unix_ms()
 }
 
-impl IsDue for RemovedImageRecord {
-    fn is_due(&self) -> bool {
-        self.is_purging || self.purge_unix_ms <= unix_ms()
-    }
-}
+#[cfg(test)]
+mod tests;

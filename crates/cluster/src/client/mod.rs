@@ -1,6 +1,7 @@
 //! The client: typed JSON records over `etcd-client`. It talks to etcd and to the embedded server
 //! in the same way, limits the time of every request and repeats it where that can do no harm.
 
+mod contention;
 mod error;
 mod lease;
 mod tls;
@@ -17,6 +18,7 @@ use etcd_client::{GetOptions, KvClient, PutOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use contention::Contention;
 pub use error::ClusterError;
 use error::{Fate, fate};
 pub use lease::{Lease, LeaseStatus};

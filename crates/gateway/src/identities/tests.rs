@@ -117,6 +117,25 @@ async fn others_changes_are_seen_by_reads_and_do_not_get_lost() {
     state.server.shutdown().await;
 }
 
+/// Each conflict means that somebody else has made a change, so with enough others one of them would never be first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_change_at_once_are_all_done() {
+    let state = state().await;
+    let mut changes = tokio::task::JoinSet::new();
+    for number in 0..40 {
+        let store = IdentityStore::new(state.cluster.clone());
+        changes.spawn(async move {
+            store.change(&operation("CreateUser", &[("UserName", &format!("user-{number}"))])).await
+        });
+    }
+    for changed in changes.join_all().await {
+        changed.unwrap();
+    }
+    let current = IdentityStore::new(state.cluster.clone()).current().await.unwrap();
+    assert_eq!(current.users(FIRST_ACCOUNT).count(), 40);
+    state.server.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_read_stays_and_stops_nothing() {
     let state = state().await;

@@ -9,13 +9,13 @@ use atoll_types::image_key::ImageKey;
 
 use super::*;
 
-struct World {
-    admin: ImageAdmin,
+pub struct World {
+    pub admin: ImageAdmin,
     _server: EmbeddedServer,
     _directory: tempfile::TempDir,
 }
 
-async fn world() -> World {
+pub async fn world() -> World {
     let directory = tempfile::tempdir().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = EmbeddedServer::start(listener, directory.path(), None).await.unwrap();
@@ -26,7 +26,7 @@ async fn world() -> World {
 }
 
 impl World {
-    async fn create(&self, name: &str, is_sealed: bool) -> ImageRecord {
+    pub async fn create(&self, name: &str, is_sealed: bool) -> ImageRecord {
         self.admin.create(name, 1 << 20, PoolId(1), is_sealed).await.unwrap()
     }
 
