@@ -87,6 +87,7 @@ campaign: test-packages
 	ATOLL_DAMAGE_RUNS=200 ATOLL_FUZZ_RUNS=10000000 cargo test --release -q -p atoll-store --test store -- damage fuzz
 	ATOLL_FUZZ_RUNS=1000000 cargo test --release -q -p atoll-s3 --lib -- fuzz
 	ATOLL_SIM_RUNS=50000 ATOLL_SIM_ONCE=1 cargo test --release -p atoll-sim --test seeds -- --nocapture
+	ATOLL_IMAGE_SEEDS=10000 cargo test --release -q -p atoll-image histories
 	ATOLL_CONFORMANCE_SEEDS=50 cargo test --release -q -p atoll-cluster --test conformance
 
 # ceph/s3-tests from a checkout, against a cluster of its own: make s3-tests SUITE=PATH

@@ -193,7 +193,9 @@ def test_a_clone_outlives_its_siblings_keys(cluster):
         with cluster.nbd(clone) as connection:
             connection.write(BLOCK, clone.encode().ljust(16) * 256)
         let_go(cluster, clone)
-    cluster.cli("key", "destroy", "--image", "ann", "--yes-destroy", "ann", ok=None)
+    cluster.cli("key", "destroy", "--image", "ann", "--force")
+    with pytest.raises(NbdError, match="key of image 'ann' was destroyed"):
+        cluster.nbd("ann").close()
     with cluster.nbd("bob") as connection:
         assert connection.read(0, BLOCK) == b"of the parent   " * 256
         assert connection.read(BLOCK, BLOCK) == b"bob".ljust(16) * 256
@@ -226,7 +228,9 @@ def test_a_snapshot_does_not_stall_its_writer(cluster, note):
     try:
         wait_for("some writes", lambda: len(waits) > 100, 30)
         for number in range(10):
+            before = len(waits)
             cluster.cli("image", "snap", "create", f"steady@s{number}")
+            assert len(waits) > before, "no write was acknowledged while the snapshot was taken"
     finally:
         stopping.set()
         thread.join()

@@ -4,8 +4,8 @@ use atoll_client::PoolClient;
 use bytes::Bytes;
 
 use crate::ImageError;
-use crate::pieces::{BLOCK, Piece};
-use crate::state::{State, runs};
+use crate::pieces::{BLOCK, Piece, runs};
+use crate::state::State;
 
 /// A range that two states have differently.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -75,7 +75,7 @@ pub enum ImageError {
         snapshot: String,
     },
     /// It is only to be read.
-    #[error("'{0}' can only be read")]
+    #[error("'{0}' can only be read: it is a snapshot, or 'atoll image access' says so; a clone can be written")]
     ReadOnly(String),
     /// The image's PGs do not answer.
     #[error(

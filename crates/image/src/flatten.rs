@@ -11,9 +11,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use crate::ImageError;
 use crate::admin::ImageAdmin;
 use crate::names::object_name;
-use crate::pieces::{BLOCK, Piece};
+use crate::pieces::{BLOCK, Piece, runs};
 use crate::sealing::written_blocks;
-use crate::state::{Parent, runs};
+use crate::state::Parent;
 use crate::volume::Volume;
 
 /// Objects that are copied at once.
@@ -101,7 +101,7 @@ impl ImageAdmin {
     pub async fn check_flatten(&self, name: &str) -> Result<(), ImageError> {
         let (record, _) = self.get(name).await?;
         if record.parent().is_none() {
-            return Err(ImageError::Invalid(format!("image '{name}' is no clone")));
+            return Err(ImageError::Invalid(format!("image '{name}' is no clone: there is nothing to flatten")));
         }
         match record.snapshots().len() {
             0 => Ok(()),

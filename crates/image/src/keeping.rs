@@ -5,7 +5,6 @@
 //! A snapshot is in force once the writer knows its number and no write is in flight that began before it knew.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
@@ -27,8 +26,9 @@ pub(crate) struct Keeping {
     kept: RefCell<IndexSet>,
     /// No write may begin.
     is_held: Cell<bool>,
-    /// Writes in flight, by the round in which they began.
-    in_flight: RefCell<BTreeMap<u64, usize>>,
+    /// Writes in flight that began in this round, and those that began before.
+    in_flight: Cell<u64>,
+    in_flight_earlier: Cell<u64>,
     waiting: RefCell<Vec<Waker>>,
 }
 
@@ -40,12 +40,12 @@ pub(crate) struct InFlight<'a> {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        let mut in_flight = self.keeping.in_flight.borrow_mut();
-        let count = in_flight.get_mut(&self.round).expect("a write in flight is counted");
-        *count -= 1;
-        if *count == 0 {
-            in_flight.remove(&self.round);
-            self.keeping.waiting.borrow_mut().drain(..).for_each(Waker::wake);
+        let keeping = self.keeping;
+        let is_earlier = self.round < keeping.round.get();
+        let count = if is_earlier { &keeping.in_flight_earlier } else { &keeping.in_flight };
+        count.set(count.get().checked_sub(1).expect("a write in flight is counted"));
+        if count.get() == 0 {
+            keeping.wake_all();
         }
     }
 }
@@ -69,7 +69,7 @@ impl Keeping {
     pub async fn begin(&self) -> InFlight<'_> {
         self.wait_until(|| !self.is_held.get()).await;
         let round = self.round.get();
-        *self.in_flight.borrow_mut().entry(round).or_default() += 1;
+        self.in_flight.set(self.in_flight.get() + 1);
         InFlight { keeping: self, round }
     }
 
@@ -79,21 +79,25 @@ impl Keeping {
             self.number.set(number);
             self.round.set(self.round.get() + 1);
             self.kept.borrow_mut().clear();
+            self.in_flight_earlier.set(self.in_flight_earlier.get() + self.in_flight.take());
         }
-        let round = self.round.get();
-        self.wait_until(|| self.in_flight.borrow().range(..round).next().is_none()).await;
+        self.wait_until(|| self.in_flight_earlier.get() == 0).await;
     }
 
     /// No write begins from now on. Returns when none is in flight; false if writes were let go before.
     pub async fn hold(&self) -> bool {
         self.is_held.set(true);
-        self.wait_until(|| !self.is_held.get() || self.in_flight.borrow().is_empty()).await;
+        self.wait_until(|| !self.is_held.get() || self.in_flight.get() + self.in_flight_earlier.get() == 0).await;
         self.is_held.get()
     }
 
     /// Writes go on.
     pub fn let_go(&self) {
         self.is_held.set(false);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
         self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
     }
 

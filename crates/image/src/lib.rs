@@ -56,5 +56,6 @@ pub use change_stream::{StreamError, StreamHeader, StreamPart, StreamReader, Str
 pub use changes::Change;
 pub use error::ImageError;
 pub use open_image::OpenImage;
+pub use pieces::runs;
 pub use read_only::ReadOnlyImage;
 pub use usage::{ImageUsage, SnapshotUsage};

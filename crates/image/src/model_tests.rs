@@ -12,7 +12,7 @@ use atoll_types::image_key::ImageKey;
 use atoll_types::records::{ImageRecord, ImageStates, RECORD_FORMAT, SnapshotRecord};
 use bytes::Bytes;
 use futures::executor::block_on;
-use futures::future::{Either, join_all, select};
+use futures::future::{join_all, select};
 
 use crate::ancestry::unsealed;
 use crate::lock::{fence_name, not_fenced};
@@ -238,7 +238,7 @@ impl History {
                 self.client.sleep(std::time::Duration::ZERO).await;
             }
         };
-        if let Either::Right(_) = select(pin!(work), pin!(clock)).await {}
+        select(pin!(work), pin!(clock)).await;
     }
 
     async fn read_head(&mut self, image: usize) -> Contents {

@@ -3,6 +3,15 @@
 
 use atoll_types::ObjectName;
 
+/// The first bytes of the names of all objects of all images.
+pub(crate) const ALL_IMAGES_PREFIX: &str = "img.";
+
+/// The id of the image that an object of this name is of; `None` if it is of none.
+pub(crate) fn image_id_of(name: &ObjectName) -> Option<&str> {
+    let (id, _) = name.as_str().strip_prefix(ALL_IMAGES_PREFIX)?.split_once('.')?;
+    Some(id)
+}
+
 /// The first bytes of the names of all objects of an image.
 pub(crate) fn image_prefix(image_id: &str) -> String {
     format!("img.{image_id}.")
@@ -58,5 +67,7 @@ mod tests {
             assert_eq!(part(&ObjectName::new(other).unwrap()), None, "{other}");
         }
         assert!(object_name("00ab", 7).as_str().starts_with(&image_prefix("00ab")));
+        assert_eq!(image_id_of(&kept_name("00ab", 7, 9)), Some("00ab"));
+        assert_eq!(image_id_of(&ObjectName::new("img.00ab").unwrap()), None);
     }
 }

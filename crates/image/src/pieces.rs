@@ -40,6 +40,17 @@ pub(crate) fn pieces(offset: u64, length: u64, object_bytes: u64) -> impl Iterat
     })
 }
 
+/// Runs of blocks that are so: the first block and the number of blocks of each, in order.
+pub fn runs(flags: &[bool], wanted: bool) -> impl Iterator<Item = (usize, usize)> + use<'_> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let first = at + flags[at..].iter().position(|flag| *flag == wanted)?;
+        let count = flags[first..].iter().take_while(|flag| **flag == wanted).count();
+        at = first + count;
+        Some((first, count))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

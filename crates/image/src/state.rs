@@ -9,13 +9,13 @@ use std::rc::Rc;
 
 use atoll_client::{ClientError, Extent, PoolClient, visit_objects};
 use atoll_types::operation::ReadOutcome;
-use atoll_types::{ListedObject, PoolId, ReadRequest, Version};
+use atoll_types::{ListedObject, ObjectName, PoolId, ReadRequest, Version};
 use bytes::{Bytes, BytesMut};
 use futures::future::try_join_all;
 
 use crate::ImageError;
 use crate::names::{image_prefix, kept_name, object_name, parse};
-use crate::pieces::{BLOCK, Piece, pieces};
+use crate::pieces::{BLOCK, Piece, pieces, runs};
 use crate::sealing::{Sealing, written_blocks};
 
 /// How often a state is looked for that changes its place meanwhile. A place changes once for each snapshot.
@@ -90,25 +90,36 @@ impl<C: PoolClient> State<C> {
 
     /// What is stored of a piece in this state; `None` if there is no object.
     pub async fn stored(&self, piece: Piece) -> Result<Option<Extent>, ImageError> {
-        let head = object_name(&self.image_id, piece.object);
-        let (offset, length) = (piece.offset, piece.length as u32);
+        let found = self.found(piece.object, async |name| {
+            let extent = self.client.read(self.pool, name, piece.offset, piece.length as u32).await?;
+            Ok((extent.version, extent))
+        });
+        found.await
+    }
+
+    /// What `read` finds in an object of this state, with the version that it comes from; `None` if there is no
+    /// object.
+    async fn found<T>(
+        &self,
+        object: u64,
+        read: impl AsyncFn(ObjectName) -> Result<(Version, T), ClientError>,
+    ) -> Result<Option<T>, ImageError> {
         for _ in 0..ATTEMPTS_MAX {
-            let place = self.place(piece.object).await?;
+            let place = self.place(object).await?;
             let name = match place {
                 Place::Nowhere => return Ok(None),
-                Place::Kept(number) => kept_name(&self.image_id, piece.object, number),
-                Place::Object(_) => head.clone(),
+                Place::Kept(number) => kept_name(&self.image_id, object, number),
+                Place::Object(_) => object_name(&self.image_id, object),
             };
-            let found = self.client.read(self.pool, name, offset, length).await;
-            match (place, found) {
-                (Place::Object(version), Ok(extent)) if extent.version != version && self.number.is_some() => {}
-                (_, Ok(extent)) => return Ok(Some(extent)),
+            match (place, read(name).await) {
+                (Place::Object(version), Ok((found, _))) if found != version && self.number.is_some() => {}
+                (_, Ok((_, found))) => return Ok(Some(found)),
                 (_, Err(error)) if error.is_no_such_object() => {}
                 (_, Err(error)) => return Err(error.into()),
             }
-            self.forget(piece.object);
+            self.forget(object);
         }
-        Err(self.is_restless(piece.object))
+        Err(self.is_restless(object))
     }
 
     fn is_restless(&self, object: u64) -> ImageError {
@@ -204,8 +215,7 @@ impl<C: PoolClient> State<C> {
 
     /// Whether it is known without asking that there is no object here and in the parents.
     pub fn is_known_empty(&self, piece: Piece) -> bool {
-        let is_below = |parent: &&Parent<C>| piece.start(self.object_bytes) < parent.overlap_bytes;
-        let below = self.parent.as_ref().filter(is_below);
+        let below = below(self.parent.as_ref(), piece.start(self.object_bytes));
         self.is_listed.get()
             && !self.places.borrow().contains_key(&piece.object)
             && below.is_none_or(|parent| parent.state.is_known_empty(piece))
@@ -228,23 +238,9 @@ impl<C: PoolClient> State<C> {
 
     /// Which blocks of a piece hold data, here or in the parent. Holes read as zeros.
     pub async fn mapped(&self, piece: Piece) -> Result<Vec<bool>, ImageError> {
-        let mut found = None;
-        for _ in 0..ATTEMPTS_MAX {
-            let place = self.place(piece.object).await?;
-            let name = match place {
-                Place::Nowhere => break,
-                Place::Kept(number) => kept_name(&self.image_id, piece.object, number),
-                Place::Object(_) => object_name(&self.image_id, piece.object),
-            };
-            match mapped_in_object(&self.client, self.pool, name, piece).await? {
-                Some((version, mapped)) if self.number.is_none() || place_has(place, version) => {
-                    found = Some(mapped);
-                    break;
-                }
-                _ => self.forget(piece.object),
-            }
-        }
-        let own = found.unwrap_or_else(|| vec![false; piece.block_count()]);
+        let found =
+            self.found(piece.object, async |name| mapped_in_object(&self.client, self.pool, name, piece).await);
+        let own = found.await?.unwrap_or_else(|| vec![false; piece.block_count()]);
         or_in_parent(own, self.parent.as_ref(), self.object_bytes, piece).await
     }
 
@@ -253,33 +249,32 @@ impl<C: PoolClient> State<C> {
         if self.place(piece.object).await? != Place::Nowhere {
             return Ok(false);
         }
-        match self.parent.as_ref().filter(|parent| piece.start(self.object_bytes) < parent.overlap_bytes) {
+        match below(self.parent.as_ref(), piece.start(self.object_bytes)) {
             Some(parent) => Box::pin(parent.state.is_empty(piece)).await,
             None => Ok(true),
         }
     }
 }
 
-fn place_has(place: Place, version: Version) -> bool {
-    !matches!(place, Place::Object(expected) if expected != version)
+/// What is below an offset of an image, if the parent reaches as far.
+pub(crate) fn below<C>(parent: Option<&Parent<C>>, start: u64) -> Option<&Parent<C>> {
+    parent.filter(|parent| start < parent.overlap_bytes)
 }
 
-/// Which blocks of a piece of an object hold data, and the version that says so; `None` if there is no object.
+/// Which blocks of a piece of an object hold data, and the version that says so.
 pub(crate) async fn mapped_in_object<C: PoolClient>(
     client: &C,
     pool: PoolId,
-    name: atoll_types::ObjectName,
+    name: ObjectName,
     piece: Piece,
-) -> Result<Option<(Version, Vec<bool>)>, ClientError> {
+) -> Result<(Version, Vec<bool>), ClientError> {
     let request = ReadRequest::Extents { offset: piece.offset, length: piece.length as u32 };
-    match client.send_read(pool, name.clone(), request).await {
-        Ok((ReadOutcome::Extents { version, blocks, .. }, _)) => {
+    match client.send_read(pool, name.clone(), request).await? {
+        (ReadOutcome::Extents { version, blocks, .. }, _) => {
             let bit = |block: usize| blocks.get(block / 8).is_some_and(|byte| byte & 1 << (block % 8) != 0);
-            Ok(Some((version, (0..piece.block_count()).map(bit).collect())))
+            Ok((version, (0..piece.block_count()).map(bit).collect()))
         }
-        Ok(_) => Err(ClientError::UnexpectedAnswer { object: name }),
-        Err(error) if error.is_no_such_object() => Ok(None),
-        Err(error) => Err(error),
+        _ => Err(ClientError::UnexpectedAnswer { object: name }),
     }
 }
 
@@ -291,7 +286,7 @@ pub(crate) async fn or_in_parent<C: PoolClient>(
     piece: Piece,
 ) -> Result<Vec<bool>, ImageError> {
     let start = piece.start(object_bytes);
-    let Some(parent) = parent.filter(|parent| start < parent.overlap_bytes) else { return Ok(mapped) };
+    let Some(parent) = below(parent, start) else { return Ok(mapped) };
     let length = piece.length.min(parent.overlap_bytes - start);
     let below = Box::pin(parent.state.mapped(Piece { length, ..piece })).await?;
     mapped.iter_mut().zip(below).for_each(|(mapped, below)| *mapped |= below);
@@ -308,7 +303,7 @@ pub(crate) async fn open_over_parent<C: PoolClient>(
 ) -> Result<Bytes, ImageError> {
     let (start, length) = (piece.start(object_bytes), piece.length as usize);
     let first_block = start / BLOCK;
-    let Some(parent) = parent.filter(|parent| start < parent.overlap_bytes) else {
+    let Some(parent) = below(parent, start) else {
         return match stored {
             Some(extent) => sealing.open(first_block, length, extent),
             None => Ok(BytesMut::zeroed(length).freeze()),
@@ -344,15 +339,4 @@ pub(crate) async fn open_over_parent<C: PoolClient>(
         whole[at..end].copy_from_slice(&bytes[..end - at]);
     }
     Ok(whole.freeze())
-}
-
-/// Runs of blocks that are so: the first block and the number of blocks of each.
-pub(crate) fn runs(flags: &[bool], wanted: bool) -> impl Iterator<Item = (usize, usize)> + use<'_> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let first = at + flags[at..].iter().position(|flag| *flag == wanted)?;
-        let count = flags[first..].iter().take_while(|flag| **flag == wanted).count();
-        at = first + count;
-        Some((first, count))
-    })
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::ImageError;
 use crate::admin::ImageAdmin;
-use crate::names::{image_prefix, parse};
+use crate::names::{ALL_IMAGES_PREFIX, image_id_of, image_prefix, parse};
 use crate::pieces::BLOCK;
 
 /// What a snapshot keeps.
@@ -77,9 +77,9 @@ impl ImageAdmin {
         data_shards: u64,
     ) -> Result<HashMap<String, u64>, ImageError> {
         let mut used: HashMap<String, u64> = HashMap::new();
-        visit_objects::<ImageError>(client, pool, "img.", true, async |objects| {
+        visit_objects::<ImageError>(client, pool, ALL_IMAGES_PREFIX, true, async |objects| {
             for object in objects {
-                let Some(id) = object.name.as_str().split('.').nth(1) else { continue };
+                let Some(id) = image_id_of(&object.name) else { continue };
                 *used.entry(id.to_owned()).or_default() += u64::from(object.block_count) * BLOCK * data_shards;
             }
             Ok(())

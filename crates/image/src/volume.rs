@@ -14,10 +14,11 @@ use crate::extents::gather;
 use crate::index_set::IndexSet;
 use crate::keeping::Keeping;
 use crate::names::{image_prefix, object_name, parse};
+use crate::objects::ignore_absent;
 use crate::pieces::{BLOCK, Piece, pieces};
 use crate::range_locks::RangeLocks;
 use crate::sealing::Sealing;
-use crate::state::{Parent, mapped_in_object, open_over_parent, or_in_parent};
+use crate::state::{Parent, below, mapped_in_object, open_over_parent, or_in_parent};
 
 /// Objects that a trim or a look at extents asks for at once.
 const OBJECTS_AT_ONCE: usize = 32;
@@ -169,8 +170,7 @@ impl<C: PoolClient> Volume<C> {
     }
 
     fn is_known_hole(&self, piece: Piece) -> bool {
-        let is_below = |parent: &Parent<C>| piece.start(self.object_bytes) < parent.overlap_bytes;
-        let below = self.parent.as_ref().filter(|parent| is_below(parent));
+        let below = below(self.parent.as_ref(), piece.start(self.object_bytes));
         self.is_known_absent(piece.object) && below.is_none_or(|parent| parent.state.is_known_empty(piece))
     }
 
@@ -213,14 +213,16 @@ impl<C: PoolClient> Volume<C> {
     }
 
     async fn mapped(&self, piece: Piece) -> Result<Vec<bool>, ImageError> {
-        let own = if self.is_known_absent(piece.object) {
-            None
-        } else {
-            let name = object_name(&self.image_id, piece.object);
-            let found = mapped_in_object(&self.client, self.pool, name, piece).await;
-            found.map_err(|error| self.explain(error))?.map(|(_, mapped)| mapped)
+        let name = object_name(&self.image_id, piece.object);
+        let found = match self.is_known_absent(piece.object) {
+            true => None,
+            false => Some(mapped_in_object(&self.client, self.pool, name, piece).await),
         };
-        let own = own.unwrap_or_else(|| vec![false; piece.block_count()]);
+        let own = match found {
+            Some(Ok((_, mapped))) => mapped,
+            Some(Err(error)) if !error.is_no_such_object() => return Err(self.explain(error)),
+            Some(Err(_)) | None => vec![false; piece.block_count()],
+        };
         or_in_parent(own, self.parent.as_ref(), self.object_bytes, piece).await
     }
 
@@ -370,7 +372,7 @@ impl<C: PoolClient> Volume<C> {
 
     async fn discard_piece(&self, piece: Piece) -> Result<(), ImageError> {
         let start = piece.start(self.object_bytes);
-        if let Some(parent) = self.parent.as_ref().filter(|parent| start < parent.overlap_bytes)
+        if let Some(parent) = below(self.parent.as_ref(), start)
             && !parent.state.is_empty(piece).await?
         {
             // A hole would show what the parent has there.
@@ -388,9 +390,7 @@ impl<C: PoolClient> Volume<C> {
         };
         let conditions = vec![self.fence.clone(), Condition::ObjectExists];
         let object = object_name(&self.image_id, piece.object);
-        match self.client.change(self.pool, object, conditions, vec![mutation]).await {
-            Err(error) if error.failed_condition().is_some() => Ok(()),
-            result => result.map_err(|error| self.explain(error)),
-        }
+        let discarded = self.client.change(self.pool, object, conditions, vec![mutation]).await;
+        ignore_absent(discarded).map_err(|error| self.explain_image(error))
     }
 }

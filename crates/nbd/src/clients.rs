@@ -25,7 +25,9 @@ impl Client {
             // The socket's file says who may open it.
             PeerAddress::Process(_) => return Ok(()),
             PeerAddress::Host(host) => host,
-            PeerAddress::Unknown => return Err("the system does not say who this client is".into()),
+            PeerAddress::Unknown => {
+                return Err("the system does not say who this client is; connect over a Unix socket or TCP".into());
+            }
         };
         let names = self.certificate.as_ref().map(names_of).unwrap_or_default();
         let is_certified = self.certificate.is_some();

@@ -35,7 +35,7 @@ enum Export {
     Open {
         device: Rc<OpenImage>,
         connections: usize,
-        /// The client that all connections are of, if only one may use it.
+        /// The client of the last connection; of all, if only one may use the image.
         holder: Option<Client>,
     },
 }

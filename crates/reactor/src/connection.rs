@@ -71,6 +71,19 @@ pub enum PeerAddress {
     Unknown,
 }
 
+impl PeerAddress {
+    pub(crate) fn of(socket: &OwnedFd) -> Self {
+        let address = rustix::net::getpeername(socket).ok().flatten();
+        if let Some(address) = address.and_then(|address| SocketAddr::try_from(address).ok()) {
+            return PeerAddress::Host(address.ip().to_canonical());
+        }
+        match rustix::net::sockopt::socket_peercred(socket) {
+            Ok(credentials) => PeerAddress::Process(credentials.pid.as_raw_nonzero().get()),
+            Err(_) => PeerAddress::Unknown,
+        }
+    }
+}
+
 pub(crate) struct Connection {
     pub socket: OwnedFd,
     /// Bytes received and not taken yet. Away while a receive is in flight.

@@ -346,16 +346,7 @@ impl Reactor {
 
     /// Who is at the other end of a connection.
     pub fn peer_address(&self, id: ConnectionId) -> PeerAddress {
-        let Some(connection) = self.connections.get(&id) else { return PeerAddress::Unknown };
-        let socket = &connection.socket;
-        let address = rustix::net::getpeername(socket).ok().flatten();
-        if let Some(address) = address.and_then(|address| std::net::SocketAddr::try_from(address).ok()) {
-            return PeerAddress::Host(address.ip().to_canonical());
-        }
-        match rustix::net::sockopt::socket_peercred(socket) {
-            Ok(credentials) => PeerAddress::Process(credentials.pid.as_raw_nonzero().get()),
-            Err(_) => PeerAddress::Unknown,
-        }
+        self.connections.get(&id).map_or(PeerAddress::Unknown, |connection| PeerAddress::of(&connection.socket))
     }
 
     /// Bytes queued or in flight to the peer.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use atoll_admin::images;
 use atoll_admin::pools::POOL_IMAGES;
-use atoll_image::{AttachedImage, StreamHeader, StreamPart, StreamReader};
+use atoll_image::{AttachedImage, StreamHeader, StreamPart, StreamReader, runs};
 use atoll_terminal::print_line;
 use atoll_types::size::{format_size, parse_size_bytes};
 use bytes::Bytes;
@@ -105,13 +105,11 @@ impl<'a> Target<'a> {
     fn write_data(&self, offset: u64, data: &[u8]) -> anyhow::Result<u64> {
         let blocks: Vec<bool> =
             data.chunks(BLOCK_BYTES).map(|block| block.iter().any(|byte| *byte != 0)).collect();
-        let (mut first, mut written) = (0, 0);
-        while let Some(start) = blocks[first..].iter().position(|has_data| *has_data).map(|skip| first + skip) {
-            let count = blocks[start..].iter().take_while(|has_data| **has_data).count();
-            let range = start * BLOCK_BYTES..((start + count) * BLOCK_BYTES).min(data.len());
+        let mut written = 0;
+        for (first, count) in runs(&blocks, true) {
+            let range = first * BLOCK_BYTES..((first + count) * BLOCK_BYTES).min(data.len());
             let part = Bytes::copy_from_slice(&data[range.clone()]);
             self.access.admin_call(|_, _| self.image.write(offset + range.start as u64, &part))?;
-            first = start + count;
             written += part.len() as u64;
         }
         Ok(written)
@@ -297,12 +295,12 @@ pub fn sparsify(data: &DataArgument, name: &str) -> anyhow::Result<()> {
     let image = open(&access, name, "sparsifying")?;
     let mut freed = 0;
     let looked = for_each_data(&access, &image, |offset, data| {
-        for (index, block) in data.chunks(BLOCK_BYTES).enumerate() {
-            if block.len() == BLOCK_BYTES && block.iter().all(|byte| *byte == 0) {
-                let at = offset + (index * BLOCK_BYTES) as u64;
-                access.admin_call(|_, _| async { image.writable()?.trim(at, BLOCK_BYTES as u64).await })?;
-                freed += BLOCK_BYTES as u64;
-            }
+        let (blocks, _) = data.as_chunks::<BLOCK_BYTES>();
+        let zeros: Vec<bool> = blocks.iter().map(|block| block.iter().all(|byte| *byte == 0)).collect();
+        for (first, count) in runs(&zeros, true) {
+            let (at, length) = (offset + (first * BLOCK_BYTES) as u64, (count * BLOCK_BYTES) as u64);
+            access.admin_call(|_, _| async { image.writable()?.trim(at, length).await })?;
+            freed += length;
         }
         Ok(())
     });

@@ -31,9 +31,15 @@ fn qemu_img(arguments: &[&str]) -> anyhow::Result<Vec<u8>> {
 pub fn export(access: &ImageAccess, source: &str, file: &Path) -> anyhow::Result<()> {
     ensure!(!file.exists(), "{} exists already", file.display());
     let (place, path) = (place(access, source)?, file.to_string_lossy());
-    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &place, &path])?;
-    qemu_img(&["compare", "-f", "raw", "-F", "qcow2", &place, &path])
-        .context("the file is not what the image is")?;
+    let written = qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &place, &path]).and_then(|_| {
+        qemu_img(&["compare", "-f", "raw", "-F", "qcow2", &place, &path])
+            .context("the file is not what the image is")
+    });
+    if let Err(error) = written {
+        // What is not whole must not be taken for the image.
+        let _ = std::fs::remove_file(file);
+        return Err(error);
+    }
     print_line!("exported '{source}' to {path}");
     Ok(())
 }
