@@ -115,7 +115,7 @@ def test_two_removers(cluster):
     said = [process.communicate(timeout=60) for process in both]
     codes = sorted(process.returncode for process in both)
     assert codes in ([0, 0], [0, 1]), said
-    assert all("in use by removing" in error or "no image" in error for _, error in said if error), said
+    assert all("there is no image 'twice'" in error for _, error in said if error), said
     assert "twice" not in trash(cluster)
 
 

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use atoll_cluster::{ClusterError, Contention};
+use atoll_cluster::ClusterError;
 use atoll_image::ImageError;
 use atoll_keys::KeyError;
 use atoll_types::{OsdId, PgId};
@@ -52,12 +52,6 @@ impl AdminError {
 pub(crate) async fn retried<T, F: Future<Output = Result<T, AdminError>>>(
     attempt: impl Fn() -> F,
 ) -> Result<T, AdminError> {
-    let mut contention = Contention::default();
-    loop {
-        let outcome = attempt().await;
-        let is_conflict = matches!(outcome, Err(AdminError::Cluster(ClusterError::Conflict { .. })));
-        if !is_conflict || !contention.pause().await {
-            return outcome;
-        }
-    }
+    let is_conflict = |error: &_| matches!(error, AdminError::Cluster(ClusterError::Conflict { .. }));
+    atoll_cluster::retried(is_conflict, attempt).await
 }

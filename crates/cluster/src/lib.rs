@@ -12,7 +12,7 @@ pub mod server;
 
 pub use client::{
     Answer, ClusterClient, ClusterError, ConnectOptions, Contention, Lease, LeaseStatus, Listing, PrefixWatch,
-    TlsFiles, Transaction, WatchEvent,
+    TlsFiles, Transaction, WatchEvent, retried,
 };
 pub use map::{ClusterMap, MapChange, MapWatch};
 pub use server::{EmbeddedServer, Protection};

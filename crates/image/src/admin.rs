@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_client::PoolClient;
-use atoll_cluster::{ClusterClient, ClusterError, Contention, Transaction, keys};
+use atoll_cluster::{ClusterClient, ClusterError, Transaction, keys};
 use atoll_keys::{KeyService, SecretKey, random_u64};
 use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
@@ -180,21 +180,24 @@ impl ImageAdmin {
 
     /// Forgets the key of an image: what is in it can never be read again. The image stays, to be removed.
     pub async fn destroy_key(&self, name: &str) -> Result<(), ImageError> {
-        let (mut record, revision) = self.get(name).await?;
+        let (record, _) = self.get(name).await?;
         if !record.key.is_sealed() {
             return Err(ImageError::Invalid(format!(
                 "image '{name}' is not sealed: there is no key without which it could not be read; 'atoll image rm' \
                  removes it"
             )));
         }
-        if let Some(snapshot) = record.snapshots().iter().find(|snapshot| !snapshot.clones.is_empty()) {
-            return Err(ImageError::HasClones { name: name.into(), snapshot: snapshot.name.clone() });
-        }
         let lease = take_lock(self, &record, "destroying its key").await?;
-        record.key.wrapped_mut().clear();
-        self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
+        let destroyed = self.change(name, |record| {
+            if let Some(snapshot) = record.snapshots().iter().find(|snapshot| !snapshot.clones.is_empty()) {
+                return Err(ImageError::HasClones { name: name.into(), snapshot: snapshot.name.clone() });
+            }
+            record.key.wrapped_mut().clear();
+            Ok(())
+        });
+        let destroyed = destroyed.await;
         lease.revoke().await?;
-        Ok(())
+        destroyed.map(drop)
     }
 
     /// Changes the record of an image, again if somebody else changes it at the same time. Returns it and its
@@ -204,20 +207,27 @@ impl ImageAdmin {
         name: &str,
         edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
     ) -> Result<(ImageRecord, i64), ImageError> {
-        let mut contention = Contention::default();
-        loop {
+        let edit = &edit;
+        let attempt = || async move {
             let (mut record, revision) = self.get(name).await?;
             edit(&mut record)?;
             let record = record.with_format();
-            match self.cluster.compare_and_swap(&keys::image(name), revision, &record).await {
-                Err(ClusterError::Conflict { .. }) if contention.pause().await => {}
-                Err(ClusterError::Conflict { .. }) => {
-                    return Err(ImageError::Invalid(format!(
-                        "image '{name}' is changed by others all the time; try again"
-                    )));
-                }
-                result => return Ok((record, result?)),
-            }
+            let revision = self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
+            Ok((record, revision))
+        };
+        self.retried(name, attempt).await
+    }
+
+    /// Attempts a change of an image again while others change the same records.
+    pub(crate) async fn retried<T, F: Future<Output = Result<T, ImageError>>>(
+        &self,
+        name: &str,
+        attempt: impl Fn() -> F,
+    ) -> Result<T, ImageError> {
+        let is_conflict = |error: &_| matches!(error, ImageError::Cluster(ClusterError::Conflict { .. }));
+        match atoll_cluster::retried(is_conflict, attempt).await {
+            Err(error) if is_conflict(&error) => Err(ImageError::Contended(name.into())),
+            outcome => outcome,
         }
     }
 
@@ -255,29 +265,27 @@ impl ImageAdmin {
 
     /// Gives an image another name.
     pub async fn rename(&self, name: &str, new_name: &str) -> Result<ImageRecord, ImageError> {
+        self.retried(name, || self.rename_once(name, new_name)).await
+    }
+
+    async fn rename_once(&self, name: &str, new_name: &str) -> Result<ImageRecord, ImageError> {
         let (old, revision) = self.get(name).await?;
+        // A writer would not find its image again.
+        if let Some((lock, _)) = self.lock(&old.id).await? {
+            return Err(in_use(name, lock));
+        }
         let record = self.renamed(old, new_name).await?;
         let transaction = Transaction::new()
             .check(&keys::image(name), revision)
             .check(&keys::image(new_name), 0)
-            // A writer would not find its image again.
             .check(&keys::image_lock(&record.id), 0)
             .delete(&keys::image(name))
             .put(&keys::image(new_name), &record)?;
         match self.cluster.transact(&transaction).await {
-            Err(ClusterError::Conflict { .. }) => {
-                if let Some((lock, _)) = self.lock(&record.id).await? {
-                    return Err(in_use(name, lock));
-                }
-                match self.get(new_name).await {
-                    Ok(_) => Err(ImageError::AlreadyExists(new_name.into())),
-                    Err(_) => Err(ImageError::Invalid(format!("image '{name}' was changed meanwhile; try again"))),
-                }
+            Err(ClusterError::Conflict { .. }) if self.get(new_name).await.is_ok() => {
+                Err(ImageError::AlreadyExists(new_name.into()))
             }
-            result => {
-                result?;
-                Ok(record)
-            }
+            result => result.map(|_| record).map_err(ImageError::from),
         }
     }
 

@@ -25,6 +25,16 @@ impl ImageAdmin {
         is_sealed: bool,
     ) -> Result<ImageRecord, ImageError> {
         check_name(clone_name)?;
+        self.retried(name, || self.clone_once((name, snapshot), clone_name, pool, is_sealed)).await
+    }
+
+    async fn clone_once(
+        &self,
+        (name, snapshot): (&str, &str),
+        clone_name: &str,
+        pool: Option<PoolId>,
+        is_sealed: bool,
+    ) -> Result<ImageRecord, ImageError> {
         let (mut parent, revision) = self.get(name).await?;
         let (_, found) = self.get_snapshot(name, snapshot).await?;
         self.check_generations(&parent).await?;
@@ -69,9 +79,6 @@ impl ImageAdmin {
         match self.cluster.transact(&transaction).await {
             Err(ClusterError::Conflict { .. }) if self.get(clone_name).await.is_ok() => {
                 Err(ImageError::AlreadyExists(clone_name.into()))
-            }
-            Err(ClusterError::Conflict { .. }) => {
-                Err(ImageError::Invalid(format!("image '{name}' was changed meanwhile; try again")))
             }
             result => {
                 result?;

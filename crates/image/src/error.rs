@@ -17,6 +17,9 @@ pub enum ImageError {
     /// A name, size or range that is not allowed.
     #[error("{0}")]
     Invalid(String),
+    /// Others have changed its record with every attempt.
+    #[error("others change image '{0}' all the time; try again")]
+    Contended(String),
     /// Another writer holds the image.
     #[error("image '{name}' is in use by {purpose} (process {process_id} on {host}); stop it first")]
     InUse {

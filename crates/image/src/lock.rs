@@ -85,8 +85,11 @@ async fn break_dead_lock(admin: &ImageAdmin, record: &ImageRecord) -> Result<(),
         return Err(in_use(&record.name, lock));
     }
     tracing::info!("taking image '{}' over from process {}, which is gone", record.name, lock.process_id);
-    admin.cluster.delete_if(&keys::image_lock(&record.id), revision).await?;
-    Ok(())
+    match admin.cluster.delete_if(&keys::image_lock(&record.id), revision).await {
+        // Somebody else has removed it meanwhile, or taken the image already.
+        Ok(_) | Err(ClusterError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// An image that nobody else can change, not even a writer that has lost its lock without knowing.

@@ -8,7 +8,7 @@ use atoll_types::records::{ImageRecord, ParentRecord, RECORD_FORMAT, RemovedImag
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, unix_ms};
-use crate::lock::{fence_name, in_use, take_lock};
+use crate::lock::{fence_name, take_lock};
 use crate::names::{image_prefix, parse};
 use crate::objects::remove_objects;
 
@@ -104,6 +104,10 @@ impl ImageAdmin {
     /// Puts an image into the trash, from which it comes back by [`ImageAdmin::restore`], until `keep_ms` have
     /// passed. It is no image from now on: nobody can attach it, and its name is free.
     pub async fn trash(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
+        self.retried(name, || self.trash_once(name, keep_ms)).await
+    }
+
+    async fn trash_once(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
         let (record, revision) = self.get(name).await?;
         if !record.snapshots().is_empty() {
             return Err(ImageError::HasSnapshots { name: name.into(), count: record.snapshots().len() });
@@ -112,8 +116,14 @@ impl ImageAdmin {
             let (host, process_id, purpose) = (watcher.host, watcher.process_id, watcher.purpose);
             return Err(ImageError::InUse { name: name.into(), host, process_id, purpose });
         }
-        // Nobody writes to it now, or the lock says so.
-        take_lock(self, &record, REMOVING).await?.revoke().await?;
+        let lease = match take_lock(self, &record, REMOVING).await {
+            Ok(lease) => lease,
+            Err(error) => {
+                // It may be somebody who removes it, too, and has been faster.
+                self.get(name).await?;
+                return Err(error);
+            }
+        };
         let now_ms = unix_ms();
         let removed = RemovedImageRecord {
             format: RECORD_FORMAT,
@@ -124,19 +134,12 @@ impl ImageAdmin {
         };
         let transaction = Transaction::new()
             .check(&keys::image(name), revision)
-            .check(&keys::image_lock(&record.id), 0)
             .delete(&keys::image(name))
             .put(&keys::removed_image(&record.id), &removed)?;
-        match self.cluster.transact(&transaction).await {
-            Err(ClusterError::Conflict { .. }) => match self.lock(&record.id).await? {
-                Some((lock, _)) => Err(in_use(name, lock)),
-                None => Err(ImageError::Invalid(format!("image '{name}' was changed meanwhile; try again"))),
-            },
-            result => {
-                result?;
-                Ok(removed)
-            }
-        }
+        let trashed = self.cluster.transact(&transaction).await;
+        lease.revoke().await?;
+        trashed?;
+        Ok(removed)
     }
 
     /// Removes the data of a removed image, whether its time in the trash is over or not, and then its record. If

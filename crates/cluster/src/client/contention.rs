@@ -24,6 +24,21 @@ impl Contention {
     }
 }
 
+/// Attempts something again while others change the same records, which `is_conflict` knows from the error. After
+/// many attempts the last one's error is returned.
+pub async fn retried<T, E, F: Future<Output = Result<T, E>>>(
+    is_conflict: impl Fn(&E) -> bool,
+    attempt: impl Fn() -> F,
+) -> Result<T, E> {
+    let mut contention = Contention::default();
+    loop {
+        match attempt().await {
+            Err(error) if is_conflict(&error) && contention.pause().await => {}
+            outcome => return outcome,
+        }
+    }
+}
+
 /// From 0 to 1. The standard library seeds its hashers at random.
 fn random_share() -> f64 {
     RandomState::new().hash_one(()) as f64 / u64::MAX as f64

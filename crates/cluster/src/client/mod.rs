@@ -18,7 +18,7 @@ use etcd_client::{GetOptions, KvClient, PutOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use contention::Contention;
+pub use contention::{Contention, retried};
 pub use error::ClusterError;
 use error::{Fate, fate};
 pub use lease::{Lease, LeaseStatus};

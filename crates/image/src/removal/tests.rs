@@ -19,3 +19,40 @@ async fn whoever_comes_second_is_done_too() {
     purge().await.unwrap();
     assert!(matches!(world.admin.remove(&client, "twice", &|_, _| {}).await, Err(ImageError::NoSuchImage(_))));
 }
+
+/// Two commands that remove one image: neither is told to try again.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_removers_of_one_image_are_both_answered() {
+    let world = world().await;
+    let client = MemoryClient::new(1);
+    for round in 0..8 {
+        let name = format!("twice{round}");
+        world.create(&name, true).await;
+        let remove = || world.admin.remove(&client, &name, &|_, _| {});
+        let (one, two) = tokio::join!(remove(), remove());
+        for answer in [one, two] {
+            assert!(matches!(answer, Ok(()) | Err(ImageError::NoSuchImage(_))), "{answer:?}");
+        }
+        assert!(matches!(world.admin.get(&name).await, Err(ImageError::NoSuchImage(_))));
+    }
+    assert!(world.admin.removed().await.unwrap().is_empty());
+}
+
+/// A record that others change meanwhile is read again.
+#[tokio::test(flavor = "multi_thread")]
+async fn images_whose_records_change_meanwhile_are_removed_and_renamed() {
+    let world = world().await;
+    for round in 0..20 {
+        let (name, new_name) = (format!("old{round}"), format!("new{round}"));
+        world.create(&name, true).await;
+        let pairs = [("key".to_owned(), Some(round.to_string()))];
+        let (renamed, set) =
+            tokio::join!(world.admin.rename(&name, &new_name), world.admin.set_metadata(&name, &pairs));
+        renamed.unwrap();
+        assert!(matches!(set, Ok(_) | Err(ImageError::NoSuchImage(_))), "{set:?}");
+        let (removed, set) =
+            tokio::join!(world.admin.trash(&new_name, 0), world.admin.set_metadata(&new_name, &pairs));
+        removed.unwrap();
+        assert!(matches!(set, Ok(_) | Err(ImageError::NoSuchImage(_))), "{set:?}");
+    }
+}
