@@ -14,3 +14,4 @@ mod router;
 pub use atoll_objects::{ClientError, Extent, ObjectClient, PoolClient, visit_objects};
 pub use local::{ClientConfig, LocalClient};
 pub use remote::RemoteClient;
+pub use router::fence_write;

@@ -426,7 +426,7 @@ impl Outstanding {
 }
 
 /// A write that sets a fence in a PG, unless that is not one of `pg_num` any more.
-pub(crate) fn fence_write(name: &Bytes, generation: u64, pg_num: u32) -> WriteRequest {
+pub fn fence_write(name: &Bytes, generation: u64, pg_num: u32) -> WriteRequest {
     let key = [atoll_types::operation::FENCE_KEY_PREFIX, name].concat();
     WriteRequest {
         object: ObjectName::new(PG_META_OBJECT).expect("the name is short"),

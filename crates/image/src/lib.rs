@@ -48,6 +48,8 @@ mod watcher;
 mod memory_client;
 #[cfg(test)]
 mod model_tests;
+#[cfg(test)]
+mod simulated_client;
 
 pub use admin::{ImageAdmin, image_key_context};
 pub use attach::AttachedImage;

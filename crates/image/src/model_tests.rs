@@ -2,11 +2,13 @@
 //! taken while writes are in flight, roll backs, clones of clones, flattening, shrinking; writers that die in the
 //! middle, and work that is interrupted and done again.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 
 use atoll_keys::SecretKey;
+use atoll_sim::Statistics;
 use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
 use atoll_types::records::{ImageRecord, ImageStates, RECORD_FORMAT, SnapshotRecord};
@@ -21,6 +23,7 @@ use crate::names::{image_prefix, parse};
 use crate::pieces::BLOCK;
 use crate::resize::discard_beyond;
 use crate::sealing::Sealing;
+use crate::simulated_client::SimulatedClient;
 use crate::snapshots::{remove_unneeded, roll_objects_back};
 use crate::state::{Parent, State, StateOf};
 use crate::volume::{Volume, VolumeOf};
@@ -34,9 +37,14 @@ const BLOCKS: u64 = 7 * OBJECT_BLOCKS - 1;
 /// Images that a history may have: the first, and clones.
 const IMAGES_MAX: usize = 4;
 
-/// Seeds beyond those of a plain test run: `ATOLL_IMAGE_SEEDS=10000 cargo test -p atoll-image histories`.
-fn seeds() -> u64 {
-    std::env::var("ATOLL_IMAGE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300)
+/// The seeds of a plain test run, or more: `ATOLL_IMAGE_SEEDS=10000 cargo test -p atoll-image histories`.
+/// `ATOLL_IMAGE_SEED=7` runs one.
+fn seeds(usually: u64) -> std::ops::Range<u64> {
+    let setting = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match setting("ATOLL_IMAGE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..setting("ATOLL_IMAGE_SEEDS").unwrap_or(usually),
+    }
 }
 
 struct Random(u64);
@@ -51,7 +59,7 @@ impl Random {
 /// What an image holds: a number for each block, 0 for zeros.
 type Contents = Vec<u8>;
 
-struct Image {
+struct Image<C> {
     record: ImageRecord,
     contents: Contents,
     /// By number.
@@ -59,13 +67,13 @@ struct Image {
     /// The image and the snapshot that it is a clone of, and the blocks that it shares.
     parent: Option<(usize, u64, u64)>,
     attach_count: usize,
-    volume: Option<Rc<Volume<MemoryClient>>>,
+    volume: Option<Rc<Volume<C>>>,
 }
 
-struct History {
-    client: MemoryClient,
+struct History<C> {
+    client: C,
     random: Random,
-    images: Vec<Image>,
+    images: Vec<Image<C>>,
     next_value: u8,
 }
 
@@ -77,10 +85,9 @@ fn attach_ids(count: usize) -> Vec<[u8; 16]> {
     (0..count).map(|index| [index as u8 + 1; 16]).collect()
 }
 
-impl History {
-    fn new(seed: u64) -> Self {
-        let mut history =
-            History { client: MemoryClient::new(seed), random: Random(seed), images: Vec::new(), next_value: 1 };
+impl<C: PoolClient> History<C> {
+    fn new(client: C, seed: u64) -> Self {
+        let mut history = History { client, random: Random(seed), images: Vec::new(), next_value: 1 };
         history.add_image(None);
         history
     }
@@ -116,13 +123,13 @@ impl History {
         self.images.push(Image { record, contents, snapshots, parent, attach_count: 0, volume: None });
     }
 
-    fn parent_of(&self, parent: Option<(usize, u64, u64)>) -> Option<Parent<MemoryClient>> {
+    fn parent_of(&self, parent: Option<(usize, u64, u64)>) -> Option<Parent<C>> {
         let (image, number, blocks) = parent?;
         Some(Parent { state: Rc::new(self.state(image, number)), overlap_bytes: blocks * BLOCK })
     }
 
     /// An image at one of its snapshots, as a reader opens it.
-    fn state(&self, image: usize, number: u64) -> State<MemoryClient> {
+    fn state(&self, image: usize, number: u64) -> State<C> {
         let Image { record, parent, attach_count, .. } = &self.images[image];
         let snapshot = record.snapshots().iter().find(|snapshot| snapshot.number == number).unwrap();
         let sealing = match record.key.is_sealed() {
@@ -143,7 +150,7 @@ impl History {
     }
 
     /// Its writer, attached if there is none.
-    async fn volume(&mut self, image: usize) -> Rc<Volume<MemoryClient>> {
+    async fn volume(&mut self, image: usize) -> Rc<Volume<C>> {
         if let Some(volume) = &self.images[image].volume {
             return Rc::clone(volume);
         }
@@ -311,6 +318,15 @@ impl History {
         numbers.get(chosen).copied()
     }
 
+    /// Takes the image away from its writer, as whoever changes all its objects does.
+    async fn take_over(&mut self, image: usize) -> (C, ImageRecord) {
+        self.images[image].volume = None;
+        self.images[image].record.writer_generation += 1;
+        let (client, record) = (self.client.clone(), self.images[image].record.clone());
+        client.fence(POOL, fence_name(&record.id), record.writer_generation).await.unwrap();
+        (client, record)
+    }
+
     async fn remove_snapshot(&mut self, image: usize) {
         let Some(number) = self.a_snapshot(image).filter(|number| !self.clones_of(image, *number)) else { return };
         let states = self.images[image].record.states.as_mut().unwrap();
@@ -329,11 +345,9 @@ impl History {
 
     async fn roll_back(&mut self, image: usize) {
         let Some(number) = self.a_snapshot(image) else { return };
-        self.images[image].volume = None;
-        self.images[image].record.writer_generation += 1;
-        let (client, record) = (self.client.clone(), self.images[image].record.clone());
-        client.fence(POOL, fence_name(&record.id), record.writer_generation).await.unwrap();
+        let (client, record) = self.take_over(image).await;
         self.interrupt(roll_objects_back(&client, &record, number, &|_, _| {})).await;
+        let (client, record) = self.take_over(image).await;
         roll_objects_back(&client, &record, number, &|_, _| {}).await.unwrap();
         let snapshot = record.snapshots().iter().find(|snapshot| snapshot.number == number).unwrap();
         self.images[image].record.size_bytes = snapshot.size_bytes;
@@ -347,11 +361,10 @@ impl History {
         let blocks = 1 + self.random.below(BLOCKS);
         let before = self.images[image].contents.len() as u64;
         self.images[image].volume = None;
-        self.images[image].record.writer_generation += 1;
         if blocks < before {
-            let (client, record) = (self.client.clone(), self.images[image].record.clone());
-            client.fence(POOL, fence_name(&record.id), record.writer_generation).await.unwrap();
+            let (client, record) = self.take_over(image).await;
             self.interrupt(discard_beyond(&client, &record, blocks * BLOCK)).await;
+            let (client, record) = self.take_over(image).await;
             discard_beyond(&client, &record, blocks * BLOCK).await.unwrap();
         }
         if let Some((_, _, shared)) = &mut self.images[image].parent {
@@ -362,15 +375,22 @@ impl History {
     }
 
     async fn flatten(&mut self, image: usize) {
-        if self.images[image].parent.is_none() || !self.images[image].snapshots.is_empty() {
+        if self.images[image].parent.is_none() {
             return;
         }
         let volume = self.volume(image).await;
         self.interrupt(volume.copy_from_parent(None, &|_, _| {})).await;
+        drop(volume);
+        // What is under way of a process that was interrupted is fenced off by the next one.
+        self.images[image].volume = None;
+        let volume = self.volume(image).await;
         volume.copy_from_parent(Some(1 << 20), &|_, _| {}).await.unwrap();
         drop(volume);
         self.images[image].volume = None;
-        self.images[image].parent = None;
+        let record = &mut self.images[image].record;
+        // Its snapshots show the parent as before.
+        let is_shown = record.snapshots().iter().any(|snapshot| snapshot.overlap_bytes > 0);
+        self.images[image].parent = self.images[image].parent.filter(|_| is_shown).map(|(of, at, _)| (of, at, 0));
     }
 
     /// Everything reads as the model says.
@@ -408,7 +428,6 @@ impl History {
             .await
             .unwrap();
         }
-        assert_eq!(self.client.object_count(), 0);
     }
 
     async fn step(&mut self) {
@@ -452,21 +471,56 @@ fn values(bytes: &[u8]) -> Contents {
     bytes.chunks(BLOCK as usize).map(value).collect()
 }
 
-#[test]
-fn random_histories_are_what_a_model_says() {
-    for seed in 0..seeds() {
-        let run = std::panic::AssertUnwindSafe(|| {
-            block_on(async {
-                let mut history = History::new(seed);
-                for _ in 0..60 {
-                    history.step().await;
-                }
-                history.verify().await;
-                history.remove_everything().await;
-            });
-        });
-        if std::panic::catch_unwind(run).is_err() {
+async fn run<C: PoolClient>(client: C, seed: u64, steps: usize) {
+    let mut history = History::new(client, seed);
+    for _ in 0..steps {
+        history.step().await;
+    }
+    history.verify().await;
+    history.remove_everything().await;
+}
+
+/// Runs some seeds and says which one fails.
+fn each_seed(seeds: impl Iterator<Item = u64>, run: impl Fn(u64)) {
+    for seed in seeds {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed))).is_err() {
             panic!("seed {seed} fails");
         }
     }
+}
+
+#[test]
+fn random_histories_are_what_a_model_says() {
+    each_seed(seeds(300), |seed| {
+        let client = MemoryClient::new(seed);
+        block_on(run(client.clone(), seed, 60));
+        assert_eq!(client.object_count(), 0);
+    });
+}
+
+/// With power cuts, fail-over, moves and splits of the PG.
+fn run_simulated(is_coded: bool) {
+    let total = RefCell::new(Statistics::default());
+    let seeds = seeds(20);
+    each_seed(seeds.clone(), |seed| {
+        let client = SimulatedClient::new(seed, is_coded);
+        client.drive(run(client.clone(), seed, 40));
+        let (objects, statistics) = client.finish();
+        assert_eq!(objects, []);
+        total.borrow_mut().add(&statistics);
+    });
+    let total = total.into_inner();
+    println!("{total:?}");
+    let happened = [total.takeovers, total.rollbacks, total.splits, total.clones, total.retries];
+    assert!(seeds.count() < 20 || happened.iter().all(|count| *count > 0), "{total:?}");
+}
+
+#[test]
+fn random_histories_survive_the_faults_of_a_cluster() {
+    run_simulated(false);
+}
+
+#[test]
+fn random_histories_survive_the_faults_of_a_coded_cluster() {
+    run_simulated(true);
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT};
-use atoll_types::{Condition, LogEntry, ObjectName, PgId, Refusal, RequestId, Touched, Transaction};
+use atoll_types::{Condition, LogEntry, ObjectName, PgId, ReadRequest, Refusal, RequestId, Touched, Transaction};
 
 use atoll_ec::Code;
 use atoll_pg::is_hidden;
@@ -138,6 +138,7 @@ impl Checked<'_> {
                     continue;
                 }
                 assert_eq!(other_blocks(contents, other), "", "data of {object} on member {at}");
+                assert_eq!(sealed_units(contents), sealed_units(other), "seals of {object} on member {at}");
             }
             let names = |state: &State| state.objects.keys().map(ObjectName::to_string).collect::<Vec<_>>();
             assert_eq!(names(first), names(visible), "objects of PG {} on member {at}", self.pg);
@@ -279,7 +280,7 @@ impl Checked<'_> {
         // Requests are in order of invocation, so the smallest fitting point is the best choice.
         for op in ops.iter().filter(|op| self.is_own(op)) {
             let Some((answered, answer)) = &op.answered else { unreachable!("checked before") };
-            if self.is_refused_for_the_split(op, answer) {
+            if self.is_refused_for_the_split(op, answer) || is_list(&op.kind) {
                 continue;
             }
             let object = match (&op.kind, answer) {
@@ -339,6 +340,15 @@ impl Checked<'_> {
 fn fences(meta: &Object) -> BTreeMap<bytes::Bytes, bytes::Bytes> {
     let of_pg = meta.omap.iter().filter(|(key, _)| key.starts_with(FENCE_KEY_PREFIX));
     of_pg.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+fn sealed_units(object: &Object) -> Vec<(&u32, &Bytes)> {
+    object.seals.iter().filter(|(_, seal)| seal.iter().any(|byte| *byte != 0)).collect()
+}
+
+/// A list may lack what is made while it is read: whoever lists says what it must have.
+fn is_list(kind: &Kind) -> bool {
+    matches!(kind, Kind::Read(_, ReadRequest::ObjectList { .. }))
 }
 
 fn writes_keep_real_time_order(ops: &[Op], places: &BTreeMap<RequestId, u64>) {

@@ -180,12 +180,19 @@ impl World {
 
     /// Sends a request; returns its number.
     pub fn start(&mut self, session: usize, kind: Kind) -> usize {
+        // Requests about a PG itself are for any.
+        let sequence = self.clients.sessions[session].next_sequence;
+        let is_split = self.cluster.split_off.is_some();
+        self.start_in(session, if is_split && sequence.is_multiple_of(2) { SPLIT_PG } else { PG }, kind)
+    }
+
+    /// Sends a request; if it is about a PG's own object, to this PG. Returns its number.
+    pub fn start_in(&mut self, session: usize, own_of: PgId, kind: Kind) -> usize {
         let state = &mut self.clients.sessions[session];
         let id = RequestId { session: state.id, sequence: state.next_sequence };
         state.next_sequence += 1;
         self.statistics.clones +=
             u64::from(matches!(&kind, Kind::Write(write) if clone_source(&write.mutations).is_some()));
-        let own_of = if self.cluster.split_off.is_some() && id.sequence.is_multiple_of(2) { SPLIT_PG } else { PG };
         let op = Op { session, id, own_of, sent_to: PG, kind, invoked: self.now, answered: None, attempt: 0 };
         self.clients.ops.push(op);
         let index = self.clients.ops.len() - 1;

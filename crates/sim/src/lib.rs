@@ -17,6 +17,7 @@ mod campaign;
 mod check;
 mod clients;
 mod cluster;
+mod driven;
 mod faults;
 mod invariants;
 mod network;
@@ -35,6 +36,7 @@ mod world;
 
 pub use campaign::{Campaign, Failure, Report, text_of};
 pub use clients::{Answer, Kind};
+pub use driven::Driven;
 pub use options::{Fault, Options};
 pub use script::{
     Script, block, clone_of, create, data_of, half_of, read_block, remove, write_block, write_blocks, write_key,

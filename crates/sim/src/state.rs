@@ -2,12 +2,13 @@
 //! which the recorded history is replayed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{EPOCH_KEY, INCOMPLETE_KEY, is_hidden};
 use atoll_types::operation::{FENCE_KEY_PREFIX, PG_META_OBJECT, bits};
 use atoll_types::{
-    Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest, Refusal,
+    Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, Seals,
     Transaction, Version, pg_of_object,
 };
 use bytes::{Bytes, BytesMut};
@@ -34,6 +35,10 @@ pub struct Object {
     pub whole_size: Option<u64>,
     pub omap: BTreeMap<Bytes, Bytes>,
     pub version: Version,
+    /// Bytes that a seal covers, and the length of a seal.
+    pub seal_shape: Option<(u32, u16)>,
+    /// Seals by the numbers of their units.
+    pub seals: BTreeMap<u32, Bytes>,
 }
 
 #[derive(Clone, Default)]
@@ -189,7 +194,10 @@ impl State {
 impl Object {
     pub fn apply(&mut self, mutation: &Mutation, payload: &mut Bytes) {
         match mutation {
-            Mutation::Write { offset, length, .. } => {
+            Mutation::Write { offset, length, seals } => {
+                if let Some(seals) = seals {
+                    self.set_seals(*offset, seals);
+                }
                 let data = payload.split_to(*length as usize);
                 for (index, block) in data.chunks(BLOCK_BYTES).enumerate() {
                     let first = (offset / BLOCK_BYTES as u64) as u32;
@@ -201,10 +209,14 @@ impl Object {
                 let first = (offset / BLOCK_BYTES as u64) as u32;
                 let end = ((offset + length) / BLOCK_BYTES as u64) as u32;
                 self.blocks.retain(|block, _| !(first..end).contains(block));
+                let units = self.units(*offset, *length);
+                self.seals.retain(|unit, _| !units.contains(unit));
             }
             Mutation::Truncate { size_bytes } => {
                 let end = (size_bytes / BLOCK_BYTES as u64) as u32;
                 self.blocks.retain(|block, _| *block < end);
+                let units = self.units(0, *size_bytes);
+                self.seals.retain(|unit, _| units.contains(unit));
                 self.size = *size_bytes;
             }
             Mutation::SetVersion { version } => self.version = *version,
@@ -215,9 +227,10 @@ impl Object {
             | Mutation::RemoveOther { .. }
             | Mutation::ResetLog { .. }
             | Mutation::Split { .. } => {}
-            Mutation::SetShardOf { object_bytes, shard_bytes, .. } => {
+            Mutation::SetShardOf { object_bytes, shard_bytes, seal_unit_bytes, seal_bytes } => {
                 self.whole_size = Some(*object_bytes);
                 self.size = *shard_bytes;
+                self.seal_shape = (*seal_unit_bytes > 0).then_some((*seal_unit_bytes, *seal_bytes));
             }
             Mutation::OmapSet { key, value } => drop(self.omap.insert(key.clone(), value.clone())),
             Mutation::OmapRemove { key } => drop(self.omap.remove(key)),
@@ -231,6 +244,35 @@ impl Object {
                 }
             }
         }
+    }
+
+    fn set_seals(&mut self, offset: u64, seals: &Seals) {
+        assert_eq!(offset % u64::from(seals.unit_bytes), 0, "seals of whole units");
+        self.seal_shape = Some((seals.unit_bytes, seals.seal_bytes));
+        let first = (offset / u64::from(seals.unit_bytes)) as u32;
+        let each = seals.bytes.chunks(seals.seal_bytes.into());
+        self.seals.extend((first..).zip(each.map(Bytes::copy_from_slice)));
+    }
+
+    /// The units that a range overlaps.
+    fn units(&self, offset: u64, length: u64) -> Range<u32> {
+        let unit_bytes = self.seal_shape.map_or(BLOCK_BYTES as u64, |(unit_bytes, _)| unit_bytes.into());
+        (offset / unit_bytes) as u32..(offset + length).div_ceil(unit_bytes) as u32
+    }
+
+    /// The seals of a range; zeros where there is none.
+    pub fn seals(&self, offset: u64, length: u64) -> Option<Seals> {
+        let (unit_bytes, seal_bytes) = self.seal_shape?;
+        let none = Bytes::from(vec![0; seal_bytes.into()]);
+        let seal = |unit: u32| self.seals.get(&unit).unwrap_or(&none).to_vec();
+        let bytes: Vec<u8> = self.units(offset, length).flat_map(seal).collect();
+        Some(Seals { unit_bytes, seal_bytes, bytes: bytes.into() })
+    }
+
+    /// Whether a block was written, even with zeros.
+    pub fn is_sealed(&self, block: u32) -> bool {
+        let units = self.units(u64::from(block) * BLOCK_BYTES as u64, BLOCK_BYTES as u64);
+        self.seals.range(units).any(|(_, seal)| seal.iter().any(|byte| *byte != 0))
     }
 
     /// The data of a range as far as the object reaches.
@@ -252,13 +294,16 @@ pub fn read(object: Option<&Object>, request: &ReadRequest) -> Result<(ReadOutco
         ReadRequest::Data { offset, length } => {
             let data = object.data(*offset, u64::from(*length));
             let (object_bytes, version) = (object.size, object.version);
-            return Ok((ReadOutcome::Data { object_bytes, version, seals: None }, data));
+            let seals = object.seals(*offset, data.len() as u64);
+            return Ok((ReadOutcome::Data { object_bytes, version, seals }, data));
         }
         ReadRequest::Extents { offset, length } => {
             let length = object.size.saturating_sub(*offset).min(u64::from(*length));
             let data = object.data(*offset, length);
-            let held: Vec<bool> =
-                data.chunks(BLOCK_BYTES).map(|block| block.iter().any(|&byte| byte != 0)).collect();
+            let blocks = data.chunks(BLOCK_BYTES).zip((offset / BLOCK_BYTES as u64) as u32..);
+            let held: Vec<bool> = blocks
+                .map(|(data, block)| data.iter().any(|&byte| byte != 0) || object.is_sealed(block))
+                .collect();
             ReadOutcome::Extents { object_bytes: object.size, version: object.version, blocks: bits(&held) }
         }
         ReadRequest::ObjectList { .. } => unreachable!("it is not about an object"),

@@ -7,8 +7,8 @@ use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{Lookup, ObjectParts, ReadFailure, Token, is_hidden};
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{
-    Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, ReadOutcome, ReadRequest, RequestId, Touched,
-    Transaction, Version,
+    Condition, Epoch, ListedObject, LogEntry, Mutation, ObjectName, PgId, ReadOutcome, ReadRequest, RequestId,
+    Touched, Transaction, Version,
 };
 use bytes::{Bytes, BytesMut};
 
@@ -16,6 +16,8 @@ use crate::state::{Object, PG, Pgs, SPLIT_PG, name, read};
 
 /// Blocks in one part of an object for a learner.
 const BLOCKS_PER_PART: usize = 2;
+/// Objects in one page of a client's list.
+const OBJECTS_PER_PAGE: usize = 3;
 
 #[derive(Default)]
 pub struct Store {
@@ -161,6 +163,9 @@ impl Store {
         request: &ReadRequest,
     ) -> Result<(ReadOutcome, Bytes), ReadFailure> {
         self.assert_loaded(pg, object);
+        if let ReadRequest::ObjectList { prefix, after, .. } = request {
+            return Ok((self.page(pg, prefix, after.as_ref()), Bytes::new()));
+        }
         if let ReadRequest::Data { offset, length } = request {
             let first = (offset / BLOCK_BYTES as u64) as u32;
             let end = first + (u64::from(*length) / BLOCK_BYTES as u64) as u32;
@@ -170,6 +175,25 @@ impl Store {
             }
         }
         read(self.visible.of(pg).objects.get(object), request).map_err(ReadFailure::Refused)
+    }
+
+    /// The objects whose names begin so.
+    fn page(&self, pg: PgId, prefix: &[u8], after: Option<&ObjectName>) -> ReadOutcome {
+        let all = self.visible.of(pg).objects.iter();
+        let wanted = all.filter(|(name, _)| {
+            !is_hidden(name)
+                && name.as_str().as_bytes().starts_with(prefix)
+                && after.is_none_or(|after| *name > after)
+        });
+        let listed = |(name, object): (&ObjectName, &Object)| ListedObject {
+            name: name.clone(),
+            object_bytes: object.whole_size.unwrap_or(object.size),
+            version: object.version,
+            block_count: object.blocks.len() as u32,
+        };
+        let objects: Vec<_> = wanted.take(OBJECTS_PER_PAGE).map(listed).collect();
+        let next = objects.get(OBJECTS_PER_PAGE - 1).map(|last| last.name.clone());
+        ReadOutcome::ObjectPage { objects, next }
     }
 
     /// Objects after `after`, except hidden ones, and whether there are more.
@@ -232,7 +256,8 @@ impl Store {
             match found.blocks.get(&block) {
                 Some(data) => {
                     payload.extend_from_slice(data);
-                    mutations.push(Mutation::Write { offset, length: BLOCK_BYTES as u32, seals: None });
+                    let seals = found.seals(offset, BLOCK_BYTES as u64);
+                    mutations.push(Mutation::Write { offset, length: BLOCK_BYTES as u32, seals });
                 }
                 None => mutations.push(Mutation::Zero { offset, length: BLOCK_BYTES as u64 }),
             }
@@ -276,7 +301,8 @@ fn blocks_of_part(found: &Object, touched: &Touched, from: Option<u64>) -> (BTre
 /// Writes the last block, and with it the size: the object may end in a hole.
 fn set_size(found: &Object, last: u32, mutations: &mut Vec<Mutation>, payload: &mut BytesMut) {
     let offset = u64::from(last) * BLOCK_BYTES as u64;
-    mutations.push(Mutation::Write { offset, length: BLOCK_BYTES as u32, seals: None });
+    let seals = found.seals(offset, BLOCK_BYTES as u64);
+    mutations.push(Mutation::Write { offset, length: BLOCK_BYTES as u32, seals });
     payload.extend_from_slice(&found.data(offset, BLOCK_BYTES as u64));
     if !found.blocks.contains_key(&last) {
         mutations.push(Mutation::Zero { offset, length: BLOCK_BYTES as u64 });

@@ -38,7 +38,7 @@ impl ObjectView for View<'_> {
         self.store.assert_loaded(pg, object);
         let found = self.store.visible.of(pg).objects.get(object)?;
         let object_bytes = found.whole_size.unwrap_or(found.size);
-        Some(WholeObject { object_bytes, version: found.version, seal_shape: None })
+        Some(WholeObject { object_bytes, version: found.version, seal_shape: found.seal_shape })
     }
 
     fn omap_value(&self, pg: PgId, object: &ObjectName, key: &[u8]) -> Option<Bytes> {
