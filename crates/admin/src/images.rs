@@ -199,7 +199,7 @@ pub async fn info(
         snapshots: record.snapshots().to_vec(),
         clones: admin.clones(&record).await?,
         parent,
-        overlap_bytes: record.parent().map_or(0, |parent| parent.overlap_bytes),
+        overlap_bytes: record.overlap_bytes(),
         export: record.export.clone().unwrap_or_default(),
         unfinished: admin.unfinished(&record).map(|error| error.to_string()),
         writer: admin.live_lock(&record.id).await?,

@@ -55,9 +55,9 @@ impl ImageAdmin {
     }
 }
 
-/// What an image is a clone of, as of one of its snapshots.
+/// What an image shows of its parent, or one of its snapshots, if it shows anything.
 pub(crate) fn parent_at(record: &ImageRecord, overlap_bytes: u64) -> Option<ParentRecord> {
-    record.parent().map(|parent| ParentRecord { overlap_bytes, ..parent.clone() })
+    record.parent().filter(|_| overlap_bytes > 0).map(|parent| ParentRecord { overlap_bytes, ..parent.clone() })
 }
 
 pub(crate) fn parse_image_id(record: &ImageRecord) -> Result<u64, ImageError> {

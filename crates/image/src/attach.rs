@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures::future::{Either, select};
 
 use crate::admin::ImageAdmin;
-use crate::ancestry::{Generation, parent_of, parse_attach_ids, parse_image_id, unsealed};
+use crate::ancestry::{Generation, parent_at, parent_of, parse_attach_ids, parse_image_id, unsealed};
 use crate::follow::Follower;
 use crate::held_lock::HeldLock;
 use crate::lock::{fence_name, not_fenced, take_lock};
@@ -257,7 +257,7 @@ async fn add_attachment(
             Ok(())
         })
         .await?;
-    let ancestors = admin.ancestors(record.parent().cloned()).await?;
+    let ancestors = admin.ancestors(parent_at(&record, record.overlap_bytes())).await?;
     Ok((record, key, ancestors))
 }
 

@@ -113,14 +113,47 @@ impl ImageAdmin {
             .collect())
     }
 
-    /// A clone has everything that it showed of its parent: it is a clone no more.
-    pub(crate) async fn cut_off(&self, record: &ImageRecord) -> Result<(), ImageError> {
-        let Some(parent) = record.parent() else { return Ok(()) };
-        let cut = self.change(&record.name, |record| {
-            record.states.iter_mut().for_each(|states| states.parent = None);
-            Ok(())
-        });
-        cut.await?;
-        self.forget_clone(parent, &record.id).await
+    /// Changes an image's record. If nothing shows its parent then, it is a clone no more, and its parent's snapshot
+    /// need not stay for it.
+    pub(crate) async fn change_clone(
+        &self,
+        name: &str,
+        edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
+    ) -> Result<ImageRecord, ImageError> {
+        self.retried(name, || self.change_clone_once(name, &edit)).await
+    }
+
+    async fn change_clone_once(
+        &self,
+        name: &str,
+        edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
+    ) -> Result<ImageRecord, ImageError> {
+        let (mut record, revision) = self.get(name).await?;
+        edit(&mut record)?;
+        let mut transaction = Transaction::new().check(&keys::image(name), revision);
+        if let Some(parent) = record.take_hidden_parent() {
+            transaction = self.forget_clone(transaction, &parent, &record.id).await?;
+        }
+        let record = record.with_format();
+        self.cluster.transact(&transaction.put(&keys::image(name), &record)?).await?;
+        Ok(record)
+    }
+
+    /// Adds to a transaction that a parent's snapshot has a clone less. Doing it again does no harm.
+    pub(crate) async fn forget_clone(
+        &self,
+        transaction: Transaction,
+        parent: &ParentRecord,
+        clone_id: &str,
+    ) -> Result<Transaction, ImageError> {
+        let (mut record, revision) = match self.find(&parent.image_id, &parent.image_name).await {
+            Err(ImageError::NoSuchImage(_)) => return Ok(transaction),
+            found => found?,
+        };
+        let snapshots = record.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
+        let of_parent = snapshots.filter(|snapshot| snapshot.number == parent.number);
+        of_parent.for_each(|snapshot| snapshot.clones.retain(|clone| clone != clone_id));
+        let key = keys::image(&record.name);
+        Ok(transaction.check(&key, revision).put(&key, &record)?)
     }
 }

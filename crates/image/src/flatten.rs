@@ -90,22 +90,22 @@ fn objects_below<C: PoolClient>(parent: &Parent<C>, object_bytes: u64) -> BTreeS
 }
 
 impl ImageAdmin {
-    /// A clone that has everything it showed of its parent is an image of its own from now on.
+    /// A clone that has everything it showed of its parent shows nothing of it from now on. It needs the parent no
+    /// more when none of its snapshots shows it.
     pub async fn end_flatten(&self, name: &str) -> Result<ImageRecord, ImageError> {
-        let (record, _) = self.get(name).await?;
-        self.cut_off(&record).await?;
-        Ok(self.get(name).await?.0)
+        let ended = self.change_clone(name, |record| {
+            let parent = record.states.as_mut().and_then(|states| states.parent.as_mut());
+            parent.into_iter().for_each(|parent| parent.overlap_bytes = 0);
+            Ok(())
+        });
+        ended.await
     }
 
-    /// Refuses to flatten what is no clone, or has snapshots that need the parent.
+    /// Refuses to flatten what is no clone.
     pub async fn check_flatten(&self, name: &str) -> Result<(), ImageError> {
-        let (record, _) = self.get(name).await?;
-        if record.parent().is_none() {
-            return Err(ImageError::Invalid(format!("image '{name}' is no clone: there is nothing to flatten")));
-        }
-        match record.snapshots().len() {
-            0 => Ok(()),
-            count => Err(ImageError::HasSnapshots { name: name.into(), count }),
+        match self.get(name).await?.0.parent() {
+            Some(_) => Ok(()),
+            None => Err(ImageError::Invalid(format!("image '{name}' is no clone: there is nothing to flatten"))),
         }
     }
 }

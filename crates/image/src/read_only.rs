@@ -156,9 +156,8 @@ async fn watch(
             let (record, _) = admin.get(name).await?;
             refuse_unfinished(&record)?;
             refuse_written(admin, &record).await?;
-            let (size_bytes, overlap) =
-                (record.size_bytes, record.parent().map_or(0, |parent| parent.overlap_bytes));
-            (record, None, size_bytes, overlap)
+            let (size_bytes, overlap_bytes) = (record.size_bytes, record.overlap_bytes());
+            (record, None, size_bytes, overlap_bytes)
         }
     };
     let key = admin.unwrapped_key(&record).await?;

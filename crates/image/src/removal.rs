@@ -4,7 +4,7 @@
 
 use atoll_client::{PoolClient, visit_objects};
 use atoll_cluster::{ClusterError, Transaction, keys};
-use atoll_types::records::{ImageRecord, ParentRecord, RECORD_FORMAT, RemovedImageRecord};
+use atoll_types::records::{ImageRecord, RECORD_FORMAT, RemovedImageRecord};
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, unix_ms};
@@ -189,7 +189,11 @@ impl ImageAdmin {
         let record = removed.image.clone();
         client.fence(record.pool, fence_name(image_id), record.writer_generation).await?;
         if let Some(parent) = record.parent() {
-            self.forget_clone(parent, image_id).await?;
+            let forget = || async {
+                let transaction = self.forget_clone(Transaction::new(), parent, image_id).await?;
+                Ok(self.cluster.transact(&transaction).await?)
+            };
+            self.retried(&record.name, forget).await?;
         }
         let (mut done, mut found) = (0, 0);
         visit_objects::<ImageError>(client, record.pool, &image_prefix(image_id), false, async |objects| {
@@ -212,21 +216,6 @@ impl ImageAdmin {
         progress(found.max(1), found.max(1));
         self.cluster.delete_if(&key, revision).await?;
         Ok(())
-    }
-
-    /// A clone does not need its parent any more. Doing it again does no harm.
-    pub(crate) async fn forget_clone(&self, parent: &ParentRecord, clone_id: &str) -> Result<(), ImageError> {
-        let (found, _) = match self.find(&parent.image_id, &parent.image_name).await {
-            Err(ImageError::NoSuchImage(_)) => return Ok(()),
-            found => found?,
-        };
-        let forget = |record: &mut ImageRecord| {
-            let snapshots = record.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
-            let of_parent = snapshots.filter(|snapshot| snapshot.number == parent.number);
-            of_parent.for_each(|snapshot| snapshot.clones.retain(|clone| clone != clone_id));
-            Ok(())
-        };
-        self.change(&found.name, forget).await.map(drop)
     }
 
     /// Removes the data of all removed images whose time has come and that nobody else is removing. Returns the

@@ -49,8 +49,7 @@ impl ImageAdmin {
             if record.snapshot(snapshot).is_some() {
                 return Err(ImageError::AlreadyExists(format!("{name}@{snapshot}")));
             }
-            let (size_bytes, overlap_bytes) =
-                (record.size_bytes, record.parent().map_or(0, |parent| parent.overlap_bytes));
+            let (size_bytes, overlap_bytes) = (record.size_bytes, record.overlap_bytes());
             let states = record.states.get_or_insert_with(ImageStates::default);
             if states.snapshots.len() >= SNAPSHOTS_MAX {
                 return Err(ImageError::Invalid(format!("image '{name}' has {SNAPSHOTS_MAX} snapshots already")));
@@ -274,7 +273,8 @@ impl ImageAdmin {
         renamed.await.map(drop)
     }
 
-    /// Removes snapshots. What only they needed is removed by [`ImageAdmin::trim`].
+    /// Removes snapshots. What only they needed is removed by [`ImageAdmin::trim`]. A flattened clone whose last
+    /// snapshots with a parent they were has none any more.
     pub async fn remove_snapshots(&self, name: &str, snapshots: &[String]) -> Result<(), ImageError> {
         let (record, _) = self.get(name).await?;
         for watcher in self.watchers(&record.id).await? {
@@ -287,7 +287,7 @@ impl ImageAdmin {
                 return Err(ImageError::InUse { name, host, process_id, purpose });
             }
         }
-        let removed = self.change(name, |record| {
+        let removed = self.change_clone(name, |record| {
             if let Some(ImageWork::RollBack { .. }) = record.work {
                 return refuse_unfinished(record);
             }

@@ -74,6 +74,19 @@ impl ImageRecord {
         self.states.as_ref().and_then(|states| states.parent.as_ref())
     }
 
+    /// So many bytes of the image show its parent where they were not written.
+    pub fn overlap_bytes(&self) -> u64 {
+        self.parent().map_or(0, |parent| parent.overlap_bytes)
+    }
+
+    /// Takes the parent away if neither the image nor one of its snapshots shows anything of it.
+    pub fn take_hidden_parent(&mut self) -> Option<ParentRecord> {
+        let states = self.states.as_mut()?;
+        let is_shown = states.parent.as_ref().is_some_and(|parent| parent.overlap_bytes > 0)
+            || states.snapshots.iter().any(|snapshot| snapshot.overlap_bytes > 0);
+        if is_shown { None } else { states.parent.take() }
+    }
+
     /// Under which number the state of an object must be kept before it changes: that of the newest snapshot
     /// ever taken. `None` if there are no snapshots.
     pub fn kept_number(&self) -> Option<u64> {

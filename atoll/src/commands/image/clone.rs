@@ -40,7 +40,8 @@ Examples:
   atoll image flatten vm1
   atoll image flatten vm1 --rate 50M               copy at most 50 MiB/s
 
-Nobody may write to the image meanwhile. If it is interrupted, it goes on where it was when it is run again.")]
+Nobody may write to the image meanwhile. If it is interrupted, it goes on where it was when it is run again.
+Snapshots that the clone has already go on to show the parent: its snapshot can be removed after them.")]
 pub struct FlattenArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -78,10 +79,16 @@ pub fn flatten(arguments: &FlattenArguments) -> anyhow::Result<()> {
         image.detach().await?;
         copied
     })?;
-    access.block_on_tokio(access.admin.end_flatten(name))?;
+    let flattened = access.block_on_tokio(access.admin.end_flatten(name))?;
+    let has_parent = flattened.parent().is_some();
     if arguments.output.json {
-        return print_json(&json!({ "flattened": name }));
+        return print_json(&json!({ "flattened": name, "has_parent": has_parent }));
     }
-    print_line!("image '{name}' needs no parent any more");
+    match has_parent {
+        false => print_line!("image '{name}' needs no parent any more"),
+        true => print_line!(
+            "image '{name}' has all its data; its older snapshots show its parent as long as they are there"
+        ),
+    }
     Ok(())
 }
