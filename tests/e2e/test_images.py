@@ -139,13 +139,25 @@ def test_the_trash(cluster):
     with cluster.nbd("kept") as connection:
         connection.write(0, b"kept" * 1024)
     wait_for("the NBD server lets go", lambda: not cluster.json("image", "info", "kept")["writer"], 20)
+    cluster.cli("image", "snap", "create", "kept@before")
+    with cluster.nbd("kept") as connection:
+        connection.write(0, b"more" * 1024)
+    wait_for("the NBD server lets go", lambda: not cluster.json("image", "info", "kept")["writer"], 20)
+    cluster.cli("image", "clone", "kept@before", "child")
+    assert "has clones" in refused(cluster, "image", "trash", "mv", "kept")
+    cluster.cli("image", "rm", "child")
+    assert "1 snapshots" in refused(cluster, "image", "trash", "mv", "kept", "--keep", "0s")
     cluster.cli("image", "trash", "mv", "kept")
     with pytest.raises(NbdError):
         cluster.nbd("kept").close()
     cluster.create_image("kept", "32M")
     assert "--name" in refused(cluster, "image", "trash", "restore", "kept")
     cluster.cli("image", "trash", "restore", "kept", "--name", "back")
-    assert cluster.read_image("back", 0, 4096) == b"kept" * 1024
+    assert cluster.read_image("back", 0, 4096) == b"more" * 1024
+    assert cluster.read_image("back@before", 0, 4096) == b"kept" * 1024
+    cluster.cli("image", "trash", "mv", "back")
+    assert cluster.json("image", "trash", "ls")[0]["snapshots"] == 1
+    cluster.cli("image", "trash", "rm", "back")
     cluster.cli("image", "trash", "mv", "kept")
     cluster.cli("image", "trash", "rm", "kept")
     assert "kept" not in trash(cluster)

@@ -59,7 +59,10 @@ pub enum ImageError {
         snapshot: String,
     },
     /// The image has snapshots.
-    #[error("image '{name}' has {count} snapshots; remove them first: 'atoll image snap rm {name} --all'")]
+    #[error(
+        "image '{name}' has {count} snapshots; remove them first ('atoll image snap rm {name} --all'), or put it into \
+         the trash with them ('atoll image trash mv {name}')"
+    )]
     HasSnapshots {
         /// The image.
         name: String,

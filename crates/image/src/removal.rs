@@ -102,14 +102,18 @@ impl ImageAdmin {
     }
 
     /// Puts an image into the trash, from which it comes back by [`ImageAdmin::restore`], until `keep_ms` have
-    /// passed. It is no image from now on: nobody can attach it, and its name is free.
+    /// passed. It is no image from now on: nobody can attach it, and its name is free. Its snapshots go and come
+    /// with it, unless it is not to be kept at all: then it must have none.
     pub async fn trash(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
         self.retried(name, || self.trash_once(name, keep_ms)).await
     }
 
     async fn trash_once(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
         let (record, revision) = self.get(name).await?;
-        if !record.snapshots().is_empty() {
+        if let Some(snapshot) = record.snapshots().iter().find(|snapshot| !snapshot.clones.is_empty()) {
+            return Err(ImageError::HasClones { name: name.into(), snapshot: snapshot.name.clone() });
+        }
+        if keep_ms == 0 && !record.snapshots().is_empty() {
             return Err(ImageError::HasSnapshots { name: name.into(), count: record.snapshots().len() });
         }
         if let Some(watcher) = self.watchers(&record.id).await?.into_iter().next() {

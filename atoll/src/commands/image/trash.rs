@@ -12,7 +12,7 @@ use super::{ImageAccess, TIMEOUT_MS, print_image};
 
 #[derive(Subcommand)]
 pub enum TrashCommand {
-    /// Put an image into the trash: it cannot be used, and is removed when its time is over
+    /// Put an image into the trash, with its snapshots: it cannot be used, and is removed when its time is over
     #[command(after_help = "Examples:\n  atoll image trash mv disk1\n  atoll image trash mv disk1 --keep 30d")]
     Mv {
         #[command(flatten)]
@@ -35,7 +35,7 @@ pub enum TrashCommand {
         #[arg(long)]
         name: Option<String>,
     },
-    /// Remove an image in the trash now, for good
+    /// Remove an image in the trash now, with its snapshots, for good
     Rm {
         #[command(flatten)]
         output: OutputArguments,
@@ -101,6 +101,7 @@ struct Removed {
     id: String,
     name: String,
     size_bytes: u64,
+    snapshots: usize,
     removed_unix_ms: u64,
     purge_unix_ms: u64,
     is_purging: bool,
@@ -112,6 +113,7 @@ impl From<&RemovedImageRecord> for Removed {
             id: removed.image.id.clone(),
             name: removed.image.name.clone(),
             size_bytes: removed.image.size_bytes,
+            snapshots: removed.image.snapshots().len(),
             removed_unix_ms: removed.removed_unix_ms,
             purge_unix_ms: removed.purge_unix_ms,
             is_purging: removed.is_purging,
@@ -129,9 +131,10 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
     let row = |image: &Removed| {
         let state = if image.is_purging { "being removed".into() } else { until(image.purge_unix_ms) };
         let removed = format!("{} ago", ago(image.removed_unix_ms));
-        vec![image.name.clone(), image.id.clone(), format_size(image.size_bytes), removed, state]
+        let (size, snapshots) = (format_size(image.size_bytes), image.snapshots.to_string());
+        vec![image.name.clone(), image.id.clone(), size, snapshots, removed, state]
     };
-    print_table(&["NAME", "ID", "SIZE", "REMOVED", "KEPT"], &removed.iter().map(row).collect::<Vec<_>>());
+    print_table(&["NAME", "ID", "SIZE", "SNAPSHOTS", "REMOVED", "KEPT"], &removed.iter().map(row).collect::<Vec<_>>());
     Ok(())
 }
 
