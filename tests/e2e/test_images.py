@@ -155,6 +155,8 @@ def test_the_trash(cluster):
     cluster.cli("image", "trash", "restore", "kept", "--name", "back")
     assert cluster.read_image("back", 0, 4096) == b"more" * 1024
     assert cluster.read_image("back@before", 0, 4096) == b"kept" * 1024
+    wait_for("the NBD server lets go", lambda: not cluster.json("image", "info", "back")["writer"], 20)
+    wait_for("nobody reads the snapshot", lambda: not cluster.json("image", "info", "back")["watchers"], 20)
     cluster.cli("image", "trash", "mv", "back")
     assert cluster.json("image", "trash", "ls")[0]["snapshots"] == 1
     cluster.cli("image", "trash", "rm", "back")
