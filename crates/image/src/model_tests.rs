@@ -85,7 +85,21 @@ fn attach_ids(count: usize) -> Vec<[u8; 16]> {
     (0..count).map(|index| [index as u8 + 1; 16]).collect()
 }
 
-impl<C: PoolClient> History<C> {
+/// Objects whose client may die.
+trait Objects: PoolClient {
+    /// What comes from now on is of another process.
+    fn next_process(&self) {}
+}
+
+impl Objects for MemoryClient {}
+
+impl Objects for SimulatedClient {
+    fn next_process(&self) {
+        SimulatedClient::next_process(self);
+    }
+}
+
+impl<C: Objects> History<C> {
     fn new(client: C, seed: u64) -> Self {
         let mut history = History { client, random: Random(seed), images: Vec::new(), next_value: 1 };
         history.add_image(None);
@@ -246,6 +260,7 @@ impl<C: PoolClient> History<C> {
             }
         };
         select(pin!(work), pin!(clock)).await;
+        self.client.next_process();
     }
 
     async fn read_head(&mut self, image: usize) -> Contents {
@@ -471,7 +486,7 @@ fn values(bytes: &[u8]) -> Contents {
     bytes.chunks(BLOCK as usize).map(value).collect()
 }
 
-async fn run<C: PoolClient>(client: C, seed: u64, steps: usize) {
+async fn run<C: Objects>(client: C, seed: u64, steps: usize) {
     let mut history = History::new(client, seed);
     for _ in 0..steps {
         history.step().await;

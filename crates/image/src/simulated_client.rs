@@ -37,6 +37,11 @@ impl SimulatedClient {
         SimulatedClient(Rc::new(Shared { world, random: Cell::new(seed), nonces: RefCell::default() }))
     }
 
+    /// What is asked from now on comes from another process.
+    pub fn next_process(&self) {
+        self.0.world.borrow_mut().next_process();
+    }
+
     /// Runs work to its end, while simulated time goes on.
     pub fn drive<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);

@@ -18,6 +18,8 @@ use crate::world::{Event, World};
 
 const OPS_MAX: usize = 300;
 const OUTSTANDING_MAX: usize = 8;
+/// How long a late request is usually under way, in simulated microseconds.
+const LATE: u64 = 200_000;
 
 #[derive(Clone, Debug)]
 pub enum Kind {
@@ -217,7 +219,9 @@ impl World {
             Kind::Write(request) => Message::Write { id, answered_below, pg, epoch, request },
             Kind::Read(object, request) => Message::Read { id, pg, epoch, object, request },
         };
-        let delay = self.random.delay(200);
+        let late_percent = self.options.late_percent;
+        let is_late = late_percent > 0 && !self.is_quiet() && self.random.chance(late_percent);
+        let delay = self.random.delay(if is_late { LATE } else { 200 });
         let link = &mut self.clients.sessions[session].links[pg.index as usize];
         let time = (self.now + delay).max(link.last_request);
         link.last_request = time;

@@ -11,8 +11,14 @@ use crate::random::Random;
 use crate::statistics::Statistics;
 use crate::world::World;
 
-/// A world with one client, whose requests are never given up.
-pub struct Driven(World);
+/// After so many processes the first one comes again.
+const PROCESSES: u64 = 6;
+
+/// A world with one client process after the other. The requests of those that are gone are under way nevertheless.
+pub struct Driven {
+    world: World,
+    process: usize,
+}
 
 impl Driven {
     /// The world of a seed, with a replicated or an erasure-coded pool.
@@ -22,33 +28,39 @@ impl Driven {
         // Damage is for scrubs, which the PG's own seeds try: without one, a read would wait for ever.
         options.faults.retain(|(fault, _)| *fault != Fault::DamageBlock);
         // A client with many requests must not outrun the log that knows which were done.
-        options = Options { objects: 0, client_pace: u64::MAX, ring_entries: PG_LOG_ENTRIES, ..options };
-        Driven(World::with_options(options, random, false))
+        options.ring_entries = PG_LOG_ENTRIES;
+        options = Options { objects: 0, client_pace: u64::MAX, sessions: PROCESSES, late_percent: 2, ..options };
+        Driven { world: World::with_options(options, random, false), process: 0 }
     }
 
     /// Simulated microseconds since the beginning.
     pub fn now(&self) -> u64 {
-        self.0.now
+        self.world.now
     }
 
     /// Goes on to the next event.
     pub fn step(&mut self) {
-        assert!(self.0.next_step(), "OSDs tick as long as the world goes on");
+        assert!(self.world.next_step(), "OSDs tick as long as the world goes on");
+    }
+
+    /// Requests come from another process, over connections of its own, from now on.
+    pub fn next_process(&mut self) {
+        self.process = (self.process + 1) % PROCESSES as usize;
     }
 
     /// Sends a request; one about a PG itself, to this PG. Returns its number.
     pub fn start(&mut self, pg: PgId, kind: Kind) -> usize {
-        self.0.start_in(0, pg, kind)
+        self.world.start_in(self.process, pg, kind)
     }
 
     /// The answer to a request, if it has come.
     pub fn answer_of(&self, request: usize) -> Option<&Answer> {
-        self.0.answer_of(request)
+        self.world.answer_of(request)
     }
 
     /// The PGs, each with the pool's number of PGs as of its last split.
     pub fn pgs(&self) -> Vec<(PgId, u32)> {
-        let pgs = self.0.cluster.pgs();
+        let pgs = self.world.cluster.pgs();
         let pg_num = pgs.len() as u32;
         pgs.into_iter().map(|pg| (pg, pg_num)).collect()
     }
@@ -56,17 +68,17 @@ impl Driven {
     /// Ends all faults, waits until everything has settled, and checks what the PGs did. Returns the objects that
     /// there are, and what happened.
     pub fn finish(mut self) -> (Vec<ObjectName>, Statistics) {
-        if !self.0.is_quiet() {
-            self.0.heal();
+        if !self.world.is_quiet() {
+            self.world.heal();
         }
-        self.0.options.quiet_at = self.0.now;
-        self.0.run();
-        check(&self.0);
-        let primary_of = |pg: &PgId| &self.0.members[self.0.primary_of(*pg)].store;
-        let pgs = self.0.cluster.pgs();
+        self.world.options.quiet_at = self.world.now;
+        self.world.run();
+        check(&self.world);
+        let primary_of = |pg: &PgId| &self.world.members[self.world.primary_of(*pg)].store;
+        let pgs = self.world.cluster.pgs();
         let objects = pgs.iter().flat_map(|pg| primary_of(pg).visible.of(*pg).objects.keys());
         let objects = objects.filter(|object| object.as_str() != PG_META_OBJECT).cloned().collect();
-        self.0.statistics.requests = self.0.clients.ops.len() as u64;
-        (objects, self.0.statistics)
+        self.world.statistics.requests = self.world.clients.ops.len() as u64;
+        (objects, self.world.statistics)
     }
 }

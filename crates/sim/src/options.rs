@@ -68,6 +68,8 @@ pub struct Options {
     pub faults: Vec<(Fault, u64)>,
     /// How often metadata is evicted when a PG has no more actions.
     pub eviction_percent: u64,
+    /// How often a request is under way for long.
+    pub late_percent: u64,
     /// Whether chance delays, loses or repeats what usually goes well.
     pub has_mishaps: bool,
     /// Simulated time at which all faults end.
@@ -109,6 +111,7 @@ impl Options {
             fault_pace,
             faults,
             eviction_percent,
+            late_percent: 0,
             has_mishaps: true,
             quiet_at: 20_000_000,
         }
@@ -133,6 +136,7 @@ impl Options {
             fault_pace: u64::MAX,
             faults: Vec::new(),
             eviction_percent: 0,
+            late_percent: 0,
             has_mishaps: false,
             quiet_at: u64::MAX,
         }

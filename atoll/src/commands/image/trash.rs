@@ -134,7 +134,10 @@ fn list(output: &OutputArguments) -> anyhow::Result<()> {
         let (size, snapshots) = (format_size(image.size_bytes), image.snapshots.to_string());
         vec![image.name.clone(), image.id.clone(), size, snapshots, removed, state]
     };
-    print_table(&["NAME", "ID", "SIZE", "SNAPSHOTS", "REMOVED", "KEPT"], &removed.iter().map(row).collect::<Vec<_>>());
+    print_table(
+        &["NAME", "ID", "SIZE", "SNAPSHOTS", "REMOVED", "KEPT"],
+        &removed.iter().map(row).collect::<Vec<_>>(),
+    );
     Ok(())
 }
 
