@@ -13,6 +13,7 @@ use atoll_types::image_key::ImageKey;
 use atoll_types::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
 use atoll_types::records::{ImageExport, ImageLockRecord, ImageRecord, ImageWatcherRecord, RECORD_FORMAT};
 use atoll_types::size::format_size;
+use futures::future::try_join_all;
 
 use crate::ImageError;
 use crate::lock::{Fenced, in_use, is_gone, take_lock};
@@ -207,15 +208,30 @@ impl ImageAdmin {
         name: &str,
         edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
     ) -> Result<(ImageRecord, i64), ImageError> {
+        let (mut records, revision) = self.change_together(&[name], |_, record| edit(record)).await?;
+        Ok((records.remove(0), revision))
+    }
+
+    /// Changes the records of several images in one transaction, again if somebody else changes one of them at the
+    /// same time. `edit` is told which of `names` a record is of. Returns the records and their revision.
+    pub(crate) async fn change_together<S: AsRef<str>>(
+        &self,
+        names: &[S],
+        edit: impl Fn(usize, &mut ImageRecord) -> Result<(), ImageError>,
+    ) -> Result<(Vec<ImageRecord>, i64), ImageError> {
         let edit = &edit;
         let attempt = || async move {
-            let (mut record, revision) = self.get(name).await?;
-            edit(&mut record)?;
-            let record = record.with_format();
-            let revision = self.cluster.compare_and_swap(&keys::image(name), revision, &record).await?;
-            Ok((record, revision))
+            let found = try_join_all(names.iter().map(|name| self.get(name.as_ref()))).await?;
+            let (mut transaction, mut records) = (Transaction::new(), Vec::new());
+            for (index, (mut record, revision)) in found.into_iter().enumerate() {
+                edit(index, &mut record)?;
+                let (key, record) = (keys::image(&record.name), record.with_format());
+                transaction = transaction.check(&key, revision).put(&key, &record)?;
+                records.push(record);
+            }
+            Ok((records, self.cluster.transact(&transaction).await?))
         };
-        self.retried(name, attempt).await
+        self.retried(names.first().map_or("", AsRef::as_ref), attempt).await
     }
 
     /// Attempts a change of an image again while others change the same records.

@@ -49,22 +49,23 @@ impl Follower {
     async fn changed(&mut self, record: ImageRecord) {
         self.volume.size_bytes.set(self.volume.size_bytes.get().max(record.size_bytes));
         self.volume.keeping.change(record.kept_number()).await;
+        let token = record.hold.as_ref().map(|hold| hold.token.clone());
+        let is_new = token != self.held_for;
+        if is_new {
+            self.held_for = token.clone();
+            self.holds.set(self.holds.get() + 1);
+        }
+        if token.is_none() {
+            // Before anything is said: writes wait for this.
+            self.volume.keeping.let_go();
+        }
         let newest = record.states.as_ref().map_or(0, |states| states.newest);
         if let Some(lock) = self.acknowledger() {
             self.bridge.run(async move { lock.kept(newest).await }).await;
         }
-        let token = record.hold.as_ref().map(|hold| hold.token.clone());
-        if token == self.held_for {
-            return;
-        }
-        self.held_for = token.clone();
-        self.holds.set(self.holds.get() + 1);
         let is_so = match record.hold {
-            Some(hold) => self.hold(hold).await,
-            None => {
-                self.volume.keeping.let_go();
-                true
-            }
+            Some(hold) if is_new => self.hold(hold).await,
+            _ => is_new,
         };
         if let Some(lock) = self.acknowledger().filter(|_| is_so) {
             self.bridge.run(async move { lock.held(token).await }).await;

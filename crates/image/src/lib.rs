@@ -25,6 +25,7 @@ mod error;
 mod extents;
 mod flatten;
 mod follow;
+mod group_snapshots;
 mod held_lock;
 mod index_set;
 mod keeping;

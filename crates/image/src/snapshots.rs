@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use atoll_client::PoolClient;
 use atoll_cluster::{ClusterError, keys};
-use atoll_keys::random_u64;
-use atoll_types::records::{ImageHold, ImageRecord, ImageStates, ImageWork, SnapshotRecord};
+use atoll_types::records::{ImageRecord, ImageStates, ImageWork, SnapshotRecord};
 use atoll_types::{Condition, Mutation};
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -20,9 +19,7 @@ use crate::resize::refuse_unfinished;
 
 /// How long a writer may take to finish what it had begun before it knew of a snapshot.
 const WRITER_PATIENCE: Duration = Duration::from_secs(30);
-const WRITER_POLL: Duration = Duration::from_millis(10);
-/// A writer that holds its writes back goes on by itself after so long.
-const HOLD_AT_MOST: Duration = Duration::from_secs(6);
+pub(crate) const WRITER_POLL: Duration = Duration::from_millis(10);
 const SNAPSHOTS_MAX: usize = 10_000;
 
 impl ImageAdmin {
@@ -44,34 +41,12 @@ impl ImageAdmin {
     /// The snapshot gets its number. It counts when its writer has said that it keeps states for it.
     async fn announce_snapshot(&self, name: &str, snapshot: &str) -> Result<SnapshotRecord, ImageError> {
         check_name(snapshot)?;
-        let announced = self.change(name, |record| {
-            refuse_unfinished(record)?;
-            if record.snapshot(snapshot).is_some() {
-                return Err(ImageError::AlreadyExists(format!("{name}@{snapshot}")));
-            }
-            let (size_bytes, overlap_bytes) = (record.size_bytes, record.overlap_bytes());
-            let states = record.states.get_or_insert_with(ImageStates::default);
-            if states.snapshots.len() >= SNAPSHOTS_MAX {
-                return Err(ImageError::Invalid(format!("image '{name}' has {SNAPSHOTS_MAX} snapshots already")));
-            }
-            states.newest += 1;
-            states.snapshots.push(SnapshotRecord {
-                number: states.newest,
-                name: snapshot.into(),
-                size_bytes,
-                overlap_bytes,
-                created_unix_ms: unix_ms(),
-                is_pending: true,
-                clones: Vec::new(),
-            });
-            Ok(())
-        });
-        let (record, _) = announced.await?;
+        let (record, _) = self.change(name, |record| add_snapshot(record, snapshot)).await?;
         Ok(record.snapshot(snapshot).expect("it was just added").clone())
     }
 
     /// The snapshot counts from now on, or is none.
-    async fn settle_snapshot(
+    pub(crate) async fn settle_snapshot(
         &self,
         name: &str,
         number: u64,
@@ -92,113 +67,14 @@ impl ImageAdmin {
         Ok(record.snapshots().iter().find(|snapshot| snapshot.number == number).cloned())
     }
 
-    /// Takes snapshots of several images at one instant: no write of any of them is acknowledged between them.
-    /// Their writers hold their writes back for some milliseconds.
-    pub async fn take_snapshots_together(
-        &self,
-        client: &impl PoolClient,
-        names: &[(String, String)],
-    ) -> Result<Vec<SnapshotRecord>, ImageError> {
-        let token = format!("{:016x}", random_u64());
-        let begun = Instant::now();
-        let mut idle = Vec::new();
-        let held = self.hold_all(client, names, &token, &mut idle).await;
-        let mut taken = Vec::new();
-        let mut result = held;
-        for (name, snapshot) in names {
-            if result.is_ok() {
-                match self.announce_snapshot(name, snapshot).await {
-                    Ok(record) => taken.push((name, record)),
-                    Err(error) => result = Err(error),
-                }
-            }
-        }
-        // A writer that went on by itself may have written before another image had its number.
-        if result.is_ok() && begun.elapsed() > HOLD_AT_MOST / 2 {
-            result = Err(ImageError::Invalid(format!(
-                "it took {} ms to have all images hold still, which is too long; try again",
-                begun.elapsed().as_millis()
-            )));
-        }
-        for (name, _) in names {
-            self.let_go(name, &token).await?;
-        }
-        for held in idle {
-            held.release().await?;
-        }
-        let mut snapshots = Vec::new();
-        for (name, announced) in taken {
-            if result.is_ok() {
-                result = self.wait_until_kept(client, name, announced.number).await;
-            }
-            let is_taken = result.is_ok();
-            snapshots.extend(self.settle_snapshot(name, announced.number, is_taken).await?);
-        }
-        result.map(|()| snapshots)
-    }
-
-    /// Has the writers of all images hold their writes back. Those without a writer are locked into `idle`.
-    async fn hold_all(
-        &self,
-        client: &impl PoolClient,
-        names: &[(String, String)],
-        token: &str,
-        idle: &mut Vec<Fenced>,
-    ) -> Result<(), ImageError> {
-        let hold = ImageHold { token: token.into(), at_most_ms: HOLD_AT_MOST.as_millis() as u64 };
-        let mut waiting = Vec::new();
-        for (name, snapshot) in names {
-            let (record, _) = self.get(name).await?;
-            if record.snapshot(snapshot).is_some() {
-                return Err(ImageError::AlreadyExists(format!("{name}@{snapshot}")));
-            }
-            match self.live_lock(&record.id).await? {
-                Some(_) => waiting.push(record),
-                None => idle.push(Fenced::take(self, client, name, "taking a snapshot").await?),
-            }
-        }
-        for record in &waiting {
-            self.change(&record.name, |record| {
-                refuse_unfinished(record)?;
-                record.hold = Some(hold.clone());
-                Ok(())
-            })
-            .await?;
-        }
-        let deadline = Instant::now() + HOLD_AT_MOST / 2;
-        while let Some(record) = waiting.last() {
-            match self.lock(&record.id).await? {
-                Some((lock, _)) if lock.held_token.as_deref() == Some(token) => drop(waiting.pop()),
-                Some(_) if Instant::now() < deadline => tokio::time::sleep(WRITER_POLL).await,
-                _ => {
-                    return Err(ImageError::Invalid(format!(
-                        "the writer of image '{}' does not hold its writes back; is it being taken over, or of an earlier \
-                         release?",
-                        record.name
-                    )));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn let_go(&self, name: &str, token: &str) -> Result<(), ImageError> {
-        let (record, _) = self.get(name).await?;
-        if record.hold.is_none_or(|hold| hold.token != token) {
-            return Ok(());
-        }
-        let let_go = self.change(name, |record| {
-            if record.hold.as_ref().is_some_and(|hold| hold.token == token) {
-                record.hold = None;
-            }
-            Ok(())
-        });
-        let_go.await.map(drop)
-    }
-
     /// Returns when no write is in flight that began before its writer knew of this snapshot. Who has lost the
     /// image without knowing is fenced off.
-    async fn wait_until_kept(&self, client: &impl PoolClient, name: &str, number: u64) -> Result<(), ImageError> {
+    pub(crate) async fn wait_until_kept(
+        &self,
+        client: &impl PoolClient,
+        name: &str,
+        number: u64,
+    ) -> Result<(), ImageError> {
         let (record, _) = self.get(name).await?;
         let deadline = Instant::now() + WRITER_PATIENCE;
         loop {
@@ -389,6 +265,31 @@ impl ImageAdmin {
         });
         ended.await.map(drop)
     }
+}
+
+/// Adds a snapshot that does not count yet.
+pub(crate) fn add_snapshot(record: &mut ImageRecord, snapshot: &str) -> Result<(), ImageError> {
+    refuse_unfinished(record)?;
+    let name = &record.name;
+    if record.snapshot(snapshot).is_some() {
+        return Err(ImageError::AlreadyExists(format!("{name}@{snapshot}")));
+    }
+    if record.snapshots().len() >= SNAPSHOTS_MAX {
+        return Err(ImageError::Invalid(format!("image '{name}' has {SNAPSHOTS_MAX} snapshots already")));
+    }
+    let (size_bytes, overlap_bytes) = (record.size_bytes, record.overlap_bytes());
+    let states = record.states.get_or_insert_with(ImageStates::default);
+    states.newest += 1;
+    states.snapshots.push(SnapshotRecord {
+        number: states.newest,
+        name: snapshot.into(),
+        size_bytes,
+        overlap_bytes,
+        created_unix_ms: unix_ms(),
+        is_pending: true,
+        clones: Vec::new(),
+    });
+    Ok(())
 }
 
 /// Removes the states that no snapshot of these needs.

@@ -1,0 +1,160 @@
+//! Snapshots of several images at one instant.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use atoll_client::PoolClient;
+use atoll_keys::random_u64;
+use atoll_types::records::{ImageHold, ImageRecord, SnapshotRecord};
+
+use crate::ImageError;
+use crate::admin::{ImageAdmin, check_name};
+use crate::lock::Fenced;
+use crate::resize::refuse_unfinished;
+use crate::snapshots::{WRITER_POLL, add_snapshot};
+
+/// A writer that holds its writes back goes on by itself after so long.
+const HOLD_AT_MOST: Duration = Duration::from_secs(6);
+/// Images at once: etcd takes 128 changes in a transaction.
+const IMAGES_MAX: usize = 100;
+
+/// The images of a group while their snapshots are taken.
+#[derive(Default)]
+struct Group {
+    /// Those whose writers hold their writes back.
+    written: Vec<String>,
+    /// Those that nobody writes to, locked.
+    idle: Vec<Fenced>,
+}
+
+impl ImageAdmin {
+    /// Takes snapshots of several images at one instant: no write of any of them is acknowledged between them.
+    /// Their writers hold their writes back for some milliseconds. `names` are pairs of images and names of
+    /// snapshots, each image at most once.
+    pub async fn take_snapshots_together(
+        &self,
+        client: &impl PoolClient,
+        names: &[(String, String)],
+    ) -> Result<Vec<SnapshotRecord>, ImageError> {
+        check_group(names)?;
+        let token = format!("{:016x}", random_u64());
+        let begun = Instant::now();
+        let mut group = Group::default();
+        let announced = match self.hold_all(client, names, &token, &mut group).await {
+            Ok(()) => self.announce_together(names).await,
+            Err(error) => Err(error),
+        };
+        let has_taken_long = begun.elapsed() > HOLD_AT_MOST / 2;
+        if announced.is_err() && !group.written.is_empty() {
+            self.let_go(&group.written, &token).await?;
+        }
+        for held in group.idle {
+            held.release().await?;
+        }
+        let announced = announced?;
+        let mut result = Ok(());
+        // A writer that went on by itself may have written before the snapshots had their numbers.
+        if has_taken_long {
+            result = Err(ImageError::Invalid(format!(
+                "it took more than {} ms to have all images hold still, which is too long; try again",
+                (HOLD_AT_MOST / 2).as_millis()
+            )));
+        }
+        for ((name, _), snapshot) in names.iter().zip(&announced) {
+            if result.is_ok() && group.written.contains(name) {
+                result = self.wait_until_kept(client, name, snapshot.number).await;
+            }
+        }
+        let mut snapshots = Vec::new();
+        for ((name, _), snapshot) in names.iter().zip(&announced) {
+            snapshots.extend(self.settle_snapshot(name, snapshot.number, result.is_ok()).await?);
+        }
+        result.map(|()| snapshots)
+    }
+
+    /// Has the writers of all images hold their writes back. Those without a writer are locked.
+    async fn hold_all(
+        &self,
+        client: &impl PoolClient,
+        names: &[(String, String)],
+        token: &str,
+        group: &mut Group,
+    ) -> Result<(), ImageError> {
+        let mut waiting = Vec::new();
+        for (name, snapshot) in names {
+            let (record, _) = self.get(name).await?;
+            if record.snapshot(snapshot).is_some() {
+                return Err(ImageError::AlreadyExists(format!("{name}@{snapshot}")));
+            }
+            match self.live_lock(&record.id).await? {
+                Some(_) => waiting.push(record),
+                None => group.idle.push(Fenced::take(self, client, name, "taking a snapshot").await?),
+            }
+        }
+        group.written = waiting.iter().map(|record| record.name.clone()).collect();
+        if group.written.is_empty() {
+            return Ok(());
+        }
+        let hold = ImageHold { token: token.into(), at_most_ms: HOLD_AT_MOST.as_millis() as u64 };
+        self.change_together(&group.written, |_, record| {
+            refuse_unfinished(record)?;
+            record.hold = Some(hold.clone());
+            Ok(())
+        })
+        .await?;
+        let deadline = Instant::now() + HOLD_AT_MOST / 2;
+        while let Some(record) = waiting.last() {
+            match self.lock(&record.id).await? {
+                Some((lock, _)) if lock.held_token.as_deref() == Some(token) => drop(waiting.pop()),
+                Some(_) if Instant::now() < deadline => tokio::time::sleep(WRITER_POLL).await,
+                _ => {
+                    return Err(ImageError::Invalid(format!(
+                        "the writer of image '{}' does not hold its writes back; is it being taken over, or of an earlier \
+                         release?",
+                        record.name
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All snapshots get their numbers at once, and writers go on, keeping states for them.
+    async fn announce_together(&self, names: &[(String, String)]) -> Result<Vec<SnapshotRecord>, ImageError> {
+        let images: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
+        let announced = self.change_together(&images, |index, record| {
+            record.hold = None;
+            add_snapshot(record, &names[index].1)
+        });
+        let (records, _) = announced.await?;
+        let newest = |record: &ImageRecord| record.snapshots().last().cloned();
+        Ok(records.iter().filter_map(newest).collect())
+    }
+
+    async fn let_go(&self, names: &[String], token: &str) -> Result<(), ImageError> {
+        let let_go = self.change_together(names, |_, record| {
+            record.hold.take_if(|hold| hold.token == token);
+            Ok(())
+        });
+        let_go.await.map(drop)
+    }
+}
+
+fn check_group(names: &[(String, String)]) -> Result<(), ImageError> {
+    if names.len() > IMAGES_MAX {
+        return Err(ImageError::Invalid(format!(
+            "snapshots of up to {IMAGES_MAX} images can be taken at one instant, and not of {}",
+            names.len()
+        )));
+    }
+    let mut images = BTreeSet::new();
+    for (name, snapshot) in names {
+        check_name(snapshot)?;
+        if !images.insert(name) {
+            return Err(ImageError::Invalid(format!(
+                "image '{name}' is named twice: one snapshot has all of an instant"
+            )));
+        }
+    }
+    Ok(())
+}
