@@ -20,6 +20,8 @@ use crate::resize::refuse_unfinished;
 /// How long a writer may take to finish what it had begun before it knew of a snapshot.
 const WRITER_PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const WRITER_POLL: Duration = Duration::from_millis(10);
+/// No command takes a snapshot for so long: one that is still pending then is of a command that is gone.
+const PENDING_AT_MOST: Duration = Duration::from_secs(3600);
 const SNAPSHOTS_MAX: usize = 10_000;
 
 impl ImageAdmin {
@@ -205,17 +207,40 @@ impl ImageAdmin {
         }
     }
 
-    /// Trims all images that need it. Returns the names of those where it has failed, and why.
+    /// Trims all images that need it, after snapshots of commands that are gone were given up. Returns the names of
+    /// those where it has failed, and why.
     pub async fn trim_all(&self, client: &impl PoolClient) -> Result<Vec<(String, ImageError)>, ImageError> {
         let mut failed = Vec::new();
-        let needs_it = |record: &ImageRecord| record.states.as_ref().is_some_and(|states| states.needs_trimming);
+        let needs_it = |record: &ImageRecord| {
+            record.snapshots().iter().any(is_given_up)
+                || record.states.as_ref().is_some_and(|states| states.needs_trimming)
+        };
         for record in self.list().await?.into_iter().filter(needs_it) {
-            match self.trim(client, &record.name, &|_, _| {}).await {
+            let trimmed = match self.give_up_snapshots(&record).await {
+                Ok(()) => self.trim(client, &record.name, &|_, _| {}).await,
+                Err(error) => Err(error),
+            };
+            match trimmed {
                 Ok(()) | Err(ImageError::NoSuchImage(_)) => {}
                 Err(error) => failed.push((record.name, error)),
             }
         }
         Ok(failed)
+    }
+
+    async fn give_up_snapshots(&self, record: &ImageRecord) -> Result<(), ImageError> {
+        if !record.snapshots().iter().any(is_given_up) {
+            return Ok(());
+        }
+        let given_up = self.change_clone(&record.name, |record| {
+            let states = record.states.get_or_insert_with(ImageStates::default);
+            states.snapshots.retain(|snapshot| !is_given_up(snapshot));
+            states.needs_trimming = true;
+            Ok(())
+        });
+        given_up.await?;
+        tracing::info!("gave up a snapshot of image '{}' whose command is gone", record.name);
+        Ok(())
     }
 
     /// Makes an image what it was at a snapshot; nobody may write to it meanwhile. Later snapshots stay.
@@ -265,6 +290,10 @@ impl ImageAdmin {
         });
         ended.await.map(drop)
     }
+}
+
+fn is_given_up(snapshot: &SnapshotRecord) -> bool {
+    snapshot.is_pending && snapshot.created_unix_ms.saturating_add(PENDING_AT_MOST.as_millis() as u64) < unix_ms()
 }
 
 /// Adds a snapshot that does not count yet.
@@ -385,6 +414,29 @@ fn no_such_snapshot(name: &str, snapshot: &str) -> ImageError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attach::tests::world;
+    use crate::memory_client::MemoryClient;
+
+    /// Its command was killed: nobody else would ever say that it is taken, or remove it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_snapshot_of_a_command_that_is_gone_is_given_up() {
+        let world = world().await;
+        world.create("disk", true).await;
+        for (snapshot, age_ms) in [("old", 2 * 3_600_000), ("new", 1_000)] {
+            let announced = world.admin.change("disk", |record| {
+                add_snapshot(record, snapshot)?;
+                let states = record.states.as_mut().expect("it has a snapshot");
+                states.snapshots.last_mut().expect("it was added").created_unix_ms -= age_ms;
+                Ok(())
+            });
+            announced.await.unwrap();
+        }
+        assert!(world.admin.trim_all(&MemoryClient::new(1)).await.unwrap().is_empty());
+        let (record, _) = world.admin.get("disk").await.unwrap();
+        let names: Vec<&str> = record.snapshots().iter().map(|snapshot| &snapshot.name[..]).collect();
+        assert_eq!(names, ["new"]);
+        assert!(!record.states.unwrap().needs_trimming);
+    }
 
     #[test]
     fn a_state_is_needed_by_the_snapshots_since_the_one_before() {
