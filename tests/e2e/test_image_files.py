@@ -1,9 +1,13 @@
 """Images to files and back: raw, streams of changes, qcow2, pipes, copies; and files that are damaged."""
 
+import json
 import random
+import subprocess
+import time
 
 import pytest
 from lib.cluster import MIB
+from lib.nbd import NbdError
 
 pytestmark = pytest.mark.needs("qemu-img")
 
@@ -52,7 +56,8 @@ def test_raw_files_are_sparse_and_whole(cluster):
     cluster.cli("image", "export", "disk@monday", path)
     assert path.read_bytes() == content(cluster, "monday")
     assert path.stat().st_blocks * 512 < SIZE
-    assert "cannot create" in cluster.cli("image", "export", "disk@monday", path, ok=(1,)).stderr
+    assert "exists already" in cluster.cli("image", "export", "disk@monday", path, ok=(1,)).stderr
+    assert not list(path.parent.glob("raw.partial*"))
 
 
 def test_pipes(cluster):
@@ -91,6 +96,54 @@ def test_a_damaged_or_interrupted_import_is_an_error_and_can_be_begun_again(clus
     assert exported(cluster, "again@tuesday") == content(cluster, "tuesday")
 
 
+def test_an_import_that_was_killed_goes_on(cluster):
+    """Nobody can take the image for whole before."""
+    data, part = random.Random(5).randbytes(24 * MIB), 4 * MIB
+    command = [cluster.scenario.atoll, "image", "import", "-", "slow", "--size", "24M", "--data", cluster.data]
+    process = cluster.scenario.start(*command, stdin=subprocess.PIPE, text=False, errors=None)
+    unfinished = ""
+    for at in range(0, 20 * MIB, part):
+        process.stdin.write(data[at : at + part])
+        process.stdin.flush()
+        time.sleep(1.1)
+        unfinished = cluster.json("image", "info", "slow")["unfinished"]
+        if "MiB are done" in unfinished:
+            break
+    assert "MiB are done" in unfinished, unfinished
+    process.kill()
+    process.wait()
+    with pytest.raises(NbdError, match="is not done"):
+        cluster.nbd("slow").close()
+    assert "is not done" in cluster.cli("image", "snap", "create", "slow@s", ok=(1,)).stderr
+    assert "something else" in cluster.cli("image", "cp", "disk@monday", "slow", "--resume", ok=(1,)).stderr
+    done = subprocess.run([*command, "--resume"], input=data, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert b"24.0 MiB with data" not in done.stdout, "it began anew"
+    assert exported(cluster, "slow") == data
+    assert "is whole" in cluster.cli("image", "cp", "disk@monday", "slow", "--resume", ok=(1,)).stderr
+
+
+def test_an_export_to_a_raw_file_goes_on(cluster):
+    path = cluster.scenario.directory / "goes-on"
+    partial, note = path.with_name("goes-on.partial"), path.with_name("goes-on.partial.json")
+    details = cluster.json("image", "info", "disk")
+    number = next(found["number"] for found in details["snapshots"] if found["name"] == "monday")
+    # What is in the file so far is not read again: marks in it stay.
+    partial.write_bytes(b"mark" * (4 * MIB))
+    note.write_text(json.dumps({"source": f"snapshot {number} of image {details['id']}", "done_bytes": 16 * MIB}))
+    assert "another export" in cluster.cli("image", "export", "disk@tuesday", path, "--resume", ok=(1,)).stderr
+    cluster.cli("image", "export", "disk@monday", path, "--resume")
+    found = path.read_bytes()
+    assert found[: 16 * MIB] == b"mark" * (4 * MIB) and found[16 * MIB :] == content(cluster, "monday")[16 * MIB :]
+    assert not partial.exists() and not note.exists()
+    # Without --resume it begins anew, and an old note counts for nothing.
+    path.unlink()
+    partial.write_bytes(b"mark")
+    note.write_text("{}")
+    cluster.cli("image", "export", "disk@monday", path)
+    assert path.read_bytes() == content(cluster, "monday") and not note.exists()
+
+
 def test_qcow2(cluster):
     path = cluster.scenario.directory / "disk.qcow2"
     cluster.cli("image", "export", "disk@tuesday", path, "--format", "qcow2")
@@ -99,7 +152,8 @@ def test_qcow2(cluster):
 
 
 def test_copies_and_sparsify(cluster):
-    cluster.cli("image", "cp", "disk@tuesday", "copied")
+    assert "may have changed" in cluster.cli("image", "cp", "disk", "copied", "--resume", ok=(1,)).stderr
+    cluster.cli("image", "cp", "disk@tuesday", "copied", "--resume")
     assert exported(cluster, "copied") == content(cluster, "tuesday")
     before = cluster.json("image", "du", "copied")["used_bytes"]
     with cluster.nbd("copied") as connection:

@@ -11,7 +11,9 @@ use atoll_keys::{KeyService, SecretKey, random_u64};
 use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
 use atoll_types::limits::{IMAGE_BYTES_MAX, OBJECT_BYTES_MAX};
-use atoll_types::records::{ImageExport, ImageLockRecord, ImageRecord, ImageWatcherRecord, RECORD_FORMAT};
+use atoll_types::records::{
+    ImageExport, ImageLockRecord, ImageRecord, ImageWatcherRecord, ImageWork, RECORD_FORMAT,
+};
 use atoll_types::size::format_size;
 use futures::future::try_join_all;
 
@@ -98,6 +100,16 @@ impl ImageAdmin {
         pool: PoolId,
         is_sealed: bool,
     ) -> Result<ImageRecord, ImageError> {
+        self.create_with(name, size_bytes, (pool, is_sealed), None).await
+    }
+
+    pub(crate) async fn create_with(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        (pool, is_sealed): (PoolId, bool),
+        work: Option<ImageWork>,
+    ) -> Result<ImageRecord, ImageError> {
         check_name(name)?;
         check_size(size_bytes)?;
         let key = if is_sealed { ImageKey::WrappedKey } else { ImageKey::UnsealedPermit };
@@ -113,11 +125,12 @@ impl ImageAdmin {
             writer_generation: 0,
             created_unix_ms: unix_ms(),
             states: None,
-            work: None,
+            work,
             hold: None,
             export: None,
             metadata: BTreeMap::new(),
-        };
+        }
+        .with_format();
         *record.key.wrapped_mut() = self.keys.wrap(&image_key_context(&record), &SecretKey::random()).await?;
         match self.cluster.create(&keys::image(name), &record).await {
             Ok(_) => Ok(record),

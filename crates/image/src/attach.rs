@@ -15,6 +15,7 @@ use futures::future::{Either, select};
 
 use crate::admin::ImageAdmin;
 use crate::ancestry::{Generation, parent_at, parent_of, parse_attach_ids, parse_image_id, unsealed};
+use crate::fill::refuse_to_fill;
 use crate::follow::Follower;
 use crate::held_lock::HeldLock;
 use crate::lock::{fence_name, not_fenced, take_lock};
@@ -64,9 +65,30 @@ impl AttachedImage {
         name: &str,
         purpose: &str,
     ) -> Result<Self, ImageError> {
+        Self::attach_as(client, bridge, admin, (name, purpose), refuse_unfinished).await
+    }
+
+    /// Takes an image that was made to be filled.
+    pub async fn attach_to_fill(
+        client: &LocalClient,
+        bridge: &Bridge,
+        admin: &ImageAdmin,
+        name: &str,
+        purpose: &str,
+    ) -> Result<Self, ImageError> {
+        Self::attach_as(client, bridge, admin, (name, purpose), refuse_to_fill).await
+    }
+
+    async fn attach_as(
+        client: &LocalClient,
+        bridge: &Bridge,
+        admin: &ImageAdmin,
+        (name, purpose): (&str, &str),
+        check: Check,
+    ) -> Result<Self, ImageError> {
         let taken = {
             let (admin, name, purpose) = (admin.clone(), name.to_owned(), purpose.to_owned());
-            bridge.run(async move { take(&admin, &name, &purpose).await }).await?
+            bridge.run(async move { take(&admin, &name, &purpose, check).await }).await?
         };
         let Attachment { record, key, ancestors, lock } = taken;
         match open(client, &record, key, ancestors).await {
@@ -208,10 +230,18 @@ async fn open(
     Ok(volume)
 }
 
+/// Whether an image may be written for what it is attached for.
+pub(crate) type Check = fn(&ImageRecord) -> Result<(), ImageError>;
+
 /// Takes the lock and adds an attachment to the header.
-pub(crate) async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Result<Attachment, ImageError> {
+pub(crate) async fn take(
+    admin: &ImageAdmin,
+    name: &str,
+    purpose: &str,
+    check: Check,
+) -> Result<Attachment, ImageError> {
     let (record, _) = admin.get(name).await?;
-    refuse_unfinished(&record)?;
+    check(&record)?;
     if record.export.as_ref().is_some_and(|export| export.access == ExportAccess::ReadOnly) {
         return Err(ImageError::ReadOnly(name.into()));
     }
@@ -219,7 +249,7 @@ pub(crate) async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Resul
         return Err(ImageError::KeyDestroyed(name.into()));
     }
     let lease = take_lock(admin, &record, purpose).await?;
-    match add_attachment(admin, name).await {
+    match add_attachment(admin, name, check).await {
         Ok((record, key, ancestors)) => {
             let lock = HeldLock::keep(admin.clone(), record.clone(), purpose.to_owned(), lease);
             Ok(Attachment { record, key, ancestors, lock })
@@ -236,13 +266,14 @@ pub(crate) async fn take(admin: &ImageAdmin, name: &str, purpose: &str) -> Resul
 async fn add_attachment(
     admin: &ImageAdmin,
     name: &str,
+    check: Check,
 ) -> Result<(ImageRecord, SecretKey, Vec<Generation>), ImageError> {
     let (record, _) = admin.get(name).await?;
     let key = admin.unwrapped_key(&record).await?;
     let attach_id = hex::encode(random_bytes::<16>());
     let (record, _) = admin
         .change(name, |record| {
-            refuse_unfinished(record)?;
+            check(record)?;
             if record.attach_ids.len() >= IMAGE_ATTACHES_MAX {
                 return Err(ImageError::Invalid(format!(
                     "image '{name}' was attached {IMAGE_ATTACHES_MAX} times, which is the limit; copy it to a new image"

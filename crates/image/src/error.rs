@@ -41,7 +41,7 @@ pub enum ImageError {
     )]
     KeyDestroyed(String),
     /// Work on all its objects was begun and is not done.
-    #[error("{work} image '{name}' was interrupted; {remedy}")]
+    #[error("{work} image '{name}' is not done; {remedy}")]
     Unfinished {
         /// The image.
         name: String,

@@ -23,6 +23,7 @@ mod changes;
 mod clones;
 mod error;
 mod extents;
+mod fill;
 mod flatten;
 mod follow;
 mod group_snapshots;

@@ -91,14 +91,23 @@ impl ImageAdmin {
 
 /// Refuses what must not be done before interrupted work is done.
 pub(crate) fn refuse_unfinished(record: &ImageRecord) -> Result<(), ImageError> {
-    let (work, remedy) = match record.work {
+    let (work, remedy) = match &record.work {
         None => return Ok(()),
+        Some(ImageWork::Fill { source, done_bytes }) => (
+            "filling",
+            format!(
+                "{} are done, from {source}. If the command is gone, give it again with --resume, or remove the \
+                 image: 'atoll image rm {}'",
+                format_size(*done_bytes),
+                record.name
+            ),
+        ),
         Some(ImageWork::Shrink { size_bytes }) => (
             "shrinking",
             format!("finish it: 'atoll image resize {} --size {size_bytes} --allow-shrink'", record.name),
         ),
         Some(ImageWork::RollBack { number }) => {
-            let snapshot = record.snapshots().iter().find(|snapshot| snapshot.number == number);
+            let snapshot = record.snapshots().iter().find(|snapshot| snapshot.number == *number);
             let snapshot = snapshot.map_or("SNAPSHOT", |snapshot| &snapshot.name);
             ("rolling back", format!("finish it: 'atoll image snap rollback {}@{snapshot}'", record.name))
         }

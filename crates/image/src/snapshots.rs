@@ -269,10 +269,10 @@ impl ImageAdmin {
     ) -> Result<(), ImageError> {
         let work = ImageWork::RollBack { number };
         let begun = self.change(name, |record| {
-            if record.work.is_some_and(|begun| begun != work) {
+            if record.work.as_ref().is_some_and(|begun| *begun != work) {
                 return refuse_unfinished(record);
             }
-            record.work = Some(work);
+            record.work = Some(work.clone());
             Ok(())
         });
         let (record, _) = begun.await?;

@@ -149,7 +149,7 @@ pub struct ParentRecord {
 }
 
 /// Something that changes all objects of an image, and must come to its end once it was begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum ImageWork {
     /// What is beyond the new size is removed.
@@ -161,6 +161,13 @@ pub enum ImageWork {
     RollBack {
         /// The snapshot's number.
         number: u64,
+    },
+    /// The image is filled from elsewhere.
+    Fill {
+        /// What it is filled from, in words that tell it from others.
+        source: String,
+        /// So many bytes from the beginning are done.
+        done_bytes: u64,
     },
 }
 

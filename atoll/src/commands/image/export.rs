@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -13,7 +12,7 @@ use clap::{Args, ValueEnum};
 
 use super::super::arguments::DataArgument;
 use super::super::output::progress_bar;
-use super::{ImageAccess, TIMEOUT_MS};
+use super::{ImageAccess, TIMEOUT_MS, raw_file};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -24,7 +23,9 @@ Examples:
   atoll image export disk1@tuesday disk1.diff --from monday         only what is different
   atoll image export disk1 disk1.qcow2 --format qcow2               through qemu-img
 
-'atoll image import' reads all of them. An image that is being written to is exported by a snapshot.")]
+'atoll image import' reads all of them. An image that is being written to is exported by a snapshot. What is not
+whole yet is called FILE.partial. If an export of a snapshot to a raw file is interrupted, the same command with
+'--resume' goes on.")]
 pub struct ExportArguments {
     #[command(flatten)]
     pub data: DataArgument,
@@ -38,6 +39,9 @@ pub struct ExportArguments {
     /// Only what is different since this snapshot of the image
     #[arg(long, value_name = "SNAPSHOT")]
     pub from: Option<String>,
+    /// Go on with an export of the same snapshot to a raw file that was interrupted
+    #[arg(long)]
+    pub resume: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -68,29 +72,61 @@ pub fn run(arguments: &ExportArguments) -> anyhow::Result<()> {
         ensure!(!to_stdout, "qcow2 needs a file");
         return super::qemu::export(&access, &arguments.source, &arguments.file);
     }
-    let output: Box<dyn Write> = match to_stdout {
-        true => Box::new(std::io::stdout().lock()),
-        false => Box::new(create(&arguments.file)?),
+    if to_stdout {
+        ensure!(!arguments.resume, "what goes to standard output cannot go on");
+        return export(&access, arguments, format, std::io::stdout().lock()).map(drop);
+    }
+    ensure!(!arguments.file.exists(), "{} exists already", arguments.file.display());
+    let bytes = match format {
+        FormatArgument::Raw => raw_file::export(&access, &arguments.source, &arguments.file, arguments.resume)?,
+        _ => export_to_file(&access, arguments, format)?,
     };
-    let exported = export(&access, arguments, format, output);
-    if exported.is_err() && !to_stdout {
-        // What is not whole must not be taken for the image.
-        let _ = std::fs::remove_file(&arguments.file);
-    }
-    let bytes = exported?;
-    if !to_stdout {
-        print_line!(
-            "exported '{}', {} with data, to {}",
-            arguments.source,
-            format_size(bytes),
-            arguments.file.display()
-        );
-    }
+    print_line!(
+        "exported '{}', {} with data, to {}",
+        arguments.source,
+        format_size(bytes),
+        arguments.file.display()
+    );
     Ok(())
 }
 
-fn create(path: &Path) -> anyhow::Result<File> {
-    File::create_new(path).with_context(|| format!("cannot create {}", path.display()))
+fn export_to_file(
+    access: &ImageAccess,
+    arguments: &ExportArguments,
+    format: FormatArgument,
+) -> anyhow::Result<u64> {
+    ensure!(!arguments.resume, "only an export to a raw file can go on");
+    let partial = partial_path(&arguments.file);
+    let file = File::create(&partial).with_context(|| format!("cannot create {}", partial.display()))?;
+    let exported = export(access, arguments, format, &file);
+    let exported = exported.and_then(|bytes| Ok(file.sync_all().map(|()| bytes)?));
+    if exported.is_err() {
+        let _ = std::fs::remove_file(&partial);
+    } else {
+        std::fs::rename(&partial, &arguments.file)?;
+    }
+    exported
+}
+
+/// Where a file is written before it is whole and can be taken for the image.
+pub fn partial_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}
+
+/// What tells a source from others. One can go on with a snapshot only.
+pub fn identity(access: &ImageAccess, source: &str, resumes: bool) -> anyhow::Result<String> {
+    match source.split_once('@') {
+        Some((image, snapshot)) => {
+            let (record, snapshot) = access.block_on_tokio(access.admin.get_snapshot(image, snapshot))?;
+            Ok(format!("snapshot {} of image {}", snapshot.number, record.id))
+        }
+        None if resumes => {
+            bail!("one can go on with a snapshot only: image '{source}' may have changed meanwhile")
+        }
+        None => Ok("an image that is no snapshot".into()),
+    }
 }
 
 /// Opens a snapshot, or an image that nobody writes to.
@@ -114,7 +150,7 @@ fn export(
     access: &ImageAccess,
     arguments: &ExportArguments,
     format: FormatArgument,
-    mut output: Box<dyn Write>,
+    mut output: impl Write,
 ) -> anyhow::Result<u64> {
     if let Some(from) = &arguments.from {
         return export_changes(access, &arguments.source, from, output);
@@ -125,21 +161,16 @@ fn export(
         let to = arguments.source.split_once('@').map_or("", |(_, snapshot)| snapshot);
         let header = StreamHeader { size_bytes, from: String::new(), to: to.into() };
         let mut stream = StreamWriter::new(output, &header)?;
-        let copied = for_each_data(access, &image, |offset, data| Ok(stream.data(offset, data)?));
+        let copied = for_each_data(access, &image, 0, |offset, data| Ok(stream.data(offset, data)?));
         copied.and_then(|bytes| Ok(stream.finish().map(|_| bytes)?))
-    } else if arguments.file.as_os_str() == "-" {
+    } else {
         let mut at = 0;
-        let copied = for_each_data(access, &image, |offset, data| {
+        let copied = for_each_data(access, &image, 0, |offset, data| {
             write_zeros(&mut output, offset - at)?;
             at = offset + data.len() as u64;
             Ok(output.write_all(data)?)
         });
         copied.and_then(|bytes| Ok(write_zeros(&mut output, size_bytes - at).map(|()| bytes)?))
-    } else {
-        let file = File::options().write(true).open(&arguments.file)?;
-        file.set_len(size_bytes)?;
-        let copied = for_each_data(access, &image, |offset, data| Ok(file.write_all_at(data, offset)?));
-        copied.and_then(|bytes| Ok(file.sync_all().map(|()| bytes)?))
     };
     access.admin_call(|_, _| image.close())?;
     exported
@@ -155,14 +186,15 @@ fn write_zeros(output: &mut impl Write, mut count: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives everything that holds data in order; returns how many bytes that were.
+/// Gives everything from an offset on that holds data, in order; returns how many bytes that were.
 pub fn for_each_data(
     access: &ImageAccess,
     image: &OpenImage,
+    from: u64,
     mut visit: impl FnMut(u64, &[u8]) -> anyhow::Result<()>,
 ) -> anyhow::Result<u64> {
     let (size_bytes, progress) = (image.size_bytes(), progress_bar("copying"));
-    let (mut at, mut copied) = (0, 0);
+    let (mut at, mut copied) = (from, 0);
     while at < size_bytes {
         let extents = access.admin_call(|_, _| image.extents(at, STEP_BYTES.min(size_bytes - at)))?;
         for (length, is_hole) in extents {
@@ -182,7 +214,7 @@ pub fn for_each_data(
     Ok(copied)
 }
 
-fn export_changes(access: &ImageAccess, source: &str, from: &str, output: Box<dyn Write>) -> anyhow::Result<u64> {
+fn export_changes(access: &ImageAccess, source: &str, from: &str, output: impl Write) -> anyhow::Result<u64> {
     let Some((image, to)) = source.split_once('@') else {
         bail!("--from needs a snapshot to compare with: take one, and export '{source}@SNAPSHOT'");
     };

@@ -5,17 +5,16 @@ use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use atoll_admin::images;
 use atoll_admin::pools::POOL_IMAGES;
-use atoll_image::{AttachedImage, StreamHeader, StreamPart, StreamReader, runs};
+use atoll_image::{StreamHeader, StreamPart, StreamReader, runs};
 use atoll_terminal::print_line;
 use atoll_types::size::{format_size, parse_size_bytes};
-use bytes::Bytes;
 use clap::Args;
 
 use super::super::arguments::{DataArgument, SealingArgument};
 use super::super::output::progress_bar;
-use super::export::{for_each_data, open};
+use super::export::{for_each_data, identity, open};
+use super::target::{BLOCK_BYTES, Target};
 use super::{ImageAccess, TIMEOUT_MS};
 
 #[derive(Args)]
@@ -28,7 +27,9 @@ Examples:
   atoll image import disk1.diff copy1                        what has changed since: copy1 must have that snapshot
 
 What has changed is imported into an image that has the snapshot it is since, and was not changed afterwards; the
-image gets the later snapshot, too. If that is interrupted, '--discard-changes' begins it again.")]
+image gets the later snapshot, too. If that is interrupted, '--discard-changes' begins it again.
+
+A new image cannot be used before it is whole. If the command is interrupted, the same one with '--resume' goes on.")]
 pub struct ImportArguments {
     #[command(flatten)]
     pub data: DataArgument,
@@ -48,6 +49,9 @@ pub struct ImportArguments {
     /// Roll the image back to the snapshot first that the changes are since
     #[arg(long)]
     pub discard_changes: bool,
+    /// Go on with an import of the same file that was interrupted
+    #[arg(long)]
+    pub resume: bool,
 }
 
 #[derive(Args)]
@@ -56,7 +60,8 @@ Examples:
   atoll image cp disk1@monday disk1-copy
   atoll image cp disk1@monday disk1-cold --pool cold --sealing on
 
-A copy needs nothing of its source; 'atoll image clone' makes one at once that does.")]
+A copy needs nothing of its source; 'atoll image clone' makes one at once that does. It cannot be used before it is
+whole. If the command is interrupted, the same one with '--resume' goes on, if it copies a snapshot.")]
 pub struct CopyArguments {
     #[command(flatten)]
     pub data: DataArgument,
@@ -70,59 +75,12 @@ pub struct CopyArguments {
     /// Whether its blocks are sealed
     #[arg(long, value_enum, default_value = "on")]
     pub sealing: SealingArgument,
+    /// Go on with a copy of the same snapshot that was interrupted
+    #[arg(long)]
+    pub resume: bool,
 }
 
-const BLOCK_BYTES: usize = 4096;
 const PART_BYTES: usize = 4 << 20;
-
-/// An image that is being written, and what it is called.
-struct Target<'a> {
-    access: &'a ImageAccess,
-    image: AttachedImage,
-}
-
-impl<'a> Target<'a> {
-    fn attach(access: &'a ImageAccess, name: &str, purpose: &str) -> anyhow::Result<Self> {
-        let (client, bridge) = (access.client.clone(), access.bridge.clone());
-        let image = access.admin_call(|admin, _| async move {
-            AttachedImage::attach(&client, &bridge, &admin, name, purpose).await
-        })?;
-        Ok(Target { access, image })
-    }
-
-    fn create(
-        access: &'a ImageAccess,
-        (name, size_bytes): (&str, u64),
-        (pool, is_sealed): (&str, bool),
-        purpose: &str,
-    ) -> anyhow::Result<Self> {
-        let created = images::create(access.admin.state(), access.open.keys()?, name, size_bytes, pool, is_sealed);
-        access.block_on_tokio(created)?;
-        Target::attach(access, name, purpose)
-    }
-
-    /// Writes what is not zeros, by blocks; returns how many bytes that were.
-    fn write_data(&self, offset: u64, data: &[u8]) -> anyhow::Result<u64> {
-        let blocks: Vec<bool> =
-            data.chunks(BLOCK_BYTES).map(|block| block.iter().any(|byte| *byte != 0)).collect();
-        let mut written = 0;
-        for (first, count) in runs(&blocks, true) {
-            let range = first * BLOCK_BYTES..((first + count) * BLOCK_BYTES).min(data.len());
-            let part = Bytes::copy_from_slice(&data[range.clone()]);
-            self.access.admin_call(|_, _| self.image.write(offset + range.start as u64, &part))?;
-            written += part.len() as u64;
-        }
-        Ok(written)
-    }
-
-    fn write_zeros(&self, offset: u64, length: u64) -> anyhow::Result<()> {
-        self.access.admin_call(|_, _| self.image.write_zeroes(offset, length))
-    }
-
-    fn finish(self) -> anyhow::Result<()> {
-        self.access.admin_call(|_, _| self.image.detach())
-    }
-}
 
 /// `atoll image import`.
 pub fn import(arguments: &ImportArguments) -> anyhow::Result<()> {
@@ -136,6 +94,10 @@ pub fn import(arguments: &ImportArguments) -> anyhow::Result<()> {
     input.by_ref().take(8).read_to_end(&mut first)?;
     if first.starts_with(b"QFI\xfb") {
         ensure!(!from_stdin, "qcow2 cannot be read from standard input; give its file");
+        ensure!(
+            !arguments.resume,
+            "an import of qcow2 cannot go on: remove the image ('atoll image rm'), and begin anew"
+        );
         return super::qemu::import(
             &access,
             &arguments.file,
@@ -168,11 +130,16 @@ fn import_raw(access: &ImageAccess, arguments: &ImportArguments, mut input: impl
     else {
         bail!("the size of what comes from standard input is not known: give it with --size");
     };
-    let place = (&arguments.pool[..], arguments.sealing.is_on());
-    let target = Target::create(access, (&arguments.name, size_bytes), place, "importing")?;
+    let source = match file_bytes {
+        Some(bytes) => format!("a raw file of {bytes} bytes"),
+        None => "raw bytes from standard input".into(),
+    };
+    let mut target = Target::begin(access, arguments, size_bytes, &source)?;
+    let mut at = target.done_bytes();
+    skip(&mut input, at)?;
     let progress = progress_bar("importing");
     let mut buffer = vec![0; PART_BYTES];
-    let (mut at, mut written) = (0, 0);
+    let mut written = 0;
     loop {
         let length = read_full(&mut input, &mut buffer)?;
         if length == 0 {
@@ -186,11 +153,22 @@ fn import_raw(access: &ImageAccess, arguments: &ImportArguments, mut input: impl
         );
         written += target.write_data(at, &buffer[..length])?;
         at += length as u64;
+        target.note(at)?;
         progress(at.min(size_bytes), size_bytes);
     }
     progress(size_bytes, size_bytes);
     target.finish()?;
     Ok(written)
+}
+
+/// Reads so many bytes, which must be there.
+fn skip(input: &mut impl Read, bytes: u64) -> anyhow::Result<()> {
+    let skipped = std::io::copy(&mut input.take(bytes), &mut std::io::sink())?;
+    ensure!(
+        skipped == bytes,
+        "there are {skipped} bytes, of which {bytes} were imported before: this is another file"
+    );
+    Ok(())
 }
 
 fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
@@ -211,28 +189,40 @@ fn import_stream(
 ) -> anyhow::Result<u64> {
     let header = stream.header().clone();
     let name = &arguments.name[..];
-    let target = if header.from.is_empty() {
-        let place = (&arguments.pool[..], arguments.sealing.is_on());
-        Target::create(access, (name, header.size_bytes), place, "importing")?
+    let mut target = if header.from.is_empty() {
+        let source =
+            format!("what has changed up to the snapshot '{}', of {} bytes", header.to, header.size_bytes);
+        Target::begin(access, arguments, header.size_bytes, &source)?
     } else {
+        ensure!(
+            !arguments.resume,
+            "changes since a snapshot are imported again from there: give --discard-changes"
+        );
         prepare_for_changes(access, arguments, &header)?;
         Target::attach(access, name, "importing")?
     };
+    let done_before = target.done_bytes();
     let progress = progress_bar("importing");
     let mut bytes = 0;
     while let Some(part) = stream.next_part()? {
         let end = match part {
             StreamPart::Data { offset, data } => {
-                bytes += data.len() as u64;
-                // Also zeros among the data: something else may have been there.
-                access.admin_call(|_, _| target.image.write(offset, &data))?;
-                offset + data.len() as u64
+                let end = offset + data.len() as u64;
+                if end > done_before {
+                    bytes += data.len() as u64;
+                    // Also zeros among the data: something else may have been there.
+                    target.write(offset, &data)?;
+                }
+                end
             }
             StreamPart::Zeros { offset, length } => {
-                target.write_zeros(offset, length)?;
+                if offset + length > done_before {
+                    target.write_zeros(offset, length)?;
+                }
                 offset + length
             }
         };
+        target.note(end)?;
         progress(end.min(header.size_bytes - 1), header.size_bytes);
     }
     progress(header.size_bytes, header.size_bytes);
@@ -278,12 +268,18 @@ fn prepare_for_changes(
 /// `atoll image cp`.
 pub fn copy(arguments: &CopyArguments) -> anyhow::Result<()> {
     let access = ImageAccess::new(&arguments.data, TIMEOUT_MS)?;
+    let identity = identity(&access, &arguments.source, arguments.resume)?;
     let source = open(&access, &arguments.source, "copying")?;
-    let place = (&arguments.pool[..], arguments.sealing.is_on());
-    let target = Target::create(&access, (&arguments.name, source.size_bytes()), place, "copying")?;
-    let copied = for_each_data(&access, &source, |offset, data| target.write_data(offset, data).map(drop));
+    let copied = Target::begin(&access, arguments, source.size_bytes(), &identity).and_then(|mut target| {
+        let from = target.done_bytes();
+        let bytes = for_each_data(&access, &source, from, |offset, data| {
+            target.write_data(offset, data)?;
+            target.note(offset + data.len() as u64)
+        })?;
+        target.finish()?;
+        Ok(bytes)
+    });
     access.admin_call(|_, _| source.close())?;
-    target.finish()?;
     let bytes = copied?;
     print_line!("copied '{}' to image '{}', {} with data", arguments.source, arguments.name, format_size(bytes));
     Ok(())
@@ -294,7 +290,7 @@ pub fn sparsify(data: &DataArgument, name: &str) -> anyhow::Result<()> {
     let access = ImageAccess::new(data, TIMEOUT_MS)?;
     let image = open(&access, name, "sparsifying")?;
     let mut freed = 0;
-    let looked = for_each_data(&access, &image, |offset, data| {
+    let looked = for_each_data(&access, &image, 0, |offset, data| {
         let (blocks, _) = data.as_chunks::<BLOCK_BYTES>();
         let zeros: Vec<bool> = blocks.iter().map(|block| block.iter().all(|byte| *byte == 0)).collect();
         for (first, count) in runs(&zeros, true) {

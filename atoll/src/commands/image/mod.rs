@@ -7,8 +7,10 @@ mod import;
 mod lock;
 mod metadata;
 mod qemu;
+mod raw_file;
 mod records;
 mod snapshot;
+mod target;
 mod trash;
 mod usage;
 

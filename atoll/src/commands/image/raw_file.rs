@@ -1,0 +1,87 @@
+//! Exports to raw files, which can go on after they were interrupted.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::ImageAccess;
+use super::export::{for_each_data, identity, open, partial_path};
+use super::target::NOTED_EVERY;
+
+/// How far an export is, beside its file.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    /// What is exported.
+    source: String,
+    /// So many bytes from the beginning are in the file, and durable.
+    done_bytes: u64,
+}
+
+/// Exports an image to a sparse file; returns how many bytes with data were copied.
+pub fn export(access: &ImageAccess, source: &str, path: &Path, resumes: bool) -> anyhow::Result<u64> {
+    let partial = partial_path(path);
+    let note_path = partial.with_added_extension("json");
+    let mut note = Note { source: identity(access, source, resumes)?, done_bytes: 0 };
+    if resumes && partial.exists() {
+        note.done_bytes = done_before(&note_path, &note.source)?;
+    } else {
+        // A note of an earlier file says nothing about this one.
+        remove_if_there(&note_path)?;
+    }
+    let file = File::options().write(true).create(true).truncate(note.done_bytes == 0).open(&partial);
+    let file = file.with_context(|| format!("cannot write {}", partial.display()))?;
+    let image = open(access, source, "exporting")?;
+    file.set_len(image.size_bytes())?;
+    let mut noted = Instant::now();
+    let copied = for_each_data(access, &image, note.done_bytes, |offset, data| {
+        file.write_all_at(data, offset)?;
+        if noted.elapsed() > NOTED_EVERY {
+            file.sync_data()?;
+            note.done_bytes = offset + data.len() as u64;
+            write_note(&note_path, &note)?;
+            noted = Instant::now();
+        }
+        Ok(())
+    });
+    access.admin_call(|_, _| image.close())?;
+    let bytes = copied.with_context(|| format!("{} is not whole", partial.display()))?;
+    file.sync_all()?;
+    std::fs::rename(&partial, path)?;
+    remove_if_there(&note_path)?;
+    Ok(bytes)
+}
+
+/// What an earlier export of this source has done; nothing if it ended before it could note anything.
+fn done_before(note_path: &Path, source: &str) -> anyhow::Result<u64> {
+    let text = match std::fs::read(note_path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        text => text.with_context(|| format!("cannot read {}", note_path.display()))?,
+    };
+    let note: Note =
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged", note_path.display()))?;
+    ensure!(
+        note.source == source,
+        "{} is of another export: {}, and not {source}; remove it, or export to another file",
+        note_path.display(),
+        note.source
+    );
+    Ok(note.done_bytes)
+}
+
+fn write_note(path: &Path, note: &Note) -> anyhow::Result<()> {
+    let new = path.with_added_extension("new");
+    std::fs::write(&new, serde_json::to_vec(note)?)?;
+    Ok(std::fs::rename(&new, path)?)
+}
+
+fn remove_if_there(path: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
