@@ -11,7 +11,7 @@ PYTEST := .venv/bin/python -m pytest
 # Scenarios side by side: each module is one worker's.
 SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo build check test nightly packages test-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e campaign mutations
+.PHONY: demo build check test nightly packages test-packages nightly-packages venv lint unit crate-tests lib-tests doc-tests transit-tests binary e2e campaign mutations
 
 # What the build needs, on a fresh Debian 12.
 packages:
@@ -20,6 +20,11 @@ packages:
 # What the tests use besides: the real clients and the real etcd.
 test-packages: packages
 	@tools/packages.sh etcd-server etcd-client fio libnbd-bin qemu-utils e2fsprogs rclone restic curl openssl haproxy iproute2 nftables cryptsetup-bin fdisk mount tcpdump python3 python3-venv
+
+# What the slow end-to-end tests use besides.
+nightly-packages: test-packages
+	@tools/packages.sh xfsprogs
+	@tools/postgresql_package.sh
 
 # Python packages of the tests and tools, in .venv.
 venv: test-packages
@@ -77,7 +82,7 @@ e2e: venv binary
 test: venv lint unit e2e s3-tests-check
 
 # All of it with the slow scenarios, and longer campaigns.
-nightly: test
+nightly: test nightly-packages
 	$(PYTEST) $(SIDE_BY_SIDE) --atoll=target/$(PROFILE)/atoll -m nightly
 	@$(MAKE) --no-print-directory campaign
 

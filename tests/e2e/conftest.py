@@ -20,6 +20,7 @@ import sys
 
 import pytest
 from lib.devices import detach_leftovers
+from lib.mounted import unmount_leftovers
 from lib.net import remove_leftovers
 from lib.processes import end_all, is_alive
 from lib.scenario import ATOLL, Scenario
@@ -31,17 +32,22 @@ PACKAGES = {
     "aws": "tests/requirements.txt",
     "cryptsetup": "cryptsetup-bin",
     "curl": "curl",
+    "debugfs": "e2fsprogs",
     "e2fsck": "e2fsprogs",
     "etcd": "etcd-server",
     "etcdctl": "etcd-client",
     "fio": "fio",
+    "fstrim": "util-linux",
     "haproxy": "haproxy",
     "ip": "iproute2",
     "losetup": "mount",
+    "mke2fs": "e2fsprogs",
     "mkfs.ext4": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
     "mkswap": "util-linux",
     "mount": "mount",
     "nbdcopy": "libnbd-bin",
+    "nbdfuse": "libnbd-bin",
     "nbdinfo": "libnbd-bin",
     "nft": "nftables",
     "openssl": "openssl",
@@ -51,10 +57,12 @@ PACKAGES = {
     "restic": "restic",
     "s3cmd": "tests/requirements.txt",
     "tcpdump": "tcpdump",
+    "xfs_repair": "xfsprogs",
 }
 # With several workers the modules that take longest begin first.
 LONGEST = (
     "partitions",
+    "snapshots_in_use",
     "restart",
     "keys",
     "hosts",
@@ -91,6 +99,7 @@ def pytest_configure(config):
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     end_all(lambda run: not is_alive(int(run.split(".")[0])))
     remove_leftovers()
+    unmount_leftovers()
     detach_leftovers()
 
 
@@ -99,6 +108,7 @@ def pytest_unconfigure(config):
     if not is_worker(config) and SESSION in os.environ:
         end_all(lambda run: run == os.environ[SESSION])
         remove_leftovers()
+        unmount_leftovers()
         detach_leftovers()
 
 
@@ -119,6 +129,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item):
+    fail_if_missing(item.own_markers)
     with_limit(item)
     try:
         return (yield)
@@ -205,9 +216,13 @@ def scenario(request):
 @pytest.fixture(autouse=True, scope="module")
 def needed(request):
     """What a module says it needs: commands, and root."""
-    for marker in request.node.iter_markers("needs"):
-        missing = [f"{name} (install {PACKAGES[name]})" for name in marker.args if not shutil.which(name)]
-        if missing:
-            pytest.fail("missing: " + ", ".join(missing))
+    fail_if_missing(request.node.iter_markers())
     if request.node.get_closest_marker("root") and os.geteuid() != 0:
         pytest.skip("it takes root")
+
+
+def fail_if_missing(markers):
+    names = [name for marker in markers if marker.name == "needs" for name in marker.args]
+    missing = [f"{name} (install {PACKAGES[name]})" for name in names if not shutil.which(name)]
+    if missing:
+        pytest.fail("missing: " + ", ".join(missing))
