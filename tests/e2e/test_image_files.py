@@ -8,6 +8,7 @@ import time
 import pytest
 from lib.cluster import MIB
 from lib.nbd import NbdError
+from lib.waiting import wait_for
 
 pytestmark = pytest.mark.needs("qemu-img")
 
@@ -98,11 +99,14 @@ def test_a_damaged_or_interrupted_import_is_an_error_and_can_be_begun_again(clus
 
 def test_an_import_that_was_killed_goes_on(cluster):
     """Nobody can take the image for whole before."""
-    data, part = random.Random(5).randbytes(24 * MIB), 4 * MIB
-    command = [cluster.scenario.atoll, "image", "import", "-", "slow", "--size", "24M", "--data", cluster.data]
+    data, part = random.Random(5).randbytes(64 * MIB), 4 * MIB
+    command = [cluster.scenario.atoll, "image", "import", "-", "slow", "--size", "64M", "--data", cluster.data]
     process = cluster.scenario.start(*command, stdin=subprocess.PIPE, text=False, errors=None)
+    process.stdin.write(data[:part])
+    process.stdin.flush()
+    wait_for("there is an image", lambda: any(image["name"] == "slow" for image in cluster.json("image", "ls")), 30)
     unfinished = ""
-    for at in range(0, 20 * MIB, part):
+    for at in range(part, 60 * MIB, part):
         process.stdin.write(data[at : at + part])
         process.stdin.flush()
         time.sleep(1.1)
@@ -118,7 +122,7 @@ def test_an_import_that_was_killed_goes_on(cluster):
     assert "something else" in cluster.cli("image", "cp", "disk@monday", "slow", "--resume", ok=(1,)).stderr
     done = subprocess.run([*command, "--resume"], input=data, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert b"24.0 MiB with data" not in done.stdout, "it began anew"
+    assert b"64.0 MiB with data" not in done.stdout, "it began anew"
     assert exported(cluster, "slow") == data
     assert "is whole" in cluster.cli("image", "cp", "disk@monday", "slow", "--resume", ok=(1,)).stderr
 
