@@ -59,6 +59,10 @@ def test_raw_files_are_sparse_and_whole(cluster):
     assert path.stat().st_blocks * 512 < SIZE
     assert "exists already" in cluster.cli("image", "export", "disk@monday", path, ok=(1,)).stderr
     assert not list(path.parent.glob("raw.partial*"))
+    for more in [("--format", "qcow2"), ("--format", "changes"), ("--from", "monday")]:
+        other = path.with_name("other")
+        command = ["image", "export", "disk@tuesday", other, "--resume", *more]
+        assert "leave --resume out" in cluster.cli(*command, ok=(1,)).stderr and not other.exists()
 
 
 def test_pipes(cluster):
@@ -146,6 +150,12 @@ def test_an_export_to_a_raw_file_goes_on(cluster):
     note.write_text("{}")
     cluster.cli("image", "export", "disk@monday", path)
     assert path.read_bytes() == content(cluster, "monday") and not note.exists()
+    # An export in another format takes the partial file, and with it the note.
+    path.unlink()
+    partial.write_bytes(b"mark")
+    note.write_text("{}")
+    cluster.cli("image", "export", "disk@monday", path, "--format", "changes")
+    assert not partial.exists() and not note.exists()
 
 
 def test_qcow2(cluster):

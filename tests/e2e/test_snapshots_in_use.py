@@ -13,9 +13,10 @@ import pytest
 from lib.cluster import GIB, MIB
 from lib.ext4 import Ext4Load
 from lib.files import FileLoad
+from lib.load import longest_pause
 from lib.mounted import attached, mounted, why_not, why_not_of
 from lib.net import stopped
-from lib.postgresql import Inserts, PostgreSQL, longest_pause
+from lib.postgresql import Inserts, PostgreSQL
 from lib.waiting import under_load, wait_for
 
 pytestmark = pytest.mark.needs("mke2fs", "debugfs", "e2fsck")
@@ -112,11 +113,11 @@ def test_ext4_recovers_in_clones(cluster, scenario, note):
     with Ext4Load(scenario, cluster.nbd("ext4", timeout=120), 256 * MIB) as load:
         for number in range(3):
             acked = load.acked["file"]
-            wait_for("more files", lambda acked=acked: load.error or load.acked["file"] > acked + 4, 60, 0.01)
+            wait_for("more files", lambda acked=acked: load.errors or load.acked["file"] > acked + 4, 60, 0.01)
             # Anywhere between two acknowledgements.
             under_load(random.random() / 3)
             snapshots.append(snapshot(cluster, "ext4", number, load))
-    assert not load.error, load.error
+    assert not load.errors, load.errors
     in_journal = 0
     for one in in_any_order(snapshots):
         with cloned(cluster, one) as clone:

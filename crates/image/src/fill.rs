@@ -32,9 +32,12 @@ impl ImageAdmin {
         match work {
             Some(ImageWork::Fill { source: begun, done_bytes }) if begun == source => Ok(Some(done_bytes)),
             Some(ImageWork::Fill { source: begun, .. }) => Err(ImageError::Invalid(format!(
-                "image '{name}' is being filled from something else: {begun}, and not {source}"
+                "image '{name}' is being filled from something else: {begun}, and not {source}; give another name, \
+                 or remove it ('atoll image rm {name}')"
             ))),
-            _ => Err(ImageError::Invalid(format!("image '{name}' is whole: there is nothing to go on with"))),
+            _ => Err(ImageError::Invalid(format!(
+                "image '{name}' is whole: there is nothing to go on with; give another name, and leave --resume out"
+            ))),
         }
     }
 

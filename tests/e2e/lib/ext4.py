@@ -3,43 +3,38 @@ changed blocks are written to the image in the order in which the kernel would w
 
 import os
 import random
-import threading
+
+from lib.load import CountedLoad
 
 BLOCK = 4096
 FILES_MAX = 20
 
 
-class Ext4Load:
+class Ext4Load(CountedLoad):
     """A thread that writes one file after the other and removes old ones. A file is acknowledged when the commit block
     of its transaction is: what comes later only brings what the journal has to its place."""
 
     def __init__(self, scenario, connection, size_bytes):
         self.scenario, self.connection = scenario, connection
         self.copy, self.next = scenario.directory / "ext4.raw", scenario.directory / "ext4-next.raw"
-        self.begun, self.acked, self.error = {"file": 0}, {"file": 0}, None
-        self.rng, self.pending, self.stopping = random.Random(11), [], False
+        super().__init__(["file"], 1)
+        self.rng, self.pending = random.Random(11), []
         with open(self.copy, "wb") as file:
             file.truncate(size_bytes)
         self.run("mke2fs", "-q", "-F", "-t", "ext4", "-b", BLOCK, "-J", "size=4", self.copy)
         self.journal = int(self.debugfs(self.copy, "bmap <8> 0"))
         self.send(blocks_of(self.copy).items())
-        self.thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
 
     def __exit__(self, *_):
-        self.stopping = True
-        self.thread.join(60)
+        super().__exit__()
         self.connection.close()
 
-    def _run(self):
+    def _run(self, _):
         try:
             while not self.stopping:
                 self.write_file(self.acked["file"] + 1)
         except Exception as error:
-            self.error = error
+            self.errors.append(error)
 
     def content(self, number):
         rng = random.Random(f"ext4/{number}")
@@ -64,7 +59,7 @@ class Ext4Load:
         self.begun["file"] = number
         # What the last transaction has changed goes to its place only now, so that there is always one to replay.
         self.send([*data.items(), *self.pending, *transaction])
-        self.acked["file"] = number
+        self.ack("file", number)
         self.pending = self.replayed(metadata)
 
     def transaction(self, data, metadata):

@@ -4,33 +4,21 @@ import os
 import pathlib
 import random
 import struct
-import threading
-import time
+
+from lib.load import CountedLoad
 
 HEADER = ">8sIIQ"
 MARK = b"AtollE2E"
 
 
-class FileLoad:
+class FileLoad(CountedLoad):
     """Threads that replace files: the new content is written beside the old one, made durable and renamed, and then the
     directory is made durable. Of each file it is known which content was acknowledged last and which was begun last."""
 
     def __init__(self, directory, threads=4, files_per_thread=24):
         self.directory, self.files_per_thread = pathlib.Path(directory), files_per_thread
         keys = [(thread, file) for thread in range(threads) for file in range(files_per_thread)]
-        self.begun, self.acked = dict.fromkeys(keys, 0), dict.fromkeys(keys, 0)
-        self.errors, self.ack_times, self.stopping = [], [], False
-        self.threads = [threading.Thread(target=self._run, args=[index], daemon=True) for index in range(threads)]
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping = True
-        for thread in self.threads:
-            thread.join(120)
+        super().__init__(keys, threads)
 
     def _run(self, thread):
         rng = random.Random(f"files/{thread}")
@@ -60,8 +48,7 @@ class FileLoad:
             os.fsync(file.fileno())
         os.rename(path.with_suffix(".new"), path)
         sync_directory(path.parent)
-        self.acked[key] = sequence
-        self.ack_times.append(time.monotonic())
+        self.ack(key, sequence)
 
     def problems(self, directory, least, most):
         """What is not as it must be in a directory which has of each file the content number `least` or a later one up

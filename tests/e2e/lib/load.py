@@ -12,6 +12,36 @@ from lib.waiting import wait_for
 MIB = 1 << 20
 
 
+class CountedLoad:
+    """Threads that make one thing after the other, each for keys of its own, within a `with`. Of each key it is known
+    which number was begun last and which was acknowledged last. Number 0 is nothing."""
+
+    def __init__(self, keys, threads):
+        self.begun, self.acked = dict.fromkeys(keys, 0), dict.fromkeys(keys, 0)
+        self.errors, self.ack_times, self.stopping = [], [], False
+        self.threads = [threading.Thread(target=self._run, args=[index], daemon=True) for index in range(threads)]
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopping = True
+        for thread in self.threads:
+            thread.join(120)
+
+    def ack(self, key, number):
+        self.acked[key] = number
+        self.ack_times.append(time.monotonic())
+
+
+def longest_pause(times):
+    """The longest time between two acknowledgements, in seconds."""
+    times = sorted(times)
+    return max((later - earlier for earlier, later in zip(times, times[1:])), default=0)
+
+
 class BlockLoad:
     """Threads that write to an image, each to blocks of its own and over a connection of its own, and
     read some back. For every block it is known what may be read: what was acked last, or anything

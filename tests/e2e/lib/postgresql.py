@@ -8,9 +8,8 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
-import time
 
+from lib.load import CountedLoad
 from lib.waiting import Failed, wait_for
 
 # The server refuses to run as root; Debian's packages make this user.
@@ -118,26 +117,14 @@ class PostgreSQL:
         self.scenario.run(program("pg_checksums"), "--check", "-D", self.data, **self.as_user)
 
 
-class Inserts:
+class Inserts(CountedLoad):
     """Sessions that commit one number after the other, and know which were committed and which were begun."""
 
     TABLE = "CREATE TABLE numbers (writer int, number int, noise text, PRIMARY KEY (writer, number))"
 
     def __init__(self, server, writers=3):
         self.server = server
-        self.begun, self.acked = dict.fromkeys(range(writers), 0), dict.fromkeys(range(writers), 0)
-        self.errors, self.ack_times, self.stopping = [], [], False
-        self.threads = [threading.Thread(target=self._run, args=[writer], daemon=True) for writer in range(writers)]
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping = True
-        for thread in self.threads:
-            thread.join(120)
+        super().__init__(range(writers), writers)
 
     def _run(self, writer):
         session = self.server.start("psql", "-XqAt", stdin=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -152,8 +139,7 @@ class Inserts:
             if (said := session.stdout.readline()) != f"{number}\n":
                 self.errors.append(f"writer {writer}, number {number}: {said}")
                 break
-            self.acked[writer] = number
-            self.ack_times.append(time.monotonic())
+            self.ack(writer, number)
         session.stdin.close()
         session.wait(60)
 
@@ -169,9 +155,3 @@ class Inserts:
         wrong = server.sql("SELECT count(*) FROM numbers WHERE noise <> repeat(md5(writer || '/' || number), 10)")
         assert wrong == ["0"], f"{wrong[0]} rows have other contents"
         return sum(count for _, count in found.values())
-
-
-def longest_pause(times):
-    """The longest time between two acknowledgements, in seconds."""
-    times = sorted(times)
-    return max((later - earlier for earlier, later in zip(times, times[1:])), default=0)

@@ -66,17 +66,20 @@ pub fn run(arguments: &ExportArguments) -> anyhow::Result<()> {
         (Some(format), None) => format,
         (Some(_), Some(_)) => bail!("what is different since a snapshot has the format 'changes' only"),
     };
-    let access = ImageAccess::new(&arguments.data, TIMEOUT_MS)?;
     let to_stdout = arguments.file.as_os_str() == "-";
+    ensure!(
+        !arguments.resume || format == FormatArgument::Raw && !to_stdout,
+        "only an export to a raw file can go on; leave --resume out to begin anew"
+    );
+    ensure!(to_stdout || !arguments.file.exists(), "{} exists already", arguments.file.display());
+    let access = ImageAccess::new(&arguments.data, TIMEOUT_MS)?;
     if format == FormatArgument::Qcow2 {
         ensure!(!to_stdout, "qcow2 needs a file");
         return super::qemu::export(&access, &arguments.source, &arguments.file);
     }
     if to_stdout {
-        ensure!(!arguments.resume, "what goes to standard output cannot go on");
         return export(&access, arguments, format, std::io::stdout().lock()).map(drop);
     }
-    ensure!(!arguments.file.exists(), "{} exists already", arguments.file.display());
     let bytes = match format {
         FormatArgument::Raw => raw_file::export(&access, &arguments.source, &arguments.file, arguments.resume)?,
         _ => export_to_file(&access, arguments, format)?,
@@ -95,8 +98,7 @@ fn export_to_file(
     arguments: &ExportArguments,
     format: FormatArgument,
 ) -> anyhow::Result<u64> {
-    ensure!(!arguments.resume, "only an export to a raw file can go on");
-    let partial = partial_path(&arguments.file);
+    let partial = partial_path(&arguments.file)?;
     let file = File::create(&partial).with_context(|| format!("cannot create {}", partial.display()))?;
     let exported = export(access, arguments, format, &file);
     let exported = exported.and_then(|bytes| Ok(file.sync_all().map(|()| bytes)?));
@@ -108,11 +110,11 @@ fn export_to_file(
     exported
 }
 
-/// Where a file is written before it is whole and can be taken for the image.
-pub fn partial_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
+/// Where a new file is written before it is whole and can be taken for the image. What an earlier export has noted
+/// says nothing about it.
+pub fn partial_path(path: &Path) -> anyhow::Result<PathBuf> {
+    raw_file::forget(path)?;
+    Ok(path.with_added_extension("partial"))
 }
 
 /// What tells a source from others. One can go on with a snapshot only.
@@ -123,7 +125,10 @@ pub fn identity(access: &ImageAccess, source: &str, resumes: bool) -> anyhow::Re
             Ok(format!("snapshot {} of image {}", snapshot.number, record.id))
         }
         None if resumes => {
-            bail!("one can go on with a snapshot only: image '{source}' may have changed meanwhile")
+            bail!(
+                "one can go on with a snapshot only: image '{source}' may have changed meanwhile; leave --resume out to \
+                 begin anew"
+            )
         }
         None => Ok("an image that is no snapshot".into()),
     }

@@ -9,6 +9,7 @@ use atoll_terminal::print_line;
 use serde::Deserialize;
 
 use super::ImageAccess;
+use super::export::partial_path;
 
 /// Where qemu-img finds an image.
 fn place(access: &ImageAccess, export: &str) -> anyhow::Result<String> {
@@ -29,18 +30,18 @@ fn qemu_img(arguments: &[&str]) -> anyhow::Result<Vec<u8>> {
 }
 
 pub fn export(access: &ImageAccess, source: &str, file: &Path) -> anyhow::Result<()> {
-    ensure!(!file.exists(), "{} exists already", file.display());
-    let (place, path) = (place(access, source)?, file.to_string_lossy());
+    let partial = partial_path(file)?;
+    let (place, path) = (place(access, source)?, partial.to_string_lossy());
     let written = qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &place, &path]).and_then(|_| {
         qemu_img(&["compare", "-f", "raw", "-F", "qcow2", &place, &path])
             .context("the file is not what the image is")
     });
     if let Err(error) = written {
-        // What is not whole must not be taken for the image.
-        let _ = std::fs::remove_file(file);
+        let _ = std::fs::remove_file(&partial);
         return Err(error);
     }
-    print_line!("exported '{source}' to {path}");
+    std::fs::rename(&partial, file)?;
+    print_line!("exported '{source}' to {}", file.display());
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
@@ -24,14 +24,12 @@ struct Note {
 
 /// Exports an image to a sparse file; returns how many bytes with data were copied.
 pub fn export(access: &ImageAccess, source: &str, path: &Path, resumes: bool) -> anyhow::Result<u64> {
-    let partial = partial_path(path);
-    let note_path = partial.with_added_extension("json");
+    let (mut partial, note_path) = (path.with_added_extension("partial"), note_path(path));
     let mut note = Note { source: identity(access, source, resumes)?, done_bytes: 0 };
     if resumes && partial.exists() {
         note.done_bytes = done_before(&note_path, &note.source)?;
     } else {
-        // A note of an earlier file says nothing about this one.
-        remove_if_there(&note_path)?;
+        partial = partial_path(path)?;
     }
     let file = File::options().write(true).create(true).truncate(note.done_bytes == 0).open(&partial);
     let file = file.with_context(|| format!("cannot write {}", partial.display()))?;
@@ -52,8 +50,12 @@ pub fn export(access: &ImageAccess, source: &str, path: &Path, resumes: bool) ->
     let bytes = copied.with_context(|| format!("{} is not whole", partial.display()))?;
     file.sync_all()?;
     std::fs::rename(&partial, path)?;
-    remove_if_there(&note_path)?;
+    forget(path)?;
     Ok(bytes)
+}
+
+fn note_path(path: &Path) -> PathBuf {
+    path.with_added_extension("partial.json")
 }
 
 /// What an earlier export of this source has done; nothing if it ended before it could note anything.
@@ -62,8 +64,8 @@ fn done_before(note_path: &Path, source: &str) -> anyhow::Result<u64> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         text => text.with_context(|| format!("cannot read {}", note_path.display()))?,
     };
-    let note: Note =
-        serde_json::from_slice(&text).with_context(|| format!("{} is damaged", note_path.display()))?;
+    let note: Note = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is damaged; leave --resume out to begin anew", note_path.display()))?;
     ensure!(
         note.source == source,
         "{} is of another export: {}, and not {source}; remove it, or export to another file",
@@ -79,8 +81,9 @@ fn write_note(path: &Path, note: &Note) -> anyhow::Result<()> {
     Ok(std::fs::rename(&new, path)?)
 }
 
-fn remove_if_there(path: &Path) -> anyhow::Result<()> {
-    match std::fs::remove_file(path) {
+/// Removes what is noted of an export to this file, if anything is.
+pub fn forget(path: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_file(note_path(path)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     }
