@@ -8,8 +8,8 @@ use atoll_image::ImageAdmin;
 use atoll_keys::KeyService;
 use atoll_types::PoolId;
 use atoll_types::records::{
-    ImageExport, ImageLockRecord, ImageRecord, ImageWatcherRecord, PgRecord, PoolRecord, Redundancy,
-    SnapshotRecord,
+    ImageExport, ImageFlattening, ImageLockRecord, ImageRecord, ImageWatcherRecord, PgRecord, PoolRecord,
+    Redundancy, SnapshotRecord,
 };
 use serde::Serialize;
 
@@ -90,6 +90,8 @@ pub struct ImageDetails {
     pub export: ImageExport,
     /// What was interrupted and must be done again.
     pub unfinished: Option<String>,
+    /// Its writer copies what it shows of its parent, perhaps because it was moved.
+    pub flattening: Option<ImageFlattening>,
     /// Its writer.
     pub writer: Option<ImageLockRecord>,
     /// Those who read it or its snapshots.
@@ -202,6 +204,7 @@ pub async fn info(
         overlap_bytes: record.overlap_bytes(),
         export: record.export.clone().unwrap_or_default(),
         unfinished: admin.unfinished(&record).map(|error| error.to_string()),
+        flattening: record.flattening.clone(),
         writer: admin.live_lock(&record.id).await?,
         watchers: admin.watchers(&record.id).await?,
     })

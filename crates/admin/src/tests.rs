@@ -250,6 +250,7 @@ async fn pools_are_made_changed_and_removed() {
         created_unix_ms: 0,
         states: None,
         work: None,
+        flattening: None,
         hold: None,
         export: None,
         metadata: Default::default(),

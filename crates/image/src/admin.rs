@@ -18,6 +18,7 @@ use atoll_types::size::format_size;
 use futures::future::try_join_all;
 
 use crate::ImageError;
+use crate::flattening::refuse_moving;
 use crate::lock::{Fenced, in_use, is_gone, take_lock};
 use crate::resize::refuse_unfinished;
 
@@ -126,6 +127,7 @@ impl ImageAdmin {
             created_unix_ms: unix_ms(),
             states: None,
             work,
+            flattening: None,
             hold: None,
             export: None,
             metadata: BTreeMap::new(),
@@ -195,14 +197,16 @@ impl ImageAdmin {
     /// Forgets the key of an image: what is in it can never be read again. The image stays, to be removed.
     pub async fn destroy_key(&self, name: &str) -> Result<(), ImageError> {
         let (record, _) = self.get(name).await?;
+        refuse_moving(&record)?;
         if !record.key.is_sealed() {
             return Err(ImageError::Invalid(format!(
                 "image '{name}' is not sealed: there is no key without which it could not be read; 'atoll image rm' \
                  removes it"
             )));
         }
-        let lease = take_lock(self, &record, "destroying its key").await?;
+        let lease = take_lock(self, &record, &"destroying its key".into()).await?;
         let destroyed = self.change(name, |record| {
+            refuse_moving(record)?;
             if let Some(snapshot) = record.snapshots().iter().find(|snapshot| !snapshot.clones.is_empty()) {
                 return Err(ImageError::HasClones { name: name.into(), snapshot: snapshot.name.clone() });
             }
@@ -299,6 +303,7 @@ impl ImageAdmin {
 
     async fn rename_once(&self, name: &str, new_name: &str) -> Result<ImageRecord, ImageError> {
         let (old, revision) = self.get(name).await?;
+        refuse_moving(&old)?;
         // A writer would not find its image again.
         if let Some((lock, _)) = self.lock(&old.id).await? {
             return Err(in_use(name, lock));

@@ -62,6 +62,7 @@ impl ImageAdmin {
             created_unix_ms: unix_ms(),
             states: Some(states),
             work: None,
+            flattening: None,
             hold: None,
             export: None,
             metadata: BTreeMap::new(),
@@ -87,7 +88,7 @@ impl ImageAdmin {
         }
     }
 
-    async fn check_generations(&self, record: &ImageRecord) -> Result<(), ImageError> {
+    pub(crate) async fn check_generations(&self, record: &ImageRecord) -> Result<(), ImageError> {
         let mut record = record.clone();
         for _ in 0..GENERATIONS_MAX {
             let Some(parent) = record.parent().cloned() else { return Ok(()) };

@@ -35,6 +35,9 @@ pub enum ImageError {
     /// This writer has lost the image: its lease ran out, or another writer has taken over.
     #[error("this writer has lost image '{0}': its lease ran out or another writer took over; attach again")]
     Lost(String),
+    /// The writer has gone over to another place, where the same is to be done again.
+    #[error("image '{0}' was moved meanwhile")]
+    Moved(String),
     /// Its key was destroyed on purpose.
     #[error(
         "the key of image '{0}' was destroyed; what is in it cannot be read any more. 'atoll image rm' removes it"
@@ -49,6 +52,17 @@ pub enum ImageError {
         work: &'static str,
         /// How to bring it to its end.
         remedy: String,
+    },
+    /// The image is being moved to another pool.
+    #[error(
+        "image '{name}' is being moved, and {percent} % are done; this can be done afterwards ('atoll image migrate' with \
+         the same pool waits for it)"
+    )]
+    Moving {
+        /// The image.
+        name: String,
+        /// How much of it is done.
+        percent: u64,
     },
     /// There is no such snapshot.
     #[error("there is no snapshot '{snapshot}' of image '{name}'; see 'atoll image snap ls {name}'")]
@@ -111,6 +125,11 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// Whether what was sent may have been done, and may still be.
+    pub(crate) fn is_undecided(&self) -> bool {
+        matches!(self, ImageError::Client(ClientError::TimedOut { .. }))
+    }
+
     /// Whether the cluster is out of space.
     pub fn is_no_space(&self) -> bool {
         match self {

@@ -2,14 +2,13 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::time::Duration;
 
 use atoll_client::PoolClient;
-use atoll_types::records::ImageRecord;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 
 use crate::ImageError;
-use crate::admin::ImageAdmin;
 use crate::names::object_name;
 use crate::pieces::{BLOCK, Piece, runs};
 use crate::sealing::written_blocks;
@@ -18,22 +17,26 @@ use crate::volume::Volume;
 
 /// Objects that are copied at once.
 const OBJECTS_AT_ONCE: usize = 8;
+/// Writes wait while so much is being copied where they go to.
+const LOCKED_BYTES_MAX: u64 = 1 << 20;
 
 impl<C: PoolClient> Volume<C> {
-    /// Writes what this shows of its parent into its own objects. Doing it again copies only what is still
-    /// missing.
+    /// Writes what this shows of its parent into its own objects, while it is being read and written. `progress` is
+    /// told the numbers of bytes looked at and of all, and says whether to go on. Doing it again copies only what is
+    /// still missing. False if it was stopped.
     pub async fn copy_from_parent(
         &self,
         bytes_per_second: Option<u64>,
-        progress: &dyn Fn(u64, u64),
-    ) -> Result<(), ImageError> {
-        let Some(parent) = &self.parent else { return Ok(()) };
+        progress: &dyn Fn(u64, u64) -> bool,
+    ) -> Result<bool, ImageError> {
+        let Some(parent) = self.parent() else { return Ok(true) };
+        let parent = &*parent;
         self.list_objects().await?;
         parent.state.list_all().await?;
         let objects = objects_below(parent, self.object_bytes);
         let all = objects.len() as u64 * self.object_bytes;
-        let done = Cell::new(0);
-        let copies = objects.into_iter().map(|object| async move {
+        let goes_on = Cell::new(true);
+        let copies = objects.into_iter().take_while(|_| goes_on.get()).map(|object| async move {
             let copied = self.copy_object(parent, object).await?;
             if let Some(rate) = bytes_per_second.filter(|_| copied > 0) {
                 let share = rate / OBJECTS_AT_ONCE as u64;
@@ -41,26 +44,39 @@ impl<C: PoolClient> Volume<C> {
             }
             Ok::<(), ImageError>(())
         });
-        let mut copies = stream::iter(copies).buffer_unordered(OBJECTS_AT_ONCE);
-        while copies.try_next().await?.is_some() {
-            done.set(done.get() + self.object_bytes);
-            progress(done.get(), all);
+        let mut copies = pin!(stream::iter(copies).buffer_unordered(OBJECTS_AT_ONCE));
+        let (mut done, mut result) = (0, Ok(true));
+        while let Some(copied) = copies.next().await {
+            done += self.object_bytes;
+            if let Err(error) = copied {
+                result = Err(error);
+            } else if result.is_ok() && !progress(done, all) {
+                result = Ok(false);
+            }
+            // What has begun must end: what is under way must not overwrite what is written after this.
+            goes_on.set(matches!(result, Ok(true)));
         }
-        Ok(())
+        result
     }
 
     /// Copies what one object lacks; returns how many bytes that were.
     async fn copy_object(&self, parent: &Parent<C>, object: u64) -> Result<u64, ImageError> {
-        let start = object * self.object_bytes;
-        let length = self.object_bytes.min(parent.overlap_bytes.saturating_sub(start));
-        if length == 0 {
-            return Ok(0);
+        let length = self.object_bytes.min(parent.overlap_bytes.saturating_sub(object * self.object_bytes));
+        let (mut offset, mut copied) = (0, 0);
+        while offset < length {
+            let piece = Piece { object, offset, length: LOCKED_BYTES_MAX.min(length - offset) };
+            copied += self.copy_piece(parent, piece).await?;
+            offset += piece.length;
         }
-        let piece = Piece { object, offset: 0, length };
+        Ok(copied)
+    }
+
+    async fn copy_piece(&self, parent: &Parent<C>, piece: Piece) -> Result<u64, ImageError> {
+        let (start, length) = (piece.start(self.object_bytes), piece.length);
         let _guard = self.locks.lock(start / BLOCK..(start + length).div_ceil(BLOCK), true).await;
         let mut lacks = parent.state.mapped(piece).await?;
-        let name = object_name(&self.image_id, object);
-        match self.client.read(self.pool, name, 0, length as u32).await {
+        let name = object_name(&self.image_id, piece.object);
+        match self.client.read(self.pool, name, piece.offset, length as u32).await {
             Ok(extent) => {
                 let written = written_blocks(piece.block_count(), &extent);
                 lacks.iter_mut().zip(written).for_each(|(lacks, written)| *lacks &= !written);
@@ -72,7 +88,12 @@ impl<C: PoolClient> Volume<C> {
         for (first, count) in runs(&lacks, true) {
             let (offset, length) = (first as u64 * BLOCK, count as u64 * BLOCK);
             let data = parent.state.read_blocks(start + offset, length).await?;
-            self.write_blocks(start + offset, &data).await?;
+            // As long as it is unknown whether it is written, nothing else may be written there.
+            while let Err(error) = self.write_blocks(start + offset, &data).await {
+                if !error.is_undecided() {
+                    return Err(error);
+                }
+            }
             copied += length;
         }
         Ok(copied)
@@ -87,25 +108,4 @@ fn objects_below<C: PoolClient>(parent: &Parent<C>, object_bytes: u64) -> BTreeS
     }
     objects.retain(|object| object * object_bytes < parent.overlap_bytes);
     objects
-}
-
-impl ImageAdmin {
-    /// A clone that has everything it showed of its parent shows nothing of it from now on. It needs the parent no
-    /// more when none of its snapshots shows it.
-    pub async fn end_flatten(&self, name: &str) -> Result<ImageRecord, ImageError> {
-        let ended = self.change_clone(name, |record| {
-            let parent = record.states.as_mut().and_then(|states| states.parent.as_mut());
-            parent.into_iter().for_each(|parent| parent.overlap_bytes = 0);
-            Ok(())
-        });
-        ended.await
-    }
-
-    /// Refuses to flatten what is no clone.
-    pub async fn check_flatten(&self, name: &str) -> Result<(), ImageError> {
-        match self.get(name).await?.0.parent() {
-            Some(_) => Ok(()),
-            None => Err(ImageError::Invalid(format!("image '{name}' is no clone: there is nothing to flatten"))),
-        }
-    }
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::ImageError;
 use crate::admin::ImageAdmin;
-use crate::lock::{LEASE_TERM, lock_record};
+use crate::lock::{LEASE_TERM, Purpose, lock_record};
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -21,7 +21,7 @@ struct Shared {
     admin: ImageAdmin,
     /// As it was attached.
     record: ImageRecord,
-    purpose: String,
+    purpose: Purpose,
     lease: Mutex<Option<Lease>>,
     /// The newest snapshot for which states are kept.
     kept_number: AtomicU64,
@@ -51,7 +51,7 @@ pub(crate) struct Acknowledger(Arc<Shared>);
 
 impl HeldLock {
     /// Keeps the lock of the image as it was attached. Must be called within a tokio runtime.
-    pub fn keep(admin: ImageAdmin, record: ImageRecord, purpose: String, lease: Lease) -> HeldLock {
+    pub fn keep(admin: ImageAdmin, record: ImageRecord, purpose: Purpose, lease: Lease) -> HeldLock {
         let lease = Mutex::new(Some(lease));
         let shared = Arc::new(Shared {
             admin,

@@ -26,6 +26,8 @@ pub(crate) struct Keeping {
     kept: RefCell<IndexSet>,
     /// No write may begin.
     is_held: Cell<bool>,
+    /// No write will ever begin again.
+    is_over: Cell<bool>,
     /// Writes in flight that began in this round, and those that began before.
     in_flight: Cell<u64>,
     in_flight_earlier: Cell<u64>,
@@ -65,12 +67,21 @@ impl Keeping {
         self.is_needed() && !self.kept.borrow().contains(object)
     }
 
-    /// A write begins, as soon as writes are not held back.
-    pub async fn begin(&self) -> InFlight<'_> {
+    /// A write begins, as soon as writes are not held back. `None` if there will be no more.
+    pub async fn begin(&self) -> Option<InFlight<'_>> {
         self.wait_until(|| !self.is_held.get()).await;
+        if self.is_over.get() {
+            return None;
+        }
         let round = self.round.get();
         self.in_flight.set(self.in_flight.get() + 1);
-        InFlight { keeping: self, round }
+        Some(InFlight { keeping: self, round })
+    }
+
+    /// There will be no more writes: those that wait are told so.
+    pub fn end(&self) {
+        self.is_over.set(true);
+        self.let_go();
     }
 
     /// From now on states are kept under this number. Returns when no write is in flight that began before.

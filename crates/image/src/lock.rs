@@ -40,17 +40,33 @@ pub(crate) fn in_use(name: &str, lock: ImageLockRecord) -> ImageError {
     ImageError::InUse { name: name.into(), host: lock.host, process_id: lock.process_id, purpose: lock.purpose }
 }
 
+/// What a writer is.
+#[derive(Clone, Debug)]
+pub(crate) struct Purpose {
+    /// For people.
+    pub text: String,
+    /// It only copies from the parent: whoever else wants the image may have it.
+    pub gives_way: bool,
+}
+
+impl From<&str> for Purpose {
+    fn from(text: &str) -> Self {
+        Purpose { text: text.into(), gives_way: false }
+    }
+}
+
 /// The lock of a writer in this process.
-pub(crate) fn lock_record(generation: u64, purpose: &str, kept_number: u64) -> ImageLockRecord {
+pub(crate) fn lock_record(generation: u64, purpose: &Purpose, kept_number: u64) -> ImageLockRecord {
     ImageLockRecord {
         format: RECORD_FORMAT,
         generation,
         host: host_name(),
         process_id: std::process::id(),
-        purpose: purpose.to_owned(),
+        purpose: purpose.text.clone(),
         taken_unix_ms: unix_ms(),
         kept_number,
         held_token: None,
+        gives_way: purpose.gives_way,
     }
 }
 
@@ -58,7 +74,7 @@ pub(crate) fn lock_record(generation: u64, purpose: &str, kept_number: u64) -> I
 pub(crate) async fn take_lock(
     admin: &ImageAdmin,
     record: &ImageRecord,
-    purpose: &str,
+    purpose: &Purpose,
 ) -> Result<Lease, ImageError> {
     let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
     let lock = lock_record(record.writer_generation + 1, purpose, 0);
@@ -66,7 +82,7 @@ pub(crate) async fn take_lock(
     let deadline = Instant::now() + LOCK_PATIENCE;
     while let Err(error) = admin.cluster.create_with_lease(&lock_key, &lock, &lease).await {
         let ClusterError::AlreadyExists { .. } = error else { return Err(error.into()) };
-        if let Err(in_use) = break_dead_lock(admin, record).await {
+        if let Err(in_use) = break_lock_of(admin, record, purpose).await {
             if Instant::now() > deadline {
                 lease.revoke().await?;
                 return Err(in_use);
@@ -77,14 +93,16 @@ pub(crate) async fn take_lock(
     Ok(lease)
 }
 
-/// Removes the lock of a writer of this host whose process is gone. Even if that were wrong, the
-/// fence would keep the old writer from changing anything.
-async fn break_dead_lock(admin: &ImageAdmin, record: &ImageRecord) -> Result<(), ImageError> {
+/// Removes the lock of a writer of this host whose process is gone, or of one that gives way to this purpose. The
+/// fence keeps the old writer from changing anything.
+async fn break_lock_of(admin: &ImageAdmin, record: &ImageRecord, purpose: &Purpose) -> Result<(), ImageError> {
     let Some((lock, revision)) = admin.lock(&record.id).await? else { return Ok(()) };
-    if !is_gone(&lock.host, lock.process_id) {
-        return Err(in_use(&record.name, lock));
-    }
-    tracing::info!("taking image '{}' over from process {}, which is gone", record.name, lock.process_id);
+    let why = match (is_gone(&lock.host, lock.process_id), lock.gives_way && !purpose.gives_way) {
+        (true, _) => "which is gone",
+        (false, true) => "which gives way",
+        (false, false) => return Err(in_use(&record.name, lock)),
+    };
+    tracing::info!("taking image '{}' over from process {}, {why}", record.name, lock.process_id);
     match admin.cluster.delete_if(&keys::image_lock(&record.id), revision).await {
         // Somebody else has removed it meanwhile, or taken the image already.
         Ok(_) | Err(ClusterError::Conflict { .. }) => Ok(()),
@@ -103,8 +121,9 @@ impl Fenced {
         name: &str,
         purpose: &str,
     ) -> Result<Self, ImageError> {
+        admin.settle_move(client, name).await?;
         let (record, _) = admin.get(name).await?;
-        let lease = take_lock(admin, &record, purpose).await?;
+        let lease = take_lock(admin, &record, &purpose.into()).await?;
         match raise_generation(admin, client, name).await {
             Ok(()) => Ok(Fenced(lease)),
             Err(error) => {

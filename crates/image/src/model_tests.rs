@@ -128,6 +128,7 @@ impl<C: Objects> History<C> {
             created_unix_ms: 0,
             states: Some(states),
             work: None,
+            flattening: None,
             hold: None,
             export: None,
             metadata: BTreeMap::new(),
@@ -394,14 +395,31 @@ impl<C: Objects> History<C> {
             return;
         }
         let volume = self.volume(image).await;
-        self.interrupt(volume.copy_from_parent(None, &|_, _| {})).await;
+        self.interrupt(volume.copy_from_parent(None, &|_, _| true)).await;
         drop(volume);
         // What is under way of a process that was interrupted is fenced off by the next one.
         self.images[image].volume = None;
         let volume = self.volume(image).await;
-        volume.copy_from_parent(Some(1 << 20), &|_, _| {}).await.unwrap();
-        drop(volume);
-        self.images[image].volume = None;
+        // It is read and written meanwhile.
+        let copied = async {
+            assert!(volume.copy_from_parent(Some(1 << 20), &|_, _| true).await.unwrap());
+            volume.drop_parent().await;
+        };
+        let before = self.images[image].contents.clone();
+        let written = self.random.below(before.len() as u64);
+        let data = Bytes::from(vec![252; BLOCK as usize]);
+        let used = async {
+            let found = values(&volume.read(0, before.len() as u32 * BLOCK as u32).await.unwrap());
+            assert_eq!(found, before, "while it is flattened");
+            match self.random.0 % 2 {
+                0 => volume.trim(written * BLOCK, BLOCK).await.unwrap(),
+                _ => volume.write(written * BLOCK, &data).await.unwrap(),
+            }
+        };
+        futures::future::join(copied, used).await;
+        let value = if self.random.0.is_multiple_of(2) { 0 } else { 252 };
+        self.images[image].contents[written as usize] = value;
+        assert!(volume.parent().is_none());
         let record = &mut self.images[image].record;
         // Its snapshots show the parent as before.
         let is_shown = record.snapshots().iter().any(|snapshot| snapshot.overlap_bytes > 0);

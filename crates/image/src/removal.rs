@@ -8,6 +8,7 @@ use atoll_types::records::{ImageRecord, RECORD_FORMAT, RemovedImageRecord};
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, unix_ms};
+use crate::flattening::refuse_moving;
 use crate::lock::{fence_name, take_lock};
 use crate::names::{image_prefix, parse};
 use crate::objects::remove_objects;
@@ -110,6 +111,7 @@ impl ImageAdmin {
 
     async fn trash_once(&self, name: &str, keep_ms: u64) -> Result<RemovedImageRecord, ImageError> {
         let (record, revision) = self.get(name).await?;
+        refuse_moving(&record)?;
         if let Some(snapshot) = record.snapshots().iter().find(|snapshot| !snapshot.clones.is_empty()) {
             return Err(ImageError::HasClones { name: name.into(), snapshot: snapshot.name.clone() });
         }
@@ -120,7 +122,7 @@ impl ImageAdmin {
             let (host, process_id, purpose) = (watcher.host, watcher.process_id, watcher.purpose);
             return Err(ImageError::InUse { name: name.into(), host, process_id, purpose });
         }
-        let lease = match take_lock(self, &record, REMOVING).await {
+        let lease = match take_lock(self, &record, &REMOVING.into()).await {
             Ok(lease) => lease,
             Err(error) => {
                 // It may be somebody who removes it, too, and has been faster.
@@ -170,7 +172,7 @@ impl ImageAdmin {
     ) -> Result<(), ImageError> {
         // Somebody else may have been faster.
         let Some((removed, _)) = self.get_removed(image_id).await? else { return Ok(()) };
-        let lease = take_lock(self, &removed.image, REMOVING).await?;
+        let lease = take_lock(self, &removed.image, &REMOVING.into()).await?;
         let purged = self.purge_held(client, image_id, progress).await;
         lease.revoke().await?;
         purged

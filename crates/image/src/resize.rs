@@ -8,6 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, check_size};
+use crate::flattening::refuse_moving;
 use crate::keeping::keep_state;
 use crate::lock::{Fenced, not_fenced};
 use crate::names::object_name;
@@ -63,6 +64,7 @@ impl ImageAdmin {
         size_bytes: u64,
     ) -> Result<ImageRecord, ImageError> {
         let begun = self.change(name, |record| {
+            refuse_moving(record)?;
             if !matches!(record.work, None | Some(ImageWork::Shrink { .. })) {
                 return refuse_unfinished(record);
             }
@@ -92,6 +94,9 @@ impl ImageAdmin {
 /// Refuses what must not be done before interrupted work is done.
 pub(crate) fn refuse_unfinished(record: &ImageRecord) -> Result<(), ImageError> {
     let (work, remedy) = match &record.work {
+        None if record.is_unsettled() => {
+            ("moving", "whoever writes to it has not gone over to the new place yet; try again".into())
+        }
         None => return Ok(()),
         Some(ImageWork::Fill { source, done_bytes }) => (
             "filling",

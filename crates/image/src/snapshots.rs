@@ -11,6 +11,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, check_name, unix_ms};
+use crate::flattening::refuse_moving;
 use crate::keeping::keep_state;
 use crate::lock::{Fenced, is_gone, not_fenced};
 use crate::names::{Part, kept_name, object_name};
@@ -299,6 +300,7 @@ fn is_given_up(snapshot: &SnapshotRecord) -> bool {
 /// Adds a snapshot that does not count yet.
 pub(crate) fn add_snapshot(record: &mut ImageRecord, snapshot: &str) -> Result<(), ImageError> {
     refuse_unfinished(record)?;
+    refuse_moving(record)?;
     let name = &record.name;
     if record.snapshot(snapshot).is_some() {
         return Err(ImageError::AlreadyExists(format!("{name}@{snapshot}")));

@@ -2,6 +2,8 @@
 //! parent if it is a clone.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_client::{ClientError, PoolClient, visit_objects};
@@ -12,7 +14,7 @@ use futures::future::{join_all, try_join_all};
 use crate::ImageError;
 use crate::extents::gather;
 use crate::index_set::IndexSet;
-use crate::keeping::Keeping;
+use crate::keeping::{InFlight, Keeping};
 use crate::names::{image_prefix, object_name, parse};
 use crate::objects::ignore_absent;
 use crate::pieces::{BLOCK, Piece, pieces};
@@ -22,6 +24,9 @@ use crate::state::{Parent, below, mapped_in_object, open_over_parent, or_in_pare
 
 /// Objects that a trim or a look at extents asks for at once.
 const OBJECTS_AT_ONCE: usize = 32;
+
+/// How often one looks whether the parent is still being read.
+const PARENT_POLL: Duration = Duration::from_millis(10);
 
 /// OSDs overwrite so much in place.
 const SMALL_WRITE_BYTES_MAX: u64 = 64 << 10;
@@ -38,7 +43,8 @@ pub(crate) struct Volume<C> {
     pub sealing: Sealing,
     pub fence: Condition,
     pub keeping: Keeping,
-    pub parent: Option<Parent<C>>,
+    /// Shared with what is being done with it.
+    parent: RefCell<Option<Rc<Parent<C>>>>,
     /// Set when another writer has taken over. Losing the lease alone does not stop a writer: without
     /// cluster state no other writer can take the image, and one that takes it fences this writer off.
     pub is_lost: Cell<bool>,
@@ -74,11 +80,24 @@ impl<C: PoolClient> Volume<C> {
             sealing: of.sealing,
             fence: of.fence,
             keeping: Keeping::new(of.kept_number),
-            parent: of.parent,
+            parent: RefCell::new(of.parent.map(Rc::new)),
             is_lost: Cell::new(false),
             locks: RangeLocks::default(),
             objects: OnceCell::new(),
             may_exist: RefCell::default(),
+        }
+    }
+
+    /// What is shown where the volume is not written. Who needs it asks before looking at the volume's own objects.
+    pub fn parent(&self) -> Option<Rc<Parent<C>>> {
+        self.parent.borrow().clone()
+    }
+
+    /// Everything was copied: from now on the parent is not shown any more. Returns when nobody reads it.
+    pub async fn drop_parent(&self) {
+        let Some(parent) = self.parent.borrow_mut().take() else { return };
+        while Rc::strong_count(&parent) > 1 {
+            self.client.sleep(PARENT_POLL).await;
         }
     }
 
@@ -141,6 +160,7 @@ impl<C: PoolClient> Volume<C> {
     }
 
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, ImageError> {
+        let parent = self.parent();
         let stored = if self.is_known_absent(piece.object) {
             None
         } else {
@@ -151,10 +171,10 @@ impl<C: PoolClient> Volume<C> {
                 Err(error) => return Err(self.explain(error)),
             }
         };
-        if self.parent.is_some() {
+        if parent.is_some() {
             // Boxed, so that reads of other images do not carry what this takes.
-            let parent = self.parent.as_ref();
-            return Box::pin(open_over_parent(&self.sealing, parent, self.object_bytes, piece, stored)).await;
+            return Box::pin(open_over_parent(&self.sealing, parent.as_deref(), self.object_bytes, piece, stored))
+                .await;
         }
         let length = piece.length as usize;
         match stored {
@@ -170,7 +190,8 @@ impl<C: PoolClient> Volume<C> {
     }
 
     fn is_known_hole(&self, piece: Piece) -> bool {
-        let below = below(self.parent.as_ref(), piece.start(self.object_bytes));
+        let parent = self.parent.borrow();
+        let below = below(parent.as_deref(), piece.start(self.object_bytes));
         self.is_known_absent(piece.object) && below.is_none_or(|parent| parent.state.is_known_empty(piece))
     }
 
@@ -198,7 +219,7 @@ impl<C: PoolClient> Volume<C> {
     pub async fn extents(&self, offset: u64, length: u64) -> Result<Vec<(u64, bool)>, ImageError> {
         self.check(offset, length)?;
         self.list_objects().await?;
-        if let Some(parent) = &self.parent {
+        if let Some(parent) = self.parent() {
             parent.state.list_all().await?;
         }
         let start = offset / BLOCK * BLOCK;
@@ -213,6 +234,7 @@ impl<C: PoolClient> Volume<C> {
     }
 
     async fn mapped(&self, piece: Piece) -> Result<Vec<bool>, ImageError> {
+        let parent = self.parent();
         let name = object_name(&self.image_id, piece.object);
         let found = match self.is_known_absent(piece.object) {
             true => None,
@@ -223,7 +245,7 @@ impl<C: PoolClient> Volume<C> {
             Some(Err(error)) if !error.is_no_such_object() => return Err(self.explain(error)),
             Some(Err(_)) | None => vec![false; piece.block_count()],
         };
-        or_in_parent(own, self.parent.as_ref(), self.object_bytes, piece).await
+        or_in_parent(own, parent.as_deref(), self.object_bytes, piece).await
     }
 
     // ---- writing ----------------------------------------------------------------------------
@@ -264,7 +286,7 @@ impl<C: PoolClient> Volume<C> {
     pub(crate) async fn write_blocks(&self, offset: u64, data: &Bytes) -> Result<(), ImageError> {
         let mut position = 0;
         let mut writes = Vec::new();
-        let _in_flight = self.keeping.begin().await;
+        let _in_flight = self.begin().await?;
         for piece in self.pieces(offset, data.len() as u64) {
             let end = position + piece.length as usize;
             writes.push(self.write_piece(piece, data.slice(position..end))?);
@@ -314,6 +336,11 @@ impl<C: PoolClient> Volume<C> {
         Ok(())
     }
 
+    /// A write begins, unless the image is somewhere else now.
+    async fn begin(&self) -> Result<InFlight<'_>, ImageError> {
+        self.keeping.begin().await.ok_or_else(|| ImageError::Moved(self.name.clone()))
+    }
+
     async fn keep(&self, object: u64) -> Result<(), ImageError> {
         if !self.keeping.must_keep(object) {
             return Ok(());
@@ -360,10 +387,10 @@ impl<C: PoolClient> Volume<C> {
             // The state of an object that does not exist need not be kept for this.
             self.list_objects().await?;
         }
-        let _in_flight = self.keeping.begin().await;
-        // A few at a time: a trim may cover the whole image.
+        // A few at a time: a trim may cover the whole image, and snapshots wait for what is in flight.
         let mut pieces = self.pieces(offset, length).peekable();
         while pieces.peek().is_some() {
+            let _in_flight = self.begin().await?;
             let batch = pieces.by_ref().take(OBJECTS_AT_ONCE).map(|piece| self.discard_piece(piece));
             join_all(batch).await.into_iter().collect::<Result<(), _>>()?;
         }
@@ -372,7 +399,8 @@ impl<C: PoolClient> Volume<C> {
 
     async fn discard_piece(&self, piece: Piece) -> Result<(), ImageError> {
         let start = piece.start(self.object_bytes);
-        if let Some(parent) = below(self.parent.as_ref(), start)
+        let parent = self.parent();
+        if let Some(parent) = below(parent.as_deref(), start)
             && !parent.state.is_empty(piece).await?
         {
             // A hole would show what the parent has there.

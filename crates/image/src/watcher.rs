@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, unix_ms};
+use crate::ancestry::parent_at;
 use crate::lock::{LEASE_TERM, host_name};
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -22,6 +23,8 @@ struct Shared {
     image_id: String,
     image_name: String,
     record: ImageWatcherRecord,
+    /// What the image itself shows of a parent, if it is the image that is read.
+    parent_id: Option<String>,
     lease: Mutex<Option<Lease>>,
     is_gone: AtomicBool,
 }
@@ -54,6 +57,7 @@ impl Watcher {
             image_id: image.id.clone(),
             image_name: image.name.clone(),
             record,
+            parent_id: shown_parent(image),
             lease: Mutex::new(None),
             is_gone: AtomicBool::new(false),
         });
@@ -94,8 +98,11 @@ impl Shared {
         self.admin.cluster.create_with_lease(&key, &self.record, &lease).await?;
         let is_there = match self.admin.find(&self.image_id, &self.image_name).await {
             Ok((record, _)) => {
-                let has = |number: u64| record.snapshots().iter().any(|snapshot| snapshot.number == number);
-                self.record.number.is_none_or(has)
+                let mut numbers = record.snapshots().iter().map(|snapshot| snapshot.number);
+                match self.record.number {
+                    Some(number) => numbers.any(|found| found == number),
+                    None => shown_parent(&record) == self.parent_id,
+                }
             }
             Err(ImageError::NoSuchImage(_)) => false,
             Err(error) => return Err(error),
@@ -106,6 +113,11 @@ impl Shared {
         }
         Ok(is_there)
     }
+}
+
+/// The id of the image that this one shows where it was not written.
+fn shown_parent(record: &ImageRecord) -> Option<String> {
+    parent_at(record, record.overlap_bytes()).map(|parent| parent.image_id)
 }
 
 async fn keep(shared: Arc<Shared>) {

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::PoolId;
 use crate::image_key::ImageKey;
-use crate::records::{RECORD_FORMAT, RECORD_FORMAT_OF_STATES};
+use crate::records::{RECORD_FORMAT, RECORD_FORMAT_OF_FLATTENING, RECORD_FORMAT_OF_STATES};
 
 /// A block image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageRecord {
-    /// [`RECORD_FORMAT`] or [`RECORD_FORMAT_OF_STATES`]: see [`ImageRecord::with_format`].
+    /// The lowest format that says all that is in it: see [`ImageRecord::with_format`].
     pub format: u32,
     /// 64 random bits in hexadecimal; names the image's objects.
     pub id: String,
@@ -39,6 +39,9 @@ pub struct ImageRecord {
     /// What was begun on its objects and is not done. Until then nobody may read or write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<ImageWork>,
+    /// It is a clone whose writer copies what it shows of its parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flattening: Option<ImageFlattening>,
     /// Its writer must not write for a moment, because images are snapshotted together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<ImageHold>,
@@ -55,8 +58,22 @@ impl ImageRecord {
     pub fn with_format(mut self) -> Self {
         let is_plain = self.states.is_none() && self.work.is_none() && self.export.is_none();
         let is_plain = is_plain && self.hold.is_none() && self.metadata.is_empty();
-        self.format = if is_plain { RECORD_FORMAT } else { RECORD_FORMAT_OF_STATES };
+        self.format = match (&self.flattening, is_plain) {
+            (Some(_), _) => RECORD_FORMAT_OF_FLATTENING,
+            (None, true) => RECORD_FORMAT,
+            (None, false) => RECORD_FORMAT_OF_STATES,
+        };
         self
+    }
+
+    /// The move of which it is the new place, until everything is copied.
+    pub fn moving(&self) -> Option<&ImageMove> {
+        self.flattening.as_ref().and_then(|flattening| flattening.moving.as_ref())
+    }
+
+    /// Whether there may still be a writer of what the image was before it was moved.
+    pub fn is_unsettled(&self) -> bool {
+        self.moving().is_some_and(|moving| moving.settled_by.is_none())
     }
 
     /// Its snapshots, oldest first.
@@ -171,6 +188,34 @@ pub enum ImageWork {
     },
 }
 
+/// Whoever writes to a clone copies what it shows of its parent; then it needs the parent no more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageFlattening {
+    /// At most so many bytes are copied per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
+    /// So many bytes were looked at, as the writer has said last.
+    pub done_bytes: u64,
+    /// So many there are; 0 as long as nobody has looked.
+    pub all_bytes: u64,
+    /// The parent is what the image was before it was moved, and goes at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<ImageMove>,
+}
+
+/// A move of an image to another pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageMove {
+    /// The id of what the image was before.
+    pub old_id: String,
+    /// Its name.
+    pub old_name: String,
+    /// Nobody writes any more to what the image was before: drawn by whoever has seen to that. Until then nobody
+    /// may use the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_by: Option<String>,
+}
+
 /// A wish that a writer hold its writes back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageHold {
@@ -226,6 +271,9 @@ pub struct ImageLockRecord {
     /// The [`ImageHold`] for which the writer holds its writes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_token: Option<String>,
+    /// The writer only copies, and whoever wants the image may have it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gives_way: bool,
 }
 
 /// Who reads an image or one of its snapshots now; the key is tied to the reader's lease.

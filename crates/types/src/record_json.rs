@@ -3,7 +3,10 @@
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::records::{RECORD_FORMAT, RECORD_FORMAT_OF_ACCESS, RECORD_FORMAT_OF_STATES, RECORD_FORMAT_OF_VERSIONS};
+use crate::records::{
+    RECORD_FORMAT, RECORD_FORMAT_OF_ACCESS, RECORD_FORMAT_OF_FLATTENING, RECORD_FORMAT_OF_STATES,
+    RECORD_FORMAT_OF_VERSIONS,
+};
 
 /// Why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +37,7 @@ pub fn read_record<T: DeserializeOwned>(json: &[u8]) -> Result<T, RecordError> {
         work: Option<IgnoredAny>,
         export: Option<IgnoredAny>,
         hold: Option<IgnoredAny>,
+        flattening: Option<IgnoredAny>,
         metadata: Option<IgnoredAny>,
     }
     // What is no object, or has no number there, is judged as what it should be.
@@ -43,6 +47,8 @@ pub fn read_record<T: DeserializeOwned>(json: &[u8]) -> Result<T, RecordError> {
         let format = head.format;
         let latest = if head.access.or(head.account).is_some() {
             RECORD_FORMAT_OF_ACCESS
+        } else if head.flattening.is_some() {
+            RECORD_FORMAT_OF_FLATTENING
         } else if head.versioning.is_some() {
             RECORD_FORMAT_OF_VERSIONS
         } else if head.states.or(head.work).or(head.export).or(head.hold).or(head.metadata).is_some() {
@@ -77,7 +83,7 @@ mod tests {
         assert!(read_record::<serde_json::Value>(bucket(2).as_bytes()).is_ok());
         let error = read_record::<serde_json::Value>(bucket(3).as_bytes()).unwrap_err();
         assert!(matches!(error, RecordError::LaterFormat { found: 3 }), "{error}");
-        for field in [r#""access":{}"#, r#""account":"1""#] {
+        for field in [r#""access":{}"#, r#""account":"1""#, r#""flattening":{}"#] {
             let record = |format: u32| format!(r#"{{"format":{format},{field}}}"#);
             assert!(read_record::<serde_json::Value>(record(3).as_bytes()).is_ok());
             let error = read_record::<serde_json::Value>(record(4).as_bytes()).unwrap_err();

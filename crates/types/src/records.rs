@@ -13,8 +13,8 @@ use crate::frames::FrameMode;
 pub use crate::identities::AccessKeyRecord;
 use crate::ids::{Epoch, ObjectName, OsdId, PgId, PoolId};
 pub use crate::images::{
-    ExportAccess, ImageExport, ImageHold, ImageLockRecord, ImageRecord, ImageStates, ImageWatcherRecord,
-    ImageWork, ParentRecord, RemovedImageRecord, SnapshotRecord,
+    ExportAccess, ImageExport, ImageFlattening, ImageHold, ImageLockRecord, ImageMove, ImageRecord, ImageStates,
+    ImageWatcherRecord, ImageWork, ParentRecord, RemovedImageRecord, SnapshotRecord,
 };
 use crate::limits::EC_CHUNK_BYTES_DEFAULT;
 use crate::split::pg_of_object;
@@ -27,6 +27,9 @@ pub const RECORD_FORMAT_OF_VERSIONS: u32 = 2;
 /// The format version of an image with snapshots, a parent, settings of its export, key-value pairs, or work that
 /// is under way on all its objects: a release that does not know them would do harm.
 pub const RECORD_FORMAT_OF_STATES: u32 = 2;
+/// The format version of an image that is being flattened by whoever writes to it, or moved: a release that does not
+/// know of that could use it while another one writes to what it was before.
+pub const RECORD_FORMAT_OF_FLATTENING: u32 = 3;
 /// The format version of a bucket with a policy, an ACL or an ownership of its own.
 pub const RECORD_FORMAT_OF_ACCESS: u32 = 3;
 

@@ -3,6 +3,7 @@
 mod access;
 mod clone;
 mod export;
+mod flatten;
 mod import;
 mod lock;
 mod metadata;
@@ -115,7 +116,9 @@ rest in the background; the same command again does it at once.")]
     /// Make an image that begins as a snapshot of another one
     Clone(clone::CloneArguments),
     /// Make a clone an image of its own, so that its parent's snapshot is not needed any more
-    Flatten(clone::FlattenArguments),
+    Flatten(flatten::FlattenArguments),
+    /// Move an image to another pool while it is in use
+    Migrate(flatten::MigrateArguments),
     /// Write an image or a snapshot to a file or a pipe
     Export(export::ExportArguments),
     /// Make an image from a file or a pipe, or import what has changed
@@ -219,7 +222,8 @@ pub fn run(command: ImageCommand) -> anyhow::Result<()> {
         ImageCommand::Rm { output, names } => remove(&output, &names),
         ImageCommand::Snap(command) => snapshot::run(command),
         ImageCommand::Clone(arguments) => clone::clone(&arguments),
-        ImageCommand::Flatten(arguments) => clone::flatten(&arguments),
+        ImageCommand::Flatten(arguments) => flatten::flatten(&arguments),
+        ImageCommand::Migrate(arguments) => flatten::migrate(&arguments),
         ImageCommand::Export(arguments) => export::run(&arguments),
         ImageCommand::Import(arguments) => import::import(&arguments),
         ImageCommand::Cp(arguments) => import::copy(&arguments),

@@ -2,7 +2,7 @@
 
 use atoll_admin::images::{self, ImageDetails};
 use atoll_terminal::print_line;
-use atoll_types::records::{ExportAccess, ImageLockRecord, ImageWatcherRecord};
+use atoll_types::records::{ExportAccess, ImageFlattening, ImageLockRecord, ImageWatcherRecord};
 use atoll_types::size::format_size;
 use serde_json::json;
 
@@ -61,6 +61,9 @@ fn print_info(details: &ImageDetails) {
         let (name, size) = (&snapshot.name, format_size(snapshot.size_bytes));
         print_line!("snapshot  {name} ({size}, {} ago{pending}{clones})", ago(snapshot.created_unix_ms));
     }
+    if let Some(flattening) = &details.flattening {
+        print_line!("copying   {}", flattening_text(flattening));
+    }
     if let Some(work) = &details.unfinished {
         print_line!("WARNING   {work}");
     }
@@ -83,6 +86,18 @@ fn print_info(details: &ImageDetails) {
         None => print_line!("writer    none"),
     }
     details.watchers.iter().for_each(|watcher| print_line!("reader    {}", reader_text(watcher, details)));
+}
+
+/// How far the copying from the parent is.
+fn flattening_text(flattening: &ImageFlattening) -> String {
+    let why = match flattening.moving {
+        Some(_) => "from where it was before it was moved",
+        None => "from its parent",
+    };
+    match flattening.all_bytes {
+        0 => format!("{why}, when somebody writes to it"),
+        all => format!("{} of {} {why}", format_size(flattening.done_bytes), format_size(all)),
+    }
 }
 
 /// Who writes.

@@ -36,7 +36,7 @@ impl World {
     }
 
     async fn take(&self, name: &str) -> Result<ImageRecord, ImageError> {
-        let taken = take(&self.admin, name, "a test", refuse_unfinished).await?;
+        let taken = take(&self.admin, name, &"a test".into(), crate::resize::refuse_unfinished).await?;
         taken.lock.release().await.unwrap();
         Ok(taken.record)
     }

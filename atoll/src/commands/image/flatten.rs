@@ -1,0 +1,171 @@
+//! Flattening clones, and moving images to other pools: both copy what an image shows of its parent, while it is in
+//! use.
+
+use std::time::Duration;
+
+use atoll_admin::images;
+use atoll_image::{AttachedImage, ImageError};
+use atoll_terminal::print_line;
+use atoll_types::records::ImageRecord;
+use atoll_types::size::parse_size_bytes;
+use clap::Args;
+use serde_json::json;
+
+use super::super::arguments::{OutputArguments, SealingArgument};
+use super::super::output::{print_json, progress_bar};
+use super::{ImageAccess, TIMEOUT_MS};
+
+/// How often one looks how far it is.
+const POLL: Duration = Duration::from_millis(200);
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll image flatten vm1
+  atoll image flatten vm1 --rate 50M               copy at most 50 MiB/s
+  atoll image flatten vm1 --no-wait                let whoever writes to it copy in the background
+  atoll image flatten vm1 --stop                   copy no more; what was copied stays
+
+The image can be in use meanwhile: whoever writes to it copies, and this command does while nobody does. If it is
+interrupted, the copying goes on whenever the image is written to, or when the command is given again.
+Snapshots that the clone has already go on to show the parent: its snapshot can be removed after them.")]
+pub struct FlattenArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The clone
+    pub name: String,
+    /// Copy at most so much per second, such as 50M
+    #[arg(long, value_parser = parse_size_bytes)]
+    pub rate: Option<u64>,
+    /// Do not wait for the end
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Copy no more
+    #[arg(long, conflicts_with_all = ["rate", "no_wait"])]
+    pub stop: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll image migrate vm1 --pool fast
+  atoll image migrate vm1 --pool archive --rate 50M    copy at most 50 MiB/s
+  atoll image migrate vm1 --pool images --sealing on   seal an image that was not
+
+The image stays in use: its writer goes over to the new pool within moments, and its data follows. Until everything is
+there the image cannot be snapshotted, shrunk, renamed or removed, and the old data is listed as IMAGE.before-NUMBER. If
+the command is interrupted, the copying goes on whenever the image is written to, or when the command is given again.
+An image with snapshots cannot be moved.")]
+pub struct MigrateArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// The image
+    pub name: String,
+    /// The pool that is to hold its data
+    #[arg(long)]
+    pub pool: String,
+    /// Whether its blocks are sealed there [default: as they are]
+    #[arg(long, value_enum)]
+    pub sealing: Option<SealingArgument>,
+    /// Copy at most so much per second, such as 50M
+    #[arg(long, value_parser = parse_size_bytes)]
+    pub rate: Option<u64>,
+    /// Do not wait until everything is copied
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+/// `atoll image flatten`.
+pub fn flatten(arguments: &FlattenArguments) -> anyhow::Result<()> {
+    let access = ImageAccess::new(&arguments.output.data, TIMEOUT_MS)?;
+    let name = &arguments.name[..];
+    if arguments.stop {
+        access.block_on_tokio(access.admin.stop_flatten(name))?;
+        return say(
+            &arguments.output,
+            json!({ "stopped": name }),
+            &format!("image '{name}' is not flattened any more"),
+        );
+    }
+    access.block_on_tokio(access.admin.begin_flatten(name, arguments.rate))?;
+    if arguments.no_wait {
+        let text =
+            format!("whoever writes to image '{name}' flattens it; 'atoll image info {name}' says how far it is");
+        return say(&arguments.output, json!({ "flattening": name }), &text);
+    }
+    let has_parent = copy_until_done(&access, name, "flattening")?.parent().is_some();
+    let text = match has_parent {
+        false => format!("image '{name}' needs no parent any more"),
+        true => format!(
+            "image '{name}' has all its data; its older snapshots show its parent as long as they are there"
+        ),
+    };
+    say(&arguments.output, json!({ "flattened": name, "has_parent": has_parent }), &text)
+}
+
+/// `atoll image migrate`.
+pub fn migrate(arguments: &MigrateArguments) -> anyhow::Result<()> {
+    let access = ImageAccess::new(&arguments.output.data, TIMEOUT_MS)?;
+    let (name, pool_name) = (&arguments.name[..], &arguments.pool);
+    let pool = access.block_on_tokio(images::writable_pool(access.admin.state(), pool_name))?;
+    let (before, _) = access.block_on_tokio(access.admin.get(name))?;
+    let is_sealed = arguments.sealing.map_or(before.key.is_sealed(), SealingArgument::is_on);
+    let moved = access.block_on_tokio(access.admin.begin_move(name, (pool, is_sealed), arguments.rate))?;
+    if arguments.no_wait {
+        let text = format!(
+            "image '{name}' is in pool '{pool_name}' now; whoever writes to it copies its data there, and 'atoll image \
+             info {name}' says how far it is"
+        );
+        return say(&arguments.output, json!({ "moving": name, "pool": pool_name }), &text);
+    }
+    copy_until_done(&access, name, "moving")?;
+    let mut left = None;
+    if let Some(moving) = moved.moving() {
+        let (old_id, old_name) = (moving.old_id.clone(), &moving.old_name);
+        access.admin_call(|admin, client| async move {
+            admin.purge(&client, &old_id, &progress_bar("removing the old data")).await
+        })?;
+        left = access.block_on_tokio(access.admin.get(old_name)).ok().map(|_| old_name);
+    }
+    let text = match left {
+        None => format!("image '{name}' is in pool '{pool_name}'"),
+        Some(old) => format!(
+            "image '{name}' is in pool '{pool_name}'; its old data is in use by others and stays as image '{old}'"
+        ),
+    };
+    say(&arguments.output, json!({ "moved": name, "pool": pool_name, "left": left }), &text)
+}
+
+fn say(output: &OutputArguments, json: serde_json::Value, text: &str) -> anyhow::Result<()> {
+    match output.json {
+        true => print_json(&json)?,
+        false => print_line!("{text}"),
+    }
+    Ok(())
+}
+
+/// Waits until an image shows nothing of its parent, and copies while nobody else writes to it.
+fn copy_until_done(access: &ImageAccess, name: &str, title: &'static str) -> anyhow::Result<ImageRecord> {
+    let bridge = &access.bridge;
+    access.admin_call(|admin, client| async move {
+        let progress = progress_bar(title);
+        let mut copier: Option<AttachedImage> = None;
+        loop {
+            let (record, _) = admin.get(name).await?;
+            if let Some(image) = copier.take_if(|image| image.is_lost() || record.flattening.is_none()) {
+                image.detach().await?;
+            }
+            let Some(flattening) = &record.flattening else { return Ok(record) };
+            progress(flattening.done_bytes, flattening.all_bytes.max(1));
+            if copier.is_none() && admin.live_lock(&record.id).await?.is_none() {
+                copier = match AttachedImage::attach_to_flatten(&client, bridge, &admin, name).await {
+                    Ok(image) => Some(image),
+                    // Somebody was faster, and copies.
+                    Err(ImageError::InUse { .. }) => None,
+                    Err(error) => return Err(error),
+                };
+            }
+            client.runtime().sleep(POLL).await;
+        }
+    })
+}

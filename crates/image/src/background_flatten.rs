@@ -1,0 +1,101 @@
+//! Copying what an image shows of its parent, while it is in use.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use atoll_client::LocalClient;
+
+use crate::ImageError;
+use crate::attached_image::Writer;
+use crate::volume::Volume;
+
+/// After an error it goes on so much later.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// How often the record says how far it is.
+const NOTED_EVERY: Duration = Duration::from_secs(2);
+
+/// Whether this writer copies.
+#[derive(Default)]
+pub(crate) struct BackgroundFlatten {
+    is_wanted: Cell<bool>,
+    is_running: Cell<bool>,
+    done_bytes: Cell<u64>,
+    all_bytes: Cell<u64>,
+}
+
+impl Writer {
+    /// Begins or ends the copying, as the record says.
+    pub fn flatten(self: &Rc<Self>, is_wanted: bool) {
+        let flattening = &self.flattening;
+        flattening.is_wanted.set(is_wanted);
+        if is_wanted && !flattening.is_running.replace(true) {
+            let writer = Rc::clone(self);
+            self.client.runtime().spawn(async move {
+                writer.flatten_until_done().await;
+                writer.flattening.is_running.set(false);
+            });
+        }
+    }
+
+    fn may_flatten(&self, volume: &Rc<Volume<LocalClient>>) -> bool {
+        let is_here = Rc::ptr_eq(volume, &self.volume()) && !volume.is_lost.get();
+        self.flattening.is_wanted.get() && !self.is_detached.get() && is_here
+    }
+
+    async fn flatten_until_done(self: &Rc<Self>) {
+        loop {
+            let volume = self.volume();
+            if !self.may_flatten(&volume) {
+                return;
+            }
+            match self.flatten_once(&volume).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!("image '{}' cannot be flattened now: {error}", self.name);
+                    self.client.runtime().sleep(RETRY_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// False if it was stopped.
+    async fn flatten_once(self: &Rc<Self>, volume: &Rc<Volume<LocalClient>>) -> Result<bool, ImageError> {
+        let (admin, name) = (self.admin.clone(), self.name.clone());
+        let (record, _) = self.bridge.run(async move { admin.get(&name).await }).await?;
+        let Some(flattening) = record.flattening.filter(|_| record.id == volume.image_id) else { return Ok(true) };
+        let is_over = Rc::new(Cell::new(false));
+        self.client.runtime().spawn(Rc::clone(self).note(volume.image_id.clone(), Rc::clone(&is_over)));
+        let progress = |done, all| {
+            self.flattening.done_bytes.set(done);
+            self.flattening.all_bytes.set(all);
+            self.may_flatten(volume)
+        };
+        let copied = volume.copy_from_parent(flattening.bytes_per_second, &progress).await;
+        is_over.set(true);
+        if !copied? {
+            return Ok(false);
+        }
+        volume.drop_parent().await;
+        let (admin, name, image_id) = (self.admin.clone(), self.name.clone(), volume.image_id.clone());
+        self.bridge.run(async move { admin.end_flatten(&name, &image_id).await }).await?;
+        Ok(true)
+    }
+
+    /// Says in the record how far it is.
+    async fn note(self: Rc<Self>, image_id: String, is_over: Rc<Cell<bool>>) {
+        loop {
+            self.client.runtime().sleep(NOTED_EVERY).await;
+            if is_over.get() {
+                return;
+            }
+            let (done, all) = (self.flattening.done_bytes.get(), self.flattening.all_bytes.get());
+            let (admin, name, image_id) = (self.admin.clone(), self.name.clone(), image_id.clone());
+            let noted = async move { admin.note_flattened((&name, &image_id), done, all).await };
+            if let Err(error) = self.bridge.run(noted).await {
+                tracing::debug!("cannot say how far image '{}' is: {error}", self.name);
+            }
+        }
+    }
+}

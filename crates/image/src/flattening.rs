@@ -1,0 +1,92 @@
+//! The record of a flattening: whoever writes to the image copies, and says here how far it is.
+
+use atoll_types::records::{ImageFlattening, ImageRecord, ParentRecord};
+
+use crate::ImageError;
+use crate::admin::ImageAdmin;
+use crate::resize::refuse_unfinished;
+
+impl ImageAdmin {
+    /// Has whoever writes to a clone copy what it shows of its parent, at most so many bytes per second. If that
+    /// goes on already, it stays as it was begun.
+    pub async fn begin_flatten(
+        &self,
+        name: &str,
+        bytes_per_second: Option<u64>,
+    ) -> Result<ImageRecord, ImageError> {
+        let begun = self.change(name, |record| {
+            refuse_unfinished(record)?;
+            if record.parent().is_none() {
+                return Err(ImageError::Invalid(format!(
+                    "image '{name}' is no clone: there is nothing to flatten"
+                )));
+            }
+            let begun = ImageFlattening { bytes_per_second, done_bytes: 0, all_bytes: 0, moving: None };
+            record.flattening.get_or_insert(begun);
+            Ok(())
+        });
+        Ok(begun.await?.0)
+    }
+
+    /// Has whoever writes to a clone copy no more. What was copied stays.
+    pub async fn stop_flatten(&self, name: &str) -> Result<ImageRecord, ImageError> {
+        let stopped = self.change(name, |record| {
+            refuse_moving(record)?;
+            match record.flattening.take() {
+                Some(_) => Ok(()),
+                None => Err(ImageError::Invalid(format!("image '{name}' is not being flattened"))),
+            }
+        });
+        Ok(stopped.await?.0)
+    }
+
+    /// So much was looked at, of all that there is.
+    pub(crate) async fn note_flattened(
+        &self,
+        (name, image_id): (&str, &str),
+        done_bytes: u64,
+        all_bytes: u64,
+    ) -> Result<(), ImageError> {
+        let noted = self.change(name, |record| {
+            if let Some(flattening) = record.flattening.as_mut().filter(|_| record.id == image_id) {
+                (flattening.done_bytes, flattening.all_bytes) = (done_bytes, all_bytes);
+            }
+            Ok(())
+        });
+        noted.await.map(drop)
+    }
+
+    /// A clone that has everything it showed of its parent shows nothing of it from now on. It needs the parent no
+    /// more when none of its snapshots shows it. Nobody may read the parent for it any more.
+    pub(crate) async fn end_flatten(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
+        let (record, _) = self.get(name).await?;
+        if record.id != image_id || record.flattening.is_none() {
+            return Ok(());
+        }
+        if record.moving().is_some() {
+            return self.end_move(name, image_id).await;
+        }
+        let ended = self.change_clone(name, |record| {
+            record.states.iter_mut().filter_map(|states| states.parent.as_mut()).for_each(show_nothing);
+            record.flattening = None;
+            Ok(())
+        });
+        ended.await.map(drop)
+    }
+}
+
+/// From now on the clone shows nothing of its parent.
+pub(crate) fn show_nothing(parent: &mut ParentRecord) {
+    parent.overlap_bytes = 0;
+}
+
+/// Refuses what cannot be done with an image while it is being moved.
+pub(crate) fn refuse_moving(record: &ImageRecord) -> Result<(), ImageError> {
+    match &record.flattening {
+        Some(ImageFlattening { done_bytes, all_bytes, moving: Some(_), .. }) => Err(ImageError::Moving {
+            name: record.name.clone(),
+            percent: (done_bytes * 100).checked_div(*all_bytes).unwrap_or(0),
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,248 @@
+//! Moving an image to another pool while it is in use. In one transaction the image becomes a clone in the new pool
+//! of what it was, which gets another name. Its writer goes over to the clone (`going_over`), and whoever writes to
+//! it copies what it shows of its parent; at the end the parent goes.
+
+use atoll_client::PoolClient;
+use atoll_cluster::{Lease, Transaction, keys};
+use atoll_keys::{SecretKey, random_u64};
+use atoll_types::PoolId;
+use atoll_types::image_key::ImageKey;
+use atoll_types::records::{
+    ImageFlattening, ImageMove, ImageRecord, ImageStates, ParentRecord, RECORD_FORMAT, RemovedImageRecord,
+};
+
+use crate::ImageError;
+use crate::admin::{ImageAdmin, image_key_context, unix_ms};
+use crate::flattening::{refuse_moving, show_nothing};
+use crate::lock::{fence_name, take_lock};
+use crate::resize::refuse_unfinished;
+use crate::snapshots::add_snapshot;
+
+/// The name of the snapshot that an image's new place shows until everything is copied.
+const SNAPSHOT: &str = "moved";
+/// Of a name so much is kept in the name of what the image was.
+const NAME_KEPT_BYTES: usize = 100;
+
+/// What an image was before it was moved, with the lock of its writer.
+pub(crate) struct OldPlace {
+    pub record: ImageRecord,
+    lease: Lease,
+}
+
+impl ImageAdmin {
+    /// Makes an image one of another pool, or one that is sealed where it was not. Whoever writes to it goes on. Its
+    /// data is copied by its writers afterwards, at most so many bytes per second.
+    pub async fn begin_move(
+        &self,
+        name: &str,
+        (pool, is_sealed): (PoolId, bool),
+        bytes_per_second: Option<u64>,
+    ) -> Result<ImageRecord, ImageError> {
+        self.retried(name, || self.begin_move_once(name, (pool, is_sealed), bytes_per_second)).await
+    }
+
+    async fn begin_move_once(
+        &self,
+        name: &str,
+        (pool, is_sealed): (PoolId, bool),
+        bytes_per_second: Option<u64>,
+    ) -> Result<ImageRecord, ImageError> {
+        let (record, revision) = self.get(name).await?;
+        if record.moving().is_some() && (record.pool, record.key.is_sealed()) == (pool, is_sealed) {
+            return Ok(record);
+        }
+        self.check_move(&record, (pool, is_sealed)).await?;
+        self.check_generations(&record).await?;
+        let old = self.old_place(&record).await?;
+        let moving = Some(ImageMove { old_id: old.id.clone(), old_name: old.name.clone(), settled_by: None });
+        let flattening = ImageFlattening { bytes_per_second, done_bytes: 0, all_bytes: 0, moving };
+        let moved = self.new_place(record, &old, (pool, is_sealed), flattening).await?;
+        let transaction = Transaction::new()
+            .check(&keys::image(name), revision)
+            .check(&keys::image(&old.name), 0)
+            .put(&keys::image(&old.name), &with_clone(old.clone(), &moved.id).with_format())?
+            .put(&keys::image(name), &moved)?;
+        self.cluster.transact(&transaction).await?;
+        Ok(moved)
+    }
+
+    async fn check_move(&self, record: &ImageRecord, to: (PoolId, bool)) -> Result<(), ImageError> {
+        refuse_moving(record)?;
+        refuse_unfinished(record)?;
+        let name = &record.name;
+        if record.key.wrapped().is_empty() {
+            return Err(ImageError::KeyDestroyed(name.clone()));
+        }
+        if (record.pool, record.key.is_sealed()) == to {
+            return Err(ImageError::Invalid(format!("image '{name}' is in that pool already")));
+        }
+        if !record.snapshots().is_empty() {
+            return Err(ImageError::Invalid(format!(
+                "image '{name}' has {} snapshots, and only an image without any can be moved; remove them ('atoll image \
+                 snap rm {name} --all'), or copy what you need of them to new images ('atoll image cp')",
+                record.snapshots().len()
+            )));
+        }
+        if record.flattening.is_some() || record.hold.is_some() {
+            return Err(ImageError::Invalid(format!(
+                "image '{name}' is being flattened or snapshotted; try again when that is over"
+            )));
+        }
+        match self.watchers(&record.id).await?.into_iter().next() {
+            Some(watcher) => Err(ImageError::InUse {
+                name: name.clone(),
+                host: watcher.host,
+                process_id: watcher.process_id,
+                purpose: watcher.purpose,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The record of what the image was, under another name, with a snapshot that the new place shows.
+    async fn old_place(&self, record: &ImageRecord) -> Result<ImageRecord, ImageError> {
+        let kept = record.name.get(..NAME_KEPT_BYTES).unwrap_or(&record.name);
+        let mut old = self.renamed(record.clone(), &format!("{kept}.before-{:08x}", random_u64() as u32)).await?;
+        add_snapshot(&mut old, SNAPSHOT)?;
+        // Its writer is fenced off by this when it has gone over, or is gone.
+        old.writer_generation += 1;
+        let snapshots = old.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
+        snapshots.for_each(|snapshot| snapshot.is_pending = false);
+        Ok(old)
+    }
+
+    async fn new_place(
+        &self,
+        record: ImageRecord,
+        old: &ImageRecord,
+        (pool, is_sealed): (PoolId, bool),
+        flattening: ImageFlattening,
+    ) -> Result<ImageRecord, ImageError> {
+        let key = if is_sealed { ImageKey::WrappedKey } else { ImageKey::UnsealedPermit };
+        let snapshot = old.snapshot(SNAPSHOT).expect("it was just taken");
+        let parent = ParentRecord {
+            image_id: old.id.clone(),
+            image_name: old.name.clone(),
+            number: snapshot.number,
+            overlap_bytes: record.size_bytes,
+        };
+        let states = ImageStates { parent: Some(parent), is_marked: !is_sealed, ..ImageStates::default() };
+        let mut moved = ImageRecord {
+            format: RECORD_FORMAT,
+            id: format!("{:016x}", random_u64()),
+            pool,
+            key: key(String::new()),
+            attach_ids: Vec::new(),
+            writer_generation: 0,
+            states: Some(states),
+            flattening: Some(flattening),
+            ..record
+        }
+        .with_format();
+        *moved.key.wrapped_mut() = self.keys.wrap(&image_key_context(&moved), &SecretKey::random()).await?;
+        Ok(moved)
+    }
+
+    /// Sees to it that nobody writes any more to what an image was before it was moved, so that the image can be
+    /// used. Waits a little for a writer to go over by itself.
+    pub(crate) async fn settle_move(&self, client: &impl PoolClient, name: &str) -> Result<(), ImageError> {
+        let Some(old) = self.take_old_place(name).await? else { return Ok(()) };
+        client.fence(old.record.pool, fence_name(&old.record.id), old.record.writer_generation).await?;
+        self.settled(name, old).await
+    }
+
+    /// The lock of what an image was before it was moved; `None` if nobody writes to that any more.
+    pub(crate) async fn take_old_place(&self, name: &str) -> Result<Option<OldPlace>, ImageError> {
+        let (record, _) = self.get(name).await?;
+        let Some(moving) = record.moving().filter(|_| record.is_unsettled()) else { return Ok(None) };
+        let (old, _) = self.find(&moving.old_id, &moving.old_name).await?;
+        match take_lock(self, &old, &"taking over a moved image".into()).await {
+            Ok(lease) => Ok(Some(OldPlace { record: old, lease })),
+            // Its writer may have gone over meanwhile.
+            Err(_) if !self.get(name).await?.0.is_unsettled() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whoever wrote to what the image was is fenced off.
+    pub(crate) async fn settled(&self, name: &str, old: OldPlace) -> Result<(), ImageError> {
+        let token = format!("{:016x}", random_u64());
+        let settled = self.change(name, |record| {
+            let moving = record.flattening.as_mut().and_then(|flattening| flattening.moving.as_mut());
+            for moving in moving.into_iter().filter(|moving| moving.old_id == old.record.id) {
+                moving.settled_by.get_or_insert(token.clone());
+            }
+            Ok(())
+        });
+        let settled = settled.await;
+        old.lease.revoke().await?;
+        settled.map(drop)
+    }
+
+    /// Everything is copied: what the image was goes, unless somebody has made use of it meanwhile.
+    pub(crate) async fn end_move(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
+        // From now on who opens the image for reading does not read the parent.
+        self.change_clone(name, |record| {
+            if record.id == image_id && record.moving().is_some() {
+                record.states.iter_mut().filter_map(|states| states.parent.as_mut()).for_each(show_nothing);
+            }
+            Ok(())
+        })
+        .await?;
+        self.retried(name, || self.remove_old_place(name, image_id)).await
+    }
+
+    async fn remove_old_place(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
+        let (mut record, revision) = self.get(name).await?;
+        let Some(moving) = record.moving().filter(|_| record.id == image_id).cloned() else { return Ok(()) };
+        let old = match self.find(&moving.old_id, &moving.old_name).await {
+            // Somebody has removed it.
+            Err(ImageError::NoSuchImage(_)) => None,
+            found => Some(found?),
+        };
+        let readers = self.watchers(image_id).await?;
+        if let Some(reader) = readers.into_iter().find(|reader| reader.number.is_none()) {
+            // It may have been opened when the image showed the parent.
+            let (host, process_id, purpose) = (reader.host, reader.process_id, reader.purpose);
+            return Err(ImageError::InUse { name: name.into(), host, process_id, purpose });
+        }
+        record.flattening = None;
+        let mut transaction = Transaction::new()
+            .check(&keys::image(name), revision)
+            .put(&keys::image(name), &record.with_format())?;
+        if let Some((old, old_revision)) = old
+            && !self.is_used(&old).await?
+        {
+            transaction = transaction
+                .check(&keys::image(&old.name), old_revision)
+                .delete(&keys::image(&old.name))
+                .put(&keys::removed_image(&old.id), &to_be_purged(old))?;
+        }
+        self.cluster.transact(&transaction).await?;
+        Ok(())
+    }
+
+    /// Whether somebody has made use of what an image was before it was moved.
+    async fn is_used(&self, old: &ImageRecord) -> Result<bool, ImageError> {
+        let has_more = old.snapshots().len() > 1;
+        let has_clones = old.snapshots().iter().any(|snapshot| !snapshot.clones.is_empty());
+        Ok(has_more || has_clones || !self.watchers(&old.id).await?.is_empty())
+    }
+}
+
+fn with_clone(mut old: ImageRecord, clone_id: &str) -> ImageRecord {
+    let snapshots = old.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
+    snapshots.for_each(|snapshot| snapshot.clones.push(clone_id.to_owned()));
+    old
+}
+
+fn to_be_purged(image: ImageRecord) -> RemovedImageRecord {
+    let now_ms = unix_ms();
+    RemovedImageRecord {
+        format: RECORD_FORMAT,
+        image,
+        removed_unix_ms: now_ms,
+        purge_unix_ms: now_ms,
+        is_purging: false,
+    }
+}
