@@ -1,13 +1,15 @@
 //! Copying what an image shows of its parent, while it is in use.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_client::LocalClient;
+use atoll_types::records::ImageFlattening;
 
 use crate::ImageError;
 use crate::attached_image::Writer;
+use crate::flatten::CopyControl;
 use crate::volume::Volume;
 
 /// After an error it goes on so much later.
@@ -15,21 +17,42 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// How often the record says how far it is.
 const NOTED_EVERY: Duration = Duration::from_secs(2);
 
-/// Whether this writer copies.
+/// What a writer copies, if it does.
 #[derive(Default)]
 pub(crate) struct BackgroundFlatten {
-    is_wanted: Cell<bool>,
+    wanted: RefCell<Option<ImageFlattening>>,
     is_running: Cell<bool>,
     done_bytes: Cell<u64>,
     all_bytes: Cell<u64>,
 }
 
+/// The copying of one place of an image.
+struct Copying<'a> {
+    writer: &'a Writer,
+    volume: &'a Rc<Volume<LocalClient>>,
+}
+
+impl CopyControl for Copying<'_> {
+    fn is_wanted(&self) -> bool {
+        self.writer.may_flatten(self.volume)
+    }
+
+    fn bytes_per_second(&self) -> Option<u64> {
+        self.writer.flattening.wanted.borrow().as_ref().and_then(|wanted| wanted.bytes_per_second)
+    }
+
+    fn looked_at(&self, done_bytes: u64, all_bytes: u64) {
+        self.writer.flattening.done_bytes.set(done_bytes);
+        self.writer.flattening.all_bytes.set(all_bytes);
+    }
+}
+
 impl Writer {
-    /// Begins or ends the copying, as the record says.
-    pub fn flatten(self: &Rc<Self>, is_wanted: bool) {
-        let flattening = &self.flattening;
-        flattening.is_wanted.set(is_wanted);
-        if is_wanted && !flattening.is_running.replace(true) {
+    /// Begins, changes or ends the copying, as the record says.
+    pub fn flatten(self: &Rc<Self>, wanted: Option<ImageFlattening>) {
+        let is_wanted = wanted.is_some();
+        self.flattening.wanted.replace(wanted);
+        if is_wanted && !self.flattening.is_running.replace(true) {
             let writer = Rc::clone(self);
             self.client.runtime().spawn(async move {
                 writer.flatten_until_done().await;
@@ -40,7 +63,7 @@ impl Writer {
 
     fn may_flatten(&self, volume: &Rc<Volume<LocalClient>>) -> bool {
         let is_here = Rc::ptr_eq(volume, &self.volume()) && !volume.is_lost.get();
-        self.flattening.is_wanted.get() && !self.is_detached.get() && is_here
+        self.flattening.wanted.borrow().is_some() && !self.is_detached.get() && is_here
     }
 
     async fn flatten_until_done(self: &Rc<Self>) {
@@ -62,17 +85,9 @@ impl Writer {
 
     /// False if it was stopped.
     async fn flatten_once(self: &Rc<Self>, volume: &Rc<Volume<LocalClient>>) -> Result<bool, ImageError> {
-        let (admin, name) = (self.admin.clone(), self.name.clone());
-        let (record, _) = self.bridge.run(async move { admin.get(&name).await }).await?;
-        let Some(flattening) = record.flattening.filter(|_| record.id == volume.image_id) else { return Ok(true) };
         let is_over = Rc::new(Cell::new(false));
         self.client.runtime().spawn(Rc::clone(self).note(volume.image_id.clone(), Rc::clone(&is_over)));
-        let progress = |done, all| {
-            self.flattening.done_bytes.set(done);
-            self.flattening.all_bytes.set(all);
-            self.may_flatten(volume)
-        };
-        let copied = volume.copy_from_parent(flattening.bytes_per_second, &progress).await;
+        let copied = volume.copy_from_parent(&Copying { writer: self, volume }).await;
         is_over.set(true);
         if !copied? {
             return Ok(false);

@@ -19,16 +19,23 @@ use crate::volume::Volume;
 const OBJECTS_AT_ONCE: usize = 8;
 /// Writes wait while so much is being copied where they go to.
 const LOCKED_BYTES_MAX: u64 = 1 << 20;
+/// How long it may take until a change of the rate is noticed.
+const PAUSE_AT_MOST: Duration = Duration::from_millis(200);
+
+/// Who wants the copying.
+pub(crate) trait CopyControl {
+    /// Whether it is to go on.
+    fn is_wanted(&self) -> bool;
+    /// At most so many bytes per second are copied.
+    fn bytes_per_second(&self) -> Option<u64>;
+    /// So many bytes of all were looked at.
+    fn looked_at(&self, done_bytes: u64, all_bytes: u64);
+}
 
 impl<C: PoolClient> Volume<C> {
-    /// Writes what this shows of its parent into its own objects, while it is being read and written. `progress` is
-    /// told the numbers of bytes looked at and of all, and says whether to go on. Doing it again copies only what is
-    /// still missing. False if it was stopped.
-    pub async fn copy_from_parent(
-        &self,
-        bytes_per_second: Option<u64>,
-        progress: &dyn Fn(u64, u64) -> bool,
-    ) -> Result<bool, ImageError> {
+    /// Writes what this shows of its parent into its own objects, while it is being read and written. Doing it again
+    /// copies only what is still missing. False if it was stopped.
+    pub async fn copy_from_parent(&self, control: &dyn CopyControl) -> Result<bool, ImageError> {
         let Some(parent) = self.parent() else { return Ok(true) };
         let parent = &*parent;
         self.list_objects().await?;
@@ -36,22 +43,19 @@ impl<C: PoolClient> Volume<C> {
         let objects = objects_below(parent, self.object_bytes);
         let all = objects.len() as u64 * self.object_bytes;
         let goes_on = Cell::new(true);
-        let copies = objects.into_iter().take_while(|_| goes_on.get()).map(|object| async move {
-            let copied = self.copy_object(parent, object).await?;
-            if let Some(rate) = bytes_per_second.filter(|_| copied > 0) {
-                let share = rate / OBJECTS_AT_ONCE as u64;
-                self.client.sleep(Duration::from_secs_f64(copied as f64 / share.max(1) as f64)).await;
-            }
-            Ok::<(), ImageError>(())
-        });
+        let copies = objects
+            .into_iter()
+            .take_while(|_| goes_on.get())
+            .map(|object| async move { self.copy_object(parent, object, control).await });
         let mut copies = pin!(stream::iter(copies).buffer_unordered(OBJECTS_AT_ONCE));
         let (mut done, mut result) = (0, Ok(true));
         while let Some(copied) = copies.next().await {
             done += self.object_bytes;
             if let Err(error) = copied {
                 result = Err(error);
-            } else if result.is_ok() && !progress(done, all) {
-                result = Ok(false);
+            } else if result.is_ok() {
+                control.looked_at(done, all);
+                result = Ok(control.is_wanted());
             }
             // What has begun must end: what is under way must not overwrite what is written after this.
             goes_on.set(matches!(result, Ok(true)));
@@ -59,18 +63,36 @@ impl<C: PoolClient> Volume<C> {
         result
     }
 
-    /// Copies what one object lacks; returns how many bytes that were.
-    async fn copy_object(&self, parent: &Parent<C>, object: u64) -> Result<u64, ImageError> {
+    /// Copies what one object lacks.
+    async fn copy_object(
+        &self,
+        parent: &Parent<C>,
+        object: u64,
+        control: &dyn CopyControl,
+    ) -> Result<(), ImageError> {
         let length = self.object_bytes.min(parent.overlap_bytes.saturating_sub(object * self.object_bytes));
-        let (mut offset, mut copied) = (0, 0);
-        while offset < length {
+        let mut offset = 0;
+        while offset < length && control.is_wanted() {
             let piece = Piece { object, offset, length: LOCKED_BYTES_MAX.min(length - offset) };
-            copied += self.copy_piece(parent, piece).await?;
+            let copied = self.copy_piece(parent, piece).await?;
+            self.pause_after(copied, control).await;
             offset += piece.length;
         }
-        Ok(copied)
+        Ok(())
     }
 
+    /// Keeps to the rate, which may change meanwhile.
+    async fn pause_after(&self, copied: u64, control: &dyn CopyControl) {
+        let mut left_bytes = copied * OBJECTS_AT_ONCE as u64;
+        while left_bytes > 0 && control.is_wanted() {
+            let Some(rate) = control.bytes_per_second() else { return };
+            let pause = PAUSE_AT_MOST.min(Duration::from_secs_f64(left_bytes as f64 / rate.max(1) as f64));
+            self.client.sleep(pause).await;
+            left_bytes = left_bytes.saturating_sub((pause.as_secs_f64() * rate as f64).ceil() as u64);
+        }
+    }
+
+    /// Copies what a part of an object lacks; returns how many bytes that were.
     async fn copy_piece(&self, parent: &Parent<C>, piece: Piece) -> Result<u64, ImageError> {
         let (start, length) = (piece.start(self.object_bytes), piece.length);
         let _guard = self.locks.lock(start / BLOCK..(start + length).div_ceil(BLOCK), true).await;

@@ -8,7 +8,7 @@ use crate::resize::refuse_unfinished;
 
 impl ImageAdmin {
     /// Has whoever writes to a clone copy what it shows of its parent, at most so many bytes per second. If that
-    /// goes on already, it stays as it was begun.
+    /// goes on already, it goes on at this rate.
     pub async fn begin_flatten(
         &self,
         name: &str,
@@ -22,7 +22,7 @@ impl ImageAdmin {
                 )));
             }
             let begun = ImageFlattening { bytes_per_second, done_bytes: 0, all_bytes: 0, moving: None };
-            record.flattening.get_or_insert(begun);
+            record.flattening.get_or_insert(begun).bytes_per_second = bytes_per_second;
             Ok(())
         });
         Ok(begun.await?.0)

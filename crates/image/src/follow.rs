@@ -54,7 +54,7 @@ impl Follower {
     async fn changed(&mut self, record: ImageRecord) {
         let volume = self.writer.volume();
         volume.size_bytes.set(volume.size_bytes.get().max(record.size_bytes));
-        self.writer.flatten(record.flattening.is_some());
+        self.writer.flatten(record.flattening.clone());
         volume.keeping.change(record.kept_number()).await;
         let token = record.hold.as_ref().map(|hold| hold.token.clone());
         let is_new = token != self.held_for;

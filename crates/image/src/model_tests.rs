@@ -17,6 +17,7 @@ use futures::executor::block_on;
 use futures::future::{join_all, select};
 
 use crate::ancestry::unsealed;
+use crate::flatten::CopyControl;
 use crate::lock::{fence_name, not_fenced};
 use crate::memory_client::MemoryClient;
 use crate::names::{image_prefix, parse};
@@ -83,6 +84,21 @@ fn key_of(record: &ImageRecord) -> SecretKey {
 
 fn attach_ids(count: usize) -> Vec<[u8; 16]> {
     (0..count).map(|index| [index as u8 + 1; 16]).collect()
+}
+
+/// Copies until everything is copied.
+struct AtRate(Option<u64>);
+
+impl CopyControl for AtRate {
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
+    fn bytes_per_second(&self) -> Option<u64> {
+        self.0
+    }
+
+    fn looked_at(&self, _: u64, _: u64) {}
 }
 
 /// Objects whose client may die.
@@ -395,14 +411,14 @@ impl<C: Objects> History<C> {
             return;
         }
         let volume = self.volume(image).await;
-        self.interrupt(volume.copy_from_parent(None, &|_, _| true)).await;
+        self.interrupt(volume.copy_from_parent(&AtRate(None))).await;
         drop(volume);
         // What is under way of a process that was interrupted is fenced off by the next one.
         self.images[image].volume = None;
         let volume = self.volume(image).await;
         // It is read and written meanwhile.
         let copied = async {
-            assert!(volume.copy_from_parent(Some(1 << 20), &|_, _| true).await.unwrap());
+            assert!(volume.copy_from_parent(&AtRate(Some(1 << 20))).await.unwrap());
             volume.drop_parent().await;
         };
         let before = self.images[image].contents.clone();

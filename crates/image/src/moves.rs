@@ -31,7 +31,7 @@ pub(crate) struct OldPlace {
 
 impl ImageAdmin {
     /// Makes an image one of another pool, or one that is sealed where it was not. Whoever writes to it goes on. Its
-    /// data is copied by its writers afterwards, at most so many bytes per second.
+    /// data is copied by its writers afterwards, at most so many bytes per second. Again, it changes the rate.
     pub async fn begin_move(
         &self,
         name: &str,
@@ -49,7 +49,7 @@ impl ImageAdmin {
     ) -> Result<ImageRecord, ImageError> {
         let (record, revision) = self.get(name).await?;
         if record.moving().is_some() && (record.pool, record.key.is_sealed()) == (pool, is_sealed) {
-            return Ok(record);
+            return self.change_rate(name, bytes_per_second).await;
         }
         self.check_move(&record, (pool, is_sealed)).await?;
         self.check_generations(&record).await?;
@@ -64,6 +64,14 @@ impl ImageAdmin {
             .put(&keys::image(name), &moved)?;
         self.cluster.transact(&transaction).await?;
         Ok(moved)
+    }
+
+    async fn change_rate(&self, name: &str, bytes_per_second: Option<u64>) -> Result<ImageRecord, ImageError> {
+        let changed = self.change(name, |record| {
+            record.flattening.iter_mut().for_each(|flattening| flattening.bytes_per_second = bytes_per_second);
+            Ok(())
+        });
+        Ok(changed.await?.0)
     }
 
     async fn check_move(&self, record: &ImageRecord, to: (PoolId, bool)) -> Result<(), ImageError> {

@@ -1,0 +1,153 @@
+"""Images move to other pools, and clones are flattened, while they are written."""
+
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+from lib.cluster import MIB
+from lib.load import BlockLoad
+from lib.waiting import wait_for
+
+BLOCK = 4096
+NOISE = random.Random(4).randbytes(MIB)
+SIZE = 48 * MIB
+
+
+@pytest.fixture(scope="module")
+def cluster(scenario):
+    cluster = scenario.cluster(osds=3, osd_size="4G")
+    cluster.up()
+    cluster.cli("pool", "create", "coded", "--ec", "2+1", "--pg-num", "8")
+    return cluster
+
+
+def fill(cluster, name, *more):
+    """An image whose second half is full; loads write to the first."""
+    cluster.create_image(name, SIZE, *more)
+    with cluster.nbd(name) as connection:
+        for at in range(SIZE // 2, SIZE, MIB):
+            connection.write(at, NOISE)
+
+
+def check(cluster, load, name):
+    with cluster.nbd(name, timeout=120) as connection:
+        count = load.verify(connection)
+        for at in range(SIZE // 2, SIZE, MIB):
+            assert connection.read(at, MIB) == NOISE, f"{at} of {name} differs"
+    assert not load.wrong, load.wrong[:3]
+    return count
+
+
+def pool_of(cluster, name):
+    return cluster.json("image", "info", name)["pool_name"]
+
+
+def leftovers(cluster, name):
+    images = [image["name"] for image in cluster.json("image", "ls", "--fast")]
+    return [image for image in images if image.startswith(f"{name}.")] + cluster.json("image", "trash", "ls")
+
+
+def loaded(cluster, name):
+    load = BlockLoad(lambda: cluster.nbd(name, timeout=120), threads=4, blocks_per_thread=512).start()
+    wait_for("some acks", lambda: load.acked > 200, 60, 0.01)
+    return load
+
+
+def migrating_slowly(cluster, name):
+    command = [cluster.scenario.atoll, "image", "migrate", name, "--pool", "coded", "--rate", "3M"]
+    return subprocess.Popen([*command, "--data", cluster.data], env=cluster.environment(), stderr=subprocess.DEVNULL)
+
+
+def test_an_image_moves_while_it_is_written(cluster, note):
+    """To an erasure-coded pool and back, with sealing taken away and given again, and an OSD killed on the way."""
+    fill(cluster, "live")
+    load = loaded(cluster, "live")
+    ways = [("coded", "on"), ("images", "off"), ("coded", "off"), ("images", "on")]
+    silences = []
+    for number, (pool, sealing) in enumerate(ways):
+        begun = time.monotonic()
+        if number == 2:
+            cluster.kill("osd.1")
+        moved = cluster.json("image", "migrate", "live", "--pool", pool, "--sealing", sealing, timeout=180)
+        assert moved == {"moved": "live", "pool": pool, "left": None}
+        if number != 2:
+            silences.append(load.longest_silence(begun))
+        info = cluster.json("image", "info", "live")
+        assert (info["pool_name"], info["sealed"], info["parent"]) == (pool, sealing == "on", None)
+        acked = load.acked
+        wait_for("more acks", lambda acked=acked: load.acked > acked + 100, 60, 0.01)
+    assert load.stop(), "a load thread hangs"
+    assert not load.error_texts, load.error_texts[:3]
+    count = check(cluster, load, "live")
+    assert not leftovers(cluster, "live")
+    note(f"{load.acked} acks, {count} blocks; silences {', '.join(f'{s * 1000:.0f} ms' for s in silences)}")
+
+
+def test_a_killed_server_and_a_killed_command_lose_nothing(cluster, note):
+    """The NBD server is killed while an image moves, and so is the command; both go on."""
+    fill(cluster, "killed")
+    load = loaded(cluster, "killed")
+    moving = migrating_slowly(cluster, "killed")
+    wait_for("it moves", lambda: pool_of(cluster, "killed") == "coded", 30, 0.01)
+    for pause in [0, 1]:
+        time.sleep(pause)
+        cluster.kill("nbd")
+        acked = load.acked
+        wait_for("more acks", lambda acked=acked: load.acked > acked + 100, 60, 0.01)
+    moving.send_signal(signal.SIGKILL)
+    moving.wait()
+    for refusing in [["rm", "killed"], ["snap", "create", "killed@s"], ["rename", "killed", "other"]]:
+        refused = cluster.cli("image", *refusing, ok=(1,)).stderr
+        assert "is being moved" in refused, refused
+    cluster.cli("image", "migrate", "killed", "--pool", "coded", timeout=180)
+    assert load.stop(), "a load thread hangs"
+    check(cluster, load, "killed")
+    wait_for("the old data goes", lambda: not leftovers(cluster, "killed"), 30)
+    note(f"{load.acked} acks, {load.open_ended} without an answer")
+
+
+def test_an_idle_image_moves_and_gives_way_to_a_writer(cluster):
+    fill(cluster, "idle")
+    wait_for("nobody writes", lambda: not cluster.json("image", "info", "idle")["writer"], 30)
+    moving = migrating_slowly(cluster, "idle")
+    wait_for("it copies", lambda: cluster.json("image", "info", "idle")["writer"], 30, 0.05)
+    with cluster.nbd("idle") as connection:
+        connection.write(0, NOISE)
+        writer = cluster.json("image", "info", "idle")["writer"]
+        assert writer["purpose"] == "NBD server" and writer["process_id"] != moving.pid
+        assert connection.read(SIZE // 2, MIB) == NOISE
+    # Again, without a rate: both commands see the end.
+    cluster.cli("image", "migrate", "idle", "--pool", "coded")
+    assert moving.wait(30) == 0
+    with cluster.nbd("idle") as connection:
+        assert all(connection.read(at, MIB) == NOISE for at in [0, *range(SIZE // 2, SIZE, MIB)])
+    assert pool_of(cluster, "idle") == "coded" and not leftovers(cluster, "idle")
+
+
+def test_a_clone_is_flattened_while_it_is_written(cluster):
+    fill(cluster, "golden")
+    wait_for("nobody writes", lambda: not cluster.json("image", "info", "golden")["writer"], 30)
+    cluster.cli("image", "snap", "create", "golden@s")
+    cluster.cli("image", "clone", "golden@s", "vm")
+    load = loaded(cluster, "vm")
+    cluster.cli("image", "flatten", "vm", "--no-wait", "--rate", "1M")
+    cluster.cli("image", "flatten", "vm", "--stop")
+    assert cluster.json("image", "info", "vm")["flattening"] is None
+    assert cluster.json("image", "flatten", "vm", timeout=120) == {"flattened": "vm", "has_parent": False}
+    cluster.cli("image", "snap", "rm", "golden@s")
+    cluster.cli("image", "rm", "golden")
+    assert load.stop(), "a load thread hangs"
+    assert not load.error_texts, load.error_texts[:3]
+    check(cluster, load, "vm")
+
+
+def test_what_cannot_be_moved_is_refused(cluster):
+    cluster.create_image("fixed", "8M")
+    refused = lambda *arguments: cluster.cli("image", *arguments, ok=(1,)).stderr
+    assert "in that pool already" in refused("migrate", "fixed", "--pool", "images")
+    assert "no pool 'nowhere'" in refused("migrate", "fixed", "--pool", "nowhere")
+    assert "not being flattened" in refused("flatten", "fixed", "--stop")
+    cluster.cli("image", "snap", "create", "fixed@s")
+    assert "1 snapshots" in refused("migrate", "fixed", "--pool", "coded")
