@@ -16,8 +16,8 @@ pub fn until(unix_time_ms: u64) -> String {
 fn duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} days", seconds / 86_400),
+        120..7200 => format!("{} min", (seconds + 30) / 60),
+        7200..172_800 => format!("{} h", (seconds + 1800) / 3600),
+        _ => format!("{} days", (seconds + 43_200) / 86_400),
     }
 }

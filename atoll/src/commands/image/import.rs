@@ -40,12 +40,12 @@ pub struct ImportArguments {
     /// The size of the image: needed for raw bytes from standard input
     #[arg(long, value_parser = parse_size_bytes)]
     pub size: Option<u64>,
-    /// The pool that holds its data
-    #[arg(long, default_value = POOL_IMAGES)]
-    pub pool: String,
-    /// Whether its blocks are sealed
-    #[arg(long, value_enum, default_value = "on")]
-    pub sealing: SealingArgument,
+    /// The pool that holds its data [default: images]
+    #[arg(long)]
+    pub pool: Option<String>,
+    /// Whether its blocks are sealed [default: on]
+    #[arg(long, value_enum)]
+    pub sealing: Option<SealingArgument>,
     /// Roll the image back to the snapshot first that the changes are since
     #[arg(long)]
     pub discard_changes: bool,
@@ -82,6 +82,30 @@ pub struct CopyArguments {
 
 const PART_BYTES: usize = 4 << 20;
 
+impl ImportArguments {
+    pub fn pool(&self) -> &str {
+        self.pool.as_deref().unwrap_or(POOL_IMAGES)
+    }
+
+    pub fn is_sealed(&self) -> bool {
+        self.sealing.unwrap_or(SealingArgument::On).is_on()
+    }
+
+    /// Refuses options that say nothing about an import of this kind.
+    fn refuse(&self, kind: &str, options: &[&str]) -> anyhow::Result<()> {
+        let given = [
+            ("--size", self.size.is_some()),
+            ("--pool", self.pool.is_some()),
+            ("--sealing", self.sealing.is_some()),
+            ("--discard-changes", self.discard_changes),
+        ];
+        match given.iter().find(|(option, is_given)| *is_given && options.contains(option)) {
+            Some((option, _)) => bail!("{option} has no meaning for an import {kind}: leave it out"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// `atoll image import`.
 pub fn import(arguments: &ImportArguments) -> anyhow::Result<()> {
     let access = ImageAccess::new(&arguments.data, TIMEOUT_MS)?;
@@ -94,17 +118,10 @@ pub fn import(arguments: &ImportArguments) -> anyhow::Result<()> {
     input.by_ref().take(8).read_to_end(&mut first)?;
     if first.starts_with(b"QFI\xfb") {
         ensure!(!from_stdin, "qcow2 cannot be read from standard input; give its file");
-        ensure!(
-            !arguments.resume,
-            "an import of qcow2 cannot go on: remove the image ('atoll image rm'), and begin anew"
-        );
-        return super::qemu::import(
-            &access,
-            &arguments.file,
-            &arguments.name,
-            &arguments.pool,
-            arguments.sealing.is_on(),
-        );
+        ensure!(!arguments.resume, "an import of qcow2 cannot go on: begin anew, without --resume");
+        arguments.refuse("of qcow2", &["--size", "--discard-changes"])?;
+        let file = &arguments.file;
+        return super::qemu::import(&access, file, &arguments.name, arguments.pool(), arguments.is_sealed());
     }
     let is_stream = StreamReader::<&[u8]>::is_stream(&first);
     let input = BufReader::with_capacity(PART_BYTES, std::io::Cursor::new(first).chain(input));
@@ -126,6 +143,7 @@ fn import_raw(access: &ImageAccess, arguments: &ImportArguments, mut input: impl
         // Also of a device, whose metadata do not say it.
         false => Some(open_file(&arguments.file)?.seek(std::io::SeekFrom::End(0))?),
     };
+    arguments.refuse("of raw bytes", &["--discard-changes"])?;
     let Some(size_bytes) = arguments.size.or(file_bytes.map(|bytes| bytes.next_multiple_of(BLOCK_BYTES as u64)))
     else {
         bail!("the size of what comes from standard input is not known: give it with --size");
@@ -190,6 +208,7 @@ fn import_stream(
     let header = stream.header().clone();
     let name = &arguments.name[..];
     let mut target = if header.from.is_empty() {
+        arguments.refuse("of a whole stream", &["--size", "--discard-changes"])?;
         let source =
             format!("what has changed up to the snapshot '{}', of {} bytes", header.to, header.size_bytes);
         Target::begin(access, arguments, header.size_bytes, &source)?
@@ -198,6 +217,7 @@ fn import_stream(
             !arguments.resume,
             "changes since a snapshot are imported again from there: give --discard-changes"
         );
+        arguments.refuse("of changes", &["--size", "--pool", "--sealing"])?;
         prepare_for_changes(access, arguments, &header)?;
         Target::attach(access, name, "importing")?
     };

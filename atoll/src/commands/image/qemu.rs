@@ -2,14 +2,20 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use atoll_admin::images;
+use atoll_image::ImageError;
 use atoll_terminal::print_line;
 use serde::Deserialize;
 
 use super::ImageAccess;
 use super::export::partial_path;
+
+/// How long the NBD server may keep an image after its last client went.
+const SERVER_PATIENCE: Duration = Duration::from_secs(30);
+const SERVER_POLL: Duration = Duration::from_millis(100);
 
 /// Where qemu-img finds an image.
 fn place(access: &ImageAccess, export: &str) -> anyhow::Result<String> {
@@ -57,10 +63,27 @@ pub fn import(access: &ImageAccess, file: &Path, name: &str, pool: &str, is_seal
     let information: Information =
         serde_json::from_slice(&said).context("qemu-img info says something unexpected")?;
     let size_bytes = information.virtual_size.next_multiple_of(4096);
-    let place = place(access, name)?;
-    let created = images::create(access.admin.state(), access.open.keys()?, name, size_bytes, pool, is_sealed);
-    access.block_on_tokio(created)?;
+    ensure!(access.block_on_tokio(access.admin.get(name)).is_err(), "there is an image '{name}' already");
+    // Under its own name it is there when it is whole.
+    let partial = format!("{name}.partial");
+    let place = place(access, &partial)?;
+    let created = images::create(access.admin.state(), access.open.keys()?, &partial, size_bytes, pool, is_sealed);
+    access.block_on_tokio(created).with_context(|| {
+        format!("cannot make the image '{partial}'; if an import has left it that was interrupted, remove it")
+    })?;
     qemu_img(&["convert", "-n", "-f", "qcow2", "-O", "raw", "--target-is-zero", &path, &place])?;
+    access.block_on_tokio(rename_when_idle(access, &partial, name))?;
     print_line!("imported image '{name}'");
     Ok(())
+}
+
+/// The NBD server gives the image back some moments after its last client went.
+async fn rename_when_idle(access: &ImageAccess, partial: &str, name: &str) -> anyhow::Result<()> {
+    let deadline = Instant::now() + SERVER_PATIENCE;
+    loop {
+        match access.admin.rename(partial, name).await {
+            Err(ImageError::InUse { .. }) if Instant::now() < deadline => tokio::time::sleep(SERVER_POLL).await,
+            renamed => return Ok(renamed.map(drop)?),
+        }
+    }
 }

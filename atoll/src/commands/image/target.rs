@@ -24,8 +24,8 @@ pub struct NewImage<'a> {
 
 impl<'a> From<&'a ImportArguments> for NewImage<'a> {
     fn from(arguments: &'a ImportArguments) -> Self {
-        let ImportArguments { name, pool, sealing, resume, .. } = arguments;
-        NewImage { name, pool, is_sealed: sealing.is_on(), resumes: *resume, purpose: "importing" }
+        let (pool, is_sealed) = (arguments.pool(), arguments.is_sealed());
+        NewImage { name: &arguments.name, pool, is_sealed, resumes: arguments.resume, purpose: "importing" }
     }
 }
 
