@@ -142,7 +142,7 @@ impl Command {
         match self {
             Command::Health(arguments) => return health::run(&arguments),
             Command::Preflight(arguments) => return preflight::run(arguments),
-            Command::Up(arguments) => up::up(&arguments)?,
+            Command::Up(arguments) => return up::up(&arguments),
             Command::Down(data) => up::down(&data)?,
             Command::Join(arguments) => join::run(&arguments)?,
             Command::Cluster(command) => cluster::run(&command)?,

@@ -17,7 +17,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> std::process::ExitCode {
     let code = cli::Arguments::parse().command.run().unwrap_or_else(|error| {
-        print_note!("atoll: {error:#}");
+        print_note!("atoll: {}", commands::explain(&error));
         std::process::ExitCode::FAILURE
     });
     if let Err(error) = atoll_terminal::finish() {

@@ -387,7 +387,9 @@ def test_atoll_up_encrypt_at_rest_the_device_file_is_a_volume(scenario, note):
     compare(cluster)
     cluster.down()
     device.unlink()
+    cluster.options += ["--new-device", "0"]
     cluster.up()
+    del cluster.options[-2:]
     compare(cluster)
     cluster.down()
     scenario.run("cryptsetup", "isLuks", device)

@@ -91,7 +91,9 @@ class World:
             server = host in self.hosts
             token = self.json("cluster", "token", "create", *([] if server else ["--role", "osd"]))["token"]
             keys = ["--key-service", h1.data / "keys" / "kms.json"] if server else []
-            host.start_up("--join", token, *self.etcd.client(host.name), "--osds", "1", "--osd-size", "4G", *keys)
+            host.start_up(
+                "--join", host.token_file(token), *self.etcd.client(host.name), "--osds", "1", "--osd-size", "4G", *keys
+            )
         # The first host makes the first pools, now that there are hosts enough.
         wait_for("there are the first pools", lambda: {"images", "objects", "data"} <= self.pools().keys(), 60)
         self.cli(*create)
@@ -192,7 +194,7 @@ def wiped(world, load, lost, note):
     under_load(WIPED_SECONDS)
     started = time.monotonic()
     # A host with servers waits until they serve, for which it takes the other one.
-    start_all(lost)
+    start_all(lost, lambda host: ["--new-device", world.device(host).parent.name.removeprefix("osd-")])
     for host in lost:
         assert world.device(host).exists(), "there is no new device"
     world.becomes_clean()

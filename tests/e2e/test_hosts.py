@@ -145,7 +145,15 @@ def one(world):
 def two(one):
     """The second one has joined with 'atoll up --join'."""
     keys = ["--key-service", one.key_file]
-    join = ["--join", one.tokens[0]["token"], *one.etcd.client("h2"), "--osds", "2", "--osd-size", "4G"]
+    join = [
+        "--join",
+        one.h2.token_file(one.tokens[0]["token"]),
+        *one.etcd.client("h2"),
+        "--osds",
+        "2",
+        "--osd-size",
+        "4G",
+    ]
     one.said_to_join = one.h2.start_up(*join, *keys)
     return one
 
@@ -154,7 +162,7 @@ def two(one):
 def three(scenario, two):
     """The third one has joined with 'atoll join', 'atoll osd create' and 'atoll up', and all serve."""
     h3, keys = two.h3, ["--key-service", two.key_file]
-    join = [two.tokens[2]["token"], *two.etcd.client("h3"), "--host", "h3", "--listen", h3.address]
+    join = [h3.token_file(two.tokens[2]["token"]), *two.etcd.client("h3"), "--host", "h3", "--listen", h3.address]
     h3.cli("join", *join, *keys)
     h3.cli("osd", "create", "--device", scenario.directory / "h3.device", "--size", "4G")
     started = time.monotonic()
@@ -211,7 +219,7 @@ def test_a_used_a_revoked_and_a_cut_token_are_refused(two):
         (tokens[1]["token"], "revoked"),
         (tokens[2]["token"][:-7], "not whole"),
     ):
-        done = h3.cli("join", text, *two.etcd.client("h3"), "--host", "h3", ok=None)
+        done = h3.cli("join", h3.token_file(text), *two.etcd.client("h3"), "--host", "h3", ok=None)
         assert done.returncode == 1 and words in done.stderr, f"{words}: {done.stderr}"
 
 
@@ -348,7 +356,7 @@ def embedded(scenario, world):
     e1, e2 = (world.host(scenario, f"e{n}", f"{NETWORK}.{n + 10}") for n in (1, 2))
     e1.start_up("--failure-domain", "host", "--copies", "2", "--osds", "1", "--osd-size", "4G")
     token = json.loads(e1.cli("cluster", "token", "create", "--role", "osd", "--json").stdout)["token"]
-    e2.start_up("--join", token, "--osds", "1", "--osd-size", "4G")
+    e2.start_up("--join", e2.token_file(token), "--osds", "1", "--osd-size", "4G")
     wait_for("both are healthy", lambda: e1.healthy() and e2.healthy(), 60)
     return e1, e2
 

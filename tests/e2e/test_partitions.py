@@ -92,7 +92,7 @@ class World:
             token = json.loads(h1.cli("cluster", "token", "create", "--json").stdout)["token"]
             host.start_up(
                 "--join",
-                token,
+                host.token_file(token),
                 *self.etcd.client(host.name),
                 "--osds",
                 osds,
@@ -184,7 +184,7 @@ class World:
             yield
         finally:
             host.down()
-            host.start_up()
+            host.start_up("--new-device", osd.split(".")[1])
             assert device.exists(), "there is no new device"
 
 

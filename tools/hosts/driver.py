@@ -102,7 +102,7 @@ def start_hosts(hosts, etcd, arguments):
 
     def join(host):
         token = json.loads(first.cli("cluster", "token", "create", "--json").stdout)["token"]
-        host.start_up("--join", token, *etcd.client("h1"), *size, "--key-service", first.data / "keys" / "kms.json")
+        host.start_up("--join", host.token_file(token), *etcd.client("h1"), *size, "--key-service", first.data / "keys" / "kms.json")
         say(f"{host.name} has joined")
 
     with concurrent.futures.ThreadPoolExecutor(STARTS_AT_ONCE) as starts:

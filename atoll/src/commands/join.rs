@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use anyhow::Context;
 use atoll_node::{Choices, DataDir, EtcdChoices, JoinToken, join};
 use atoll_terminal::print_line;
 use clap::Args;
 
 use super::arguments::DataArgument;
+use super::join_token::{self, TokenFileArgument};
 use super::open_cluster::tokio_runtime;
 
 /// A real etcd.
@@ -88,17 +90,17 @@ pub fn host_choices(etcd: &EtcdArguments, host: &HostArguments) -> Choices {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  atoll join atoll-join-1.eyJ... --data /srv/atoll --listen 10.0.0.2 --key-service ./kms.json
+  atoll join ./token --data /srv/atoll --listen 10.0.0.2 --key-service ./kms.json
+  ssh h1 atoll cluster token create --data /srv/atoll | atoll join - --data /srv/atoll --listen 10.0.0.2
   atoll osd create --data /srv/atoll --device /dev/disk/by-id/nvme-A
   atoll up --data /srv/atoll
 
-'atoll up --join TOKEN --osds N' does all of it at once, with device files.")]
+'atoll up --join FILE --osds N' does all of it at once, with device files.")]
 pub struct JoinArguments {
     #[command(flatten)]
     pub data: DataArgument,
-    /// A token that 'atoll cluster token create' has made on a host of the cluster
-    #[arg(env = "ATOLL_JOIN_TOKEN", hide_env_values = true)]
-    pub token: String,
+    #[command(flatten)]
+    pub token: TokenFileArgument,
     #[command(flatten)]
     pub etcd: EtcdArguments,
     #[command(flatten)]
@@ -108,7 +110,10 @@ pub struct JoinArguments {
 /// `atoll join`.
 pub fn run(arguments: &JoinArguments) -> anyhow::Result<()> {
     let directory = DataDir::new(&arguments.data.data);
-    let token = JoinToken::from_text(&arguments.token)?;
+    let token = join_token::read(arguments.token.token_file.as_deref())?;
+    let token =
+        token.context("give a file with the token, - for standard input, or the token in ATOLL_JOIN_TOKEN")?;
+    let token = JoinToken::from_text(&token)?;
     let choices = host_choices(&arguments.etcd, &arguments.host);
     let cluster = tokio_runtime()?.block_on(join(&directory, &token, &choices))?;
     let data = directory.root().display();

@@ -1,6 +1,6 @@
 //! Keys of the key service, and what they have wrapped.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use atoll_admin::keys;
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::arguments::OutputArguments;
 use super::open_cluster::{OpenCluster, tokio_runtime};
-use super::output::{ago, print_json, print_table};
+use super::output::{ago, explain, print_json, print_table};
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
@@ -85,6 +85,30 @@ file still have the keys.")]
         /// Confirm: this cannot be undone
         #[arg(long)]
         force: bool,
+    },
+    /// Write all that exists once on this host, such as the key file, to a file to be kept elsewhere
+    #[command(after_help = "\
+Examples:
+  atoll key backup /mnt/safe/h1.backup
+  atoll key backup /dev/shm/b && age -p /dev/shm/b > /mnt/safe/h1.age && shred -u /dev/shm/b
+
+In it are cluster.json, credentials.json, keys/ and tls/ of the data directory, in clear: who has it can read all data.
+'atoll health' reminds of a host without a backup, and of one with keys that are newer.")]
+    Backup {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// A new file
+        file: PathBuf,
+    },
+    /// Put back what the data directory lacks from a file of 'atoll key backup'; what is there stays
+    #[command(after_help = "\
+Example:
+  atoll key restore /mnt/safe/h1.backup && atoll up")]
+    Restore {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The file
+        file: PathBuf,
     },
     /// Switch to a Vault or OpenBao Transit engine
     #[command(after_help = "\
@@ -158,6 +182,8 @@ pub fn run(command: &KeyCommand) -> anyhow::Result<()> {
             KeyCommand::Rewrap(output) => rewrap(output).await,
             KeyCommand::Forget { output, bucket } => forget(output, bucket.as_deref()).await,
             KeyCommand::Destroy { output, what, force } => destroy(output, what, *force).await,
+            KeyCommand::Backup { output, file } => backup(output, file).await,
+            KeyCommand::Restore { output, file } => restore(output, file),
             KeyCommand::UseTransit { output, transit } => use_transit(output, transit).await,
         }
     })
@@ -193,7 +219,7 @@ async fn list(output: &OutputArguments) -> anyhow::Result<()> {
 
 async fn create(output: &OutputArguments, name: &str) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
-    open.keys()?.create(name).await?;
+    keys::create(&open.connect().await?, &*open.keys()?, name).await?;
     match output.json {
         true => print_json(&json!({ "name": name })),
         false => {
@@ -293,6 +319,33 @@ async fn destroy(output: &OutputArguments, what: &DestroyArguments, force: bool)
     }
 }
 
+async fn backup(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    let count = atoll_node::back_up(&open.directory, &open.cluster, file)?;
+    let noted = async { anyhow::Ok(atoll_node::note_backup(&open.cluster, &open.connect().await?).await?) };
+    if let Err(error) = noted.await {
+        print_note!("'atoll health' does not learn of this backup: {}", explain(&error));
+    }
+    match output.json {
+        true => print_json(&json!({ "file": file, "files": count })),
+        false => {
+            print_line!("{count} files are in {}; keep it apart from the devices, and secret", file.display());
+            Ok(())
+        }
+    }
+}
+
+fn restore(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
+    let directory = atoll_node::DataDir::new(&output.data.data);
+    let restored = atoll_node::restore(&directory, file)?;
+    match (output.json, &restored[..]) {
+        (true, _) => print_json(&json!({ "restored": restored }))?,
+        (false, []) => print_line!("nothing is missing in {}; nothing was changed", directory.root().display()),
+        (false, names) => print_line!("put back {}", names.join(", ")),
+    }
+    Ok(())
+}
+
 /// The settings that arguments make, if they name a service.
 pub fn transit_settings(arguments: &TransitArguments) -> anyhow::Result<Option<TransitSettings>> {
     let Some(address) = arguments.kms_address.clone() else { return Ok(None) };
@@ -321,11 +374,13 @@ async fn use_transit(output: &OutputArguments, arguments: &TransitArguments) -> 
     let settings = transit_settings(arguments)?.context("--kms-address says where the service is")?;
     let open = OpenCluster::open(&output.data)?;
     let path = open.directory.key_service_file();
+    let state = open.connect().await?;
     let transit = Transit::new(settings.clone())?;
     transit.make_default_key().await?;
     let key = settings.key.clone();
     KeyFile::read(&path)?.with_transit(settings).replace(&path)?;
     KeyRing::open(&path)?;
+    keys::forget_backups(&state).await?;
     match output.json {
         true => print_json(&json!({ "file": path, "key": key })),
         false => {

@@ -12,6 +12,7 @@ pub mod health;
 pub mod identity;
 pub mod image;
 pub mod join;
+mod join_token;
 pub mod key;
 pub mod nbd;
 mod open_cluster;
@@ -26,3 +27,5 @@ pub mod state;
 pub mod status;
 pub mod store;
 pub mod up;
+
+pub use output::explain;

@@ -3,6 +3,21 @@
 use atoll_coordinator::unix_ms;
 pub use atoll_terminal::{print_json, print_table, progress_bar};
 
+/// An error with its causes; one whose text stands in the one before is not said again.
+pub fn explain(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    let mut before = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if !before.contains(&text) {
+            let separator = if said.is_empty() { "" } else { ": " };
+            said = format!("{said}{separator}{text}");
+            before = text;
+        }
+    }
+    said
+}
+
 /// How long ago that was.
 pub fn ago(since_unix_ms: u64) -> String {
     duration(unix_ms().saturating_sub(since_unix_ms) / 1000)
@@ -19,5 +34,17 @@ fn duration(seconds: u64) -> String {
         120..7200 => format!("{} min", (seconds + 30) / 60),
         7200..172_800 => format!("{} h", (seconds + 1800) / 3600),
         _ => format!("{} days", (seconds + 43_200) / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::anyhow!("c").context("b").context("a: b");
+        assert_eq!(explain(&error), "a: b: c");
+        assert_eq!(explain(&anyhow::anyhow!("alone")), "alone");
     }
 }

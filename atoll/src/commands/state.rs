@@ -1,11 +1,17 @@
 //! The embedded cluster-state server.
 
+use std::time::Duration;
+
 use anyhow::Context;
 use atoll_cluster::{EmbeddedServer, Protection};
+use atoll_node::DataDir;
 use clap::Subcommand;
 
 use super::daemon::{DaemonArguments, prepare};
 use super::open_cluster::tokio_runtime;
+
+/// How often one looks whether there is room for the reserve.
+const RESERVE_POLL: Duration = Duration::from_secs(10);
 
 #[derive(Subcommand)]
 pub enum StateCommand {
@@ -25,11 +31,26 @@ pub fn run(command: &StateCommand) -> anyhow::Result<()> {
         None => None,
     };
     let credentials = open.cluster.state_user.clone().zip(open.cluster.state_password.clone());
+    let directory = open.directory.state();
+    keep_reserve(&open.directory);
     tokio_runtime()?.block_on(async {
-        let server =
-            EmbeddedServer::start(listen, &open.directory.state(), Protection { credentials, tls }).await?;
+        let server = EmbeddedServer::start(listen, &directory, Protection { credentials, tls }).await?;
         tracing::info!("cluster state is served on {}", server.local_addr());
-        std::future::pending::<()>().await;
-        Ok(())
+        loop {
+            tokio::select! {
+                // A new process opens the file again: 'atoll up' starts one.
+                () = server.failed() => anyhow::bail!("cluster state cannot be written to {}", directory.display()),
+                () = tokio::time::sleep(RESERVE_POLL) => keep_reserve(&open.directory),
+            }
+        }
     })
+}
+
+/// OSDs that fill the file system must not end cluster state, which would end them.
+fn keep_reserve(directory: &DataDir) {
+    match directory.keep_state_reserve() {
+        Ok(true) => {}
+        Ok(false) => tracing::warn!("the file system of cluster state is almost full; its reserve is given up"),
+        Err(error) => tracing::warn!("cluster state has no reserve of space: {error}"),
+    }
 }

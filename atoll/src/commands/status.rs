@@ -134,5 +134,10 @@ pub fn credentials(output: &OutputArguments) -> anyhow::Result<()> {
     }
     print_line!("access key  {}", credentials.access_key);
     print_line!("secret key  {}", credentials.secret_key);
+    if open.cluster.has_s3_for_this_host_only() {
+        print_line!(
+            "note        the gateway is there for this host only; 'atoll up --s3-tls-listen IP:PORT' opens it to others"
+        );
+    }
     Ok(())
 }

@@ -1,16 +1,20 @@
 //! Starting and stopping a whole cluster.
 
 use std::fs::File;
-use std::io::IsTerminal;
-use std::process::{Command, Stdio};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use atoll_cluster::{ClusterClient, keys};
-use atoll_node::{Choices, ClusterFile, Credentials, DataDir, ProcessesFile, Progress, stop, supervise};
+use atoll_node::{
+    Choices, ClusterFile, Credentials, DataDir, ProcessesFile, Progress, overcommitted, stop, supervise,
+};
 use atoll_reactor::ListenAddress;
 use atoll_terminal::{print_line, print_note, write_status};
+use atoll_types::OsdId;
 use atoll_types::frames::{FrameMode, FrameModes};
 use atoll_types::records::{OsdUsageRecord, PeerRole, Redundancy};
 use atoll_types::size::{format_size, parse_size_bytes};
@@ -20,6 +24,7 @@ use super::arguments::{DataArgument, ErasureCode, FailureDomainArgument, parse_e
 use super::daemon::log_filter;
 use super::gateway::S3ListenArguments;
 use super::join::{EtcdArguments, HostArguments, host_choices};
+use super::join_token;
 use super::key::{TransitArguments, transit_settings};
 use super::open_cluster::tokio_runtime;
 
@@ -32,14 +37,17 @@ Examples:
   atoll up --data ./atoll-data --s3-listen 127.0.0.1:9000 --nbd-listen 127.0.0.1:10809 --detach
   atoll up --data ./atoll-data --s3-listen off --s3-tls-listen 0.0.0.0:9443 --tls-name s3.example.org
   atoll up --data /srv/atoll --etcd https://10.0.0.1:2379 --etcd-ca ca.pem --listen 10.0.0.1 --failure-domain host
-  atoll up --data /srv/atoll --join TOKEN --osds 2 --listen 10.0.0.2 --key-service ./kms.json")]
+  atoll up --data /srv/atoll --join ./token --osds 2 --listen 10.0.0.2 --key-service ./kms.json
+
+Exit codes with --detach: 0 it serves, 3 it serves and some OSDs of this host did not start, 1 it does not.")]
 pub struct UpArguments {
     #[command(flatten)]
     pub data: DataArgument,
     /// Number of OSD processes [default: 3, fixed at the first start]
     #[arg(long, value_name = "N")]
     pub osds: Option<u32>,
-    /// Size of each OSD's device file, which is sparse [default: 32G, fixed at the first start]
+    /// Size of each OSD's device file, which is sparse [default: 32G, or what there is room for; fixed at the first
+    /// start]
     #[arg(long, value_name = "SIZE", value_parser = parse_size_bytes)]
     pub osd_size: Option<u64>,
     #[command(flatten)]
@@ -65,10 +73,10 @@ pub struct UpArguments {
     /// --osds there are as many OSDs as it takes
     #[arg(long, value_name = "K+M", value_parser = parse_erasure_code, conflicts_with = "join")]
     pub ec: Option<ErasureCode>,
-    /// Join a cluster that runs on other hosts, with a token of 'atoll cluster token create'. Later starts
-    /// ignore the token
-    #[arg(long, value_name = "TOKEN", env = "ATOLL_JOIN_TOKEN", hide_env_values = true)]
-    pub join: Option<String>,
+    /// Join a cluster that runs on other hosts, with a token of 'atoll cluster token create': a file with it, or - for
+    /// standard input; the token itself may be in ATOLL_JOIN_TOKEN instead. Later starts ignore it
+    #[arg(long, value_name = "FILE")]
+    pub join: Option<PathBuf>,
     /// Protection of frames between Atoll's processes: secure (AES-256-GCM), secure-128 or crc (checksums only; the
     /// handshake still authenticates), for all or for one of the roles cluster (OSDs among themselves), client (NBD
     /// server, benches, command line) and gateway; may be given several times [default: secure; for the first start:
@@ -80,6 +88,14 @@ pub struct UpArguments {
     /// Make the OSDs' device files LUKS2 volumes that the key service unlocks [fixed at the first start]
     #[arg(long)]
     pub encrypt_at_rest: bool,
+    /// Make a secret of this host anew that is lost: 'client', 'gateway', 'osd.N', or, in a cluster without sealed
+    /// data, 'kms'; may be given several times. What is there stays
+    #[arg(long, value_name = "NAME")]
+    pub new_key: Vec<String>,
+    /// Give this OSD an empty device file in place of a device that is lost; the others fill it. May be given several
+    /// times; a device that is there stays
+    #[arg(long, value_name = "N")]
+    pub new_device: Vec<u32>,
     /// Go to the background; return when everything serves
     #[arg(long)]
     pub detach: bool,
@@ -104,9 +120,11 @@ fn parse_frame_mode(text: &str) -> Result<FrameModeChoice, String> {
     Ok(FrameModeChoice { role, mode: mode.parse()? })
 }
 
+/// The exit code if everything serves, and not all OSDs are up.
+const DEGRADED: u8 = 3;
 const DETACH_LIMIT: Duration = Duration::from_secs(180);
 
-fn choices(arguments: &UpArguments) -> anyhow::Result<Choices> {
+fn choices(arguments: &UpArguments, join: Option<String>) -> anyhow::Result<Choices> {
     Ok(Choices {
         osd_count: arguments.osds,
         osd_bytes: arguments.osd_size,
@@ -117,9 +135,11 @@ fn choices(arguments: &UpArguments) -> anyhow::Result<Choices> {
         failure_domain: arguments.failure_domain.map(Into::into),
         copies: arguments.copies,
         ec: arguments.ec.map(|code| Redundancy::erasure(code.data, code.parity, None, None)),
-        join: arguments.join.clone(),
+        join,
         frame_modes: frame_modes(&arguments.frame_mode),
         encrypt_at_rest: arguments.encrypt_at_rest,
+        new_keys: arguments.new_key.clone(),
+        new_devices: arguments.new_device.iter().copied().map(OsdId).collect(),
         transit: transit_settings(&arguments.transit)?,
         ..host_choices(&arguments.etcd, &arguments.host)
     })
@@ -135,24 +155,43 @@ fn frame_modes(choices: &[FrameModeChoice]) -> Option<FrameModes> {
 }
 
 /// `atoll up`.
-pub fn up(arguments: &UpArguments) -> anyhow::Result<()> {
+pub fn up(arguments: &UpArguments) -> anyhow::Result<ExitCode> {
     // With a wrong one the daemons would end as soon as they are started.
     log_filter()?;
     let directory = DataDir::new(&arguments.data.data);
-    if arguments.detach {
-        return detach(arguments, &directory);
+    // A host that has joined needs no token, and its file may be gone.
+    let join = match directory.has_cluster() {
+        true => None,
+        false => join_token::read(arguments.join.as_deref())?,
+    };
+    let was_there = directory.root().exists();
+    let outcome = match arguments.detach {
+        true => detach(arguments, &directory, join),
+        false => run_in_foreground(arguments, &directory, join),
+    };
+    if outcome.is_err() && !was_there && ProcessesFile::running(&directory).is_none() {
+        // Choices that were refused must not be those of the next start.
+        directory.remove_if_not_founded()?;
     }
+    outcome
+}
+
+fn run_in_foreground(
+    arguments: &UpArguments,
+    directory: &DataDir,
+    join: Option<String>,
+) -> anyhow::Result<ExitCode> {
     let executable = std::env::current_exe().context("cannot find this program's own file")?;
-    let choices = choices(arguments)?;
+    let choices = choices(arguments, join)?;
     let live = LiveStatus::default();
-    let show = |progress: Progress<'_>| live.show(&directory, progress);
+    let show = |progress: Progress<'_>| live.show(directory, progress);
     let runtime = tokio_runtime()?;
-    let outcome = runtime.block_on(supervise(&directory, &executable, &choices, &show));
+    let outcome = runtime.block_on(supervise(directory, &executable, &choices, &show));
     // A health check may still be waiting on a thread; there is no need to wait for it.
     runtime.shutdown_background();
     outcome?;
     print_note!("atoll: stopped; all data is in {}", directory.root().display());
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What the foreground process shows.
@@ -168,8 +207,11 @@ impl LiveStatus {
         match progress {
             Progress::Step(step) => print_note!("{clear}atoll: {step}"),
             Progress::Died { name, how } => print_note!("{clear}atoll: {name} died ({how}); restarting it"),
-            Progress::Healthy(cluster) => {
+            Progress::Healthy(cluster, osds_down) => {
                 print_welcome(directory, cluster);
+                if !osds_down.is_empty() {
+                    print_note!("atoll: {}", down_text(directory, osds_down));
+                }
                 self.follow_usage(cluster.clone());
             }
             Progress::Tick(processes) if is_terminal => {
@@ -255,6 +297,7 @@ Block   {nbd}
     nbdcopy --progress disk.raw '{uri}'
     fio --name=try --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 --size=256m
 
+Keys    they exist once, in {data}/keys: atoll key backup FILE --data {data}
 See     atoll status --data {data}; atoll bench block --data {data} --image disk1 --rw randwrite
 Stop    Ctrl-C here, or atoll down --data {data}
 ",
@@ -280,33 +323,66 @@ fn tls_text(credentials: &Credentials) -> String {
     }
 }
 
+fn down_text(directory: &DataDir, osds: &[String]) -> String {
+    format!(
+        "not all is well: {} did not start; 'atoll health --data {}' says why",
+        osds.join(", "),
+        directory.root().display()
+    )
+}
+
+/// What to do about secrets that exist once.
+fn backup_text(directory: &DataDir) -> String {
+    let data = directory.root().display();
+    format!("Keys:        they exist once, in {data}; copy them with 'atoll key backup FILE --data {data}'")
+}
+
 /// Starts this program again in the background and waits until the cluster serves.
-fn detach(arguments: &UpArguments, directory: &DataDir) -> anyhow::Result<()> {
+fn detach(arguments: &UpArguments, directory: &DataDir, join: Option<String>) -> anyhow::Result<ExitCode> {
+    let is_first = !directory.has_cluster();
     directory.create()?;
     let path = directory.logs().join("supervisor.log");
     let log = File::options().create(true).append(true).open(&path).context(path.display().to_string())?;
     let log_start = log.metadata()?.len();
     let executable = std::env::current_exe().context("cannot find this program's own file")?;
-    let foreground = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
-    let mut child = std::os::unix::process::CommandExt::process_group(&mut Command::new(executable), 0)
-        .args(foreground)
-        .stdin(Stdio::null())
+    let mut foreground = join_token::without_token(std::env::args_os().skip(1));
+    foreground.retain(|argument| argument != "--detach");
+    let mut command = Command::new(executable);
+    command.args(foreground).env_remove(join_token::VARIABLE).stdin(Stdio::null());
+    if join.is_some() {
+        command.args(["--join", join_token::STANDARD_INPUT]).stdin(Stdio::piped());
+    }
+    let mut child = std::os::unix::process::CommandExt::process_group(&mut command, 0)
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()
         .context("cannot start in the background")?;
+    if let (Some(token), Some(mut pipe)) = (join, child.stdin.take()) {
+        pipe.write_all(token.as_bytes()).context("cannot hand the join token over")?;
+    }
     let deadline = Instant::now() + DETACH_LIMIT;
     loop {
         let file = ProcessesFile::read(directory).filter(|file| file.supervisor == child.id());
         if let Some(missing) = file.as_ref().and_then(|file| file.waits_for.as_ref()) {
             print_line!("Atoll runs; process {}, log in {}", child.id(), path.display());
             print_line!("It will serve when there are {missing}.");
-            return Ok(());
+            return Ok(ExitCode::SUCCESS);
         }
-        if file.is_some_and(|file| file.healthy) {
+        if let Some(file) = file.filter(|file| file.healthy) {
             print_line!("Atoll serves; process {}, log in {}", child.id(), path.display());
-            print_line!("Credentials: atoll credentials --data {}", arguments.data.data.display());
-            return Ok(());
+            if let Some(step) = overcommitted(directory, &directory.cluster()?).first() {
+                print_note!("OSD_OVERCOMMITTED: {step}");
+            }
+            let data = arguments.data.data.display();
+            print_line!("Credentials: atoll credentials --data {data}");
+            if is_first {
+                print_line!("{}", backup_text(directory));
+            }
+            if !file.osds_down.is_empty() {
+                print_note!("atoll: {}", down_text(directory, &file.osds_down));
+                return Ok(ExitCode::from(DEGRADED));
+            }
+            return Ok(ExitCode::SUCCESS);
         }
         if let Some(status) = child.try_wait()? {
             let text = std::fs::read(&path).unwrap_or_default();

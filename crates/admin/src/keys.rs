@@ -1,8 +1,8 @@
 //! Keys of the key service: what they have wrapped, new versions, and their end.
 
-use atoll_cluster::ClusterClient;
+use atoll_cluster::{ClusterClient, ClusterError};
 use atoll_keys::{KeyDescription, KeyService};
-use atoll_types::records::{AuthorizedKeyRecord, PeerRole};
+use atoll_types::records::{AuthorizedKeyRecord, KeyBackupRecord, PeerRole};
 use serde::Serialize;
 
 use crate::error::AdminError;
@@ -60,7 +60,26 @@ pub async fn rotate(
         refuse_if_others_have_copies(client, &service.list().await?, name).await?;
     }
     let key = service.rotate(name).await?;
+    forget_backups(client).await?;
     Ok(key.versions.last().map(|version| version.id.clone()).unwrap_or_default())
+}
+
+/// There are keys that no backup has.
+pub async fn forget_backups(client: &ClusterClient) -> Result<(), AdminError> {
+    for (key, _, revision) in client.list::<KeyBackupRecord>(atoll_cluster::keys::KEY_BACKUPS).await?.entries {
+        match client.delete_if(&key, revision).await {
+            // A newer one has the new key.
+            Ok(_) | Err(ClusterError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Makes a key for SSE-KMS.
+pub async fn create(client: &ClusterClient, service: &dyn KeyService, name: &str) -> Result<(), AdminError> {
+    service.create(name).await?;
+    forget_backups(client).await
 }
 
 /// Local keys are in a file of which every host with clients has a copy: what is wrapped with a version

@@ -36,6 +36,21 @@ impl KeyUses {
     }
 }
 
+impl std::fmt::Display for KeyUses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let counts = [
+            (self.images, "image"),
+            (self.buckets, "bucket key"),
+            (self.users, "access key"),
+            (self.sts_keys, "STS key"),
+        ];
+        let some = counts.iter().filter(|(count, _)| *count > 0);
+        let texts: Vec<String> =
+            some.map(|(count, what)| format!("{count} {what}{}", if *count == 1 { "" } else { "s" })).collect();
+        write!(f, "{}", texts.join(", "))
+    }
+}
+
 /// A record with wrapped secrets in it.
 trait Wrapped: Clone + PartialEq + Serialize + DeserializeOwned {
     /// Each secret with what it is bound to.
@@ -120,6 +135,12 @@ impl UsesByVersion {
             }
         }
         Ok(())
+    }
+
+    /// What each version of a local key has wrapped.
+    pub fn local(&self) -> BTreeMap<&str, KeyUses> {
+        let local = self.0.iter().filter(|((service, ..), _)| service == "local");
+        local.map(|((_, _, version), uses)| (version.as_str(), *uses)).collect()
     }
 
     /// What a version of this key has wrapped.

@@ -69,6 +69,21 @@ pub const AUTHORIZED_KEYS: &str = "/atoll/authorized_keys/";
 /// Prefix of the tokens with which hosts join.
 pub const JOIN_TOKENS: &str = "/atoll/join_tokens/";
 
+/// Prefix of what says that hosts have backups of their keys.
+pub const KEY_BACKUPS: &str = "/atoll/key_backups/";
+/// Prefix of why OSDs cannot start.
+pub const OSD_FAILURES: &str = "/atoll/osd_failures/";
+
+/// Says that a host has a backup of its keys.
+pub fn key_backup(host: &str) -> String {
+    format!("{KEY_BACKUPS}{host}")
+}
+
+/// Why an OSD could not start.
+pub fn osd_failure(id: OsdId) -> String {
+    format!("{OSD_FAILURES}{}", id.0)
+}
+
 /// The record of an OSD.
 pub fn osd(id: OsdId) -> String {
     format!("{OSDS}{}", id.0)
@@ -136,7 +151,8 @@ pub fn parse_pg_target(key: &str) -> Option<PgId> {
 
 /// The OSD that a key under [`OSDS`], [`OSD_UP`], [`OSD_USAGE`] or [`AUTO_OUT`] is about.
 pub fn parse_osd(key: &str) -> Option<OsdId> {
-    let id = [OSDS, OSD_UP, OSD_USAGE, AUTO_OUT].iter().find_map(|prefix| key.strip_prefix(prefix))?;
+    let id =
+        [OSDS, OSD_UP, OSD_USAGE, OSD_FAILURES, AUTO_OUT].iter().find_map(|prefix| key.strip_prefix(prefix))?;
     id.parse().ok().map(OsdId)
 }
 
@@ -235,6 +251,8 @@ mod tests {
             LAST_USED,
             AUTHORIZED_KEYS,
             JOIN_TOKENS,
+            KEY_BACKUPS,
+            OSD_FAILURES,
             CLUSTER,
         ];
         for (index, one) in all.iter().enumerate() {

@@ -1,15 +1,18 @@
 //! What is wrong with the cluster, since when, and what to do about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_types::coordination::FULL_PERCENT_DEFAULT;
-use atoll_types::records::{ClusterFlag, OsdUsageRecord, PgScrubRecord};
+use atoll_types::records::{ClusterFlag, OsdUsageRecord, PeerRole, PgScrubRecord};
 use atoll_types::size::format_size;
 use atoll_types::{OsdId, PgId};
 use serde::Serialize;
 
 use crate::pgs::{PgAvailability, PgStatus, absent, pgs_by_osd, statuses};
 use crate::{View, track_down};
+
+/// PGs may peer for so long, in milliseconds, until that counts as not serving.
+const MOMENTS_MS: u64 = 10_000;
 
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -38,6 +41,15 @@ pub struct Problem {
     pub action: String,
     /// Unix time when it was first seen, in milliseconds; none if the coordinator has not yet.
     pub since_unix_ms: Option<u64>,
+}
+
+impl Problem {
+    /// How many PGs do not serve at this moment, if it is about that.
+    fn waiting_pgs(&self) -> Option<usize> {
+        let is_about_that = matches!(self.code, "PG_PEERING" | "PG_NOT_ACTIVE");
+        // The summary begins with the number.
+        is_about_that.then(|| self.summary.split(' ').next()?.parse().ok()).flatten()
+    }
 }
 
 /// The state of the cluster.
@@ -72,6 +84,23 @@ impl Health {
         Health { status, problems }
     }
 
+    /// The same with more problems.
+    pub fn and(self, more: Vec<Problem>) -> Health {
+        Health::new(self.problems.into_iter().chain(more).collect())
+    }
+
+    /// The health of a cluster on one host that is stopped.
+    pub fn stopped(error: &str) -> Health {
+        Health::new(vec![Problem {
+            code: "NOT_RUNNING",
+            severity: Severity::Error,
+            summary: error.into(),
+            subjects: Vec::new(),
+            action: "nothing is served until then".into(),
+            since_unix_ms: None,
+        }])
+    }
+
     /// The health of a cluster whose state cannot be read.
     pub fn unreachable(error: &str) -> Health {
         Health::new(vec![Problem {
@@ -80,8 +109,8 @@ impl Health {
             summary: format!("cluster state cannot be read: {error}"),
             subjects: Vec::new(),
             action:
-                "I/O of running clients goes on, but nothing can be opened, moved or repaired: see that etcd, or \
-                     the embedded server of 'atoll up', runs and can be reached from here"
+                "see that etcd, or the embedded server of 'atoll up', runs and can be reached from here. Where OSDs run, I/O \
+                 of their clients goes on, but nothing can be opened, moved or repaired"
                     .into(),
             since_unix_ms: None,
         }])
@@ -96,11 +125,44 @@ pub fn evaluate(view: &View, now_unix_ms: u64) -> Health {
     space(view, &mut problems);
     pg_problems(view, &pgs, &mut problems);
     cluster(view, &mut problems);
+    backups(view, &mut problems);
     for problem in &mut problems {
         problem.since_unix_ms =
             problem.since_unix_ms.or_else(|| view.notes.problem_since_unix_ms.get(problem.code).copied());
     }
+    for problem in &mut problems {
+        lasting(problem, pgs.len(), now_unix_ms);
+    }
     Health::new(problems)
+}
+
+/// Requests that wait for moments are a warning; for longer, or everywhere, something is not served.
+fn lasting(problem: &mut Problem, all_pgs: usize, now_unix_ms: u64) {
+    let Some(number) = problem.waiting_pgs() else { return };
+    let lasts = problem.since_unix_ms.is_some_and(|since| now_unix_ms.saturating_sub(since) > MOMENTS_MS);
+    if lasts || number >= all_pgs {
+        problem.severity = Severity::Error;
+        problem.action =
+            "requests wait until they serve: start OSDs that are down, and look at the logs of the primaries \
+                          ('atoll pg ls' names them) for what they wait for"
+                .into();
+    }
+}
+
+/// Hosts whose keys exist once.
+fn backups(view: &View, problems: &mut Vec<Problem>) {
+    let clients = view.map.authorized_keys.values().filter(|key| key.role == PeerRole::Client);
+    let hosts = clients.filter_map(|key| key.name.split_once('@').map(|(_, host)| host.to_owned()));
+    let without: BTreeSet<String> = hosts.filter(|host| !view.key_backups.contains(host)).collect();
+    add(
+        problems,
+        "KEYS_NOT_BACKED_UP",
+        Severity::Note,
+        without.into_iter().collect(),
+        |number| format!("the keys of {} exist once", count(number, "host")),
+        "'atoll key backup FILE' on each, and keep the files apart from the devices: without keys/kms.json no data can \
+         ever be read",
+    );
 }
 
 /// The times at which the present problems were first seen, for the coordinator's notes.
@@ -143,6 +205,16 @@ fn names(osds: impl IntoIterator<Item = OsdId>) -> Vec<String> {
 }
 
 fn osds(view: &View, now_unix_ms: u64, problems: &mut Vec<Problem>) {
+    let is_waited_for = |osd: &&OsdId| view.map.osds.contains_key(osd) && !view.map.up.contains_key(osd);
+    let failed = view.osd_failures.iter().filter(|(osd, _)| is_waited_for(osd));
+    add(
+        problems,
+        "OSD_CANNOT_START",
+        Severity::Warning,
+        failed.map(|(osd, failure)| format!("{osd}: {}", failure.reason)).collect(),
+        |number| format!("{} cannot start", count(number, "OSD")),
+        "do what the reason says; 'atoll up' tries again every few seconds",
+    );
     let map = &view.map;
     let down = track_down(map, &view.notes.down_since_unix_ms, now_unix_ms);
     let down_in = |osd: &&OsdId| map.osds.get(osd).is_some_and(|record| !record.is_out);

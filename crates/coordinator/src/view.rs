@@ -1,11 +1,11 @@
 //! What decisions are made from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, MapWatch, keys};
 use atoll_types::OsdId;
 use atoll_types::coordination::{AutoOutRecord, CoordinatorNotesRecord, CoordinatorRecord, SettingsRecord};
-use atoll_types::records::OsdUsageRecord;
+use atoll_types::records::{KeyBackupRecord, OsdFailureRecord, OsdUsageRecord};
 use serde::de::DeserializeOwned;
 
 /// The records as they were at some moment.
@@ -25,6 +25,10 @@ pub struct View {
     pub notes_revision: i64,
     /// OSDs that the coordinator has marked out.
     pub auto_out: BTreeMap<OsdId, AutoOutRecord>,
+    /// Why OSDs could not start.
+    pub osd_failures: BTreeMap<OsdId, OsdFailureRecord>,
+    /// Hosts with a backup of their keys.
+    pub key_backups: BTreeSet<String>,
 }
 
 impl View {
@@ -45,8 +49,15 @@ impl View {
             notes,
             notes_revision,
             auto_out: by_osd(client, keys::AUTO_OUT).await?,
+            osd_failures: by_osd(client, keys::OSD_FAILURES).await?,
+            key_backups: key_backups(client).await?,
         })
     }
+}
+
+async fn key_backups(client: &ClusterClient) -> Result<BTreeSet<String>, ClusterError> {
+    let found = client.list::<KeyBackupRecord>(keys::KEY_BACKUPS).await?.entries.into_iter();
+    Ok(found.filter_map(|(key, ..)| key.strip_prefix(keys::KEY_BACKUPS).map(str::to_owned)).collect())
 }
 
 async fn by_osd<T: DeserializeOwned>(

@@ -201,6 +201,11 @@ impl KeyFile {
         Ok(KeyFile { keys, transit: content.transit })
     }
 
+    /// The ids of all versions of the local keys.
+    pub fn local_ids(&self) -> impl Iterator<Item = &str> {
+        self.keys.values().flatten().map(|version| version.id.as_str())
+    }
+
     fn text(&self) -> String {
         let version = |version: &LocalVersion| VersionContent {
             id: version.id.clone(),

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use atoll_image::{ImageError, OpenImage};
 use atoll_reactor::Stream;
+use atoll_security_log::{SecurityEvent, note};
 use rustls::ServerConfig;
 
 use crate::byte_budget::ByteBudget;
 use crate::protocol::{
-    Action, ErrorCode, ExportInfo, NbdSession, OpenError, OpenErrorKind, OpenPurpose, Outcome, Request,
-    RequestKind, SessionConfig, StatusExtent, TlsPolicy,
+    Action, CloseReason, ErrorCode, ExportInfo, NbdSession, OpenError, OpenErrorKind, OpenPurpose, Outcome,
+    Request, RequestKind, SessionConfig, StatusExtent, TlsPolicy,
 };
 use crate::server::NbdServer;
 use crate::tls::TlsError;
@@ -89,8 +90,7 @@ impl Connection {
     /// TLS has failed: nothing that the client sends from now on could be trusted.
     fn tls_failed(&self, error: &TlsError) {
         if self.transport.is_handshaking() {
-            // Any client can cause this.
-            tracing::debug!("the TLS handshake with an NBD client failed: {error}");
+            note(SecurityEvent::FailedTls, self.transport.client().address, error);
         } else {
             tracing::warn!("an NBD connection ends because TLS was broken: {error}");
         }
@@ -159,7 +159,12 @@ impl Connection {
                 });
             }
             Action::Close { reason } => {
-                tracing::debug!("NBD connection closed: {reason:?}");
+                match reason {
+                    CloseReason::Violated(error) => {
+                        note(SecurityEvent::MalformedInput, self.transport.client().address, error);
+                    }
+                    reason => tracing::debug!("NBD connection closed: {reason:?}"),
+                }
                 self.transport.close();
             }
         }

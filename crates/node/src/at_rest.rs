@@ -91,7 +91,7 @@ fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, NodeError> {
 }
 
 impl DataDir {
-    fn at_rest_file(&self, osd: OsdId) -> PathBuf {
+    pub(crate) fn at_rest_file(&self, osd: OsdId) -> PathBuf {
         self.osd(osd).join("at-rest.json")
     }
 
@@ -119,23 +119,28 @@ impl DataDir {
         }
     }
 
-    /// Makes the key service's file unless it is there: of a Transit service, or with a local key.
-    pub(crate) fn ensure_key_service(&self, transit: Option<&TransitSettings>) -> Result<(), NodeError> {
+    /// Makes the key service's file of a cluster that is being made: of a Transit service, or with a local key. One
+    /// that is there already stays.
+    pub(crate) fn make_key_service(&self, transit: Option<&TransitSettings>) -> Result<(), NodeError> {
         let path = self.key_service_file();
-        match transit {
-            None if path.exists() => {}
-            None => KeyFile::local().create(&path)?,
-            Some(wanted) if !path.exists() => KeyFile::transit(wanted.clone()).create(&path)?,
-            Some(wanted) if KeyFile::read(&path)?.transit.as_ref() == Some(wanted) => {}
-            Some(_) => {
-                return Err(NodeError::Invalid(format!(
-                    "{} says otherwise where keys are; leave the --kms options out, or change it with 'atoll key \
-                     use-transit'",
-                    path.display()
-                )));
-            }
+        if path.exists() {
+            return self.check_transit(transit);
         }
-        Ok(())
+        let file = transit.map_or_else(KeyFile::local, |wanted| KeyFile::transit(wanted.clone()));
+        Ok(file.create(&path)?)
+    }
+
+    /// Refuses another Transit service than the one that the key service's file names.
+    pub(crate) fn check_transit(&self, transit: Option<&TransitSettings>) -> Result<(), NodeError> {
+        let path = self.key_service_file();
+        let Some(wanted) = transit.filter(|_| path.exists()) else { return Ok(()) };
+        if KeyFile::read(&path)?.transit.as_ref() == Some(wanted) {
+            return Ok(());
+        }
+        Err(NodeError::Invalid(format!(
+            "{} says otherwise where keys are; leave the --kms options out, or change it with 'atoll key use-transit'",
+            path.display()
+        )))
     }
 }
 

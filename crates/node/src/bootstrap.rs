@@ -15,15 +15,19 @@ use atoll_types::join::HostRole;
 use atoll_types::records::{
     AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT, Redundancy,
 };
+use atoll_wire::KeyPair;
 use serde::Serialize;
 
 use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, FirstPools};
+use crate::device_space::default_osd_bytes;
 use crate::error::NodeError;
+use crate::foreign_data::refuse_foreign_data;
 use crate::members::{check_may_have_osds, register_osds};
+use crate::secrets::check_state_identity;
 use crate::state_access::{EtcdChoices, check_identity, expose_embedded, free_address};
 use crate::tls_identity::authority_file;
 
-/// Size of an OSD's device file if none is chosen. The file is sparse.
+/// Size of an OSD's device file if none is chosen and there is room for it. The file is sparse.
 pub const DEFAULT_OSD_BYTES: u64 = 32 << 30;
 /// Most OSDs of one machine.
 pub(crate) const OSDS_MAX: u32 = 64;
@@ -72,22 +76,28 @@ pub struct Choices {
     pub encrypt_at_rest: bool,
     /// The Transit service that holds the root of the keys, for the first start.
     pub transit: Option<TransitSettings>,
+    /// Secrets that are to be made anew if they are lost: `kms`, `client`, `gateway`, `osd.N`.
+    pub new_keys: Vec<String>,
+    /// OSDs that are to get an empty device file in place of a device that is lost.
+    pub new_devices: Vec<OsdId>,
 }
 
 const DEFAULT_OSDS: u32 = 3;
 pub(crate) const DEFAULT_S3_LISTEN: &str = "127.0.0.1:9000";
 
-/// Makes or updates `cluster.json` from the user's choices, and the keys beside it.
-pub(crate) fn prepare(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, NodeError> {
+/// What `cluster.json` is to say by the user's choices. Nothing is written yet.
+pub(crate) fn plan(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, NodeError> {
     if let Some(ec) = &choices.ec {
         check_redundancy(ec)?;
     }
     let mut cluster = if directory.has_cluster() {
         let mut cluster = directory.cluster()?;
         refuse_changed_choices(&cluster, choices)?;
+        check_state_identity(directory, &cluster)?;
         choices.etcd.apply(&mut cluster)?;
         cluster
     } else {
+        refuse_foreign_data(directory)?;
         new_cluster(directory, choices)?
     };
     if let Some(listen) = &choices.s3_listen {
@@ -116,39 +126,47 @@ pub(crate) fn prepare(directory: &DataDir, choices: &Choices) -> Result<ClusterF
             cluster.osd_listen()
         )));
     }
-    directory.create()?;
-    expose_embedded(directory, &mut cluster)?;
-    if cluster.joined_by.is_none() {
-        directory.ensure_key_service(choices.transit.as_ref())?;
-    } else {
+    if cluster.joined_by.is_some() {
         cluster.osd_bytes = choices.osd_bytes.unwrap_or(cluster.osd_bytes);
-        check_joined(directory, &cluster, choices)?;
+        check_joined(&cluster, choices)?;
     }
-    directory.write_cluster(&cluster)?;
     Ok(cluster)
 }
 
+/// Makes the directory and the secrets of a new cluster, and writes `cluster.json`.
+pub(crate) fn write_plan(
+    directory: &DataDir,
+    cluster: &mut ClusterFile,
+    choices: &Choices,
+) -> Result<(), NodeError> {
+    directory.create()?;
+    expose_embedded(directory, cluster)?;
+    if !directory.has_cluster() {
+        directory.make_key_service(choices.transit.as_ref())?;
+    } else if cluster.joined_by.is_none() {
+        directory.check_transit(choices.transit.as_ref())?;
+    }
+    directory.write_cluster(cluster)
+}
+
 /// Whether a host that has joined has what it needs to run.
-fn check_joined(directory: &DataDir, cluster: &ClusterFile, choices: &Choices) -> Result<(), NodeError> {
+fn check_joined(cluster: &ClusterFile, choices: &Choices) -> Result<(), NodeError> {
     if choices.osd_count.is_some_and(|count| count > 0) || !cluster.osd_ids.is_empty() {
         check_may_have_osds(cluster)?;
     }
     if choices.osd_count.is_some_and(|count| count > OSDS_MAX) {
         return Err(NodeError::Invalid(format!("--osds: a host has at most {OSDS_MAX} OSDs")));
     }
-    if cluster.role.has_clients() && !directory.key_service_file().exists() {
-        return Err(NodeError::Invalid(format!(
-            "the gateway and the NBD server need the cluster's key file; copy keys/kms.json of a host that has it to {}, \
-             over a safe way, or join with a token made with '--role osd'",
-            directory.key_service_file().display()
-        )));
-    }
     Ok(())
 }
 
 /// The NBD server's own address if none is chosen.
 pub(crate) fn nbd_socket(directory: &DataDir) -> Result<String, NodeError> {
-    let root = directory.root().canonicalize().map_err(NodeError::file(directory.root()))?;
+    // It may not be there yet.
+    let root = match directory.root().canonicalize() {
+        Ok(root) => root,
+        Err(_) => std::path::absolute(directory.root()).map_err(NodeError::file(directory.root()))?,
+    };
     Ok(format!("unix:{}", root.join("nbd.sock").display()))
 }
 
@@ -194,11 +212,10 @@ fn refuse_changed_choices(cluster: &ClusterFile, choices: &Choices) -> Result<()
 
 fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, NodeError> {
     let osd_ids = choose_osds(directory, choices)?;
-    let osd_bytes = choices.osd_bytes.unwrap_or(DEFAULT_OSD_BYTES);
+    let osd_bytes = choices.osd_bytes.unwrap_or_else(|| default_osd_bytes(directory, osd_ids.len() as u64));
     if osd_bytes < 1 << 30 {
         return Err(NodeError::Invalid("--osd-size: an OSD needs at least 1G".into()));
     }
-    directory.create()?;
     let (state_endpoints, state_listen) = if choices.etcd.endpoints.is_empty() {
         let address = free_address(Ipv4Addr::LOCALHOST.into())?;
         (vec![format!("http://{address}")], Some(address.to_string()))
@@ -320,7 +337,7 @@ pub(crate) async fn write_records(
     if !check_identity(cluster, state).await? {
         register_osds(directory, cluster, state).await?;
         let client = host_key(PeerRole::Client, &cluster.host_name());
-        ensure(state, &own_key(directory, "client")?, &client).await?;
+        ensure(state, &place_of(&directory.make_static_key("client")?), &client).await?;
         add_what_is_new(directory, cluster, state).await?;
         write_user(directory, cluster, state).await?;
         let record = ClusterRecord {
@@ -340,9 +357,9 @@ pub(crate) async fn write_records(
     Ok(())
 }
 
-/// Where cluster state says what a static key of this host may do.
-fn own_key(directory: &DataDir, holder: &str) -> Result<String, NodeError> {
-    Ok(keys::authorized_key(&hex::encode(directory.static_key(holder)?.public())))
+/// Where cluster state says what a static key may do.
+pub(crate) fn place_of(key: &KeyPair) -> String {
+    keys::authorized_key(&hex::encode(key.public()))
 }
 
 /// Adds the records that clusters of earlier releases lack: how frames are protected, the first account, and
@@ -357,9 +374,9 @@ pub(crate) async fn add_what_is_new(
     if cluster.has_gateway_key || !cluster.role.has_clients() {
         return Ok(());
     }
-    if state.get::<AuthorizedKeyRecord>(&own_key(directory, "client")?).await?.is_some() {
+    if state.get::<AuthorizedKeyRecord>(&place_of(&directory.static_key("client")?)).await?.is_some() {
         let record = host_key(PeerRole::Gateway, &cluster.host_name());
-        ensure(state, &own_key(directory, "gateway")?, &record).await?;
+        ensure(state, &place_of(&directory.make_static_key("gateway")?), &record).await?;
         // From now on it does not come back by itself when it is revoked.
         cluster.has_gateway_key = true;
         directory.write_cluster(cluster)?;
@@ -376,7 +393,11 @@ async fn ensure_first_account(state: &ClusterClient) -> Result<(), NodeError> {
     }
 }
 
-async fn write_user(directory: &DataDir, cluster: &ClusterFile, state: &ClusterClient) -> Result<(), NodeError> {
+pub(crate) async fn write_user(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+) -> Result<(), NodeError> {
     let service = KeyRing::open(&directory.key_service_file())?;
     service.make_default_key().await?;
     let access_key = format!("ATOLL{}", hex::encode_upper(random_bytes::<8>()));

@@ -1,7 +1,7 @@
 //! The data directory: what is where, and what the files hold.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -154,6 +154,15 @@ impl DataDir {
         Ok(())
     }
 
+    /// Removes all of it, unless a cluster was made or joined in it.
+    pub fn remove_if_not_founded(&self) -> Result<(), NodeError> {
+        let is_founded = self.has_cluster() && self.cluster()?.is_founded;
+        if is_founded || !self.root.exists() {
+            return Ok(());
+        }
+        fs::remove_dir_all(&self.root).map_err(NodeError::file(&self.root))
+    }
+
     /// The directory itself.
     pub fn root(&self) -> &Path {
         &self.root
@@ -165,8 +174,12 @@ impl DataDir {
 
     /// Certificate and private key of the embedded cluster-state server, if it serves other hosts.
     pub fn state_identity(&self) -> Option<(PathBuf, PathBuf)> {
-        let (certificate, key) = (self.keys().join("state.pem"), self.keys().join("state.key"));
-        key.exists().then_some((certificate, key))
+        let key = self.state_key_file();
+        key.exists().then(|| (self.keys().join("state.pem"), key))
+    }
+
+    pub(crate) fn state_key_file(&self) -> PathBuf {
+        self.keys().join("state.key")
     }
 
     /// Certificates of this host's servers and their authority.
@@ -241,15 +254,15 @@ impl DataDir {
         self.root.join("supervisor.lock")
     }
 
-    fn cluster_file(&self) -> PathBuf {
+    pub(crate) fn cluster_file(&self) -> PathBuf {
         self.root.join("cluster.json")
     }
 
-    fn credentials_file(&self) -> PathBuf {
+    pub(crate) fn credentials_file(&self) -> PathBuf {
         self.root.join("credentials.json")
     }
 
-    fn static_key_file(&self, holder: &str) -> PathBuf {
+    pub(crate) fn static_key_file(&self, holder: &str) -> PathBuf {
         self.keys().join(format!("{holder}.key"))
     }
 
@@ -271,9 +284,16 @@ impl DataDir {
         write_json(&self.cluster_file(), cluster)
     }
 
+    /// Whether there is a `credentials.json`.
+    pub(crate) fn has_credentials(&self) -> bool {
+        self.credentials_file().exists()
+    }
+
     /// Reads `credentials.json`.
     pub fn credentials(&self) -> Result<Credentials, NodeError> {
-        if !self.credentials_file().exists() {
+        if !self.credentials_file().exists() && self.has_cluster() {
+            return Err(NodeError::NoCredentials { path: self.credentials_file() });
+        } else if !self.credentials_file().exists() {
             return Err(NodeError::NoCluster { path: self.root.clone() });
         }
         read_json(&self.credentials_file())
@@ -289,13 +309,30 @@ impl DataDir {
         self.static_key_file(holder).exists()
     }
 
-    /// The static key of a process, made at the first call.
+    /// The static key of a process, made now if it is not there: for processes of which the cluster knows no key.
+    pub(crate) fn make_static_key(&self, holder: &str) -> Result<KeyPair, NodeError> {
+        if !self.has_static_key(holder) {
+            write_secret(&self.static_key_file(holder), hex::encode(random_bytes::<32>()).as_bytes())?;
+        }
+        self.static_key(holder)
+    }
+
+    /// The static key of a process.
     pub fn static_key(&self, holder: &str) -> Result<KeyPair, NodeError> {
         let path = self.static_key_file(holder);
-        if !path.exists() {
-            write_secret(&path, hex::encode(random_bytes::<32>()).as_bytes())?;
-        }
-        let text = fs::read_to_string(&path).map_err(NodeError::file(&path))?;
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(NodeError::Lost {
+                    path,
+                    what: format!("the other processes of the cluster know {holder} by it"),
+                    remedy: format!(
+                        ", or make a new one: 'atoll up --data {} --new-key {holder}'",
+                        self.root.display()
+                    ),
+                });
+            }
+            read => read.map_err(NodeError::file(&path))?,
+        };
         let mut private = [0; 32];
         hex::decode_to_slice(text.trim(), &mut private)
             .map_err(|error| NodeError::Malformed { path, detail: error.to_string() })?;
@@ -342,12 +379,19 @@ impl ClusterFile {
     }
 
     fn url(&self, scheme: &str, address: &str) -> String {
-        // A certificate is not for "all addresses".
-        let all =
-            address.parse::<SocketAddr>().ok().filter(|parsed| scheme == "https" && parsed.ip().is_unspecified());
-        let reached = self.advertise.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        // "All addresses" is none that clients could use.
+        let all = address.parse::<SocketAddr>().ok().filter(|parsed| parsed.ip().is_unspecified());
+        let own = self.listen.filter(|ip| !ip.is_unspecified());
+        let reached = self.advertise.or(own).unwrap_or(Ipv4Addr::LOCALHOST.into());
         let named = all.map(|parsed| SocketAddr::new(reached, parsed.port()).to_string());
         format!("{scheme}://{}", named.as_deref().unwrap_or(address))
+    }
+
+    /// Whether other hosts reach this one, and its S3 gateway only from here.
+    pub fn has_s3_for_this_host_only(&self) -> bool {
+        let is_loopback =
+            |address: &str| address.parse::<SocketAddr>().is_ok_and(|parsed| parsed.ip().is_loopback());
+        self.is_reachable() && self.s3_listeners().all(|(_, address)| is_loopback(address))
     }
 
     /// Protection of frames as it was chosen when the cluster was made.

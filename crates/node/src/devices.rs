@@ -62,11 +62,11 @@ pub struct CreatedOsd {
     pub next: String,
 }
 
-/// Makes the devices that are missing, as files, encrypted if the OSD's last one was or the cluster's
-/// are. A link stays even if it leads nowhere: the disk
-/// behind it may be back later, and a new file in its place would look like an empty device.
-pub(crate) fn make_devices(directory: &DataDir, cluster: &ClusterFile) -> Result<(), NodeError> {
-    for &osd in &cluster.osd_ids {
+/// Makes the devices of these OSDs, which never had any, as files, encrypted if the cluster's are. A device or link
+/// that is there stays, even if the link leads nowhere: the disk behind it may be back later, and a new file in its
+/// place would look like an empty device.
+pub(crate) fn make_devices(directory: &DataDir, cluster: &ClusterFile, osds: &[OsdId]) -> Result<(), NodeError> {
+    for &osd in osds {
         if directory.has_device(osd) {
             continue;
         }
@@ -81,15 +81,17 @@ pub(crate) fn make_devices(directory: &DataDir, cluster: &ClusterFile) -> Result
         let unlock_with = remembered.or(cluster.encrypt_at_rest.then_some(UnlockWith::Kms));
         let key = unlock_with.as_ref().map(|choice| choice.device_key(directory)).transpose()?;
         make_file(&unfinished, cluster.osd_bytes)?;
+        let store_id = random_bytes();
         format_device(&FormatRequest {
             device: &unfinished,
             log_device: None,
             wal_bytes: None,
-            store_id: random_bytes(),
+            store_id,
             wipe: false,
             encrypt: key.as_ref(),
         })?;
         directory.remember_unlock(osd, unlock_with.as_ref())?;
+        directory.remember_new_store(osd, store_id)?;
         fs::rename(&unfinished, &path).map_err(NodeError::file(&path))?;
         sync_names(directory, osd)?;
     }
@@ -141,9 +143,10 @@ pub(crate) fn create_osd(
     })?;
     let device = lasting_name(&choices.device)?;
     let wal_device = choices.wal_device.as_deref().map(lasting_name).transpose()?;
-    let public_key = hex::encode(directory.static_key(&id.to_string())?.public());
+    let public_key = hex::encode(directory.make_static_key(&id.to_string())?.public());
     directory.create_osd(id)?;
     directory.remember_unlock(id, unlock_with.as_ref())?;
+    directory.remember_new_store(id, store_id)?;
     if let Some(wal_device) = &wal_device {
         link(wal_device, &directory.wal_device_link(id))?;
     }
@@ -166,14 +169,16 @@ pub(crate) fn create_osd(
 
 /// A key service is made with the cluster; a host that joins has to be given its file.
 fn ensure_own_key_service(directory: &DataDir) -> Result<(), NodeError> {
-    let has_joined = directory.has_cluster() && directory.cluster()?.joined_by.is_some();
-    if has_joined && !directory.key_service_file().exists() {
+    if !directory.has_cluster() {
+        return directory.make_key_service(None);
+    }
+    if !directory.key_service_file().exists() {
         return Err(NodeError::Invalid(format!(
-            "--kms needs the cluster's key file; copy keys/kms.json of a host that has it to {}, or give --key-file",
+            "--kms needs the cluster's key file; put {} back from a backup or from another host, or give --key-file",
             directory.key_service_file().display()
         )));
     }
-    directory.ensure_key_service(None)
+    Ok(())
 }
 
 /// The number of an OSD to be made: before there is a cluster any, afterwards that of one that has

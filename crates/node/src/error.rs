@@ -35,6 +35,37 @@ pub enum NodeError {
         /// Why.
         reason: RecordError,
     },
+    /// A secret that exists once is gone.
+    #[error(
+        "{} is not there: {what}. Put it back ('atoll key restore FILE' from a backup, or a copy of another host){remedy}", path.display()
+    )]
+    Lost {
+        /// Its file.
+        path: PathBuf,
+        /// What depends on it.
+        what: String,
+        /// What else could be done, as the end of the sentence.
+        remedy: String,
+    },
+    /// The key service's file is another cluster's.
+    #[error(
+        "{} is not the key file of this cluster: it has the keys {found}, and {expected}. Put the right one back ('atoll \
+         key restore FILE' from a backup, or a copy of another host)", path.display()
+    )]
+    ForeignKeyFile {
+        /// The file.
+        path: PathBuf,
+        /// Ids of the keys that it has.
+        found: String,
+        /// Which keys have wrapped what.
+        expected: String,
+    },
+    /// The file with the S3 credentials of the first user is gone.
+    #[error("{} is not there; 'atoll up' makes it again from cluster state", path.display())]
+    NoCredentials {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is no cluster in the directory.
     #[error("there is no cluster in {}; start one with 'atoll up --data {}'", path.display(), path.display())]
     NoCluster {

@@ -67,11 +67,14 @@ pub async fn create_token(
     term: Duration,
 ) -> Result<JoinToken, NodeError> {
     if !cluster.is_reachable() {
-        return Err(NodeError::Invalid(
-            "OSDs of this host listen on loopback only, so no other host could reach them; restart with 'atoll up \
-             --listen IP', the address by which the other hosts reach this one"
-                .into(),
-        ));
+        let announced = cluster.advertise.unwrap_or(cluster.osd_listen());
+        return Err(NodeError::Invalid(format!(
+            "OSDs of this host announce {announced}, which no other host reaches; restart with 'atoll up --listen IP', the \
+             address by which the other hosts reach this one, or with '--advertise IP' if that is another one"
+        )));
+    }
+    if !check_identity(cluster, state).await? {
+        return Err(NodeError::Invalid("the cluster is still being made; try again in a moment".into()));
     }
     let now_ms = unix_ms();
     for (key, record, revision) in state.list::<JoinTokenRecord>(keys::JOIN_TOKENS).await?.entries {
@@ -212,7 +215,7 @@ async fn use_token(
 ) -> Result<HostRole, NodeError> {
     let refused = |why: String| Err(NodeError::Invalid(format!("the join token {} {why}", token.id)));
     let key = keys::join_token(&token.id);
-    let public_key = hex::encode(directory.static_key("client")?.public());
+    let public_key = hex::encode(directory.make_static_key("client")?.public());
     loop {
         let Some((mut record, revision)) = state.get::<JoinTokenRecord>(&key).await? else {
             return refused("was revoked, or has expired".into());
@@ -238,7 +241,7 @@ async fn use_token(
         });
         let mut transaction = Transaction::new().check(&key, revision).put(&key, &record)?;
         if record.role.has_clients() {
-            let gateway_key = hex::encode(directory.static_key("gateway")?.public());
+            let gateway_key = hex::encode(directory.make_static_key("gateway")?.public());
             for (key, role) in [(&public_key, PeerRole::Client), (&gateway_key, PeerRole::Gateway)] {
                 let record = peer_keys::host_key(role, &cluster.host);
                 transaction = transaction.put(&keys::authorized_key(key), &record)?;
@@ -261,29 +264,38 @@ async fn adopt_key_service(
     path: &Path,
 ) -> Result<(), NodeError> {
     let service = KeyRing::open(path)?;
+    restore_credentials(directory, state, cluster, &service).await.map_err(|error| match error {
+        NodeError::Crypto(error) => NodeError::Invalid(format!(
+            "{} is not the key file of this cluster: {error}; copy keys/kms.json from one of its hosts",
+            path.display()
+        )),
+        other => other,
+    })?;
+    let bytes = fs::read(path).map_err(NodeError::file(path))?;
+    write_secret(&directory.key_service_file(), &bytes)
+}
+
+/// Writes the credentials of the first user, of whom cluster state has the wrapped secret.
+pub(crate) async fn restore_credentials(
+    directory: &DataDir,
+    state: &ClusterClient,
+    cluster: &ClusterFile,
+    service: &KeyRing,
+) -> Result<(), NodeError> {
     let identities = atoll_admin::identities::current(state).await?;
     // The key that the first start made, or as good a one: it has all rights in the first account.
     let all = identities.access_keys().map(|key| &key.record);
     let of_root = all.filter(|key| key.is_of_first_root() && !key.is_disabled);
-    if let Some(user) = of_root.min_by_key(|key| (key.created_unix_ms, &key.access_key)) {
-        let context = user_key_context(&user.access_key);
-        let secret = service.unwrap(&context, &user.wrapped_secret_key).await.map_err(|error| {
-            NodeError::Invalid(format!(
-                "{} is not the key file of this cluster: {error}; copy keys/kms.json from one of its hosts",
-                path.display()
-            ))
-        })?;
-        directory.write_credentials(&Credentials {
-            access_key: user.access_key.clone(),
-            secret_key: hex::encode(secret.expose()),
-            endpoint: cluster.s3_endpoint(),
-            tls_endpoint: cluster.s3_tls_endpoint(),
-            // It is made by the first start.
-            ca_file: None,
-        })?;
-    }
-    let bytes = fs::read(path).map_err(NodeError::file(path))?;
-    write_secret(&directory.key_service_file(), &bytes)
+    let Some(user) = of_root.min_by_key(|key| (key.created_unix_ms, &key.access_key)) else { return Ok(()) };
+    let secret = service.unwrap(&user_key_context(&user.access_key), &user.wrapped_secret_key).await?;
+    directory.write_credentials(&Credentials {
+        access_key: user.access_key.clone(),
+        secret_key: hex::encode(secret.expose()),
+        endpoint: cluster.s3_endpoint(),
+        tls_endpoint: cluster.s3_tls_endpoint(),
+        // It is made by the first start.
+        ca_file: None,
+    })
 }
 
 #[cfg(test)]

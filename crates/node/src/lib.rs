@@ -6,28 +6,38 @@
 //! the data path: while the supervisor of the processes is slow, the cluster is not.
 
 mod at_rest;
+mod backup;
 mod bootstrap;
 mod data_dir;
+mod device_space;
 mod devices;
 mod error;
+mod foreign_data;
 mod health;
 mod join;
 mod members;
+mod osd_device;
 mod pools;
 mod processes;
+mod secrets;
 mod state_access;
+mod state_space;
 mod supervise;
 mod tls_identity;
 
 pub use at_rest::UnlockWith;
+pub use backup::{back_up, note_backup, restore};
 pub use bootstrap::{Choices, DEFAULT_OSD_BYTES};
 pub use data_dir::{ClusterFile, Credentials, DataDir, FirstPools, LISTEN_OFF};
+pub use device_space::{Overcommitted, free_bytes, overcommitted};
 pub use devices::{CreatedOsd, OsdChoices};
 pub use error::NodeError;
 pub use health::wait_until_healthy;
 pub use join::{JoinToken, create_token, join, list_tokens, revoke_token};
 pub use members::{OsdPlace, add_osd, place_foreign_osd, place_osd, remove_osd};
+pub use osd_device::{check_store, note_start, store_of};
 pub use processes::{ChildStatus, ProcessesFile};
 pub use state_access::{EtcdChoices, check_identity};
+pub use state_space::StateSpace;
 pub use supervise::{Progress, stop, supervise};
 pub use tls_identity::{authority_file, is_dns_name};

@@ -72,6 +72,7 @@ pub(crate) fn osd_record(id: OsdId, public_key: String, device_bytes: u64, place
         rack: place.rack.clone().unwrap_or_default(),
         zone: place.zone.clone().unwrap_or_default(),
         is_out: false,
+        store_id: String::new(),
     }
 }
 
@@ -81,7 +82,8 @@ fn public_key(directory: &DataDir, osd: OsdId) -> Result<String, NodeError> {
 
 /// The record of one of this host's OSDs, without a device yet.
 fn empty_record(directory: &DataDir, cluster: &ClusterFile, osd: OsdId) -> Result<OsdRecord, NodeError> {
-    Ok(osd_record(osd, public_key(directory, osd)?, 0, &OsdPlace::of_host(cluster)))
+    let public_key = hex::encode(directory.make_static_key(&osd.to_string())?.public());
+    Ok(osd_record(osd, public_key, 0, &OsdPlace::of_host(cluster)))
 }
 
 /// Gives a record that only took the number its device.
@@ -190,6 +192,30 @@ pub(crate) async fn register_osds(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// OSDs of this host that never had a device, and those that are to have a new one. One that has lost its device has
+/// none of these: what it held may be the last copy of something.
+pub(crate) async fn osds_without_device(
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+    new_devices: &[OsdId],
+) -> Result<Vec<OsdId>, NodeError> {
+    if let Some(other) = new_devices.iter().find(|id| !cluster.osd_ids.contains(id)) {
+        return Err(NodeError::Invalid(format!("--new-device {}: {other} is no OSD of this host", other.0)));
+    }
+    let mut without = new_devices.to_vec();
+    for &id in &cluster.osd_ids {
+        let record = state.get::<OsdRecord>(&keys::osd(id)).await?;
+        let never_had_one = match record {
+            Some((record, _)) => record.device_bytes == 0,
+            None => !cluster.is_founded,
+        };
+        if never_had_one && !without.contains(&id) {
+            without.push(id);
+        }
+    }
+    Ok(without)
 }
 
 /// Refuses OSDs where they may not be, or where nobody could reach them.

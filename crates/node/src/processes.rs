@@ -16,6 +16,9 @@ pub struct ProcessesFile {
     /// processes are all there is to start for now.
     #[serde(default)]
     pub waits_for: Option<String>,
+    /// OSDs of this host that were down when it became healthy.
+    #[serde(default)]
+    pub osds_down: Vec<String>,
     /// The processes that it watches.
     pub children: Vec<ChildStatus>,
 }

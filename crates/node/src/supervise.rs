@@ -7,20 +7,24 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_cluster::{ClusterClient, ClusterError};
+use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_keys::KeyRing;
 use atoll_s3::{Tls, TlsSettings};
+use atoll_types::records::OsdUpRecord;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::bootstrap::{Choices, add_what_is_new, prepare, write_records};
+use crate::bootstrap::{Choices, add_what_is_new, plan, write_plan, write_records};
 use crate::data_dir::{ClusterFile, DataDir};
+use crate::device_space::overcommitted;
 use crate::devices::make_devices;
 use crate::error::NodeError;
 use crate::health::{wait_for_osds, wait_until_healthy};
-use crate::join::{JoinToken, join};
-use crate::members::{register_osds, reserve_osds};
+use crate::join::{JoinToken, join, restore_credentials};
+use crate::members::{osds_without_device, register_osds, reserve_osds};
 use crate::pools::{has_pools, make_pools, refuse_other_code};
 use crate::processes::{ChildStatus, ProcessesFile};
+use crate::secrets::check_secrets;
 use crate::state_access::check_identity;
 use crate::tls_identity::{authority_file, ensure_identity};
 
@@ -32,6 +36,10 @@ const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
 const STEADY_AFTER: Duration = Duration::from_secs(10);
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+/// How long an OSD may take until it is up, while the others serve.
+const OSD_PATIENCE: Duration = Duration::from_secs(15);
+/// An OSD that has ended so often cannot start.
+const STARTS_MAX: u32 = 3;
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 /// How often to look for hosts that have joined.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -62,8 +70,8 @@ impl Managed {
 pub enum Progress<'a> {
     /// A step of the start.
     Step(&'a str),
-    /// Everything is up and serving.
-    Healthy(&'a ClusterFile),
+    /// Everything serves, although some OSDs of this host may be down: their names.
+    Healthy(&'a ClusterFile, &'a [String]),
     /// A process died and is being restarted.
     Died {
         /// Its name.
@@ -81,6 +89,7 @@ struct Supervisor<'a> {
     processes: Vec<Managed>,
     healthy: bool,
     waits_for: Option<String>,
+    osds_down: Vec<String>,
     written: ProcessesFile,
 }
 
@@ -99,9 +108,12 @@ pub async fn supervise(
     if let Some(token) = &choices.join {
         join(directory, &JoinToken::from_text(token)?, choices).await?;
     }
-    let mut cluster = prepare(directory, choices)?;
+    let mut cluster = plan(directory, choices)?;
     if cluster.role.has_clients() {
         refuse_taken_addresses(&cluster).await?;
+    }
+    write_plan(directory, &mut cluster, choices)?;
+    if cluster.role.has_clients() {
         keep_identity(directory, &cluster, show)?;
         if cluster.s3_tls_endpoint().is_some() {
             try_identity(directory)?;
@@ -113,6 +125,7 @@ pub async fn supervise(
         processes: Vec::new(),
         healthy: false,
         waits_for: None,
+        osds_down: Vec::new(),
         written: ProcessesFile::default(),
     };
     let outcome = tokio::select! {
@@ -196,10 +209,20 @@ impl Supervisor<'_> {
         }
         show(Progress::Step("waiting for cluster state"));
         let state = self.connect_state(cluster).await?;
+        for said in check_secrets(self.directory, cluster, choices, &state).await? {
+            show(Progress::Step(&said));
+        }
         show(Progress::Step("preparing devices and records"));
         self.prepare_osds(cluster, choices, &state).await?;
+        for found in overcommitted(self.directory, cluster) {
+            show(Progress::Step(&format!("OSD_OVERCOMMITTED: {found}")));
+        }
         if let Some(ec) = choices.ec.filter(|_| cluster.first_pools.is_none()) {
             refuse_other_code(&state, ec).await?;
+        }
+        if cluster.role.has_clients() && !self.directory.has_credentials() {
+            let service = KeyRing::open(&self.directory.key_service_file())?;
+            restore_credentials(self.directory, &state, cluster, &service).await?;
         }
         if let Ok(mut credentials) = self.directory.credentials() {
             credentials.endpoint = cluster.s3_endpoint();
@@ -218,7 +241,7 @@ impl Supervisor<'_> {
             show(Progress::Step("waiting until the OSDs of this host are up"));
         }
         while !self.wait_until_healthy(cluster, show).await? {}
-        show(Progress::Healthy(cluster));
+        show(Progress::Healthy(cluster, &self.osds_down));
         let (mut last_tick, mut last_renewal) = (Instant::now(), Instant::now());
         loop {
             self.watch(show).await?;
@@ -230,6 +253,9 @@ impl Supervisor<'_> {
             }
             if last_tick.elapsed() >= Duration::from_secs(1) {
                 last_tick = Instant::now();
+                if let Err(error) = set_large_logs_aside(self.directory) {
+                    show(Progress::Step(&format!("a large log cannot be set aside: {error}")));
+                }
                 self.follow_members();
                 show(Progress::Tick(&self.written));
             }
@@ -256,7 +282,8 @@ impl Supervisor<'_> {
             }
         }
         let (for_devices, settings) = (self.directory.clone(), cluster.clone());
-        let made = tokio::task::spawn_blocking(move || make_devices(&for_devices, &settings)).await;
+        let without = osds_without_device(cluster, state, &choices.new_devices).await?;
+        let made = tokio::task::spawn_blocking(move || make_devices(&for_devices, &settings, &without)).await;
         made.expect("making devices does not panic")?;
         if has_joined {
             register_osds(self.directory, cluster, state).await?;
@@ -355,9 +382,34 @@ impl Supervisor<'_> {
             show(Progress::Step(&format!("{problem}; still waiting")));
             return Ok(false);
         }
+        self.osds_down = self.wait_for_own_osds(cluster, show).await?;
         self.healthy = true;
         self.write_file()?;
         Ok(true)
+    }
+
+    /// Waits until each OSD of this host is up or has shown that it cannot start; returns those that are not up. What
+    /// an earlier process has announced counts for nothing.
+    async fn wait_for_own_osds(
+        &mut self,
+        cluster: &ClusterFile,
+        show: &dyn Fn(Progress<'_>),
+    ) -> Result<Vec<String>, NodeError> {
+        let deadline = Instant::now() + OSD_PATIENCE;
+        loop {
+            self.watch(show).await?;
+            let announced = own_osds_up(cluster).await.unwrap_or_default();
+            let is_up = |managed: &&Managed| {
+                let pid = managed.child.as_ref().and_then(Child::id);
+                pid.is_some_and(|pid| announced.contains(&(managed.name.clone(), pid)))
+            };
+            let down = self.processes.iter().filter(|managed| managed.is_osd() && !is_up(managed));
+            let (hopeless, starting): (Vec<_>, Vec<_>) = down.partition(|managed| managed.restarts >= STARTS_MAX);
+            if starting.is_empty() || Instant::now() > deadline {
+                return Ok(hopeless.into_iter().chain(starting).map(|managed| managed.name.clone()).collect());
+            }
+            tokio::time::sleep(POLL_PAUSE).await;
+        }
     }
 
     fn add(&mut self, name: &str, arguments: &[&str]) {
@@ -437,6 +489,7 @@ impl Supervisor<'_> {
             supervisor: std::process::id(),
             healthy: self.healthy,
             waits_for: self.waits_for.clone(),
+            osds_down: self.osds_down.clone(),
             children: self.processes.iter().map(status).collect(),
         };
         if file != self.written {
@@ -471,6 +524,13 @@ impl Supervisor<'_> {
     }
 }
 
+/// The OSDs that are up, with their process ids.
+async fn own_osds_up(cluster: &ClusterFile) -> Result<Vec<(String, u32)>, ClusterError> {
+    let state = ClusterClient::connect(&cluster.connect_options()).await?;
+    let up = state.list::<OsdUpRecord>(keys::OSD_UP).await?.entries;
+    Ok(up.into_iter().map(|(_, record, _)| (record.id.to_string(), record.process_id)).collect())
+}
+
 /// Processes that are stopped together: first the front ends, then the OSDs, then cluster state.
 fn group_of(name: &str) -> u8 {
     match name {
@@ -482,9 +542,6 @@ fn group_of(name: &str) -> u8 {
 
 fn start(directory: &DataDir, executable: &Path, managed: &Managed) -> Result<Child, NodeError> {
     let path = directory.logs().join(format!("{}.log", managed.name));
-    if std::fs::metadata(&path).is_ok_and(|data| data.len() > LOG_BYTES_MAX) {
-        let _ = std::fs::rename(&path, path.with_extension("log.old"));
-    }
     let log = File::options().create(true).append(true).open(&path).map_err(NodeError::file(&path))?;
     let errors = log.try_clone().map_err(NodeError::file(&path))?;
     Command::new(executable)
@@ -493,6 +550,8 @@ fn start(directory: &DataDir, executable: &Path, managed: &Managed) -> Result<Ch
         .arg(directory.root())
         // The child ends when this pipe closes, so none outlives a supervisor that was killed.
         .arg("--exit-with-parent")
+        // Those who can see its environment need not learn it.
+        .env_remove("ATOLL_JOIN_TOKEN")
         .stdin(Stdio::piped())
         .stdout(log)
         .stderr(errors)
@@ -500,6 +559,20 @@ fn start(directory: &DataDir, executable: &Path, managed: &Managed) -> Result<Ch
         .process_group(0)
         .spawn()
         .map_err(NodeError::file(executable))
+}
+
+/// Begins logs anew that have become large, with what they had beside them. Processes append to their files, so they
+/// go on in the emptied one; what they write in between is lost.
+fn set_large_logs_aside(directory: &DataDir) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory.logs())? {
+        let path = entry?.path();
+        let is_log = path.extension().is_some_and(|extension| extension == "log");
+        if is_log && std::fs::metadata(&path)?.len() > LOG_BYTES_MAX {
+            std::fs::copy(&path, path.with_extension("log.old"))?;
+            File::options().write(true).open(&path)?.set_len(0)?;
+        }
+    }
+    Ok(())
 }
 
 fn ask_to_end(pid: u32) {

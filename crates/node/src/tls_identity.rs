@@ -91,6 +91,7 @@ pub(crate) fn ensure_identity(directory: &DataDir, cluster: &ClusterFile) -> Res
             )));
         }
     }
+    let had_authority = files.authority.exists();
     let (authority_pem, issuer) = ensure_authority(&files, cluster)?;
     let key = ensure_key(&files.server_key)?;
     let chain = sign(&authority_pem, &issuer, &key, &wanted, cluster).map_err(|detail| {
@@ -105,7 +106,14 @@ pub(crate) fn ensure_identity(directory: &DataDir, cluster: &ClusterFile) -> Res
     let authority_sha256 = digest(authority_pem.as_bytes());
     write_json(&files.made, &Made { format: RECORD_FORMAT, server_sha256, authority_sha256 })?;
     write_public(&files.server, chain.as_bytes())?;
-    Ok(None)
+    let is_another = !had_authority && cluster.is_founded && cluster.joined_by.is_none();
+    Ok(is_another.then(|| {
+        format!(
+            "made a new authority of certificates, {}, because there was none: clients have to trust it in place of the old \
+             one",
+            files.authority.display()
+        )
+    }))
 }
 
 /// The authority that clients of this host's servers need to know, if `DIR/tls` has it: an operator's

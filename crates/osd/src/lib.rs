@@ -24,10 +24,12 @@ mod scrubs;
 mod storage;
 mod view;
 
+pub use atoll_store::StoreIdentity;
 pub use config::{OsdConfig, OsdError};
 pub use daemon::Osd;
 pub use device::{
     AtRestError, BlockingDevice, DeviceError, DeviceKey, FormatError, FormatRequest, Formatted,
     LOG_DEVICE_BYTES_MIN, ReadOnlyDevice, RingDevice, encrypt_device, file_operation, format_device, make_file,
+    store_identity,
 };
 pub use memory::MEMORY_TARGET_BYTES_MIN;

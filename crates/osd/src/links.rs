@@ -8,7 +8,8 @@ mod opening;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use atoll_pg::{LEASE_RENEWAL_MS, Leases};
-use atoll_reactor::ConnectionId;
+use atoll_reactor::{ConnectionId, PeerAddress};
+use atoll_security_log::{SecurityEvent, note};
 use atoll_types::OsdId;
 use atoll_types::limits::CONNECTION_REQUESTS_MAX;
 use atoll_types::records::PeerRole;
@@ -177,13 +178,21 @@ impl Links {
     }
 
     fn drop_link(&mut self, context: &mut Context, number: u64, error: &LinkError) {
-        let peer = self.by_number.get(&number).and_then(|connected| connected.peer);
-        match peer {
+        let connected = self.by_number.get(&number);
+        let is_called = connected.is_some_and(|connected| connected.target.is_some());
+        match connected.and_then(|connected| connected.peer) {
             Some(peer) => tracing::warn!("closing a connection with {peer:?}: {error}"),
-            // Strangers can cause these; they must not flood the log.
-            None => tracing::debug!("closing a connection: {error}"),
+            // An OSD that this one has called may just be starting.
+            None if is_called => tracing::debug!("closing a connection: {error}"),
+            None => note(SecurityEvent::FailedHandshake, self.address(context, number), error),
         }
         self.close(context, number);
+    }
+
+    /// Who is at the other end, as the system says.
+    fn address(&self, context: &Context, number: u64) -> PeerAddress {
+        let connected = self.by_number.get(&number);
+        connected.map_or(PeerAddress::Unknown, |connected| context.reactor.peer_address(connected.connection))
     }
 
     /// Closes a link.

@@ -31,6 +31,7 @@ use crate::tree::Tree;
 ///     rack: String::new(),
 ///     zone: String::new(),
 ///     is_out: false,
+///     store_id: String::new(),
 /// };
 /// let osds: BTreeMap<OsdId, OsdRecord> = (0..6).map(|id| (OsdId(id), osd(id))).collect();
 /// let pool = PoolRecord {

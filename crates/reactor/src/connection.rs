@@ -71,6 +71,16 @@ pub enum PeerAddress {
     Unknown,
 }
 
+impl std::fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PeerAddress::Host(address) => write!(f, "{address}"),
+            PeerAddress::Process(process_id) => write!(f, "process {process_id}"),
+            PeerAddress::Unknown => write!(f, "an unknown peer"),
+        }
+    }
+}
+
 impl PeerAddress {
     pub(crate) fn of(socket: &OwnedFd) -> Self {
         let address = rustix::net::getpeername(socket).ok().flatten();

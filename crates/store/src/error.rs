@@ -43,7 +43,9 @@ pub enum OpenError {
     #[error("the device cannot be read or written: {0}")]
     Io(#[from] io::Error),
     /// There is no store on the device.
-    #[error("there is no Atoll store on this device (no valid superblock); format it first")]
+    #[error(
+        "there is no Atoll store on this device (no valid superblock); 'atoll osd create --device' makes one, which destroys what is on it"
+    )]
     NotAStore,
     /// The store was written by another release.
     #[error(

@@ -71,5 +71,6 @@ pub use layout::{DEVICE_BYTES_MIN, FormatOptions, WAL_BYTES_MIN};
 pub use lookup::{LoadId, LoadRequest};
 pub use metadata::{Cold, ObjectInfo, ObjectKey, ObjectsPage, OmapPage};
 pub use read::{ReadData, ReadError};
+pub use recovery::StoreIdentity;
 pub use scrub::{ScrubError, ScrubResult};
 pub use store::Store;

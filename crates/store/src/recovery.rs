@@ -22,6 +22,15 @@ use crate::superblock::{Superblock, check_log_mark, encode_log_mark};
 
 const ZERO_BLOCKS: usize = 256;
 
+/// What tells a store from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreIdentity {
+    /// Drawn when it was made.
+    pub store_id: [u8; 16],
+    /// Whether it was ever opened since.
+    pub was_opened: bool,
+}
+
 impl Store {
     /// Makes an empty store on the device. Whatever was there is lost.
     ///
@@ -64,6 +73,20 @@ impl Store {
         write_block(disk, Device::Data, superblock.encode())?;
         disk.execute(Device::Data, DiskOperation::Sync)?;
         Ok(())
+    }
+
+    /// Which store is on a device, without opening it.
+    ///
+    /// ```
+    /// use atoll_store::{Disk, OpenError, Store};
+    ///
+    /// fn may_be_given_away(disk: &mut dyn Disk) -> Result<bool, OpenError> {
+    ///     Ok(!Store::identity(disk)?.was_opened)
+    /// }
+    /// ```
+    pub fn identity(disk: &mut dyn Disk) -> Result<StoreIdentity, OpenError> {
+        let Superblock { store_id, incarnation, .. } = Superblock::load(disk)?;
+        Ok(StoreIdentity { store_id, was_opened: incarnation != 0 })
     }
 
     /// Opens the store on a device and recovers every transaction that was durable. `incarnation`

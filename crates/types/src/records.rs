@@ -73,6 +73,29 @@ pub struct OsdRecord {
     /// Holds no data by plan: what it has moves to others.
     #[serde(default)]
     pub is_out: bool,
+    /// The store on its device, in hexadecimal; empty until it has started once.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub store_id: String,
+}
+
+/// Somebody has made a backup of the keys of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyBackupRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// Unix time when, in milliseconds.
+    pub made_unix_ms: u64,
+}
+
+/// Why an OSD could not start; gone when it could.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsdFailureRecord {
+    /// [`RECORD_FORMAT`].
+    pub format: u32,
+    /// In one line.
+    pub reason: String,
+    /// Unix time when, in milliseconds.
+    pub unix_ms: u64,
 }
 
 /// The presence of a running OSD; the key is tied to its lease.

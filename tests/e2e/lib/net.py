@@ -110,6 +110,13 @@ class Host(Cluster):
             *self.command(*arguments, "--data", self.data), timeout=timeout, ok=ok, env=self.environment()
         )
 
+    def token_file(self, token):
+        """A file with a join token: it has no place on a command line."""
+        path = self.data.with_name(f"{self.data.name}.token")
+        path.write_text(token)
+        path.chmod(0o600)
+        return path
+
     def start_up(self, *more, timeout=120):
         """'atoll up --detach', and what it printed."""
         arguments = [
@@ -283,9 +290,11 @@ class Etcd:
         return ["--etcd-cert", self.directory / f"{host}.pem", "--etcd-key", self.directory / f"{host}.key"]
 
 
-def start_all(hosts):
-    """'atoll up' on all of them at once: none serves before there are members enough."""
-    starts = [threading.Thread(target=host.start_up) for host in hosts]
+def start_all(hosts, *more):
+    """'atoll up' on all of them at once: none serves before there are members enough. `more` are functions that give
+    further arguments for a host."""
+    arguments = [[argument for of in more for argument in of(host)] for host in hosts]
+    starts = [threading.Thread(target=host.start_up, args=own) for host, own in zip(hosts, arguments)]
     for start in starts:
         start.start()
     for start in starts:

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::measurement::TIMEOUT_MS;
 use crate::commands::arguments::DataArgument;
+use crate::commands::explain;
 use crate::commands::image::ImageAccess;
 use crate::commands::open_cluster::tokio_runtime;
 
@@ -56,7 +57,7 @@ pub fn run() -> anyhow::Result<()> {
         Job::Block(job) => block(&job, &voice),
         Job::Object(job) => object(&job, &voice),
     };
-    voice.finish(outcome.map_err(|error| format!("{error:#}")));
+    voice.finish(outcome.map_err(|error| explain(&error)));
     Ok(())
 }
 

@@ -84,9 +84,9 @@ pub struct ForeignEndpointArguments {
     /// Its access key; 'env' takes it from AWS_ACCESS_KEY_ID. No data directory is looked at then
     #[arg(long, value_name = "KEY", requires = "endpoint")]
     pub access_key: Option<String>,
-    /// Its secret key [default: AWS_SECRET_ACCESS_KEY of the environment, where other users do not see it]
-    #[arg(long, value_name = "KEY", requires = "access_key")]
-    pub secret_key: Option<String>,
+    /// A file with its secret key [default: the key is in AWS_SECRET_ACCESS_KEY]
+    #[arg(long, value_name = "FILE", requires = "access_key")]
+    pub secret_key_file: Option<PathBuf>,
     /// PEM file of the authority of its certificate [default: those that this host trusts]
     #[arg(long, value_name = "FILE", requires = "access_key")]
     pub ca: Option<PathBuf>,
@@ -205,15 +205,15 @@ fn own_servers(open: &OpenCluster, arguments: &ObjectBenchArguments) -> anyhow::
 }
 
 fn foreign_target(arguments: &ObjectBenchArguments) -> anyhow::Result<(ObjectTarget, Processes)> {
-    let ForeignEndpointArguments { access_key, secret_key, ca, region, server_pids } = &arguments.foreign;
+    let ForeignEndpointArguments { access_key, secret_key_file, ca, region, server_pids } = &arguments.foreign;
     let from_environment = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
     let access_key = match access_key.as_deref() {
         Some("env") | None => from_environment("AWS_ACCESS_KEY_ID")?,
         Some(access_key) => access_key.to_owned(),
     };
-    let secret_key = match secret_key {
-        Some(secret_key) => secret_key.clone(),
-        None => from_environment("AWS_SECRET_ACCESS_KEY").context("give --secret-key, or set it")?,
+    let secret_key = match secret_key_file {
+        Some(file) => std::fs::read_to_string(file).context(file.display().to_string())?.trim_end().to_owned(),
+        None => from_environment("AWS_SECRET_ACCESS_KEY").context("give --secret-key-file, or set it")?,
     };
     let target = ObjectTarget {
         endpoint: arguments.endpoint.clone().context("give --endpoint with --access-key")?,

@@ -27,7 +27,7 @@ use serde_json::json;
 
 use super::arguments::{DataArgument, OutputArguments, SealingArgument};
 use super::open_cluster::{OpenCluster, tokio_runtime};
-use super::output::{print_json, progress_bar};
+use super::output::{explain, print_json, progress_bar};
 
 #[derive(Subcommand)]
 pub enum ImageCommand {
@@ -247,7 +247,7 @@ fn remove(output: &OutputArguments, names: &[String]) -> anyhow::Result<()> {
         });
         match done {
             Ok(()) => removed.push(name),
-            Err(error) => failed.push(format!("{error:#}")),
+            Err(error) => failed.push(explain(&error)),
         }
     }
     if output.json {

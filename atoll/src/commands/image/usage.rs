@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::super::arguments::OutputArguments;
-use super::super::output::{print_json, print_table};
+use super::super::output::{explain, print_json, print_table};
 use super::{ImageAccess, ListArguments, TIMEOUT_MS};
 
 /// A list rather goes without what PGs do not say.
@@ -97,7 +97,9 @@ fn used_bytes(
             access.admin_call(|admin, client| async move { admin.used_in_pool(&client, pool, shards).await });
         match counted {
             Ok(of_pool) => drop(used.insert(pool, of_pool)),
-            Err(error) => print_note!("atoll: what is used in pool '{name}' cannot be counted now: {error:#}"),
+            Err(error) => {
+                print_note!("atoll: what is used in pool '{name}' cannot be counted now: {}", explain(&error));
+            }
         }
     }
     Ok(used)

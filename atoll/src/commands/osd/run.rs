@@ -1,5 +1,9 @@
 //! Running an OSD.
 
+use std::time::{Duration, Instant};
+
+use atoll_cluster::ClusterClient;
+use atoll_node::{UnlockWith, check_store, note_start, store_of};
 use atoll_osd::{MEMORY_TARGET_BYTES_MIN, Osd, OsdConfig};
 use atoll_types::OsdId;
 use atoll_types::size::parse_size_bytes;
@@ -7,6 +11,11 @@ use clap::Args;
 
 use super::create::{UnlockArguments, unlock_with};
 use crate::commands::daemon::{DaemonArguments, prepare};
+use crate::commands::explain;
+use crate::commands::open_cluster::{OpenCluster, tokio_runtime};
+
+const STATE_PATIENCE: Duration = Duration::from_secs(60);
+const STATE_POLL: Duration = Duration::from_millis(200);
 
 #[derive(Args)]
 pub struct OsdRunArguments {
@@ -39,21 +48,69 @@ pub fn run(arguments: &OsdRunArguments) -> anyhow::Result<()> {
     let id = OsdId(arguments.id);
     let unlock_with =
         unlock_with(&arguments.unlock).map_or_else(|| open.directory.unlock_with(id), |named| Ok(Some(named)))?;
-    let config = OsdConfig {
-        id,
-        device: open.directory.device(id),
-        log_device: open.directory.wal_device(id),
-        device_key: unlock_with.map(|choice| choice.device_key(&open.directory)).transpose()?,
-        listen: std::net::SocketAddr::new(open.cluster.osd_listen(), 0),
-        advertise: open.cluster.advertise,
-        key: open.directory.static_key(&id.to_string())?,
-        memory_target_bytes: arguments.memory_target,
-        recovery_bytes_per_second: arguments.recovery_rate,
-        cluster: open.cluster.connect_options(),
-    };
-    let result = Osd::start(config).and_then(Osd::run);
+    let result = start(arguments, &open, id, unlock_with);
     if let Err(error) = &result {
-        tracing::error!("{error}");
+        tracing::error!("{}", explain(error));
     }
-    Ok(result?)
+    result?.run().map_err(|error| {
+        tracing::error!("{error}");
+        error.into()
+    })
+}
+
+/// Cluster state may be away for a while: then it is better to wait than to be started again and again.
+async fn connect_patiently(open: &OpenCluster) -> anyhow::Result<ClusterClient> {
+    let deadline = Instant::now() + STATE_PATIENCE;
+    loop {
+        match open.connect().await {
+            Err(error) if Instant::now() < deadline => tracing::debug!("{}", explain(&error)),
+            connected => return connected,
+        }
+        tokio::time::sleep(STATE_POLL).await;
+    }
+}
+
+/// Starts an OSD on a device that is its own; cluster state learns why if that fails.
+fn start(
+    arguments: &OsdRunArguments,
+    open: &OpenCluster,
+    id: OsdId,
+    unlock_with: Option<UnlockWith>,
+) -> anyhow::Result<Osd> {
+    let runtime = tokio_runtime()?;
+    let store_id = match store_of(&open.directory, id, unlock_with.as_ref()) {
+        Ok(store_id) => store_id,
+        Err(error) => {
+            let error = anyhow::Error::from(error);
+            // A device that cannot be used is said here, whether cluster state is there or not.
+            if let Err(unnoted) = runtime.block_on(note_failure(open, id, &explain(&error))) {
+                tracing::debug!("{}", explain(&unnoted));
+            }
+            return Err(error);
+        }
+    };
+    let state = runtime.block_on(connect_patiently(open))?;
+    let checked = runtime.block_on(check_store(&open.directory, &state, id, &store_id));
+    let started = checked.map_err(anyhow::Error::from).and_then(|()| {
+        let config = OsdConfig {
+            id,
+            device: open.directory.device(id),
+            log_device: open.directory.wal_device(id),
+            device_key: unlock_with.map(|choice| choice.device_key(&open.directory)).transpose()?,
+            listen: std::net::SocketAddr::new(open.cluster.osd_listen(), 0),
+            advertise: open.cluster.advertise,
+            key: open.directory.static_key(&id.to_string())?,
+            memory_target_bytes: arguments.memory_target,
+            recovery_bytes_per_second: arguments.recovery_rate,
+            cluster: open.cluster.connect_options(),
+        };
+        Ok(Osd::start(config)?)
+    });
+    let failure = started.as_ref().err().map(explain);
+    runtime.block_on(note_start(&state, id, failure.as_deref()))?;
+    started
+}
+
+async fn note_failure(open: &OpenCluster, id: OsdId, reason: &str) -> anyhow::Result<()> {
+    Ok(note_start(&open.connect().await?, id, Some(reason)).await?)
 }

@@ -26,6 +26,7 @@ fn changes(primary: u32, epoch: u64) -> Vec<MapChange> {
         rack: String::new(),
         zone: String::new(),
         is_out: false,
+        store_id: String::new(),
     };
     let up = |id: u32| OsdUpRecord {
         format: 1,

@@ -217,6 +217,14 @@ impl EmbeddedServer {
         self.address
     }
 
+    /// Returns when a commit has failed: nothing can be written any more until the file is opened again.
+    pub async fn failed(&self) {
+        let Some(writer) = &self.writer else { return };
+        let mut states = writer.handle.follow();
+        // An error means that the writer has ended.
+        while states.changed().await.is_ok() {}
+    }
+
     /// Ends all streams, answers what is under way and closes the file.
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);

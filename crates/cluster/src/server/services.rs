@@ -4,6 +4,7 @@ use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_security_log::{SecurityEvent, note};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -12,6 +13,7 @@ use super::change::Change;
 use super::lease_clock::LeaseClock;
 use super::limits;
 use super::proto::{auth_server, cluster_server, kv_server, lease_server, maintenance_server, *};
+use super::tokens::peer_of;
 use super::{Shared, status, stopped, txn};
 
 /// All services of the API; they differ only in their methods.
@@ -245,8 +247,11 @@ impl auth_server::Auth for Services {
         &self,
         request: Request<AuthenticateRequest>,
     ) -> Result<Response<AuthenticateResponse>, Status> {
+        let peer = peer_of(request.remote_addr());
         let request = request.into_inner();
-        let token = self.shared.gate.authenticate(&request.name, &request.password)?;
+        let token = self.shared.gate.authenticate(&request.name, &request.password).inspect_err(|error| {
+            note(SecurityEvent::BadPassword, peer, error.message());
+        })?;
         Ok(Response::new(AuthenticateResponse { header: self.header(), token }))
     }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use atoll_security_log::{SecurityEvent, note};
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
@@ -55,9 +57,10 @@ impl Gate {
     }
 }
 
-impl Interceptor for Gate {
-    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let Some(guard) = &self.guard else { return Ok(request) };
+impl Gate {
+    /// Whether a request has a token that holds.
+    fn check(&self, request: &Request<()>) -> Result<(), Status> {
+        let Some(guard) = &self.guard else { return Ok(()) };
         let metadata = request.metadata();
         let token = metadata
             .get("token")
@@ -70,8 +73,22 @@ impl Interceptor for Gate {
             Some(used) if now.duration_since(*used) < limits::TOKEN_IDLE => *used = now,
             _ => return Err(status::invalid_token()),
         }
+        Ok(())
+    }
+}
+
+impl Interceptor for Gate {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        self.check(&request).inspect_err(|error| {
+            note(SecurityEvent::BadToken, peer_of(request.remote_addr()), error.message());
+        })?;
         Ok(request)
     }
+}
+
+/// A peer in the log.
+pub(super) fn peer_of(address: Option<SocketAddr>) -> String {
+    address.map_or_else(|| "an unknown peer".into(), |address| address.ip().to_string())
 }
 
 /// Takes as long for a near miss as for a far one.

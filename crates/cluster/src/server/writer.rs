@@ -92,7 +92,8 @@ struct Writer {
     state: State,
     history: Arc<Mutex<History>>,
     publish: watch::Sender<Arc<State>>,
-    /// After a failed commit the content of the disk is unknown: nothing more is accepted.
+    /// After a failed commit the content of the disk is unknown: nothing more is accepted, and the thread ends. Who
+    /// opens the file again finds what was answered.
     broken: bool,
 }
 
@@ -115,6 +116,9 @@ impl Writer {
                 }
             }
             self.perform(work);
+            if self.broken {
+                return;
+            }
         }
     }
 

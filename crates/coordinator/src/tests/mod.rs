@@ -29,6 +29,7 @@ fn osd(id: u32) -> OsdRecord {
         rack: String::new(),
         zone: String::new(),
         is_out: false,
+        store_id: String::new(),
     }
 }
 

@@ -19,7 +19,9 @@ impl Root {
 
     /// OSDs and first pools of a cluster that is made with these choices, or what is said.
     fn made(&self, name: &str, choices: &Choices) -> Result<(usize, FirstPools), String> {
-        let cluster = prepare(&self.directory(name), choices).map_err(|error| error.to_string())?;
+        let directory = self.directory(name);
+        let mut cluster = plan(&directory, choices).map_err(|error| error.to_string())?;
+        write_plan(&directory, &mut cluster, choices).map_err(|error| error.to_string())?;
         Ok((cluster.osd_ids.len(), cluster.first_pools.unwrap()))
     }
 }

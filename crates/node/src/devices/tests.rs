@@ -76,7 +76,7 @@ fn a_link_to_a_device_that_is_gone_is_not_replaced_by_a_file() {
     let text = r#"{"format":1,"cluster_id":"c","state_endpoints":[],"frame_mode":"secure","osd_ids":[0],
         "osd_bytes":1073741824,"s3_listen":"","nbd_listen":[]}"#;
     let cluster: ClusterFile = serde_json::from_str(text).unwrap();
-    make_devices(&fixture.directory, &cluster).unwrap();
+    make_devices(&fixture.directory, &cluster, &cluster.osd_ids).unwrap();
     assert!(device_bytes(&fixture.directory, created.id).is_err(), "the device is still gone");
 }
 
@@ -92,7 +92,7 @@ fn a_device_that_is_made_in_place_of_an_encrypted_one_is_encrypted_too() {
     let text = r#"{"format":1,"cluster_id":"c","state_endpoints":[],"frame_mode":"secure","osd_ids":[0,1],
         "osd_bytes":1073741824,"s3_listen":"","nbd_listen":[]}"#;
     let cluster: ClusterFile = serde_json::from_str(text).unwrap();
-    make_devices(directory, &cluster).unwrap();
+    make_devices(directory, &cluster, &cluster.osd_ids).unwrap();
     let first_bytes = |osd| {
         let mut bytes = [0; 4];
         io::Read::read_exact(&mut File::open(directory.device(osd)).unwrap(), &mut bytes).unwrap();

@@ -166,7 +166,7 @@ async fn numbers_that_were_taken_are_taken_up_again() {
     assert_eq!((first, &second), (vec![OsdId(0), OsdId(1)], &vec![OsdId(0), OsdId(1), OsdId(2)]));
     cluster.osd_ids = second;
     cluster.osd_bytes = 1 << 30;
-    crate::devices::make_devices(&directory, &cluster).unwrap();
+    crate::devices::make_devices(&directory, &cluster, &cluster.osd_ids).unwrap();
     register_osds(&directory, &cluster, &founded.state).await.unwrap();
     for (_, record, _) in founded.state.list::<OsdRecord>(keys::OSDS).await.unwrap().entries {
         assert_eq!((record.device_bytes, record.host.as_str()), (1 << 30, "a"));

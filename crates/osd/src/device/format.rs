@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_luks2::HEADER_BYTES;
-use atoll_store::{DEVICE_BYTES_MIN, FormatOptions, OpenError, Store};
+use atoll_store::{DEVICE_BYTES_MIN, FormatOptions, OpenError, Store, StoreIdentity};
 use atoll_types::size::format_size;
 
 use super::probe::{Ends, PROBE_BYTES};
@@ -97,6 +97,14 @@ pub enum FormatError {
     /// Data and log on one device under two names.
     #[error("{} and {} are the same device; leave the WAL device out to keep the log with the data", .0.display(), .1.display())]
     SameDevice(PathBuf, PathBuf),
+    /// What is on the device cannot be read.
+    #[error("{}: {reason}", path.display())]
+    Unreadable {
+        /// The device.
+        path: PathBuf,
+        /// Why.
+        reason: OpenError,
+    },
     /// Formatting began and failed.
     #[error("formatting {} failed: {reason}; what it held may be lost", path.display())]
     Store {
@@ -144,6 +152,17 @@ pub fn format_device(request: &FormatRequest<'_>) -> Result<Formatted, FormatErr
     let format = Store::format(&mut devices, options);
     format.map_err(|reason| FormatError::Store { path: request.device.to_owned(), reason })?;
     Ok(formatted)
+}
+
+/// Which store is on these devices.
+pub fn store_identity(
+    device: &Path,
+    log_device: Option<&Path>,
+    key: Option<&DeviceKey>,
+) -> Result<StoreIdentity, FormatError> {
+    let mut devices = BlockingDevice::open(device, log_device)?.unlock(key)?;
+    let found = Store::identity(&mut devices);
+    found.map_err(|reason| FormatError::Unreadable { path: device.to_owned(), reason })
 }
 
 /// The store's options for a request.

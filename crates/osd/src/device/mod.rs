@@ -15,7 +15,9 @@ use atoll_reactor::{DirectFile, FileId, FileOperation, Reactor};
 use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment};
 
 pub use at_rest::{AtRestError, DeviceKey, encrypt_device};
-pub use format::{FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file};
+pub use format::{
+    FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file, store_identity,
+};
 pub use read_only::ReadOnlyDevice;
 
 /// Why a file or block device cannot be used: in use, read-only, not there, ...

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use atoll_reactor::ConnectionId;
+use atoll_security_log::{SecurityEvent, note};
 use atoll_types::OsdId;
 use atoll_types::frames::FrameMode;
 use atoll_types::records::PeerRole;
@@ -83,7 +84,8 @@ impl Links {
     /// A peer wants to open a link with frames of a mode.
     pub(super) fn asked(&mut self, context: &mut Context, number: u64, key: String, mode: FrameMode) {
         let Some(peer) = holder(context, &key) else {
-            tracing::warn!("refused a connection: its key {key} is not authorised in cluster state");
+            let detail = format!("its key {key} is not authorised in cluster state");
+            note(SecurityEvent::RefusedKey, self.address(context, number), detail);
             return self.close(context, number);
         };
         let right = context.map.frames.modes.of(peer.role());

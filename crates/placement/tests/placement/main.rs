@@ -24,6 +24,7 @@ fn osd(id: u32, place: [&str; 3], weight: f64) -> OsdRecord {
         rack,
         zone,
         is_out: false,
+        store_id: String::new(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_security_log::{SecurityEvent, note};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -96,7 +97,7 @@ pub(super) async fn serve(
             serve_http_2(gateway, socket, origin, stopped).await;
         }
         Ok(Ok(socket)) => serve_http_1(gateway, socket, origin, stopped).await,
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Ok(Err(error)) => note(SecurityEvent::FailedTls, peer.ip(), error),
         Err(_) => tracing::debug!(%peer, "TLS handshake did not end in time"),
     }
 }
@@ -127,7 +128,7 @@ where
             connection.await
         }
     };
-    report(result);
+    report(result, origin);
 }
 
 async fn serve_http_2<S>(gateway: Gateway, socket: S, origin: Origin, mut stopped: watch::Receiver<bool>)
@@ -161,7 +162,7 @@ where
     let look_pause = (header_timeout.min(stall_timeout) / 4).min(LOOK_PAUSE_MAX);
     loop {
         tokio::select! {
-            result = connection.as_mut() => return report(result),
+            result = connection.as_mut() => return report(result, origin),
             _ = stopped.wait_for(|stopped| *stopped), if said_goodbye.is_none() => {
                 connection.as_mut().graceful_shutdown();
                 said_goodbye = Some(Instant::now());
@@ -183,8 +184,11 @@ where
     }
 }
 
-fn report(result: hyper::Result<()>) {
-    if let Err(error) = result {
-        tracing::debug!(%error, "a connection ended badly");
+fn report(result: hyper::Result<()>, origin: Origin) {
+    let Err(error) = result else { return };
+    if error.is_parse() {
+        let client = origin.speaker.map_or_else(|| "an unknown peer".into(), |peer| peer.ip().to_string());
+        return note(SecurityEvent::MalformedInput, client, error);
     }
+    tracing::debug!(%error, "a connection ended badly");
 }

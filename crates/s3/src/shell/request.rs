@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use atoll_security_log::{SecurityEvent, note};
 use atoll_types::ObjectName;
 use bytes::Bytes;
 use http::request::Parts;
@@ -31,6 +32,28 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCESS_LOG: &str = "access";
 /// Header lines that a request may have; clients send about twenty, and metadata.
 const HEADER_LINES_MAX: usize = 128;
+
+/// Says in the log who has tried credentials that do not hold.
+fn note_refusal(response: &Response<Body>, arrival: &Arrival) {
+    if response.status() != StatusCode::FORBIDDEN {
+        return;
+    }
+    let Some(document) = response.body().bytes() else { return };
+    let has = |code: &S3ErrorCode| {
+        let tag = format!("<Code>{}</Code>", code.as_str());
+        document.windows(tag.len()).any(|window| window == tag.as_bytes())
+    };
+    let client = arrival.client.map_or_else(|| "an unknown peer".into(), |address| address.to_string());
+    if has(&S3ErrorCode::SignatureDoesNotMatch) {
+        note(
+            SecurityEvent::BadSignature,
+            client,
+            "a request is signed with another secret than that of its access key",
+        );
+    } else if has(&S3ErrorCode::InvalidAccessKeyId) {
+        note(SecurityEvent::UnknownAccessKey, client, "there is no such access key");
+    }
+}
 
 /// Answers one request.
 pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Request<Incoming>) -> Response<Body> {
@@ -80,6 +103,7 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     if is_http_1 && (unread.is_some_left() || expects_continue && has_no_body) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    note_refusal(&response, &arrival);
     response = put_right(response, is_head, is_of_attributes).await;
     response.headers_mut().extend(cors.unwrap_or_default());
     response.headers_mut().insert(header::SERVER, HeaderValue::from_static("Atoll"));

@@ -1,0 +1,90 @@
+//! Whether the device that an OSD finds is its own. Cluster state knows the store of each OSD; a device that was made
+//! here for an OSD is marked until the OSD has started with it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use atoll_admin::osds;
+use atoll_cluster::{ClusterClient, keys};
+use atoll_osd::{StoreIdentity, store_identity};
+use atoll_types::OsdId;
+use atoll_types::records::{OsdFailureRecord, OsdRecord, RECORD_FORMAT};
+
+use crate::at_rest::UnlockWith;
+use crate::bootstrap::unix_ms;
+use crate::data_dir::{DataDir, write_secret};
+use crate::error::NodeError;
+
+impl DataDir {
+    fn new_store_file(&self, osd: OsdId) -> PathBuf {
+        self.osd(osd).join("new-store")
+    }
+
+    /// A device with this store was made for an OSD, in place of any other.
+    pub(crate) fn remember_new_store(&self, osd: OsdId, store_id: [u8; 16]) -> Result<(), NodeError> {
+        write_secret(&self.new_store_file(osd), hex::encode(store_id).as_bytes())
+    }
+}
+
+/// Which store is on an OSD's device.
+pub(crate) fn identity(
+    directory: &DataDir,
+    id: OsdId,
+    unlock_with: Option<&UnlockWith>,
+) -> Result<StoreIdentity, NodeError> {
+    let look = || {
+        let key = unlock_with.map(|choice| choice.device_key(directory)).transpose()?;
+        Ok(store_identity(&directory.device(id), directory.wal_device(id).as_deref(), key.as_ref())?)
+    };
+    // Asking the key service takes a runtime of its own, which cannot run within the caller's.
+    std::thread::scope(|scope| scope.spawn(look).join().expect("reading a superblock returns errors"))
+}
+
+/// Which store is on the device of an OSD, in hexadecimal. Fails if the device is missing or cannot be unlocked.
+pub fn store_of(directory: &DataDir, id: OsdId, unlock_with: Option<&UnlockWith>) -> Result<String, NodeError> {
+    if !directory.has_device(id) {
+        return Err(NodeError::Invalid(format!(
+            "{id} has no device: {} is not there; put it back, or 'atoll up --new-device {}' makes an empty one, which the \
+             others fill",
+            directory.device(id).display(),
+            id.0
+        )));
+    }
+    Ok(hex::encode(identity(directory, id, unlock_with)?.store_id))
+}
+
+/// Refuses a store that is another OSD's or another cluster's.
+pub async fn check_store(
+    directory: &DataDir,
+    state: &ClusterClient,
+    id: OsdId,
+    store_id: &str,
+) -> Result<(), NodeError> {
+    let record = state.get::<OsdRecord>(&keys::osd(id)).await?;
+    let Some((record, _)) = record.filter(|(record, _)| record.store_id != store_id) else { return Ok(()) };
+    let is_made_for_it = fs::read_to_string(directory.new_store_file(id)).is_ok_and(|made| made == store_id);
+    if !record.store_id.is_empty() && !is_made_for_it {
+        return Err(NodeError::Invalid(format!(
+            "{} holds the store {store_id}, and that of {id} is {}: it is another OSD's or another cluster's. Put the right \
+             device there; if it is lost, move this one away, and 'atoll up --new-device {}' makes an empty one",
+            directory.device(id).display(),
+            record.store_id,
+            id.0
+        )));
+    }
+    osds::change(state, id, |record| store_id.clone_into(&mut record.store_id)).await?;
+    Ok(())
+}
+
+/// Says in cluster state why an OSD cannot start, or that it could.
+pub async fn note_start(state: &ClusterClient, id: OsdId, failure: Option<&str>) -> Result<(), NodeError> {
+    let key = keys::osd_failure(id);
+    match failure {
+        Some(reason) => {
+            let record = OsdFailureRecord { format: RECORD_FORMAT, reason: reason.into(), unix_ms: unix_ms() };
+            state.put(&key, &record).await?;
+        }
+        None => drop(state.delete(&key).await?),
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Secrets of this host that exist once. None is made anew because it is not there: the cluster, or the data, would
+//! be none of it any more.
+
+use atoll_admin::osds;
+use atoll_admin::peer_keys::host_key;
+use atoll_admin::wrapped_secrets::{KeyUses, UsesByVersion};
+use atoll_cluster::{ClusterClient, Transaction, keys};
+use atoll_keys::KeyFile;
+use atoll_types::OsdId;
+use atoll_types::records::{AuthorizedKeyRecord, OsdRecord, PeerRole};
+
+use crate::at_rest::UnlockWith;
+use crate::bootstrap::{Choices, place_of, write_user};
+use crate::data_dir::{ClusterFile, DataDir};
+use crate::error::NodeError;
+
+/// Stands for the key service's file in `--new-key`.
+const KEY_FILE: &str = "kms";
+
+/// Without the private key of its certificate the embedded server would speak without TLS, and no client would
+/// understand it.
+pub(crate) fn check_state_identity(directory: &DataDir, cluster: &ClusterFile) -> Result<(), NodeError> {
+    let path = directory.state_key_file();
+    let is_embedded_with_tls = cluster.state_listen.is_some() && cluster.state_tls.ca.is_some();
+    if !is_embedded_with_tls || path.exists() {
+        return Ok(());
+    }
+    let what = "it is the private key of cluster state, by which the hosts of the cluster know it".into();
+    Err(NodeError::Lost { path, what, remedy: String::new() })
+}
+
+/// Sees to it that all secrets of this host are there, and makes those anew that were asked for. Returns what is to
+/// be said about that.
+pub(crate) async fn check_secrets(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    choices: &Choices,
+    state: &ClusterClient,
+) -> Result<Vec<String>, NodeError> {
+    let mut said = Vec::new();
+    let known = |name: &String| name == KEY_FILE || holders(directory, cluster).contains(name);
+    if let Some(unknown) = choices.new_keys.iter().find(|name| !known(name)) {
+        let names = holders(directory, cluster).join("', '");
+        return Err(NodeError::Invalid(format!("--new-key {unknown}: choose one of 'kms', '{names}'")));
+    }
+    if needs_key_file(directory, cluster)? {
+        said.extend(check_key_file(directory, cluster, choices, state).await?);
+    }
+    if !cluster.is_founded {
+        return Ok(said);
+    }
+    for holder in holders(directory, cluster) {
+        if choices.new_keys.contains(&holder) && !directory.has_static_key(&holder) {
+            renew(directory, cluster, state, &holder).await?;
+            said.push(format!("made a new key for {holder}; the lost one opens nothing any more"));
+        }
+        directory.static_key(&holder)?;
+    }
+    Ok(said)
+}
+
+/// Whose static keys this host has.
+fn holders(directory: &DataDir, cluster: &ClusterFile) -> Vec<String> {
+    let gateway = cluster.has_gateway_key && cluster.role.has_clients();
+    let osds = cluster.osd_ids.iter().filter(|id| directory.has_device(**id)).map(ToString::to_string);
+    let hosts = std::iter::once("client".to_owned()).chain(gateway.then(|| "gateway".to_owned()));
+    hosts.chain(osds).collect()
+}
+
+fn needs_key_file(directory: &DataDir, cluster: &ClusterFile) -> Result<bool, NodeError> {
+    Ok(cluster.role.has_clients() || !encrypted_osds(directory, cluster)?.is_empty())
+}
+
+/// OSDs of this host that the key service unlocks.
+fn encrypted_osds(directory: &DataDir, cluster: &ClusterFile) -> Result<Vec<OsdId>, NodeError> {
+    let mut encrypted = Vec::new();
+    for &id in &cluster.osd_ids {
+        if directory.unlock_with(id)? == Some(UnlockWith::Kms) {
+            encrypted.push(id);
+        }
+    }
+    Ok(encrypted)
+}
+
+// ---- the key service's file --------------------------------------------------------------------
+
+async fn check_key_file(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    choices: &Choices,
+    state: &ClusterClient,
+) -> Result<Option<String>, NodeError> {
+    let path = directory.key_service_file();
+    let uses = UsesByVersion::read(state).await?;
+    let uses = uses.local();
+    if path.exists() {
+        let file = KeyFile::read(&path)?;
+        // Some may be missing: they may have been destroyed on purpose.
+        let is_ours = uses.is_empty() || file.local_ids().any(|id| uses.contains_key(id));
+        if file.transit.is_some() || is_ours {
+            return Ok(None);
+        }
+        let found = file.local_ids().collect::<Vec<_>>().join(", ");
+        return Err(NodeError::ForeignKeyFile { path, found, expected: wrapped_text(&uses) });
+    }
+    let sealed = sealed_text(directory, cluster, &uses)?;
+    let is_wanted = choices.new_keys.iter().any(|name| name == KEY_FILE);
+    let remedy = match (&sealed, is_wanted) {
+        (None, true) => {
+            KeyFile::local().create(&path)?;
+            state.delete(keys::STS_KEY).await?;
+            write_user(directory, cluster, state).await?;
+            return Ok(Some(format!(
+                "made {} anew, and new credentials; access keys of before do not work any more",
+                path.display()
+            )));
+        }
+        (None, false) => ", or, since nothing is sealed yet, make another with 'atoll up --new-key kms'".into(),
+        (Some(sealed), true) => format!("; --new-key kms is refused, because {sealed} would be lost"),
+        (Some(_), false) => String::new(),
+    };
+    let what = format!("{}, and without it nothing of that can ever be read", wrapped_text(&uses));
+    Err(NodeError::Lost { path, what, remedy })
+}
+
+/// Which keys have wrapped what.
+fn wrapped_text(uses: &std::collections::BTreeMap<&str, KeyUses>) -> String {
+    if uses.is_empty() {
+        return "a key service keeps what cluster state has wrapped".into();
+    }
+    let texts: Vec<String> = uses.iter().map(|(id, uses)| format!("{uses} by the key {id}")).collect();
+    format!("cluster state has wrapped {}", texts.join(", "))
+}
+
+/// What would be lost with the key file, besides access keys.
+fn sealed_text(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    uses: &std::collections::BTreeMap<&str, KeyUses>,
+) -> Result<Option<String>, NodeError> {
+    let mut sealed = KeyUses::default();
+    for uses in uses.values() {
+        sealed.images += uses.images;
+        sealed.buckets += uses.buckets;
+    }
+    let encrypted = encrypted_osds(directory, cluster)?;
+    if let Some(first) = encrypted.first() {
+        return Ok(Some(format!("all that is on {} OSDs (the first is {first})", encrypted.len())));
+    }
+    Ok((sealed.total() > 0).then(|| format!("the data of {sealed}")))
+}
+
+// ---- static keys -------------------------------------------------------------------------------
+
+/// Makes a new static key and puts it in the place of the lost one, which opens nothing any more.
+async fn renew(
+    directory: &DataDir,
+    cluster: &ClusterFile,
+    state: &ClusterClient,
+    holder: &str,
+) -> Result<(), NodeError> {
+    let key = directory.make_static_key(holder)?;
+    let osd = cluster.osd_ids.iter().find(|id| id.to_string() == holder);
+    let (name, role) = match (osd, holder) {
+        (Some(id), _) => (id.to_string(), PeerRole::Osd),
+        (None, "gateway") => (format!("{}@{}", PeerRole::Gateway, cluster.host_name()), PeerRole::Gateway),
+        (None, _) => (format!("{}@{}", PeerRole::Client, cluster.host_name()), PeerRole::Client),
+    };
+    let mut transaction = Transaction::new();
+    for (old, record, _) in state.list::<AuthorizedKeyRecord>(keys::AUTHORIZED_KEYS).await?.entries {
+        if record.name == name && old != place_of(&key) {
+            transaction = transaction.delete(&old);
+        }
+    }
+    transaction = match osd {
+        Some(id) => {
+            let found = state.get::<OsdRecord>(&keys::osd(*id)).await?;
+            let (mut record, revision) = found.ok_or_else(|| {
+                NodeError::Invalid(format!("{id} is no part of the cluster any more, so it needs no key"))
+            })?;
+            record.public_key = hex::encode(key.public());
+            osds::put(transaction, &record, revision)?
+        }
+        None => transaction.put(&place_of(&key), &host_key(role, &cluster.host_name()))?,
+    };
+    state.transact(&transaction).await?;
+    Ok(())
+}

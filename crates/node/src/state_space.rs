@@ -1,0 +1,65 @@
+//! Space for cluster state on a file system that device files may fill: a file that is removed when little is left.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::data_dir::DataDir;
+use crate::device_space::free_bytes;
+use crate::error::NodeError;
+
+const RESERVE_BYTES: u64 = 32 << 20;
+/// With less free space than this the reserve is given up, in bytes.
+const FREE_BYTES_MIN: u64 = 8 << 20;
+
+/// How it is with space for cluster state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateSpace {
+    /// There is enough.
+    Enough,
+    /// It lives on its reserve.
+    Reserve,
+    /// There is none left.
+    None,
+}
+
+impl DataDir {
+    fn state_reserve_file(&self) -> PathBuf {
+        self.state().join("reserve")
+    }
+
+    /// Makes the reserve where there is room for it, and gives it up where there is almost none. False if there is
+    /// none now.
+    pub fn keep_state_reserve(&self) -> Result<bool, NodeError> {
+        let path = self.state_reserve_file();
+        std::fs::create_dir_all(self.state()).map_err(NodeError::file(self.state()))?;
+        let free = free_bytes(&self.state()).unwrap_or(u64::MAX);
+        if path.exists() {
+            if free >= FREE_BYTES_MIN {
+                return Ok(true);
+            }
+            std::fs::remove_file(&path).map_err(NodeError::file(&path))?;
+            return Ok(false);
+        }
+        // Not at once again: it would be made and given up in turns.
+        if free < 2 * RESERVE_BYTES {
+            return Ok(false);
+        }
+        let made =
+            File::create(&path).and_then(|file| Ok(fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES)?));
+        made.map(|()| true).map_err(NodeError::file(path))
+    }
+
+    /// How it is with space for the embedded cluster state of this host.
+    pub fn state_space(&self) -> StateSpace {
+        let free = free_bytes(&self.state()).unwrap_or(u64::MAX);
+        match self.state_reserve_file().exists() {
+            true => StateSpace::Enough,
+            false if free < FREE_BYTES_MIN => StateSpace::None,
+            false if free < 2 * RESERVE_BYTES => StateSpace::Reserve,
+            // It is about to be made.
+            false => StateSpace::Enough,
+        }
+    }
+}

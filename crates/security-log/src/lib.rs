@@ -1,0 +1,165 @@
+//! What strangers try at the ports of Atoll's processes, as lines in the log: what kind of attempt, by whom, and why it
+//! was refused. Attempts are free for those who make them, so lines are limited for each kind, and the rest is counted.
+//!
+//! This crate knows kinds of attempts and the log. It may not know protocols, and what is noted must never hold what
+//! was tried: a password that is almost right is as secret as the right one.
+
+use std::fmt::Display;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines of one kind in one window.
+const LINES_MAX: u32 = 5;
+/// How long a window is.
+const WINDOW: Duration = Duration::from_secs(5);
+
+/// A kind of attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecurityEvent {
+    /// A static key that cluster state does not authorise.
+    RefusedKey,
+    /// A handshake of Atoll's own protocol that failed.
+    FailedHandshake,
+    /// Bytes that are none of the protocol.
+    MalformedInput,
+    /// A TLS handshake that failed.
+    FailedTls,
+    /// A request that was signed with another secret.
+    BadSignature,
+    /// A request of an access key that there is not.
+    UnknownAccessKey,
+    /// A wrong password of cluster state.
+    BadPassword,
+    /// A request to cluster state without a token, or with one that does not hold.
+    BadToken,
+}
+
+impl SecurityEvent {
+    /// All of them.
+    pub const ALL: [SecurityEvent; 8] = [
+        SecurityEvent::RefusedKey,
+        SecurityEvent::FailedHandshake,
+        SecurityEvent::MalformedInput,
+        SecurityEvent::FailedTls,
+        SecurityEvent::BadSignature,
+        SecurityEvent::UnknownAccessKey,
+        SecurityEvent::BadPassword,
+        SecurityEvent::BadToken,
+    ];
+
+    /// Its name in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            SecurityEvent::RefusedKey => "refused_key",
+            SecurityEvent::FailedHandshake => "failed_handshake",
+            SecurityEvent::MalformedInput => "malformed_input",
+            SecurityEvent::FailedTls => "failed_tls",
+            SecurityEvent::BadSignature => "bad_signature",
+            SecurityEvent::UnknownAccessKey => "unknown_access_key",
+            SecurityEvent::BadPassword => "bad_password",
+            SecurityEvent::BadToken => "bad_token",
+        }
+    }
+}
+
+/// How often something was tried, and what was said of that lately.
+#[derive(Clone, Copy, Default)]
+struct Window {
+    began: Option<Instant>,
+    lines: u32,
+    /// Attempts that no line has told of yet.
+    unsaid: u64,
+    total: u64,
+}
+
+/// What is to be done about an attempt.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    /// A line, which tells of so many attempts before besides.
+    Line { more: u64 },
+    /// Nothing now; the first such attempt of a window must have its number said when that is over.
+    Nothing { is_first: bool },
+}
+
+impl Window {
+    fn note(&mut self, now: Instant) -> Said {
+        self.total += 1;
+        if self.began.is_none_or(|began| now.duration_since(began) >= WINDOW) {
+            (self.began, self.lines) = (Some(now), 0);
+        }
+        if self.lines < LINES_MAX {
+            self.lines += 1;
+            return Said::Line { more: std::mem::take(&mut self.unsaid) };
+        }
+        self.unsaid += 1;
+        Said::Nothing { is_first: self.unsaid == 1 }
+    }
+}
+
+static WINDOWS: Mutex<[Window; SecurityEvent::ALL.len()]> =
+    Mutex::new([Window { began: None, lines: 0, unsaid: 0, total: 0 }; SecurityEvent::ALL.len()]);
+
+fn with_window<T>(event: SecurityEvent, call: impl FnOnce(&mut Window) -> T) -> T {
+    // Numbers are right whatever has panicked elsewhere.
+    let mut windows = WINDOWS.lock().unwrap_or_else(PoisonError::into_inner);
+    call(&mut windows[event as usize])
+}
+
+/// Notes an attempt of a peer. `detail` must not hold what was tried.
+pub fn note(event: SecurityEvent, peer: impl Display, detail: impl Display) {
+    match with_window(event, |window| window.note(Instant::now())) {
+        Said::Line { more: 0 } => tracing::warn!(target: "security", "{}: {peer}: {detail}", event.name()),
+        Said::Line { more } => tracing::warn!(target: "security", more, "{}: {peer}: {detail}", event.name()),
+        Said::Nothing { is_first: true } => say_the_rest_later(event),
+        Said::Nothing { is_first: false } => {}
+    }
+}
+
+/// Says after the window how many attempts no line has told of. A thread of its own does, since processes have no tick
+/// in common, and there is one only while attempts are many.
+fn say_the_rest_later(event: SecurityEvent) {
+    let say = move || {
+        std::thread::sleep(WINDOW);
+        let more = with_window(event, |window| std::mem::take(&mut window.unsaid));
+        if more > 0 {
+            // The line itself tells of one.
+            tracing::warn!(target: "security", more = more - 1, "{}: many peers: further attempts", event.name());
+        }
+    };
+    let thread = std::thread::Builder::new().name("security-log".into()).spawn(say);
+    if let Err(error) = thread {
+        tracing::debug!("attempts of strangers are counted, and not said: {error}");
+    }
+}
+
+/// How often each kind was tried since the process began.
+pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
+    SecurityEvent::ALL.into_iter().map(|event| (event.name(), with_window(event, |window| window.total)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_few_and_no_attempt_is_forgotten() {
+        let (mut window, begun) = (Window::default(), Instant::now());
+        let (mut lines, mut told) = (0, 0);
+        for attempt in 0..1_000_u32 {
+            if let Said::Line { more } = window.note(begun + Duration::from_millis(u64::from(attempt) * 20)) {
+                lines += 1;
+                told += 1 + more;
+            }
+        }
+        assert_eq!((lines, window.total), (20, 1_000), "four windows of five lines");
+        assert_eq!(told + window.unsaid, 1_000);
+    }
+
+    #[test]
+    fn only_the_first_that_is_not_said_begins_a_thread() {
+        let (mut window, begun) = (Window::default(), Instant::now());
+        (0..LINES_MAX).for_each(|_| assert_eq!(window.note(begun), Said::Line { more: 0 }));
+        assert_eq!(window.note(begun), Said::Nothing { is_first: true });
+        assert_eq!(window.note(begun), Said::Nothing { is_first: false });
+    }
+}
