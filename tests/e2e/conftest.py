@@ -40,6 +40,7 @@ PACKAGES = {
     "fstrim": "util-linux",
     "haproxy": "haproxy",
     "ip": "iproute2",
+    "jq": "jq",
     "losetup": "mount",
     "mke2fs": "e2fsprogs",
     "mkfs.ext4": "e2fsprogs",
@@ -56,8 +57,10 @@ PACKAGES = {
     "rclone": "rclone",
     "restic": "restic",
     "s3cmd": "tests/requirements.txt",
+    "socat": "socat",
     "tcpdump": "tcpdump",
     "xfs_repair": "xfsprogs",
+    "zstd": "zstd",
 }
 # With several workers the modules that take longest begin first.
 LONGEST = (
@@ -65,6 +68,7 @@ LONGEST = (
     "snapshots_in_use",
     "restart",
     "keys",
+    "documented_commands",
     "hosts",
     "s3_without_cluster_state",
     "nbd",

@@ -35,7 +35,7 @@ class Authority:
     def openssl(self, *arguments):
         self.scenario.run("openssl", *arguments)
 
-    def sign(self, certificate, key, usage):
+    def sign(self, certificate, key, usage, names="IP:127.0.0.1,DNS:localhost"):
         request = self.directory / "request.pem"
         self.openssl(
             "req",
@@ -53,7 +53,7 @@ class Authority:
         )
         extensions = self.directory / "extensions"
         extensions.write_text(
-            f"subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=critical,CA:FALSE\n"
+            f"subjectAltName={names}\nbasicConstraints=critical,CA:FALSE\n"
             f"keyUsage=critical,digitalSignature\nextendedKeyUsage={usage}\n"
         )
         # Whoever follows the files may never see a half-written one.
