@@ -27,6 +27,7 @@ use crate::commands::preflight::PreflightArguments;
 use crate::commands::settings::SettingsCommand;
 use crate::commands::sim::SimArguments;
 use crate::commands::state::StateCommand;
+use crate::commands::status::CredentialsArguments;
 use crate::commands::store::StoreCommand;
 use crate::commands::up::UpArguments;
 use crate::commands::{
@@ -72,7 +73,7 @@ pub enum Command {
     /// Show space by OSD
     Df(OutputArguments),
     /// Show the credentials for S3 clients
-    Credentials(OutputArguments),
+    Credentials(CredentialsArguments),
     /// List, create, add, drain, remove and run OSDs
     #[command(subcommand)]
     Osd(OsdCommand),
@@ -148,7 +149,7 @@ impl Command {
             Command::Cluster(command) => cluster::run(&command)?,
             Command::Status(output) => status::status(&output)?,
             Command::Df(output) => status::df(&output)?,
-            Command::Credentials(output) => status::credentials(&output)?,
+            Command::Credentials(arguments) => status::credentials(&arguments)?,
             Command::Osd(command) => osd::run(command)?,
             Command::Store(command) => store::run(&command)?,
             Command::Pool(command) => pool::run(&command)?,

@@ -408,16 +408,10 @@ def test_commands_work(readers, page, usual, note):
         note(f"{time.monotonic() - started:.1f} s")
 
 
-CHANGE = {
-    "log": "the secret key that it prints there has quotes in quotes",
-    "detach": "it prints no command on a line of its own",
-}
 WAYS = [
     pytest.param("quick", "terminal", id="terminal"),
-    pytest.param("quick", "detach", id="detach", marks=pytest.mark.xfail(reason=CHANGE["detach"], strict=True)),
-    pytest.param(
-        "slow", "log", id="log", marks=[pytest.mark.nightly, pytest.mark.xfail(reason=CHANGE["log"], strict=True)]
-    ),
+    pytest.param("quick", "detach", id="detach"),
+    pytest.param("slow", "log", id="log", marks=pytest.mark.nightly),
 ]
 PRINTED = re.compile(r"^    (\S(?:.*\\\n)*.*)$", re.MULTILINE)
 

@@ -18,6 +18,15 @@ pub fn explain(error: &anyhow::Error) -> String {
     said
 }
 
+/// A word of a shell's command line, quoted if it must be.
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
 /// How long ago that was.
 pub fn ago(since_unix_ms: u64) -> String {
     duration(unix_ms().saturating_sub(since_unix_ms) / 1000)
@@ -46,5 +55,12 @@ mod tests {
         let error = anyhow::anyhow!("c").context("b").context("a: b");
         assert_eq!(explain(&error), "a: b: c");
         assert_eq!(explain(&anyhow::anyhow!("alone")), "alone");
+    }
+
+    #[test]
+    fn what_is_pasted_into_a_shell_is_one_word() {
+        assert_eq!(shell_word("/srv/atoll-data"), "/srv/atoll-data");
+        assert_eq!(shell_word("my data"), "'my data'");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
     }
 }

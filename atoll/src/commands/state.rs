@@ -11,7 +11,7 @@ use super::daemon::{DaemonArguments, prepare};
 use super::open_cluster::tokio_runtime;
 
 /// How often one looks whether there is room for the reserve.
-const RESERVE_POLL: Duration = Duration::from_secs(10);
+const RESERVE_POLL: Duration = Duration::from_secs(2);
 
 #[derive(Subcommand)]
 pub enum StateCommand {

@@ -11,9 +11,11 @@ use atoll_types::size::format_size;
 use serde::Serialize;
 use serde_json::json;
 
+use clap::Args;
+
 use super::arguments::OutputArguments;
 use super::open_cluster::{OpenCluster, tokio_runtime};
-use super::output::{print_json, print_table};
+use super::output::{print_json, print_table, shell_word};
 
 struct Seen {
     open: OpenCluster,
@@ -118,12 +120,35 @@ pub fn df(output: &OutputArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll credentials
+  eval \"$(atoll credentials --export)\"          then: aws s3 ls; also for boto3, rclone with env_auth, warp")]
+pub struct CredentialsArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// Print lines for a shell that set them for AWS's tools and libraries
+    #[arg(long, conflicts_with = "json")]
+    pub export: bool,
+}
+
 /// `atoll credentials`.
-pub fn credentials(output: &OutputArguments) -> anyhow::Result<()> {
-    let open = OpenCluster::open(&output.data)?;
+pub fn credentials(arguments: &CredentialsArguments) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&arguments.output.data)?;
     let credentials = open.directory.credentials()?;
-    if output.json {
+    if arguments.output.json {
         return print_json(&credentials);
+    }
+    if arguments.export {
+        print_line!("export AWS_ACCESS_KEY_ID={}", credentials.access_key);
+        print_line!("export AWS_SECRET_ACCESS_KEY={}", credentials.secret_key);
+        print_line!("export AWS_DEFAULT_REGION=us-east-1");
+        print_line!("export AWS_ENDPOINT_URL={}", credentials.endpoint);
+        if let Some(file) = credentials.ca_file.filter(|_| credentials.endpoint.starts_with("https:")) {
+            print_line!("export AWS_CA_BUNDLE={}", shell_word(&file.display().to_string()));
+        }
+        return Ok(());
     }
     print_line!("endpoint    {}", credentials.endpoint);
     if let Some(endpoint) = credentials.tls_endpoint.as_ref().filter(|tls| **tls != credentials.endpoint) {

@@ -27,6 +27,7 @@ use super::join::{EtcdArguments, HostArguments, host_choices};
 use super::join_token;
 use super::key::{TransitArguments, transit_settings};
 use super::open_cluster::tokio_runtime;
+use super::output::shell_word;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -261,13 +262,7 @@ fn summary(processes: &ProcessesFile) -> String {
 
 fn print_welcome(directory: &DataDir, cluster: &ClusterFile) {
     let Ok(credentials) = directory.credentials() else { return };
-    let data = directory.root().display();
-    // Secrets belong on a screen, not in a log file.
-    let secret_key = if std::io::stdout().is_terminal() {
-        credentials.secret_key.clone()
-    } else {
-        format!("(see 'atoll credentials --data {data}')")
-    };
+    let data = shell_word(&directory.root().display().to_string());
     let place = if cluster.is_reachable() { " on this host" } else { "" };
     let osds = format!("{} OSDs{place}", cluster.osd_ids.len());
     let nbd = &cluster.nbd_listen[0];
@@ -280,11 +275,9 @@ fn print_welcome(directory: &DataDir, cluster: &ClusterFile) {
 Atoll serves: {osds}, every write on all copies before it is acknowledged,
 frames {frames}; images and objects are sealed before they leave the client.
 
-S3      {endpoint}
-        access key {access_key}
-        secret key {secret_key}
+S3      {endpoint}, access key {access_key}
 {tls}
-    export AWS_ACCESS_KEY_ID={access_key} AWS_SECRET_ACCESS_KEY='{secret_key}' AWS_DEFAULT_REGION=us-east-1
+    eval \"$(atoll credentials --export --data {data})\"
     aws --endpoint-url {endpoint} s3 mb s3://first
     aws --endpoint-url {endpoint} s3 cp /etc/hostname s3://first/
     curl{trust} --aws-sigv4 aws:amz:us-east-1:s3 --user $AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY \\
@@ -297,8 +290,15 @@ Block   {nbd}
     nbdcopy --progress disk.raw '{uri}'
     fio --name=try --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 --size=256m
 
-Keys    they exist once, in {data}/keys: atoll key backup FILE --data {data}
-See     atoll status --data {data}; atoll bench block --data {data} --image disk1 --rw randwrite
+Keys    they exist once, in {data}/keys; keep a copy elsewhere
+
+    atoll key backup ./atoll-keys.backup --data {data}
+
+See
+
+    atoll status --data {data}
+    atoll bench block --data {data} --image disk1 --rw randwrite
+
 Stop    Ctrl-C here, or atoll down --data {data}
 ",
         frames = cluster.first_frame_modes(),
@@ -329,12 +329,6 @@ fn down_text(directory: &DataDir, osds: &[String]) -> String {
         osds.join(", "),
         directory.root().display()
     )
-}
-
-/// What to do about secrets that exist once.
-fn backup_text(directory: &DataDir) -> String {
-    let data = directory.root().display();
-    format!("Keys:        they exist once, in {data}; copy them with 'atoll key backup FILE --data {data}'")
 }
 
 /// Starts this program again in the background and waits until the cluster serves.
@@ -373,10 +367,10 @@ fn detach(arguments: &UpArguments, directory: &DataDir, join: Option<String>) ->
             if let Some(step) = overcommitted(directory, &directory.cluster()?).first() {
                 print_note!("OSD_OVERCOMMITTED: {step}");
             }
-            let data = arguments.data.data.display();
-            print_line!("Credentials: atoll credentials --data {data}");
+            let data = shell_word(&arguments.data.data.display().to_string());
+            print_line!("\n    eval \"$(atoll credentials --export --data {data})\"");
             if is_first {
-                print_line!("{}", backup_text(directory));
+                print_line!("    atoll key backup ./atoll-keys.backup --data {data}      # its keys exist once");
             }
             if !file.osds_down.is_empty() {
                 print_note!("atoll: {}", down_text(directory, &file.osds_down));

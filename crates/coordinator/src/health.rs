@@ -96,7 +96,7 @@ impl Health {
             severity: Severity::Error,
             summary: error.into(),
             subjects: Vec::new(),
-            action: "nothing is served until then".into(),
+            action: "'atoll up' starts it; nothing of it runs, so nothing is served until then".into(),
             since_unix_ms: None,
         }])
     }

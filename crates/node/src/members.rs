@@ -218,6 +218,27 @@ pub(crate) async fn osds_without_device(
     Ok(without)
 }
 
+/// Forgets what OSDs of this host have announced whose processes are gone: others would wait for them until their
+/// leases end.
+pub(crate) async fn forget_gone_osds(cluster: &ClusterFile, state: &ClusterClient) -> Result<(), NodeError> {
+    for &id in &cluster.osd_ids {
+        let Some((up, revision)) = state.get::<OsdUpRecord>(&keys::osd_up(id)).await? else { continue };
+        if std::path::Path::new(&format!("/proc/{}", up.process_id)).exists() {
+            continue;
+        }
+        let transaction = Transaction::new()
+            .check(&keys::osd_up(id), revision)
+            .delete(&keys::osd_up(id))
+            .delete(&keys::osd_usage(id));
+        match state.transact(&transaction).await {
+            // Its lease has ended in this moment.
+            Ok(_) | Err(ClusterError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 /// Refuses OSDs where they may not be, or where nobody could reach them.
 pub(crate) fn check_may_have_osds(cluster: &ClusterFile) -> Result<(), NodeError> {
     if !cluster.role.has_osds() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use atoll_admin::osds;
 use atoll_cluster::{ClusterClient, keys};
-use atoll_osd::{StoreIdentity, store_identity};
+use atoll_osd::{FormatError, OpenError, StoreIdentity, store_identity};
 use atoll_types::OsdId;
 use atoll_types::records::{OsdFailureRecord, OsdRecord, RECORD_FORMAT};
 
@@ -50,7 +50,20 @@ pub fn store_of(directory: &DataDir, id: OsdId, unlock_with: Option<&UnlockWith>
             id.0
         )));
     }
-    Ok(hex::encode(identity(directory, id, unlock_with)?.store_id))
+    match identity(directory, id, unlock_with) {
+        Ok(identity) => Ok(hex::encode(identity.store_id)),
+        Err(NodeError::Format(FormatError::Unreadable { reason: OpenError::NotAStore, .. })) => {
+            let volume = if unlock_with.is_some() { " unlocks as a LUKS2 volume, but" } else { ":" };
+            Err(NodeError::Invalid(format!(
+                "{}{volume} there is no Atoll store in it; put the right device there. If that is lost, move this one away: \
+                 'atoll up --new-device {}' makes an empty file, and 'atoll osd create --id {} --device' uses a device",
+                directory.device(id).display(),
+                id.0,
+                id.0
+            )))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Refuses a store that is another OSD's or another cluster's.

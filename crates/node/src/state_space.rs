@@ -9,9 +9,11 @@ use crate::data_dir::DataDir;
 use crate::device_space::free_bytes;
 use crate::error::NodeError;
 
-const RESERVE_BYTES: u64 = 32 << 20;
+/// The reserve takes a quarter of what is free, and not more than this.
+const RESERVE_BYTES_MAX: u64 = 32 << 20;
+const RESERVE_BYTES_MIN: u64 = 4 << 20;
 /// With less free space than this the reserve is given up, in bytes.
-const FREE_BYTES_MIN: u64 = 8 << 20;
+const FREE_BYTES_MIN: u64 = 2 << 20;
 
 /// How it is with space for cluster state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +44,12 @@ impl DataDir {
             std::fs::remove_file(&path).map_err(NodeError::file(&path))?;
             return Ok(false);
         }
-        // Not at once again: it would be made and given up in turns.
-        if free < 2 * RESERVE_BYTES {
+        let reserve_bytes = (free / 4).min(RESERVE_BYTES_MAX);
+        if reserve_bytes < RESERVE_BYTES_MIN {
             return Ok(false);
         }
         let made =
-            File::create(&path).and_then(|file| Ok(fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES)?));
+            File::create(&path).and_then(|file| Ok(fallocate(&file, FallocateFlags::empty(), 0, reserve_bytes)?));
         made.map(|()| true).map_err(NodeError::file(path))
     }
 
@@ -57,7 +59,7 @@ impl DataDir {
         match self.state_reserve_file().exists() {
             true => StateSpace::Enough,
             false if free < FREE_BYTES_MIN => StateSpace::None,
-            false if free < 2 * RESERVE_BYTES => StateSpace::Reserve,
+            false if free / 4 < RESERVE_BYTES_MIN => StateSpace::Reserve,
             // It is about to be made.
             false => StateSpace::Enough,
         }

@@ -21,7 +21,7 @@ use crate::devices::make_devices;
 use crate::error::NodeError;
 use crate::health::{wait_for_osds, wait_until_healthy};
 use crate::join::{JoinToken, join, restore_credentials};
-use crate::members::{osds_without_device, register_osds, reserve_osds};
+use crate::members::{forget_gone_osds, osds_without_device, register_osds, reserve_osds};
 use crate::pools::{has_pools, make_pools, refuse_other_code};
 use crate::processes::{ChildStatus, ProcessesFile};
 use crate::secrets::check_secrets;
@@ -213,6 +213,7 @@ impl Supervisor<'_> {
             show(Progress::Step(&said));
         }
         show(Progress::Step("preparing devices and records"));
+        forget_gone_osds(cluster, &state).await?;
         self.prepare_osds(cluster, choices, &state).await?;
         for found in overcommitted(self.directory, cluster) {
             show(Progress::Step(&format!("OSD_OVERCOMMITTED: {found}")));

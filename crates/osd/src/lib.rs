@@ -24,7 +24,7 @@ mod scrubs;
 mod storage;
 mod view;
 
-pub use atoll_store::StoreIdentity;
+pub use atoll_store::{OpenError, StoreIdentity};
 pub use config::{OsdConfig, OsdError};
 pub use daemon::Osd;
 pub use device::{
