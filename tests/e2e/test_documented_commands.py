@@ -101,7 +101,21 @@ INSTEAD = of_guide(
     }
 )
 # What only the slow tier runs (in the quick one other scenarios do the like), and what the quick one replaces.
-SLOW_PAGES = [f"{GUIDE}/{name}.md" for name in ("benchmarks", "devices", "ingress", "pools", "several-hosts")]
+SLOW_PAGES = [
+    f"{GUIDE}/{name}.md"
+    for name in (
+        "benchmarks",
+        "devices",
+        "images",
+        "ingress",
+        "keys",
+        "pools",
+        "preflight",
+        "running",
+        "several-hosts",
+        "troubleshooting",
+    )
+]
 SLOW = of_guide({"keys": {"atoll up --kms-address *"}, "running": {"atoll bench recovery *"}})
 QUICKLY = of_guide(
     {

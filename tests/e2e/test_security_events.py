@@ -153,6 +153,7 @@ def flooded(watched):
     return before
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("what", OFTEN, ids=lambda what: what.replace(" ", "-"))
 def test_what_is_tried_often_makes_few_lines(watched, flooded, what):
     """The rest is counted, and the count is said."""
