@@ -14,8 +14,7 @@ PLATFORM = "x86_64-unknown-linux-gnu"
 LAYERS = [
     ["buffers", "codec"],
     ["types"],
-    ["ec", "iam", "keys", "luks2", "md5", "objects", "placement", "reactor", "security-log", "terminal",
-     "wire"],
+    ["ec", "iam", "keys", "luks2", "md5", "objects", "placement", "reactor", "security-log", "terminal", "wire"],
     ["cluster", "seal"],
     ["coordinator", "pg", "store"],
     ["client", "osd", "preflight", "sim"],
