@@ -15,6 +15,7 @@ mod error;
 mod foreign_data;
 mod health;
 mod join;
+mod managed;
 mod members;
 mod osd_device;
 mod pools;

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_keys::KeyRing;
 use atoll_s3::{Tls, TlsSettings};
 use atoll_types::records::OsdUpRecord;
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bootstrap::{Choices, add_what_is_new, plan, write_plan, write_records};
@@ -21,6 +20,7 @@ use crate::devices::make_devices;
 use crate::error::NodeError;
 use crate::health::{wait_for_osds, wait_until_healthy};
 use crate::join::{JoinToken, join, restore_credentials};
+use crate::managed::{Managed, ask_to_end, group_of, set_large_logs_aside, start};
 use crate::members::{forget_gone_osds, osds_without_device, register_osds, reserve_osds};
 use crate::pools::{has_pools, make_pools, refuse_other_code};
 use crate::processes::{ChildStatus, ProcessesFile};
@@ -45,26 +45,6 @@ const STOP_LIMIT: Duration = Duration::from_secs(8);
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// How often to look whether a certificate ends soon.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(3_600);
-const LOG_BYTES_MAX: u64 = 64 << 20;
-
-struct Managed {
-    name: String,
-    arguments: Vec<String>,
-    child: Option<Child>,
-    /// The pipe whose end tells the child that the supervisor is gone. Kept apart from the child,
-    /// because waiting for a child closes its pipe.
-    _pipe: Option<ChildStdin>,
-    started: Instant,
-    restart_at: Instant,
-    restart_pause: Duration,
-    restarts: u32,
-}
-
-impl Managed {
-    fn is_osd(&self) -> bool {
-        self.name.starts_with("osd.")
-    }
-}
 
 /// Progress of the supervisor, for display.
 pub enum Progress<'a> {
@@ -530,57 +510,6 @@ async fn own_osds_up(cluster: &ClusterFile) -> Result<Vec<(String, u32)>, Cluste
     let state = ClusterClient::connect(&cluster.connect_options()).await?;
     let up = state.list::<OsdUpRecord>(keys::OSD_UP).await?.entries;
     Ok(up.into_iter().map(|(_, record, _)| (record.id.to_string(), record.process_id)).collect())
-}
-
-/// Processes that are stopped together: first the front ends, then the OSDs, then cluster state.
-fn group_of(name: &str) -> u8 {
-    match name {
-        "gateway" | "nbd" => 2,
-        "cluster-state" => 0,
-        _ => 1,
-    }
-}
-
-fn start(directory: &DataDir, executable: &Path, managed: &Managed) -> Result<Child, NodeError> {
-    let path = directory.logs().join(format!("{}.log", managed.name));
-    let log = File::options().create(true).append(true).open(&path).map_err(NodeError::file(&path))?;
-    let errors = log.try_clone().map_err(NodeError::file(&path))?;
-    Command::new(executable)
-        .args(&managed.arguments)
-        .arg("--data")
-        .arg(directory.root())
-        // The child ends when this pipe closes, so none outlives a supervisor that was killed.
-        .arg("--exit-with-parent")
-        // Those who can see its environment need not learn it.
-        .env_remove("ATOLL_JOIN_TOKEN")
-        .stdin(Stdio::piped())
-        .stdout(log)
-        .stderr(errors)
-        // Ctrl-C reaches the supervisor only, which stops the others in order.
-        .process_group(0)
-        .spawn()
-        .map_err(NodeError::file(executable))
-}
-
-/// Begins logs anew that have become large, with what they had beside them. Processes append to their files, so they
-/// go on in the emptied one; what they write in between is lost.
-fn set_large_logs_aside(directory: &DataDir) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(directory.logs())? {
-        let path = entry?.path();
-        let is_log = path.extension().is_some_and(|extension| extension == "log");
-        if is_log && std::fs::metadata(&path)?.len() > LOG_BYTES_MAX {
-            std::fs::copy(&path, path.with_extension("log.old"))?;
-            File::options().write(true).open(&path)?.set_len(0)?;
-        }
-    }
-    Ok(())
-}
-
-fn ask_to_end(pid: u32) {
-    let process = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    let Some(process) = process else { return };
-    // A process that is gone already needs no signal.
-    let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
 }
 
 /// Stops the cluster of a data directory and waits until it has stopped.

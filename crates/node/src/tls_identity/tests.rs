@@ -13,7 +13,7 @@ impl Fixture {
         let temporary = tempfile::tempdir().unwrap();
         let directory = DataDir::new(temporary.path());
         directory.create().unwrap();
-        let text = r#"{"format":1,"cluster_id":"0123456789abcdef","state_endpoints":[],"frame_mode":"secure","osd_ids":[],
+        let text = r#"{"format":1,"cluster_id":"0123456789abcdef","state_endpoints":[],"is_founded":false,"frame_mode":"secure","osd_ids":[],
             "osd_bytes":1073741824,"host":"Node_1","s3_listen":"10.0.0.7:9000","nbd_listen":["unix:/x"],"advertise":"2001:db8::7"}"#;
         Fixture { _temporary: temporary, directory, cluster: serde_json::from_str(text).unwrap() }
     }
@@ -43,6 +43,18 @@ impl Fixture {
         let of_certificate = openssl(&["x509", "-in", "server.crt", "-noout", "-pubkey"]).stdout;
         verified.status.success() && !of_key.is_empty() && of_key == of_certificate
     }
+}
+
+/// Clients trust the old one.
+#[test]
+fn another_authority_of_a_cluster_that_is_there_is_said() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.ensure(), Ok(None));
+    fixture.cluster.is_founded = true;
+    fs::remove_dir_all(fixture.directory.tls()).unwrap();
+    fixture.directory.create().unwrap();
+    assert!(fixture.ensure().unwrap().is_some_and(|said| said.contains("clients have to trust it")));
+    assert_eq!(fixture.ensure(), Ok(None));
 }
 
 #[test]
