@@ -572,7 +572,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_is_waited_for_until_it_has_ended() {
-        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep runs");
+        let mut child = tokio::process::Command::new("sleep").arg("60").spawn().expect("sleep runs");
         let process = Process::open(child.id().expect("it runs")).expect("it can be watched");
         let has_ended = process.ends_within(Duration::from_millis(50)).await.expect("it is watched");
         assert!(!has_ended);
