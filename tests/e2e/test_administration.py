@@ -338,4 +338,4 @@ def test_of_a_cluster_that_does_not_run(scenario, cluster):
     """Of a cluster that does not run, health says so."""
     cluster.down()
     code, problems = health(cluster)
-    assert code == 2 and list(problems) == ["STATE_UNREACHABLE"], f"{code} {problems}"
+    assert code == 2 and list(problems) == ["NOT_RUNNING"], f"{code} {problems}"
