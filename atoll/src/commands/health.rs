@@ -73,19 +73,18 @@ async fn look(open: &OpenCluster) -> Health {
     }
 }
 
+const OVERCOMMITTED_ACTION: &str = "give the file system room, or move devices to others: OSDs fail when it is full, \
+                                    before they say that they are";
+
 /// What only this host can know.
 fn on_this_host(open: &OpenCluster) -> Vec<Problem> {
-    let problem = |found: Overcommitted| {
-        Problem {
+    let problem = |found: Overcommitted| Problem {
         code: "OSD_OVERCOMMITTED",
         severity: Severity::Warning,
         summary: found.to_string(),
         subjects: found.osds.iter().map(ToString::to_string).collect(),
-        action: "give the file system room, or move devices to others: OSDs fail when it is full, before they say that \
-                 they are"
-            .into(),
+        action: OVERCOMMITTED_ACTION.into(),
         since_unix_ms: None,
-    }
     };
     let devices = overcommitted(&open.directory, &open.cluster).into_iter().map(problem);
     devices.chain(state_space(open)).collect()

@@ -5,22 +5,21 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use atoll_node::JOIN_TOKEN_VARIABLE;
 
 /// What a command says in place of a file, if the token comes from there.
 pub const STANDARD_INPUT: &str = "-";
-/// May hold the token itself.
-pub const VARIABLE: &str = "ATOLL_JOIN_TOKEN";
 const TOKEN_BYTES_MAX: u64 = 64 << 10;
 
 /// Reads a token from a file, from standard input (`-`), or, if no file is named, from `ATOLL_JOIN_TOKEN`.
 pub fn read(file: Option<&Path>) -> anyhow::Result<Option<String>> {
     let Some(file) = file else {
-        return Ok(std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()));
+        return Ok(std::env::var(JOIN_TOKEN_VARIABLE).ok().filter(|text| !text.is_empty()));
     };
     if file.to_string_lossy().starts_with("atoll-join-") {
         bail!(
             "a join token on the command line can be read by every user of this host, so take this one as known: revoke it \
-             ('atoll cluster token rm'), and give another one in a file, by standard input ('-'), or in {VARIABLE}"
+             ('atoll cluster token rm'), and give another one in a file, by standard input ('-'), or in {JOIN_TOKEN_VARIABLE}"
         );
     }
     let mut text = String::new();

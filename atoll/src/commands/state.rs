@@ -32,7 +32,8 @@ pub fn run(command: &StateCommand) -> anyhow::Result<()> {
     };
     let credentials = open.cluster.state_user.clone().zip(open.cluster.state_password.clone());
     let directory = open.directory.state();
-    keep_reserve(&open.directory);
+    let mut has_reserve = None;
+    keep_reserve(&open.directory, &mut has_reserve);
     tokio_runtime()?.block_on(async {
         let server = EmbeddedServer::start(listen, &directory, Protection { credentials, tls }).await?;
         tracing::info!("cluster state is served on {}", server.local_addr());
@@ -40,17 +41,22 @@ pub fn run(command: &StateCommand) -> anyhow::Result<()> {
             tokio::select! {
                 // A new process opens the file again: 'atoll up' starts one.
                 () = server.failed() => anyhow::bail!("cluster state cannot be written to {}", directory.display()),
-                () = tokio::time::sleep(RESERVE_POLL) => keep_reserve(&open.directory),
+                () = tokio::time::sleep(RESERVE_POLL) => keep_reserve(&open.directory, &mut has_reserve),
             }
         }
     })
 }
 
-/// OSDs that fill the file system must not end cluster state, which would end them.
-fn keep_reserve(directory: &DataDir) {
-    match directory.keep_state_reserve() {
+/// OSDs that fill the file system must not end cluster state, which would end them. Says when that changes.
+fn keep_reserve(directory: &DataDir, before: &mut Option<bool>) {
+    let kept = directory.keep_state_reserve();
+    let has_reserve = *kept.as_ref().unwrap_or(&false);
+    if before.replace(has_reserve) == Some(has_reserve) {
+        return;
+    }
+    match kept {
         Ok(true) => {}
-        Ok(false) => tracing::warn!("the file system of cluster state is almost full; its reserve is given up"),
+        Ok(false) => tracing::warn!("the file system of cluster state is almost full: it has no reserve of space"),
         Err(error) => tracing::warn!("cluster state has no reserve of space: {error}"),
     }
 }

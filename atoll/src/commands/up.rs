@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use atoll_cluster::{ClusterClient, keys};
 use atoll_node::{
-    Choices, ClusterFile, Credentials, DataDir, ProcessesFile, Progress, overcommitted, stop, supervise,
+    Choices, ClusterFile, Credentials, DataDir, JOIN_TOKEN_VARIABLE, ProcessesFile, Progress, overcommitted, stop,
+    supervise,
 };
 use atoll_reactor::ListenAddress;
 use atoll_terminal::{print_line, print_note, write_status};
@@ -342,7 +343,7 @@ fn detach(arguments: &UpArguments, directory: &DataDir, join: Option<String>) ->
     let mut foreground = join_token::without_token(std::env::args_os().skip(1));
     foreground.retain(|argument| argument != "--detach");
     let mut command = Command::new(executable);
-    command.args(foreground).env_remove(join_token::VARIABLE).stdin(Stdio::null());
+    command.args(foreground).env_remove(JOIN_TOKEN_VARIABLE).stdin(Stdio::null());
     if join.is_some() {
         command.args(["--join", join_token::STANDARD_INPUT]).stdin(Stdio::piped());
     }

@@ -43,15 +43,6 @@ pub struct Problem {
     pub since_unix_ms: Option<u64>,
 }
 
-impl Problem {
-    /// How many PGs do not serve at this moment, if it is about that.
-    fn waiting_pgs(&self) -> Option<usize> {
-        let is_about_that = matches!(self.code, "PG_PEERING" | "PG_NOT_ACTIVE");
-        // The summary begins with the number.
-        is_about_that.then(|| self.summary.split(' ').next()?.parse().ok()).flatten()
-    }
-}
-
 /// The state of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -123,29 +114,30 @@ pub fn evaluate(view: &View, now_unix_ms: u64) -> Health {
     let mut problems = Vec::new();
     osds(view, now_unix_ms, &mut problems);
     space(view, &mut problems);
-    pg_problems(view, &pgs, &mut problems);
+    pg_problems(view, &pgs, now_unix_ms, &mut problems);
     cluster(view, &mut problems);
     backups(view, &mut problems);
     for problem in &mut problems {
         problem.since_unix_ms =
             problem.since_unix_ms.or_else(|| view.notes.problem_since_unix_ms.get(problem.code).copied());
     }
-    for problem in &mut problems {
-        lasting(problem, pgs.len(), now_unix_ms);
-    }
     Health::new(problems)
 }
 
 /// Requests that wait for moments are a warning; for longer, or everywhere, something is not served.
-fn lasting(problem: &mut Problem, all_pgs: usize, now_unix_ms: u64) {
-    let Some(number) = problem.waiting_pgs() else { return };
-    let lasts = problem.since_unix_ms.is_some_and(|since| now_unix_ms.saturating_sub(since) > MOMENTS_MS);
-    if lasts || number >= all_pgs {
-        problem.severity = Severity::Error;
-        problem.action =
-            "requests wait until they serve: start OSDs that are down, and look at the logs of the primaries \
-                          ('atoll pg ls' names them) for what they wait for"
-                .into();
+fn waiting(view: &View, code: &str, number: usize, all_pgs: usize, now_unix_ms: u64) -> (Severity, &'static str) {
+    let since = view.notes.problem_since_unix_ms.get(code);
+    let lasts = since.is_some_and(|since| now_unix_ms.saturating_sub(*since) > MOMENTS_MS);
+    match lasts || number >= all_pgs {
+        true => (
+            Severity::Error,
+            "requests wait until they serve: start OSDs that are down, and look at the logs of the primaries ('atoll pg \
+             ls' names them) for what they wait for",
+        ),
+        false => (
+            Severity::Warning,
+            "this takes moments after a change; if it stays, look at the logs of the primaries for what they wait for",
+        ),
     }
 }
 
@@ -328,9 +320,9 @@ fn uses(count: usize) -> &'static str {
     if count == 1 { "uses" } else { "use" }
 }
 
-fn pg_problems(view: &View, pgs: &[PgStatus], problems: &mut Vec<Problem>) {
-    availability(pgs, problems);
-    reported_states(view, pgs, problems);
+fn pg_problems(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &mut Vec<Problem>) {
+    availability(view, pgs, now_unix_ms, problems);
+    reported_states(view, pgs, now_unix_ms, problems);
     redundancy(pgs, problems);
     damage(view, problems);
     missing(view, problems);
@@ -341,7 +333,7 @@ fn those(pgs: &[PgStatus], holds: impl Fn(&PgStatus) -> bool) -> Vec<String> {
     pgs.iter().filter(|pg| holds(pg)).map(|pg| pg.pg.to_string()).collect()
 }
 
-fn availability(pgs: &[PgStatus], problems: &mut Vec<Problem>) {
+fn availability(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &mut Vec<Problem>) {
     add(
         problems,
         "PG_INACTIVE",
@@ -350,13 +342,15 @@ fn availability(pgs: &[PgStatus], problems: &mut Vec<Problem>) {
         |number| format!("{} cannot serve: too few of their copies or shards are up", count(number, "PG")),
         "start the OSDs that are down ('atoll pg ls' names the members); reads and writes wait until then",
     );
+    let peering = those(pgs, |pg| pg.state == PgAvailability::Peering);
+    let (severity, action) = waiting(view, "PG_PEERING", peering.len(), pgs.len(), now_unix_ms);
     add(
         problems,
         "PG_PEERING",
-        Severity::Warning,
-        those(pgs, |pg| pg.state == PgAvailability::Peering),
+        severity,
+        peering,
         |number| format!("{} {} peering: requests wait", count(number, "PG"), are(number)),
-        "this takes moments; if it stays, look at the log of the primary for what it waits for",
+        action,
     );
 }
 
@@ -427,7 +421,7 @@ fn has(count: usize) -> &'static str {
 
 /// Primaries say more than records: a PG may not serve although its record says nothing of it.
 /// What counts is what records make an OSD the primary of and it does not report as active.
-fn reported_states(view: &View, pgs: &[PgStatus], problems: &mut Vec<Problem>) {
+fn reported_states(view: &View, pgs: &[PgStatus], now_unix_ms: u64, problems: &mut Vec<Problem>) {
     let by_record = pgs.iter().filter(|pg| pg.state != PgAvailability::Active).count();
     let counts = pgs_by_osd(&view.map);
     let running = members(view).filter(|(osd, _)| view.map.up.contains_key(osd));
@@ -443,13 +437,14 @@ fn reported_states(view: &View, pgs: &[PgStatus], problems: &mut Vec<Problem>) {
     let reported: u32 = reports.iter().map(|(_, number)| number).sum();
     if reported as usize > by_record {
         let subjects = reports.into_iter().map(|(osd, number)| format!("{osd} ({number})")).collect();
+        let (severity, action) = waiting(view, "PG_NOT_ACTIVE", reported as usize, pgs.len(), now_unix_ms);
         add(
             problems,
             "PG_NOT_ACTIVE",
-            Severity::Warning,
+            severity,
             subjects,
             |_| format!("{} not active, as their primaries say", are_pgs(reported as usize)),
-            "this takes moments after a change; if it stays, look at the logs of these OSDs",
+            action,
         );
     }
 }

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use atoll_client::{LocalClient, PoolClient};
+use atoll_cluster::Lease;
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_types::limits::IMAGE_ATTACHES_MAX;
 use atoll_types::records::{ExportAccess, ImageRecord};
@@ -111,7 +112,31 @@ pub(crate) async fn take(
         return Err(ImageError::KeyDestroyed(name.into()));
     }
     let lease = take_lock(admin, &record, purpose).await?;
-    match add_attachment(admin, name, check).await {
+    let attach_id = new_attach_id();
+    let add = |record: &mut ImageRecord| {
+        check(record)?;
+        add_attach_id(record, &attach_id)
+    };
+    attach_locked(admin, name, purpose, lease, add).await
+}
+
+/// Adds an attachment to the header, under the lock: no other writer changes it now. Gives what the key
+/// service has unwrapped, and what it takes to read the parents. The lock is given back if that fails.
+pub(crate) async fn attach_locked(
+    admin: &ImageAdmin,
+    name: &str,
+    purpose: &Purpose,
+    lease: Lease,
+    add: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
+) -> Result<Attachment, ImageError> {
+    let added = async {
+        let (record, _) = admin.get(name).await?;
+        let key = admin.unwrapped_key(&record).await?;
+        let (record, _) = admin.change(name, add).await?;
+        let ancestors = admin.ancestors(parent_at(&record, record.overlap_bytes())).await?;
+        Ok((record, key, ancestors))
+    };
+    match added.await {
         Ok((record, key, ancestors)) => {
             let lock = HeldLock::keep(admin.clone(), record.clone(), purpose.clone(), lease);
             Ok(Attachment { record, key, ancestors, lock })
@@ -121,25 +146,6 @@ pub(crate) async fn take(
             Err(error)
         }
     }
-}
-
-/// Adds an attachment to the header, under the lock: no other writer changes it now. Gives what the key
-/// service has unwrapped, and what it takes to read the parents.
-async fn add_attachment(
-    admin: &ImageAdmin,
-    name: &str,
-    check: Check,
-) -> Result<(ImageRecord, SecretKey, Vec<Generation>), ImageError> {
-    let (record, _) = admin.get(name).await?;
-    let key = admin.unwrapped_key(&record).await?;
-    let attach_id = new_attach_id();
-    let added = admin.change(name, |record| {
-        check(record)?;
-        add_attach_id(record, &attach_id)
-    });
-    let (record, _) = added.await?;
-    let ancestors = admin.ancestors(parent_at(&record, record.overlap_bytes())).await?;
-    Ok((record, key, ancestors))
 }
 
 pub(crate) fn new_attach_id() -> String {

@@ -51,11 +51,13 @@ impl<C: PoolClient> Volume<C> {
         let (mut done, mut result) = (0, Ok(true));
         while let Some(copied) = copies.next().await {
             done += self.object_bytes;
-            if let Err(error) = copied {
-                result = Err(error);
-            } else if result.is_ok() {
-                control.looked_at(done, all);
-                result = Ok(control.is_wanted());
+            match copied {
+                Err(error) => result = Err(error),
+                Ok(is_whole) if matches!(result, Ok(true)) => {
+                    control.looked_at(done, all);
+                    result = Ok(is_whole && control.is_wanted());
+                }
+                Ok(_) => {}
             }
             // What has begun must end: what is under way must not overwrite what is written after this.
             goes_on.set(matches!(result, Ok(true)));
@@ -63,22 +65,25 @@ impl<C: PoolClient> Volume<C> {
         result
     }
 
-    /// Copies what one object lacks.
+    /// Copies what one object lacks. False if it was stopped before the end.
     async fn copy_object(
         &self,
         parent: &Parent<C>,
         object: u64,
         control: &dyn CopyControl,
-    ) -> Result<(), ImageError> {
+    ) -> Result<bool, ImageError> {
         let length = self.object_bytes.min(parent.overlap_bytes.saturating_sub(object * self.object_bytes));
         let mut offset = 0;
-        while offset < length && control.is_wanted() {
+        while offset < length {
+            if !control.is_wanted() {
+                return Ok(false);
+            }
             let piece = Piece { object, offset, length: LOCKED_BYTES_MAX.min(length - offset) };
             let copied = self.copy_piece(parent, piece).await?;
             self.pause_after(copied, control).await;
             offset += piece.length;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Keeps to the rate, which may change meanwhile.

@@ -1,6 +1,6 @@
 //! The record of a flattening: whoever writes to the image copies, and says here how far it is.
 
-use atoll_types::records::{ImageFlattening, ImageRecord, ParentRecord};
+use atoll_types::records::{ImageFlattening, ImageRecord};
 
 use crate::ImageError;
 use crate::admin::ImageAdmin;
@@ -59,25 +59,22 @@ impl ImageAdmin {
     /// A clone that has everything it showed of its parent shows nothing of it from now on. It needs the parent no
     /// more when none of its snapshots shows it. Nobody may read the parent for it any more.
     pub(crate) async fn end_flatten(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
-        let (record, _) = self.get(name).await?;
-        if record.id != image_id || record.flattening.is_none() {
-            return Ok(());
-        }
-        if record.moving().is_some() {
-            return self.end_move(name, image_id).await;
-        }
         let ended = self.change_clone(name, |record| {
-            record.states.iter_mut().filter_map(|states| states.parent.as_mut()).for_each(show_nothing);
-            record.flattening = None;
+            if record.id != image_id || record.flattening.is_none() {
+                return Ok(());
+            }
+            if let Some(parent) = record.states.as_mut().and_then(|states| states.parent.as_mut()) {
+                parent.overlap_bytes = 0;
+            }
+            // Of an image that was moved, what it was before is still to go.
+            record.flattening.take_if(|flattening| flattening.moving.is_none());
             Ok(())
         });
-        ended.await.map(drop)
+        match ended.await?.moving() {
+            Some(_) => self.retried(name, || self.remove_old_place(name, image_id)).await,
+            None => Ok(()),
+        }
     }
-}
-
-/// From now on the clone shows nothing of its parent.
-pub(crate) fn show_nothing(parent: &mut ParentRecord) {
-    parent.overlap_bytes = 0;
 }
 
 /// Refuses what cannot be done with an image while it is being moved.

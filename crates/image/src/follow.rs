@@ -83,14 +83,13 @@ impl Follower {
     /// was over before all writes were done.
     async fn hold(&self, hold: ImageHold) -> bool {
         let (volume, runtime) = (self.writer.volume(), self.writer.client.runtime().clone());
-        let (holds, own) = (Rc::clone(&self.holds), self.holds.get());
-        let keeping = Rc::clone(&volume);
+        let (holds, own, held) = (Rc::clone(&self.holds), self.holds.get(), Rc::clone(&volume));
         self.writer.client.runtime().spawn(async move {
             runtime.sleep(Duration::from_millis(hold.at_most_ms)).await;
             if holds.get() == own {
-                volume.keeping.let_go();
+                held.keeping.let_go();
             }
         });
-        keeping.keeping.hold().await
+        volume.keeping.hold().await
     }
 }

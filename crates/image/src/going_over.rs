@@ -8,10 +8,9 @@ use atoll_types::records::ImageRecord;
 
 use crate::ImageError;
 use crate::admin::ImageAdmin;
-use crate::ancestry::parent_at;
-use crate::attach::{Attachment, add_attach_id, fence_within_limit, new_attach_id, open};
+use crate::attach::{Attachment, add_attach_id, attach_locked, fence_within_limit, new_attach_id, open};
 use crate::attached_image::Writer;
-use crate::held_lock::{HeldLock, RecordChanges};
+use crate::held_lock::RecordChanges;
 use crate::lock::{Purpose, take_lock};
 use crate::resize::refuse_unfinished;
 
@@ -100,7 +99,7 @@ async fn take_new_place(
     purpose: Purpose,
     lease: Lease,
 ) -> Result<Attachment, ImageError> {
-    let taken = admin.change(name, |record| {
+    let take = |record: &mut ImageRecord| {
         let lost = || ImageError::Lost(name.to_owned());
         let is_moved = record.id == image_id;
         let flattening = record.flattening.as_mut().filter(|_| is_moved).ok_or_else(lost)?;
@@ -113,21 +112,6 @@ async fn take_new_place(
         }
         add_attach_id(record, attach_id)?;
         refuse_unfinished(record)
-    });
-    let opened = async {
-        let (record, _) = taken.await?;
-        let key = admin.unwrapped_key(&record).await?;
-        let ancestors = admin.ancestors(parent_at(&record, record.overlap_bytes())).await?;
-        Ok((record, key, ancestors))
     };
-    match opened.await {
-        Ok((record, key, ancestors)) => {
-            let lock = HeldLock::keep(admin.clone(), record.clone(), purpose, lease);
-            Ok(Attachment { record, key, ancestors, lock })
-        }
-        Err(error) => {
-            lease.revoke().await?;
-            Err(error)
-        }
-    }
+    attach_locked(admin, name, &purpose, lease, take).await
 }

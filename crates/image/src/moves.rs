@@ -13,7 +13,7 @@ use atoll_types::records::{
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, image_key_context, unix_ms};
-use crate::flattening::{refuse_moving, show_nothing};
+use crate::flattening::refuse_moving;
 use crate::lock::{fence_name, take_lock};
 use crate::resize::refuse_unfinished;
 use crate::snapshots::add_snapshot;
@@ -187,20 +187,9 @@ impl ImageAdmin {
         settled.map(drop)
     }
 
-    /// Everything is copied: what the image was goes, unless somebody has made use of it meanwhile.
-    pub(crate) async fn end_move(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
-        // From now on who opens the image for reading does not read the parent.
-        self.change_clone(name, |record| {
-            if record.id == image_id && record.moving().is_some() {
-                record.states.iter_mut().filter_map(|states| states.parent.as_mut()).for_each(show_nothing);
-            }
-            Ok(())
-        })
-        .await?;
-        self.retried(name, || self.remove_old_place(name, image_id)).await
-    }
-
-    async fn remove_old_place(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
+    /// Everything is copied, and who opens the image for reading does not read the parent any more: what the image
+    /// was goes, unless somebody has made use of it meanwhile.
+    pub(crate) async fn remove_old_place(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
         let (mut record, revision) = self.get(name).await?;
         let Some(moving) = record.moving().filter(|_| record.id == image_id).cloned() else { return Ok(()) };
         let old = match self.find(&moving.old_id, &moving.old_name).await {

@@ -291,12 +291,11 @@ impl DataDir {
 
     /// Reads `credentials.json`.
     pub fn credentials(&self) -> Result<Credentials, NodeError> {
-        if !self.credentials_file().exists() && self.has_cluster() {
-            return Err(NodeError::NoCredentials { path: self.credentials_file() });
-        } else if !self.credentials_file().exists() {
-            return Err(NodeError::NoCluster { path: self.root.clone() });
+        match (self.has_credentials(), self.has_cluster()) {
+            (true, _) => read_json(&self.credentials_file()),
+            (false, true) => Err(NodeError::NoCredentials { path: self.credentials_file() }),
+            (false, false) => Err(NodeError::NoCluster { path: self.root.clone() }),
         }
-        read_json(&self.credentials_file())
     }
 
     /// Writes `credentials.json`.
@@ -312,9 +311,13 @@ impl DataDir {
     /// The static key of a process, made now if it is not there: for processes of which the cluster knows no key.
     pub(crate) fn make_static_key(&self, holder: &str) -> Result<KeyPair, NodeError> {
         if !self.has_static_key(holder) {
-            write_secret(&self.static_key_file(holder), hex::encode(random_bytes::<32>()).as_bytes())?;
+            self.write_static_key(holder, &random_bytes())?;
         }
         self.static_key(holder)
+    }
+
+    pub(crate) fn write_static_key(&self, holder: &str, private: &[u8; 32]) -> Result<(), NodeError> {
+        write_secret(&self.static_key_file(holder), hex::encode(private).as_bytes())
     }
 
     /// The static key of a process.

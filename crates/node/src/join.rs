@@ -24,6 +24,9 @@ use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, 
 use crate::error::NodeError;
 use crate::state_access::check_identity;
 
+/// The variable of the environment that may hold the text of a token.
+pub const JOIN_TOKEN_VARIABLE: &str = "ATOLL_JOIN_TOKEN";
+
 const PREFIX: &str = "atoll-join-1.";
 
 /// A join token as it is handed over. Its text is as secret as a password.

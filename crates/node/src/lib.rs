@@ -34,7 +34,7 @@ pub use device_space::{Overcommitted, free_bytes, overcommitted};
 pub use devices::{CreatedOsd, OsdChoices};
 pub use error::NodeError;
 pub use health::wait_until_healthy;
-pub use join::{JoinToken, create_token, join, list_tokens, revoke_token};
+pub use join::{JOIN_TOKEN_VARIABLE, JoinToken, create_token, join, list_tokens, revoke_token};
 pub use members::{OsdPlace, add_osd, place_foreign_osd, place_osd, remove_osd};
 pub use osd_device::{check_store, note_start, store_of};
 pub use processes::{ChildStatus, ProcessesFile};

@@ -9,6 +9,7 @@ use tokio::process::{Child, ChildStdin, Command};
 
 use crate::data_dir::DataDir;
 use crate::error::NodeError;
+use crate::join::JOIN_TOKEN_VARIABLE;
 
 /// A log that is larger is set aside, in bytes.
 const LOG_BYTES_MAX: u64 = 64 << 20;
@@ -54,7 +55,7 @@ pub(crate) fn start(directory: &DataDir, executable: &Path, managed: &Managed) -
         // The child ends when this pipe closes, so none outlives a supervisor that was killed.
         .arg("--exit-with-parent")
         // Those who can see its environment need not learn it.
-        .env_remove("ATOLL_JOIN_TOKEN")
+        .env_remove(JOIN_TOKEN_VARIABLE)
         .stdin(Stdio::piped())
         .stdout(log)
         .stderr(errors)

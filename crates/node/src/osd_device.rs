@@ -2,6 +2,7 @@
 //! here for an OSD is marked until the OSD has started with it.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use atoll_admin::osds;
@@ -23,6 +24,16 @@ impl DataDir {
     /// A device with this store was made for an OSD, in place of any other.
     pub(crate) fn remember_new_store(&self, osd: OsdId, store_id: [u8; 16]) -> Result<(), NodeError> {
         write_secret(&self.new_store_file(osd), hex::encode(store_id).as_bytes())
+    }
+
+    /// Cluster state knows the store from now on.
+    fn forget_new_store(&self, osd: OsdId) -> Result<(), NodeError> {
+        let path = self.new_store_file(osd);
+        match fs::remove_file(&path) {
+            // The device was not made here.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(NodeError::file(path)),
+        }
     }
 }
 
@@ -86,7 +97,7 @@ pub async fn check_store(
         )));
     }
     osds::change(state, id, |record| store_id.clone_into(&mut record.store_id)).await?;
-    Ok(())
+    directory.forget_new_store(id)
 }
 
 /// Says in cluster state why an OSD cannot start, or that it could.

@@ -1,13 +1,16 @@
 //! Secrets of this host that exist once. None is made anew because it is not there: the cluster, or the data, would
 //! be none of it any more.
 
+use std::collections::BTreeMap;
+
 use atoll_admin::osds;
 use atoll_admin::peer_keys::host_key;
 use atoll_admin::wrapped_secrets::{KeyUses, UsesByVersion};
 use atoll_cluster::{ClusterClient, Transaction, keys};
-use atoll_keys::KeyFile;
+use atoll_keys::{KeyFile, random_bytes};
 use atoll_types::OsdId;
 use atoll_types::records::{AuthorizedKeyRecord, OsdRecord, PeerRole};
+use atoll_wire::KeyPair;
 
 use crate::at_rest::UnlockWith;
 use crate::bootstrap::{Choices, place_of, write_user};
@@ -124,7 +127,7 @@ async fn check_key_file(
 }
 
 /// Which keys have wrapped what.
-fn wrapped_text(uses: &std::collections::BTreeMap<&str, KeyUses>) -> String {
+fn wrapped_text(uses: &BTreeMap<&str, KeyUses>) -> String {
     if uses.is_empty() {
         return "a key service keeps what cluster state has wrapped".into();
     }
@@ -136,7 +139,7 @@ fn wrapped_text(uses: &std::collections::BTreeMap<&str, KeyUses>) -> String {
 fn sealed_text(
     directory: &DataDir,
     cluster: &ClusterFile,
-    uses: &std::collections::BTreeMap<&str, KeyUses>,
+    uses: &BTreeMap<&str, KeyUses>,
 ) -> Result<Option<String>, NodeError> {
     let mut sealed = KeyUses::default();
     for uses in uses.values() {
@@ -159,16 +162,15 @@ async fn renew(
     state: &ClusterClient,
     holder: &str,
 ) -> Result<(), NodeError> {
-    let key = directory.make_static_key(holder)?;
+    let private = random_bytes::<32>();
+    let key = KeyPair::from_private(private);
     let osd = cluster.osd_ids.iter().find(|id| id.to_string() == holder);
-    let (name, role) = match (osd, holder) {
-        (Some(id), _) => (id.to_string(), PeerRole::Osd),
-        (None, "gateway") => (format!("{}@{}", PeerRole::Gateway, cluster.host_name()), PeerRole::Gateway),
-        (None, _) => (format!("{}@{}", PeerRole::Client, cluster.host_name()), PeerRole::Client),
-    };
+    let role = if holder == "gateway" { PeerRole::Gateway } else { PeerRole::Client };
+    let of_host = host_key(role, &cluster.host_name());
+    let name = osd.map_or_else(|| of_host.name.clone(), ToString::to_string);
     let mut transaction = Transaction::new();
     for (old, record, _) in state.list::<AuthorizedKeyRecord>(keys::AUTHORIZED_KEYS).await?.entries {
-        if record.name == name && old != place_of(&key) {
+        if record.name == name {
             transaction = transaction.delete(&old);
         }
     }
@@ -181,8 +183,9 @@ async fn renew(
             record.public_key = hex::encode(key.public());
             osds::put(transaction, &record, revision)?
         }
-        None => transaction.put(&place_of(&key), &host_key(role, &cluster.host_name()))?,
+        None => transaction.put(&place_of(&key), &of_host)?,
     };
     state.transact(&transaction).await?;
-    Ok(())
+    // Last: with a key in its place that cluster state does not know, nobody would miss the lost one.
+    directory.write_static_key(holder, &private)
 }

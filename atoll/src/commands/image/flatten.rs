@@ -125,7 +125,7 @@ pub fn migrate(arguments: &MigrateArguments) -> anyhow::Result<()> {
         access.admin_call(|admin, client| async move {
             admin.purge(&client, &old_id, &progress_bar("removing the old data")).await
         })?;
-        left = access.block_on_tokio(access.admin.get(old_name)).ok().map(|_| old_name);
+        left = access.has_image(old_name)?.then_some(old_name);
     }
     let text = match left {
         None => format!("image '{name}' is in pool '{pool_name}'"),

@@ -191,6 +191,15 @@ impl ImageAccess {
         self.tokio.block_on(call)
     }
 
+    /// Whether there is an image of this name.
+    pub fn has_image(&self, name: &str) -> anyhow::Result<bool> {
+        match self.block_on_tokio(self.admin.get(name)) {
+            Ok(_) => Ok(true),
+            Err(ImageError::NoSuchImage(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Runs a call that needs tokio for cluster state and the reactor for objects.
     pub fn admin_call<T, F>(&self, call: impl FnOnce(ImageAdmin, LocalClient) -> F) -> anyhow::Result<T>
     where

@@ -63,7 +63,7 @@ pub fn import(access: &ImageAccess, file: &Path, name: &str, pool: &str, is_seal
     let information: Information =
         serde_json::from_slice(&said).context("qemu-img info says something unexpected")?;
     let size_bytes = information.virtual_size.next_multiple_of(4096);
-    ensure!(access.block_on_tokio(access.admin.get(name)).is_err(), "there is an image '{name}' already");
+    ensure!(!access.has_image(name)?, "there is an image '{name}' already");
     // Under its own name it is there when it is whole.
     let partial = format!("{name}.partial");
     let place = place(access, &partial)?;

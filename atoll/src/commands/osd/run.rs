@@ -82,10 +82,10 @@ fn start(
         Ok(store_id) => store_id,
         Err(error) => {
             let error = anyhow::Error::from(error);
-            // A device that cannot be used is said here, whether cluster state is there or not.
-            if let Err(unnoted) = runtime.block_on(note_failure(open, id, &explain(&error))) {
-                tracing::debug!("{}", explain(&unnoted));
-            }
+            // It is said by this process, whether cluster state is there to learn it or not.
+            let noted =
+                async { anyhow::Ok(note_start(&open.connect().await?, id, Some(&explain(&error))).await?) };
+            not_noted(runtime.block_on(noted));
             return Err(error);
         }
     };
@@ -107,10 +107,14 @@ fn start(
         Ok(Osd::start(config)?)
     });
     let failure = started.as_ref().err().map(explain);
-    runtime.block_on(note_start(&state, id, failure.as_deref()))?;
+    let noted = runtime.block_on(note_start(&state, id, failure.as_deref()));
+    not_noted(noted.map_err(anyhow::Error::from));
     started
 }
 
-async fn note_failure(open: &OpenCluster, id: OsdId, reason: &str) -> anyhow::Result<()> {
-    Ok(note_start(&open.connect().await?, id, Some(reason)).await?)
+/// An OSD starts or does not, whatever cluster state learns of that.
+fn not_noted(noted: anyhow::Result<()>) {
+    if let Err(error) = noted {
+        tracing::warn!("cluster state does not learn how this start went: {}", explain(&error));
+    }
 }

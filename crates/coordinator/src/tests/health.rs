@@ -185,3 +185,22 @@ fn a_problem_keeps_the_time_at_which_it_was_first_seen() {
     view.notes.problem_since_unix_ms = since(&evaluate(&healthy(3), 300), 300);
     assert_eq!(problem(&evaluate(&view, 400), "NO_COORDINATOR").since_unix_ms, None, "it went away meanwhile");
 }
+
+#[test]
+fn pgs_that_do_not_serve_for_long_or_at_all_are_an_error() {
+    let mut view = healthy(3);
+    let peering = |view: &mut View, id| {
+        let states = &mut usage(view, id).primary_pg_states;
+        let number = states.remove("active").unwrap();
+        states.insert("peering".into(), number);
+    };
+    peering(&mut view, 0);
+    let severity = |view: &View, now| problem(&evaluate(view, now), "PG_NOT_ACTIVE").severity;
+    assert_eq!(severity(&view, 1), Severity::Warning);
+    view.notes.problem_since_unix_ms.insert("PG_NOT_ACTIVE".into(), 1);
+    assert_eq!(severity(&view, 10_001), Severity::Warning);
+    assert_eq!(severity(&view, 10_002), Severity::Error);
+    view.notes.problem_since_unix_ms.clear();
+    (1..3).for_each(|id| peering(&mut view, id));
+    assert_eq!(severity(&view, 1), Severity::Error);
+}
