@@ -80,7 +80,10 @@ def test_pgs_that_do_not_serve_are_an_error(emptied):
     """All PGs without a primary that serves: exit code 2 as soon as primaries say so, and not after their leases."""
     for osd in ("osd.0", "osd.2"):
         emptied.cluster.cli("cluster", "key", "revoke", osd)
-    said = wait_for("health says it", lambda: problems(emptied.cluster)[1].get("PG_NOT_ACTIVE"), 8, pause=0.3)
+    named = lambda: problems(emptied.cluster)[1].get("PG_NOT_ACTIVE")
+    said = wait_for(
+        "health says it of all", lambda: (p := named()) and p["summary"].startswith("64 ") and p, 8, pause=0.3
+    )
     assert said["severity"] == "error", said
     assert "64 " in said["summary"] and "moments" not in said["action"], said
     for osd in ("osd.0", "osd.2"):
