@@ -14,7 +14,8 @@ PLATFORM = "x86_64-unknown-linux-gnu"
 LAYERS = [
     ["buffers", "codec"],
     ["types"],
-    ["ec", "iam", "keys", "luks2", "md5", "objects", "placement", "reactor", "security-log", "terminal", "wire"],
+    ["metrics"],
+    ["admin-socket", "ec", "iam", "keys", "luks2", "md5", "objects", "placement", "reactor", "security-log", "terminal", "wire"],
     ["cluster", "seal"],
     ["coordinator", "pg", "store"],
     ["client", "osd", "preflight", "sim"],
@@ -33,7 +34,7 @@ IO = ["atoll-cluster", "atoll-reactor", "etcd-client", "hyper", "io-uring", "mio
 # Crates, what they may not reach, and why.
 FORBIDDEN = [
     (["osd"], ["atoll-seal"], "OSDs hold no data keys"),
-    (["types", "buffers", "codec", "objects", "ec", "iam", "placement", "luks2"], IO, "it is pure"),
+    (["types", "buffers", "codec", "metrics", "objects", "ec", "iam", "placement", "luks2"], IO, "it is pure"),
     (["wire", "pg", "store", "sim"], IO, "it is sans-IO"),
     (["s3"], ["atoll-cluster", "atoll-client", "etcd-client"], "S3 knows cluster state by a trait"),
     (["keys"], ["atoll-seal"], "key services do not know what their keys protect"),

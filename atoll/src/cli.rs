@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use atoll_terminal::print_line;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::commands::admin::AdminCommand;
 use crate::commands::arguments::{DataArgument, OutputArguments};
 use crate::commands::bench::BenchCommand;
 use crate::commands::bucket::BucketCommand;
@@ -19,6 +20,7 @@ use crate::commands::identity::user::UserCommand;
 use crate::commands::image::ImageCommand;
 use crate::commands::join::JoinArguments;
 use crate::commands::key::KeyCommand;
+use crate::commands::metrics::MetricsCommand;
 use crate::commands::nbd::NbdCommand;
 use crate::commands::osd::OsdCommand;
 use crate::commands::pg::PgCommand;
@@ -31,8 +33,8 @@ use crate::commands::status::CredentialsArguments;
 use crate::commands::store::StoreCommand;
 use crate::commands::up::UpArguments;
 use crate::commands::{
-    bench, bucket, cluster, flag, gateway, health, identity, image, join, key, nbd, osd, pg, pool, preflight,
-    settings, sim, state, status, store, up,
+    admin, bench, bucket, cluster, flag, gateway, health, identity, image, join, key, metrics, nbd, osd, pg, pool,
+    preflight, settings, sim, state, status, store, up,
 };
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
@@ -120,6 +122,12 @@ pub enum Command {
     Preflight(PreflightArguments),
     /// Search for failures of the PG protocol in simulated clusters
     Sim(SimArguments),
+    /// Show the metrics of processes, and let Prometheus read them
+    #[command(subcommand)]
+    Metrics(MetricsCommand),
+    /// Run the admin server (started by 'atoll up')
+    #[command(subcommand)]
+    Admin(AdminCommand),
     /// Run the embedded cluster-state server (started by 'atoll up')
     #[command(subcommand)]
     State(StateCommand),
@@ -165,6 +173,8 @@ impl Command {
             Command::Key(command) => key::run(&command)?,
             Command::Bench(command) => bench::run(command)?,
             Command::Sim(arguments) => sim::run(&arguments)?,
+            Command::Metrics(command) => metrics::run(&command)?,
+            Command::Admin(command) => admin::run(&command)?,
             Command::State(command) => state::run(&command)?,
             Command::Gateway(command) => gateway::run(&command)?,
             Command::Nbd(command) => nbd::run(command)?,

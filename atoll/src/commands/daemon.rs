@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use anyhow::Context;
+use atoll_admin_socket::Routes;
 use clap::Args;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::layer;
@@ -33,8 +34,9 @@ pub fn log_filter() -> anyhow::Result<Targets> {
         .with_context(|| format!("ATOLL_LOG is '{filter}', which is no filter; one is 'info,atoll_osd=debug'"))
 }
 
-/// Logs to standard error, ends with the parent if that is asked for, and opens the data directory.
-pub fn prepare(arguments: &DaemonArguments) -> anyhow::Result<OpenCluster> {
+/// Logs to standard error, ends with the parent if that is asked for, opens the data directory, and serves the admin
+/// socket under the process' name.
+pub fn prepare(arguments: &DaemonArguments, process: &str) -> anyhow::Result<OpenCluster> {
     let log = layer().with_writer(std::io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(log).with(log_filter()?).init();
     // A daemon with a dead thread would neither serve nor be restarted.
@@ -52,7 +54,19 @@ pub fn prepare(arguments: &DaemonArguments) -> anyhow::Result<OpenCluster> {
             std::process::exit(0);
         })?;
     }
-    Ok(OpenCluster { is_daemon: true, ..OpenCluster::open(&arguments.data)? })
+    let open = OpenCluster { is_daemon: true, ..OpenCluster::open(&arguments.data)? };
+    serve_admin_socket(&open, process);
+    Ok(open)
+}
+
+/// Who cannot be looked into serves all the same.
+fn serve_admin_socket(open: &OpenCluster, process: &str) {
+    atoll_metrics::register_process(process, env!("CARGO_PKG_VERSION"));
+    atoll_security_log::register_metrics();
+    let path = open.directory.admin_socket(process);
+    if let Err(error) = atoll_admin_socket::serve_in_thread(&path, Routes::default()) {
+        tracing::warn!("{process} has no metrics: its admin socket {} cannot be made: {error}", path.display());
+    }
 }
 
 /// The usual soft limit of 1,024 descriptors is below our own limit of connections.

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use atoll_admin::overview::health_name;
-use atoll_coordinator::health::{Health, HealthStatus, Problem, Severity, evaluate};
+use atoll_coordinator::health::{Health, HealthStatus, Severity, evaluate};
 use atoll_coordinator::{View, unix_ms};
-use atoll_node::{NodeError, Overcommitted, StateSpace, overcommitted};
+use atoll_node::{NodeError, host_problems, state_space_problem};
 use atoll_terminal::print_line;
 use clap::Args;
 
@@ -65,48 +65,15 @@ async fn look(open: &OpenCluster) -> Health {
         anyhow::Ok(View::read(&state).await?)
     };
     match view.await {
-        Ok(view) => evaluate(&view, unix_ms()).and(on_this_host(open)),
+        Ok(view) => evaluate(&view, unix_ms()).and(host_problems(&open.directory, &open.cluster)),
         Err(error) if matches!(error.downcast_ref(), Some(NodeError::NotRunning { .. })) => {
             Health::stopped(&explain(&error))
         }
-        Err(error) => Health::unreachable(&explain(&error)).and(state_space(open).into_iter().collect()),
+        Err(error) => {
+            let space = state_space_problem(&open.directory, &open.cluster);
+            Health::unreachable(&explain(&error)).and(space.into_iter().collect())
+        }
     }
-}
-
-const OVERCOMMITTED_ACTION: &str = "give the file system room, or move devices to others: OSDs fail when it is full, \
-                                    before they say that they are";
-
-/// What only this host can know.
-fn on_this_host(open: &OpenCluster) -> Vec<Problem> {
-    let problem = |found: Overcommitted| Problem {
-        code: "OSD_OVERCOMMITTED",
-        severity: Severity::Warning,
-        summary: found.to_string(),
-        subjects: found.osds.iter().map(ToString::to_string).collect(),
-        action: OVERCOMMITTED_ACTION.into(),
-        since_unix_ms: None,
-    };
-    let devices = overcommitted(&open.directory, &open.cluster).into_iter().map(problem);
-    devices.chain(state_space(open)).collect()
-}
-
-fn state_space(open: &OpenCluster) -> Option<Problem> {
-    let (severity, what) = match open.directory.state_space() {
-        _ if open.cluster.state_listen.is_none() => return None,
-        StateSpace::Enough => return None,
-        StateSpace::Reserve => (Severity::Warning, "lives on its reserve of space"),
-        StateSpace::None => (Severity::Error, "has no space left, and cannot be written"),
-    };
-    Some(Problem {
-        code: "STATE_NO_SPACE",
-        severity,
-        summary: format!("cluster state in {} {what}", open.directory.state().display()),
-        subjects: Vec::new(),
-        action:
-            "give its file system room: remove other files, or objects and images whose device files are there"
-                .into(),
-        since_unix_ms: None,
-    })
 }
 
 fn exit_code(status: HealthStatus) -> ExitCode {

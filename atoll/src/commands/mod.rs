@@ -1,6 +1,7 @@
 //! One module per command or family of commands: its arguments, what it calls, and what it prints.
 //! Modules here know nothing of [`crate::cli`].
 
+pub mod admin;
 pub mod arguments;
 pub mod bench;
 pub mod bucket;
@@ -14,6 +15,7 @@ pub mod image;
 pub mod join;
 mod join_token;
 pub mod key;
+pub mod metrics;
 pub mod nbd;
 mod open_cluster;
 pub mod osd;

@@ -68,7 +68,7 @@ pub enum NbdTlsMode {
 /// Runs the NBD server.
 pub fn run(command: NbdCommand) -> anyhow::Result<()> {
     let NbdCommand::Run { daemon, tls } = command;
-    let open = prepare(&daemon)?;
+    let open = prepare(&daemon, "nbd")?;
     let tls = nbd_tls(tls, open.directory.root())?;
     let tokio = tokio_runtime()?;
     let admin = ImageAdmin::new(tokio.block_on(open.connect())?, open.keys()?);

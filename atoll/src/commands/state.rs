@@ -22,7 +22,7 @@ pub enum StateCommand {
 /// Runs the embedded cluster-state server.
 pub fn run(command: &StateCommand) -> anyhow::Result<()> {
     let StateCommand::Run(arguments) = command;
-    let open = prepare(arguments)?;
+    let open = prepare(arguments, "cluster-state")?;
     let listen = open.cluster.state_listen.clone().context("this cluster uses an etcd of its own")?;
     let listen: std::net::SocketAddr = listen.parse().context("state_listen in cluster.json")?;
     let read = |path: std::path::PathBuf| std::fs::read(&path).with_context(|| path.display().to_string());

@@ -23,7 +23,7 @@ use clap::Args;
 
 use super::arguments::{DataArgument, ErasureCode, FailureDomainArgument, parse_erasure_code};
 use super::daemon::log_filter;
-use super::gateway::S3ListenArguments;
+use super::gateway::{S3ListenArguments, parse_listen};
 use super::join::{EtcdArguments, HostArguments, host_choices};
 use super::join_token;
 use super::key::{TransitArguments, transit_settings};
@@ -54,6 +54,9 @@ pub struct UpArguments {
     pub osd_size: Option<u64>,
     #[command(flatten)]
     pub s3: S3ListenArguments,
+    /// Where the admin server listens, with TLS: metrics [default: port 8443 of the address of --listen]
+    #[arg(long, value_name = "IP:PORT|off", env = "ATOLL_ADMIN_LISTEN", value_parser = parse_listen)]
+    pub admin_listen: Option<String>,
     /// Where the NBD server listens; may be given several times [default: unix:DIR/nbd.sock].
     /// Anyone who can reach a TCP address can read and write every image, unless client certificates are
     /// required: see 'atoll nbd run --help'
@@ -132,6 +135,7 @@ fn choices(arguments: &UpArguments, join: Option<String>) -> anyhow::Result<Choi
         osd_bytes: arguments.osd_size,
         s3_listen: arguments.s3.s3_listen.clone(),
         s3_tls_listen: arguments.s3.s3_tls_listen.clone(),
+        admin_listen: arguments.admin_listen.clone(),
         tls_names: arguments.s3.tls_name.clone(),
         nbd_listen: arguments.nbd_listen.iter().map(ToString::to_string).collect(),
         failure_domain: arguments.failure_domain.map(Into::into),

@@ -13,6 +13,7 @@ mod error;
 pub mod identities;
 pub mod images;
 pub mod keys;
+pub mod metrics_tokens;
 pub mod osds;
 pub mod overview;
 pub mod peer_keys;

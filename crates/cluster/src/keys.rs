@@ -69,10 +69,25 @@ pub const AUTHORIZED_KEYS: &str = "/atoll/authorized_keys/";
 /// Prefix of the tokens with which hosts join.
 pub const JOIN_TOKENS: &str = "/atoll/join_tokens/";
 
+/// Prefix of admin servers that run, by host.
+pub const ADMIN_SERVERS: &str = "/atoll/admin_servers/";
+/// Prefix of the tokens that may read metrics, by name.
+pub const METRICS_TOKENS: &str = "/atoll/metrics_tokens/";
+
 /// Prefix of what says that hosts have backups of their keys.
 pub const KEY_BACKUPS: &str = "/atoll/key_backups/";
 /// Prefix of why OSDs cannot start.
 pub const OSD_FAILURES: &str = "/atoll/osd_failures/";
+
+/// The admin server of a host.
+pub fn admin_server(host: &str) -> String {
+    format!("{ADMIN_SERVERS}{host}")
+}
+
+/// A token that may read metrics.
+pub fn metrics_token(name: &str) -> String {
+    format!("{METRICS_TOKENS}{name}")
+}
 
 /// Says that a host has a backup of its keys.
 pub fn key_backup(host: &str) -> String {
@@ -251,6 +266,8 @@ mod tests {
             LAST_USED,
             AUTHORIZED_KEYS,
             JOIN_TOKENS,
+            ADMIN_SERVERS,
+            METRICS_TOKENS,
             KEY_BACKUPS,
             OSD_FAILURES,
             CLUSTER,

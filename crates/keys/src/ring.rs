@@ -4,6 +4,7 @@ use std::path::Path;
 
 use async_trait::async_trait;
 
+use crate::metrics::{measured, register_all};
 use crate::{DEFAULT_KEY, KeyDescription, KeyError, KeyFile, KeyService, LocalKeys, SecretKey, Transit};
 
 /// The services that a key file names. Everything new is wrapped by the Transit service if there is
@@ -16,6 +17,7 @@ pub struct KeyRing {
 impl KeyRing {
     /// The services of a key file. Nothing is asked of them yet.
     pub fn open(path: &Path) -> Result<Self, KeyError> {
+        register_all();
         let file = KeyFile::read(path)?;
         let local = file.has_local_keys().then(|| LocalKeys::open(path)).transpose()?;
         Ok(KeyRing { local, transit: file.transit.map(Transit::new).transpose()? })
@@ -59,11 +61,11 @@ impl KeyService for KeyRing {
         context: &str,
         secret: &SecretKey,
     ) -> Result<String, KeyError> {
-        self.current().wrap_with(key_name, context, secret).await
+        measured("wrap", self.current().wrap_with(key_name, context, secret)).await
     }
 
     async fn unwrap(&self, context: &str, wrapped: &str) -> Result<SecretKey, KeyError> {
-        self.service_of(wrapped)?.unwrap(context, wrapped).await
+        measured("unwrap", self.service_of(wrapped)?.unwrap(context, wrapped)).await
     }
 
     async fn rewrap(&self, context: &str, wrapped: &str) -> Result<Option<String>, KeyError> {
@@ -76,9 +78,9 @@ impl KeyService for KeyRing {
             if let Some(name) = &key_name {
                 transit.create(name).await?;
             }
-            return transit.wrap_with(key_name.as_deref(), context, &secret).await.map(Some);
+            return measured("wrap", transit.wrap_with(key_name.as_deref(), context, &secret)).await.map(Some);
         }
-        self.service_of(wrapped)?.rewrap(context, wrapped).await
+        measured("rewrap", self.service_of(wrapped)?.rewrap(context, wrapped)).await
     }
 
     async fn list(&self) -> Result<Vec<KeyDescription>, KeyError> {
@@ -93,15 +95,15 @@ impl KeyService for KeyRing {
     }
 
     async fn create(&self, key_name: &str) -> Result<(), KeyError> {
-        self.current().create(key_name).await
+        measured("create", self.current().create(key_name)).await
     }
 
     async fn rotate(&self, key_name: &str) -> Result<KeyDescription, KeyError> {
-        self.current().rotate(key_name).await
+        measured("rotate", self.current().rotate(key_name)).await
     }
 
     async fn destroy(&self, key_name: &str) -> Result<(), KeyError> {
-        let of_current = self.current().destroy(key_name).await;
+        let of_current = measured("destroy", self.current().destroy(key_name)).await;
         match (&of_current, &self.local) {
             (Err(KeyError::NoSuchKey { .. }), Some(local)) if self.transit.is_some() => {
                 local.destroy(key_name).await
@@ -111,6 +113,6 @@ impl KeyService for KeyRing {
     }
 
     async fn maintain(&self) -> Result<(), KeyError> {
-        self.current().maintain().await
+        measured("maintain", self.current().maintain()).await
     }
 }

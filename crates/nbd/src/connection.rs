@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_image::{ImageError, OpenImage};
+use atoll_metrics::tls as tls_metrics;
 use atoll_reactor::Stream;
 use atoll_security_log::{SecurityEvent, note};
 use rustls::ServerConfig;
 
 use crate::byte_budget::ByteBudget;
+use crate::metrics::{self, ImageMetrics};
 use crate::protocol::{
     Action, CloseReason, ErrorCode, ExportInfo, NbdSession, OpenError, OpenErrorKind, OpenPurpose, Outcome,
     Request, RequestKind, SessionConfig, StatusExtent, TlsPolicy,
@@ -34,6 +36,7 @@ struct Connection {
     /// For STARTTLS.
     tls_config: Option<Arc<ServerConfig>>,
     device: RefCell<Option<(String, Rc<OpenImage>)>>,
+    metrics: RefCell<Option<ImageMetrics>>,
     is_over: Cell<bool>,
     budget: ByteBudget,
 }
@@ -47,6 +50,7 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
         session: RefCell::new(session),
         tls_config: server.tls_config(),
         device: RefCell::default(),
+        metrics: RefCell::default(),
         is_over: Cell::new(false),
         budget: ByteBudget::new(REQUEST_BYTES_MAX),
     });
@@ -65,9 +69,13 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
         if connection.transport.receive().await.is_err() {
             break;
         }
+        let was_handshaking = connection.transport.is_handshaking();
         if let Err(error) = connection.transport.open_received() {
             connection.tls_failed(&error);
             break;
+        }
+        if was_handshaking && !connection.transport.is_handshaking() {
+            tls_metrics::handshake(true);
         }
         connection.take_messages();
         if connection.transport.has_peer_closed() {
@@ -77,11 +85,13 @@ pub(crate) async fn serve(server: Rc<NbdServer>, stream: Stream, tls: TlsPolicy)
     connection.transport.abort();
     connection.is_over.set(true);
     server.connections.set(server.connections.get() - 1);
+    metrics::set_connections(server.connections.get());
     connection.give_device_back();
 }
 
 impl Connection {
     fn give_device_back(&self) {
+        self.metrics.borrow_mut().take();
         if let Some((name, device)) = self.device.borrow_mut().take() {
             self.server.release(name, device);
         }
@@ -90,6 +100,7 @@ impl Connection {
     /// TLS has failed: nothing that the client sends from now on could be trusted.
     fn tls_failed(&self, error: &TlsError) {
         if self.transport.is_handshaking() {
+            tls_metrics::handshake(false);
             note(SecurityEvent::FailedTls, self.transport.client().address, error);
         } else {
             tracing::warn!("an NBD connection ends because TLS was broken: {error}");
@@ -203,6 +214,7 @@ impl Connection {
             OpenPurpose::Serve => {
                 let device = self.server.open(name, &client).await?;
                 *self.device.borrow_mut() = Some((name.to_owned(), Rc::clone(&device)));
+                *self.metrics.borrow_mut() = Some(ImageMetrics::of(name));
                 (device.size_bytes(), device.is_read_only())
             }
         };
@@ -211,6 +223,7 @@ impl Connection {
 
     async fn handle(self: Rc<Self>, request: Request) {
         let device = self.device.borrow().as_ref().map(|(_, device)| Rc::clone(device));
+        let running = self.metrics.borrow().as_ref().map(|metrics| metrics.begin(&request.kind));
         let _grant;
         let outcome = match device {
             Some(device) => {
@@ -222,6 +235,9 @@ impl Connection {
             }
             None => Outcome::Failed { code: ErrorCode::ShuttingDown, message: "the image is closed".into() },
         };
+        if let Some(running) = running {
+            running.answered(!matches!(outcome, Outcome::Failed { .. }));
+        }
         self.session.borrow_mut().reply(request.id, outcome);
         self.go_on();
         // The bytes count until a slow reader has taken them.

@@ -7,6 +7,7 @@
 mod byte_budget;
 mod clients;
 mod connection;
+mod metrics;
 pub mod protocol;
 mod server;
 mod tls;

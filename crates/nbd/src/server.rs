@@ -14,6 +14,7 @@ use rustls::ServerConfig;
 
 use crate::clients::Client;
 use crate::connection;
+use crate::metrics;
 use crate::protocol::{OpenError, OpenErrorKind, TlsPolicy};
 use crate::tls::{TlsChoice, TlsError, TlsIdentity};
 
@@ -61,6 +62,7 @@ impl NbdServer {
         admin: ImageAdmin,
         tls: TlsChoice,
     ) -> Result<Rc<Self>, TlsError> {
+        metrics::register_all();
         let identity = tls.load()?;
         let server = Rc::new(NbdServer {
             runtime: client.runtime().clone(),
@@ -112,6 +114,7 @@ impl NbdServer {
                 let stream = listener.accept().await;
                 if server.connections.get() < CONNECTIONS_MAX {
                     server.connections.set(server.connections.get() + 1);
+                    metrics::set_connections(server.connections.get());
                     let tls = server.tls_policy(&own_address);
                     server.runtime.spawn(connection::serve(Rc::clone(&server), stream, tls));
                 }

@@ -44,6 +44,8 @@ pub struct Choices {
     pub s3_listen: Option<String>,
     /// Where it listens for HTTPS, or `off`.
     pub s3_tls_listen: Option<String>,
+    /// Where the admin server listens, or `off`.
+    pub admin_listen: Option<String>,
     /// Further names for the certificate that is made for this host.
     pub tls_names: Vec<String>,
     /// Where the NBD server listens.
@@ -106,6 +108,7 @@ pub(crate) fn plan(directory: &DataDir, choices: &Choices) -> Result<ClusterFile
     if let Some(listen) = &choices.s3_tls_listen {
         cluster.s3_tls_listen = listen.clone();
     }
+    cluster.admin_listen = choices.admin_listen.clone().or(cluster.admin_listen);
     if cluster.s3_listeners().next().is_none() {
         return Err(NodeError::Invalid(
             "--s3-listen off and --s3-tls-listen off leave no address for the S3 gateway; give one of them".into(),
@@ -249,6 +252,7 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, No
         encrypt_at_rest: choices.encrypt_at_rest,
         s3_listen: DEFAULT_S3_LISTEN.into(),
         s3_tls_listen: DEFAULT_S3_TLS_LISTEN.into(),
+        admin_listen: None,
         tls_names: Vec::new(),
         nbd_listen: vec![nbd_socket(directory)?],
     };

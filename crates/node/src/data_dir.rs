@@ -91,6 +91,9 @@ pub struct ClusterFile {
     /// Where it listens for HTTPS, or `off`.
     #[serde(default = "default_s3_tls_listen")]
     pub s3_tls_listen: String,
+    /// Where the admin server listens, with TLS, or `off`; at the OSDs' address if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admin_listen: Option<String>,
     /// Further names for the certificate that is made for this host.
     #[serde(default)]
     pub tls_names: Vec<String>,
@@ -244,6 +247,16 @@ impl DataDir {
         Some(self.wal_device_link(osd)).filter(|link| fs::symlink_metadata(link).is_ok())
     }
 
+    /// The admin socket of a process: `osd.0`, `gateway`, ...
+    pub fn admin_socket(&self, process: &str) -> PathBuf {
+        self.admin_sockets().join(format!("{process}.sock"))
+    }
+
+    /// The directory with the admin sockets of this host's processes.
+    pub fn admin_sockets(&self) -> PathBuf {
+        self.root.join("run")
+    }
+
     /// The file with the processes that run now.
     pub fn processes_file(&self) -> PathBuf {
         self.root.join("processes.json")
@@ -343,6 +356,9 @@ impl DataDir {
     }
 }
 
+/// Where the admin server listens unless it is told.
+const ADMIN_PORT: u16 = 8443;
+
 impl ClusterFile {
     /// How to reach cluster state.
     pub fn connect_options(&self) -> ConnectOptions {
@@ -375,6 +391,25 @@ impl ClusterFile {
         first.map(|(scheme, address)| self.url(scheme, address)).unwrap_or_default()
     }
 
+    /// Where the admin server listens, unless that is off.
+    pub fn admin_listen(&self) -> Option<String> {
+        let default = || SocketAddr::new(self.osd_listen(), ADMIN_PORT).to_string();
+        Some(self.admin_listen.clone().unwrap_or_else(default)).filter(|address| address != LISTEN_OFF)
+    }
+
+    /// Whether servers of this host show a certificate.
+    pub fn has_tls_servers(&self) -> bool {
+        self.role.has_clients() || self.admin_listen().is_some()
+    }
+
+    /// An address of this host as others reach it.
+    pub fn reached(&self, address: SocketAddr) -> SocketAddr {
+        // "All addresses" is none that clients could use.
+        let own = self.listen.filter(|ip| !ip.is_unspecified());
+        let reached = self.advertise.or(own).unwrap_or(Ipv4Addr::LOCALHOST.into());
+        if address.ip().is_unspecified() { SocketAddr::new(reached, address.port()) } else { address }
+    }
+
     /// The URL of the S3 gateway over TLS.
     pub fn s3_tls_endpoint(&self) -> Option<String> {
         let found = self.s3_listeners().find(|(scheme, _)| *scheme == "https");
@@ -382,12 +417,8 @@ impl ClusterFile {
     }
 
     fn url(&self, scheme: &str, address: &str) -> String {
-        // "All addresses" is none that clients could use.
-        let all = address.parse::<SocketAddr>().ok().filter(|parsed| parsed.ip().is_unspecified());
-        let own = self.listen.filter(|ip| !ip.is_unspecified());
-        let reached = self.advertise.or(own).unwrap_or(Ipv4Addr::LOCALHOST.into());
-        let named = all.map(|parsed| SocketAddr::new(reached, parsed.port()).to_string());
-        format!("{scheme}://{}", named.as_deref().unwrap_or(address))
+        let reached = address.parse().ok().map(|parsed| self.reached(parsed).to_string());
+        format!("{scheme}://{}", reached.as_deref().unwrap_or(address))
     }
 
     /// Whether other hosts reach this one, and its S3 gateway only from here.

@@ -37,6 +37,7 @@ impl Managed {
 /// Processes that are stopped together: first the front ends, then the OSDs, then cluster state.
 pub(crate) fn group_of(name: &str) -> u8 {
     match name {
+        "admin" => 3,
         "gateway" | "nbd" => 2,
         "cluster-state" => 0,
         _ => 1,

@@ -89,13 +89,11 @@ pub async fn supervise(
         join(directory, &JoinToken::from_text(token)?, choices).await?;
     }
     let mut cluster = plan(directory, choices)?;
-    if cluster.role.has_clients() {
-        refuse_taken_addresses(&cluster).await?;
-    }
+    refuse_taken_addresses(&cluster).await?;
     write_plan(directory, &mut cluster, choices)?;
-    if cluster.role.has_clients() {
+    if cluster.has_tls_servers() {
         keep_identity(directory, &cluster, show)?;
-        if cluster.s3_tls_endpoint().is_some() {
+        if cluster.s3_tls_endpoint().is_some() || cluster.admin_listen().is_some() {
             try_identity(directory)?;
         }
     }
@@ -139,12 +137,15 @@ fn try_identity(directory: &DataDir) -> Result<(), NodeError> {
 
 /// An address that another program listens on would look as if the cluster served there.
 async fn refuse_taken_addresses(cluster: &ClusterFile) -> Result<(), NodeError> {
+    let admin = cluster.admin_listen();
+    let admin = admin.iter().map(|address| (address.as_str(), "--admin-listen IP:PORT, or 'off'"));
     let nbd = cluster.nbd_listen.iter().map(|address| (address.as_str(), "--nbd-listen IP:PORT"));
     let s3 = cluster.s3_listeners().map(|(scheme, address)| match scheme {
         "https" => (address, "--s3-tls-listen IP:PORT, or serve S3 without TLS with --s3-tls-listen off"),
         _ => (address, "--s3-listen IP:PORT, or serve S3 over TLS only with --s3-listen off"),
     });
-    for (address, option) in nbd.chain(s3).filter(|(address, _)| !address.starts_with("unix:")) {
+    let clients = nbd.chain(s3).filter(|_| cluster.role.has_clients());
+    for (address, option) in admin.chain(clients).filter(|(address, _)| !address.starts_with("unix:")) {
         let deadline = Instant::now() + ADDRESS_PATIENCE;
         while let Err(error) = std::net::TcpListener::bind(address) {
             // Processes of a supervisor that was just killed may need a moment to end.
@@ -184,6 +185,9 @@ impl Supervisor<'_> {
         show: &dyn Fn(Progress<'_>),
     ) -> Result<(), NodeError> {
         self.write_file()?;
+        if cluster.admin_listen().is_some() {
+            self.add("admin", &["admin", "run"]);
+        }
         if cluster.state_listen.is_some() {
             self.add("cluster-state", &["state", "run"]);
         }
@@ -226,7 +230,7 @@ impl Supervisor<'_> {
         let (mut last_tick, mut last_renewal) = (Instant::now(), Instant::now());
         loop {
             self.watch(show).await?;
-            if cluster.role.has_clients() && last_renewal.elapsed() >= RENEWAL_PAUSE {
+            if cluster.has_tls_servers() && last_renewal.elapsed() >= RENEWAL_PAUSE {
                 last_renewal = Instant::now();
                 if let Err(error) = keep_identity(self.directory, cluster, show) {
                     show(Progress::Step(&error.to_string()));

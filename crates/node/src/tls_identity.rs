@@ -217,8 +217,9 @@ fn names(cluster: &ClusterFile) -> BTreeSet<String> {
     let mut names: BTreeSet<String> =
         ["localhost".to_owned(), system.trim().to_lowercase(), cluster.host_name().to_lowercase()].into();
     names.extend(cluster.tls_names.iter().map(|name| name.to_lowercase()));
+    let admin_listen = cluster.admin_listen();
     let listeners = cluster.nbd_listen.iter().chain([&cluster.s3_listen, &cluster.s3_tls_listen]);
-    let listeners = listeners.filter_map(|text| Some(text.parse::<SocketAddr>().ok()?.ip()));
+    let listeners = listeners.chain(&admin_listen).filter_map(|text| Some(text.parse::<SocketAddr>().ok()?.ip()));
     let own = ["127.0.0.1", "::1"].iter().filter_map(|text| text.parse().ok());
     let addresses = own.chain(listeners).chain(cluster.listen).chain(cluster.advertise);
     names.extend(addresses.filter(|address| !address.is_unspecified()).map(|address| address.to_string()));

@@ -17,7 +17,7 @@ pub(crate) struct Context {
     pub reactor: Reactor,
     pub map: ClusterMap,
     requests: tokio::sync::mpsc::UnboundedSender<ControlRequest>,
-    now_ms: u64,
+    now_us: u64,
 }
 
 impl Context {
@@ -26,7 +26,7 @@ impl Context {
         reactor: Reactor,
         requests: tokio::sync::mpsc::UnboundedSender<ControlRequest>,
     ) -> Self {
-        Context { config, reactor, map: ClusterMap::default(), requests, now_ms: 0 }
+        Context { config, reactor, map: ClusterMap::default(), requests, now_us: 0 }
     }
 
     /// The number of this OSD.
@@ -37,13 +37,18 @@ impl Context {
     /// Since the start, as of this turn of the loop. Events of a turn came in before, so a lease that holds now
     /// held then.
     pub fn now_ms(&self) -> u64 {
-        self.now_ms
+        self.now_us / 1_000
+    }
+
+    /// The same in microseconds.
+    pub fn now_us(&self) -> u64 {
+        self.now_us
     }
 
     /// A turn of the loop begins.
-    pub fn begin_turn(&mut self, now_ms: u64) {
-        invariants::time_goes_on(self.now_ms, now_ms);
-        self.now_ms = now_ms;
+    pub fn begin_turn(&mut self, now_us: u64) {
+        invariants::time_goes_on(self.now_us, now_us);
+        self.now_us = now_us;
     }
 
     /// Hands a request to the control thread.

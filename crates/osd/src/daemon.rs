@@ -12,10 +12,11 @@ use crate::context::Context;
 use crate::control::{self, ControlEvent};
 use crate::device::{BlockingDevice, RingDevice};
 use crate::links::Links;
+use crate::metrics::Metrics;
 use crate::pgs::Pgs;
 use crate::recovery::RecoveryScheduler;
 use crate::removed_pools::RemovedPools;
-use crate::reports::Reports;
+use crate::reports::{Reports, primary_pg_states};
 use crate::scrubs::Scrubs;
 use crate::storage::Storage;
 
@@ -47,6 +48,7 @@ pub struct Osd {
     pub(crate) scrubs: Scrubs,
     pub(crate) removed_pools: RemovedPools,
     reports: Reports,
+    pub(crate) metrics: Metrics,
     control: std::sync::mpsc::Receiver<ControlEvent>,
     started: Instant,
     ticks: u64,
@@ -109,6 +111,7 @@ impl Osd {
         reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
         reactor.set_timer(TICK, TIMER_TICK);
         Ok(Osd {
+            metrics: Metrics::new(config.log_device.is_some()),
             links: Links::new(config.memory_target_bytes),
             recovery: RecoveryScheduler::new(config.recovery_bytes_per_second),
             context: Context::new(config, reactor, control.requests),
@@ -130,13 +133,13 @@ impl Osd {
         let mut events = Vec::new();
         loop {
             self.context.reactor.poll(None, &mut events)?;
-            self.context.begin_turn(self.started.elapsed().as_millis() as u64);
+            self.context.begin_turn(self.elapsed_us());
             for event in events.drain(..) {
                 self.event(event);
             }
             self.settle();
             self.links.answer_pings(&mut self.context, self.storage.store().is_full());
-            self.links.send_output(&mut self.context);
+            self.links.send_output(&mut self.context, &self.metrics, self.started);
             self.links.pace_paused(&mut self.context);
             self.link_events();
             if let Some(cause) = self.storage.failure() {
@@ -146,6 +149,10 @@ impl Osd {
                 return Ok(());
             }
         }
+    }
+
+    fn elapsed_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
     }
 
     fn has_stopped(&mut self) -> bool {
@@ -167,7 +174,9 @@ impl Osd {
             Event::Connected(_) => {}
             Event::Received(connection) => self.received(connection),
             Event::Closed(connection, _) => self.links.close(&mut self.context, connection.number()),
-            Event::File { tag, result } => self.storage.complete(tag, result),
+            Event::File { tag, result } => {
+                self.storage.complete(tag, result, self.context.now_us(), &self.metrics);
+            }
             Event::Timer(TIMER_TICK) => self.tick(),
             Event::Timer(_) => self.second(),
             Event::Woken => {
@@ -207,6 +216,15 @@ impl Osd {
         self.storage.set_full_percent(self.context.map.settings.full_percent);
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
         self.storage.check();
+        self.measure();
+    }
+
+    /// Brings the metrics up to date that are not counted where they arise.
+    fn measure(&mut self) {
+        self.links.measure();
+        self.metrics.set_pg_states(&primary_pg_states(&self.pgs));
+        Metrics::set_usage(&self.storage.store().usage(), self.storage.store().is_full());
+        Metrics::set_recovery_read_bytes(self.recovery.read_bytes());
     }
 
     fn report_usage(&mut self, is_due: bool) {

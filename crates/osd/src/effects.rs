@@ -11,6 +11,8 @@ use bytes::Bytes;
 use crate::control::ControlRequest;
 use crate::daemon::Osd;
 use crate::links::{LinkEvent, Peer};
+use crate::metrics::Metrics;
+use crate::operations::{Operation, OperationKind};
 use crate::recovery::{RecoveryRead, RecoveryStep};
 use crate::storage::{ObjectList, StorageEvent};
 use crate::view::StoreView;
@@ -64,7 +66,8 @@ impl Osd {
         match (message, peer) {
             (Message::Read { id, pg, object, request, .. }, _) => {
                 // Only data counts: an answer from metadata is made when it is sent.
-                self.request_arrived(number, id.sequence, REQUEST_BYTES + request.data_bytes_bound());
+                let bytes = REQUEST_BYTES + request.data_bytes_bound();
+                self.request_arrived(number, id.sequence, bytes, (OperationKind::Read, pg, 0));
                 if !self.pgs.contains(pg) {
                     let (sequence, result) = (id.sequence, Err(Refusal::NotPrimary));
                     let refusal = Message::ReadReply { sequence, result, payload: Bytes::new() };
@@ -73,8 +76,9 @@ impl Osd {
                 self.with_pg(pg, |pg, view| pg.client_read(client, id, object, request, view));
             }
             (Message::Write { id, answered_below, pg, epoch, request }, _) => {
-                let bytes = request.control_bytes_bound() + request.payload.len();
-                self.request_arrived(number, id.sequence, bytes as u64);
+                let written_bytes = request.payload.len() as u64;
+                let bytes = request.control_bytes_bound() as u64 + written_bytes;
+                self.request_arrived(number, id.sequence, bytes, (OperationKind::Write, pg, written_bytes));
                 if !self.pgs.contains(pg) {
                     let refusal = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
                     return self.links.reply(&mut self.context, number, refusal);
@@ -97,8 +101,15 @@ impl Osd {
         }
     }
 
-    fn request_arrived(&mut self, number: u64, sequence: u64, bytes: u64) {
-        self.links.request_arrived(number, sequence, bytes);
+    fn request_arrived(
+        &mut self,
+        number: u64,
+        sequence: u64,
+        bytes: u64,
+        (kind, pg, written_bytes): (OperationKind, PgId, u64),
+    ) {
+        let operation = Operation { kind, pg, written_bytes, arrived_us: self.context.now_us() };
+        self.links.request_arrived(number, sequence, bytes, operation);
         self.recovery.client_request(self.context.now_ms());
         self.scrubs.client_request();
     }
@@ -139,11 +150,11 @@ impl Osd {
             for pg in self.pgs.take_dirty() {
                 self.run_pg(pg);
                 // Data of large writes need not wait for what else the turn brings.
-                self.storage.start_requests(&mut self.context.reactor);
+                self.storage.start_requests(&mut self.context);
             }
         }
         self.storage.flush();
-        self.storage.start_requests(&mut self.context.reactor);
+        self.storage.start_requests(&mut self.context);
     }
 
     fn storage_event(&mut self, event: StorageEvent) {
@@ -267,6 +278,7 @@ impl Osd {
 
     /// A PG that this OSD leads has been scrubbed.
     fn scrub_done(&mut self, pg: PgId, report: atoll_pg::ScrubReport) {
+        Metrics::scrubbed(report.is_deep, report.errors);
         if self.scrubs.done(&mut self.context, pg, report) {
             let next = self.scrubs.asked_for(&self.context, &self.pgs);
             self.start_scrub(next);

@@ -68,8 +68,8 @@ pub(crate) fn pg_is_added_once(pg: PgId, was_here: bool) {
 }
 
 /// Time does not go back between turns of the loop, so that a lease that has run out stays so.
-pub(crate) fn time_goes_on(before_ms: u64, now_ms: u64) {
-    assert!(before_ms <= now_ms, "it was {before_ms} ms, and now it is {now_ms}");
+pub(crate) fn time_goes_on(before_us: u64, now_us: u64) {
+    assert!(before_us <= now_us, "it was {before_us} µs, and now it is {now_us}");
 }
 
 /// Objects that recovery has begun with end once.

@@ -3,7 +3,7 @@
 //! decisions are made in `pg`, `store` and `wire`, not here.
 //!
 //! Each component keeps its own state (`links`, `pgs`, `storage`, `recovery`, `scrubs`,
-//! `removed_pools`, `reports`), uses what the `context` offers, and gives out effects, which `effects`
+//! `removed_pools`, `reports`, `metrics`), uses what the `context` offers, and gives out effects, which `effects`
 //! hands on. `daemon` is the turn of the loop.
 
 mod config;
@@ -16,6 +16,8 @@ mod invariants;
 mod links;
 mod map_changes;
 mod memory;
+mod metrics;
+mod operations;
 mod pgs;
 mod recovery;
 mod removed_pools;

@@ -6,17 +6,20 @@ mod admission;
 mod opening;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
 
 use atoll_pg::{LEASE_RENEWAL_MS, Leases};
 use atoll_reactor::{ConnectionId, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
-use atoll_types::OsdId;
 use atoll_types::limits::CONNECTION_REQUESTS_MAX;
 use atoll_types::records::PeerRole;
+use atoll_types::{OsdId, Refusal};
 use atoll_wire::{Link, LinkError, LinkInput, Message};
 
 use crate::context::Context;
 use crate::invariants;
+use crate::metrics::Metrics;
+use crate::operations::{Answered, Operation, Operations};
 use admission::Admission;
 
 /// Who is at the other end of an open link.
@@ -77,12 +80,13 @@ pub(crate) struct Links {
     full: BTreeSet<OsdId>,
     leases: Leases,
     admission: Admission,
+    operations: Operations,
     /// Clients' links from which nothing is read.
     paused: BTreeSet<u64>,
     /// Links with something to send.
     with_output: BTreeSet<u64>,
     /// Clients' requests that were answered in this turn, by link and number.
-    answered: Vec<(u64, u64)>,
+    answered: Vec<((u64, u64), Answered)>,
     /// Pings to be answered at the end of the turn: what PGs say in it goes first, because it may
     /// revoke the leases that an answer grants.
     pings: Vec<(u64, u64)>,
@@ -98,6 +102,7 @@ impl Links {
             full: BTreeSet::new(),
             leases: Leases::new(0),
             admission: Admission::new(memory_target_bytes),
+            operations: Operations::default(),
             paused: BTreeSet::new(),
             with_output: BTreeSet::new(),
             answered: Vec::new(),
@@ -202,6 +207,7 @@ impl Links {
         self.with_output.remove(&number);
         self.paused.remove(&number);
         self.admission.left(number);
+        self.operations.left(number);
         if let Some(Peer::Osd(osd)) = connected.peer
             && self.by_osd.get(&osd) == Some(&number)
         {
@@ -213,17 +219,26 @@ impl Links {
     }
 
     /// A client's request has come that takes so many bytes, with the data that is read for it.
-    pub fn request_arrived(&mut self, number: u64, sequence: u64, bytes: u64) {
+    pub fn request_arrived(&mut self, number: u64, sequence: u64, bytes: u64, operation: Operation) {
         if let Some(connected) = self.by_number.get_mut(&number) {
             connected.requests_in_flight += 1;
             self.admission.arrived(number, sequence, bytes);
+            self.operations.arrived(number, sequence, operation);
         }
     }
 
     /// Answers a client's request.
     pub fn reply(&mut self, context: &mut Context, number: u64, message: Message) {
-        if let Message::ReadReply { sequence, .. } | Message::WriteReply { sequence, .. } = &message {
-            self.answered.push((number, *sequence));
+        match &message {
+            Message::ReadReply { sequence, result, payload } => {
+                let error = result.as_ref().err().map(Refusal::name);
+                self.answered.push(((number, *sequence), Answered { read_bytes: payload.len() as u64, error }));
+            }
+            Message::WriteReply { sequence, result } => {
+                let error = result.as_ref().err().map(Refusal::name);
+                self.answered.push(((number, *sequence), Answered { read_bytes: 0, error }));
+            }
+            _ => {}
         }
         self.send_on(context, number, message);
     }
@@ -279,16 +294,22 @@ impl Links {
 
     /// Hands everything queued to the reactor, all frames of a link together. Until then the requests
     /// that were answered in this turn count as if they were not: what they hold is never left out.
-    pub fn send_output(&mut self, context: &mut Context) {
+    pub fn send_output(&mut self, context: &mut Context, metrics: &Metrics, started: Instant) {
         for number in std::mem::take(&mut self.with_output) {
             if let Some(connected) = self.by_number.get_mut(&number) {
                 context.reactor.send(connected.connection, connected.link.take_output());
             }
         }
+        if self.answered.is_empty() {
+            return;
+        }
+        let now_us = started.elapsed().as_micros() as u64;
         let mut answered = std::mem::take(&mut self.answered);
-        for (number, sequence) in answered.drain(..) {
+        for (request, answer) in answered.drain(..) {
+            let (number, sequence) = request;
             self.note_unsent(context, number);
             self.answer_sent(number, sequence);
+            self.operations.done(request, answer, now_us, metrics);
         }
         // Its memory serves the next turn.
         self.answered = answered;
@@ -384,6 +405,19 @@ impl Links {
             invariants::an_osds_link_is_its_own(*osd, is_its_own);
         }
         self.admission.check();
+    }
+
+    /// How many connections there are to each kind of peer, and how many operations wait for their answers.
+    pub fn measure(&self) {
+        let count = |role| {
+            self.by_number.values().filter(|link| link.peer.is_some_and(|peer| peer.role() == role)).count()
+        };
+        let by_peer = [
+            ("osd", count(PeerRole::Osd)),
+            ("client", count(PeerRole::Client)),
+            ("gateway", count(PeerRole::Gateway)),
+        ];
+        Metrics::set_links(by_peer, self.operations.len());
     }
 
     /// Connections that others have made whose frames are in another mode than cluster state wants

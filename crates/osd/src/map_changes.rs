@@ -14,7 +14,7 @@ use crate::view::StoreView;
 
 impl Osd {
     pub(crate) fn map_changes(&mut self, changes: Vec<MapChange>) {
-        let mut targets_change = false;
+        let (mut targets_change, mut pools_change) = (false, false);
         for change in changes {
             self.context.map.apply(change.clone());
             match change {
@@ -24,9 +24,8 @@ impl Osd {
                 }
                 MapChange::AuthorizedKey(key, _) => self.links.key_changed(&mut self.context, &key),
                 MapChange::Up(..) => self.links.connect(&mut self.context),
-                MapChange::Osd(..) | MapChange::Pool(..) | MapChange::PgTarget(..) | MapChange::Flags(_) => {
-                    targets_change = true;
-                }
+                MapChange::Pool(..) => (targets_change, pools_change) = (true, true),
+                MapChange::Osd(..) | MapChange::PgTarget(..) | MapChange::Flags(_) => targets_change = true,
                 MapChange::RemovedPool(pool) => self.pool_removed(pool),
                 MapChange::Pg(_, None)
                 | MapChange::Frames(_)
@@ -36,6 +35,10 @@ impl Osd {
                 | MapChange::ScrubRequest(..) => {}
             }
             self.link_events();
+        }
+        if pools_change {
+            let pools = self.context.map.pools.iter();
+            self.metrics.set_pools(pools.map(|(pool, record)| (*pool, &record.name[..])));
         }
         if targets_change {
             self.set_targets();

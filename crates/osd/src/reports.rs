@@ -82,7 +82,7 @@ impl Reports {
 }
 
 /// How many of the PGs that this OSD leads are in each state.
-fn primary_pg_states(pgs: &Pgs) -> BTreeMap<String, u32> {
+pub(crate) fn primary_pg_states(pgs: &Pgs) -> BTreeMap<String, u32> {
     let mut states = BTreeMap::new();
     for name in pgs.all().filter_map(state_name) {
         *states.entry(name.to_owned()).or_default() += 1;

@@ -9,10 +9,11 @@ mod submissions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{ObjectParts, Token};
-use atoll_reactor::Reactor;
 use atoll_store::{
-    LoadId, LoadRequest, ObjectKey, ReadData, ScrubError, ScrubResult, Store, StoreEvent, TransactionId,
+    Device, DiskOperation, DiskRequest, LoadId, LoadRequest, ObjectKey, ReadData, ScrubError, ScrubResult, Store,
+    StoreEvent, TransactionId,
 };
 use atoll_types::{ObjectName, PgId, Transaction, Version};
 
@@ -20,8 +21,10 @@ pub(crate) use listing::ObjectList;
 pub(crate) use object_reads::ReadAnswer;
 use recovery_reads::PartRead;
 
+use crate::context::Context;
 use crate::device::RingDevice;
 use crate::invariants;
+use crate::metrics::{DeviceOperation, Metrics};
 use crate::recovery::RecoveryRead;
 
 /// The result of something that was asked of the store.
@@ -76,6 +79,29 @@ enum Loader {
     RemovedPool,
 }
 
+/// A request that a device has not completed.
+struct DeviceRequest {
+    device: Device,
+    operation: DeviceOperation,
+    bytes: u64,
+    started_us: u64,
+}
+
+impl DeviceRequest {
+    fn new(request: &DiskRequest, started_us: u64) -> Self {
+        let (operation, bytes) = match &request.operation {
+            DiskOperation::Read { block_count, .. } => (DeviceOperation::Read, block_count * BLOCK_BYTES),
+            DiskOperation::Write { segments, .. } => {
+                let blocks: usize = segments.iter().map(|segment| segment.block_count).sum();
+                (DeviceOperation::Write, blocks * BLOCK_BYTES)
+            }
+            DiskOperation::WriteBytes { bytes, .. } => (DeviceOperation::Write, bytes.len()),
+            DiskOperation::Sync => (DeviceOperation::Sync, 0),
+        };
+        DeviceRequest { device: request.device, operation, bytes: bytes as u64, started_us }
+    }
+}
+
 pub(crate) struct Storage {
     store: Store,
     devices: RingDevice,
@@ -89,6 +115,8 @@ pub(crate) struct Storage {
     loads: BTreeMap<LoadId, Loader>,
     reads: BTreeMap<u64, Reader>,
     scrubs: BTreeMap<u64, (PgId, Token)>,
+    /// Requests that devices have not completed, by number.
+    in_flight: BTreeMap<u64, DeviceRequest>,
     failure: Option<String>,
 }
 
@@ -105,6 +133,7 @@ impl Storage {
             loads: BTreeMap::new(),
             reads: BTreeMap::new(),
             scrubs: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             failure: None,
         }
     }
@@ -141,7 +170,11 @@ impl Storage {
     }
 
     /// An operation of a device is complete.
-    pub fn complete(&mut self, tag: u64, result: atoll_store::DiskResult) {
+    pub fn complete(&mut self, tag: u64, result: atoll_store::DiskResult, now_us: u64, metrics: &Metrics) {
+        if let Some(request) = self.in_flight.remove(&tag) {
+            let DeviceRequest { device, operation, bytes, started_us } = request;
+            metrics.device_done(device, operation, bytes, now_us.saturating_sub(started_us));
+        }
         self.store.complete(tag, result);
     }
 
@@ -151,10 +184,11 @@ impl Storage {
     }
 
     /// Hands what the store wants to the devices.
-    pub fn start_requests(&mut self, reactor: &mut Reactor) {
+    pub fn start_requests(&mut self, context: &mut Context) {
         while let Some(request) = self.store.next_request() {
+            self.in_flight.insert(request.id, DeviceRequest::new(&request, context.now_us()));
             let operation = crate::device::file_operation(request.operation);
-            reactor.start_file(self.devices.file(request.device), request.id, operation);
+            context.reactor.start_file(self.devices.file(request.device), request.id, operation);
         }
     }
 

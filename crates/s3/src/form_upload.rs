@@ -15,6 +15,7 @@ mod policy;
 mod put_request;
 mod signature;
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::request::Parts;
@@ -32,10 +33,13 @@ use signature::Proof;
 
 use crate::access::{FormRequest, Gate};
 use crate::gateway::Gateway;
+use crate::metrics::Observed;
 use crate::shell::Arrival;
 
 /// In a key it stands for the name of the file.
 const FILE_NAME: &str = "${filename}";
+/// What metrics call it.
+const FORM_OPERATION: &str = "PostObject";
 
 /// Where a form is sent.
 pub(crate) struct Address {
@@ -69,6 +73,10 @@ pub(crate) async fn upload(
     if !path_key.is_empty() {
         return Err(s3_error!(NotImplemented, "Forms are sent to a bucket; the key is one of the form's fields"));
     }
+    let observed = parts.extensions.get::<Arc<Observed>>().cloned();
+    if let Some(observed) = &observed {
+        observed.is_of_operation(FORM_OPERATION);
+    }
     gate.check_form(&parts.headers, &parts.uri)?;
     let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let mut form = Form::new(body, Parser::new(content_type.unwrap_or_default())?);
@@ -95,6 +103,12 @@ pub(crate) async fn upload(
         arrival: parts.extensions.get::<Arrival>().copied(),
     };
     let permit = gate.let_form_in(&request).await?;
+    if let Some(observed) = observed {
+        observed.is_of_bucket(&bucket);
+        if let Some(caller) = &permit.caller {
+            observed.is_of_account(&caller.account.id);
+        }
+    }
     let mut extensions = parts.extensions;
     extensions.insert(permit);
 

@@ -19,6 +19,7 @@ use crate::data::Budget;
 use crate::entry_hints::EntryHints;
 use crate::error::GatewayError;
 use crate::key_cache::KeyCache;
+use crate::metrics;
 use crate::ops::{Operations, Service};
 use crate::query_api::Issuers;
 use crate::shell::{self, Listener, TrustedProxies, TrustedProxy};
@@ -174,6 +175,7 @@ impl Gateway {
     }
 
     async fn serve_now(&self, listeners: Vec<Listener>, shutdown: BoxFuture<'_, ()>) {
+        metrics::register_all();
         let collector = self.config.collect_interval.map(|interval| {
             let gateway = self.clone();
             tokio::spawn(async move { gateway.collect_forever(interval).await })

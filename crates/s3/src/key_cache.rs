@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use atoll_keys::{KeyError, KeyService, SecretKey};
 
+use crate::metrics;
+
 /// Keys kept at once; each is one bucket's, one user's, or a bucket's for one named key.
 const ENTRIES_MAX: usize = 65_536;
 /// After the service failed, others that ask for the same key within this time fail at once.
@@ -62,11 +64,13 @@ impl KeyCache {
         generation: u64,
     ) -> Result<SecretKey, KeyError> {
         if let Some(entry) = self.known(context, wrapped, generation) {
+            metrics::key_looked_up(true, 1);
             if entry.outcome.is_ok() && entry.refresh_at <= Instant::now() {
                 self.refresh(context, wrapped, generation);
             }
             return entry.outcome;
         }
+        metrics::key_looked_up(false, 1);
         let lane = atoll_codec::crc32c(context.as_bytes()) as usize % LANES;
         let _asking = self.lanes[lane].lock().await;
         if let Some(entry) = self.known(context, wrapped, generation) {

@@ -26,6 +26,7 @@ mod known_documents;
 mod known_requests;
 mod last_use;
 mod listing;
+mod metrics;
 mod names;
 mod object_lock;
 mod ops;

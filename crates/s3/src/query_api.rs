@@ -12,6 +12,8 @@ mod signature_v4;
 mod sts;
 mod xml;
 
+use std::sync::Arc;
+
 use atoll_iam::operations::Answer;
 use bytes::Bytes;
 use http::request::Parts;
@@ -21,6 +23,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use s3s::Body;
 
 use crate::gateway::Gateway;
+use crate::metrics::Observed;
 use crate::shell::{REQUEST_ID, request_id};
 
 use error::QueryError;
@@ -45,6 +48,14 @@ impl Api {
         match self {
             Api::Iam => "iam",
             Api::Sts => "sts",
+        }
+    }
+
+    /// What metrics call its requests: an action's name may be anything.
+    fn operation(self) -> &'static str {
+        match self {
+            Api::Iam => "Iam",
+            Api::Sts => "Sts",
         }
     }
 
@@ -98,6 +109,9 @@ pub(crate) async fn answer(gateway: &Gateway, parts: &Parts, body: Body) -> Answ
         let error = QueryError::InvalidAction { action: form.action, version: form.version };
         return Answered::Here(error_response(Api::Iam, &error, &id));
     };
+    if let Some(observed) = parts.extensions.get::<Arc<Observed>>() {
+        observed.is_of_operation(api.operation());
+    }
     let request = QueryRequest { gateway, parts, body: &body, form };
     let done = match api {
         Api::Iam => iam::perform(&request).await,

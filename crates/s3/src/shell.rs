@@ -8,6 +8,7 @@ mod cross_origin;
 mod document;
 mod guarded_body;
 mod guarded_socket;
+mod measured_body;
 mod presigned;
 mod proxy_header;
 mod request;

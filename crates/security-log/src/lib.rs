@@ -5,8 +5,10 @@
 //! was tried: a password that is almost right is as secret as the right one.
 
 use std::fmt::Display;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use atoll_metrics::{Counter, Family, register};
 
 /// Lines of one kind in one window; one more may tell how many further attempts there were.
 const LINES_MAX: u32 = 4;
@@ -35,6 +37,17 @@ pub enum SecurityEvent {
 }
 
 impl SecurityEvent {
+    const ALL: [SecurityEvent; 8] = [
+        SecurityEvent::RefusedKey,
+        SecurityEvent::FailedHandshake,
+        SecurityEvent::MalformedInput,
+        SecurityEvent::FailedTls,
+        SecurityEvent::BadSignature,
+        SecurityEvent::UnknownAccessKey,
+        SecurityEvent::BadPassword,
+        SecurityEvent::BadToken,
+    ];
+
     /// Its name in the log.
     pub fn name(self) -> &'static str {
         match self {
@@ -82,7 +95,7 @@ impl Window {
     }
 }
 
-const KINDS: usize = SecurityEvent::BadToken as usize + 1;
+const KINDS: usize = SecurityEvent::ALL.len();
 
 static WINDOWS: Mutex<[Window; KINDS]> = Mutex::new([Window { began: None, lines: 0, unsaid: 0 }; KINDS]);
 
@@ -92,8 +105,22 @@ fn with_window<T>(event: SecurityEvent, call: impl FnOnce(&mut Window) -> T) -> 
     call(&mut windows[event as usize])
 }
 
+static COUNTERS: LazyLock<Family<1, Counter>> = LazyLock::new(|| {
+    register("atoll_security_events", "What strangers tried and was refused, by its kind", Family::default())
+});
+
+fn counter(event: SecurityEvent) -> Counter {
+    COUNTERS.get_or_create_owned(&[("event", event.name().to_owned())])
+}
+
+/// Makes the counters of all kinds known before there is an attempt: a first one is then seen as a change.
+pub fn register_metrics() {
+    SecurityEvent::ALL.into_iter().for_each(|event| drop(counter(event)));
+}
+
 /// Notes an attempt of a peer. `detail` must not hold what was tried.
 pub fn note(event: SecurityEvent, peer: impl Display, detail: impl Display) {
+    counter(event).inc();
     match with_window(event, |window| window.note(Instant::now())) {
         Said::Line { more: 0 } => tracing::warn!(target: "security", "{}: {peer}: {detail}", event.name()),
         Said::Line { more } => tracing::warn!(target: "security", more, "{}: {peer}: {detail}", event.name()),

@@ -54,6 +54,10 @@ pub struct StoreUsage {
     pub metadata_memory_bytes: u64,
     /// Memory that data takes which is not at its place yet, in bytes.
     pub pending_memory_bytes: u64,
+    /// Size of the log, in bytes.
+    pub log_size_bytes: u64,
+    /// Bytes of the log that no checkpoint has made needless yet, or that are promised to transactions.
+    pub log_used_bytes: u64,
     /// Metadata pages of the store, in memory or not; each has one block.
     pub metadata_page_count: u32,
 }

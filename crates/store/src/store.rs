@@ -134,6 +134,8 @@ impl Store {
             metadata_memory_bytes: self.metadata.tree.pages.memory_bytes(),
             pending_memory_bytes: self.overlay.memory_bytes(),
             metadata_page_count: self.metadata.tree.pages.count(),
+            log_size_bytes: self.log.size_bytes(),
+            log_used_bytes: self.log.used_bytes(),
             ..self.usage
         }
     }

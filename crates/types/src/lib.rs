@@ -15,6 +15,7 @@ pub mod image_key;
 mod images;
 pub mod join;
 pub mod limits;
+pub mod monitoring;
 pub mod operation;
 pub mod record_json;
 pub mod records;

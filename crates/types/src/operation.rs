@@ -277,6 +277,21 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// What kind of refusal it is, in one word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Refusal::NoSuchObject => "no_such_object",
+            Refusal::ConditionFailed { .. } => "condition_failed",
+            Refusal::Fenced { .. } => "fenced",
+            Refusal::NoSpace { .. } => "no_space",
+            Refusal::Corrupt { .. } => "corrupt",
+            Refusal::Invalid { .. } => "invalid",
+            Refusal::NotPrimary => "not_primary",
+            Refusal::Inactive { .. } => "inactive",
+            Refusal::Busy => "busy",
+        }
+    }
+
     /// Whether the same request may succeed later without any change on the client's side.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Refusal::NotPrimary | Refusal::Inactive { .. } | Refusal::Busy)

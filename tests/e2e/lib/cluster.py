@@ -32,7 +32,7 @@ class Cluster:
     def __init__(self, scenario, data, osds=3, osd_size="4G"):
         self.scenario, self.data, self.osds, self.osd_size = scenario, data, osds, osd_size
         self.mark = secrets.token_hex(16)
-        self.s3_port, self.s3_tls_port, self.nbd_port = free_port(), free_port(), free_port()
+        self.s3_port, self.s3_tls_port, self.nbd_port, self.admin_port = (free_port() for _ in range(4))
         self.nbd_socket = data / "nbd.sock"
         # More options of 'atoll up', and more of the environment of all processes: one that seals with a nonce
         # that its key has met panics, and the scenario fails.
@@ -56,6 +56,8 @@ class Cluster:
             f"127.0.0.1:{self.s3_port}",
             "--s3-tls-listen",
             f"127.0.0.1:{self.s3_tls_port}",
+            "--admin-listen",
+            f"127.0.0.1:{self.admin_port}",
             "--nbd-listen",
             f"unix:{self.nbd_socket}",
             "--nbd-listen",

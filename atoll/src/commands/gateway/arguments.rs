@@ -104,7 +104,7 @@ pub enum TlsVersionArgument {
     V13,
 }
 
-fn parse_listen(text: &str) -> Result<String, String> {
+pub fn parse_listen(text: &str) -> Result<String, String> {
     if text == LISTEN_OFF {
         return Ok(text.into());
     }

@@ -13,7 +13,7 @@ use atoll_s3::{Gateway, GatewayConfig, check_data_pool};
 use clap::Subcommand;
 
 use self::arguments::GatewayArguments;
-pub use self::arguments::S3ListenArguments;
+pub use self::arguments::{S3ListenArguments, parse_listen};
 use self::listeners::listeners;
 use super::daemon::{DaemonArguments, prepare};
 use super::open_cluster::tokio_runtime;
@@ -50,7 +50,7 @@ A client may choose another pool for a bucket: aws s3api create-bucket --bucket 
 /// Runs the S3 gateway.
 pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
     let GatewayCommand::Run { daemon, data_pool, serving } = command;
-    let open = prepare(daemon)?;
+    let open = prepare(daemon, "gateway")?;
     let config = open.client_config(open.cluster.gateway_key_holder(), TIMEOUT_MS)?;
     let client = RemoteClient::start(config)?;
     tokio_runtime()?.block_on(async {

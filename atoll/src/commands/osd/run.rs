@@ -44,8 +44,8 @@ fn parse_memory_target(text: &str) -> Result<u64, String> {
 
 /// Runs an OSD. What unlocks its devices is remembered, unless something else is named.
 pub fn run(arguments: &OsdRunArguments) -> anyhow::Result<()> {
-    let open = prepare(&arguments.daemon)?;
     let id = OsdId(arguments.id);
+    let open = prepare(&arguments.daemon, &id.to_string())?;
     let unlock_with =
         unlock_with(&arguments.unlock).map_or_else(|| open.directory.unlock_with(id), |named| Ok(Some(named)))?;
     let result = start(arguments, &open, id, unlock_with);

@@ -7,6 +7,7 @@ mod disk;
 mod history;
 mod lease_clock;
 mod limits;
+mod metrics;
 mod services;
 mod span;
 mod state;
@@ -42,6 +43,7 @@ use tokio::task::JoinHandle;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity as TlsIdentity, Server, ServerTlsConfig};
+use tower_layer::layer_fn;
 
 pub use disk::DiskError;
 use disk::{Disk, Identity};
@@ -289,7 +291,10 @@ async fn serve(builder: Server, listener: tokio::net::TcpListener, shared: Arc<S
             InterceptedService::new(limited!($server), gate.clone())
         };
     }
+    metrics::register_all();
+    metrics::set_stored_bytes(shared.writer.state().stored_bytes);
     let served = builder
+        .layer(layer_fn(metrics::Measured))
         .max_concurrent_streams(limits::STREAMS)
         .http2_keepalive_interval(Some(Duration::from_secs(20)))
         .http2_keepalive_timeout(Some(Duration::from_secs(20)))

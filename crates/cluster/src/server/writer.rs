@@ -4,6 +4,7 @@
 //! clients share the price of one flush.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
@@ -12,6 +13,7 @@ use super::change::Change;
 use super::disk::{Batch, Disk};
 use super::history::History;
 use super::limits;
+use super::metrics;
 use super::state::State;
 use super::status;
 
@@ -141,8 +143,12 @@ impl Writer {
             }
         }
         if !batch.is_empty() && !self.broken {
+            let started = Instant::now();
             match self.disk.commit(&batch, &next) {
-                Ok(()) => self.show(next, revisions),
+                Ok(()) => {
+                    metrics::committed(started.elapsed(), next.stored_bytes);
+                    self.show(next, revisions);
+                }
                 Err(error) => {
                     tracing::error!(%error, "cluster state cannot be written any more");
                     self.broken = true;

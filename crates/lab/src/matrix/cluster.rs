@@ -177,6 +177,8 @@ fn start_atoll(
     let listen = |port: u16| format!("127.0.0.1:{port}");
     let mut up = atoll.command(&["up", "--detach"], &directory);
     up.args(["--s3-listen", &listen(free_port()?), "--s3-tls-listen", &listen(free_port()?)]);
+    // A program to compare with may be older than the option.
+    up.env("ATOLL_ADMIN_LISTEN", listen(free_port()?));
     up.args([
         "--nbd-listen",
         &listen(nbd_port),

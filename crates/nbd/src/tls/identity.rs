@@ -78,6 +78,7 @@ impl TlsIdentity {
     pub(super) fn load(files: TlsFiles, may_come_later: bool) -> Result<Self, TlsError> {
         let stamps = files.stamps();
         let config = if may_come_later && !files.certificate.exists() { None } else { Some(files.read()?) };
+        files.measure();
         Ok(TlsIdentity { files, stamps, config })
     }
 
@@ -99,6 +100,7 @@ impl TlsIdentity {
                 let path = self.files.certificate.display();
                 tracing::info!("new NBD connections use the certificate that is in {path} now");
                 self.config = Some(config);
+                self.files.measure();
             }
             Err(error) if self.config.is_some() => {
                 tracing::error!("{error}; new NBD connections go on with the certificate that was read before");
@@ -109,6 +111,17 @@ impl TlsIdentity {
 }
 
 impl TlsFiles {
+    /// Says in the metrics when the certificate ends.
+    fn measure(&self) {
+        let end = CertificateDer::pem_file_iter(&self.certificate).ok().and_then(|mut chain| {
+            let first = chain.next()?.ok()?;
+            let (_, parsed) = x509_parser::parse_x509_certificate(&first).ok()?;
+            let name = self.certificate.file_name()?.to_string_lossy().into_owned();
+            Some((name, parsed.validity().not_after.timestamp()))
+        });
+        atoll_metrics::tls::set_certificates(end.as_slice());
+    }
+
     fn stamps(&self) -> Vec<Stamp> {
         let files = [Some(&self.certificate), Some(&self.key), self.client_authorities.as_ref()];
         files.into_iter().flatten().map(|path| stamp(path)).collect()

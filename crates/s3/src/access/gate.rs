@@ -13,6 +13,7 @@ use s3s::{S3Result, s3_error};
 
 use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rule_of};
 use crate::known_requests::Known;
+use crate::metrics::Observed;
 use crate::ops::Service;
 use crate::query::{parameter, parameters};
 use crate::shell::{Arrival, Document, is_aws_chunked};
@@ -181,11 +182,18 @@ impl S3Access for Gate {
         if caller.is_some() {
             self.check_region(context.headers(), context.uri())?;
         }
+        let observed = context.extensions_mut().get::<Arc<Observed>>().cloned();
+        if let (Some(observed), Some(caller)) = (&observed, &caller) {
+            observed.is_of_account(&caller.account.id);
+        }
         let operation = context.s3_op().name();
         let (Some(known), Some(rule)) = (Known::find(operation), rule_of(operation)) else {
             // s3s refuses the operations that are not here.
             return if caller.is_some() { Ok(()) } else { Err(access_denied()) };
         };
+        if let Some(observed) = &observed {
+            observed.is_of_operation(known.operation);
+        }
         known.check_headers(context.headers())?;
         known.check_query(context.method(), context.uri())?;
         self.check_owners(context).await?;
@@ -194,6 +202,13 @@ impl S3Access for Gate {
         rules.extend(extra_rules(operation, context.headers()));
         let arrival = context.extensions_mut().get::<Arrival>().copied();
         permit.pending = self.check_rules(&permit, &rules, (context, arrival)).await?;
+        let named = match context.s3_path() {
+            S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => Some(&**bucket),
+            S3Path::Root => None,
+        };
+        if let (Some(observed), Some(bucket)) = (observed, named) {
+            observed.is_of_bucket(bucket);
+        }
         if let Some(document) = context.extensions_mut().get::<Document>().cloned() {
             document.is_of(known.operation, context.headers())?;
         }

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_metrics::tls as tls_metrics;
 use atoll_security_log::{SecurityEvent, note};
-use http::{Request, Response};
+use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use s3s::Body;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -25,6 +25,7 @@ use super::request;
 use super::streams::{Streams, Watched};
 use super::tls::{ALPN_HTTP_2, Tls};
 use crate::gateway::Gateway;
+use crate::metrics::Connection;
 
 /// hyper's buffer of one connection: bounds the headers before anything looks at them, and the
 /// pieces in which a body arrives.
@@ -87,18 +88,29 @@ pub(super) async fn serve(
         Source::Unknown => None,
     };
     let origin = Origin { is_tls: tls.is_some(), speaker };
+    let _open = Connection::open();
     let socket = GuardedSocket::new(socket, unread.freeze(), gateway.config.stall_timeout);
     let Some(tls) = tls else { return serve_http_1(gateway, socket, origin, stopped).await };
     let acceptor = TlsAcceptor::from(tls.current());
     let buffered = BufReader::with_capacity(TLS_READ_BYTES, socket);
     let handshake = acceptor.accept_with(buffered, |session| session.set_buffer_limit(Some(TLS_WRITE_BYTES_MAX)));
     match timeout(header_timeout, handshake).await {
-        Ok(Ok(socket)) if socket.get_ref().1.alpn_protocol() == Some(ALPN_HTTP_2) => {
-            serve_http_2(gateway, socket, origin, stopped).await;
+        Ok(Ok(socket)) => {
+            tls_metrics::handshake(true);
+            if socket.get_ref().1.alpn_protocol() == Some(ALPN_HTTP_2) {
+                serve_http_2(gateway, socket, origin, stopped).await;
+            } else {
+                serve_http_1(gateway, socket, origin, stopped).await;
+            }
         }
-        Ok(Ok(socket)) => serve_http_1(gateway, socket, origin, stopped).await,
-        Ok(Err(error)) => note(SecurityEvent::FailedTls, peer.ip(), error),
-        Err(_) => tracing::debug!(%peer, "TLS handshake did not end in time"),
+        Ok(Err(error)) => {
+            tls_metrics::handshake(false);
+            note(SecurityEvent::FailedTls, peer.ip(), error);
+        }
+        Err(_) => {
+            tls_metrics::handshake(false);
+            tracing::debug!(%peer, "TLS handshake did not end in time");
+        }
     }
 }
 
@@ -143,7 +155,7 @@ where
         service_fn(move |request: Request<Incoming>| {
             let (gateway, stream) = (gateway.clone(), streams.open());
             async move {
-                let response: Response<Body> = request::answer(&gateway, origin, request).await;
+                let response = request::answer(&gateway, origin, request).await;
                 Ok::<_, Infallible>(response.map(|body| Watched::new(body, stream)))
             }
         })

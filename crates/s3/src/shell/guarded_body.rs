@@ -13,6 +13,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
+use crate::metrics::Observed;
+
 /// Largest chunk of an aws-chunked body. The AWS SDKs send at most this much.
 pub(super) const CHUNK_BYTES_MAX: u64 = 1 << 20;
 /// Longest line before a chunk: its size and its signature.
@@ -106,6 +108,7 @@ pub(super) struct GuardedBody {
     stall_timeout: Duration,
     timer: Option<Pin<Box<Sleep>>>,
     unread: Unread,
+    observed: Arc<Observed>,
     // The client holds the body back until it is asked for it, by the first poll.
     is_held_back: bool,
 }
@@ -116,6 +119,7 @@ impl GuardedBody {
         is_decoded_by_s3s: bool,
         expects_continue: bool,
         stall_timeout: Duration,
+        observed: Arc<Observed>,
     ) -> (Self, Unread) {
         let unread = Unread(Arc::new(AtomicBool::new(!inner.is_end_stream())));
         let body = GuardedBody {
@@ -124,6 +128,7 @@ impl GuardedBody {
             stall_timeout,
             timer: None,
             unread: unread.clone(),
+            observed,
             is_held_back: expects_continue,
         };
         (body, unread)
@@ -154,8 +159,11 @@ impl Body for GuardedBody {
             None => return Poll::Ready(None),
             Some(frame) => frame?,
         };
-        if let (Some(scanner), Some(data)) = (&mut this.scanner, frame.data_ref()) {
-            scanner.scan(data)?;
+        if let Some(data) = frame.data_ref() {
+            this.observed.received(data.len());
+            if let Some(scanner) = &mut this.scanner {
+                scanner.scan(data)?;
+            }
         }
         Poll::Ready(Some(Ok(frame)))
     }

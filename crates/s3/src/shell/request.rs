@@ -1,5 +1,6 @@
 //! One request: what is refused before s3s sees it, and what is answered beside it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_security_log::{SecurityEvent, note};
@@ -16,10 +17,12 @@ use super::arrival::{Arrival, Origin};
 use super::cross_origin;
 use super::document::Document;
 use super::guarded_body::GuardedBody;
+use super::measured_body::MeasuredBody;
 use super::presigned::{check_expiry, take_presigned_headers};
 use super::unsigned_chunks;
 use crate::form_upload::{self, is_form};
 use crate::gateway::Gateway;
+use crate::metrics::Observed;
 use crate::names::index_object;
 use crate::query::Marks;
 use crate::query_api::{self, Answered, is_query};
@@ -27,6 +30,8 @@ use crate::signing::signing_time;
 
 const AMZ_DATE: &str = "x-amz-date";
 const HEALTH_PATH: &str = "/-/health";
+/// What metrics call it.
+const HEALTH_OPERATION: &str = "Health";
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 /// For `ATOLL_LOG=...,access=debug`: a line for each request.
 const ACCESS_LOG: &str = "access";
@@ -55,8 +60,25 @@ fn note_refusal(response: &Response<Body>, arrival: &Arrival) {
     }
 }
 
-/// Answers one request.
-pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Request<Incoming>) -> Response<Body> {
+/// Answers one request, and measures it.
+pub(super) async fn answer(
+    gateway: &Gateway,
+    origin: Origin,
+    mut request: Request<Incoming>,
+) -> Response<MeasuredBody<Body>> {
+    let observed = Observed::begin();
+    request.extensions_mut().insert(Arc::clone(&observed));
+    let response = answer_unmeasured(gateway, origin, request, &observed).await;
+    observed.is_answered_with(response.status().as_u16());
+    response.map(|body| MeasuredBody::new(body, observed))
+}
+
+async fn answer_unmeasured(
+    gateway: &Gateway,
+    origin: Origin,
+    mut request: Request<Incoming>,
+    observed: &Arc<Observed>,
+) -> Response<Body> {
     let arrival = origin.arrival(request.headers(), &gateway.trusted_proxies);
     request.extensions_mut().insert(arrival);
     let line = tracing::enabled!(target: ACCESS_LOG, tracing::Level::DEBUG)
@@ -76,14 +98,22 @@ pub(super) async fn answer(gateway: &Gateway, origin: Origin, mut request: Reque
     let has_no_body = body.is_end_stream();
     let is_head = parts.method == Method::HEAD;
     let is_of_attributes = marks.is_of_attributes && parts.method == Method::GET;
-    let (body, unread) =
-        GuardedBody::new(body, is_chunked && is_signed, expects_continue, gateway.config.stall_timeout);
+    let (body, unread) = GuardedBody::new(
+        body,
+        is_chunked && is_signed,
+        expects_continue,
+        gateway.config.stall_timeout,
+        Arc::clone(observed),
+    );
     let mut response = match refusal {
         Some(error) => {
             drop(body);
             error_response(error)
         }
-        None if parts.uri.path() == HEALTH_PATH => health(gateway, &parts.method).await,
+        None if parts.uri.path() == HEALTH_PATH => {
+            observed.is_of_operation(HEALTH_OPERATION);
+            health(gateway, &parts.method).await
+        }
         None if parts.method == Method::OPTIONS => match cross_origin::check_preflight(&parts, &cors) {
             Ok(()) => Response::new(Body::empty()),
             Err(error) => error_response(error),

@@ -119,11 +119,12 @@ impl Tls {
     pub fn load(settings: TlsSettings) -> Result<Self, TlsError> {
         let seen = stamps(&settings);
         let current = server_config(&settings)?;
+        measure(&settings);
         Ok(Tls { settings, current: Mutex::new(current), seen: Mutex::new(seen) })
     }
 
     /// For the next handshake.
-    pub(super) fn current(&self) -> Arc<ServerConfig> {
+    pub fn current(&self) -> Arc<ServerConfig> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -133,6 +134,7 @@ impl Tls {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = stamps(&self.settings);
         match server_config(&self.settings) {
             Ok(config) => {
+                measure(&self.settings);
                 *self.current.lock().unwrap_or_else(PoisonError::into_inner) = config;
                 tracing::info!("read the certificates in {} anew", self.settings.certificates.display());
             }
@@ -141,7 +143,7 @@ impl Tls {
     }
 
     /// Reads the files anew whenever they change; never ends.
-    pub(super) async fn follow(self: Arc<Self>) {
+    pub async fn follow(self: Arc<Self>) {
         loop {
             tokio::time::sleep(LOOK_PAUSE).await;
             let tls = self.clone();
@@ -157,6 +159,18 @@ impl Tls {
             }
         }
     }
+}
+
+/// Says in the metrics when the certificates end.
+fn measure(settings: &TlsSettings) {
+    let keys = key_files(&settings.certificates).unwrap_or_default();
+    let ends = keys.iter().filter_map(|key| {
+        let chain = key.with_extension("crt");
+        let certificates = read_certificates(&chain).ok()?;
+        let (_, parsed) = x509_parser::parse_x509_certificate(certificates.first()?).ok()?;
+        Some((chain.file_name()?.to_string_lossy().into_owned(), parsed.validity().not_after.timestamp()))
+    });
+    atoll_metrics::tls::set_certificates(&ends.collect::<Vec<_>>());
 }
 
 fn stamps(settings: &TlsSettings) -> Stamps {

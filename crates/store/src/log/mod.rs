@@ -96,6 +96,14 @@ impl Log {
         self.appended_blocks - self.trimmed_blocks + self.reserved_blocks
     }
 
+    pub fn size_bytes(&self) -> u64 {
+        self.capacity_blocks() * BLOCK_BYTES as u64
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        self.committed_blocks() * BLOCK_BYTES as u64
+    }
+
     /// Whether there is room for any transaction.
     pub fn has_room(&self) -> bool {
         self.committed_blocks() + RECORD_BLOCKS_MAX <= self.capacity_blocks()

@@ -1,0 +1,12 @@
+//! The admin socket of a process: HTTP on a Unix socket that only the process' own user may open, by which metrics
+//! and whatever else the process can tell are read, even where cluster state cannot be reached.
+//!
+//! This crate knows HTTP, sockets and the metrics of the process. It may not know what else is told: routes are given
+//! to it.
+
+mod client;
+mod place;
+mod server;
+
+pub use client::{Answer, AskError, ask};
+pub use server::{Reply, Routes, serve_in_thread};

@@ -1,0 +1,154 @@
+//! What holds for the cluster as a whole (docs/reference/metrics.md). Every admin server tells it, so that none has to
+//! be there.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use atoll_coordinator::health::{Health, HealthStatus, Severity, evaluate};
+use atoll_coordinator::{PgAvailability, PgStatus, statuses};
+use atoll_coordinator::{View, unix_ms};
+use atoll_metrics::{Counter, Family, Gauge, register};
+use atoll_node::{ProcessesFile, host_problems, state_space_problem};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::server::Shared;
+
+/// Several who scrape at once are told the same.
+const FRESH_FOR: Duration = Duration::from_millis(500);
+const READ_LIMIT: Duration = Duration::from_secs(4);
+
+pub(crate) struct ClusterMetrics {
+    health_status: Gauge,
+    health_problems: Family<2, Gauge>,
+    osd_up: Family<2, Gauge>,
+    osd_in: Family<2, Gauge>,
+    pgs: Family<2, Gauge>,
+    size_bytes: Gauge,
+    used_bytes: Gauge,
+    restarts: Family<1, Counter>,
+    refreshed_at: Mutex<Option<Instant>>,
+}
+
+impl ClusterMetrics {
+    pub fn register() -> Self {
+        ClusterMetrics {
+            health_status: register(
+                "atoll_health_status",
+                "0 if all is well, 1 if something is wrong and all is served, 2 if something is not served",
+                Gauge::default(),
+            ),
+            health_problems: register(
+                "atoll_health_problems",
+                "What is wrong, and how many things it concerns, at least 1",
+                Family::default(),
+            ),
+            osd_up: register("atoll_osd_up", "Whether an OSD runs", Family::default()),
+            osd_in: register("atoll_osd_in", "Whether an OSD holds data by plan", Family::default()),
+            pgs: register("atoll_pgs", "PGs of a pool by their state", Family::default()),
+            size_bytes: register("atoll_cluster_size_bytes", "Space of all OSDs", Gauge::default()),
+            used_bytes: register("atoll_cluster_used_bytes", "Space in use on all OSDs", Gauge::default()),
+            restarts: register(
+                "atoll_process_restarts",
+                "How often the supervisor has restarted a process of this host that had ended",
+                Family::default(),
+            ),
+            refreshed_at: Mutex::default(),
+        }
+    }
+
+    /// Looks at the cluster, unless somebody just has. Nothing changes while the guard is held.
+    pub async fn refresh(&self, shared: &Shared) -> MutexGuard<'_, Option<Instant>> {
+        let mut refreshed_at = self.refreshed_at.lock().await;
+        if refreshed_at.is_some_and(|at| at.elapsed() < FRESH_FOR) {
+            return refreshed_at;
+        }
+        let read = async {
+            let client = shared.state.client().await?;
+            View::read(&client).await.map_err(|error| error.to_string())
+        };
+        let read = tokio::time::timeout(READ_LIMIT, read).await;
+        match read.unwrap_or_else(|_| Err(format!("no answer within {} s", READ_LIMIT.as_secs()))) {
+            Ok(view) => {
+                let problems = host_problems(&shared.directory, &shared.cluster);
+                self.set_health(&evaluate(&view, unix_ms()).and(problems));
+                self.set_osds(&view);
+                self.set_pgs(&view);
+            }
+            Err(error) => {
+                let space = state_space_problem(&shared.directory, &shared.cluster);
+                self.set_health(&Health::unreachable(&error).and(space.into_iter().collect()));
+                // What is not known is not told.
+                self.osd_up.clear();
+                self.osd_in.clear();
+                self.pgs.clear();
+            }
+        }
+        for child in ProcessesFile::read(&shared.directory).unwrap_or_default().children {
+            let counter = self.restarts.get_or_create_owned(&[("process", child.name)]);
+            counter.inner().store(u64::from(child.restarts), std::sync::atomic::Ordering::Relaxed);
+        }
+        *refreshed_at = Some(Instant::now());
+        refreshed_at
+    }
+
+    fn set_health(&self, health: &Health) {
+        self.health_status.set(match health.status {
+            HealthStatus::Ok => 0,
+            HealthStatus::Warning => 1,
+            HealthStatus::Error => 2,
+        });
+        self.health_problems.clear();
+        for problem in &health.problems {
+            let severity = match problem.severity {
+                Severity::Note => "note",
+                Severity::Warning => "warning",
+                Severity::Error => "error",
+            };
+            let labels = [("code", problem.code.to_owned()), ("severity", severity.to_owned())];
+            self.health_problems.get_or_create(&labels).inc_by(problem.subjects.len().max(1) as i64);
+        }
+    }
+
+    fn set_osds(&self, view: &View) {
+        self.osd_up.clear();
+        self.osd_in.clear();
+        for (id, record) in &view.map.osds {
+            let labels = [("host", record.host.clone()), ("osd", id.to_string())];
+            self.osd_up.get_or_create(&labels).set(i64::from(view.map.up.contains_key(id)));
+            self.osd_in.get_or_create(&labels).set(i64::from(!record.is_out));
+        }
+        let sum = |values: &mut dyn Iterator<Item = u64>| i64::try_from(values.sum::<u64>()).unwrap_or(i64::MAX);
+        self.size_bytes.set(sum(&mut view.usage.values().map(|usage| usage.total_bytes)));
+        self.used_bytes.set(sum(&mut view.usage.values().map(|usage| usage.used_bytes)));
+    }
+
+    fn set_pgs(&self, view: &View) {
+        let mut counts: BTreeMap<(String, &str), i64> = BTreeMap::new();
+        for status in statuses(&view.map) {
+            let pool = view.map.pools.get(&status.pg.pool).map_or_else(String::new, |pool| pool.name.clone());
+            for state in states(&status) {
+                *counts.entry((pool.clone(), state)).or_default() += 1;
+            }
+        }
+        self.pgs.clear();
+        for ((pool, state), count) in counts {
+            self.pgs.get_or_create(&[("pool", pool), ("state", state.to_owned())]).set(count);
+        }
+    }
+}
+
+/// All states that a PG is in: it may be active and degraded.
+fn states(status: &PgStatus) -> impl Iterator<Item = &'static str> {
+    let availability = match status.state {
+        PgAvailability::Active => "active",
+        PgAvailability::Peering => "peering",
+        PgAvailability::Inactive => "inactive",
+    };
+    let others = [
+        (status.is_clean(), "clean"),
+        (status.is_degraded, "degraded"),
+        (status.is_undersized, "undersized"),
+        (status.is_misplaced, "misplaced"),
+    ];
+    std::iter::once(availability).chain(others.into_iter().filter(|(is_so, _)| *is_so).map(|(_, state)| state))
+}

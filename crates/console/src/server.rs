@@ -1,0 +1,100 @@
+//! The server as its process sees it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_node::{ClusterFile, DataDir};
+use atoll_s3::{Tls, TlsError, TlsSettings};
+use axum::Router;
+use tokio::net::TcpListener;
+
+use crate::cluster_state::ClusterState;
+use crate::token_check::TokenCheck;
+use crate::{announcement, cluster_metrics, listener, metrics_routes};
+
+/// Processes of a supervisor that was just killed may need a moment to give an address back.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(3);
+const LISTEN_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the admin server cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminServerError {
+    /// The address is no address.
+    #[error("'{0}' is no address to listen on; one is 10.0.0.1:8443")]
+    Address(String),
+    /// It cannot be listened on.
+    #[error("cannot listen on {address}: {source}; choose another address with --admin-listen")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// Its certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// What all requests share.
+pub(crate) struct Shared {
+    pub directory: DataDir,
+    pub cluster: ClusterFile,
+    pub state: ClusterState,
+    pub tokens: TokenCheck,
+    pub cluster_metrics: cluster_metrics::ClusterMetrics,
+}
+
+/// The admin server of a host.
+pub struct AdminServer {
+    shared: Arc<Shared>,
+    socket: TcpListener,
+    tls: Arc<Tls>,
+    address: SocketAddr,
+}
+
+impl AdminServer {
+    /// Listens. Cluster state need not be there.
+    pub async fn bind(directory: DataDir, cluster: ClusterFile, listen: &str) -> Result<Self, AdminServerError> {
+        let address: SocketAddr = listen.parse().map_err(|_| AdminServerError::Address(listen.into()))?;
+        let settings =
+            TlsSettings { certificates: directory.tls(), client_authority: None, only_version_13: false };
+        let tls = Arc::new(Tls::load(settings)?);
+        let socket = bind(address).await.map_err(|source| AdminServerError::Listen { address, source })?;
+        let address = socket.local_addr().map_err(|source| AdminServerError::Listen { address, source })?;
+        let state = ClusterState::new(cluster.clone());
+        let shared = Arc::new(Shared {
+            tokens: TokenCheck::default(),
+            cluster_metrics: cluster_metrics::ClusterMetrics::register(),
+            directory,
+            cluster,
+            state,
+        });
+        Ok(AdminServer { shared, socket, tls, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves for as long as the process lives.
+    pub async fn serve(self) {
+        tokio::spawn(announcement::keep(Arc::clone(&self.shared), self.shared.cluster.reached(self.address)));
+        let router = Router::new().merge(metrics_routes::routes()).with_state(self.shared);
+        listener::serve(self.socket, self.tls, router).await;
+    }
+}
+
+async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let deadline = tokio::time::Instant::now() + LISTEN_PATIENCE;
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(LISTEN_PAUSE).await;
+            }
+            bound => return bound,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What an NBD server measures (docs/reference/metrics.md).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use atoll_metrics::{Bounded, Counter, Family, Gauge, Labels, Latency, register};
+
+use crate::protocol::RequestKind;
+
+/// Names in the registry, one set for the process.
+struct Registered {
+    operations: Family<2, Counter>,
+    bytes: Family<2, Counter>,
+    duration: Family<2, Latency>,
+    errors: Family<2, Counter>,
+    image_connections: Family<1, Gauge>,
+    connections: Gauge,
+}
+
+static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
+    operations: register(
+        "atoll_image_operations",
+        "Requests of NBD clients that were answered",
+        Family::default(),
+    ),
+    bytes: register(
+        "atoll_image_operation_bytes",
+        "Bytes that clients read, wrote, trimmed and zeroed",
+        Family::default(),
+    ),
+    duration: register(
+        "atoll_image_operation_duration_seconds",
+        "From the arrival of a request to its answer",
+        Family::default(),
+    ),
+    errors: register("atoll_image_operation_errors", "Requests that failed or were refused", Family::default()),
+    image_connections: register("atoll_image_connections", "Connections that use an image", Family::default()),
+    connections: register("atoll_nbd_connections", "Connections of NBD clients", Gauge::default()),
+});
+
+/// Makes the server's metrics known before there are clients.
+pub(crate) fn register_all() {
+    LazyLock::force(&REGISTERED);
+}
+
+pub(crate) fn set_connections(count: usize) {
+    REGISTERED.connections.set(count as i64);
+}
+
+const OPERATIONS: [&str; 6] = ["read", "write", "trim", "write-zeroes", "flush", "block-status"];
+
+/// The place in [`OPERATIONS`] and the bytes of a request.
+fn operation(kind: &RequestKind) -> (usize, u64) {
+    match kind {
+        RequestKind::Read { length, .. } => (0, u64::from(*length)),
+        RequestKind::Write { data, .. } => (1, data.len() as u64),
+        RequestKind::Trim { length, .. } => (2, u64::from(*length)),
+        RequestKind::WriteZeroes { length, .. } => (3, u64::from(*length)),
+        RequestKind::Flush => (4, 0),
+        RequestKind::BlockStatus { .. } => (5, 0),
+    }
+}
+
+struct OfOperation {
+    labels: Labels<2>,
+    count: Counter,
+    bytes: Counter,
+    duration: Latency,
+    errors: Counter,
+}
+
+/// The series of an image, or of a snapshot.
+struct Series {
+    operations: [OfOperation; 6],
+    label: Labels<1>,
+    connections: Gauge,
+}
+
+impl Series {
+    fn new(image: &str) -> Self {
+        let label = [("image", image.to_owned())];
+        let operations = OPERATIONS.map(|operation| {
+            let [image] = label.clone();
+            let labels = [image, ("operation", operation.to_owned())];
+            OfOperation {
+                count: REGISTERED.operations.get_or_create_owned(&labels),
+                bytes: REGISTERED.bytes.get_or_create_owned(&labels),
+                duration: REGISTERED.duration.get_or_create_owned(&labels),
+                errors: REGISTERED.errors.get_or_create_owned(&labels),
+                labels,
+            }
+        });
+        let connections = REGISTERED.image_connections.get_or_create_owned(&label);
+        Series { operations, label, connections }
+    }
+}
+
+impl Drop for Series {
+    fn drop(&mut self) {
+        for OfOperation { labels, .. } in &self.operations {
+            REGISTERED.operations.remove(labels);
+            REGISTERED.bytes.remove(labels);
+            REGISTERED.duration.remove(labels);
+            REGISTERED.errors.remove(labels);
+        }
+        REGISTERED.image_connections.remove(&self.label);
+    }
+}
+
+thread_local! {
+    static IMAGES: RefCell<Bounded<Rc<Series>>> = RefCell::default();
+}
+
+/// The metrics of an image for one connection that uses it, until it is dropped.
+pub(crate) struct ImageMetrics(Rc<Series>);
+
+impl ImageMetrics {
+    pub fn of(image: &str) -> Self {
+        let series =
+            IMAGES.with_borrow_mut(|images| Rc::clone(images.of(image, |image| Rc::new(Series::new(image)))));
+        series.connections.inc();
+        ImageMetrics(series)
+    }
+
+    /// A request has come; what is to be said when it is answered.
+    pub fn begin(&self, kind: &RequestKind) -> Running {
+        let (operation, bytes) = operation(kind);
+        Running { series: Rc::clone(&self.0), operation, bytes, started: Instant::now() }
+    }
+}
+
+impl Drop for ImageMetrics {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
+}
+
+/// A request that is not answered yet.
+pub(crate) struct Running {
+    series: Rc<Series>,
+    operation: usize,
+    bytes: u64,
+    started: Instant,
+}
+
+impl Running {
+    pub fn answered(self, is_ok: bool) {
+        let of_operation = &self.series.operations[self.operation];
+        of_operation.count.inc();
+        of_operation.duration.observe(self.started.elapsed());
+        if is_ok {
+            of_operation.bytes.inc_by(self.bytes);
+        } else {
+            of_operation.errors.inc();
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What a gateway measures (docs/reference/metrics.md).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use atoll_metrics::{Bounded, Counter, Family, Gauge, Labels, Latency, register};
+
+/// The operation of requests that were refused before it was known which they are.
+const NO_OPERATION: &str = "";
+
+/// Names in the registry, one set for the process.
+struct Registered {
+    requests: Family<2, Counter>,
+    duration: Family<1, Latency>,
+    in_flight: Gauge,
+    received_bytes: Counter,
+    sent_bytes: Counter,
+    bucket_requests: Family<1, Counter>,
+    bucket_received_bytes: Family<1, Counter>,
+    bucket_sent_bytes: Family<1, Counter>,
+    account_requests: Family<1, Counter>,
+    connections: Gauge,
+    key_cache_lookups: Family<1, Counter>,
+}
+
+static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
+    requests: register("atoll_s3_requests", "Requests by their operation and HTTP status", Family::default()),
+    duration: register(
+        "atoll_s3_request_duration_seconds",
+        "From a request's headers until the client has taken the answer",
+        Family::default(),
+    ),
+    in_flight: register("atoll_s3_requests_in_flight", "Requests that are being served", Gauge::default()),
+    received_bytes: register("atoll_s3_received_bytes", "Bytes of bodies of requests", Counter::default()),
+    sent_bytes: register("atoll_s3_sent_bytes", "Bytes of bodies of answers", Counter::default()),
+    bucket_requests: register("atoll_s3_bucket_requests", "Requests to a bucket", Family::default()),
+    bucket_received_bytes: register(
+        "atoll_s3_bucket_received_bytes",
+        "Bytes of bodies of requests to a bucket",
+        Family::default(),
+    ),
+    bucket_sent_bytes: register(
+        "atoll_s3_bucket_sent_bytes",
+        "Bytes of bodies of answers about a bucket",
+        Family::default(),
+    ),
+    account_requests: register("atoll_s3_account_requests", "Signed requests of an account", Family::default()),
+    connections: register("atoll_s3_connections", "Connections of clients", Gauge::default()),
+    key_cache_lookups: register(
+        "atoll_s3_key_cache_lookups",
+        "Keys that were there, and those that the key service was asked for",
+        Family::default(),
+    ),
+});
+
+/// Makes the gateway's metrics known before there are requests.
+pub(crate) fn register_all() {
+    LazyLock::force(&REGISTERED);
+    key_looked_up(true, 0);
+    key_looked_up(false, 0);
+}
+
+/// A connection of a client, until it is dropped.
+pub(crate) struct Connection;
+
+impl Connection {
+    pub(crate) fn open() -> Self {
+        REGISTERED.connections.inc();
+        Connection
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        REGISTERED.connections.dec();
+    }
+}
+
+/// Keys were looked up in the cache, and were there or not.
+pub(crate) fn key_looked_up(is_there: bool, count: u64) {
+    let result = if is_there { "hit" } else { "miss" };
+    REGISTERED.key_cache_lookups.get_or_create(&[("result", result.to_owned())]).inc_by(count);
+}
+
+/// A request while it is served: travels in its extensions, so that whoever finds out what it is can say so. It is
+/// measured when the last of its holders lets go of it.
+pub(crate) struct Observed {
+    started: Instant,
+    operation: OnceLock<&'static str>,
+    bucket: OnceLock<String>,
+    account: OnceLock<String>,
+    status: OnceLock<u16>,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+}
+
+impl Observed {
+    pub(crate) fn begin() -> Arc<Self> {
+        REGISTERED.in_flight.inc();
+        Arc::new(Observed {
+            started: Instant::now(),
+            operation: OnceLock::new(),
+            bucket: OnceLock::new(),
+            account: OnceLock::new(),
+            status: OnceLock::new(),
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Its operation; what was said first holds.
+    pub(crate) fn is_of_operation(&self, operation: &'static str) {
+        let _ = self.operation.set(operation);
+    }
+
+    /// The bucket, which exists, and that the request may do what it asks for: so names of series cannot be made
+    /// up by strangers.
+    pub(crate) fn is_of_bucket(&self, bucket: &str) {
+        let _ = self.bucket.set(bucket.to_owned());
+    }
+
+    /// Whose it is.
+    pub(crate) fn is_of_account(&self, account: &str) {
+        let _ = self.account.set(account.to_owned());
+    }
+
+    pub(crate) fn is_answered_with(&self, status: u16) {
+        let _ = self.status.set(status);
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        let operation = ("operation", self.operation.get().copied().unwrap_or(NO_OPERATION).to_owned());
+        // A client that left before there was an answer got none.
+        let status = self.status.get().map_or_else(|| "none".to_owned(), u16::to_string);
+        let (received_bytes, sent_bytes) = (*self.received_bytes.get_mut(), *self.sent_bytes.get_mut());
+        REGISTERED.in_flight.dec();
+        REGISTERED.duration.get_or_create(std::array::from_ref(&operation)).observe(self.started.elapsed());
+        REGISTERED.requests.get_or_create(&[operation, ("status", status)]).inc();
+        REGISTERED.received_bytes.inc_by(received_bytes);
+        REGISTERED.sent_bytes.inc_by(sent_bytes);
+        if let Some(account) = self.account.take() {
+            REGISTERED.account_requests.get_or_create(&[("account", account)]).inc();
+        }
+        if let Some(bucket) = self.bucket.take() {
+            let mut buckets = BUCKETS.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_bucket = buckets.of(&bucket, OfBucket::new);
+            of_bucket.requests.inc();
+            of_bucket.received_bytes.inc_by(received_bytes);
+            of_bucket.sent_bytes.inc_by(sent_bytes);
+        }
+    }
+}
+
+/// The series of a bucket.
+struct OfBucket {
+    label: Labels<1>,
+    requests: Counter,
+    received_bytes: Counter,
+    sent_bytes: Counter,
+}
+
+impl OfBucket {
+    fn new(bucket: &str) -> Self {
+        let label = [("bucket", bucket.to_owned())];
+        OfBucket {
+            requests: REGISTERED.bucket_requests.get_or_create_owned(&label),
+            received_bytes: REGISTERED.bucket_received_bytes.get_or_create_owned(&label),
+            sent_bytes: REGISTERED.bucket_sent_bytes.get_or_create_owned(&label),
+            label,
+        }
+    }
+}
+
+impl Drop for OfBucket {
+    fn drop(&mut self) {
+        REGISTERED.bucket_requests.remove(&self.label);
+        REGISTERED.bucket_received_bytes.remove(&self.label);
+        REGISTERED.bucket_sent_bytes.remove(&self.label);
+    }
+}
+
+static BUCKETS: LazyLock<Mutex<Bounded<OfBucket>>> = LazyLock::new(Mutex::default);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text() -> String {
+        atoll_metrics::encode(atoll_metrics::TextFormat::OpenMetrics).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_measured_when_it_is_over() {
+        let observed = Observed::begin();
+        observed.is_of_operation("PutTestObject");
+        observed.is_of_bucket("measured");
+        observed.is_of_account("123456789012");
+        observed.received(1_000);
+        observed.sent(10);
+        observed.is_answered_with(200);
+        let held = Arc::clone(&observed);
+        drop(observed);
+        assert!(!text().contains("PutTestObject"), "a body is still being sent");
+        drop(held);
+        let text = text();
+        for line in [
+            r#"atoll_s3_requests_total{operation="PutTestObject",status="200"} 1"#,
+            r#"atoll_s3_request_duration_seconds_count{operation="PutTestObject"} 1"#,
+            r#"atoll_s3_bucket_received_bytes_total{bucket="measured"} 1000"#,
+            r#"atoll_s3_bucket_sent_bytes_total{bucket="measured"} 10"#,
+            r#"atoll_s3_account_requests_total{account="123456789012"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+}

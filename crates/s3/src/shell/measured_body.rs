@@ -1,0 +1,45 @@
+//! Counts what of an answer is sent. The request ends for metrics when its body does, or when the client is gone.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use crate::metrics::Observed;
+
+pub(super) struct MeasuredBody<B> {
+    body: B,
+    observed: Arc<Observed>,
+}
+
+impl<B> MeasuredBody<B> {
+    pub(super) fn new(body: B, observed: Arc<Observed>) -> Self {
+        MeasuredBody { body, observed }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for MeasuredBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            self.observed.sent(frame.data_ref().map_or(0, Bytes::len));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
