@@ -28,13 +28,14 @@ use crate::commands::pool::PoolCommand;
 use crate::commands::preflight::PreflightArguments;
 use crate::commands::settings::SettingsCommand;
 use crate::commands::sim::SimArguments;
+use crate::commands::slow::SlowArguments;
 use crate::commands::state::StateCommand;
 use crate::commands::status::CredentialsArguments;
 use crate::commands::store::StoreCommand;
 use crate::commands::up::UpArguments;
 use crate::commands::{
     admin, bench, bucket, cluster, flag, gateway, health, identity, image, join, key, metrics, nbd, osd, pg, pool,
-    preflight, settings, sim, state, status, store, up,
+    preflight, settings, sim, slow, state, status, store, up,
 };
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
@@ -122,6 +123,8 @@ pub enum Command {
     Preflight(PreflightArguments),
     /// Search for failures of the PG protocol in simulated clusters
     Sim(SimArguments),
+    /// Show slow operations, and where their time went
+    Slow(SlowArguments),
     /// Show the metrics of processes, and let Prometheus read them
     #[command(subcommand)]
     Metrics(MetricsCommand),
@@ -173,6 +176,7 @@ impl Command {
             Command::Key(command) => key::run(&command)?,
             Command::Bench(command) => bench::run(command)?,
             Command::Sim(arguments) => sim::run(&arguments)?,
+            Command::Slow(arguments) => slow::run(&arguments)?,
             Command::Metrics(command) => metrics::run(&command)?,
             Command::Admin(command) => admin::run(&command)?,
             Command::State(command) => state::run(&command)?,

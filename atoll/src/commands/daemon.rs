@@ -3,7 +3,8 @@
 use std::io::Read;
 
 use anyhow::Context;
-use atoll_admin_socket::Routes;
+use atoll_admin_socket::{Reply, Routes};
+use atoll_metrics::slow::slow_operations;
 use clap::Args;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::layer;
@@ -20,6 +21,9 @@ pub struct DaemonArguments {
     #[arg(long, hide = true)]
     pub exit_with_parent: bool,
 }
+
+/// Where a process' admin socket tells its slow operations.
+pub const SLOW_ROUTE: &str = "/slow";
 
 /// What is logged when `ATOLL_LOG` does not say. s3s logs every answer that is an error, missing keys included,
 /// and rustls every client that names a server by its address.
@@ -63,8 +67,12 @@ pub fn prepare(arguments: &DaemonArguments, process: &str) -> anyhow::Result<Ope
 fn serve_admin_socket(open: &OpenCluster, process: &str) {
     atoll_metrics::register_process(process, env!("CARGO_PKG_VERSION"));
     atoll_security_log::register_metrics();
+    let routes = Routes::default().with(SLOW_ROUTE, || Reply {
+        content_type: "application/json",
+        text: serde_json::to_string(&slow_operations()).expect("texts and numbers become JSON"),
+    });
     let path = open.directory.admin_socket(process);
-    if let Err(error) = atoll_admin_socket::serve_in_thread(&path, Routes::default()) {
+    if let Err(error) = atoll_admin_socket::serve_in_thread(&path, routes) {
         tracing::warn!("{process} has no metrics: its admin socket {} cannot be made: {error}", path.display());
     }
 }

@@ -25,6 +25,7 @@ pub mod pool;
 pub mod preflight;
 pub mod settings;
 pub mod sim;
+pub mod slow;
 pub mod state;
 pub mod status;
 pub mod store;

@@ -1,5 +1,5 @@
 //! The metrics of this process: counters, gauges and histograms under the names that docs/reference/metrics.md lists,
-//! as OpenMetrics or Prometheus text.
+//! as OpenMetrics or Prometheus text. Besides, the slowest of its operations.
 //!
 //! A crate that measures something keeps its metrics in one struct, made once for the process, and registers them
 //! here. This crate knows the registry and the process that it is in. It may not know what is measured, nor sockets:
@@ -8,6 +8,7 @@
 mod bounded;
 mod latency;
 mod process;
+pub mod slow;
 pub mod tls;
 
 use std::fmt;

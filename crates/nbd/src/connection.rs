@@ -12,7 +12,7 @@ use atoll_security_log::{SecurityEvent, note};
 use rustls::ServerConfig;
 
 use crate::byte_budget::ByteBudget;
-use crate::metrics::{self, ImageMetrics};
+use crate::metrics::{self, ImageMetrics, Running};
 use crate::protocol::{
     Action, CloseReason, ErrorCode, ExportInfo, NbdSession, OpenError, OpenErrorKind, OpenPurpose, Outcome,
     Request, RequestKind, SessionConfig, StatusExtent, TlsPolicy,
@@ -224,10 +224,12 @@ impl Connection {
     async fn handle(self: Rc<Self>, request: Request) {
         let device = self.device.borrow().as_ref().map(|(_, device)| Rc::clone(device));
         let running = self.metrics.borrow().as_ref().map(|metrics| metrics.begin(&request.kind));
+        let mut began_ms = 0;
         let _grant;
         let outcome = match device {
             Some(device) => {
                 _grant = self.budget.take(payload_bytes(&request.kind)).await;
+                began_ms = running.as_ref().map_or(0, Running::waited_ms);
                 perform(&device, request.kind).await.unwrap_or_else(|error| {
                     tracing::warn!("NBD request failed: {error}");
                     failed(&error)
@@ -236,7 +238,11 @@ impl Connection {
             None => Outcome::Failed { code: ErrorCode::ShuttingDown, message: "the image is closed".into() },
         };
         if let Some(running) = running {
-            running.answered(!matches!(outcome, Outcome::Failed { .. }));
+            let error = match &outcome {
+                Outcome::Failed { message, .. } => Some(&message[..]),
+                _ => None,
+            };
+            running.answered(error, began_ms, || self.transport.client().describe());
         }
         self.session.borrow_mut().reply(request.id, outcome);
         self.go_on();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 use std::time::Instant;
 
+use atoll_metrics::slow::{self, SlowOperation, SlowStep};
 use atoll_metrics::{Bounded, Counter, Family, Gauge, Labels, Latency, register};
 
 use crate::protocol::RequestKind;
@@ -51,15 +52,15 @@ pub(crate) fn set_connections(count: usize) {
 
 const OPERATIONS: [&str; 6] = ["read", "write", "trim", "write-zeroes", "flush", "block-status"];
 
-/// The place in [`OPERATIONS`] and the bytes of a request.
-fn operation(kind: &RequestKind) -> (usize, u64) {
+/// The place in [`OPERATIONS`], the offset and the bytes of a request.
+fn operation(kind: &RequestKind) -> (usize, u64, u64) {
     match kind {
-        RequestKind::Read { length, .. } => (0, u64::from(*length)),
-        RequestKind::Write { data, .. } => (1, data.len() as u64),
-        RequestKind::Trim { length, .. } => (2, u64::from(*length)),
-        RequestKind::WriteZeroes { length, .. } => (3, u64::from(*length)),
-        RequestKind::Flush => (4, 0),
-        RequestKind::BlockStatus { .. } => (5, 0),
+        RequestKind::Read { offset, length } => (0, *offset, u64::from(*length)),
+        RequestKind::Write { offset, data, .. } => (1, *offset, data.len() as u64),
+        RequestKind::Trim { offset, length, .. } => (2, *offset, u64::from(*length)),
+        RequestKind::WriteZeroes { offset, length, .. } => (3, *offset, u64::from(*length)),
+        RequestKind::Flush => (4, 0, 0),
+        RequestKind::BlockStatus { offset, .. } => (5, *offset, 0),
     }
 }
 
@@ -126,8 +127,8 @@ impl ImageMetrics {
 
     /// A request has come; what is to be said when it is answered.
     pub fn begin(&self, kind: &RequestKind) -> Running {
-        let (operation, bytes) = operation(kind);
-        Running { series: Rc::clone(&self.0), operation, bytes, started: Instant::now() }
+        let (operation, offset, bytes) = operation(kind);
+        Running { series: Rc::clone(&self.0), operation, bytes, offset, started: Instant::now() }
     }
 }
 
@@ -142,18 +143,38 @@ pub(crate) struct Running {
     series: Rc<Series>,
     operation: usize,
     bytes: u64,
+    offset: u64,
     started: Instant,
 }
 
 impl Running {
-    pub fn answered(self, is_ok: bool) {
+    /// It is answered; `began_ms` is how long it waited until it could begin, and `error` why it failed.
+    pub fn answered(self, error: Option<&str>, began_ms: u64, client: impl FnOnce() -> String) {
         let of_operation = &self.series.operations[self.operation];
+        let duration_us = self.started.elapsed().as_micros() as u64;
         of_operation.count.inc();
-        of_operation.duration.observe(self.started.elapsed());
-        if is_ok {
-            of_operation.bytes.inc_by(self.bytes);
-        } else {
-            of_operation.errors.inc();
+        of_operation.duration.observe_us(duration_us);
+        let _ = match error {
+            None => of_operation.bytes.inc_by(self.bytes),
+            Some(_) => of_operation.errors.inc(),
+        };
+        if slow::is_slow(duration_us) {
+            let [(_, image)] = &self.series.label;
+            slow::record(SlowOperation {
+                began_unix_ms: slow::began_unix_ms(duration_us),
+                duration_ms: duration_us / 1_000,
+                operation: OPERATIONS[self.operation].into(),
+                subject: format!("image {image} at {}", self.offset),
+                client: client(),
+                size_bytes: self.bytes,
+                error: error.map(ToOwned::to_owned),
+                steps: vec![SlowStep { step: "begun".into(), after_ms: began_ms }],
+            });
         }
+    }
+
+    /// How long ago it came, in milliseconds.
+    pub fn waited_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
     }
 }

@@ -4,7 +4,7 @@
 use atoll_pg::{Action, ClientId, Lookup, Pg};
 use atoll_reactor::ConnectionId;
 use atoll_store::LoadRequest;
-use atoll_types::{PgId, Refusal};
+use atoll_types::{ObjectName, PgId, Refusal};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -12,7 +12,7 @@ use crate::control::ControlRequest;
 use crate::daemon::Osd;
 use crate::links::{LinkEvent, Peer};
 use crate::metrics::Metrics;
-use crate::operations::{Operation, OperationKind};
+use crate::operations::{Late, Operation, OperationKind};
 use crate::recovery::{RecoveryRead, RecoveryStep};
 use crate::storage::{ObjectList, StorageEvent};
 use crate::view::StoreView;
@@ -67,7 +67,7 @@ impl Osd {
             (Message::Read { id, pg, object, request, .. }, _) => {
                 // Only data counts: an answer from metadata is made when it is sent.
                 let bytes = REQUEST_BYTES + request.data_bytes_bound();
-                self.request_arrived(number, id.sequence, bytes, (OperationKind::Read, pg, 0));
+                self.request_arrived(number, id.sequence, bytes, (OperationKind::Read, pg, &object, 0));
                 if !self.pgs.contains(pg) {
                     let (sequence, result) = (id.sequence, Err(Refusal::NotPrimary));
                     let refusal = Message::ReadReply { sequence, result, payload: Bytes::new() };
@@ -78,7 +78,7 @@ impl Osd {
             (Message::Write { id, answered_below, pg, epoch, request }, _) => {
                 let written_bytes = request.payload.len() as u64;
                 let bytes = request.control_bytes_bound() as u64 + written_bytes;
-                self.request_arrived(number, id.sequence, bytes, (OperationKind::Write, pg, written_bytes));
+                self.request_arrived(number, id.sequence, bytes, (OperationKind::Write, pg, &request.object, written_bytes));
                 if !self.pgs.contains(pg) {
                     let refusal = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
                     return self.links.reply(&mut self.context, number, refusal);
@@ -106,9 +106,10 @@ impl Osd {
         number: u64,
         sequence: u64,
         bytes: u64,
-        (kind, pg, written_bytes): (OperationKind, PgId, u64),
+        (kind, pg, object, written_bytes): (OperationKind, PgId, &ObjectName, u64),
     ) {
-        let operation = Operation { kind, pg, written_bytes, arrived_us: self.context.now_us() };
+        let (object, arrived_us) = (object.clone(), self.context.now_us());
+        let operation = Operation { kind, pg, object, written_bytes, arrived_us };
         self.links.request_arrived(number, sequence, bytes, operation);
         self.recovery.client_request(self.context.now_ms());
         self.scrubs.client_request();
@@ -238,6 +239,9 @@ impl Osd {
                     *is_full = self.storage.store().is_full();
                 }
                 self.links.send_to_osd(&mut self.context, to, message);
+            }
+            Action::TookLong { client: ClientId(number), sequence, ordered_ms, late } => {
+                self.links.took_long(number, sequence, Late { ordered_ms, members: late });
             }
             Action::Reply { client: ClientId(number), message } => {
                 self.links.reply(&mut self.context, number, message);

@@ -19,7 +19,7 @@ use atoll_wire::{Link, LinkError, LinkInput, Message};
 use crate::context::Context;
 use crate::invariants;
 use crate::metrics::Metrics;
-use crate::operations::{Answered, Operation, Operations};
+use crate::operations::{Answered, Late, Operation, Operations};
 use admission::Admission;
 
 /// Who is at the other end of an open link.
@@ -194,6 +194,17 @@ impl Links {
         self.close(context, number);
     }
 
+    /// Who is at the other end, for people.
+    fn describe(&self, context: &Context, number: u64) -> String {
+        let kind = match self.by_number.get(&number).and_then(|connected| connected.peer) {
+            Some(Peer::Osd(osd)) => osd.to_string(),
+            Some(Peer::Client) => "client".into(),
+            Some(Peer::Gateway) => "gateway".into(),
+            None => "unknown".into(),
+        };
+        format!("{kind} at {}", self.address(context, number))
+    }
+
     /// Who is at the other end, as the system says.
     fn address(&self, context: &Context, number: u64) -> PeerAddress {
         let connected = self.by_number.get(&number);
@@ -225,6 +236,11 @@ impl Links {
             self.admission.arrived(number, sequence, bytes);
             self.operations.arrived(number, sequence, operation);
         }
+    }
+
+    /// A client's write that is answered next was late on some members.
+    pub fn took_long(&mut self, number: u64, sequence: u64, late: Late) {
+        self.operations.took_long(number, sequence, late);
     }
 
     /// Answers a client's request.
@@ -309,7 +325,10 @@ impl Links {
             let (number, sequence) = request;
             self.note_unsent(context, number);
             self.answer_sent(number, sequence);
-            self.operations.done(request, answer, now_us, metrics);
+            if let Some((operation, duration_us)) = self.operations.done(request, &answer, now_us, metrics) {
+                let client = self.describe(context, number);
+                self.operations.record_slow(request, operation, answer, duration_us, client);
+            }
         }
         // Its memory serves the next turn.
         self.answered = answered;

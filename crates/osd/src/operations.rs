@@ -1,8 +1,9 @@
-//! Clients' operations in flight: what they are and since when, for metrics.
+//! Clients' operations in flight: what they are, since when, and what held up those that are slow.
 
 use std::collections::BTreeMap;
 
-use atoll_types::PgId;
+use atoll_metrics::slow::{self, SlowOperation, SlowStep};
+use atoll_types::{ObjectName, OsdId, PgId};
 
 use crate::metrics::Metrics;
 
@@ -14,10 +15,11 @@ pub(crate) enum OperationKind {
 }
 
 /// An operation that was not answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Operation {
     pub kind: OperationKind,
     pub pg: PgId,
+    pub object: ObjectName,
     /// Data that came with it.
     pub written_bytes: u64,
     pub arrived_us: u64,
@@ -32,34 +34,119 @@ pub(crate) struct Answered {
     pub error: Option<&'static str>,
 }
 
+/// Members that were late with a write.
+#[derive(Debug)]
+pub(crate) struct Late {
+    pub ordered_ms: u64,
+    /// When each had it durable, in the order of time.
+    pub members: Vec<(OsdId, u64)>,
+}
+
 /// By connection and number. A client sends a request again under its number when its PG has moved away and back:
 /// then the time counts from the last one.
 #[derive(Default)]
-pub(crate) struct Operations(BTreeMap<(u64, u64), Operation>);
+pub(crate) struct Operations {
+    in_flight: BTreeMap<(u64, u64), Operation>,
+    /// Of some of them: few are late.
+    late: BTreeMap<(u64, u64), Late>,
+}
 
 impl Operations {
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.in_flight.len()
     }
 
     pub fn arrived(&mut self, connection: u64, number: u64, operation: Operation) {
-        self.0.insert((connection, number), operation);
+        self.in_flight.insert((connection, number), operation);
     }
 
-    /// An operation was answered and the answer sent.
-    pub fn done(&mut self, (connection, number): (u64, u64), answered: Answered, now_us: u64, metrics: &Metrics) {
-        let Some(operation) = self.0.remove(&(connection, number)) else { return };
+    pub fn took_long(&mut self, connection: u64, number: u64, late: Late) {
+        self.late.insert((connection, number), late);
+    }
+
+    /// An operation was answered and the answer sent. Gives it back, with its time in microseconds, if it was slow.
+    pub fn done(
+        &mut self,
+        request: (u64, u64),
+        answered: &Answered,
+        now_us: u64,
+        metrics: &Metrics,
+    ) -> Option<(Operation, u64)> {
+        let operation = self.in_flight.remove(&request)?;
         let bytes = operation.written_bytes + answered.read_bytes;
         let duration_us = now_us.saturating_sub(operation.arrived_us);
         metrics.operation_done(operation.pg.pool, operation.kind, bytes, duration_us, answered.error);
+        if slow::is_slow(duration_us) {
+            return Some((operation, duration_us));
+        }
+        self.late.remove(&request);
+        None
+    }
+
+    /// Keeps a slow operation, with where its time went.
+    pub fn record_slow(
+        &mut self,
+        request: (u64, u64),
+        operation: Operation,
+        answered: Answered,
+        duration_us: u64,
+        client: String,
+    ) {
+        let late = self.late.remove(&request);
+        slow::record(SlowOperation {
+            began_unix_ms: slow::began_unix_ms(duration_us),
+            duration_ms: duration_us / 1_000,
+            operation: match operation.kind {
+                OperationKind::Read => "read".into(),
+                OperationKind::Write => "write".into(),
+            },
+            subject: format!("pg {} object {}", operation.pg, operation.object.as_str()),
+            client,
+            size_bytes: operation.written_bytes + answered.read_bytes,
+            error: answered.error.map(ToOwned::to_owned),
+            steps: steps(&operation, late),
+        });
     }
 
     /// A connection is gone; nobody waits for its answers.
     pub fn left(&mut self, connection: u64) {
-        let of_connection: Vec<_> =
-            self.0.range((connection, 0)..=(connection, u64::MAX)).map(|(key, _)| *key).collect();
-        for key in of_connection {
-            self.0.remove(&key);
+        let of_connection = (connection, 0)..=(connection, u64::MAX);
+        let keys: Vec<_> = self.in_flight.range(of_connection).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.in_flight.remove(&key);
+            self.late.remove(&key);
         }
+    }
+}
+
+/// What a slow operation had reached when. A write whose members were all in time had waited in its PG.
+fn steps(operation: &Operation, late: Option<Late>) -> Vec<SlowStep> {
+    let Some(Late { ordered_ms, members }) = late else { return Vec::new() };
+    let after = |ms: u64| ms.saturating_sub(operation.arrived_us / 1_000);
+    let ordered = SlowStep { step: "ordered".into(), after_ms: after(ordered_ms) };
+    let durable = members
+        .into_iter()
+        .map(|(member, ms)| SlowStep { step: format!("durable on {member}"), after_ms: after(ms) });
+    std::iter::once(ordered).chain(durable).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_types::PoolId;
+
+    #[test]
+    fn steps_count_from_the_arrival() {
+        let operation = Operation {
+            kind: OperationKind::Write,
+            pg: PgId { pool: PoolId(1), index: 2 },
+            object: ObjectName::new("object").unwrap(),
+            written_bytes: 4096,
+            arrived_us: 1_000_500,
+        };
+        let late = Late { ordered_ms: 1_030, members: vec![(OsdId(2), 1_100), (OsdId(0), 1_400)] };
+        let steps: Vec<_> = steps(&operation, Some(late)).into_iter().map(|s| (s.step, s.after_ms)).collect();
+        let expected = [("ordered", 30), ("durable on osd.2", 100), ("durable on osd.0", 400)];
+        assert_eq!(steps, expected.map(|(step, ms)| (step.to_owned(), ms)));
     }
 }

@@ -130,6 +130,17 @@ pub enum Action {
         /// The message.
         message: Message,
     },
+    /// A write that is answered next took long to become durable on some members.
+    TookLong {
+        /// The client.
+        client: ClientId,
+        /// The request's sequence.
+        sequence: u64,
+        /// When it was ordered, in milliseconds of the view's clock.
+        ordered_ms: u64,
+        /// The members that were late, and when each had it durable.
+        late: Vec<(OsdId, u64)>,
+    },
     /// Change the PG's record by compare-and-swap against the record with `expected`. The
     /// outcome comes as [`crate::Pg::set_record`]; a failure needs no answer, a tick tries again.
     Propose {

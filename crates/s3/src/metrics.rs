@@ -1,10 +1,13 @@
 //! What a gateway measures (docs/reference/metrics.md).
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use atoll_metrics::slow::{self, SlowOperation, SlowStep};
 use atoll_metrics::{Bounded, Counter, Family, Gauge, Labels, Latency, register};
+use http::Uri;
 
 /// The operation of requests that were refused before it was known which they are.
 const NO_OPERATION: &str = "";
@@ -91,6 +94,9 @@ pub(crate) struct Observed {
     bucket: OnceLock<String>,
     account: OnceLock<String>,
     status: OnceLock<u16>,
+    /// When the answer's head was there, in milliseconds after the start.
+    answered_ms: OnceLock<u64>,
+    asked: OnceLock<(Uri, Option<SocketAddr>)>,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
 }
@@ -104,6 +110,8 @@ impl Observed {
             bucket: OnceLock::new(),
             account: OnceLock::new(),
             status: OnceLock::new(),
+            answered_ms: OnceLock::new(),
+            asked: OnceLock::new(),
             received_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
         })
@@ -125,8 +133,14 @@ impl Observed {
         let _ = self.account.set(account.to_owned());
     }
 
+    /// What was asked for, and by whom.
+    pub(crate) fn is_of(&self, uri: Uri, client: Option<SocketAddr>) {
+        let _ = self.asked.set((uri, client));
+    }
+
     pub(crate) fn is_answered_with(&self, status: u16) {
         let _ = self.status.set(status);
+        let _ = self.answered_ms.set(self.started.elapsed().as_millis() as u64);
     }
 
     pub(crate) fn received(&self, bytes: usize) {
@@ -138,14 +152,53 @@ impl Observed {
     }
 }
 
+/// What a client may take for its data is not ours: so many bytes in a microsecond are not slow.
+const NOT_SLOW_BYTES_PER_US: u64 = 20;
+
+impl Observed {
+    fn record_if_slow(&self, duration: Duration, size_bytes: u64) {
+        let duration_us = duration.as_micros() as u64;
+        if !slow::is_slow(duration_us.saturating_sub(size_bytes / NOT_SLOW_BYTES_PER_US)) {
+            return;
+        }
+        let (uri, client) = match self.asked.get() {
+            // Of a presigned URL the query is a secret.
+            Some((uri, client)) => (uri.path(), client.map(|client| client.ip().to_string())),
+            None => ("", None),
+        };
+        let status = self.status.get().copied();
+        slow::record(SlowOperation {
+            began_unix_ms: slow::began_unix_ms(duration_us),
+            duration_ms: duration_us / 1_000,
+            operation: self.operation.get().copied().unwrap_or(NO_OPERATION).to_owned(),
+            subject: uri.to_owned(),
+            client: client.unwrap_or_default(),
+            size_bytes,
+            error: match status {
+                Some(status) if status >= 400 => Some(format!("status {status}")),
+                Some(_) => None,
+                None => Some("the client left".into()),
+            },
+            steps: self
+                .answered_ms
+                .get()
+                .map(|after_ms| SlowStep { step: "answer begun".into(), after_ms: *after_ms })
+                .into_iter()
+                .collect(),
+        });
+    }
+}
+
 impl Drop for Observed {
     fn drop(&mut self) {
+        let duration = self.started.elapsed();
         let operation = ("operation", self.operation.get().copied().unwrap_or(NO_OPERATION).to_owned());
         // A client that left before there was an answer got none.
         let status = self.status.get().map_or_else(|| "none".to_owned(), u16::to_string);
         let (received_bytes, sent_bytes) = (*self.received_bytes.get_mut(), *self.sent_bytes.get_mut());
         REGISTERED.in_flight.dec();
-        REGISTERED.duration.get_or_create(std::array::from_ref(&operation)).observe(self.started.elapsed());
+        self.record_if_slow(duration, received_bytes + sent_bytes);
+        REGISTERED.duration.get_or_create(std::array::from_ref(&operation)).observe(duration);
         REGISTERED.requests.get_or_create(&[operation, ("status", status)]).inc();
         REGISTERED.received_bytes.inc_by(received_bytes);
         REGISTERED.sent_bytes.inc_by(sent_bytes);

@@ -234,6 +234,8 @@ impl World {
                 self.count(&message);
                 self.send(at, to, message);
             }
+            // Metrics are the OSD's.
+            Action::TookLong { .. } => {}
             Action::Reply { client, message } => self.reply(at, pg, client, message),
             Action::Propose { expected, record, split_off } => {
                 let split_off = split_off.map(|off| off.1);

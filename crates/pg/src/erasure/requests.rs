@@ -296,7 +296,17 @@ impl Pg {
         let missing = self.config.record.members.iter().copied().collect();
         let client_request = Some((client, id));
         let own = transaction(self.config.record.shard_of(self.config.me).expect("a primary holds a shard"));
-        self.log.order(InFlight { version, object, touched, creates, client_request, missing, span: Some(span) });
+        self.log.order(InFlight {
+            version,
+            object,
+            touched,
+            creates,
+            client_request,
+            missing,
+            span: Some(span),
+            ordered_ms: view.now_ms(),
+            late: Vec::new(),
+        });
         self.submit_with_pre_image(Submission::Write { version }, own);
         Attempt::Done
     }

@@ -19,6 +19,14 @@ impl Pg {
         }
     }
 
+    /// Tells which members were late with a write.
+    pub(crate) fn tell_late(&mut self, write: &InFlight) {
+        if let (Some((client, request)), false) = (write.client_request, write.late.is_empty()) {
+            let (sequence, ordered_ms, late) = (request.sequence, write.ordered_ms, write.late.clone());
+            self.outbox.push(Action::TookLong { client, sequence, ordered_ms, late });
+        }
+    }
+
     pub(crate) fn reply_write(&mut self, client: ClientId, sequence: u64, result: Result<(), Refusal>) {
         if result.is_ok() {
             invariants::write_is_acknowledged_while_active(self.config.is_active());

@@ -10,6 +10,9 @@ use crate::actions::ClientId;
 use crate::erasure::Span;
 use crate::invariants;
 
+/// Acknowledgements that take longer are noted.
+const LATE_MS: u64 = 20;
+
 /// A write that not all members have made durable yet.
 pub(crate) struct InFlight {
     pub version: Version,
@@ -23,6 +26,10 @@ pub(crate) struct InFlight {
     pub missing: BTreeSet<OsdId>,
     /// In an erasure-coded PG: the span of the shards that it writes.
     pub span: Option<Span>,
+    /// When it was ordered.
+    pub ordered_ms: u64,
+    /// Members whose acknowledgements took long, with their times.
+    pub late: Vec<(OsdId, u64)>,
 }
 
 impl InFlight {
@@ -98,9 +105,11 @@ impl Log {
     }
 
     /// A member has everything up to `version` durable.
-    pub fn acknowledge(&mut self, member: OsdId, version: Version) {
+    pub fn acknowledge(&mut self, member: OsdId, version: Version, now_ms: u64) {
         for write in self.in_flight.iter_mut().take_while(|write| write.version <= version) {
-            write.missing.remove(&member);
+            if write.missing.remove(&member) && now_ms >= write.ordered_ms + LATE_MS {
+                write.late.push((member, now_ms));
+            }
         }
     }
 

@@ -81,6 +81,7 @@ async fn answer_unmeasured(
 ) -> Response<Body> {
     let arrival = origin.arrival(request.headers(), &gateway.trusted_proxies);
     request.extensions_mut().insert(arrival);
+    observed.is_of(request.uri().clone(), arrival.client);
     let line = tracing::enabled!(target: ACCESS_LOG, tracing::Level::DEBUG)
         .then(|| format!("{} {} {:?}", request.method(), request.uri().path(), request.version()));
     let is_http_1 = request.version() < Version::HTTP_2;

@@ -1,0 +1,105 @@
+//! Slow operations, and where their time went.
+
+use anyhow::Context;
+use atoll_admin_socket::ask;
+use atoll_metrics::slow::SlowOperation;
+use atoll_node::ProcessesFile;
+use atoll_terminal::{print_line, print_note};
+use atoll_types::size::format_size;
+use clap::Args;
+use serde::Serialize;
+
+use super::arguments::OutputArguments;
+use super::daemon::SLOW_ROUTE;
+use super::open_cluster::{OpenCluster, tokio_runtime};
+use super::output::{ago, print_json, print_table};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll slow                        the slowest operations of this host's processes in the last hour
+  atoll slow --process osd.2 --min-ms 1000
+  atoll slow --json | jq -r '.[] | [.duration_ms, .subject] | @tsv'
+
+The steps say what an operation had reached, and after how long. An OSD's write is 'ordered' once its PG has taken it:
+what comes before is waiting for earlier writes of its object, for metadata, or for the PG to peer; then it becomes
+durable on each member, of which those are named that took more than 20 ms. A gateway counts until the client has taken
+the answer, without the time that so much data may take.")]
+pub struct SlowArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// Only of this process: osd.N, gateway or nbd
+    #[arg(long, value_name = "NAME")]
+    pub process: Option<String>,
+    /// Only those that took so long
+    #[arg(long, value_name = "MS", default_value_t = 100)]
+    pub min_ms: u64,
+    /// So many at most, the slowest first
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub limit: usize,
+}
+
+/// An operation, and who has served it.
+#[derive(Serialize)]
+struct Told {
+    process: String,
+    #[serde(flatten)]
+    operation: SlowOperation,
+}
+
+/// `atoll slow`.
+pub fn run(arguments: &SlowArguments) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&arguments.output.data)?;
+    let mut told = tokio_runtime()?.block_on(gather(&open, arguments.process.as_deref()))?;
+    told.retain(|told| told.operation.duration_ms >= arguments.min_ms);
+    told.sort_by_key(|told| std::cmp::Reverse(told.operation.duration_ms));
+    told.truncate(arguments.limit);
+    if arguments.output.json {
+        return print_json(&told);
+    }
+    if told.is_empty() {
+        print_line!("no operation of the last hour took {} ms or more", arguments.min_ms);
+        return Ok(());
+    }
+    let row = |Told { process, operation }: &Told| {
+        let steps = operation.steps.iter().map(|step| format!("{} {} ms", step.step, step.after_ms));
+        let outcome = operation.error.iter().map(|error| format!("failed: {error}"));
+        vec![
+            operation.duration_ms.to_string(),
+            format!("{} ago", ago(operation.began_unix_ms)),
+            process.clone(),
+            operation.operation.clone(),
+            format_size(operation.size_bytes),
+            operation.subject.clone(),
+            operation.client.clone(),
+            steps.chain(outcome).collect::<Vec<_>>().join(", "),
+        ]
+    };
+    let headings = ["MS", "BEGAN", "PROCESS", "OPERATION", "SIZE", "OF", "CLIENT", "STEPS"];
+    print_table(&headings, &told.iter().map(row).collect::<Vec<_>>());
+    Ok(())
+}
+
+async fn gather(open: &OpenCluster, only: Option<&str>) -> anyhow::Result<Vec<Told>> {
+    let file = ProcessesFile::running(&open.directory).with_context(|| {
+        format!("nothing runs here; 'atoll up --data {}' starts it", open.directory.root().display())
+    })?;
+    let names: Vec<String> = file.children.into_iter().map(|child| child.name).collect();
+    if let Some(only) = only.filter(|only| !names.iter().any(|name| name == only)) {
+        anyhow::bail!("there is no process '{only}' on this host; there are {}", names.join(", "));
+    }
+    let mut all = Vec::new();
+    for process in names.into_iter().filter(|name| only.is_none_or(|only| only == name)) {
+        let answer = match ask(&open.directory.admin_socket(&process), SLOW_ROUTE, None).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                print_note!("{process} does not tell: {error}");
+                continue;
+            }
+        };
+        let operations: Vec<SlowOperation> =
+            serde_json::from_slice(&answer.body).with_context(|| format!("what {process} tells is no list"))?;
+        all.extend(operations.into_iter().map(|operation| Told { process: process.clone(), operation }));
+    }
+    Ok(all)
+}

@@ -1,0 +1,126 @@
+//! The slowest operations of this process in the last hour, with where their time went. There are few of them, so that
+//! keeping them costs nothing that could be noticed.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// What took less is not kept.
+pub const SLOW_MIN: Duration = Duration::from_millis(100);
+/// Operations that are kept: the slowest.
+const KEPT_MAX: usize = 256;
+/// For how long.
+const KEPT_MS: u64 = 60 * 60 * 1_000;
+
+/// An operation that was slow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowOperation {
+    /// Unix time when it began, in milliseconds.
+    pub began_unix_ms: u64,
+    /// From its arrival to its answer, in milliseconds.
+    pub duration_ms: u64,
+    /// What it does: `write`, `GetObject`, ...
+    pub operation: String,
+    /// What it is about: an object and its PG, an image and a place in it, a bucket.
+    pub subject: String,
+    /// Who asked for it, as far as it is known.
+    pub client: String,
+    /// Data that came with it or was its answer, in bytes.
+    pub size_bytes: u64,
+    /// Why it was refused; none if it was done.
+    pub error: Option<String>,
+    /// Where the time went, in the order of time.
+    pub steps: Vec<SlowStep>,
+}
+
+/// Something that a slow operation has reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowStep {
+    /// What has happened.
+    pub step: String,
+    /// When: milliseconds after it began.
+    pub after_ms: u64,
+}
+
+static KEPT: Mutex<Vec<SlowOperation>> = Mutex::new(Vec::new());
+
+/// Whether an operation is to be told here.
+pub fn is_slow(duration_us: u64) -> bool {
+    u128::from(duration_us) >= SLOW_MIN.as_micros()
+}
+
+/// Unix time when something began that took so long until now, in milliseconds.
+pub fn began_unix_ms(duration_us: u64) -> u64 {
+    unix_ms().saturating_sub(duration_us / 1_000)
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Keeps an operation if it is among the slowest.
+pub fn record(operation: SlowOperation) {
+    keep(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner), operation, unix_ms());
+}
+
+fn keep(kept: &mut Vec<SlowOperation>, operation: SlowOperation, now_unix_ms: u64) {
+    if kept.len() >= KEPT_MAX {
+        forget_old(kept, now_unix_ms);
+    }
+    if kept.len() >= KEPT_MAX {
+        let fastest = (0..kept.len()).min_by_key(|index| (kept[*index].duration_ms, kept[*index].began_unix_ms));
+        match fastest {
+            Some(index) if kept[index].duration_ms <= operation.duration_ms => drop(kept.swap_remove(index)),
+            _ => return,
+        }
+    }
+    kept.push(operation);
+}
+
+fn forget_old(kept: &mut Vec<SlowOperation>, now_unix_ms: u64) {
+    kept.retain(|operation| operation.began_unix_ms + KEPT_MS > now_unix_ms);
+}
+
+/// Those that are kept, the latest last.
+pub fn slow_operations() -> Vec<SlowOperation> {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    forget_old(&mut kept, unix_ms());
+    let mut all = kept.clone();
+    drop(kept);
+    all.sort_by_key(|operation| (operation.began_unix_ms, operation.duration_ms));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(began_unix_ms: u64, duration_ms: u64) -> SlowOperation {
+        SlowOperation {
+            began_unix_ms,
+            duration_ms,
+            operation: "write".into(),
+            subject: String::new(),
+            client: String::new(),
+            size_bytes: 0,
+            error: None,
+            steps: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_slowest_of_the_last_hour_are_kept() {
+        let mut kept = Vec::new();
+        let now = KEPT_MS;
+        for duration_ms in 0..2 * KEPT_MAX as u64 {
+            keep(&mut kept, operation(now, duration_ms), now);
+        }
+        assert_eq!(kept.len(), KEPT_MAX);
+        assert!(kept.iter().all(|operation| operation.duration_ms >= KEPT_MAX as u64));
+        keep(&mut kept, operation(now, 1), now);
+        assert!(!kept.contains(&operation(now, 1)), "all that are kept were slower");
+        keep(&mut kept, operation(2 * now, 1), 2 * now);
+        assert_eq!(kept, [operation(2 * now, 1)], "the others are older than an hour");
+    }
+}
