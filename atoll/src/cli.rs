@@ -10,6 +10,7 @@ use crate::commands::arguments::{DataArgument, OutputArguments};
 use crate::commands::bench::BenchCommand;
 use crate::commands::bucket::BucketCommand;
 use crate::commands::cluster::ClusterCommand;
+use crate::commands::events::EventsArguments;
 use crate::commands::flag::FlagCommand;
 use crate::commands::gateway::GatewayCommand;
 use crate::commands::health::HealthArguments;
@@ -34,7 +35,7 @@ use crate::commands::status::CredentialsArguments;
 use crate::commands::store::StoreCommand;
 use crate::commands::up::UpArguments;
 use crate::commands::{
-    admin, bench, bucket, cluster, flag, gateway, health, identity, image, join, key, metrics, nbd, osd, pg, pool,
+    admin, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd, osd, pg, pool,
     preflight, settings, sim, slow, state, status, store, up,
 };
 
@@ -123,6 +124,8 @@ pub enum Command {
     Preflight(PreflightArguments),
     /// Search for failures of the PG protocol in simulated clusters
     Sim(SimArguments),
+    /// Show what has happened: failures, fail-overs, recoveries, commands
+    Events(EventsArguments),
     /// Show slow operations, and where their time went
     Slow(SlowArguments),
     /// Show the metrics of processes, and let Prometheus read them
@@ -176,6 +179,7 @@ impl Command {
             Command::Key(command) => key::run(&command)?,
             Command::Bench(command) => bench::run(command)?,
             Command::Sim(arguments) => sim::run(&arguments)?,
+            Command::Events(arguments) => events::run(&arguments)?,
             Command::Slow(arguments) => slow::run(&arguments)?,
             Command::Metrics(command) => metrics::run(&command)?,
             Command::Admin(command) => admin::run(&command)?,

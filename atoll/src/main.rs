@@ -16,7 +16,10 @@ use clap::Parser;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> std::process::ExitCode {
-    let code = cli::Arguments::parse().command.run().unwrap_or_else(|error| {
+    let done = cli::Arguments::parse().command.run();
+    // A command that has failed may have changed something before.
+    commands::note_changes();
+    let code = done.unwrap_or_else(|error| {
         print_note!("atoll: {}", commands::explain(&error));
         std::process::ExitCode::FAILURE
     });

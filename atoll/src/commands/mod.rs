@@ -7,6 +7,7 @@ pub mod bench;
 pub mod bucket;
 pub mod cluster;
 mod daemon;
+pub mod events;
 pub mod flag;
 pub mod gateway;
 pub mod health;
@@ -31,4 +32,5 @@ pub mod status;
 pub mod store;
 pub mod up;
 
+pub use open_cluster::note_changes;
 pub use output::explain;

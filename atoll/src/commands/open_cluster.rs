@@ -1,14 +1,35 @@
 //! A data directory, and the cluster that it belongs to.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use atoll_client::ClientConfig;
-use atoll_cluster::ClusterClient;
+use atoll_cluster::{ClusterClient, ConnectOptions};
 use atoll_keys::{KeyRing, KeyService};
 use atoll_node::{ClusterFile, DataDir, NodeError, ProcessesFile, check_identity};
 
 use super::arguments::{DataArgument, OutputArguments};
+
+/// The connection of this command to cluster state.
+static CONNECTED: OnceLock<(ClusterClient, ConnectOptions)> = OnceLock::new();
+
+/// To be called when a command has done what it was to do: the log of events gets what it has changed.
+pub fn note_changes() {
+    let Some((client, options)) = CONNECTED.get() else { return };
+    if !client.has_changed_records() {
+        return;
+    }
+    // The runtime in which the connection was made is over by now.
+    let noted = tokio_runtime().and_then(|runtime| {
+        runtime.block_on(async {
+            let client = ClusterClient::connect(options).await?;
+            super::events::note_command(&client).await
+        })
+    });
+    if let Err(error) = noted {
+        atoll_terminal::print_note!("atoll: done, but the log of events does not have it: {error}");
+    }
+}
 
 /// A data directory with its cluster's settings.
 pub struct OpenCluster {
@@ -47,6 +68,10 @@ impl OpenCluster {
             format!("is the cluster running? start it with 'atoll up --data {}'", self.directory.root().display());
         let state = ClusterClient::connect(&self.cluster.connect_options()).await.context(hint)?;
         check_identity(&self.cluster, &state).await?;
+        if !self.is_daemon {
+            // Should a command connect twice, what the first connection has changed counts.
+            let _ = CONNECTED.set((state.clone(), self.cluster.connect_options()));
+        }
         Ok(state)
     }
 }

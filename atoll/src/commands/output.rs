@@ -27,6 +27,12 @@ pub fn shell_word(text: &str) -> String {
     }
 }
 
+/// A time as text: `2026-11-26T12:00:00.123Z`.
+pub fn utc(unix_ms: u64) -> String {
+    let time = i64::try_from(unix_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    time.map_or_else(|| format!("{unix_ms} ms"), |time| format!("{time:.3}"))
+}
+
 /// How long ago that was.
 pub fn ago(since_unix_ms: u64) -> String {
     duration(unix_ms().saturating_sub(since_unix_ms) / 1000)

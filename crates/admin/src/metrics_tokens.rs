@@ -24,7 +24,7 @@ pub async fn create(client: &ClusterClient, name: &str) -> Result<String, AdminE
     let token = format!("{PREFIX}{secret}");
     let record = MetricsTokenRecord { format: RECORD_FORMAT, sha256: digest(&token), created_unix_ms: unix_ms() };
     match client.create(&keys::metrics_token(name), &record).await {
-        Err(ClusterError::Conflict { .. }) => AdminError::refused(format!(
+        Err(ClusterError::AlreadyExists { .. }) => AdminError::refused(format!(
             "there is a token '{name}' already; choose another name, or remove it with 'atoll metrics token rm {name}'"
         )),
         created => created.map(|_| token).map_err(AdminError::from),

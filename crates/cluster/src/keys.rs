@@ -1,6 +1,8 @@
 //! The names of all keys in cluster state. Each kind of record lives under a prefix of its own, so
 //! that a prefix can be listed and watched without meeting another kind.
 
+use std::hash::{BuildHasher, RandomState};
+
 use atoll_types::{OsdId, PgId, PoolId};
 
 /// Prefix of all keys.
@@ -69,6 +71,8 @@ pub const AUTHORIZED_KEYS: &str = "/atoll/authorized_keys/";
 /// Prefix of the tokens with which hosts join.
 pub const JOIN_TOKENS: &str = "/atoll/join_tokens/";
 
+/// Prefix of what has happened, by time.
+pub const EVENTS: &str = "/atoll/events/";
 /// Prefix of admin servers that run, by host.
 pub const ADMIN_SERVERS: &str = "/atoll/admin_servers/";
 /// Prefix of the tokens that may read metrics, by name.
@@ -78,6 +82,13 @@ pub const METRICS_TOKENS: &str = "/atoll/metrics_tokens/";
 pub const KEY_BACKUPS: &str = "/atoll/key_backups/";
 /// Prefix of why OSDs cannot start.
 pub const OSD_FAILURES: &str = "/atoll/osd_failures/";
+
+/// A key for an event of this time. Keys are in the order of time, and no other event has this one.
+pub fn new_event(unix_ms: u64) -> String {
+    // The standard library draws the keys of each such state at random.
+    let unique = RandomState::new().hash_one(std::process::id());
+    format!("{EVENTS}{unix_ms:013}-{unique:016x}")
+}
 
 /// The admin server of a host.
 pub fn admin_server(host: &str) -> String {
@@ -266,6 +277,7 @@ mod tests {
             LAST_USED,
             AUTHORIZED_KEYS,
             JOIN_TOKENS,
+            EVENTS,
             ADMIN_SERVERS,
             METRICS_TOKENS,
             KEY_BACKUPS,

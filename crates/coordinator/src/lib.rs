@@ -7,6 +7,7 @@
 //! breaks, since every change is a compare-and-swap. The records of PGs that exist belong to their
 //! primaries: they are never written here.
 
+mod events;
 pub mod health;
 mod invariants;
 mod leader;

@@ -5,35 +5,48 @@ use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
 use atoll_placement::balance;
-use atoll_types::PgId;
+use atoll_types::events::{EventKind, EventSeverity};
+use atoll_types::{OsdId, PgId};
 use atoll_types::coordination::{AutoOutRecord, CoordinatorNotesRecord};
 use atoll_types::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT};
 
+use crate::events::Noting;
 use crate::membership::{MembershipChange, membership_changes, track_down};
 use crate::pgs::{is_settled, missing_pgs};
 use crate::{View, health, invariants, unix_ms};
 
 /// Changes in one transaction; etcd takes 128 by default.
 const BATCH: usize = 32;
+/// Events that are kept.
+const EVENTS_KEPT: usize = 2_000;
+/// How often those that are too many are removed.
+const TRIM_PAUSE: Duration = Duration::from_secs(300);
 /// Of all copies, so many move in one step of the balancer; the next waits until they have.
 const MOVES_PERCENT_MAX: usize = 5;
 
 pub(crate) struct Rounds {
     client: ClusterClient,
+    me: OsdId,
     balanced: Option<Instant>,
+    trimmed: Option<Instant>,
+    /// As of the last round; none before the first.
+    primaries: Option<BTreeMap<PgId, OsdId>>,
 }
 
 impl Rounds {
-    pub fn new(client: ClusterClient) -> Self {
-        Rounds { client, balanced: None }
+    pub fn new(client: ClusterClient, me: OsdId) -> Self {
+        Rounds { client, me, balanced: None, trimmed: None, primaries: None }
     }
 
     pub async fn round(&mut self, map: &ClusterMap) -> Result<(), ClusterError> {
         let mut view = View::read_around(&self.client, map.clone()).await?;
         let now_unix_ms = unix_ms();
-        self.keep_notes(&mut view, now_unix_ms).await?;
+        let noting = Noting { by: self.me, unix_ms: now_unix_ms };
+        self.keep_notes(&mut view, &noting).await?;
+        self.note_failover(map, &noting).await?;
+        self.trim_events().await?;
         for change in membership_changes(&view, now_unix_ms) {
-            self.change_membership(change, now_unix_ms).await?;
+            self.change_membership(change, &noting).await?;
         }
         self.make_pgs(map).await?;
         let is_due =
@@ -45,7 +58,8 @@ impl Rounds {
         Ok(())
     }
 
-    async fn keep_notes(&self, view: &mut View, now_unix_ms: u64) -> Result<(), ClusterError> {
+    async fn keep_notes(&self, view: &mut View, noting: &Noting) -> Result<(), ClusterError> {
+        let now_unix_ms = noting.unix_ms;
         let health = health::evaluate(view, now_unix_ms);
         let notes = CoordinatorNotesRecord {
             format: RECORD_FORMAT,
@@ -53,14 +67,48 @@ impl Rounds {
             problem_since_unix_ms: health::since(&health, now_unix_ms),
         };
         if notes != view.notes {
-            self.client.compare_and_swap(keys::COORDINATOR_NOTES, view.notes_revision, &notes).await?;
+            let mut transaction = Transaction::new()
+                .check(keys::COORDINATOR_NOTES, view.notes_revision)
+                .put(keys::COORDINATOR_NOTES, &notes)?;
+            // With the notes, so that each change is told once.
+            for event in noting.changes(&view.notes, &notes, &health).iter().take(BATCH) {
+                transaction = transaction.put(&keys::new_event(event.unix_ms), event)?;
+            }
+            self.client.transact(&transaction).await?;
             view.notes = notes;
         }
         Ok(())
     }
 
+    async fn note_failover(&mut self, map: &ClusterMap, noting: &Noting) -> Result<(), ClusterError> {
+        let now: BTreeMap<PgId, OsdId> = map.pgs.iter().map(|(pg, (record, _))| (*pg, record.primary)).collect();
+        let up = map.up.keys().copied().collect();
+        let event = self.primaries.as_ref().and_then(|before| noting.failover(before, &now, &up));
+        self.primaries = Some(now);
+        match event {
+            Some(event) => self.client.put(&keys::new_event(event.unix_ms), &event).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the oldest events when there are too many.
+    async fn trim_events(&mut self) -> Result<(), ClusterError> {
+        if self.trimmed.is_some_and(|last| last.elapsed() < TRIM_PAUSE) {
+            return Ok(());
+        }
+        self.trimmed = Some(Instant::now());
+        let events = self.client.list_raw(keys::EVENTS).await?.entries;
+        let surplus = events.len().saturating_sub(EVENTS_KEPT);
+        for batch in events[..surplus].chunks(BATCH) {
+            let delete = |transaction: Transaction, (key, ..): &(String, Vec<u8>, i64)| transaction.delete(key);
+            self.client.transact(&batch.iter().fold(Transaction::new(), delete)).await?;
+        }
+        Ok(())
+    }
+
     /// Makes a change, unless an operator or another coordinator has changed the OSD meanwhile.
-    pub async fn change_membership(&self, change: MembershipChange, now_unix_ms: u64) -> Result<(), ClusterError> {
+    pub async fn change_membership(&self, change: MembershipChange, noting: &Noting) -> Result<(), ClusterError> {
+        let now_unix_ms = noting.unix_ms;
         let (id, is_out) = match change {
             MembershipChange::Out(id) => (id, true),
             MembershipChange::In(id) => (id, false),
@@ -80,7 +128,13 @@ impl Rounds {
         } else {
             transaction.delete(&mark_key)
         };
-        self.client.transact(&transaction).await?;
+        let (severity, what) = match change {
+            MembershipChange::Out(_) => (EventSeverity::Warning, "was down for too long and is marked out"),
+            MembershipChange::In(_) => (EventSeverity::Note, "is back and marked in"),
+        };
+        let summary = format!("{id} {what}");
+        let event = noting.event(EventKind::Osd, severity, summary, vec![id.to_string()], None);
+        self.client.transact(&transaction.put(&keys::new_event(event.unix_ms), &event)?).await?;
         match change {
             MembershipChange::Out(_) => tracing::warn!("{id} was down for too long and is marked out"),
             MembershipChange::In(_) => tracing::info!("{id} is back and marked in"),

@@ -142,7 +142,7 @@ mod tests {
         a_link_of_another: an_osds_link_is_its_own(OsdId(1), false) => "would go elsewhere";
         a_link_that_is_gone: links_are_known(false) => "a link that is gone";
         a_pg_that_is_here: pg_is_added_once(PG, true) => "was added twice";
-        time_that_goes_back: time_goes_on(6, 5) => "it was 6 ms";
+        time_that_goes_back: time_goes_on(6, 5) => "it was 6 µs";
         an_object_that_never_began: recovery_ends_what_it_began(0, 1) => "1 objects end";
         a_wrong_sum_of_objects: objects_on_their_way_add_up(1, 2) => "2 objects are on their way";
         a_removal_that_never_began: removals_end_once(0) => "had not begun";

@@ -8,6 +8,7 @@ pub mod access;
 mod bucket_settings;
 pub mod coordination;
 pub mod cors;
+pub mod events;
 pub mod frames;
 pub mod identities;
 pub mod ids;

@@ -11,6 +11,7 @@ mod watch;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use atoll_types::record_json::read_record;
@@ -102,6 +103,7 @@ enum Repeat {
 pub struct ClusterClient {
     etcd: etcd_client::Client,
     options: Arc<ConnectOptions>,
+    has_changed: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for ClusterClient {
@@ -134,7 +136,7 @@ impl ClusterClient {
             etcd_client::Client::connect(options.endpoints.clone(), Some(etcd_options.clone()))
         })
         .await?;
-        let client = ClusterClient { etcd, options };
+        let client = ClusterClient { etcd, options, has_changed: Arc::default() };
         // Connections are made when first used, so use it.
         let only_count = GetOptions::new().with_count_only();
         client
@@ -144,6 +146,15 @@ impl ClusterClient {
             })
             .await?;
         Ok(client)
+    }
+
+    /// Whether this client, or a copy of it, has changed anything that lasts: what goes with a lease does not count.
+    pub fn has_changed_records(&self) -> bool {
+        self.has_changed.load(Ordering::Relaxed)
+    }
+
+    fn note_change(&self) {
+        self.has_changed.store(true, Ordering::Relaxed);
     }
 
     /// A record and its modification revision.
@@ -251,7 +262,11 @@ impl ClusterClient {
             let response = self
                 .call(&format!("delete {key}"), Repeat::Freely, |mut kv| async move { kv.delete(key, None).await })
                 .await?;
-            Ok(response.deleted() > 0)
+            let was_there = response.deleted() > 0;
+            if was_there {
+                self.note_change();
+            }
+            Ok(was_there)
         })
     }
 
@@ -272,6 +287,9 @@ impl ClusterClient {
                     async move { kv.put(key, value, Some(PutOptions::new().with_lease(lease))).await }
                 })
                 .await?;
+            if lease == 0 {
+                self.note_change();
+            }
             Ok(response.header().map_or(0, |header| header.revision()))
         })
     }

@@ -90,6 +90,10 @@ impl ClusterClient {
         Box::pin(self.transact_now(transaction))
     }
 
+    fn lasts(transaction: &Transaction) -> bool {
+        transaction.changes.iter().any(|change| !matches!(change, Change::Put { lease, .. } if *lease != 0))
+    }
+
     async fn transact_now(&self, transaction: &Transaction) -> Result<i64, ClusterError> {
         let operation = match transaction.changes.first() {
             Some(Change::Put { key, .. }) => format!("write {key}"),
@@ -103,6 +107,9 @@ impl ClusterClient {
             })
             .await?;
         if response.succeeded() {
+            if Self::lasts(transaction) {
+                self.note_change();
+            }
             return Ok(response.header().map_or(0, |header| header.revision()));
         }
         let found = response.op_responses().into_iter().map(|response| match response {

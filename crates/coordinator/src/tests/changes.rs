@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, MapWatch, keys};
 use atoll_types::coordination::{CoordinatorRecord, SettingsRecord};
+use atoll_types::events::EventRecord;
 use atoll_types::records::{OsdRecord, PgRecord, PoolRecord};
 use atoll_types::{Epoch, OsdId};
 
 use super::{osd, record, up};
+use crate::events::Noting;
 use crate::round::Rounds;
 use crate::{MembershipChange, View, is_settled};
 
@@ -62,6 +64,12 @@ impl State {
         pool
     }
 
+    /// What has been told, in the order of time.
+    async fn events(&self) -> Vec<EventRecord> {
+        let listing = self.client.list(keys::EVENTS).await.unwrap();
+        listing.entries.into_iter().map(|(_, event, _)| event).collect()
+    }
+
     async fn set(&self, settings: SettingsRecord) {
         self.client.put(keys::SETTINGS, &settings).await.unwrap();
     }
@@ -70,7 +78,7 @@ impl State {
 #[tokio::test]
 async fn rounds_make_pgs_mark_lost_osds_and_level() {
     let state = State::with_osds(6).await;
-    let mut rounds = Rounds::new(state.client.clone());
+    let mut rounds = Rounds::new(state.client.clone(), OsdId(0));
     let pool = state.with_pool(super::pool(1, 3, 2)).await;
     let settings = SettingsRecord { balance_seconds: 1, ..SettingsRecord::default() };
     state.set(settings.clone()).await;
@@ -84,7 +92,7 @@ async fn rounds_make_pgs_mark_lost_osds_and_level() {
     let mut steps = 0;
     loop {
         state.settle().await;
-        let mut fresh = Rounds::new(state.client.clone());
+        let mut fresh = Rounds::new(state.client.clone(), OsdId(0));
         let before = state.client.list_raw(keys::PG_TARGETS).await.unwrap().entries;
         state.round(&mut fresh).await;
         let after = state.client.list_raw(keys::PG_TARGETS).await.unwrap().entries;
@@ -119,6 +127,12 @@ async fn rounds_make_pgs_mark_lost_osds_and_level() {
     state.round(&mut rounds).await;
     assert!(!state.osd(2).await.is_out);
     assert!(View::read(&state.client).await.unwrap().auto_out.is_empty());
+    state.round(&mut rounds).await;
+    let told = state.events().await;
+    let times = |wanted: &str| told.iter().filter(|event| event.summary.starts_with(wanted)).count();
+    for wanted in ["osd.2 is down", "osd.2 was down for too long", "osd.2 is back", "osd.2 is up again"] {
+        assert_eq!(times(wanted), 1, "{wanted} in {told:?}");
+    }
 }
 
 #[tokio::test]
@@ -126,19 +140,20 @@ async fn two_coordinators_at_once_do_no_harm() {
     let state = State::with_osds(4).await;
     state.with_pool(super::pool(1, 3, 2)).await;
     let map = MapWatch::start(&state.client).await.unwrap().map().clone();
-    let (mut one, mut other) = (Rounds::new(state.client.clone()), Rounds::new(state.client.clone()));
+    let (mut one, mut other) = (Rounds::new(state.client.clone(), OsdId(0)), Rounds::new(state.client.clone(), OsdId(0)));
     let outcomes = tokio::join!(one.round(&map), other.round(&map));
     assert!(outcomes.0.is_ok() || outcomes.1.is_ok(), "{outcomes:?}");
     state.round(&mut one).await;
     assert_eq!(state.client.list_raw(keys::PGS).await.unwrap().entries.len(), 64);
 
     // A late decision meets what an operator has done meanwhile.
+    let noting = Noting { by: OsdId(0), unix_ms: 1 };
     state.client.put(&keys::osd(OsdId(1)), &OsdRecord { is_out: true, ..osd(1) }).await.unwrap();
-    one.change_membership(MembershipChange::In(OsdId(1)), 1).await.unwrap();
+    one.change_membership(MembershipChange::In(OsdId(1)), &noting).await.unwrap();
     assert!(state.osd(1).await.is_out, "out by the operator's wish");
-    one.change_membership(MembershipChange::Out(OsdId(1)), 1).await.unwrap();
+    one.change_membership(MembershipChange::Out(OsdId(1)), &noting).await.unwrap();
     assert!(View::read(&state.client).await.unwrap().auto_out.is_empty(), "it is not the coordinator's");
-    other.change_membership(MembershipChange::Out(OsdId(9)), 1).await.unwrap();
+    other.change_membership(MembershipChange::Out(OsdId(9)), &noting).await.unwrap();
 }
 
 #[tokio::test]
@@ -147,7 +162,7 @@ async fn a_pool_that_is_removed_meanwhile_gets_no_pgs() {
     let pool = state.with_pool(super::pool(1, 3, 2)).await;
     let stale = MapWatch::start(&state.client).await.unwrap().map().clone();
     state.client.delete(&keys::pool(pool.id)).await.unwrap();
-    Rounds::new(state.client.clone()).round(&stale).await.unwrap();
+    Rounds::new(state.client.clone(), OsdId(0)).round(&stale).await.unwrap();
     assert!(state.client.list_raw(keys::PGS).await.unwrap().entries.is_empty());
 }
 
@@ -179,7 +194,7 @@ async fn one_coordinates_at_a_time_and_another_takes_over() {
 async fn groups_of_erasure_coded_pools_have_shards() {
     let state = State::with_osds(6).await;
     let pool = state.with_pool(super::coded_pool(1, 4, 2)).await;
-    state.round(&mut Rounds::new(state.client.clone())).await;
+    state.round(&mut Rounds::new(state.client.clone(), OsdId(0))).await;
     let pgs = state.client.list::<PgRecord>(&keys::pgs_of_pool(pool.id)).await.unwrap().entries;
     assert_eq!(pgs.len(), 64);
     assert!(pgs.iter().all(|(_, pg, _)| pg.members.len() == 6 && pg.shards == [0, 1, 2, 3, 4, 5]));

@@ -1,0 +1,162 @@
+//! What has happened in the cluster, and noting what a command has changed.
+
+use anyhow::Context;
+use atoll_cluster::{ClusterClient, WatchEvent, keys};
+use atoll_coordinator::unix_ms;
+use atoll_terminal::print_line;
+use atoll_types::events::{EventKind, EventRecord, EventSeverity};
+use atoll_types::records::RECORD_FORMAT;
+use clap::{Args, ValueEnum};
+
+use super::arguments::OutputArguments;
+use super::open_cluster::{OpenCluster, tokio_runtime};
+use super::output::{shell_word, utc};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll events                          the last 50 events
+  atoll events --follow                 and each new one, until Ctrl-C
+  atoll events --limit 2000 --min-severity warning --json | jq -r .summary
+
+Events are health problems that begin and end, OSDs that go down and come back, PGs that fail over, with the cause as
+far as it is known, and what commands have changed, by whom. The last 2,000 or so are kept in cluster state.")]
+pub struct EventsArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// So many of the latest
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: usize,
+    /// Only those that are so grave
+    #[arg(long, value_name = "SEVERITY", default_value = "note")]
+    pub min_severity: SeverityArgument,
+    /// Go on with those that come
+    #[arg(long)]
+    pub follow: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SeverityArgument {
+    Note,
+    Warning,
+    Error,
+}
+
+impl From<SeverityArgument> for EventSeverity {
+    fn from(argument: SeverityArgument) -> Self {
+        match argument {
+            SeverityArgument::Note => EventSeverity::Note,
+            SeverityArgument::Warning => EventSeverity::Warning,
+            SeverityArgument::Error => EventSeverity::Error,
+        }
+    }
+}
+
+/// `atoll events`.
+pub fn run(arguments: &EventsArguments) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&arguments.output.data)?;
+    tokio_runtime()?.block_on(async {
+        let client = open.connect().await?;
+        let listing = client.list::<EventRecord>(keys::EVENTS).await?;
+        let severity_min = EventSeverity::from(arguments.min_severity);
+        let mut events: Vec<EventRecord> = listing.entries.into_iter().map(|(_, event, _)| event).collect();
+        events.retain(|event| event.severity >= severity_min);
+        for event in &events[events.len().saturating_sub(arguments.limit)..] {
+            show(event, arguments.output.json)?;
+        }
+        if !arguments.follow {
+            return Ok(());
+        }
+        let mut watch = client.watch_prefix(keys::EVENTS, listing.revision + 1);
+        while let Some(event) = watch.next().await {
+            let WatchEvent::Put { value, .. } = event else { continue };
+            let event: EventRecord = serde_json::from_slice(&value).context("an event is no record")?;
+            if event.severity >= severity_min {
+                show(&event, arguments.output.json)?;
+            }
+            if atoll_terminal::is_closed() {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("cluster state gives no more events")
+    })
+}
+
+fn show(event: &EventRecord, json: bool) -> anyhow::Result<()> {
+    if json {
+        // A line each, so that what follows them can read them one by one.
+        print_line!("{}", serde_json::to_string(event)?);
+        return Ok(());
+    }
+    let severity = match event.severity {
+        EventSeverity::Note => "note   ",
+        EventSeverity::Warning => "warning",
+        EventSeverity::Error => "error  ",
+    };
+    let cause = event.cause.as_ref().map(|cause| format!(", because {cause}")).unwrap_or_default();
+    let by = if event.kind == EventKind::Command { format!(" (by {})", event.by) } else { String::new() };
+    print_line!("{}  {severity}  {:<8}  {}{cause}{by}", utc(event.unix_ms), event.kind.name(), event.summary);
+    Ok(())
+}
+
+/// Notes what this command has changed, and who has called it.
+pub async fn note_command(client: &ClusterClient) -> anyhow::Result<()> {
+    let unix_ms = unix_ms();
+    let event = EventRecord {
+        format: RECORD_FORMAT,
+        unix_ms,
+        kind: EventKind::Command,
+        severity: EventSeverity::Note,
+        summary: command_words(std::env::args().skip(1)),
+        subjects: Vec::new(),
+        cause: None,
+        by: caller(),
+    };
+    client.put(&keys::new_event(unix_ms), &event).await?;
+    Ok(())
+}
+
+const COMMAND_CHARACTERS_MAX: usize = 300;
+
+/// The command as it was given, without the data directory. No secret is ever an argument.
+fn command_words(arguments: impl Iterator<Item = String>) -> String {
+    let mut words = vec!["atoll".to_owned()];
+    let mut skips = false;
+    for argument in arguments {
+        if std::mem::take(&mut skips) || argument.starts_with("--data=") {
+            continue;
+        }
+        skips = argument == "--data";
+        if !skips {
+            words.push(shell_word(&argument));
+        }
+    }
+    words.join(" ").chars().take(COMMAND_CHARACTERS_MAX).collect()
+}
+
+/// The user and the host of this process.
+fn caller() -> String {
+    let id = rustix::process::getuid().as_raw();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(id)).then(|| name.to_owned())
+    });
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}@{}", name.unwrap_or_else(|| format!("uid {id}")), host.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_told_without_where_the_data_is() {
+        let words = |text: &str| command_words(text.split(' ').map(str::to_owned));
+        assert_eq!(words("osd out --data /srv/atoll 3"), "atoll osd out 3");
+        assert_eq!(words("pool rm --data=/srv/atoll p --yes"), "atoll pool rm p --yes");
+        let long = command_words(std::iter::once("x".repeat(1_000)));
+        assert_eq!(long.chars().count(), COMMAND_CHARACTERS_MAX);
+    }
+}

@@ -1,0 +1,173 @@
+//! Which events follow from what has changed between two rounds. Pure functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_types::coordination::CoordinatorNotesRecord;
+use atoll_types::events::{EventKind, EventRecord, EventSeverity};
+use atoll_types::records::RECORD_FORMAT;
+use atoll_types::{OsdId, PgId};
+
+use crate::health::{Health, Severity};
+
+/// Subjects of one event; the summary has their number.
+const SUBJECTS_MAX: usize = 16;
+
+/// Who notes events, and when.
+pub(crate) struct Noting {
+    pub by: OsdId,
+    pub unix_ms: u64,
+}
+
+impl Noting {
+    pub fn event(
+        &self,
+        kind: EventKind,
+        severity: EventSeverity,
+        summary: String,
+        subjects: Vec<String>,
+        cause: Option<String>,
+    ) -> EventRecord {
+        let subjects = subjects.into_iter().take(SUBJECTS_MAX).collect();
+        let (format, by) = (RECORD_FORMAT, format!("{} (coordinator)", self.by));
+        EventRecord { format, unix_ms: self.unix_ms, kind, severity, summary, subjects, cause, by }
+    }
+
+    /// OSDs that went down or came back, and problems that have begun or ended, between two states of the notes.
+    pub fn changes(
+        &self,
+        before: &CoordinatorNotesRecord,
+        after: &CoordinatorNotesRecord,
+        health: &Health,
+    ) -> Vec<EventRecord> {
+        let down = after.down_since_unix_ms.keys().filter(|osd| !before.down_since_unix_ms.contains_key(osd));
+        let down = down.map(|osd| {
+            let summary = format!("{osd} is down");
+            self.event(EventKind::Osd, EventSeverity::Warning, summary, vec![osd.to_string()], None)
+        });
+        let back = before.down_since_unix_ms.iter().filter(|(osd, _)| !after.down_since_unix_ms.contains_key(osd));
+        let back = back.map(|(osd, since)| {
+            let summary = format!("{osd} is up again, or removed, after {}", self.time_since(*since));
+            self.event(EventKind::Osd, EventSeverity::Note, summary, vec![osd.to_string()], None)
+        });
+        let begun = health
+            .problems
+            .iter()
+            .filter(|problem| !before.problem_since_unix_ms.contains_key(problem.code))
+            .map(|problem| {
+                let severity = match problem.severity {
+                    Severity::Note => EventSeverity::Note,
+                    Severity::Warning => EventSeverity::Warning,
+                    Severity::Error => EventSeverity::Error,
+                };
+                let cause = problem.code.starts_with("PG_").then(|| cause_of_pgs(after)).flatten();
+                let summary = format!("{}: {}", problem.code, problem.summary);
+                self.event(EventKind::Health, severity, summary, problem.subjects.clone(), cause)
+            });
+        let ended = before.problem_since_unix_ms.iter();
+        let ended = ended.filter(|(code, _)| !after.problem_since_unix_ms.contains_key(*code));
+        let ended = ended.map(|(code, since)| {
+            let summary = format!("{code} is over, after {}", self.time_since(*since));
+            self.event(EventKind::Health, EventSeverity::Note, summary, Vec::new(), None)
+        });
+        down.chain(back).chain(begun).chain(ended).collect()
+    }
+
+    /// PGs that have got another primary.
+    pub fn failover(
+        &self,
+        before: &BTreeMap<PgId, OsdId>,
+        now: &BTreeMap<PgId, OsdId>,
+        up: &BTreeSet<OsdId>,
+    ) -> Option<EventRecord> {
+        let moved: Vec<(&PgId, &OsdId)> =
+            before.iter().filter(|(pg, primary)| now.get(*pg).is_some_and(|now| now != *primary)).collect();
+        if moved.is_empty() {
+            return None;
+        }
+        let from: BTreeSet<OsdId> = moved.iter().map(|(_, primary)| **primary).collect();
+        let lost: Vec<String> = from.difference(up).map(ToString::to_string).collect();
+        let cause = match lost.is_empty() {
+            true => "the members that they should have have changed, or an OSD is back".to_owned(),
+            false => format!("{} down", list_is(&lost)),
+        };
+        let severity = if lost.is_empty() { EventSeverity::Note } else { EventSeverity::Warning };
+        let summary = match moved.len() {
+            1 => "1 PG has another primary".to_owned(),
+            count => format!("{count} PGs have other primaries"),
+        };
+        let subjects = moved.iter().map(|(pg, _)| pg.to_string()).collect();
+        Some(self.event(EventKind::Failover, severity, summary, subjects, Some(cause)))
+    }
+
+    fn time_since(&self, unix_ms: u64) -> String {
+        format!("{} s", self.unix_ms.saturating_sub(unix_ms).div_ceil(1_000))
+    }
+}
+
+/// Why PGs are not as they should be, if OSDs are down.
+fn cause_of_pgs(notes: &CoordinatorNotesRecord) -> Option<String> {
+    let down: Vec<String> = notes.down_since_unix_ms.keys().map(ToString::to_string).collect();
+    (!down.is_empty()).then(|| format!("{} down", list_is(&down)))
+}
+
+fn list_is(names: &[String]) -> String {
+    format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::{HealthStatus, Problem};
+    use atoll_types::PoolId;
+
+    fn noting() -> Noting {
+        Noting { by: OsdId(1), unix_ms: 10_000 }
+    }
+
+    fn notes(down: &[(u32, u64)], problems: &[(&str, u64)]) -> CoordinatorNotesRecord {
+        CoordinatorNotesRecord {
+            format: RECORD_FORMAT,
+            down_since_unix_ms: down.iter().map(|(osd, since)| (OsdId(*osd), *since)).collect(),
+            problem_since_unix_ms: problems.iter().map(|(code, since)| ((*code).to_owned(), *since)).collect(),
+        }
+    }
+
+    fn degraded() -> Health {
+        let problem = Problem {
+            code: "PG_DEGRADED",
+            severity: Severity::Warning,
+            summary: "3 PGs have a copy less".into(),
+            subjects: (0..40).map(|index| format!("1.{index}")).collect(),
+            action: String::new(),
+            since_unix_ms: None,
+        };
+        Health { status: HealthStatus::Warning, problems: vec![problem] }
+    }
+
+    #[test]
+    fn what_begins_and_ends_is_told_once() {
+        let well = Health { status: HealthStatus::Ok, problems: Vec::new() };
+        let (quiet, ill) = (notes(&[], &[]), notes(&[(2, 9_000)], &[("PG_DEGRADED", 9_500)]));
+        let begun = noting().changes(&quiet, &ill, &degraded());
+        let told: Vec<_> = begun.iter().map(|event| (&event.summary[..], event.cause.as_deref())).collect();
+        let expected = [("osd.2 is down", None), ("PG_DEGRADED: 3 PGs have a copy less", Some("osd.2 is down"))];
+        assert_eq!(told, expected);
+        assert_eq!(begun[1].subjects.len(), SUBJECTS_MAX);
+        assert_eq!(noting().changes(&ill, &ill, &degraded()), []);
+        let ended = noting().changes(&ill, &quiet, &well);
+        let told: Vec<_> = ended.iter().map(|event| &event.summary[..]).collect();
+        assert_eq!(told, ["osd.2 is up again, or removed, after 1 s", "PG_DEGRADED is over, after 1 s"]);
+    }
+
+    #[test]
+    fn a_failover_names_its_cause() {
+        let pg = |index| PgId { pool: PoolId(1), index };
+        let before = BTreeMap::from([(pg(0), OsdId(0)), (pg(1), OsdId(1)), (pg(2), OsdId(2))]);
+        let now = BTreeMap::from([(pg(0), OsdId(1)), (pg(1), OsdId(1))]);
+        let up = BTreeSet::from([OsdId(1), OsdId(2)]);
+        let event = noting().failover(&before, &now, &up).expect("a PG has moved");
+        assert_eq!(event.summary, "1 PG has another primary");
+        assert_eq!((event.subjects, event.cause.as_deref()), (vec!["1.0".to_owned()], Some("osd.0 is down")));
+        assert_eq!(noting().failover(&now, &now, &up), None);
+    }
+}

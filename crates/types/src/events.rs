@@ -1,0 +1,64 @@
+//! What has happened in the cluster: a log in cluster state, which is kept for the last few thousand events.
+
+use serde::{Deserialize, Serialize};
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EventKind {
+    /// OSDs that go down, come back, are marked out and in.
+    Osd,
+    /// PGs that get other primaries.
+    Failover,
+    /// Problems that begin and end.
+    Health,
+    /// What somebody has changed by a command.
+    Command,
+}
+
+impl EventKind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            EventKind::Osd => "osd",
+            EventKind::Failover => "failover",
+            EventKind::Health => "health",
+            EventKind::Command => "command",
+        }
+    }
+}
+
+/// How grave an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EventSeverity {
+    /// Worth knowing.
+    Note,
+    /// Something is less safe.
+    Warning,
+    /// Something is not served.
+    Error,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventRecord {
+    /// [`crate::records::RECORD_FORMAT`].
+    pub format: u32,
+    /// Unix time, in milliseconds.
+    pub unix_ms: u64,
+    /// What it is about.
+    pub kind: EventKind,
+    /// How grave it is.
+    pub severity: EventSeverity,
+    /// What has happened, in one line.
+    pub summary: String,
+    /// The OSDs, PGs or pools that it is about, at most a few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subjects: Vec<String>,
+    /// Why, as far as it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// Who has noted or done it: the coordinating OSD, or a user of a host.
+    pub by: String,
+}
