@@ -49,20 +49,19 @@ impl Noting {
             let summary = format!("{osd} is up again, or removed, after {}", self.time_since(*since));
             self.event(EventKind::Osd, EventSeverity::Note, summary, vec![osd.to_string()], None)
         });
-        let begun = health
-            .problems
-            .iter()
-            .filter(|problem| !before.problem_since_unix_ms.contains_key(problem.code))
-            .map(|problem| {
-                let severity = match problem.severity {
-                    Severity::Note => EventSeverity::Note,
-                    Severity::Warning => EventSeverity::Warning,
-                    Severity::Error => EventSeverity::Error,
-                };
-                let cause = problem.code.starts_with("PG_").then(|| cause_of_pgs(after)).flatten();
-                let summary = format!("{}: {}", problem.code, problem.summary);
-                self.event(EventKind::Health, severity, summary, problem.subjects.clone(), cause)
-            });
+        let begun =
+            health.problems.iter().filter(|problem| !before.problem_since_unix_ms.contains_key(problem.code)).map(
+                |problem| {
+                    let severity = match problem.severity {
+                        Severity::Note => EventSeverity::Note,
+                        Severity::Warning => EventSeverity::Warning,
+                        Severity::Error => EventSeverity::Error,
+                    };
+                    let cause = problem.code.starts_with("PG_").then(|| cause_of_pgs(after)).flatten();
+                    let summary = format!("{}: {}", problem.code, problem.summary);
+                    self.event(EventKind::Health, severity, summary, problem.subjects.clone(), cause)
+                },
+            );
         let ended = before.problem_since_unix_ms.iter();
         let ended = ended.filter(|(code, _)| !after.problem_since_unix_ms.contains_key(*code));
         let ended = ended.map(|(code, since)| {

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
 use atoll_placement::balance;
-use atoll_types::events::{EventKind, EventSeverity};
-use atoll_types::{OsdId, PgId};
 use atoll_types::coordination::{AutoOutRecord, CoordinatorNotesRecord};
+use atoll_types::events::{EventKind, EventSeverity};
 use atoll_types::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT};
+use atoll_types::{OsdId, PgId};
 
 use crate::events::Noting;
 use crate::membership::{MembershipChange, membership_changes, track_down};

@@ -78,7 +78,12 @@ impl Osd {
             (Message::Write { id, answered_below, pg, epoch, request }, _) => {
                 let written_bytes = request.payload.len() as u64;
                 let bytes = request.control_bytes_bound() as u64 + written_bytes;
-                self.request_arrived(number, id.sequence, bytes, (OperationKind::Write, pg, &request.object, written_bytes));
+                self.request_arrived(
+                    number,
+                    id.sequence,
+                    bytes,
+                    (OperationKind::Write, pg, &request.object, written_bytes),
+                );
                 if !self.pgs.contains(pg) {
                     let refusal = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
                     return self.links.reply(&mut self.context, number, refusal);

@@ -140,7 +140,8 @@ async fn two_coordinators_at_once_do_no_harm() {
     let state = State::with_osds(4).await;
     state.with_pool(super::pool(1, 3, 2)).await;
     let map = MapWatch::start(&state.client).await.unwrap().map().clone();
-    let (mut one, mut other) = (Rounds::new(state.client.clone(), OsdId(0)), Rounds::new(state.client.clone(), OsdId(0)));
+    let (mut one, mut other) =
+        (Rounds::new(state.client.clone(), OsdId(0)), Rounds::new(state.client.clone(), OsdId(0)));
     let outcomes = tokio::join!(one.round(&map), other.round(&map));
     assert!(outcomes.0.is_ok() || outcomes.1.is_ok(), "{outcomes:?}");
     state.round(&mut one).await;
