@@ -52,6 +52,8 @@ PACKAGES = {
     "nbdinfo": "libnbd-bin",
     "nft": "nftables",
     "openssl": "openssl",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
     "qemu-img": "qemu-utils",
     "qemu-io": "qemu-utils",
     "rclone": "rclone",

@@ -36,6 +36,7 @@ pytestmark = [
         "nbdcopy",
         "nbdinfo",
         "openssl",
+        "promtool",
         "qemu-img",
         "socat",
         "zstd",
@@ -220,6 +221,12 @@ def give_ingress(_readers, machine):
     (machine.root / "etc" / "haproxy").mkdir(exist_ok=True)
 
 
+def give_monitoring(_readers, machine):
+    """The repository's files, and what the package of Prometheus has made."""
+    shutil.copytree(REPOSITORY / "monitoring", machine.directory / "monitoring")
+    (machine.root / "etc" / "prometheus").mkdir(exist_ok=True)
+
+
 def give_preflight(readers, machine):
     for name in ("nvme0n1", "sda"):
         readers.add_device(machine, name, 64 * MIB)
@@ -240,6 +247,7 @@ GIVEN = of_guide(
         "devices": give_devices,
         "several-hosts": give_several_hosts,
         "ingress": give_ingress,
+        "monitoring": give_monitoring,
         "preflight": give_preflight,
         "benchmarks": give_benchmarks,
     }
@@ -361,7 +369,9 @@ def usual(page, request):
 
 
 # The pages that go on with a cluster that is there.
-CLUSTERS = dict.fromkeys(("first-cluster", "images", "s3", "keys", "running", "benchmarks", "troubleshooting"), "first")
+CLUSTERS = dict.fromkeys(
+    ("first-cluster", "images", "s3", "keys", "running", "monitoring", "benchmarks", "troubleshooting"), "first"
+)
 CLUSTERS["pools"] = "wide"
 FIRST = f"{GUIDE}/first-cluster.md"
 
