@@ -28,7 +28,7 @@ pytestmark = pytest.mark.needs("prometheus", "promtool", "nbdcopy", "openssl")
 CHECK = monitoring_check()
 DOCUMENTED = CHECK.read_metrics()
 BUCKET, IMAGE, IMAGE_BYTES = "watched", "disk", 64 * MIB
-WRONG_SIGNATURES = 100
+WRONG_SIGNATURES = 150
 # Which headings of the page are about which process; an OSD is the part before its number.
 HEADINGS = {
     "osd": {"Every process", "OSD"},
@@ -329,11 +329,15 @@ def flag(watched):
 
 @contextlib.contextmanager
 def pool_without_osds(watched):
-    """Its PGs cannot be made, which is an error."""
-    watched.cluster.cli("pool", "create", "nowhere", "--device-class", "nvme", "--pg-num", "1")
+    """Its PGs cannot be made, which is an error. The command waits for them, and nobody waits for it."""
+    command = ("pool", "create", "nowhere", "--device-class", "nvme", "--pg-num", "1")
+    creation = watched.scenario.start(watched.scenario.atoll, *command, "--data", watched.cluster.data)
+    pools = lambda: [pool["name"] for pool in watched.cluster.json("pool", "ls")]
+    wait_for("the pool is there", lambda: "nowhere" in pools(), 10)
     try:
         yield
     finally:
+        creation.kill()
         watched.cluster.cli("pool", "rm", "nowhere", "--yes-destroy", "nowhere")
 
 
