@@ -32,10 +32,10 @@ WRONG_SIGNATURES = 150
 # Which headings of the page are about which process; an OSD is the part before its number.
 HEADINGS = {
     "osd": {"Every process", "OSD"},
-    "gateway": {"Every process", "Gateway", "Gateway and NBD server"},
+    "gateway": {"Every process", "Gateway", "Servers with TLS", "Gateway and NBD server"},
     "nbd": {"Every process", "Gateway and NBD server", "NBD server"},
     "cluster-state": {"Every process", "Cluster state"},
-    "admin": {"Every process", "Admin server"},
+    "admin": {"Every process", "Servers with TLS", "Admin server"},
 }
 # What is not there until something is wrong.
 ONLY_WITH_A_FAULT = {
@@ -45,8 +45,6 @@ ONLY_WITH_A_FAULT = {
     "atoll_process_restarts_total",
     "atoll_security_events_total",
 }
-# What a server without TLS has not: the NBD server of these tests.
-ONLY_WITH_TLS = {"atoll_tls_handshakes_total", "atoll_tls_certificate_expiry_timestamp_seconds"}
 # The disk of the machine that runs the tests may be slow for so long.
 OF_THE_MACHINE = {"AtollSlowDevice"}
 FIRES_SECONDS, ENDS_SECONDS = 30, 60
@@ -59,8 +57,8 @@ class Watched:
         self.scenario, self.cluster = scenario, scenario.cluster(name, osds=osds, osd_size="1G")
         self.cluster.options += options
         self.cluster.variables |= variables
-        self.admin = Admin(self.cluster)
         self.cluster.up()
+        self.admin = Admin(self.cluster)
         self.cluster.s3().create_bucket(Bucket=BUCKET)
         self.cluster.create_image(IMAGE, "2G")
         self.prometheus = Prometheus(self.admin, f"{name}-prometheus")
@@ -163,7 +161,7 @@ def missing(watched):
     return {
         kind: names
         for kind, headings in HEADINGS.items()
-        if (names := names_of(headings) - ONLY_WITH_A_FAULT - (ONLY_WITH_TLS if kind == "nbd" else set()) - told[kind])
+        if (names := names_of(headings) - ONLY_WITH_A_FAULT - told[kind])
     }
 
 

@@ -99,16 +99,9 @@ class Admin:
     """The admin server of a cluster's host, as Prometheus asks it."""
 
     def __init__(self, cluster):
-        self.cluster, self.port = cluster, free_port()
-        cluster.options += ["--admin-listen", f"127.0.0.1:{self.port}"]
-
-    @property
-    def address(self):
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def token_file(self):
-        return self.cluster.data / "keys/metrics-token"
+        self.cluster, self.address = cluster, f"127.0.0.1:{cluster.admin_port}"
+        self.token_file = cluster.scenario.directory / f"{cluster.data.name}.metrics-token"
+        self.token_file.write_text(cluster.cli("metrics", "token", "create", "prometheus").stdout)
 
     @property
     def ca_file(self):
