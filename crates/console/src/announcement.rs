@@ -1,10 +1,12 @@
-//! The presence of this admin server in cluster state, by which the others know what there is on its host.
+//! What other admin servers know of this one: a record in cluster state. It stays for a while when the host is gone, so
+//! that Prometheus goes on to scrape it and notices.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use atoll_cluster::{Lease, keys};
+use atoll_cluster::{ClusterClient, keys};
+use atoll_coordinator::unix_ms;
 use atoll_node::ProcessesFile;
 use atoll_types::monitoring::AdminServerRecord;
 use atoll_types::records::RECORD_FORMAT;
@@ -14,9 +16,12 @@ use crate::server::Shared;
 /// The name of the admin server's own process.
 pub(crate) const ADMIN_PROCESS: &str = "admin";
 
-const LEASE_TERM: Duration = Duration::from_secs(10);
 /// How often to look whether there are other processes.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// How often the record is written although nothing has changed.
+const REFRESH_PAUSE: Duration = Duration::from_secs(10 * 60);
+/// For how long a host that is gone counts as down, and not as removed.
+const REMEMBERED_MS: u64 = 24 * 60 * 60 * 1_000;
 
 impl Shared {
     /// The processes of this host, those included that are down at the moment: their scrapes are to fail.
@@ -32,37 +37,48 @@ impl Shared {
     }
 }
 
+/// Whether a host still counts.
+pub(crate) fn is_remembered(record: &AdminServerRecord) -> bool {
+    record.seen_unix_ms + REMEMBERED_MS > unix_ms()
+}
+
 /// Announces the server for as long as the process lives.
 pub(crate) async fn keep(shared: Arc<Shared>, address: SocketAddr) {
+    let mut said: Option<(Instant, AdminServerRecord)> = None;
     loop {
-        match announce_while_leased(&shared, address).await {
-            Ok(()) => tracing::warn!("lost the lease in cluster state; announcing the admin server anew"),
-            Err(error) => tracing::debug!("the admin server cannot be announced: {error}"),
+        let record = AdminServerRecord {
+            format: RECORD_FORMAT,
+            host: shared.cluster.host_name(),
+            address: address.to_string(),
+            processes: shared.processes(),
+            // Not compared: it would be another each time.
+            seen_unix_ms: 0,
+        };
+        let is_said = said.as_ref().is_some_and(|(at, said)| *said == record && at.elapsed() < REFRESH_PAUSE);
+        if !is_said {
+            match announce(&shared, &record).await {
+                Ok(()) => said = Some((Instant::now(), record)),
+                Err(error) => tracing::debug!("the admin server cannot be announced: {error}"),
+            }
         }
         tokio::time::sleep(LOOK_PAUSE).await;
     }
 }
 
-async fn announce_while_leased(shared: &Shared, address: SocketAddr) -> Result<(), String> {
+async fn announce(shared: &Shared, record: &AdminServerRecord) -> Result<(), String> {
     let client = shared.state.client().await?;
-    let lease: Lease = client.grant_lease(LEASE_TERM).await.map_err(|error| error.to_string())?;
-    let host = shared.cluster.host_name();
-    let mut said: Option<AdminServerRecord> = None;
-    loop {
-        let record = AdminServerRecord {
-            format: RECORD_FORMAT,
-            host: host.clone(),
-            address: address.to_string(),
-            processes: shared.processes(),
-        };
-        if said.as_ref() != Some(&record) {
-            let put = client.put_with_lease(&keys::admin_server(&host), &record, &lease).await;
-            put.map_err(|error| error.to_string())?;
-            said = Some(record);
-        }
-        tokio::select! {
-            () = lease.lost() => return Ok(()),
-            () = tokio::time::sleep(LOOK_PAUSE) => {}
-        }
+    let record = AdminServerRecord { seen_unix_ms: unix_ms(), ..record.clone() };
+    let put = client.put(&keys::admin_server(&record.host), &record).await;
+    put.map_err(|error| error.to_string())?;
+    forget_gone(&client).await;
+    Ok(())
+}
+
+/// Removes the records of hosts that have been gone for long.
+async fn forget_gone(client: &ClusterClient) {
+    let Ok(listing) = client.list::<AdminServerRecord>(keys::ADMIN_SERVERS).await else { return };
+    for (key, _, revision) in listing.entries.iter().filter(|(_, record, _)| !is_remembered(record)) {
+        // Another admin server may do the same.
+        let _ = client.delete_if(key, *revision).await;
     }
 }

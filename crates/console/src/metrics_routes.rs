@@ -15,7 +15,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
 
-use crate::announcement::ADMIN_PROCESS;
+use crate::announcement::{ADMIN_PROCESS, is_remembered};
 use crate::listener::Peer;
 use crate::server::Shared;
 
@@ -93,7 +93,7 @@ async fn targets(
             format!("cluster state, which knows all hosts, cannot be read: {error}\n"),
         )
     })?;
-    let servers = listing.entries.into_iter().map(|(_, record, _)| record);
+    let servers = listing.entries.into_iter().map(|(_, record, _)| record).filter(is_remembered);
     Ok(Json(servers.flat_map(groups).collect()))
 }
 

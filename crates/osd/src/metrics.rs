@@ -10,8 +10,8 @@ use atoll_types::PoolId;
 
 use crate::operations::OperationKind;
 
-/// What cluster state does not know (yet) has no name.
-const UNKNOWN_POOL: &str = "";
+/// What cluster state does not know (yet) has no name of its own.
+const UNKNOWN_POOL: &str = "unknown";
 
 /// Operations of one kind on one pool.
 pub(crate) struct OfOperations {

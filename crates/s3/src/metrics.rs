@@ -10,7 +10,7 @@ use atoll_metrics::{Bounded, Counter, Family, Gauge, Labels, Latency, register};
 use http::Uri;
 
 /// The operation of requests that were refused before it was known which they are.
-const NO_OPERATION: &str = "";
+const NO_OPERATION: &str = "Unknown";
 
 /// Names in the registry, one set for the process.
 struct Registered {

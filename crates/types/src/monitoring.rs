@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An admin server that runs, under a lease.
+/// An admin server. The record stays for a day when its host is gone, so that it is noticed that it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdminServerRecord {
     /// [`crate::records::RECORD_FORMAT`].
@@ -13,6 +13,8 @@ pub struct AdminServerRecord {
     pub address: String,
     /// The processes of its host, of which it tells.
     pub processes: Vec<String>,
+    /// When it was there last, to within ten minutes: Unix time, in milliseconds.
+    pub seen_unix_ms: u64,
 }
 
 /// A token that may read metrics. The secret itself is in the token only.

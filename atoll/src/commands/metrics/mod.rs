@@ -49,6 +49,9 @@ pub struct ConfigArguments {
     /// Where Prometheus finds the token
     #[arg(long, value_name = "FILE", default_value = "/etc/prometheus/atoll-token")]
     pub token_file: String,
+    /// Where Prometheus finds the alert rules, monitoring/prometheus/atoll-alerts.yml [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub rule_file: Option<String>,
     /// Where Prometheus finds the authority of the admin servers' certificates [default: DIR/tls/ca.crt]
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<String>,
@@ -112,7 +115,14 @@ fn print_config(arguments: &ConfigArguments) -> anyhow::Result<()> {
     print_line!(
         "# Made by 'atoll metrics config'. The token is made by 'atoll metrics token create NAME > {token}'."
     );
-    print_line!("global:\n  scrape_interval: 15s\nscrape_configs:\n  - job_name: atoll\n    scheme: https");
+    print_line!("global:\n  scrape_interval: 15s\n  evaluation_interval: 15s");
+    if let Some(file) = &arguments.rule_file {
+        print_line!("rule_files:\n  - {file}");
+    }
+    print_line!("scrape_configs:\n  - job_name: atoll\n    scheme: https");
+    print_line!(
+        "    # The metrics' own labels hold, such as the host of an OSD that another host tells of.\n    honor_labels: true"
+    );
     print_access("    ", token, &authority);
     print_line!("    http_sd_configs:\n      - url: https://{address}/metrics/targets");
     print_access("        ", token, &authority);
@@ -120,6 +130,7 @@ fn print_config(arguments: &ConfigArguments) -> anyhow::Result<()> {
 }
 
 fn print_access(indent: &str, token: &str, authority: &str) {
-    print_line!("{indent}authorization:\n{indent}  credentials_file: {token}");
+    // Some versions of Prometheus send the bare token where the type is left out.
+    print_line!("{indent}authorization:\n{indent}  type: Bearer\n{indent}  credentials_file: {token}");
     print_line!("{indent}tls_config:\n{indent}  ca_file: {authority}");
 }
