@@ -94,8 +94,9 @@ fn show(event: &EventRecord, json: bool) -> anyhow::Result<()> {
         EventSeverity::Error => "error  ",
     };
     let cause = event.cause.as_ref().map(|cause| format!(", because {cause}")).unwrap_or_default();
-    let by = if event.kind == EventKind::Command { format!(" (by {})", event.by) } else { String::new() };
-    print_line!("{}  {severity}  {:<8}  {}{cause}{by}", utc(event.unix_ms), event.kind.name(), event.summary);
+    let user = event.user.iter().zip(&event.host).map(|(user, host)| format!(" (by {user}@{host})"));
+    let by: String = user.collect();
+    print_line!("{}  {severity}  {}: {}{cause}{by}", utc(event.unix_ms), event.code, event.summary);
     Ok(())
 }
 
@@ -106,11 +107,13 @@ pub async fn note_command(client: &ClusterClient) -> anyhow::Result<()> {
         format: RECORD_FORMAT,
         unix_ms,
         kind: EventKind::Command,
+        code: "COMMAND".into(),
         severity: EventSeverity::Note,
         summary: command_words(std::env::args().skip(1)),
         subjects: Vec::new(),
         cause: None,
-        by: caller(),
+        user: Some(user_name()),
+        host: Some(host_name()),
     };
     client.put(&keys::new_event(unix_ms), &event).await?;
     Ok(())
@@ -134,8 +137,8 @@ fn command_words(arguments: impl Iterator<Item = String>) -> String {
     words.join(" ").chars().take(COMMAND_CHARACTERS_MAX).collect()
 }
 
-/// The user and the host of this process.
-fn caller() -> String {
+/// The user of this process.
+fn user_name() -> String {
     let id = rustix::process::getuid().as_raw();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let name = users.lines().find_map(|line| {
@@ -143,8 +146,11 @@ fn caller() -> String {
         let name = fields.next()?;
         (fields.nth(1)?.parse() == Ok(id)).then(|| name.to_owned())
     });
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{}@{}", name.unwrap_or_else(|| format!("uid {id}")), host.trim())
+    name.unwrap_or_else(|| format!("uid {id}"))
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::output::{ago, print_json, print_table};
 Examples:
   atoll slow                        the slowest operations of this host's processes in the last hour
   atoll slow --process osd.2 --min-ms 1000
-  atoll slow --json | jq -r '.[] | [.duration_ms, .subject] | @tsv'
+  atoll slow --json | jq -r '.[] | [.duration_us, .object] | @tsv'
 
 The steps say what an operation had reached, and after how long. An OSD's write is 'ordered' once its PG has taken it:
 what comes before is waiting for earlier writes of its object, for metadata, or for the PG to peer; then it becomes
@@ -51,8 +51,8 @@ struct Told {
 pub fn run(arguments: &SlowArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&arguments.output.data)?;
     let mut told = tokio_runtime()?.block_on(gather(&open, arguments.process.as_deref()))?;
-    told.retain(|told| told.operation.duration_ms >= arguments.min_ms);
-    told.sort_by_key(|told| std::cmp::Reverse(told.operation.duration_ms));
+    told.retain(|told| told.operation.duration_us >= arguments.min_ms * 1_000);
+    told.sort_by_key(|told| std::cmp::Reverse(told.operation.duration_us));
     told.truncate(arguments.limit);
     if arguments.output.json {
         return print_json(&told);
@@ -62,15 +62,15 @@ pub fn run(arguments: &SlowArguments) -> anyhow::Result<()> {
         return Ok(());
     }
     let row = |Told { process, operation }: &Told| {
-        let steps = operation.steps.iter().map(|step| format!("{} {} ms", step.step, step.after_ms));
+        let steps = operation.steps.iter().map(|step| format!("{} {} ms", step.name, step.after_us / 1_000));
         let outcome = operation.error.iter().map(|error| format!("failed: {error}"));
         vec![
-            operation.duration_ms.to_string(),
-            format!("{} ago", ago(operation.began_unix_ms)),
+            (operation.duration_us / 1_000).to_string(),
+            format!("{} ago", ago(operation.begun_unix_ms)),
             process.clone(),
-            operation.operation.clone(),
+            operation.kind.clone(),
             format_size(operation.size_bytes),
-            operation.subject.clone(),
+            of(operation),
             operation.client.clone(),
             steps.chain(outcome).collect::<Vec<_>>().join(", "),
         ]
@@ -78,6 +78,12 @@ pub fn run(arguments: &SlowArguments) -> anyhow::Result<()> {
     let headings = ["MS", "BEGAN", "PROCESS", "OPERATION", "SIZE", "OF", "CLIENT", "STEPS"];
     print_table(&headings, &told.iter().map(row).collect::<Vec<_>>());
     Ok(())
+}
+
+/// What an operation is about.
+fn of(operation: &SlowOperation) -> String {
+    let pg = operation.pg.as_ref().map(|pg| format!("pg {pg}"));
+    [&operation.pool, &pg, &operation.object].into_iter().flatten().cloned().collect::<Vec<_>>().join(" ")
 }
 
 async fn gather(open: &OpenCluster, only: Option<&str>) -> anyhow::Result<Vec<Told>> {

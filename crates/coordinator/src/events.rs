@@ -7,29 +7,37 @@ use atoll_types::events::{EventKind, EventRecord, EventSeverity};
 use atoll_types::records::RECORD_FORMAT;
 use atoll_types::{OsdId, PgId};
 
-use crate::health::{Health, Severity};
+use crate::health::{Health, Problem, Severity};
 
 /// Subjects of one event; the summary has their number.
 const SUBJECTS_MAX: usize = 16;
 
-/// Who notes events, and when.
+/// When events are noted.
 pub(crate) struct Noting {
-    pub by: OsdId,
     pub unix_ms: u64,
 }
 
 impl Noting {
-    pub fn event(
-        &self,
-        kind: EventKind,
-        severity: EventSeverity,
-        summary: String,
-        subjects: Vec<String>,
-        cause: Option<String>,
-    ) -> EventRecord {
-        let subjects = subjects.into_iter().take(SUBJECTS_MAX).collect();
-        let (format, by) = (RECORD_FORMAT, format!("{} (coordinator)", self.by));
-        EventRecord { format, unix_ms: self.unix_ms, kind, severity, summary, subjects, cause, by }
+    /// An event of which nobody is the author.
+    pub fn event(&self, kind: EventKind, code: &str, severity: EventSeverity, summary: String) -> EventRecord {
+        EventRecord {
+            format: RECORD_FORMAT,
+            unix_ms: self.unix_ms,
+            kind,
+            code: code.to_owned(),
+            severity,
+            summary,
+            subjects: Vec::new(),
+            cause: None,
+            user: None,
+            host: None,
+        }
+    }
+
+    /// An event of one OSD.
+    pub fn of_osd(&self, osd: OsdId, code: &str, severity: EventSeverity, what: &str) -> EventRecord {
+        let event = self.event(EventKind::Osd, code, severity, format!("{osd} {what}"));
+        EventRecord { subjects: vec![osd.to_string()], ..event }
     }
 
     /// OSDs that went down or came back, and problems that have begun or ended, between two states of the notes.
@@ -40,35 +48,35 @@ impl Noting {
         health: &Health,
     ) -> Vec<EventRecord> {
         let down = after.down_since_unix_ms.keys().filter(|osd| !before.down_since_unix_ms.contains_key(osd));
-        let down = down.map(|osd| {
-            let summary = format!("{osd} is down");
-            self.event(EventKind::Osd, EventSeverity::Warning, summary, vec![osd.to_string()], None)
-        });
+        let down = down.map(|osd| self.of_osd(*osd, "OSD_DOWN", EventSeverity::Warning, "is down"));
         let back = before.down_since_unix_ms.iter().filter(|(osd, _)| !after.down_since_unix_ms.contains_key(osd));
         let back = back.map(|(osd, since)| {
-            let summary = format!("{osd} is up again, or removed, after {}", self.time_since(*since));
-            self.event(EventKind::Osd, EventSeverity::Note, summary, vec![osd.to_string()], None)
+            let what = format!("is up again, or removed, after {}", self.time_since(*since));
+            self.of_osd(*osd, "OSD_UP", EventSeverity::Note, &what)
         });
         let begun =
-            health.problems.iter().filter(|problem| !before.problem_since_unix_ms.contains_key(problem.code)).map(
-                |problem| {
-                    let severity = match problem.severity {
-                        Severity::Note => EventSeverity::Note,
-                        Severity::Warning => EventSeverity::Warning,
-                        Severity::Error => EventSeverity::Error,
-                    };
-                    let cause = problem.code.starts_with("PG_").then(|| cause_of_pgs(after)).flatten();
-                    let summary = format!("{}: {}", problem.code, problem.summary);
-                    self.event(EventKind::Health, severity, summary, problem.subjects.clone(), cause)
-                },
-            );
+            health.problems.iter().filter(|problem| !before.problem_since_unix_ms.contains_key(problem.code));
+        let begun = begun.map(|problem| self.begun(problem, after));
         let ended = before.problem_since_unix_ms.iter();
         let ended = ended.filter(|(code, _)| !after.problem_since_unix_ms.contains_key(*code));
         let ended = ended.map(|(code, since)| {
             let summary = format!("{code} is over, after {}", self.time_since(*since));
-            self.event(EventKind::Health, EventSeverity::Note, summary, Vec::new(), None)
+            self.event(EventKind::Health, &format!("{code}_OVER"), EventSeverity::Note, summary)
         });
         down.chain(back).chain(begun).chain(ended).collect()
+    }
+
+    fn begun(&self, problem: &Problem, notes: &CoordinatorNotesRecord) -> EventRecord {
+        let severity = match problem.severity {
+            Severity::Note => EventSeverity::Note,
+            Severity::Warning => EventSeverity::Warning,
+            Severity::Error => EventSeverity::Error,
+        };
+        EventRecord {
+            subjects: first(problem.subjects.iter().cloned()),
+            cause: problem.code.starts_with("PG_").then(|| cause_of_pgs(notes)).flatten(),
+            ..self.event(EventKind::Health, problem.code, severity, problem.summary.clone())
+        }
     }
 
     /// PGs that have got another primary.
@@ -94,13 +102,20 @@ impl Noting {
             1 => "1 PG has another primary".to_owned(),
             count => format!("{count} PGs have other primaries"),
         };
-        let subjects = moved.iter().map(|(pg, _)| pg.to_string()).collect();
-        Some(self.event(EventKind::Failover, severity, summary, subjects, Some(cause)))
+        Some(EventRecord {
+            subjects: first(moved.iter().map(|(pg, _)| pg.to_string())),
+            cause: Some(cause),
+            ..self.event(EventKind::Failover, "PG_FAILOVER", severity, summary)
+        })
     }
 
     fn time_since(&self, unix_ms: u64) -> String {
         format!("{} s", self.unix_ms.saturating_sub(unix_ms).div_ceil(1_000))
     }
+}
+
+fn first(subjects: impl Iterator<Item = String>) -> Vec<String> {
+    subjects.take(SUBJECTS_MAX).collect()
 }
 
 /// Why PGs are not as they should be, if OSDs are down.
@@ -116,11 +131,11 @@ fn list_is(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::{HealthStatus, Problem};
+    use crate::health::HealthStatus;
     use atoll_types::PoolId;
 
     fn noting() -> Noting {
-        Noting { by: OsdId(1), unix_ms: 10_000 }
+        Noting { unix_ms: 10_000 }
     }
 
     fn notes(down: &[(u32, u64)], problems: &[(&str, u64)]) -> CoordinatorNotesRecord {
@@ -149,7 +164,7 @@ mod tests {
         let (quiet, ill) = (notes(&[], &[]), notes(&[(2, 9_000)], &[("PG_DEGRADED", 9_500)]));
         let begun = noting().changes(&quiet, &ill, &degraded());
         let told: Vec<_> = begun.iter().map(|event| (&event.summary[..], event.cause.as_deref())).collect();
-        let expected = [("osd.2 is down", None), ("PG_DEGRADED: 3 PGs have a copy less", Some("osd.2 is down"))];
+        let expected = [("osd.2 is down", None), ("3 PGs have a copy less", Some("osd.2 is down"))];
         assert_eq!(told, expected);
         assert_eq!(begun[1].subjects.len(), SUBJECTS_MAX);
         assert_eq!(noting().changes(&ill, &ill, &degraded()), []);

@@ -22,7 +22,7 @@ pub async fn run(client: ClusterClient, osd: OsdId) {
         match elect(&client, osd).await {
             Ok(Some(lease)) => {
                 tracing::info!("{osd} is the coordinator");
-                if let Err(error) = lead(&client, &lease, osd).await {
+                if let Err(error) = lead(&client, &lease).await {
                     tracing::warn!("the coordinator stops for a moment: {error}");
                 }
                 // Another OSD may reach cluster state.
@@ -56,9 +56,9 @@ async fn elect(client: &ClusterClient, osd: OsdId) -> Result<Option<Lease>, Clus
 }
 
 /// Coordinates until the lease is lost or cluster state fails.
-async fn lead(client: &ClusterClient, lease: &Lease, osd: OsdId) -> Result<(), ClusterError> {
+async fn lead(client: &ClusterClient, lease: &Lease) -> Result<(), ClusterError> {
     let mut watch = MapWatch::start(client).await?;
-    let mut rounds = Rounds::new(client.clone(), osd);
+    let mut rounds = Rounds::new(client.clone());
     let mut ticks = tokio::time::interval(ROUND_PAUSE);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
 use atoll_placement::balance;
 use atoll_types::coordination::{AutoOutRecord, CoordinatorNotesRecord};
-use atoll_types::events::{EventKind, EventSeverity};
+use atoll_types::events::EventSeverity;
 use atoll_types::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT};
 use atoll_types::{OsdId, PgId};
 
@@ -26,7 +26,6 @@ const MOVES_PERCENT_MAX: usize = 5;
 
 pub(crate) struct Rounds {
     client: ClusterClient,
-    me: OsdId,
     balanced: Option<Instant>,
     trimmed: Option<Instant>,
     /// As of the last round; none before the first.
@@ -34,14 +33,14 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    pub fn new(client: ClusterClient, me: OsdId) -> Self {
-        Rounds { client, me, balanced: None, trimmed: None, primaries: None }
+    pub fn new(client: ClusterClient) -> Self {
+        Rounds { client, balanced: None, trimmed: None, primaries: None }
     }
 
     pub async fn round(&mut self, map: &ClusterMap) -> Result<(), ClusterError> {
         let mut view = View::read_around(&self.client, map.clone()).await?;
         let now_unix_ms = unix_ms();
-        let noting = Noting { by: self.me, unix_ms: now_unix_ms };
+        let noting = Noting { unix_ms: now_unix_ms };
         self.keep_notes(&mut view, &noting).await?;
         self.note_failover(map, &noting).await?;
         self.trim_events().await?;
@@ -128,12 +127,12 @@ impl Rounds {
         } else {
             transaction.delete(&mark_key)
         };
-        let (severity, what) = match change {
-            MembershipChange::Out(_) => (EventSeverity::Warning, "was down for too long and is marked out"),
-            MembershipChange::In(_) => (EventSeverity::Note, "is back and marked in"),
+        let event = match change {
+            MembershipChange::Out(_) => {
+                noting.of_osd(id, "OSD_OUT", EventSeverity::Warning, "was down for too long and is marked out")
+            }
+            MembershipChange::In(_) => noting.of_osd(id, "OSD_IN", EventSeverity::Note, "is back and marked in"),
         };
-        let summary = format!("{id} {what}");
-        let event = noting.event(EventKind::Osd, severity, summary, vec![id.to_string()], None);
         self.client.transact(&transaction.put(&keys::new_event(event.unix_ms), &event)?).await?;
         match change {
             MembershipChange::Out(_) => tracing::warn!("{id} was down for too long and is marked out"),

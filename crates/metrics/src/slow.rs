@@ -14,23 +14,27 @@ const KEPT_MAX: usize = 256;
 const KEPT_MS: u64 = 60 * 60 * 1_000;
 
 /// An operation that was slow.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowOperation {
     /// Unix time when it began, in milliseconds.
-    pub began_unix_ms: u64,
-    /// From its arrival to its answer, in milliseconds.
-    pub duration_ms: u64,
+    pub begun_unix_ms: u64,
+    /// From its arrival to its answer, in microseconds.
+    pub duration_us: u64,
     /// What it does: `write`, `GetObject`, ...
-    pub operation: String,
-    /// What it is about: an object and its PG, an image and a place in it, a bucket.
-    pub subject: String,
+    pub kind: String,
     /// Who asked for it, as far as it is known.
     pub client: String,
+    /// An object, an image and a place in it, or a bucket and a key.
+    pub object: Option<String>,
+    /// The pool's name, of an operation of an OSD.
+    pub pool: Option<String>,
+    /// The PG, of an operation of an OSD.
+    pub pg: Option<String>,
     /// Data that came with it or was its answer, in bytes.
     pub size_bytes: u64,
     /// Why it was refused; none if it was done.
     pub error: Option<String>,
-    /// Where the time went, in the order of time.
+    /// What it had come to, in the order of time.
     pub steps: Vec<SlowStep>,
 }
 
@@ -38,9 +42,9 @@ pub struct SlowOperation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowStep {
     /// What has happened.
-    pub step: String,
-    /// When: milliseconds after it began.
-    pub after_ms: u64,
+    pub name: String,
+    /// When: microseconds after it began.
+    pub after_us: u64,
 }
 
 static KEPT: Mutex<Vec<SlowOperation>> = Mutex::new(Vec::new());
@@ -51,7 +55,7 @@ pub fn is_slow(duration_us: u64) -> bool {
 }
 
 /// Unix time when something began that took so long until now, in milliseconds.
-pub fn began_unix_ms(duration_us: u64) -> u64 {
+pub fn begun_unix_ms(duration_us: u64) -> u64 {
     unix_ms().saturating_sub(duration_us / 1_000)
 }
 
@@ -69,9 +73,9 @@ fn keep(kept: &mut Vec<SlowOperation>, operation: SlowOperation, now_unix_ms: u6
         forget_old(kept, now_unix_ms);
     }
     if kept.len() >= KEPT_MAX {
-        let fastest = (0..kept.len()).min_by_key(|index| (kept[*index].duration_ms, kept[*index].began_unix_ms));
+        let fastest = (0..kept.len()).min_by_key(|index| (kept[*index].duration_us, kept[*index].begun_unix_ms));
         match fastest {
-            Some(index) if kept[index].duration_ms <= operation.duration_ms => drop(kept.swap_remove(index)),
+            Some(index) if kept[index].duration_us <= operation.duration_us => drop(kept.swap_remove(index)),
             _ => return,
         }
     }
@@ -79,7 +83,7 @@ fn keep(kept: &mut Vec<SlowOperation>, operation: SlowOperation, now_unix_ms: u6
 }
 
 fn forget_old(kept: &mut Vec<SlowOperation>, now_unix_ms: u64) {
-    kept.retain(|operation| operation.began_unix_ms + KEPT_MS > now_unix_ms);
+    kept.retain(|operation| operation.begun_unix_ms + KEPT_MS > now_unix_ms);
 }
 
 /// Those that are kept, the latest last.
@@ -88,7 +92,7 @@ pub fn slow_operations() -> Vec<SlowOperation> {
     forget_old(&mut kept, unix_ms());
     let mut all = kept.clone();
     drop(kept);
-    all.sort_by_key(|operation| (operation.began_unix_ms, operation.duration_ms));
+    all.sort_by_key(|operation| (operation.begun_unix_ms, operation.duration_us));
     all
 }
 
@@ -96,28 +100,19 @@ pub fn slow_operations() -> Vec<SlowOperation> {
 mod tests {
     use super::*;
 
-    fn operation(began_unix_ms: u64, duration_ms: u64) -> SlowOperation {
-        SlowOperation {
-            began_unix_ms,
-            duration_ms,
-            operation: "write".into(),
-            subject: String::new(),
-            client: String::new(),
-            size_bytes: 0,
-            error: None,
-            steps: Vec::new(),
-        }
+    fn operation(begun_unix_ms: u64, duration_us: u64) -> SlowOperation {
+        SlowOperation { begun_unix_ms, duration_us, ..SlowOperation::default() }
     }
 
     #[test]
     fn the_slowest_of_the_last_hour_are_kept() {
         let mut kept = Vec::new();
         let now = KEPT_MS;
-        for duration_ms in 0..2 * KEPT_MAX as u64 {
-            keep(&mut kept, operation(now, duration_ms), now);
+        for duration_us in 0..2 * KEPT_MAX as u64 {
+            keep(&mut kept, operation(now, duration_us), now);
         }
         assert_eq!(kept.len(), KEPT_MAX);
-        assert!(kept.iter().all(|operation| operation.duration_ms >= KEPT_MAX as u64));
+        assert!(kept.iter().all(|operation| operation.duration_us >= KEPT_MAX as u64));
         keep(&mut kept, operation(now, 1), now);
         assert!(!kept.contains(&operation(now, 1)), "all that are kept were slower");
         keep(&mut kept, operation(2 * now, 1), 2 * now);

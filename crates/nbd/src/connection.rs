@@ -224,12 +224,12 @@ impl Connection {
     async fn handle(self: Rc<Self>, request: Request) {
         let device = self.device.borrow().as_ref().map(|(_, device)| Rc::clone(device));
         let running = self.metrics.borrow().as_ref().map(|metrics| metrics.begin(&request.kind));
-        let mut began_ms = 0;
+        let mut begun_us = 0;
         let _grant;
         let outcome = match device {
             Some(device) => {
                 _grant = self.budget.take(payload_bytes(&request.kind)).await;
-                began_ms = running.as_ref().map_or(0, Running::waited_ms);
+                begun_us = running.as_ref().map_or(0, Running::waited_us);
                 perform(&device, request.kind).await.unwrap_or_else(|error| {
                     tracing::warn!("NBD request failed: {error}");
                     failed(&error)
@@ -242,7 +242,7 @@ impl Connection {
                 Outcome::Failed { message, .. } => Some(&message[..]),
                 _ => None,
             };
-            running.answered(error, began_ms, || self.transport.client().describe());
+            running.answered(error, begun_us, || self.transport.client().describe());
         }
         self.session.borrow_mut().reply(request.id, outcome);
         self.go_on();

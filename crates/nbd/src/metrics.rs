@@ -148,8 +148,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// It is answered; `began_ms` is how long it waited until it could begin, and `error` why it failed.
-    pub fn answered(self, error: Option<&str>, began_ms: u64, client: impl FnOnce() -> String) {
+    /// It is answered; `begun_us` is how long it waited until it could begin, and `error` why it failed.
+    pub fn answered(self, error: Option<&str>, begun_us: u64, client: impl FnOnce() -> String) {
         let of_operation = &self.series.operations[self.operation];
         let duration_us = self.started.elapsed().as_micros() as u64;
         of_operation.count.inc();
@@ -161,20 +161,21 @@ impl Running {
         if slow::is_slow(duration_us) {
             let [(_, image)] = &self.series.label;
             slow::record(SlowOperation {
-                began_unix_ms: slow::began_unix_ms(duration_us),
-                duration_ms: duration_us / 1_000,
-                operation: OPERATIONS[self.operation].into(),
-                subject: format!("image {image} at {}", self.offset),
+                begun_unix_ms: slow::begun_unix_ms(duration_us),
+                duration_us,
+                kind: OPERATIONS[self.operation].into(),
                 client: client(),
+                object: Some(format!("{image} at {}", self.offset)),
                 size_bytes: self.bytes,
                 error: error.map(ToOwned::to_owned),
-                steps: vec![SlowStep { step: "begun".into(), after_ms: began_ms }],
+                steps: vec![SlowStep { name: "begun".into(), after_us: begun_us }],
+                ..SlowOperation::default()
             });
         }
     }
 
-    /// How long ago it came, in milliseconds.
-    pub fn waited_ms(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+    /// How long ago it came, in microseconds.
+    pub fn waited_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
     }
 }

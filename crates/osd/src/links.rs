@@ -327,7 +327,8 @@ impl Links {
             self.answer_sent(number, sequence);
             if let Some((operation, duration_us)) = self.operations.done(request, &answer, now_us, metrics) {
                 let client = self.describe(context, number);
-                self.operations.record_slow(request, operation, answer, duration_us, client);
+                let pool = context.map.pools.get(&operation.pg.pool).map(|pool| pool.name.clone());
+                self.operations.record_slow(request, operation, answer, duration_us, (client, pool));
             }
         }
         // Its memory serves the next turn.

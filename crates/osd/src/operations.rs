@@ -90,18 +90,20 @@ impl Operations {
         operation: Operation,
         answered: Answered,
         duration_us: u64,
-        client: String,
+        (client, pool): (String, Option<String>),
     ) {
         let late = self.late.remove(&request);
         slow::record(SlowOperation {
-            began_unix_ms: slow::began_unix_ms(duration_us),
-            duration_ms: duration_us / 1_000,
-            operation: match operation.kind {
+            begun_unix_ms: slow::begun_unix_ms(duration_us),
+            duration_us,
+            kind: match operation.kind {
                 OperationKind::Read => "read".into(),
                 OperationKind::Write => "write".into(),
             },
-            subject: format!("pg {} object {}", operation.pg, operation.object.as_str()),
             client,
+            object: Some(operation.object.as_str().to_owned()),
+            pool,
+            pg: Some(operation.pg.to_string()),
             size_bytes: operation.written_bytes + answered.read_bytes,
             error: answered.error.map(ToOwned::to_owned),
             steps: steps(&operation, late),
@@ -122,11 +124,11 @@ impl Operations {
 /// What a slow operation had reached when. A write whose members were all in time had waited in its PG.
 fn steps(operation: &Operation, late: Option<Late>) -> Vec<SlowStep> {
     let Some(Late { ordered_ms, members }) = late else { return Vec::new() };
-    let after = |ms: u64| ms.saturating_sub(operation.arrived_us / 1_000);
-    let ordered = SlowStep { step: "ordered".into(), after_ms: after(ordered_ms) };
+    let after = |ms: u64| (ms * 1_000).saturating_sub(operation.arrived_us);
+    let ordered = SlowStep { name: "ordered".into(), after_us: after(ordered_ms) };
     let durable = members
         .into_iter()
-        .map(|(member, ms)| SlowStep { step: format!("durable on {member}"), after_ms: after(ms) });
+        .map(|(member, ms)| SlowStep { name: format!("durable on {member}"), after_us: after(ms) });
     std::iter::once(ordered).chain(durable).collect()
 }
 
@@ -142,11 +144,11 @@ mod tests {
             pg: PgId { pool: PoolId(1), index: 2 },
             object: ObjectName::new("object").unwrap(),
             written_bytes: 4096,
-            arrived_us: 1_000_500,
+            arrived_us: 1_000_000,
         };
         let late = Late { ordered_ms: 1_030, members: vec![(OsdId(2), 1_100), (OsdId(0), 1_400)] };
-        let steps: Vec<_> = steps(&operation, Some(late)).into_iter().map(|s| (s.step, s.after_ms)).collect();
-        let expected = [("ordered", 30), ("durable on osd.2", 100), ("durable on osd.0", 400)];
-        assert_eq!(steps, expected.map(|(step, ms)| (step.to_owned(), ms)));
+        let steps: Vec<_> = steps(&operation, Some(late)).into_iter().map(|s| (s.name, s.after_us)).collect();
+        let expected = [("ordered", 30_000), ("durable on osd.2", 100_000), ("durable on osd.0", 400_000)];
+        assert_eq!(steps, expected.map(|(name, us)| (name.to_owned(), us)));
     }
 }

@@ -94,8 +94,8 @@ pub(crate) struct Observed {
     bucket: OnceLock<String>,
     account: OnceLock<String>,
     status: OnceLock<u16>,
-    /// When the answer's head was there, in milliseconds after the start.
-    answered_ms: OnceLock<u64>,
+    /// When the answer's head was there, in microseconds after the start.
+    answered_us: OnceLock<u64>,
     asked: OnceLock<(Uri, Option<SocketAddr>)>,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
@@ -110,7 +110,7 @@ impl Observed {
             bucket: OnceLock::new(),
             account: OnceLock::new(),
             status: OnceLock::new(),
-            answered_ms: OnceLock::new(),
+            answered_us: OnceLock::new(),
             asked: OnceLock::new(),
             received_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
@@ -140,7 +140,7 @@ impl Observed {
 
     pub(crate) fn is_answered_with(&self, status: u16) {
         let _ = self.status.set(status);
-        let _ = self.answered_ms.set(self.started.elapsed().as_millis() as u64);
+        let _ = self.answered_us.set(self.started.elapsed().as_micros() as u64);
     }
 
     pub(crate) fn received(&self, bytes: usize) {
@@ -168,11 +168,11 @@ impl Observed {
         };
         let status = self.status.get().copied();
         slow::record(SlowOperation {
-            began_unix_ms: slow::began_unix_ms(duration_us),
-            duration_ms: duration_us / 1_000,
-            operation: self.operation.get().copied().unwrap_or(NO_OPERATION).to_owned(),
-            subject: uri.to_owned(),
+            begun_unix_ms: slow::begun_unix_ms(duration_us),
+            duration_us,
+            kind: self.operation.get().copied().unwrap_or(NO_OPERATION).to_owned(),
             client: client.unwrap_or_default(),
+            object: Some(uri.to_owned()),
             size_bytes,
             error: match status {
                 Some(status) if status >= 400 => Some(format!("status {status}")),
@@ -180,11 +180,12 @@ impl Observed {
                 None => Some("the client left".into()),
             },
             steps: self
-                .answered_ms
+                .answered_us
                 .get()
-                .map(|after_ms| SlowStep { step: "answer begun".into(), after_ms: *after_ms })
+                .map(|after_us| SlowStep { name: "answer begun".into(), after_us: *after_us })
                 .into_iter()
                 .collect(),
+            ..SlowOperation::default()
         });
     }
 }

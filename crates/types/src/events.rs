@@ -49,6 +49,8 @@ pub struct EventRecord {
     pub unix_ms: u64,
     /// What it is about.
     pub kind: EventKind,
+    /// Always the same for the same kind of event: `OSD_DOWN`, `PG_DEGRADED`, `PG_DEGRADED_OVER`, ...
+    pub code: String,
     /// How grave it is.
     pub severity: EventSeverity,
     /// What has happened, in one line.
@@ -59,6 +61,10 @@ pub struct EventRecord {
     /// Why, as far as it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// Who has noted or done it: the coordinating OSD, or a user of a host.
-    pub by: String,
+    /// Who has done it; none if nobody has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Where that was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }

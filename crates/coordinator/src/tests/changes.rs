@@ -78,7 +78,7 @@ impl State {
 #[tokio::test]
 async fn rounds_make_pgs_mark_lost_osds_and_level() {
     let state = State::with_osds(6).await;
-    let mut rounds = Rounds::new(state.client.clone(), OsdId(0));
+    let mut rounds = Rounds::new(state.client.clone());
     let pool = state.with_pool(super::pool(1, 3, 2)).await;
     let settings = SettingsRecord { balance_seconds: 1, ..SettingsRecord::default() };
     state.set(settings.clone()).await;
@@ -92,7 +92,7 @@ async fn rounds_make_pgs_mark_lost_osds_and_level() {
     let mut steps = 0;
     loop {
         state.settle().await;
-        let mut fresh = Rounds::new(state.client.clone(), OsdId(0));
+        let mut fresh = Rounds::new(state.client.clone());
         let before = state.client.list_raw(keys::PG_TARGETS).await.unwrap().entries;
         state.round(&mut fresh).await;
         let after = state.client.list_raw(keys::PG_TARGETS).await.unwrap().entries;
@@ -140,15 +140,14 @@ async fn two_coordinators_at_once_do_no_harm() {
     let state = State::with_osds(4).await;
     state.with_pool(super::pool(1, 3, 2)).await;
     let map = MapWatch::start(&state.client).await.unwrap().map().clone();
-    let (mut one, mut other) =
-        (Rounds::new(state.client.clone(), OsdId(0)), Rounds::new(state.client.clone(), OsdId(0)));
+    let (mut one, mut other) = (Rounds::new(state.client.clone()), Rounds::new(state.client.clone()));
     let outcomes = tokio::join!(one.round(&map), other.round(&map));
     assert!(outcomes.0.is_ok() || outcomes.1.is_ok(), "{outcomes:?}");
     state.round(&mut one).await;
     assert_eq!(state.client.list_raw(keys::PGS).await.unwrap().entries.len(), 64);
 
     // A late decision meets what an operator has done meanwhile.
-    let noting = Noting { by: OsdId(0), unix_ms: 1 };
+    let noting = Noting { unix_ms: 1 };
     state.client.put(&keys::osd(OsdId(1)), &OsdRecord { is_out: true, ..osd(1) }).await.unwrap();
     one.change_membership(MembershipChange::In(OsdId(1)), &noting).await.unwrap();
     assert!(state.osd(1).await.is_out, "out by the operator's wish");
@@ -163,7 +162,7 @@ async fn a_pool_that_is_removed_meanwhile_gets_no_pgs() {
     let pool = state.with_pool(super::pool(1, 3, 2)).await;
     let stale = MapWatch::start(&state.client).await.unwrap().map().clone();
     state.client.delete(&keys::pool(pool.id)).await.unwrap();
-    Rounds::new(state.client.clone(), OsdId(0)).round(&stale).await.unwrap();
+    Rounds::new(state.client.clone()).round(&stale).await.unwrap();
     assert!(state.client.list_raw(keys::PGS).await.unwrap().entries.is_empty());
 }
 
@@ -195,7 +194,7 @@ async fn one_coordinates_at_a_time_and_another_takes_over() {
 async fn groups_of_erasure_coded_pools_have_shards() {
     let state = State::with_osds(6).await;
     let pool = state.with_pool(super::coded_pool(1, 4, 2)).await;
-    state.round(&mut Rounds::new(state.client.clone(), OsdId(0))).await;
+    state.round(&mut Rounds::new(state.client.clone())).await;
     let pgs = state.client.list::<PgRecord>(&keys::pgs_of_pool(pool.id)).await.unwrap().entries;
     assert_eq!(pgs.len(), 64);
     assert!(pgs.iter().all(|(_, pg, _)| pg.members.len() == 6 && pg.shards == [0, 1, 2, 3, 4, 5]));
