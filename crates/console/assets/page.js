@@ -1,0 +1,103 @@
+// Runs one page at a time: loads its data, shows it, and does so again every few seconds.
+//
+// A page is a module with `title(route)`, `load(route, signal)`, `view(data, route, state)` and perhaps
+// `seconds`, the pause between two loads. `state` is the page's own until another page is opened.
+
+import { h, show } from "./dom.js";
+import { errorBox } from "./messages.js";
+import { relative } from "./format.js";
+
+const SECONDS = 5;
+let running = null;
+
+/** Opens a page. With `takesFocus` its heading gets the focus, so that a screen reader says where one is. */
+export function openPage(page, route, takesFocus) {
+    closePage();
+    running = {
+        page,
+        route,
+        takesFocus,
+        state: {},
+        data: null,
+        error: null,
+        loadedMs: 0,
+        abort: new AbortController(),
+    };
+    document.title = `${page.title(route)} - Atoll`;
+    const main = document.getElementById("main");
+    main.replaceChildren();
+    window.scrollTo(0, 0);
+    draw();
+    return load(running);
+}
+
+export function closePage() {
+    if (!running) return;
+    running.abort.abort();
+    clearTimeout(running.timer);
+    running = null;
+}
+
+/** Shows the page anew with the data that is there. */
+export function redraw() {
+    if (running) draw();
+}
+
+/** Loads the page's data at once, after a change. */
+export function refresh() {
+    return running ? load(running) : Promise.resolve();
+}
+
+async function load(mine) {
+    clearTimeout(mine.timer);
+    const turn = (mine.turn = (mine.turn ?? 0) + 1);
+    const isCurrent = () => mine === running && mine.turn === turn;
+    try {
+        const data = await mine.page.load(mine.route, mine.abort.signal);
+        if (!isCurrent()) return;
+        Object.assign(mine, { data, error: null, loadedMs: Date.now() });
+    } catch (error) {
+        if (!isCurrent()) return;
+        if (error.name === "TypeError") console.error(error);
+        mine.error = error;
+    }
+    draw();
+    mine.timer = setTimeout(() => (document.hidden ? (mine.isLate = true) : load(mine)), seconds(mine) * 1000);
+}
+
+function seconds(mine) {
+    return mine.page.seconds ?? SECONDS;
+}
+
+// Nothing is loaded while nobody looks.
+document.addEventListener("visibilitychange", () => {
+    if (document.hidden || !running?.isLate) return;
+    running.isLate = false;
+    load(running);
+});
+
+function draw() {
+    const { page, route, state, data, error, loadedMs } = running;
+    const main = document.getElementById("main");
+    const content =
+        data === null
+            ? [
+                  h("h1", { tabindex: "-1" }, page.title(route)),
+                  error ? null : h("p", { class: "quiet" }, "Loading…"),
+              ]
+            : page.view(data, route, state);
+    const trouble =
+        error &&
+        h(
+            "div",
+            { key: "trouble" },
+            errorBox(error),
+            loadedMs ? h("p", { class: "quiet" }, `What is shown was loaded ${relative(loadedMs)}.`) : null,
+        );
+    main.setAttribute("aria-busy", String(data === null && !error));
+    show(main, trouble, h("div", { key: "content", class: "content" }, content));
+    if (running.takesFocus) {
+        running.takesFocus = false;
+        main.querySelector("h1")?.focus({ preventScroll: true });
+    }
+}
