@@ -9,11 +9,11 @@ const HEIGHT = 100;
 // Where one points: the name of the chart and which second.
 let pointed = { chart: null, index: 0 };
 
-/** `lines`: {name, values}, one value a second, null where nothing is known; `format` writes a value. */
-export function chart({ id, title, lines, fromMs, stepMs, format }) {
+/** `lines`: {name, values}, one value a step, null where nothing is known; `format` writes a value. */
+export function chart({ id, title, lines, fromMs, stepMs, format, base = 1000 }) {
     const length = Math.max(1, ...lines.map(({ values }) => values.length));
     const highest = Math.max(...lines.flatMap(({ values }) => values.map((value) => value ?? 0)), 0);
-    const top = niceTop(highest);
+    const top = niceTop(highest, base);
     const index = pointed.chart === id ? Math.min(pointed.index, length - 1) : null;
     return h(
         "figure",
@@ -54,10 +54,12 @@ function line(x1, x2, y1, y2, name) {
     return h("line", { class: name, x1, x2, y1, y2 });
 }
 
-function niceTop(highest) {
+// A round number: of thousands, or of KiB, MiB and so on with base 1024.
+function niceTop(highest, base) {
     if (highest <= 0) return 1;
-    const unit = 10 ** Math.floor(Math.log10(highest));
-    return unit * [1, 2, 3, 5, 10].find((step) => step * unit >= highest);
+    const unit = base ** Math.floor(Math.log(highest) / Math.log(base));
+    const ten = 10 ** Math.floor(Math.log10(highest / unit));
+    return unit * ten * [1, 2, 3, 5, 10].find((step) => step * ten * unit >= highest);
 }
 
 // A gap where values are missing.

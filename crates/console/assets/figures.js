@@ -60,6 +60,7 @@ export function chartsOf(figures, series, id) {
             id: `${id}-bytes`,
             title: "Bytes",
             format: byteRate,
+            base: 1024,
             lines: [
                 { name: "read", values: series.read_bytes_per_second },
                 { name: "write", values: series.write_bytes_per_second },
@@ -86,6 +87,7 @@ export function chartsOf(figures, series, id) {
                 id: `${id}-recovery`,
                 title: "Recovery",
                 format: byteRate,
+                base: 1024,
                 lines: [{ name: "backfill and repair", values: recovery }],
             }),
         );

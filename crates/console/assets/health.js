@@ -38,7 +38,7 @@ export function problemList(problems) {
                     h("strong", {}, problem.summary),
                     h("span", { class: "quiet" }, problem.code),
                     problem.since_unix_ms
-                        ? h("span", { class: "quiet" }, "since ", time(problem.since_unix_ms))
+                        ? h("span", { class: "quiet" }, "began ", time(problem.since_unix_ms))
                         : null,
                 ),
                 subjects(problem),

@@ -67,7 +67,7 @@ export function drawNavigation(current, logOut) {
             : null,
         h(
             "a",
-            { class: "brand", href: "#/overview" },
+            { class: "brand", href: "#/overview", "aria-label": "Atoll, overview" },
             h("img", { src: "favicon.svg", alt: "", width: 22, height: 22 }),
             h("span", {}, "Atoll"),
         ),
