@@ -120,7 +120,8 @@ function legend(lines, index, format) {
 function summary(title, lines, format) {
     const said = lines.map(({ name, values }) => {
         const known = values.filter((value) => value !== null);
-        return `${name} now ${format(newest(values))}, at most ${format(known.length ? Math.max(...known) : null)}`;
+        const highest = known.length ? Math.max(...known) : null;
+        return `${name} now ${format(newest(values))}, at most ${format(highest)}`;
     });
     return `${title}: ${said.join("; ")}`;
 }

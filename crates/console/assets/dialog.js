@@ -8,8 +8,8 @@ import { refresh } from "./page.js";
 let isOpen = null;
 
 /**
- * Asks. `fields` are inputs (fields.js); with `confirm` its text must be typed; `submit(values)` does it, and what it
- * throws is shown in the dialog. `done(answer, values)` is what is said then, or, with `after(answer)`, what else happens.
+ * Asks. `fields` are inputs (fields.js); with `confirm` its text must be typed; `submit(values)` does it, and what
+ * it throws is shown in the dialog. `done(answer, values)` is what is said then; `after(answer)` does what follows.
  */
 export function ask({ title, text, warning, fields = [], confirm = null, label, submit, done, after = null }) {
     closeDialog();

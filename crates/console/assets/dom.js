@@ -1,5 +1,5 @@
-// Describes nodes with `h` and makes the document fit: what is there already stays, with its focus, its selection, what
-// was typed and how far it is scrolled. All text goes in as text, never as HTML.
+// Describes nodes with `h` and makes the document fit: what is there already stays, with its focus, its selection,
+// what was typed and how far it is scrolled. All text goes in as text, never as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["svg", "path", "rect", "line", "circle", "g", "title", "pattern", "defs", "polyline"]);

@@ -1,7 +1,7 @@
 // Inputs of dialogs, and what was put in.
 //
-// A field is {name, label, type, value, hint, required, options, check(value)}. Types: text, number, size (bytes, such as
-// 4G), choice, truth, json (several lines). What is empty is left out of the values.
+// A field is {name, label, type, value, hint, required, options, check(value)}. Types: text, number, size (bytes, such
+// as 4G), choice, truth, json (several lines). What is empty is left out of the values.
 
 import { h } from "./dom.js";
 import { parseSize } from "./format.js";

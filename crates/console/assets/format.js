@@ -19,7 +19,7 @@ function short(value) {
 export function bytes(value) {
     if (value === null || value === undefined) return "-";
     let unit = 0;
-    while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) {
+    while (Math.abs(value) >= 1000 && unit < UNITS.length - 1) {
         value /= 1024;
         unit += 1;
     }
@@ -66,11 +66,13 @@ export function relative(unixMs, now = Date.now()) {
     return seconds > 0 ? `${text} ago` : `in ${text}`;
 }
 
-/** 45 s, 12 min, 5 h, 3 d */
+/** 45 s, 12 min, 5 h, 3 d, 2 y */
 export function span(seconds) {
     if (seconds < 120) return `${seconds} s`;
     if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
-    return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
+    if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
+    const days = Math.round(seconds / 86400);
+    return days < 730 ? `${days} d` : `${Math.round(days / 365)} y`;
 }
 
 export function exact(unixMs) {

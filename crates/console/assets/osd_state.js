@@ -3,16 +3,24 @@
 import { percent } from "./format.js";
 import { badge, space } from "./parts.js";
 
-/** One word for an OSD and its tone: what matters most comes first. */
-export function osdState(osd) {
+/** What there is to say of an OSD in a few words, and its tone. */
+export function osdState(osd, settings) {
+    const place = placeState(osd);
+    const full = fullTone(osd, settings);
+    if (full === "bad") return { tone: "bad", text: `${place.text}, full` };
+    if (full === "warn") return { tone: place.tone === "bad" ? "bad" : "warn", text: `${place.text}, near full` };
+    return place;
+}
+
+function placeState(osd) {
     if (osd.state === "down") return { tone: "bad", text: osd.is_out ? "down, out" : "down" };
     if (osd.is_out) return { tone: "note", text: osd.is_out_by_coordinator ? "out by coordinator" : "out" };
-    if (osd.pgs !== osd.pgs_target) return { tone: "warn", text: "moving PGs" };
+    if (osd.pgs !== osd.pgs_target) return { tone: "warn", text: "up, moving PGs" };
     return { tone: "good", text: "up" };
 }
 
-export function osdBadge(osd) {
-    const { tone, text } = osdState(osd);
+export function osdBadge(osd, settings) {
+    const { tone, text } = osdState(osd, settings);
     return badge(tone, text);
 }
 

@@ -1,15 +1,19 @@
-// Tables that can be sorted and searched. What was chosen stays while the page is refreshed and when one comes back.
+// Tables that can be sorted and searched. What was chosen stays while the page is refreshed, and when one comes
+// back.
+// On narrow screens each row is a card (styles/table.css); the roles say that it is a table all the same.
 
 import { h } from "./dom.js";
 import { count } from "./format.js";
 import { redraw } from "./page.js";
 
 const ROWS = 200;
+// So few rows need no search.
+const FEW = 8;
 const chosen = new Map();
 
 /**
- * `columns`: {label, value(row) to sort and search by, cell(row) to show, numeric, actions}. `key(row)` tells rows apart.
- * With `search`, a name for what is looked for, there is a field to search in.
+ * `columns`: {label, value(row) to sort and search by, cell(row) to show, numeric, actions}. `key(row)` tells rows
+ * apart. With `search`, a name for what is looked for, there is a field to search in.
  */
 export function table({
     id,
@@ -25,48 +29,41 @@ export function table({
     chosen.set(id, choice);
     const visible = columns.filter(Boolean);
     const found = sorted(matching(rows, visible, choice.text), visible, choice);
+    const row = (one) =>
+        h(
+            "tr",
+            { key: key(one), role: "row" },
+            visible.map((column, index) => cell(column, one, index)),
+        );
+    const none = h(
+        "tr",
+        { key: "none", role: "row" },
+        h(
+            "td",
+            { colspan: visible.length, class: "quiet", role: "cell" },
+            rows.length ? "Nothing is like that." : empty,
+        ),
+    );
+    const head = h(
+        "tr",
+        { role: "row" },
+        visible.map((column) => header(column, choice)),
+    );
     return h(
         "div",
         { key: id, class: "table" },
-        search ? searchField(id, search, choice, found.length, rows.length) : null,
+        search && (rows.length > FEW || choice.text)
+            ? searchField(id, search, choice, found.length, rows.length)
+            : null,
         h(
             "div",
             { class: "table-scroll", tabindex: "0", role: "group", "aria-label": caption },
             h(
                 "table",
-                {},
+                { class: "cards", role: "table" },
                 h("caption", { class: "hidden" }, caption),
-                h(
-                    "thead",
-                    {},
-                    h(
-                        "tr",
-                        {},
-                        visible.map((column) => header(column, choice)),
-                    ),
-                ),
-                h(
-                    "tbody",
-                    {},
-                    found.slice(0, choice.shown).map((row) =>
-                        h(
-                            "tr",
-                            { key: key(row) },
-                            visible.map((column, index) => cell(column, row, index)),
-                        ),
-                    ),
-                    found.length
-                        ? null
-                        : h(
-                              "tr",
-                              { key: "empty" },
-                              h(
-                                  "td",
-                                  { colspan: visible.length, class: "quiet" },
-                                  rows.length ? "Nothing is like that." : empty,
-                              ),
-                          ),
-                ),
+                h("thead", { role: "rowgroup" }, head),
+                h("tbody", { role: "rowgroup" }, found.length ? found.slice(0, choice.shown).map(row) : none),
             ),
         ),
         found.length > choice.shown ? more(choice, found.length) : null,
@@ -75,14 +72,22 @@ export function table({
 
 function cell(column, row, index) {
     const content = column.cell ? column.cell(row) : (column.value(row) ?? "-");
-    const kind = column.numeric ? "numeric" : column.actions ? "row-actions" : null;
-    return index === 0 ? h("th", { scope: "row", class: kind }, content) : h("td", { class: kind }, content);
+    const attributes = {
+        class: column.numeric ? "numeric" : column.actions ? "row-actions" : null,
+        "data-label": column.actions ? null : column.label,
+    };
+    // One box, so that a card has a label and what it labels.
+    const box = h("div", {}, content);
+    return index === 0
+        ? h("th", { ...attributes, scope: "row", role: "rowheader" }, box)
+        : h("td", { ...attributes, role: "cell" }, box);
 }
 
 function header(column, choice) {
     const kind = column.numeric ? "numeric" : null;
-    if (column.actions) return h("td", { class: "row-actions" }, h("span", { class: "hidden" }, "Actions"));
-    if (!column.value) return h("th", { scope: "col", class: kind }, column.label);
+    const plain = { scope: "col", role: "columnheader", class: `plain ${kind ?? ""}` };
+    if (column.actions) return h("th", plain, h("span", { class: "hidden" }, "Actions"));
+    if (!column.value) return h("th", plain, column.label);
     const isChosen = choice.column === column.label;
     const order = isChosen ? (choice.isDescending ? "descending" : "ascending") : null;
     const click = () => {
@@ -91,7 +96,7 @@ function header(column, choice) {
     };
     return h(
         "th",
-        { scope: "col", class: kind, "aria-sort": order },
+        { scope: "col", role: "columnheader", class: kind, "aria-sort": order },
         h(
             "button",
             { type: "button", class: "sort", on: { click } },

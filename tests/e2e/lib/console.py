@@ -1,5 +1,5 @@
-"""The web console in a headless Chromium: log in, open pages, act, read the browser's log, take pictures; and calls of
-the admin API without a browser."""
+"""The web console in a headless Chromium: log in, open pages, act, read the browser's log, take pictures; and calls
+of the admin API without a browser."""
 
 import contextlib
 import dataclasses
@@ -10,14 +10,15 @@ import tempfile
 import urllib.error
 import urllib.request
 
-from lib.waiting import wait_for
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from lib.waiting import wait_for
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 OPENAPI = ROOT / "crates" / "console" / "openapi.json"
-# What only the stand-alone browser would do: ask its maker for news.
+# Without a display, and without what a browser does by itself: asking its maker for news.
 OPTIONS = [
     "--headless",
     "--no-sandbox",
@@ -75,7 +76,7 @@ class Caller:
         return answer
 
     def call(self, method, path, body=None, csrf=None, timeout=30):
-        """One call. `csrf` is what goes into X-Atoll-CSRF; None: the session's token, if there is a session; "": nothing."""
+        """One call. `csrf` goes into X-Atoll-CSRF: without it the session's token, and nothing if it is empty."""
         headers = {"Accept": "application/json"}
         token = csrf if csrf is not None else (self.session or {}).get("csrf_token", "")
         if token and method != "GET":
@@ -85,17 +86,22 @@ class Caller:
         data = None
         if body is not None:
             headers["Content-Type"], data = "application/json", json.dumps(body).encode()
-        request = urllib.request.Request(self.address.origin + path, data, headers, method=method)
+        status, headers, data = self.send(
+            urllib.request.Request(self.address.origin + path, data, headers, method=method), timeout
+        )
+        return Answer(status, headers, json.loads(data) if data else None)
+
+    def page(self, path):
+        """What a browser gets that is no part of the API; the document is bytes."""
+        return Answer(*self.send(urllib.request.Request(self.address.origin + path), 30))
+
+    def send(self, request, timeout):
         try:
             with urllib.request.urlopen(request, timeout=timeout, context=self.context) as answer:
-                return Answer(answer.status, answer.headers, parsed(answer.read()))
+                return answer.status, answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(error.code, error.headers, parsed(error.read()))
-
-
-def parsed(data):
-    return json.loads(data) if data else None
+                return error.code, error.headers, error.read()
 
 
 def operations():
@@ -154,7 +160,9 @@ class Console:
         return [
             entry["message"]
             for entry in entries
-            if not (entry["source"] == "network" and any(f"status of {status}" in entry["message"] for status in allowed))
+            if not (
+                entry["source"] == "network" and any(f"status of {status}" in entry["message"] for status in allowed)
+            )
         ]
 
     # --- where one is
@@ -183,7 +191,9 @@ class Console:
 
     def ready(self, seconds=20):
         """Waits until the page's data are there."""
-        wait_for("the page's data", lambda: self.all("main[aria-busy=false] h1") and not self.all("form.login"), seconds)
+        wait_for(
+            "the page's data", lambda: self.all("main[aria-busy=false] h1") and not self.all("form.login"), seconds
+        )
         return self
 
     @property

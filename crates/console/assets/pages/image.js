@@ -73,7 +73,8 @@ function details(image) {
             : null,
         [
             "Access",
-            `${ACCESS[image.export.access]}; over TCP ${clients.length ? clients.join(", ") : "those with a certificate"}`,
+            `${ACCESS[image.export.access]}; over TCP `,
+            clients.length ? clients.join(", ") : "those with a certificate",
         ],
         [
             "Writer",

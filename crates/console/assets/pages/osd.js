@@ -39,7 +39,7 @@ export function view({ osd, settings, figures }) {
         section(
             "State",
             facts(
-                ["State", osdBadge(osd)],
+                ["State", osdBadge(osd, settings)],
                 ["Space", osdSpace(osd, settings)],
                 ["Place", `zone ${osd.zone}, rack ${osd.rack}, host ${osd.host}`],
                 ["Address", osd.address ?? "-"],

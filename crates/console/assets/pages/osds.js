@@ -91,20 +91,16 @@ function map(hosts, settings) {
 }
 
 function tile(osd, settings) {
-    const { tone, text } = osdState(osd);
-    const full = fullTone(osd, settings);
-    // The worse of state and space.
-    const shown = [tone, full].includes("bad") ? "bad" : full === "warn" && tone === "good" ? "warn" : tone;
-    const words = full === "bad" ? `${text}, full` : full === "warn" ? `${text}, near full` : text;
+    const { tone, text } = osdState(osd, settings);
     const use = osd.total_bytes ? percentText(osd.used_bytes, osd.total_bytes) : "?";
     return h(
         "li",
-        { key: osd.id, class: `tile ${shown}` },
+        { key: osd.id, class: `tile ${tone}` },
         h(
             "a",
             { href: `#/osds/${osd.id}` },
-            h("span", { class: "tile-head" }, icon(shown), h("strong", {}, `osd.${osd.id}`), h("span", {}, words)),
-            bar(osd.used_bytes ?? 0, osd.total_bytes ?? 0, { tone: full, text: use }),
+            h("span", { class: "tile-head" }, icon(tone), h("strong", {}, `osd.${osd.id}`), h("span", {}, text)),
+            bar(osd.used_bytes ?? 0, osd.total_bytes ?? 0, { tone: fullTone(osd, settings), text: use }),
         ),
     );
 }
@@ -120,7 +116,11 @@ function osdTable(osds, settings) {
         empty: "There are no OSDs yet.",
         columns: [
             { label: "OSD", value: (osd) => `osd.${osd.id}`, cell: (osd) => osdLink(osd.id) },
-            { label: "State", value: (osd) => osdState(osd).text, cell: osdBadge },
+            {
+                label: "State",
+                value: (osd) => osdState(osd, settings).text,
+                cell: (osd) => osdBadge(osd, settings),
+            },
             {
                 label: "Space",
                 value: (osd) => (osd.total_bytes ? osd.used_bytes / osd.total_bytes : 0),

@@ -80,6 +80,11 @@ function pgTone(state) {
     return /undersized|degraded/.test(state) ? "warn" : state === "active" ? "good" : "note";
 }
 
+// Long states may go on in the next line after a '+'.
+function breakable(state) {
+    return state.split("+").flatMap((part, index) => (index ? ["+", h("wbr", {}), part] : [part]));
+}
+
 function pgStates(status) {
     const states = Object.entries(status.placement_groups_by_state).sort((left, right) => right[1] - left[1]);
     return [
@@ -90,7 +95,7 @@ function pgStates(status) {
                 h(
                     "li",
                     { key: state, class: "state-row" },
-                    badge(pgTone(state), state),
+                    badge(pgTone(state), breakable(state)),
                     bar(number, status.placement_groups, { tone: pgTone(state), text: count(number) }),
                 ),
             ),
@@ -110,11 +115,12 @@ function recovery(status, osds, series) {
     mostToRecover = toRecover === 0 ? 0 : Math.max(mostToRecover, toRecover);
     if (toRecover === 0)
         return quiet("Nothing is to be recovered: every PG is active, complete and in its place.");
+    const recovered = mostToRecover - toRecover;
     const speed = newest(series?.recovery_bytes_per_second ?? []);
     const moving = osds.filter((osd) => osd.pgs !== osd.pgs_target);
     return [
-        bar(mostToRecover - toRecover, mostToRecover, {
-            text: `${count(mostToRecover - toRecover)} of ${plural(mostToRecover, "PG")} recovered since this page was opened`,
+        bar(recovered, mostToRecover, {
+            text: `${count(recovered)} of ${plural(mostToRecover, "PG")} recovered while the console looked on`,
         }),
         facts(
             [

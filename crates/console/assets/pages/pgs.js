@@ -107,7 +107,7 @@ export function scrubActions({ pg }) {
             label: deep ? "Deep scrub" : "Scrub",
             text: deep
                 ? "Compares all copies of its objects, reads all data, and repairs what is bad."
-                : "Compares which objects its copies have, their versions, sizes and checksums, and repairs what is bad.",
+                : "Compares objects, versions, sizes and checksums of all copies, and repairs what is bad.",
             submit: () => change("POST", at`/pgs/${pg}/scrub`, { deep }),
             done: `The ${deep ? "deep scrub" : "scrub"} of PG ${pg} is asked for`,
         });

@@ -61,8 +61,8 @@ export function view(pools) {
             ],
         }),
         quiet(
-            "The space factor is how many bytes each stored byte takes on all devices together. With fewer than min_size ",
-            "copies or shards up, I/O waits.",
+            "The space factor is how many bytes each stored byte takes on all devices together. With fewer than ",
+            "min_size copies or shards up, I/O waits.",
         ),
     ];
 }

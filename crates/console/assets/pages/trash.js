@@ -20,7 +20,7 @@ export function view(trash) {
         path(["Images", "#/images"], ["Trash"]),
         heading("Trash"),
         quiet(
-            "Images in the trash cannot be used and keep their space. When their time is over they are removed for good.",
+            "Images in the trash cannot be used and keep their space. They are removed when their time is over.",
         ),
         table({
             id: "trash",
