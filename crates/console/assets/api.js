@@ -3,6 +3,8 @@
 import { csrfToken, sessionEnded } from "./session.js";
 
 const ROOT = "api/v1";
+// Items in one part of a long list.
+const PART = 10000;
 
 /** What went wrong, why, and what to do about it. */
 export class ApiError extends Error {
@@ -26,6 +28,17 @@ export function get(path, parameters = {}, signal = undefined) {
         }
     }
     return call("GET", query.size ? `${path}?${query}` : path, undefined, signal);
+}
+
+/** Reads a whole list, which comes in parts; `key` is what an item is called by. */
+export async function getAll(path, parameters, key, signal) {
+    const all = [];
+    for (;;) {
+        const after = all.at(-1)?.[key];
+        const items = await get(path, { ...parameters, after, limit: PART }, signal);
+        all.push(...items);
+        if (items.length < PART) return all;
+    }
 }
 
 /** Changes something. */

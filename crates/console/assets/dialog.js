@@ -9,7 +9,7 @@ let isOpen = null;
 
 /**
  * Asks. `fields` are inputs (fields.js); with `confirm` its text must be typed; `submit(values)` does it, and what
- * it throws is shown in the dialog. `done(answer, values)` is what is said then; `after(answer)` does what follows.
+ * it throws is shown in the dialog. `done(answer, values)` is what is said then; `after(answer)` goes on.
  */
 export function ask({ title, text, warning, fields = [], confirm = null, label, submit, done, after = null }) {
     closeDialog();
@@ -46,6 +46,8 @@ export function tell(title, content, label = "Close") {
     const dialog = document.createElement("dialog");
     const close = h("button", { type: "button", class: "primary", on: { click: () => dialog.close() } }, label);
     show(dialog, h("h2", { id: "dialog-title" }, title), content, h("div", { class: "actions" }, close));
+    // Escape alone does not lose what is shown.
+    dialog.addEventListener("cancel", (event) => event.preventDefault());
     openDialog(dialog, document.activeElement);
 }
 
@@ -75,7 +77,7 @@ function form({ title, text, warning, all, confirm, label, state, dialog, onSubm
         h("h2", { id: "dialog-title" }, title),
         text ? h("p", {}, text) : null,
         warning ? h("p", { class: "box warn" }, warning) : null,
-        fieldsOf(all),
+        fieldsOf(all, state.error?.field),
         state.error ? errorBox(state.error) : null,
         h(
             "div",

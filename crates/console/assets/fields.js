@@ -1,7 +1,7 @@
 // Inputs of dialogs, and what was put in.
 //
-// A field is {name, label, type, value, hint, required, options, check(value)}. Types: text, number, size (bytes, such
-// as 4G), choice, truth, json (several lines). What is empty is left out of the values.
+// A field is {name, label, type, value, hint, required, options, check(value)}. Types: text, number, size (bytes,
+// such as 4G), choice, truth, json (several lines). What is empty is left out of the values.
 
 import { h } from "./dom.js";
 import { parseSize } from "./format.js";
@@ -14,7 +14,8 @@ class FieldError extends Error {
     }
 }
 
-export function fieldsOf(fields) {
+/** Inputs with their labels; `wrong` names the one whose value does not fit. */
+export function fieldsOf(fields, wrong = null) {
     return fields.map((field) => {
         const id = `field-${field.name}`;
         const hint = field.hint ? h("small", { id: `${id}-hint`, class: "quiet" }, field.hint) : null;
@@ -38,14 +39,20 @@ export function fieldsOf(fields) {
             "div",
             { class: "field" },
             h("label", { for: id }, field.label),
-            input(field, id, described),
+            input(field, id, described, field.name === wrong),
             hint,
         );
     });
 }
 
-function input(field, id, described) {
-    const shared = { id, name: field.name, "aria-describedby": described, required: field.required };
+function input(field, id, described, isWrong) {
+    const shared = {
+        id,
+        name: field.name,
+        required: field.required,
+        "aria-describedby": described,
+        "aria-invalid": isWrong ? "true" : null,
+    };
     if (field.type === "choice") {
         return h(
             "select",

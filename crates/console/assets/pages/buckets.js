@@ -1,6 +1,6 @@
 // Buckets.
 
-import { at, change, get } from "../api.js";
+import { at, change, get, getAll } from "../api.js";
 import { ask } from "../dialog.js";
 import { action, badge, heading, link, quiet, time } from "../parts.js";
 import { address } from "../router.js";
@@ -12,7 +12,10 @@ export function title() {
 }
 
 export async function load(route, signal) {
-    const [buckets, pools] = await Promise.all([get("/buckets", {}, signal), get("/pools", {}, signal)]);
+    const [buckets, pools] = await Promise.all([
+        getAll("/buckets", {}, "name", signal),
+        get("/pools", {}, signal),
+    ]);
     return { buckets, pools: new Map(pools.map(({ id, name }) => [id, name])) };
 }
 
@@ -61,7 +64,8 @@ export function sealingBadge(bucket) {
 
 function encryption({ default_encryption: set }) {
     if (!set) return "-";
-    return typeof set === "string" ? set : JSON.stringify(set);
+    const kind = set.is_kms ? "SSE-KMS" : "SSE-S3";
+    return set.key_name ? `${kind}, key ${set.key_name}` : kind;
 }
 
 /** The button that turns sealing on or off. */
@@ -76,7 +80,7 @@ export function sealingAction(bucket) {
                 label: text,
                 text: "Gateways follow within 2 s. Objects that are there stay as they are.",
                 warning: sealed
-                    ? "Who has a device, or root on an OSD's host, can then read new objects and change them unnoticed."
+                    ? "Who has a device, or root on its host, can then read new objects and change them unnoticed."
                     : null,
                 submit: () => change("PATCH", at`/buckets/${name}`, { new_objects_sealed: !sealed }),
                 done: `New objects in ${name} are ${sealed ? "not sealed" : "sealed"}`,

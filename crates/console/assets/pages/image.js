@@ -13,8 +13,8 @@ import { sealedBadge, writerText } from "./images.js";
 
 const ACCESS = {
     exclusive: "one client at a time",
-    "multi-attach": "several clients at once",
-    "read-only": "read-only",
+    multi_attach: "several clients at once",
+    read_only: "read-only",
 };
 
 export function title({ names }) {

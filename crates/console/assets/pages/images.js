@@ -1,6 +1,6 @@
 // Images.
 
-import { get } from "../api.js";
+import { get, getAll } from "../api.js";
 import { bytes, count } from "../format.js";
 import { askCreateImage } from "../image_actions.js";
 import { action, badge, heading, link, quiet, space, time } from "../parts.js";
@@ -8,14 +8,14 @@ import { address } from "../router.js";
 import { table } from "../table.js";
 
 // Counting the space in use takes longer the more was written.
-export const seconds = 15;
+export const seconds = 30;
 
 export function title() {
     return "Images";
 }
 
 export async function load(route, signal) {
-    const [images, pools] = await Promise.all([get("/images", {}, signal), get("/pools", {}, signal)]);
+    const [images, pools] = await Promise.all([getAll("/images", {}, "name", signal), get("/pools", {}, signal)]);
     return { images, pools };
 }
 

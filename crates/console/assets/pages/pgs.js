@@ -4,10 +4,14 @@ import { at, change, get } from "../api.js";
 import { ask } from "../dialog.js";
 import { h } from "../dom.js";
 import { osdList, pgBadge, pgState } from "../pg_state.js";
-import { action, heading, link, osdLink } from "../parts.js";
+import { count } from "../format.js";
+import { action, heading, link, osdLink, quiet } from "../parts.js";
 import { goTo } from "../router.js";
 import { isAdmin } from "../session.js";
 import { table } from "../table.js";
+
+// More would take long to load every few seconds.
+const LIMIT = 10000;
 
 export function title() {
     return "PGs";
@@ -15,7 +19,11 @@ export function title() {
 
 export async function load({ query }, signal) {
     const [pgs, pools] = await Promise.all([
-        get("/pgs", { pool: query.get("pool"), osd: query.get("osd"), not_clean: query.get("not_clean") }, signal),
+        get(
+            "/pgs",
+            { pool: query.get("pool"), osd: query.get("osd"), not_clean: query.get("not_clean"), limit: LIMIT },
+            signal,
+        ),
         get("/pools", {}, signal),
     ]);
     return { pgs, pools };
@@ -25,6 +33,7 @@ export function view({ pgs, pools }, route) {
     return [
         heading("PGs"),
         filters(pools, route.query),
+        pgs.length === LIMIT ? quiet(`Only the first ${count(LIMIT)} are shown. Choose a pool or an OSD.`) : null,
         table({
             id: "pgs",
             caption: "Placement groups",
@@ -38,8 +47,8 @@ export function view({ pgs, pools }, route) {
                 { label: "State", value: pgState, cell: pgBadge },
                 {
                     label: "Primary",
-                    value: (pg) => pg.primary ?? -1,
-                    cell: (pg) => (pg.primary === null ? "-" : osdLink(pg.primary)),
+                    value: (pg) => pg.primary,
+                    cell: (pg) => osdLink(pg.primary),
                 },
                 {
                     label: "Acting",
