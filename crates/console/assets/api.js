@@ -1,5 +1,6 @@
 // Calls of the admin API (openapi.json). Answers are parsed JSON; everything else is an ApiError.
 
+import { learnTime } from "./clock.js";
 import { csrfToken, sessionEnded } from "./session.js";
 
 const ROOT = "api/v1";
@@ -61,6 +62,7 @@ export async function call(method, path, body, signal) {
             "See whether it runs and whether this computer reaches it; the console tries again by itself.",
         );
     });
+    learnTime(answer.headers.get("Date"));
     const document = await answer.json().catch(() => null);
     if (answer.ok) return document;
     const error = new ApiError(

@@ -28,8 +28,9 @@ export function ask({ title, text, warning, fields = [], confirm = null, label, 
             const answer = await submit(values);
             if (done) say(typeof done === "function" ? done(answer, values) : done);
             dialog.close();
+            const place = location.hash;
             after?.(answer, values);
-            refresh();
+            if (location.hash === place) refresh();
         } catch (error) {
             Object.assign(state, { isBusy: false, error });
             draw();

@@ -1,6 +1,7 @@
 // Figures for charts: the last 10 minutes are kept here, and the server is asked for what is new.
 
 import { get } from "./api.js";
+import { now } from "./clock.js";
 import { chart } from "./charts.js";
 import { byteRate, microseconds, rate } from "./format.js";
 
@@ -12,7 +13,7 @@ const kept = new Map();
 export async function loadFigures(kind, name = null, signal = undefined) {
     const id = `${kind} ${name ?? ""}`;
     const old = kept.get(id);
-    const isFresh = old && Date.now() - old.endMs < COUNT * old.step_ms;
+    const isFresh = old && now() - old.endMs < COUNT * old.step_ms;
     const since = isFresh ? old.endMs : null;
     const answer = await get("/figures", { kind, name, since_unix_ms: since }, signal);
     const joined = isFresh ? join(old, answer) : answer;

@@ -1,5 +1,7 @@
 // Numbers, sizes and times as people read them.
 
+import { now } from "./clock.js";
+
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const whole = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 const exactTime = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
@@ -59,8 +61,8 @@ export function plural(number, one, many = `${one}s`) {
 }
 
 /** "3 min ago", or "in 2 d" of what is to come. */
-export function relative(unixMs, now = Date.now()) {
-    const seconds = Math.round((now - unixMs) / 1000);
+export function relative(unixMs) {
+    const seconds = Math.round((now() - unixMs) / 1000);
     if (Math.abs(seconds) < 2) return "now";
     const text = span(Math.abs(seconds));
     return seconds > 0 ? `${text} ago` : `in ${text}`;

@@ -3,6 +3,7 @@
 // A page is a module with `title(route)`, `load(route, signal)`, `view(data, route, state)` and perhaps
 // `seconds`, the pause between two loads. `state` is the page's own until another page is opened.
 
+import { now } from "./clock.js";
 import { h, show } from "./dom.js";
 import { errorBox } from "./messages.js";
 import { relative } from "./format.js";
@@ -55,7 +56,7 @@ async function load(mine) {
     try {
         const data = await mine.page.load(mine.route, mine.abort.signal);
         if (!isCurrent()) return;
-        Object.assign(mine, { data, error: null, loadedMs: Date.now() });
+        Object.assign(mine, { data, error: null, loadedMs: now() });
     } catch (error) {
         if (!isCurrent()) return;
         if (error.name === "TypeError") console.error(error);
@@ -76,6 +77,18 @@ document.addEventListener("visibilitychange", () => {
     load(running);
 });
 
+// Data that a page did not expect must not end its refreshes.
+function viewed(page, data, route, state) {
+    try {
+        return page.view(data, route, state);
+    } catch (error) {
+        console.error(error);
+        const action = "Load the console anew; if it stays, report it with what the browser's console says.";
+        const box = errorBox({ message: "The console cannot show this page.", action, code: String(error) });
+        return [h("h1", { tabindex: "-1" }, page.title(route)), box];
+    }
+}
+
 function draw() {
     const { page, route, state, data, error, loadedMs } = running;
     const main = document.getElementById("main");
@@ -85,7 +98,7 @@ function draw() {
                   h("h1", { tabindex: "-1" }, page.title(route)),
                   error ? null : h("p", { class: "quiet" }, "Loading…"),
               ]
-            : page.view(data, route, state);
+            : viewed(page, data, route, state);
     const trouble =
         error &&
         h(

@@ -1,5 +1,7 @@
 // Who is logged in. The session itself is in a cookie that scripts cannot read.
 
+import { now } from "./clock.js";
+
 // Says until when somebody is logged in here, so that the server is not asked in vain.
 const KEY = "atoll-session-until";
 let session = null;
@@ -44,11 +46,12 @@ function remember(untilMs) {
 /** Notes who has logged in. */
 export function sessionBegan(document) {
     session = document;
-    remember(document.expires_unix_ms);
+    // By this computer's clock, which is what there is at the next start.
+    remember(Date.now() + document.expires_unix_ms - now());
     clearTimeout(endTimer);
     // Timers cannot wait for longer than 2^31 - 1 ms.
-    const left = Math.min(document.expires_unix_ms - Date.now(), 2147483647);
-    endTimer = setTimeout(() => document.expires_unix_ms <= Date.now() && sessionEnded(), Math.max(0, left) + 500);
+    const left = Math.min(document.expires_unix_ms - now(), 2147483647);
+    endTimer = setTimeout(() => document.expires_unix_ms <= now() && sessionEnded(), Math.max(0, left) + 500);
 }
 
 /** Forgets the session, which the server has ended, and says so. */
