@@ -255,6 +255,18 @@ def test_a_refresh_keeps_focus_selection_and_scroll(console):
     assert state == ["filter-osd", "12345", 1, 3, 120], f"{state}"
 
 
+def test_a_filter_keeps_the_focus(console):
+    console.resize(1280, 900)
+    console.open("overview").open("pgs")
+    before = len(console.all("tbody tr"))
+    console.one("#filter-osd").send_keys("0", Keys.TAB)
+    console.ready()
+    assert console.part == "pgs?osd=0" and console.focused()["id"] == "filter-clean"
+    console.press(Keys.SPACE)
+    wait_for("fewer PGs", lambda: len(console.ready().all("tbody tr")) < before, 10)
+    assert console.part == "pgs?osd=0&not_clean=true" and console.focused()["id"] == "filter-clean"
+
+
 # --- by keyboard
 
 

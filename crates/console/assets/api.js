@@ -4,6 +4,9 @@ import { learnTime } from "./clock.js";
 import { csrfToken, sessionEnded } from "./session.js";
 
 const ROOT = "api/v1";
+// A server that does not answer must not stop the refreshes. Changes such as a rewrap may take long.
+const READ_MS = 30000;
+const CHANGE_MS = 300000;
 // Items in one part of a long list.
 const PART = 10000;
 
@@ -51,14 +54,24 @@ export async function call(method, path, body, signal) {
     const headers = { Accept: "application/json" };
     if (method !== "GET") headers["X-Atoll-CSRF"] = csrfToken() ?? "login";
     if (body !== undefined) headers["Content-Type"] = "application/json";
-    const options = { method, headers, signal, credentials: "same-origin", cache: "no-store", redirect: "error" };
+    const limit = AbortSignal.timeout(method === "GET" ? READ_MS : CHANGE_MS);
+    const either = signal ? AbortSignal.any([signal, limit]) : limit;
+    const options = {
+        method,
+        headers,
+        signal: either,
+        credentials: "same-origin",
+        cache: "no-store",
+        redirect: "error",
+    };
     if (body !== undefined) options.body = JSON.stringify(body);
     const answer = await fetch(ROOT + path, options).catch((error) => {
         if (error.name === "AbortError") throw error;
+        const isLate = error.name === "TimeoutError";
         throw new ApiError(
             0,
             "UNREACHABLE",
-            "The server does not answer.",
+            isLate ? "The server took too long to answer." : "The server does not answer.",
             "See whether it runs and whether this computer reaches it; the console tries again by itself.",
         );
     });

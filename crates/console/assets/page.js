@@ -11,24 +11,24 @@ import { relative } from "./format.js";
 const SECONDS = 5;
 let running = null;
 
-/** Opens a page. With `takesFocus` its heading gets the focus, so that a screen reader says where one is. */
+/**
+ * Opens a page. With `takesFocus` its heading gets the focus, so that a screen reader says where one is. Where
+ * only the query of the address is another, such as a filter, what is shown stays until there is more.
+ */
 export function openPage(page, route, takesFocus) {
+    const isSame = running?.page === page && running.route.parts.join("/") === route.parts.join("/");
     closePage();
-    running = {
-        page,
-        route,
-        takesFocus,
-        state: {},
-        data: null,
-        error: null,
-        loadedMs: 0,
-        abort: new AbortController(),
-    };
+    running = { page, route, state: {}, data: null, error: null, loadedMs: 0, abort: new AbortController() };
+    running.focus = isSame ? "if lost" : takesFocus ? "take" : "leave";
+    running.isWaiting = isSame;
     document.title = `${page.title(route)} - Atoll`;
     const main = document.getElementById("main");
-    main.replaceChildren();
-    window.scrollTo(0, 0);
-    draw();
+    main.setAttribute("aria-busy", "true");
+    if (!isSame) {
+        main.replaceChildren();
+        window.scrollTo(0, 0);
+        draw();
+    }
     return load(running);
 }
 
@@ -41,7 +41,7 @@ export function closePage() {
 
 /** Shows the page anew with the data that is there. */
 export function redraw() {
-    if (running) draw();
+    if (running && !running.isWaiting) draw();
 }
 
 /** Loads the page's data at once, after a change. */
@@ -62,6 +62,7 @@ async function load(mine) {
         if (error.name === "TypeError") console.error(error);
         mine.error = error;
     }
+    mine.isWaiting = false;
     draw();
     mine.timer = setTimeout(() => (document.hidden ? (mine.isLate = true) : load(mine)), seconds(mine) * 1000);
 }
@@ -109,8 +110,9 @@ function draw() {
         );
     main.setAttribute("aria-busy", String(data === null && !error));
     show(main, trouble, h("div", { key: "content", class: "content" }, content));
-    if (running.takesFocus) {
-        running.takesFocus = false;
+    const isLost = document.activeElement === document.body;
+    if (running.focus === "take" || (running.focus === "if lost" && isLost)) {
         main.querySelector("h1")?.focus({ preventScroll: true });
     }
+    running.focus = "leave";
 }

@@ -8,6 +8,12 @@ export function pgState(pg) {
     return [pg.state, ...marks].join("+");
 }
 
+/** A number to sort by: the pool, then the PG in it, which is written in hexadecimal. */
+export function pgOrder({ pg }) {
+    const [pool, number] = pg.split(".");
+    return Number(pool) * 2 ** 17 + parseInt(number, 16);
+}
+
 export function pgBadge(pg) {
     const isBad = pg.state !== "active";
     const tone = isBad ? "bad" : pg.is_undersized || pg.is_degraded ? "warn" : pg.is_misplaced ? "note" : "good";

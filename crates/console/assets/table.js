@@ -12,8 +12,8 @@ const FEW = 8;
 const chosen = new Map();
 
 /**
- * `columns`: {label, value(row) to sort and search by, cell(row) to show, numeric, actions}. `key(row)` tells rows
- * apart. With `search`, a name for what is looked for, there is a field to search in.
+ * `columns`: {label, value(row) to search and sort by, order(row) to sort by instead, cell(row) to show, numeric,
+ * actions}. `key(row)` tells rows apart. With `search`, a name for what is looked for, one can search in them.
  */
 export function table({
     id,
@@ -154,7 +154,8 @@ function matching(rows, columns, text) {
 }
 
 function sorted(rows, columns, { column, isDescending }) {
-    const value = columns.find(({ label }) => label === column)?.value;
+    const chosenColumn = columns.find(({ label }) => label === column);
+    const value = chosenColumn?.order ?? chosenColumn?.value;
     if (!value) return rows;
     const compare = (left, right) =>
         typeof left === "number" && typeof right === "number"

@@ -3,7 +3,7 @@
 import { at, change, get } from "../api.js";
 import { ask } from "../dialog.js";
 import { h } from "../dom.js";
-import { osdList, pgBadge, pgState } from "../pg_state.js";
+import { osdList, pgBadge, pgOrder, pgState } from "../pg_state.js";
 import { count } from "../format.js";
 import { action, heading, link, osdLink, quiet } from "../parts.js";
 import { goTo } from "../router.js";
@@ -43,7 +43,7 @@ export function view({ pgs, pools }, route) {
             first: "PG",
             empty: "No PG is like that.",
             columns: [
-                { label: "PG", value: (pg) => pg.pg, cell: (pg) => link(`#/pgs/${pg.pg}`, pg.pg) },
+                { label: "PG", value: (pg) => pg.pg, order: pgOrder, cell: (pg) => link(`#/pgs/${pg.pg}`, pg.pg) },
                 { label: "State", value: pgState, cell: pgBadge },
                 {
                     label: "Primary",
