@@ -4,6 +4,10 @@ one in ATOLL_CONSOLE, as JSON:
 
     {"url": "https://127.0.0.1:9444", "ca_file": "tls/ca.crt", "session_seconds": 28800,
      "admin": {"name": "ann", "password": "..."}, "reader": {"name": "rob", "password": "..."}}
+
+    .venv/bin/python -m pytest tests/e2e/console_walk.py
+
+It takes selenium, and the packages chromium and chromium-driver.
 """
 
 import json

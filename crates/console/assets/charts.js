@@ -58,8 +58,8 @@ function line(x1, x2, y1, y2, name) {
 function niceTop(highest, base) {
     if (highest <= 0) return 1;
     const unit = base ** Math.floor(Math.log(highest) / Math.log(base));
-    const ten = 10 ** Math.floor(Math.log10(highest / unit));
-    return unit * ten * [1, 2, 3, 5, 10].find((step) => step * ten * unit >= highest);
+    const steps = [1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, base];
+    return unit * (steps.find((step) => step * unit >= highest) ?? base);
 }
 
 // A gap where values are missing.
