@@ -75,19 +75,19 @@ export function view(objects, { names, query }) {
     ];
 }
 
+// A key may begin with a slash, or have two of them side by side.
 function steps(bucket, prefix) {
-    const parts = prefix
-        .split("/")
-        .slice(0, prefix.endsWith("/") ? -1 : undefined)
-        .filter((part) => part !== "");
+    const parts = prefix.split("/");
+    const rest = parts.pop();
     const names = [[bucket, address(["buckets", bucket])]];
     let begun = "";
     for (const part of parts) {
         begun += `${part}/`;
-        names.push([part, address(["buckets", bucket], { prefix: begun })]);
+        names.push([part || "/", address(["buckets", bucket], { prefix: begun })]);
     }
-    const last = names.pop();
-    return [...names, [last[0]]];
+    if (rest) names.push([rest]);
+    const [last] = names.pop();
+    return [...names, [last]];
 }
 
 function folder(bucket, key, prefix) {
@@ -108,19 +108,14 @@ function prefixField(bucket, prefix) {
     );
 }
 
-function pages(bucket, prefix, continuation, objects) {
-    const number = objects.objects.length + objects.common_prefixes.length;
+function pages(bucket, prefix, continuation, { objects, common_prefixes: prefixes, next_continuation: next }) {
+    const to = (key, text, more) => h("a", { key, href: address(["buckets", bucket], { prefix, ...more }) }, text);
     return h(
         "p",
         { class: "pages" },
-        h("span", { class: "quiet" }, `${count(number)} on this page. `),
-        continuation ? [link(address(["buckets", bucket], { prefix }), "First page"), " "] : null,
-        objects.next_continuation
-            ? link(address(["buckets", bucket], { prefix, continuation: objects.next_continuation }), "Next page")
-            : quietEnd(continuation),
+        h("span", { class: "quiet" }, `${count(objects.length + prefixes.length)} on this page. `),
+        continuation ? [to("first", "First page"), " "] : null,
+        next ? to("next", "Next page", { continuation: next }) : null,
+        continuation && !next ? h("span", { key: "last", class: "quiet" }, "This is the last page.") : null,
     );
-}
-
-function quietEnd(continuation) {
-    return continuation ? h("span", { class: "quiet" }, "This is the last page.") : null;
 }

@@ -99,7 +99,15 @@ function tile(osd, settings) {
         h(
             "a",
             { href: `#/osds/${osd.id}` },
-            h("span", { class: "tile-head" }, icon(tone), h("strong", {}, `osd.${osd.id}`), h("span", {}, text)),
+            h(
+                "span",
+                { class: "tile-head" },
+                icon(tone),
+                h("strong", {}, `osd.${osd.id}`),
+                " ",
+                h("span", {}, text),
+            ),
+            " ",
             bar(osd.used_bytes ?? 0, osd.total_bytes ?? 0, { tone: fullTone(osd, settings), text: use }),
         ),
     );
