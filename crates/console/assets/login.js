@@ -1,0 +1,71 @@
+// The page where one logs in. The address stays as it is, so that one comes back to where one was.
+
+import { change } from "./api.js";
+import { h, show } from "./dom.js";
+import { errorBox } from "./messages.js";
+
+/** Shows the form; `then(session)` goes on. */
+export function showLogin(then, hasEnded) {
+    document.title = "Log in - Atoll";
+    const main = document.getElementById("main");
+    const state = { error: null, isBusy: false };
+    const submit = async (event) => {
+        event.preventDefault();
+        if (state.isBusy) return;
+        const { user, password } = event.target.elements;
+        Object.assign(state, { isBusy: true, error: null });
+        draw();
+        try {
+            const session = await change("POST", "/session", { user: user.value, password: password.value });
+            main.replaceChildren();
+            then(session);
+        } catch (error) {
+            Object.assign(state, { isBusy: false, error });
+            draw();
+            password.value = "";
+            password.focus();
+        }
+    };
+    const draw = () => show(main, form(state, submit, hasEnded));
+    main.replaceChildren();
+    draw();
+    main.querySelector("input").focus();
+}
+
+function form(state, submit, hasEnded) {
+    const field = (name, label, type, autocomplete) =>
+        h(
+            "div",
+            { class: "field" },
+            h("label", { for: name }, label),
+            h("input", {
+                id: name,
+                name,
+                type,
+                autocomplete,
+                required: true,
+                autocapitalize: "none",
+                spellcheck: "false",
+            }),
+        );
+    return h(
+        "form",
+        { class: "login panel", on: { submit } },
+        h("h1", { tabindex: "-1" }, "Log in"),
+        hasEnded
+            ? h(
+                  "p",
+                  { class: "box note", role: "status" },
+                  "Your session has ended. Log in to go on where you were.",
+              )
+            : null,
+        field("user", "User", "text", "username"),
+        field("password", "Password", "password", "current-password"),
+        state.error ? errorBox(state.error) : null,
+        h(
+            "button",
+            { type: "submit", class: "primary", disabled: state.isBusy },
+            state.isBusy ? "Logging in…" : "Log in",
+        ),
+    );
+}

@@ -1,0 +1,69 @@
+// What has happened, newest first. Only what is new is asked for.
+
+import { get } from "../api.js";
+import { h } from "../dom.js";
+import { subject } from "../health.js";
+import { badge, heading, quiet, time, toneOf } from "../parts.js";
+import { table } from "../table.js";
+
+const LIMIT = 1000;
+const KEPT = 5000;
+let known = [];
+
+export function title() {
+    return "Events";
+}
+
+export async function load(route, signal) {
+    const newest = known.at(-1)?.number ?? null;
+    const {
+        events,
+        first_number: first,
+        last_number: last,
+    } = await get("/events", { after: newest, limit: LIMIT }, signal);
+    // A server that counts anew has other events.
+    const isSame = newest === null || (last ?? 0) >= newest;
+    if (!isSame) known = [];
+    else known = [...known, ...events.filter(({ number }) => newest === null || number > newest)].slice(-KEPT);
+    return { events: [...known].reverse(), first };
+}
+
+export function view({ events, first }) {
+    const oldest = events.at(-1)?.number;
+    return [
+        heading("Events"),
+        table({
+            id: "events",
+            caption: "Events, newest first",
+            search: "events",
+            rows: events,
+            key: (event) => event.number,
+            empty: "Nothing has happened yet.",
+            columns: [
+                { label: "When", value: (event) => event.number, cell: (event) => time(event.time_unix_ms) },
+                {
+                    label: "Severity",
+                    value: (event) => event.severity,
+                    cell: (event) => badge(toneOf(event.severity), event.severity),
+                },
+                { label: "What", value: (event) => event.summary },
+                {
+                    label: "Subjects",
+                    value: (event) => event.subjects.join(" "),
+                    cell: (event) =>
+                        h(
+                            "ul",
+                            { class: "chips" },
+                            event.subjects.map((name) => h("li", {}, subject(name, event.code))),
+                        ),
+                },
+                { label: "By", value: (event) => event.user ?? "-" },
+                { label: "Host", value: (event) => event.host ?? "-" },
+                { label: "Code", value: (event) => event.code, cell: (event) => h("code", {}, event.code) },
+            ],
+        }),
+        oldest !== undefined && oldest > (first ?? 0)
+            ? quiet("Older events are kept by the server and not shown here.")
+            : null,
+    ];
+}

@@ -1,0 +1,73 @@
+// Who is logged in. The session itself is in a cookie that scripts cannot read.
+
+import { now } from "./clock.js";
+
+// Says until when somebody is logged in here, so that the server is not asked in vain.
+const KEY = "atoll-session-until";
+let session = null;
+let whenEnded = () => {};
+let endTimer = null;
+
+export function currentSession() {
+    return session;
+}
+
+export function csrfToken() {
+    return session?.csrf_token ?? null;
+}
+
+export function isAdmin() {
+    return session?.role === "admin";
+}
+
+/** What only administrators see. */
+export function adminOnly(...content) {
+    return isAdmin() ? content : null;
+}
+
+/** Whether it makes sense to ask the server who is logged in. */
+export function mayHaveSession() {
+    try {
+        return Number(localStorage.getItem(KEY) ?? 0) > Date.now();
+    } catch {
+        return true;
+    }
+}
+
+function remember(untilMs) {
+    try {
+        if (untilMs === null) localStorage.removeItem(KEY);
+        else localStorage.setItem(KEY, String(untilMs));
+    } catch {
+        // Without storage the server is asked each time.
+    }
+}
+
+/** Notes who has logged in. */
+export function sessionBegan(document) {
+    session = document;
+    // By this computer's clock, which is what there is at the next start.
+    remember(Date.now() + document.expires_unix_ms - now());
+    clearTimeout(endTimer);
+    // Timers cannot wait for longer than 2^31 - 1 ms.
+    const left = Math.min(document.expires_unix_ms - now(), 2147483647);
+    endTimer = setTimeout(() => document.expires_unix_ms <= now() && sessionEnded(), Math.max(0, left) + 500);
+}
+
+/** Forgets the session, which the server has ended, and says so. */
+export function sessionEnded() {
+    if (!session) return;
+    forgetSession();
+    whenEnded();
+}
+
+export function forgetSession() {
+    clearTimeout(endTimer);
+    remember(null);
+    session = null;
+}
+
+/** Has a function called when the session ends without a log-out. */
+export function onSessionEnd(then) {
+    whenEnded = then;
+}

@@ -1,0 +1,404 @@
+"""The web console: every page in light and dark, wide and narrow, without an error in the browser's log; actions
+and their dialogs; who may do what; sessions. It is not collected by itself until `atoll` serves the console: name
+one in ATOLL_CONSOLE, as JSON:
+
+    {"url": "https://127.0.0.1:9444", "ca_file": "tls/ca.crt", "session_seconds": 28800,
+     "admin": {"name": "ann", "password": "..."}, "reader": {"name": "rob", "password": "..."}}
+
+    .venv/bin/python -m pytest tests/e2e/console_walk.py
+
+It takes selenium, and the packages chromium and chromium-driver.
+"""
+
+import json
+import os
+import re
+import secrets
+import time
+
+import pytest
+from lib.console import Address, Caller, Console, User, operations
+from lib.waiting import wait_for
+from selenium.webdriver.common.keys import Keys
+
+SCHEMES = ["light", "dark"]
+WIDTHS = [360, 1920]
+# Longer than the pause between two refreshes.
+REFRESH_SECONDS = 7
+# Of an image that only this test has.
+IMAGE = "console-walk"
+# What paths are filled with: role, session and X-Atoll-CSRF are looked at before names are.
+NAMES = {"osd": "0", "pg": "1.0", "flag": "noout"}
+PARTS = [
+    "overview",
+    "hosts",
+    "osds",
+    "osds/0",
+    "pools",
+    "pgs",
+    "pgs/1.0",
+    "pgs?not_clean=true",
+    "performance",
+    "performance?kind=pool",
+    "performance?kind=gateway",
+    "images",
+    "trash",
+    "buckets",
+    "accounts",
+    "keys",
+    "events",
+    "slow-operations",
+    "settings",
+]
+
+
+@pytest.fixture(scope="module")
+def address():
+    """Where the console is. Its cluster is for tests only: one image is made in it and removed."""
+    given = json.loads(os.environ["ATOLL_CONSOLE"])
+    return Address(given["url"], User(**given["admin"]), User(**given["reader"]), given.get("ca_file"))
+
+
+@pytest.fixture(scope="module")
+def console(address):
+    """A browser in which the administrator is logged in."""
+    with Console(address) as console:
+        console.log_in(address.admin)
+        yield console
+
+
+@pytest.fixture
+def fresh(address):
+    """A browser of its own."""
+    with Console(address) as console:
+        yield console
+
+
+@pytest.fixture(scope="module")
+def admin(address):
+    caller = Caller(address)
+    assert caller.log_in(address.admin).status == 200
+    return caller
+
+
+@pytest.fixture(scope="module")
+def reader(address):
+    caller = Caller(address)
+    assert caller.log_in(address.reader).status == 200
+    return caller
+
+
+@pytest.fixture
+def image(admin):
+    """An image, moved to the trash in the end."""
+    assert admin.call("POST", "/api/v1/images", {"name": IMAGE, "size_bytes": 1 << 24}).status == 201
+    yield IMAGE
+    admin.call("POST", f"/api/v1/images/{IMAGE}/trash", {"confirm": IMAGE, "keep_seconds": 1})
+
+
+def filled(path):
+    return re.sub(r"{(\w+)}", lambda match: NAMES.get(match[1], "none"), path)
+
+
+ADMIN_OPERATIONS = [
+    pytest.param(method, filled(path), id=operation["operationId"])
+    for method, path, operation in operations()
+    if operation["x-atoll-role"] == "admin"
+]
+OPERATIONS = [
+    pytest.param(method, filled(path), id=operation["operationId"])
+    for method, path, operation in operations()
+    if operation["x-atoll-role"] != "none"
+]
+
+
+# --- the API
+
+
+def error_of(answer):
+    """The code of an error, which says what and what to do."""
+    assert set(answer.document) == {"code", "message", "action"} and all(answer.document.values()), f"{answer}"
+    return answer.document["code"]
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_every_call_needs_a_session(address, method, path):
+    answer = Caller(address).call(method, path, {} if method != "GET" else None, csrf="none")
+    assert answer.status == 401 and error_of(answer) == "SESSION_MISSING", f"{answer}"
+
+
+@pytest.mark.parametrize(("method", "path"), ADMIN_OPERATIONS)
+def test_a_reader_cannot_change_anything(reader, method, path):
+    answer = reader.call(method, path, {})
+    assert answer.status == 403 and error_of(answer) == "ROLE_TOO_LOW", f"{answer}"
+
+
+@pytest.mark.parametrize(("method", "path"), ADMIN_OPERATIONS)
+@pytest.mark.parametrize("token", ["", "wrong"], ids=["none", "wrong"])
+def test_a_change_without_the_token_of_the_session_is_refused(admin, method, path, token):
+    answer = admin.call(method, path, {}, csrf=token)
+    assert answer.status == 403 and error_of(answer) == "CSRF_MISSING", f"{answer}"
+
+
+def test_a_form_of_another_site_cannot_log_in(address):
+    body = {"user": address.admin.name, "password": address.admin.password}
+    answer = Caller(address).call("POST", "/api/v1/session", body, csrf="")
+    assert answer.status == 403 and error_of(answer) == "CSRF_MISSING", f"{answer}"
+
+
+def test_the_cookie_is_kept_from_scripts_and_other_sites(address):
+    cookie = Caller(address).log_in(address.reader).headers["Set-Cookie"]
+    attributes = {part.strip().lower() for part in cookie.split(";")[1:]}
+    assert cookie.startswith("atoll_session=") and {"httponly", "secure", "samesite=strict"} <= attributes, cookie
+
+
+def test_a_destroying_call_needs_the_name_once_more(admin, image):
+    answer = admin.call("POST", f"/api/v1/images/{image}/trash", {"confirm": "other"})
+    assert answer.status == 403 and error_of(answer) == "CONFIRM_WRONG", f"{answer}"
+    assert admin.call("GET", f"/api/v1/images/{image}").status == 200
+
+
+def test_what_the_document_does_not_have_is_refused(admin):
+    answer = admin.call("PATCH", "/api/v1/settings", {"no_such_setting": 1})
+    assert answer.status == 400 and error_of(answer) == "INVALID", f"{answer}"
+    answer = admin.call("GET", "/api/v1/pgs?no_such_filter=1")
+    assert answer.status == 400 and error_of(answer) == "INVALID", f"{answer}"
+
+
+def test_a_wrong_password_is_slowed(address, note):
+    """Each takes a second, and after some of them the next is refused for a while, whoever it is."""
+    nobody = User(f"nobody-{secrets.token_hex(4)}", "wrong")
+    statuses, began = [], time.monotonic()
+    for _ in range(4):
+        answer = Caller(address).log_in(nobody)
+        statuses.append(answer.status)
+        assert error_of(answer) in ("CREDENTIALS_WRONG", "TOO_MANY_ATTEMPTS")
+    seconds = time.monotonic() - began
+    assert statuses[0] == 401 and statuses[-1] == 429 and seconds >= 3, f"{statuses} in {seconds:.1f} s"
+    assert int(answer.headers["Retry-After"]) >= 1, f"{answer.headers}"
+    note(f"{statuses} in {seconds:.1f} s")
+
+
+def test_a_secret_is_in_one_answer_only(admin):
+    account = admin.call("GET", "/api/v1/accounts").document["Accounts"][0]["Id"]
+    keys = f"/api/v1/accounts/{account}/access-keys"
+    made = admin.call("POST", keys, {"description": "console walk"})
+    key = made.document["AccessKey"]
+    assert made.status == 201 and key["SecretAccessKey"], f"{made.status}"
+    listed = json.dumps(admin.call("GET", keys).document)
+    removed = admin.call("POST", f"{keys}/{key['AccessKeyId']}/remove", {"confirm": key["AccessKeyId"]})
+    assert key["AccessKeyId"] in listed and key["SecretAccessKey"] not in listed and removed.status == 200
+
+
+def test_pages_are_served_with_a_strict_policy(address):
+    answer = Caller(address).page("/")
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy, policy
+
+
+# --- pages
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_page_shows_its_data_without_an_error(console, part, width, scheme):
+    """It has one heading of the first level, fits the width, and neither it nor the content policy complains."""
+    console.resize(width, 900)
+    console.prefer(scheme)
+    console.open(part)
+    assert len(console.all("main h1")) == 1 and not console.all("main [role=alert]"), console.texts("main")
+    script = "return [document.documentElement.scrollWidth, window.innerWidth]"
+    needed, there = console.browser.execute_script(script)
+    assert needed <= there, f"{part} is {needed} px wide at {there}"
+    assert console.errors() == []
+
+
+def test_an_address_that_is_no_page_says_so(console):
+    console.browser.execute_script("location.hash = '#/nowhere'")
+    wait_for("it says so", lambda: console.heading == "There is no such page", 5)
+
+
+def test_an_error_says_what_and_what_to_do(console):
+    console.browser.execute_script("location.hash = '#/images/not-there'")
+    wait_for("an error", lambda: console.all("main [role=alert]"), 10)
+    assert "not-there" in console.texts("main [role=alert] strong")[0]
+    assert console.texts("main [role=alert] p")[0], "it does not say what to do"
+    assert console.errors(allowed=(404,)) == []
+
+
+def test_the_chosen_colours_stay(console):
+    console.prefer("light")
+    console.open("overview")
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    light = console.browser.execute_script(ground)
+    console.one("#theme option[value=dark]").click()
+    dark = console.browser.execute_script(ground)
+    console.browser.refresh()
+    console.ready()
+    assert light != dark == console.browser.execute_script(ground)
+    console.one("#theme option[value='']").click()
+
+
+def test_a_refresh_keeps_focus_selection_and_scroll(console):
+    console.resize(1280, 400)
+    console.open("pgs")
+    script = """
+        const field = document.getElementById("filter-osd");
+        field.focus({preventScroll: true});
+        field.value = "12345";
+        field.setSelectionRange(1, 3);
+        window.scrollTo(0, 120);
+    """
+    console.browser.execute_script(script)
+    time.sleep(REFRESH_SECONDS)
+    state = console.browser.execute_script(
+        "const field = document.activeElement;"
+        "return [field.id, field.value, field.selectionStart, field.selectionEnd, window.scrollY]"
+    )
+    assert state == ["filter-osd", "12345", 1, 3, 120], f"{state}"
+
+
+def test_a_filter_keeps_the_focus(console):
+    console.resize(1280, 900)
+    console.open("overview").open("pgs")
+    before = len(console.all("tbody tr"))
+    console.one("#filter-osd").send_keys("0", Keys.TAB)
+    console.ready()
+    assert console.part == "pgs?osd=0" and console.focused()["id"] == "filter-clean"
+    console.press(Keys.SPACE)
+    wait_for("fewer PGs", lambda: len(console.ready().all("tbody tr")) < before, 10)
+    assert console.part == "pgs?osd=0&not_clean=true" and console.focused()["id"] == "filter-clean"
+
+
+# --- by keyboard
+
+
+def test_the_first_key_leads_to_the_content(console):
+    console.resize(1280, 900)
+    console.open("osds")
+    console.browser.refresh()
+    console.ready()
+    console.press(Keys.TAB)
+    assert console.focused()["id"] == "skip"
+    console.press(Keys.ENTER)
+    assert console.focused()["id"] == "main"
+
+
+def test_a_new_page_has_the_focus_at_its_heading(console):
+    console.open("overview")
+    console.one('#navigation a[href="#/pools"]').send_keys(Keys.ENTER)
+    wait_for("the heading has the focus", lambda: console.focused()["text"] == "Pools", 10)
+
+
+def test_a_dialog_gives_the_focus_back(console):
+    console.open("settings")
+    console.button("Set noscrub").send_keys(Keys.ENTER)
+    assert console.dialog().find_element("css selector", "h2").text == "Set the flag noscrub"
+    console.press(Keys.ESCAPE)
+    wait_for("the dialog closes", lambda: not console.all("dialog"), 5)
+    assert console.focused()["label"] == "Set noscrub"
+
+
+# --- actions
+
+
+def test_a_flag_is_set_and_unset(console, admin):
+    console.open("settings")
+    console.button("Set nodeepscrub").click()
+    console.submit()
+    wait_for("it is set", lambda: console.button("Unset nodeepscrub"), 10)
+    assert "nodeepscrub" in [flag["flag"] for flag in admin.call("GET", "/api/v1/flags").document]
+    assert "nodeepscrub is set" in console.texts(".message span")
+    console.button("Unset nodeepscrub").click()
+    console.submit()
+    wait_for("it is not set", lambda: console.button("Set nodeepscrub"), 10)
+
+
+def test_an_image_is_removed_only_with_its_name(console, image):
+    console.open(f"images/{image}")
+    console.button("Move to the trash").click()
+    console.fill(confirm="something else")
+    console.one("dialog[open] [type=submit]").click()
+    wait_for("it is refused", lambda: console.all("dialog [role=alert]"), 5)
+    assert console.focused()["id"] == "field-confirm"
+    console.fill(confirm=image)
+    console.submit()
+    wait_for("the list of images", lambda: console.part == "images", 10)
+    console.ready().open("trash")
+    wait_for("it is in the trash", lambda: image in " ".join(console.texts("tbody th")), 10)
+    assert console.errors() == []
+
+
+def test_what_the_server_refuses_is_shown_in_the_dialog(console, image):
+    console.open("images")
+    console.button("Create image").click()
+    console.fill(name=image, size_bytes="16M")
+    console.one("dialog[open] [type=submit]").click()
+    wait_for("the error", lambda: console.all("dialog [role=alert]"), 10)
+    assert image in console.texts("dialog [role=alert] strong")[0]
+    console.press(Keys.ESCAPE)
+    assert console.errors(allowed=(409,)) == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_reader_sees_no_action(address, reading, part):
+    reading.open(part)
+    names = [button.text for button in reading.all("main button:not(.sort):not(.plain)")]
+    assert [name for name in names if name not in ("Show", "Show more")] == []
+    assert reading.errors() == []
+
+
+@pytest.fixture(scope="module")
+def reading(address):
+    """A browser in which somebody is logged in who may only read."""
+    with Console(address) as console:
+        console.log_in(address.reader)
+        yield console
+
+
+# --- sessions
+
+
+def test_a_wrong_password_is_told(fresh, address):
+    fresh.browser.get(f"{address.origin}/")
+    fresh.fill_login(User(f"nobody-{secrets.token_hex(4)}", "wrong"))
+    wait_for("it is told", lambda: fresh.all("form.login [role=alert]"), 15)
+    assert fresh.one("#password").get_attribute("value") == "" and fresh.focused()["id"] == "password"
+    assert fresh.errors(allowed=(401, 429)) == []
+
+
+def test_an_ended_session_leads_to_the_log_in_and_back(fresh, address):
+    fresh.log_in(address.admin, "pgs?pool=images")
+    ender = Caller(address)
+    ender.cookie = f"atoll_session={fresh.browser.get_cookie('atoll_session')['value']}"
+    ender.session = ender.call("GET", "/api/v1/session").document
+    assert ender.call("DELETE", "/api/v1/session").status == 204
+    wait_for("the log-in page", lambda: fresh.all("form.login"), 20)
+    assert "Your session has ended" in fresh.texts("form.login")[0]
+    fresh.fill_login(address.admin)
+    fresh.ready()
+    assert fresh.part == "pgs?pool=images" and fresh.heading == "PGs"
+    assert fresh.errors(allowed=(401,)) == []
+
+
+def test_who_logs_out_has_no_session_any_more(fresh, address):
+    fresh.log_in(address.reader)
+    caller = Caller(address)
+    caller.cookie = f"atoll_session={fresh.browser.get_cookie('atoll_session')['value']}"
+    assert caller.call("GET", "/api/v1/session").status == 200
+    fresh.log_out()
+    assert caller.call("GET", "/api/v1/session").status == 401
+    fresh.browser.refresh()
+    wait_for("the log-in page", lambda: fresh.all("form.login"), 10)
+    assert fresh.errors() == []
+
+
+def test_a_session_ends_by_itself(fresh, address):
+    """Only where sessions are short: the browser goes to the log-in page without a click."""
+    seconds = json.loads(os.environ["ATOLL_CONSOLE"]).get("session_seconds", 0)
+    if not 0 < seconds <= 60:
+        pytest.skip("sessions of this console last longer than a minute")
+    fresh.log_in(address.reader)
+    wait_for("the log-in page", lambda: fresh.all("form.login"), seconds + 10)
+    assert fresh.errors(allowed=(401,)) == []
