@@ -23,6 +23,7 @@ use crate::commands::join::JoinArguments;
 use crate::commands::key::KeyCommand;
 use crate::commands::metrics::MetricsCommand;
 use crate::commands::nbd::NbdCommand;
+use crate::commands::operator::OperatorCommand;
 use crate::commands::osd::OsdCommand;
 use crate::commands::pg::PgCommand;
 use crate::commands::pool::PoolCommand;
@@ -35,7 +36,7 @@ use crate::commands::status::CredentialsArguments;
 use crate::commands::store::StoreCommand;
 use crate::commands::up::UpArguments;
 use crate::commands::{
-    admin, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd, osd,
+    admin, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd, operator, osd,
     pg, pool, preflight, settings, sim, slow, state, status, store, up,
 };
 
@@ -131,6 +132,9 @@ pub enum Command {
     /// Show the metrics of processes, and let Prometheus read them
     #[command(subcommand)]
     Metrics(MetricsCommand),
+    /// Say who may log in to the console
+    #[command(subcommand)]
+    Operator(OperatorCommand),
     /// Run the admin server (started by 'atoll up')
     #[command(subcommand)]
     Admin(AdminCommand),
@@ -149,6 +153,11 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+/// Runs a command line that is given as text.
+fn execute(arguments: Vec<String>) -> anyhow::Result<ExitCode> {
+    Arguments::try_parse_from(arguments)?.command.run()
 }
 
 impl Command {
@@ -182,7 +191,8 @@ impl Command {
             Command::Events(arguments) => events::run(&arguments)?,
             Command::Slow(arguments) => slow::run(&arguments)?,
             Command::Metrics(command) => metrics::run(&command)?,
-            Command::Admin(command) => admin::run(&command)?,
+            Command::Operator(command) => operator::run(&command)?,
+            Command::Admin(command) => admin::run(&command, execute)?,
             Command::State(command) => state::run(&command)?,
             Command::Gateway(command) => gateway::run(&command)?,
             Command::Nbd(command) => nbd::run(command)?,

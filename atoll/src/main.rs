@@ -18,7 +18,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> std::process::ExitCode {
     let done = cli::Arguments::parse().command.run();
     // A command that has failed may have changed something before.
-    commands::note_changes();
+    commands::note_changes(&commands::Author::of_process(), std::env::args().skip(1));
     let code = done.unwrap_or_else(|error| {
         print_note!("atoll: {}", commands::explain(&error));
         std::process::ExitCode::FAILURE

@@ -1,11 +1,23 @@
-//! The admin server.
+//! The admin server, and how calls of its API run commands.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
-use atoll_console::AdminServer;
+use atoll_admin::AdminError;
+use atoll_cluster::ClusterError;
+use atoll_console::{AdminServer, Command, CommandFailure, FailureKind, RunCommands};
+use atoll_keys::{KeyError, random_u64};
 use clap::Subcommand;
+use serde_json::Value;
 
 use super::daemon::{DaemonArguments, prepare};
-use super::open_cluster::tokio_runtime;
+use super::events::Author;
+use super::explain;
+use super::open_cluster::{note_changes, tokio_runtime};
 
 #[derive(Subcommand)]
 pub enum AdminCommand {
@@ -14,16 +26,170 @@ pub enum AdminCommand {
     Run(DaemonArguments),
 }
 
-/// Runs the admin server.
-pub fn run(command: &AdminCommand) -> anyhow::Result<()> {
+/// Parses the arguments of a command and runs it.
+pub type Execute = fn(Vec<String>) -> anyhow::Result<ExitCode>;
+
+/// Runs the admin server. `execute` is the command line.
+pub fn run(command: &AdminCommand, execute: Execute) -> anyhow::Result<()> {
     let AdminCommand::Run(arguments) = command;
     let open = prepare(arguments, "admin")?;
     let listen = open.cluster.admin_listen();
     let listen = listen.context("this host has no admin server: 'atoll up --admin-listen off' has said so")?;
+    let commands = InProcess { data: open.directory.root().to_owned(), execute };
     tokio_runtime()?.block_on(async {
-        let server = AdminServer::bind(open.directory, open.cluster, &listen).await?;
+        let server = AdminServer::bind(open.directory, open.cluster, &listen, Arc::new(commands)).await?;
         tracing::info!("the admin server listens on https://{}", server.address());
         server.serve().await;
         Ok(())
     })
+}
+
+/// Runs commands in threads of this process, with what they print kept.
+struct InProcess {
+    data: PathBuf,
+    execute: Execute,
+}
+
+impl RunCommands for InProcess {
+    fn run(&self, command: &Command, user: &str) -> Result<Value, CommandFailure> {
+        let internal = |error: std::io::Error| CommandFailure {
+            kind: FailureKind::Unavailable,
+            message: format!("A file for the command cannot be made: {error}."),
+        };
+        let document = match &command.document {
+            Some((option, document)) => Some((option, DocumentFile::write(&self.data, document).map_err(internal)?)),
+            None => None,
+        };
+        let mut arguments = vec!["atoll".to_owned()];
+        arguments.extend(command.words.iter().cloned());
+        arguments.extend(["--json".to_owned(), format!("--data={}", self.data.display())]);
+        if let Some((Some(option), file)) = &document {
+            arguments.push(format!("--{option}={}", file.0.display()));
+        }
+        // From here on nothing is taken for an option.
+        arguments.push("--".to_owned());
+        arguments.extend(command.operands.iter().cloned());
+        if let Some((None, file)) = &document {
+            arguments.push(file.0.display().to_string());
+        }
+        let (outcome, printed) = atoll_terminal::kept(|| (self.execute)(arguments));
+        // One that has failed may have changed something before.
+        let words = command.words.iter().chain(&command.operands).cloned();
+        note_changes(&Author::of_console(user), words);
+        outcome.map_err(|error| failure(&error))?;
+        serde_json::from_str(&printed).map_err(|error| CommandFailure {
+            kind: FailureKind::Unavailable,
+            message: format!("The command gave no document: {error}."),
+        })
+    }
+}
+
+/// A file with a document, which is there for as long as this is.
+struct DocumentFile(PathBuf);
+
+impl DocumentFile {
+    fn write(data: &Path, document: &Value) -> std::io::Result<Self> {
+        let path = data.join("run").join(format!("document-{:016x}.json", random_u64()));
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let made = DocumentFile(path);
+        file.write_all(document.to_string().as_bytes())?;
+        Ok(made)
+    }
+}
+
+impl Drop for DocumentFile {
+    fn drop(&mut self) {
+        // It holds no secret, and the next start of the process does not mind it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Why a command has failed, for callers of the API.
+fn failure(error: &anyhow::Error) -> CommandFailure {
+    let text = explain(error);
+    let mut message: String = text.chars().take(1).flat_map(char::to_uppercase).chain(text.chars().skip(1)).collect();
+    if !message.ends_with('.') {
+        message.push('.');
+    }
+    CommandFailure { kind: failure_kind(error, &text), message }
+}
+
+fn failure_kind(error: &anyhow::Error, text: &str) -> FailureKind {
+    if error.downcast_ref::<clap::Error>().is_some() {
+        return FailureKind::Invalid;
+    }
+    for cause in error.chain() {
+        if let Some(kind) = cause.downcast_ref::<ClusterError>().map(of_cluster) {
+            return kind;
+        }
+        match cause.downcast_ref::<AdminError>() {
+            Some(AdminError::Cluster(error)) => return of_cluster(error),
+            Some(AdminError::Crypto(KeyError::ServiceUnavailable { .. })) => return FailureKind::Unavailable,
+            _ => {}
+        }
+        if matches!(cause.downcast_ref(), Some(KeyError::ServiceUnavailable { .. })) {
+            return FailureKind::Unavailable;
+        }
+    }
+    let is_missing = ["here is no", "cannot be found", "does not exist", "has no managed policy", "no such"];
+    if is_missing.iter().any(|words| text.contains(words)) { FailureKind::NotFound } else { FailureKind::Conflict }
+}
+
+fn of_cluster(error: &ClusterError) -> FailureKind {
+    match error {
+        ClusterError::AlreadyExists { .. } | ClusterError::Conflict { .. } => FailureKind::Conflict,
+        _ => FailureKind::Unavailable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_process(execute: Execute) -> (tempfile::TempDir, InProcess) {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("run")).unwrap();
+        let data = directory.path().to_owned();
+        (directory, InProcess { data, execute })
+    }
+
+    fn command(words: &[&str], operands: &[&str], document: Option<(Option<&'static str>, Value)>) -> Command {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        Command { words: owned(words), operands: owned(operands), document }
+    }
+
+    /// Prints its arguments, and what is in the file that comes last.
+    fn echo(arguments: Vec<String>) -> anyhow::Result<ExitCode> {
+        let document = arguments.last().and_then(|file| std::fs::read_to_string(file).ok());
+        atoll_terminal::print_line!("{}", serde_json::json!({ "arguments": arguments, "document": document }));
+        Ok(ExitCode::SUCCESS)
+    }
+
+    #[test]
+    fn a_command_gets_its_words_and_gives_what_it_prints() {
+        let (directory, runner) = in_process(echo);
+        let document = serde_json::json!({ "a": 1 });
+        let told = runner.run(&command(&["policy", "create"], &["--all"], Some((None, document))), "ann").unwrap();
+        let arguments: Vec<&str> =
+            told["arguments"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+        let data = format!("--data={}", directory.path().display());
+        assert_eq!(arguments[..6], ["atoll", "policy", "create", "--json", &data, "--"]);
+        assert_eq!(arguments[6], "--all");
+        assert_eq!(told["document"], "{\"a\":1}");
+        assert_eq!(std::fs::read_dir(directory.path().join("run")).unwrap().count(), 0, "the file is gone");
+    }
+
+    #[test]
+    fn failures_are_told_apart() {
+        let fails = |execute: Execute| {
+            let (_directory, runner) = in_process(execute);
+            runner.run(&command(&["x"], &[], None), "ann").unwrap_err()
+        };
+        let missing = fails(|_| anyhow::bail!("there is no image 'a'"));
+        assert_eq!((missing.kind, &missing.message[..]), (FailureKind::NotFound, "There is no image 'a'."));
+        assert_eq!(fails(|_| anyhow::bail!("image 'a' is in use")).kind, FailureKind::Conflict);
+        let other = fails(|_| Err(ClusterError::AlreadyExists { key: "k".into() }.into()));
+        assert_eq!(other.kind, FailureKind::Conflict);
+        assert_eq!(fails(|_| Ok(ExitCode::SUCCESS)).kind, FailureKind::Unavailable, "it has printed nothing");
+    }
 }

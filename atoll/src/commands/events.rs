@@ -100,8 +100,30 @@ fn show(event: &EventRecord, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Notes what this command has changed, and who has called it.
-pub async fn note_command(client: &ClusterClient) -> anyhow::Result<()> {
+/// Who has called a command.
+pub struct Author {
+    user: String,
+    host: String,
+}
+
+impl Author {
+    /// The user of this process.
+    pub fn of_process() -> Self {
+        Author { user: user_name(), host: host_name() }
+    }
+
+    /// An operator who uses the console.
+    pub fn of_console(operator: &str) -> Self {
+        Author { user: format!("{operator} (console)"), host: host_name() }
+    }
+}
+
+/// Notes what a command has changed, and who has called it.
+pub async fn note_command(
+    client: &ClusterClient,
+    author: &Author,
+    words: impl Iterator<Item = String>,
+) -> anyhow::Result<()> {
     let unix_ms = unix_ms();
     let event = EventRecord {
         format: RECORD_FORMAT,
@@ -109,11 +131,11 @@ pub async fn note_command(client: &ClusterClient) -> anyhow::Result<()> {
         kind: EventKind::Command,
         code: "COMMAND".into(),
         severity: EventSeverity::Note,
-        summary: command_words(std::env::args().skip(1)),
+        summary: command_words(words),
         subjects: Vec::new(),
         cause: None,
-        user: Some(user_name()),
-        host: Some(host_name()),
+        user: Some(author.user.clone()),
+        host: Some(author.host.clone()),
     };
     client.put(&keys::new_event(unix_ms), &event).await?;
     Ok(())

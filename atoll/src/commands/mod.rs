@@ -19,6 +19,7 @@ pub mod key;
 pub mod metrics;
 pub mod nbd;
 mod open_cluster;
+pub mod operator;
 pub mod osd;
 mod output;
 pub mod pg;
@@ -32,5 +33,6 @@ pub mod status;
 pub mod store;
 pub mod up;
 
+pub use events::Author;
 pub use open_cluster::note_changes;
 pub use output::explain;

@@ -1,6 +1,7 @@
 //! A data directory, and the cluster that it belongs to.
 
-use std::sync::{Arc, OnceLock};
+use std::cell::RefCell;
+use std::sync::Arc;
 
 use anyhow::Context;
 use atoll_client::ClientConfig;
@@ -9,21 +10,24 @@ use atoll_keys::{KeyRing, KeyService};
 use atoll_node::{ClusterFile, DataDir, NodeError, ProcessesFile, check_identity};
 
 use super::arguments::{DataArgument, OutputArguments};
+use super::events::Author;
 
-/// The connection of this command to cluster state.
-static CONNECTED: OnceLock<(ClusterClient, ConnectOptions)> = OnceLock::new();
+thread_local! {
+    /// The connection to cluster state of the command that this thread runs.
+    static CONNECTED: RefCell<Option<(ClusterClient, ConnectOptions)>> = const { RefCell::new(None) };
+}
 
-/// To be called when a command has done what it was to do: the log of events gets what it has changed.
-pub fn note_changes() {
-    let Some((client, options)) = CONNECTED.get() else { return };
+/// To be called when a command has done what it was to do: the log of events gets that it has changed something.
+pub fn note_changes(author: &Author, words: impl Iterator<Item = String>) {
+    let Some((client, options)) = CONNECTED.take() else { return };
     if !client.has_changed_records() {
         return;
     }
     // The runtime in which the connection was made is over by now.
     let noted = tokio_runtime().and_then(|runtime| {
         runtime.block_on(async {
-            let client = ClusterClient::connect(options).await?;
-            super::events::note_command(&client).await
+            let client = ClusterClient::connect(&options).await?;
+            super::events::note_command(&client, author, words).await
         })
     });
     if let Err(error) = noted {
@@ -69,8 +73,7 @@ impl OpenCluster {
         let state = ClusterClient::connect(&self.cluster.connect_options()).await.context(hint)?;
         check_identity(&self.cluster, &state).await?;
         if !self.is_daemon {
-            // Should a command connect twice, what the first connection has changed counts.
-            let _ = CONNECTED.set((state.clone(), self.cluster.connect_options()));
+            CONNECTED.set(Some((state.clone(), self.cluster.connect_options())));
         }
         Ok(state)
     }

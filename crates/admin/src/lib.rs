@@ -14,6 +14,7 @@ pub mod identities;
 pub mod images;
 pub mod keys;
 pub mod metrics_tokens;
+pub mod operators;
 pub mod osds;
 pub mod overview;
 pub mod peer_keys;

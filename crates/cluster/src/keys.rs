@@ -75,6 +75,8 @@ pub const JOIN_TOKENS: &str = "/atoll/join_tokens/";
 pub const EVENTS: &str = "/atoll/events/";
 /// Prefix of admin servers that run, by host.
 pub const ADMIN_SERVERS: &str = "/atoll/admin_servers/";
+/// Prefix of those who may log in to the console, by name.
+pub const OPERATORS: &str = "/atoll/operators/";
 /// Prefix of the tokens that may read metrics, by name.
 pub const METRICS_TOKENS: &str = "/atoll/metrics_tokens/";
 
@@ -88,6 +90,11 @@ pub fn new_event(unix_ms: u64) -> String {
     // The standard library draws the keys of each such state at random.
     let unique = RandomState::new().hash_one(std::process::id());
     format!("{EVENTS}{unix_ms:013}-{unique:016x}")
+}
+
+/// An operator, who may log in to the console.
+pub fn operator(name: &str) -> String {
+    format!("{OPERATORS}{name}")
 }
 
 /// The admin server of a host.
@@ -280,6 +287,7 @@ mod tests {
             EVENTS,
             ADMIN_SERVERS,
             METRICS_TOKENS,
+            OPERATORS,
             KEY_BACKUPS,
             OSD_FAILURES,
             CLUSTER,

@@ -10,9 +10,12 @@ use atoll_s3::{Tls, TlsError, TlsSettings};
 use axum::Router;
 use tokio::net::TcpListener;
 
+use crate::api::Sessions;
 use crate::cluster_state::ClusterState;
+use crate::commands::RunCommands;
+use crate::figures::Figures;
 use crate::token_check::TokenCheck;
-use crate::{announcement, cluster_metrics, listener, metrics_routes};
+use crate::{announcement, api, assets, cluster_metrics, listener, metrics_routes};
 
 /// Processes of a supervisor that was just killed may need a moment to give an address back.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(3);
@@ -44,6 +47,11 @@ pub(crate) struct Shared {
     pub state: ClusterState,
     pub tokens: TokenCheck,
     pub cluster_metrics: cluster_metrics::ClusterMetrics,
+    pub sessions: Sessions,
+    /// Whose password is being looked at.
+    pub password_turn: tokio::sync::Mutex<()>,
+    pub commands: Arc<dyn RunCommands>,
+    pub figures: Figures,
 }
 
 /// The admin server of a host.
@@ -56,7 +64,12 @@ pub struct AdminServer {
 
 impl AdminServer {
     /// Listens. Cluster state need not be there.
-    pub async fn bind(directory: DataDir, cluster: ClusterFile, listen: &str) -> Result<Self, AdminServerError> {
+    pub async fn bind(
+        directory: DataDir,
+        cluster: ClusterFile,
+        listen: &str,
+        commands: Arc<dyn RunCommands>,
+    ) -> Result<Self, AdminServerError> {
         let address: SocketAddr = listen.parse().map_err(|_| AdminServerError::Address(listen.into()))?;
         let settings =
             TlsSettings { certificates: directory.tls(), client_authority: None, only_version_13: false };
@@ -67,6 +80,10 @@ impl AdminServer {
         let shared = Arc::new(Shared {
             tokens: TokenCheck::default(),
             cluster_metrics: cluster_metrics::ClusterMetrics::register(),
+            sessions: Sessions::default(),
+            password_turn: tokio::sync::Mutex::default(),
+            commands,
+            figures: Figures::default(),
             directory,
             cluster,
             state,
@@ -82,7 +99,9 @@ impl AdminServer {
     /// Serves for as long as the process lives.
     pub async fn serve(self) {
         tokio::spawn(announcement::keep(Arc::clone(&self.shared), self.shared.cluster.reached(self.address)));
-        let router = Router::new().merge(metrics_routes::routes()).with_state(self.shared);
+        tokio::spawn(Figures::keep(Arc::clone(&self.shared)));
+        let routes = Router::new().merge(metrics_routes::routes()).merge(api::routes()).merge(assets::routes());
+        let router = routes.with_state(self.shared);
         listener::serve(self.socket, self.tls, router).await;
     }
 }

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-pub use output::{finish, is_closed, write_line, write_note, write_status};
+pub use output::{finish, is_closed, kept, write_line, write_note, write_status};
 
 /// Prints a value as JSON.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {

@@ -2,15 +2,42 @@
 //! would follow is dropped, the command does its work to the end, and its exit code says how that went. Any other
 //! failure (a full disk behind `>`) is kept for [`finish`].
 
-use std::fmt::Arguments;
+use std::cell::RefCell;
+use std::fmt::{Arguments, Write as _};
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 
 /// Why nothing more can be written to standard output.
 static FAILURE: OnceLock<io::Error> = OnceLock::new();
 
+thread_local! {
+    /// Where this thread's lines go in place of standard output, while they are kept.
+    static KEPT: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Makes a call, and keeps what it prints on standard output in this thread.
+pub fn kept<T>(call: impl FnOnce() -> T) -> (T, String) {
+    KEPT.with_borrow_mut(|kept| *kept = Some(String::new()));
+    let made = call();
+    (made, KEPT.with_borrow_mut(Option::take).unwrap_or_default())
+}
+
+/// Whether the line is kept, and not printed.
+fn keep(line: Arguments<'_>) -> bool {
+    KEPT.with_borrow_mut(|kept| {
+        let Some(kept) = kept else { return false };
+        // Writing to a string does not fail.
+        let _ = kept.write_fmt(line);
+        kept.push('\n');
+        true
+    })
+}
+
 /// Prints a line on standard output: see [`print_line!`](crate::print_line).
 pub fn write_line(line: Arguments<'_>) {
+    if keep(line) {
+        return;
+    }
     if FAILURE.get().is_some() {
         return;
     }

@@ -18,6 +18,7 @@ pub mod join;
 pub mod limits;
 pub mod monitoring;
 pub mod operation;
+pub mod operators;
 pub mod record_json;
 pub mod records;
 pub mod size;

@@ -3,7 +3,7 @@
 import { at, get } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count } from "../format.js";
-import { badge, heading, link, path, time } from "../parts.js";
+import { heading, link, path, time } from "../parts.js";
 import { address, goTo } from "../router.js";
 import { table } from "../table.js";
 
@@ -60,13 +60,6 @@ export function view(objects, { names, query }) {
                     label: "Changed",
                     value: (row) => row.modified_unix_ms ?? 0,
                     cell: (row) => time(row.modified_unix_ms),
-                },
-                {
-                    label: "Sealed",
-                    cell: (row) =>
-                        row.isFolder
-                            ? "-"
-                            : badge(row.sealed ? "good" : "warn", row.sealed ? "sealed" : "in clear"),
                 },
                 { label: "ETag", cell: (row) => (row.etag ? h("code", {}, row.etag) : "-") },
             ],

@@ -1,0 +1,135 @@
+//! Operators, who may log in to the console. Of their passwords only what Argon2id makes of them is kept.
+
+use argon2::{Algorithm, Argon2, Params, Version};
+use atoll_cluster::{ClusterClient, ClusterError, keys};
+use atoll_coordinator::unix_ms;
+use atoll_keys::random_bytes;
+use atoll_types::operators::{OperatorRecord, OperatorRole};
+use atoll_types::records::RECORD_FORMAT;
+
+use crate::AdminError;
+
+const NAME_BYTES_MAX: usize = 64;
+/// A password that somebody has chosen.
+const PASSWORD_CHARACTERS_MIN: usize = 12;
+const PASSWORD_BYTES_MAX: usize = 1_024;
+/// Of one that is made here, in bytes; each becomes two characters.
+const PASSWORD_RANDOM_BYTES: usize = 12;
+
+/// What OWASP's sheet on password storage asks of Argon2id.
+const MEMORY_KIB: u32 = 19 << 10;
+const PASSES: u32 = 2;
+const LANES: u32 = 1;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A password that nobody can guess.
+pub fn random_password() -> String {
+    hex(&random_bytes::<PASSWORD_RANDOM_BYTES>())
+}
+
+/// Makes an operator.
+pub async fn create(
+    client: &ClusterClient,
+    name: &str,
+    role: OperatorRole,
+    password: &str,
+) -> Result<(), AdminError> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_allowed) {
+        return AdminError::refused(format!(
+            "'{name}' is no name for an operator: it has 1 to {NAME_BYTES_MAX} letters, digits, '-', '_', '.' and '@'"
+        ));
+    }
+    match client.create(&keys::operator(name), &record(role, password)?).await {
+        Err(ClusterError::AlreadyExists { .. }) => {
+            AdminError::refused(format!("there is an operator '{name}' already; 'atoll operator set' changes it"))
+        }
+        created => created.map(drop).map_err(AdminError::from),
+    }
+}
+
+/// Gives an operator another role, another password, or both. Sessions end with the next request.
+pub async fn set(
+    client: &ClusterClient,
+    name: &str,
+    role: Option<OperatorRole>,
+    password: Option<&str>,
+) -> Result<(), AdminError> {
+    let key = keys::operator(name);
+    let Some((before, revision)) = client.get::<OperatorRecord>(&key).await? else { return no_such(name) };
+    let role = role.unwrap_or(before.role);
+    let after = match password {
+        Some(password) => OperatorRecord { created_unix_ms: before.created_unix_ms, ..record(role, password)? },
+        None => OperatorRecord { role, ..before },
+    };
+    client.compare_and_swap(&key, revision, &after).await?;
+    Ok(())
+}
+
+/// All operators, by name.
+pub async fn list(client: &ClusterClient) -> Result<Vec<(String, OperatorRecord)>, AdminError> {
+    let listing = client.list::<OperatorRecord>(keys::OPERATORS).await?;
+    let name = |key: &str| key.strip_prefix(keys::OPERATORS).unwrap_or(key).to_owned();
+    Ok(listing.entries.into_iter().map(|(key, record, _)| (name(&key), record)).collect())
+}
+
+/// Removes an operator, whose sessions end with the next request.
+pub async fn remove(client: &ClusterClient, name: &str) -> Result<(), AdminError> {
+    if client.delete(&keys::operator(name)).await? { Ok(()) } else { no_such(name) }
+}
+
+/// The operator of this name, and the revision of the record.
+pub async fn find(client: &ClusterClient, name: &str) -> Result<Option<(OperatorRecord, i64)>, AdminError> {
+    Ok(client.get(&keys::operator(name)).await?)
+}
+
+fn no_such<T>(name: &str) -> Result<T, AdminError> {
+    AdminError::refused(format!("there is no operator '{name}'; 'atoll operator ls' names all operators"))
+}
+
+fn record(role: OperatorRole, password: &str) -> Result<OperatorRecord, AdminError> {
+    if password.chars().count() < PASSWORD_CHARACTERS_MIN || password.len() > PASSWORD_BYTES_MAX {
+        return AdminError::refused(format!(
+            "a password has at least {PASSWORD_CHARACTERS_MIN} characters, and at most {PASSWORD_BYTES_MAX} bytes"
+        ));
+    }
+    let salt = hex(&random_bytes::<16>());
+    let password_argon2id = derive(&salt, password);
+    Ok(OperatorRecord { format: RECORD_FORMAT, role, salt, password_argon2id, created_unix_ms: unix_ms() })
+}
+
+/// Whether this is an operator's password. Takes some tens of milliseconds, and as long if there is no operator.
+pub fn is_password(operator: Option<&OperatorRecord>, password: &str) -> bool {
+    let salt = operator.map_or("there is no operator", |operator| &operator.salt);
+    let derived = derive(salt, password);
+    // How long it takes says how much of the digest is right, which tells nothing of the password.
+    operator.is_some_and(|operator| operator.password_argon2id == derived)
+}
+
+fn derive(salt: &str, password: &str) -> String {
+    let params = Params::new(MEMORY_KIB, PASSES, LANES, Some(32)).expect("the parameters are constants");
+    let mut derived = [0; 32];
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+        .hash_password_into(password.as_bytes(), salt.as_bytes(), &mut derived)
+        .expect("salts and passwords have lengths that Argon2 takes");
+    hex(&derived)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_password_is_the_password() {
+        let operator = record(OperatorRole::Admin, "correct horse battery").unwrap();
+        assert!(is_password(Some(&operator), "correct horse battery"));
+        assert!(!is_password(Some(&operator), "correct horse batterx"));
+        assert!(!is_password(None, "correct horse battery"));
+        assert!(record(OperatorRole::Admin, "short").is_err());
+        assert_ne!(record(OperatorRole::Admin, "correct horse battery").unwrap().salt, operator.salt);
+        assert!(random_password().len() >= PASSWORD_CHARACTERS_MIN);
+    }
+}

@@ -1,0 +1,335 @@
+//! Which command a call is.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::document::Given;
+use super::refusal::Refusal;
+use crate::commands::Command;
+use crate::server::Shared;
+
+/// What is listed at most, unless less is asked for.
+const LISTED_MAX: usize = 10_000;
+
+/// Makes a call whose answer is that of a command.
+pub(super) async fn perform(shared: &Arc<Shared>, id: &str, given: Given, user: &str) -> Result<Value, Refusal> {
+    let confirmed = confirmation(id, &given);
+    if let Some(name) = confirmed.filter(|name| given.text("confirm") != Some(name)) {
+        return Err(Refusal::wrong_confirmation(&name));
+    }
+    let commands = commands_of(id, &given)
+        .ok_or_else(|| Refusal::internal(format!("the call {id} is in the document, and not made of any command")))?;
+    let (runner, user) = (Arc::clone(&shared.commands), user.to_owned());
+    let run = move || {
+        let mut answer = Value::Null;
+        for command in &commands {
+            answer = runner.run(command, &user)?;
+        }
+        Ok(answer)
+    };
+    let answer = tokio::task::spawn_blocking(run).await.map_err(|error| Refusal::internal(error.to_string()))??;
+    Ok(shaped(id, &given, answer))
+}
+
+/// What `confirm` has to be, for calls that take something away.
+fn confirmation(id: &str, given: &Given) -> Option<String> {
+    let name = |name| given.name(name);
+    Some(match id {
+        "markOsdOut" => format!("osd.{}", name("osd")),
+        "removePool" => name("pool"),
+        "trashImage" => name("image"),
+        "resizeImage" if given.body.get("allow_shrink") == Some(&Value::Bool(true)) => name("image"),
+        "removeSnapshot" | "rollBackImage" => format!("{}@{}", name("image"), name("snapshot")),
+        "removeAccount" => name("account"),
+        "removeUser" => name("user"),
+        "removeGroup" => name("group"),
+        "removePolicy" => name("policy"),
+        "removeAccessKey" => name("access_key"),
+        _ => return None,
+    })
+}
+
+fn command(words: &str) -> Command {
+    Command { words: words.split(' ').map(str::to_owned).collect(), operands: Vec::new(), document: None }
+}
+
+impl Command {
+    fn with(mut self, operand: impl Into<String>) -> Self {
+        self.operands.push(operand.into());
+        self
+    }
+
+    fn option(mut self, name: &str, value: impl std::fmt::Display) -> Self {
+        self.words.push(format!("--{name}={value}"));
+        self
+    }
+
+    fn flag(mut self, name: &str, is_set: bool) -> Self {
+        if is_set {
+            self.words.push(format!("--{name}"));
+        }
+        self
+    }
+
+    /// With options of these names for the fields of the body that are there.
+    fn fields(self, given: &Given, names: &[(&str, &str)]) -> Self {
+        names.iter().fold(self, |command, (field, option)| match given.body.get(*field) {
+            None => command,
+            Some(Value::String(text)) => command.option(option, text),
+            Some(value) => command.option(option, value),
+        })
+    }
+
+    fn document(mut self, option: Option<&'static str>, document: Option<&Value>) -> Self {
+        self.document = document.map(|document| (option, document.clone()));
+        self
+    }
+}
+
+/// The commands of a call, one after the other; the last one has the answer.
+fn commands_of(id: &str, given: &Given) -> Option<Vec<Command>> {
+    let one = cluster_command(id, given)
+        .or_else(|| image_command(id, given))
+        .or_else(|| identity_command(id, given))
+        .or_else(|| key_command(id, given));
+    one.map(|command| vec![command]).or_else(|| settings_commands(id, given))
+}
+
+fn cluster_command(id: &str, given: &Given) -> Option<Command> {
+    let name = |name| given.name(name);
+    Some(match id {
+        "getStatus" => command("status"),
+        "getHealth" => command("health"),
+        "getSpace" => command("df"),
+        "listOsds" => command("osd ls"),
+        "getFailureDomains" => command("osd tree"),
+        "markOsdOut" => command("osd out").with(name("osd")),
+        "markOsdIn" => command("osd in").with(name("osd")),
+        "reweightOsd" => command("osd reweight").with(name("osd")).with(given.body["weight"].to_string()),
+        "listPools" => command("pool ls"),
+        "createPool" => create_pool(given),
+        "removePool" => command("pool rm").option("yes-destroy", name("pool")).with(name("pool")),
+        "listPgs" => {
+            let asked = |command: Command, name: &str| match given.asked(name) {
+                Some(value) => command.option(name, value),
+                None => command,
+            };
+            let listed = asked(asked(command("pg ls"), "pool"), "osd");
+            listed.flag("not-clean", given.asked("not_clean") == Some("true"))
+        }
+        "queryPg" => command("pg query").with(name("pg")),
+        "scrubPg" => {
+            let is_deep = given.body.get("deep") == Some(&Value::Bool(true));
+            command("pg scrub").flag("deep", is_deep).with(name("pg"))
+        }
+        "listFlags" => command("flag ls"),
+        "setFlag" => command("flag set").with(name("flag")),
+        "unsetFlag" => command("flag unset").with(name("flag")),
+        "listSettings" => command("settings ls"),
+        "listBuckets" => command("bucket ls"),
+        "setBucket" => {
+            let is_sealed = given.body.get("new_objects_sealed") == Some(&Value::Bool(true));
+            command("bucket set").with(name("bucket")).with("sealing").with(on_off(is_sealed))
+        }
+        _ => return None,
+    })
+}
+
+fn on_off(is_on: bool) -> &'static str {
+    if is_on { "on" } else { "off" }
+}
+
+fn create_pool(given: &Given) -> Command {
+    let plain = [
+        ("pg_num", "pg-num"),
+        ("size", "size"),
+        ("min_size", "min-size"),
+        ("failure_domain", "failure-domain"),
+        ("device_class", "device-class"),
+    ];
+    let created = command("pool create").fields(given, &plain).with(given.text("name").unwrap_or_default());
+    let Some(code) = given.body.get("erasure_code") else { return created };
+    let coded = created.option("ec", format!("{}+{}", code["data"], code["parity"]));
+    match &code["chunk_bytes"] {
+        Value::Null => coded,
+        bytes => coded.option("chunk", bytes),
+    }
+}
+
+/// One command for each field.
+fn settings_commands(id: &str, given: &Given) -> Option<Vec<Command>> {
+    let value = |value: &Value| match value {
+        Value::Null => "any".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let fields = given.body.iter();
+    match id {
+        "setPool" => Some(fields.map(|(key, v)| command("pool set").with(given.name("pool")).with(key).with(value(v))).collect()),
+        "setSetting" => Some(fields.map(|(key, v)| command("settings set").with(key).with(value(v))).collect()),
+        _ => None,
+    }
+}
+
+fn image_command(id: &str, given: &Given) -> Option<Command> {
+    let image = || given.name("image");
+    let snapshot = || format!("{}@{}", given.name("image"), given.name("snapshot"));
+    let text = |name: &str| given.text(name).unwrap_or_default().to_owned();
+    let is_true = |name: &str| given.body.get(name) == Some(&Value::Bool(true));
+    Some(match id {
+        "listImages" => command("image ls").flag("fast", given.asked("fast") == Some("true")),
+        "createImage" => {
+            let created = command("image create").fields(given, &[("size_bytes", "size"), ("pool", "pool")]);
+            let sealed = given.body.get("sealed").and_then(Value::as_bool);
+            let created = sealed.map_or(created.clone(), |is_on| created.option("sealing", on_off(is_on)));
+            created.with(text("name"))
+        }
+        "getImage" => command("image info").with(image()),
+        "resizeImage" => {
+            let resized = command("image resize").fields(given, &[("size_bytes", "size")]);
+            resized.flag("allow-shrink", is_true("allow_shrink")).with(image())
+        }
+        "renameImage" => command("image rename").with(image()).with(text("new_name")),
+        "trashImage" => {
+            let seconds = given.body.get("keep_seconds").and_then(Value::as_u64).unwrap_or(7 * 86_400);
+            command("image trash mv").option("keep", format!("{seconds}s")).with(image())
+        }
+        "listSnapshots" => command("image snap ls").with(image()),
+        "createSnapshot" => command("image snap create").with(format!("{}@{}", image(), text("name"))),
+        "removeSnapshot" => command("image snap rm").with(snapshot()),
+        "rollBackImage" => command("image snap rollback").with(snapshot()),
+        "listTrash" => command("image trash ls"),
+        "restoreImage" => command("image trash restore").fields(given, &[("name", "name")]).with(given.name("id")),
+        _ => return None,
+    })
+}
+
+fn identity_command(id: &str, given: &Given) -> Option<Command> {
+    let text = |name: &str| given.text(name).unwrap_or_default().to_owned();
+    let name = |name| given.name(name);
+    let of = |words: &str| command(words).option("account", given.name("account"));
+    let document = given.body.get("document");
+    Some(match id {
+        "listAccounts" => command("account ls"),
+        "createAccount" => command("account create").fields(given, &[("email", "email")]).with(text("name")),
+        "setAccount" => {
+            command("account set").fields(given, &[("name", "name"), ("email", "email")]).with(name("account"))
+        }
+        "removeAccount" => command("account rm").with(name("account")),
+        "listUsers" => of("user ls"),
+        "createUser" => of("user create").fields(given, &[("path", "path")]).with(text("name")),
+        "getUser" => of("user show").with(name("user")),
+        "removeUser" => of("user rm").with(name("user")),
+        "listGroups" => of("group ls"),
+        "createGroup" => of("group create").with(text("name")),
+        "getGroup" => of("group show").with(name("group")),
+        "removeGroup" => of("group rm").with(name("group")),
+        "addUserToGroup" => of("group add").with(name("group")).with(name("user")),
+        "removeUserFromGroup" => of("group remove").with(name("group")).with(name("user")),
+        "listPolicies" => of("policy ls"),
+        "createPolicy" => of("policy create").with(text("name")).document(None, document),
+        "getPolicy" => of("policy show").with(name("policy")),
+        "updatePolicy" => of("policy update").with(name("policy")).document(None, document),
+        "removePolicy" => of("policy rm").with(name("policy")),
+        "attachPolicy" => of("policy attach").fields(given, &HOLDERS).with(name("policy")),
+        "detachPolicy" => of("policy detach").fields(given, &HOLDERS).with(name("policy")),
+        _ => return None,
+    })
+}
+
+const HOLDERS: [(&str, &str); 3] = [("user", "user"), ("group", "group"), ("role", "role")];
+
+fn key_command(id: &str, given: &Given) -> Option<Command> {
+    let of = |words: &str| command(words).option("account", given.name("account"));
+    let access_key = || given.name("access_key");
+    Some(match id {
+        "listAccessKeys" => match given.asked("user") {
+            Some(user) => of("user key ls").with(user),
+            None => of("account key ls"),
+        },
+        "createAccessKey" => {
+            let created = match given.text("user") {
+                Some(user) => of("user key create").with(user),
+                None => of("account key create"),
+            };
+            let created = created.fields(given, &[("description", "description")]);
+            created.document(Some("policy"), given.body.get("policy"))
+        }
+        "disableAccessKey" => of("user key disable").with(access_key()),
+        "enableAccessKey" => of("user key enable").with(access_key()),
+        "removeAccessKey" => of("user key rm").with(access_key()),
+        "listKeys" => command("key ls"),
+        "rotateKey" => {
+            let is_left = given.body.get("rewrap") == Some(&Value::Bool(false));
+            command("key rotate").flag("no-rewrap", is_left).with(given.name("key"))
+        }
+        "rewrapKeys" => command("key rewrap"),
+        _ => return None,
+    })
+}
+
+/// The answer, where it is not the command's own.
+fn shaped(id: &str, given: &Given, answer: Value) -> Value {
+    match id {
+        "listImages" | "listBuckets" => page(answer, "name", given),
+        "listPgs" => page(answer, "pg", given),
+        _ => answer,
+    }
+}
+
+/// What of a list comes after an item, and not too much of it.
+fn page(answer: Value, key: &str, given: &Given) -> Value {
+    let Value::Array(items) = answer else { return answer };
+    let after = given.asked("after");
+    let start = after.map_or(0, |after| items.iter().position(|item| item[key] == after).map_or(items.len(), |at| at + 1));
+    let limit = given.asked("limit").and_then(|limit| limit.parse().ok()).unwrap_or(LISTED_MAX).min(LISTED_MAX);
+    Value::Array(items.into_iter().skip(start).take(limit).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::document::operations;
+
+    fn given(names: &[(&str, &str)], body: Value) -> Given {
+        Given {
+            names: names.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            query: Vec::new(),
+            body: body.as_object().cloned().unwrap_or_default(),
+        }
+    }
+
+    #[test]
+    fn every_call_is_made_of_commands_or_of_its_own() {
+        let own = ["createSession", "getSession", "endSession", "getFigures", "getPgScrub", "listEvents", "listSlowOperations", "listObjects"];
+        let one_field = given(&[], json!({ "size": 3, "document": {} }));
+        for operation in operations() {
+            let has_commands = commands_of(&operation.id, &one_field).is_some_and(|commands| !commands.is_empty());
+            assert_eq!(has_commands, !own.contains(&&operation.id[..]), "{}", operation.id);
+        }
+    }
+
+    #[test]
+    fn names_are_operands_and_fields_are_options() {
+        let given = given(&[("account", "--a"), ("user", "--all")], json!({ "confirm": "--all" }));
+        let commands = commands_of("removeUser", &given).unwrap();
+        assert_eq!(commands[0].words, ["user", "rm", "--account=--a"]);
+        assert_eq!(commands[0].operands, ["--all"]);
+        assert_eq!(confirmation("removeUser", &given).as_deref(), Some("--all"));
+    }
+
+    #[test]
+    fn a_page_begins_after_an_item() {
+        let items = json!([{ "name": "a" }, { "name": "b" }, { "name": "c" }]);
+        let asked = |query: &[(&str, &str)]| Given {
+            query: query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            ..Given::default()
+        };
+        assert_eq!(page(items.clone(), "name", &asked(&[("after", "a"), ("limit", "1")])), json!([{ "name": "b" }]));
+        assert_eq!(page(items.clone(), "name", &asked(&[("after", "c")])), json!([]));
+        assert_eq!(page(items.clone(), "name", &asked(&[])), items);
+    }
+}

@@ -1,0 +1,157 @@
+//! The admin API: who calls, what the call takes, and what it does. `openapi.json` says which calls there are.
+
+mod calls;
+mod document;
+mod login;
+mod refusal;
+mod sessions;
+mod told;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Extension, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, COOKIE};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use serde_json::{Map, Value};
+
+use crate::listener::Peer;
+use crate::server::Shared;
+use atoll_types::operators::OperatorRole;
+pub(crate) use document::Given;
+use document::Needs;
+pub(crate) use refusal::Refusal;
+use sessions::Session;
+pub(crate) use sessions::Sessions;
+
+/// The cookie with the token of a session.
+const COOKIE_NAME: &str = "atoll_session";
+const CSRF_HEADER: &str = "x-atoll-csrf";
+
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    let document = || async { ([(CONTENT_TYPE, "application/json")], document::TEXT) };
+    Router::new().route("/api/openapi.json", get(document)).route("/api/v1/{*call}", any(call))
+}
+
+async fn call(
+    State(shared): State<Arc<Shared>>,
+    peer: Option<Extension<Peer>>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let call = Call { shared, peer: peer.map(|peer| peer.0), method, uri, headers, body };
+    let mut response = call.answer().await.unwrap_or_else(Refusal::into_response);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+struct Call {
+    shared: Arc<Shared>,
+    peer: Option<Peer>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Call {
+    /// Looks at the session first, then at what protects it from other sites, then at the role, and only then at what
+    /// the call is about: nobody learns of things that he may not see.
+    async fn answer(&self) -> Result<Response, Refusal> {
+        let parts = decoded_parts(self.uri.path());
+        let found = document::find(self.method.as_str(), &parts);
+        if found.as_ref().is_some_and(|(operation, _)| operation.needs == Needs::Nothing) {
+            let body = self.body()?;
+            return login::log_in(&self.shared, self.peer, self.csrf(), &body).await;
+        }
+        let (token, session) = self.session().await?;
+        if self.method != Method::GET && self.csrf() != Some(&session.csrf_token) {
+            return Err(Refusal::no_csrf());
+        }
+        let Some((operation, names)) = found else {
+            return Err(Refusal::not_found("There is no such call.".into(), "See openapi.json."));
+        };
+        if operation.needs == Needs::Admin && session.role != OperatorRole::Admin {
+            return Err(Refusal::low_role(&session.user));
+        }
+        let given = Given { names, query: decoded_query(self.uri.query()), body: self.body()? };
+        operation.check(&given)?;
+        if operation.id == "endSession" {
+            self.shared.sessions.end(&token);
+            return Ok(login::ended());
+        }
+        let document = match &operation.id[..] {
+            "getSession" => serde_json::to_value(&session).map_err(|error| Refusal::internal(error.to_string()))?,
+            "getFigures" => self.shared.figures.tell(&given),
+            "getPgScrub" => told::scrub(&self.shared, &given).await?,
+            "listEvents" => told::events(&self.shared, &given).await?,
+            "listSlowOperations" => told::slow_operations(&self.shared, &given).await?,
+            "listObjects" => told::objects(&self.shared, &given).await?,
+            id => calls::perform(&self.shared, id, given, &session.user).await?,
+        };
+        let status = StatusCode::from_u16(operation.status).unwrap_or(StatusCode::OK);
+        Ok((status, Json(document)).into_response())
+    }
+
+    fn csrf(&self) -> Option<&str> {
+        self.headers.get(CSRF_HEADER).and_then(|value| value.to_str().ok())
+    }
+
+    fn body(&self) -> Result<Map<String, Value>, Refusal> {
+        if self.body.is_empty() {
+            return Ok(Map::new());
+        }
+        match serde_json::from_slice(&self.body) {
+            Ok(Value::Object(fields)) => Ok(fields),
+            Ok(_) => Err(Refusal::invalid("The body is no object.".into())),
+            Err(error) => Err(Refusal::invalid(format!("The body is no JSON: {error}."))),
+        }
+    }
+
+    /// The session, and its token. The operator's record must be the one of the log-in.
+    async fn session(&self) -> Result<(String, Session), Refusal> {
+        let cookies = self.headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let mut cookies = cookies.flat_map(|value| value.split(';')).filter_map(|one| one.trim().split_once('='));
+        let token = cookies.find(|(name, _)| *name == COOKIE_NAME).map(|(_, token)| token.to_owned());
+        let token = token.ok_or_else(Refusal::no_session)?;
+        let session = self.shared.sessions.find(&token).ok_or_else(Refusal::no_session)?;
+        if !login::is_current(&self.shared, &session).await {
+            self.shared.sessions.end(&token);
+            return Err(Refusal::no_session());
+        }
+        Ok((token, session))
+    }
+}
+
+/// The parts of a path between its slashes. A name may have slashes, as `%2F`.
+fn decoded_parts(path: &str) -> Vec<String> {
+    path.trim_start_matches('/').split('/').map(decoded).collect()
+}
+
+fn decoded(text: &str) -> String {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+fn decoded_query(query: Option<&str>) -> Vec<(String, String)> {
+    form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_queries_are_decoded_once() {
+        assert_eq!(decoded_parts("/api/v1/buckets/a%2Fb/objects"), ["api", "v1", "buckets", "a/b", "objects"]);
+        assert_eq!(decoded_parts("/api/%252F"), ["api", "%2F"]);
+        let query = decoded_query(Some("prefix=a%2Fb+c&kind=osd&kind=pool"));
+        let expected = [("prefix", "a/b c"), ("kind", "osd"), ("kind", "pool")];
+        assert_eq!(query, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+}

@@ -1,0 +1,106 @@
+//! Calls that no command answers: events by their numbers, slow operations of all processes, objects of a bucket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_admin_socket::ask;
+use atoll_cluster::keys;
+use atoll_metrics::slow::{SLOW_MIN, SlowOperation};
+use atoll_types::PgId;
+use atoll_types::events::EventRecord;
+use atoll_types::records::{PgRecord, PgScrubRecord};
+use serde_json::{Value, json};
+
+use super::document::Given;
+use super::refusal::Refusal;
+use crate::bucket_listing::{self, Asked};
+use crate::server::Shared;
+
+const STATE_LIMIT: Duration = Duration::from_secs(10);
+const EVENTS_DEFAULT: usize = 200;
+const SLOW_DEFAULT: usize = 100;
+
+fn limit(given: &Given, otherwise: usize) -> usize {
+    given.asked("limit").and_then(|limit| limit.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Events. An event's number is the revision of cluster state that brought it.
+pub(super) async fn events(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
+    let read = async {
+        let client = shared.state.client().await?;
+        client.list::<EventRecord>(keys::EVENTS).await.map_err(|error| error.to_string())
+    };
+    let read = tokio::time::timeout(STATE_LIMIT, read).await.unwrap_or_else(|_| Err("no answer".into()));
+    let listing = read.map_err(|error| Refusal::unavailable(format!("Events cannot be read: {error}.")))?;
+    let mut events: Vec<(i64, EventRecord)> =
+        listing.entries.into_iter().map(|(_, event, revision)| (revision, event)).collect();
+    // Those of one revision keep the order of their times.
+    events.sort_by_key(|(revision, _)| *revision);
+    let (first, last) = (events.first().map(|(number, _)| *number), events.last().map(|(number, _)| *number));
+    let limit = limit(given, EVENTS_DEFAULT);
+    let after = given.asked("after").and_then(|after| after.parse::<i64>().ok());
+    let told: Vec<&(i64, EventRecord)> = match after {
+        Some(after) => events.iter().filter(|(number, _)| *number > after).take(limit).collect(),
+        None => events[events.len().saturating_sub(limit)..].iter().collect(),
+    };
+    let told = told.into_iter().map(|(number, event)| {
+        let cause = event.cause.as_ref().map(|cause| format!(", because {cause}")).unwrap_or_default();
+        json!({
+            "number": number, "time_unix_ms": event.unix_ms, "severity": event.severity, "code": event.code,
+            "summary": format!("{}{cause}", event.summary), "subjects": event.subjects,
+            "user": event.user, "host": event.host,
+        })
+    });
+    Ok(json!({ "events": told.collect::<Vec<_>>(), "first_number": first, "last_number": last }))
+}
+
+/// What the last scrub of a PG has found.
+pub(super) async fn scrub(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
+    let name = given.name("pg");
+    let pg: PgId = name.parse().map_err(|_| Refusal::invalid(format!("'{name}' is no PG, such as 1.1f.")))?;
+    let read = async {
+        let client = shared.state.client().await?;
+        let is_there = client.get::<PgRecord>(&keys::pg(pg)).await.map_err(|error| error.to_string())?.is_some();
+        let scrub = client.get::<PgScrubRecord>(&keys::pg_scrub(pg)).await.map_err(|error| error.to_string())?;
+        Ok(is_there.then_some(scrub))
+    };
+    let read = tokio::time::timeout(STATE_LIMIT, read).await.unwrap_or_else(|_| Err("no answer".to_owned()));
+    let found = read.map_err(|error| Refusal::unavailable(format!("The scrub cannot be read: {error}.")))?;
+    let missing = || Refusal::not_found(format!("There is no PG {name}."), "Look at the list of PGs.");
+    let scrub = found.ok_or_else(missing)?.map(|(record, _)| record);
+    Ok(json!({ "pg": name, "scrub": scrub }))
+}
+
+/// Slow operations of this host's processes, the slowest first.
+pub(super) async fn slow_operations(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
+    let mut all: Vec<(String, SlowOperation)> = Vec::new();
+    for process in shared.processes() {
+        // One that does not answer has nothing to tell.
+        let Ok(answer) = ask(&shared.directory.admin_socket(&process), "/slow", None).await else { continue };
+        let Ok(told) = serde_json::from_slice::<Vec<SlowOperation>>(&answer.body) else { continue };
+        all.extend(told.into_iter().map(|operation| (process.clone(), operation)));
+    }
+    all.sort_by_key(|(_, operation)| std::cmp::Reverse(operation.duration_us));
+    let told = all.iter().take(limit(given, SLOW_DEFAULT)).map(|(process, operation)| {
+        let osd = process.strip_prefix("osd.").and_then(|number| number.parse::<u32>().ok());
+        json!({
+            "id": format!("{process}-{}-{}", operation.begun_unix_ms, operation.duration_us),
+            "kind": operation.kind, "client": operation.client, "object": operation.object, "pool": operation.pool,
+            "pg": operation.pg, "osd": osd, "begun_unix_ms": operation.begun_unix_ms,
+            "duration_us": operation.duration_us, "has_ended": true, "steps": operation.steps,
+        })
+    });
+    Ok(json!({ "slower_than_us": SLOW_MIN.as_micros() as u64, "operations": told.collect::<Vec<_>>() }))
+}
+
+/// A page of a bucket's objects, as the gateway of this host lists them to the first account.
+pub(super) async fn objects(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
+    let asked = Asked {
+        bucket: given.name("bucket"),
+        prefix: given.asked("prefix").unwrap_or_default().to_owned(),
+        delimiter: given.asked("delimiter").map(str::to_owned),
+        continuation: given.asked("continuation").map(str::to_owned),
+        limit: limit(given, 1_000),
+    };
+    bucket_listing::list(shared, &asked).await
+}

@@ -1,0 +1,212 @@
+//! What changes of counters say about OSDs, pools, images, gateways and the cluster.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::samples::{Sample, Samples};
+
+/// What a series is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Subject {
+    pub kind: &'static str,
+    pub name: String,
+}
+
+/// Values of one second; none: not known, or nothing to tell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Point {
+    pub reads_per_second: Option<f64>,
+    pub writes_per_second: Option<f64>,
+    pub read_bytes_per_second: Option<f64>,
+    pub write_bytes_per_second: Option<f64>,
+    pub read_p50_us: Option<f64>,
+    pub read_p99_us: Option<f64>,
+    pub write_p50_us: Option<f64>,
+    pub write_p99_us: Option<f64>,
+    pub recovery_bytes_per_second: Option<f64>,
+}
+
+impl Subject {
+    /// The schema `FigureSeries` of the API.
+    pub fn told(&self, points: &[Option<&Point>]) -> Value {
+        let array = |field: fn(&Point) -> Option<f64>| -> Value {
+            points.iter().map(|point| point.and_then(field).map_or(Value::Null, Value::from)).collect()
+        };
+        let mut told = Map::from_iter([
+            ("kind".to_owned(), Value::from(self.kind)),
+            ("name".to_owned(), Value::from(self.name.clone())),
+            ("reads_per_second".to_owned(), array(|point| point.reads_per_second)),
+            ("writes_per_second".to_owned(), array(|point| point.writes_per_second)),
+            ("read_bytes_per_second".to_owned(), array(|point| point.read_bytes_per_second)),
+            ("write_bytes_per_second".to_owned(), array(|point| point.write_bytes_per_second)),
+            ("read_p50_us".to_owned(), array(|point| point.read_p50_us)),
+            ("read_p99_us".to_owned(), array(|point| point.read_p99_us)),
+            ("write_p50_us".to_owned(), array(|point| point.write_p50_us)),
+            ("write_p99_us".to_owned(), array(|point| point.write_p99_us)),
+        ]);
+        if ["cluster", "osd"].contains(&self.kind) {
+            told.insert("recovery_bytes_per_second".to_owned(), array(|point| point.recovery_bytes_per_second));
+        }
+        Value::Object(told)
+    }
+}
+
+/// Reads, or writes.
+#[derive(Default)]
+struct Direction {
+    count: f64,
+    bytes: f64,
+    /// Operations of at most so many microseconds, by that number; not cumulative over processes, but in itself.
+    buckets: BTreeMap<u64, f64>,
+}
+
+#[derive(Default)]
+struct Sums {
+    directions: [Direction; 2],
+    recovery_bytes: Option<f64>,
+}
+
+/// What has happened between two times.
+pub(super) fn points(before: &Samples, now: &Samples, host: &str) -> BTreeMap<Subject, Point> {
+    let seconds = now.unix_ms.saturating_sub(before.unix_ms) as f64 / 1e3;
+    let mut sums: BTreeMap<Subject, Sums> = BTreeMap::new();
+    if seconds <= 0.0 {
+        return BTreeMap::new();
+    }
+    for (process, samples) in &now.by_process {
+        // A process that has only just come has no past to compare with.
+        let Some(past) = before.by_process.get(process) else { continue };
+        let past: BTreeMap<(&str, &BTreeMap<String, String>), f64> =
+            past.iter().map(|sample| ((&sample.name[..], &sample.labels), sample.value)).collect();
+        for sample in samples {
+            let start = past.get(&(&sample.name[..], &sample.labels)).copied().unwrap_or(0.0);
+            // A counter that went back began anew.
+            let change = if sample.value >= start { sample.value - start } else { sample.value };
+            for subject in subjects(process, sample, host) {
+                add(sums.entry(subject).or_default(), sample, change);
+            }
+        }
+    }
+    sums.into_iter().map(|(subject, sums)| (subject, point(&sums, seconds))).collect()
+}
+
+/// What a value is about. Clients' operations count once for the cluster, at the OSD that answers them.
+fn subjects(process: &str, sample: &Sample, host: &str) -> Vec<Subject> {
+    let subject = |kind, name: &str| Subject { kind, name: name.to_owned() };
+    if sample.name.starts_with("atoll_osd_operation") && !sample.name.contains("errors") && !sample.label("pool").is_empty() {
+        vec![subject("osd", process), subject("pool", sample.label("pool")), subject("cluster", "cluster")]
+    } else if sample.name == "atoll_osd_recovery_read_bytes_total" {
+        vec![subject("osd", process), subject("cluster", "cluster")]
+    } else if sample.name.starts_with("atoll_image_operation") && !sample.name.contains("errors") {
+        vec![subject("image", sample.label("image"))]
+    } else if sample.name.starts_with("atoll_s3_request") || sample.name == "atoll_s3_received_bytes_total" || sample.name == "atoll_s3_sent_bytes_total" {
+        vec![subject("gateway", &format!("{process}@{host}"))]
+    } else {
+        Vec::new()
+    }
+}
+
+/// 0 for reads and 1 for writes; what is neither does not count.
+fn direction(sample: &Sample) -> Option<usize> {
+    match (&sample.name[..], sample.label("operation")) {
+        ("atoll_s3_sent_bytes_total", _) | (_, "read") => Some(0),
+        ("atoll_s3_received_bytes_total", _) | (_, "write") => Some(1),
+        (name, operation) if name.starts_with("atoll_s3_") => {
+            let is_read = ["Get", "List", "Head", "Select"].iter().any(|verb| operation.starts_with(verb));
+            Some(usize::from(!is_read))
+        }
+        _ => None,
+    }
+}
+
+fn add(sums: &mut Sums, sample: &Sample, change: f64) {
+    if sample.name == "atoll_osd_recovery_read_bytes_total" {
+        *sums.recovery_bytes.get_or_insert(0.0) += change;
+        return;
+    }
+    let Some(direction) = direction(sample) else { return };
+    let direction = &mut sums.directions[direction];
+    let name = &sample.name[..];
+    if name.ends_with("_bytes_total") {
+        direction.bytes += change;
+    } else if name.ends_with("_seconds_bucket") {
+        let bound_us = sample.label("le").parse::<f64>().map_or(u64::MAX, |seconds| (seconds * 1e6).round() as u64);
+        *direction.buckets.entry(bound_us).or_default() += change;
+    } else if name.ends_with("_operations_total") || name.ends_with("_requests_total") {
+        direction.count += change;
+    }
+}
+
+fn point(sums: &Sums, seconds: f64) -> Point {
+    let [read, write] = &sums.directions;
+    let rate = |value: f64| Some((value / seconds * 10.0).round() / 10.0);
+    Point {
+        reads_per_second: rate(read.count),
+        writes_per_second: rate(write.count),
+        read_bytes_per_second: rate(read.bytes),
+        write_bytes_per_second: rate(write.bytes),
+        read_p50_us: quantile(&read.buckets, 0.5),
+        read_p99_us: quantile(&read.buckets, 0.99),
+        write_p50_us: quantile(&write.buckets, 0.5),
+        write_p99_us: quantile(&write.buckets, 0.99),
+        recovery_bytes_per_second: sums.recovery_bytes.and_then(rate),
+    }
+}
+
+/// Of cumulative buckets, evenly filled, in microseconds; none if nothing has happened.
+fn quantile(buckets: &BTreeMap<u64, f64>, share: f64) -> Option<f64> {
+    let total = buckets.last_key_value().map(|(_, count)| *count).filter(|count| *count > 0.0)?;
+    let wanted = total * share;
+    let (mut lower_us, mut below) = (0, 0.0);
+    for (bound_us, count) in buckets {
+        if *count >= wanted {
+            if *bound_us == u64::MAX {
+                return Some(lower_us as f64);
+            }
+            let part = if *count > below { (wanted - below) / (count - below) } else { 1.0 };
+            return Some((lower_us as f64 + part * (bound_us - lower_us) as f64).round());
+        }
+        (lower_us, below) = (*bound_us, *count);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::parse;
+    use super::*;
+
+    fn samples(unix_ms: u64, text: &str) -> Samples {
+        Samples { unix_ms, by_process: BTreeMap::from([("osd.0".to_owned(), parse(text))]) }
+    }
+
+    #[test]
+    fn changes_become_rates_and_quantiles() {
+        let before = samples(1_000, "atoll_osd_operations_total{operation=\"read\",pool=\"images\"} 10\n");
+        let text = "atoll_osd_operations_total{operation=\"read\",pool=\"images\"} 30\n\
+                    atoll_osd_operation_bytes_total{operation=\"read\",pool=\"images\"} 81920\n\
+                    atoll_osd_operation_duration_seconds_bucket{operation=\"read\",pool=\"images\",le=\"0.001\"} 10\n\
+                    atoll_osd_operation_duration_seconds_bucket{operation=\"read\",pool=\"images\",le=\"0.002\"} 20\n\
+                    atoll_osd_operation_duration_seconds_bucket{operation=\"read\",pool=\"images\",le=\"+Inf\"} 20\n\
+                    atoll_osd_recovery_read_bytes_total 4000\n";
+        let points = points(&before, &samples(3_000, text), "h1");
+        let of = |kind: &'static str, name: &str| &points[&Subject { kind, name: name.to_owned() }];
+        for point in [of("osd", "osd.0"), of("pool", "images"), of("cluster", "cluster")] {
+            assert_eq!(point.reads_per_second, Some(10.0));
+            assert_eq!(point.read_bytes_per_second, Some(40_960.0));
+            assert_eq!((point.read_p50_us, point.read_p99_us), (Some(1_000.0), Some(1_980.0)));
+            assert_eq!((point.writes_per_second, point.write_p99_us), (Some(0.0), None));
+        }
+        assert_eq!(of("osd", "osd.0").recovery_bytes_per_second, Some(2_000.0));
+        assert_eq!(of("pool", "images").recovery_bytes_per_second, None);
+    }
+
+    #[test]
+    fn a_counter_that_begins_anew_is_no_negative_rate() {
+        let text = |count: u32| format!("atoll_osd_operations_total{{operation=\"write\",pool=\"p\"}} {count}\n");
+        let points = points(&samples(0, &text(1_000)), &samples(1_000, &text(5)), "h1");
+        let osd = Subject { kind: "osd", name: "osd.0".into() };
+        assert_eq!(points[&osd].writes_per_second, Some(5.0));
+    }
+}
