@@ -36,8 +36,8 @@ use crate::commands::status::CredentialsArguments;
 use crate::commands::store::StoreCommand;
 use crate::commands::up::UpArguments;
 use crate::commands::{
-    admin, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd, operator, osd,
-    pg, pool, preflight, settings, sim, slow, state, status, store, up,
+    admin, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd,
+    operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, up,
 };
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.

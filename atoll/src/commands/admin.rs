@@ -57,7 +57,9 @@ impl RunCommands for InProcess {
             message: format!("A file for the command cannot be made: {error}."),
         };
         let document = match &command.document {
-            Some((option, document)) => Some((option, DocumentFile::write(&self.data, document).map_err(internal)?)),
+            Some((option, document)) => {
+                Some((option, DocumentFile::write(&self.data, document).map_err(internal)?))
+            }
             None => None,
         };
         let mut arguments = vec!["atoll".to_owned()];
@@ -107,7 +109,8 @@ impl Drop for DocumentFile {
 /// Why a command has failed, for callers of the API.
 fn failure(error: &anyhow::Error) -> CommandFailure {
     let text = explain(error);
-    let mut message: String = text.chars().take(1).flat_map(char::to_uppercase).chain(text.chars().skip(1)).collect();
+    let mut message: String =
+        text.chars().take(1).flat_map(char::to_uppercase).chain(text.chars().skip(1)).collect();
     if !message.ends_with('.') {
         message.push('.');
     }

@@ -95,7 +95,9 @@ fn read_password(file: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let read = match file.as_os_str() == "-" {
         true => std::io::stdin().lock().take(PASSWORD_BYTES_MAX).read_to_string(&mut text),
-        false => std::fs::File::open(file).and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_string(&mut text)),
+        false => {
+            std::fs::File::open(file).and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_string(&mut text))
+        }
     };
     read.with_context(|| format!("cannot read a password from {}", file.display()))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())

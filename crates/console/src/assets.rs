@@ -89,7 +89,9 @@ mod tests {
             let path = file.path().to_str().unwrap();
             assert_ne!(content_type(path), "application/octet-stream", "{path}");
             let text = file.contents_utf8().unwrap();
-            for forbidden in ["innerHTML", "insertAdjacentHTML", "outerHTML", "eval(", "style=\"", "onclick=\"", "http://"] {
+            for forbidden in
+                ["innerHTML", "insertAdjacentHTML", "outerHTML", "eval(", "style=\"", "onclick=\"", "http://"]
+            {
                 let is_name_space = forbidden == "http://" && text.contains("http://www.w3.org/");
                 assert!(is_name_space || !text.contains(forbidden), "{path} has {forbidden}");
             }

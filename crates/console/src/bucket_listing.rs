@@ -31,7 +31,8 @@ pub(crate) async fn list(shared: &Arc<Shared>, asked: &Asked) -> Result<Value, R
     })?;
     // Over TLS if there is nothing else.
     let client = client(credentials.ca_file.as_deref())?;
-    let malformed = |error: &dyn std::fmt::Display| Refusal::unavailable(format!("The gateway's address: {error}."));
+    let malformed =
+        |error: &dyn std::fmt::Display| Refusal::unavailable(format!("The gateway's address: {error}."));
     let endpoint = credentials.endpoint.parse().map_err(|error| malformed(&error))?;
     let bucket = Bucket::new(endpoint, UrlStyle::Path, asked.bucket.clone(), REGION);
     let bucket = bucket.map_err(|_| Refusal::not_found(no_bucket(asked), NO_BUCKET_ACTION))?;
@@ -45,7 +46,8 @@ pub(crate) async fn list(shared: &Arc<Shared>, asked: &Asked) -> Result<Value, R
     if let Some(continuation) = &asked.continuation {
         action.with_continuation_token(continuation.clone());
     }
-    let unreachable = |error: reqwest::Error| Refusal::unavailable(format!("The gateway does not answer: {error}."));
+    let unreachable =
+        |error: reqwest::Error| Refusal::unavailable(format!("The gateway does not answer: {error}."));
     let response = client.get(action.sign(SIGNED_FOR)).send().await.map_err(unreachable)?;
     let status = response.status();
     let text = response.text().await.map_err(unreachable)?;
@@ -53,7 +55,8 @@ pub(crate) async fn list(shared: &Arc<Shared>, asked: &Asked) -> Result<Value, R
         StatusCode::OK => {}
         StatusCode::NOT_FOUND => return Err(Refusal::not_found(no_bucket(asked), NO_BUCKET_ACTION)),
         StatusCode::FORBIDDEN => {
-            let message = format!("The first account may not list '{}', which belongs to another one.", asked.bucket);
+            let message =
+                format!("The first account may not list '{}', which belongs to another one.", asked.bucket);
             return Err(Refusal::not_found(message, "List it with a key of its account."));
         }
         status => return Err(Refusal::unavailable(format!("The gateway answers with status {status}."))),
@@ -72,7 +75,8 @@ fn no_bucket(asked: &Asked) -> String {
 fn client(ca_file: Option<&std::path::Path>) -> Result<Client, Refusal> {
     let mut builder = Client::builder().timeout(ANSWER_LIMIT).no_proxy();
     if let Some(file) = ca_file {
-        let pem = std::fs::read(file).map_err(|error| Refusal::internal(format!("{}: {error}", file.display())))?;
+        let pem =
+            std::fs::read(file).map_err(|error| Refusal::internal(format!("{}: {error}", file.display())))?;
         let authority = Certificate::from_pem(&pem).map_err(|error| Refusal::internal(error.to_string()))?;
         builder = builder.tls_certs_merge([authority]);
     }

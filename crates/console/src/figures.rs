@@ -72,18 +72,23 @@ impl Figures {
         let since = given.asked("since_unix_ms").and_then(|since| since.parse::<u64>().ok()).unwrap_or(0);
         let seconds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (first, last) = match (seconds.front(), seconds.back()) {
-            (Some(first), Some(last)) => (first.unix_seconds.max(since / 1_000 + u64::from(since > 0)), last.unix_seconds),
+            (Some(first), Some(last)) => {
+                (first.unix_seconds.max(since / 1_000 + u64::from(since > 0)), last.unix_seconds)
+            }
             _ => (unix_ms() / 1_000, unix_ms() / 1_000 - 1),
         };
-        let by_second: BTreeMap<u64, &Second> = seconds.iter().map(|second| (second.unix_seconds, second)).collect();
+        let by_second: BTreeMap<u64, &Second> =
+            seconds.iter().map(|second| (second.unix_seconds, second)).collect();
         let mut subjects: Vec<&Subject> = seconds.iter().flat_map(|second| second.points.keys()).collect();
         subjects.sort();
         subjects.dedup();
         let is_wanted = |subject: &&&Subject| {
-            (kinds.is_empty() || kinds.contains(&subject.kind)) && (names.is_empty() || names.contains(&&subject.name[..]))
+            (kinds.is_empty() || kinds.contains(&subject.kind))
+                && (names.is_empty() || names.contains(&&subject.name[..]))
         };
         let series = subjects.iter().filter(is_wanted).map(|subject| {
-            let values = (first..=last).map(|second| by_second.get(&second).and_then(|second| second.points.get(subject)));
+            let values =
+                (first..=last).map(|second| by_second.get(&second).and_then(|second| second.points.get(subject)));
             subject.told(&values.collect::<Vec<_>>())
         });
         json!({

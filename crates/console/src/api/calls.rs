@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::document::Given;
 use super::refusal::Refusal;
-use crate::commands::Command;
+use crate::commands::{Command, CommandFailure};
 use crate::server::Shared;
 
 /// What is listed at most, unless less is asked for.
@@ -18,17 +18,19 @@ pub(super) async fn perform(shared: &Arc<Shared>, id: &str, given: Given, user: 
     if let Some(name) = confirmed.filter(|name| given.text("confirm") != Some(name)) {
         return Err(Refusal::wrong_confirmation(&name));
     }
-    let commands = commands_of(id, &given)
-        .ok_or_else(|| Refusal::internal(format!("the call {id} is in the document, and not made of any command")))?;
+    let commands = commands_of(id, &given).ok_or_else(|| {
+        Refusal::internal(format!("the call {id} is in the document, and not made of any command"))
+    })?;
     let (runner, user) = (Arc::clone(&shared.commands), user.to_owned());
     let run = move || {
         let mut answer = Value::Null;
         for command in &commands {
             answer = runner.run(command, &user)?;
         }
-        Ok(answer)
+        Ok::<_, CommandFailure>(answer)
     };
-    let answer = tokio::task::spawn_blocking(run).await.map_err(|error| Refusal::internal(error.to_string()))??;
+    let answer =
+        tokio::task::spawn_blocking(run).await.map_err(|error| Refusal::internal(error.to_string()))??;
     Ok(shaped(id, &given, answer))
 }
 
@@ -166,7 +168,9 @@ fn settings_commands(id: &str, given: &Given) -> Option<Vec<Command>> {
     };
     let fields = given.body.iter();
     match id {
-        "setPool" => Some(fields.map(|(key, v)| command("pool set").with(given.name("pool")).with(key).with(value(v))).collect()),
+        "setPool" => Some(
+            fields.map(|(key, v)| command("pool set").with(given.name("pool")).with(key).with(value(v))).collect(),
+        ),
         "setSetting" => Some(fields.map(|(key, v)| command("settings set").with(key).with(value(v))).collect()),
         _ => None,
     }
@@ -282,7 +286,8 @@ fn shaped(id: &str, given: &Given, answer: Value) -> Value {
 fn page(answer: Value, key: &str, given: &Given) -> Value {
     let Value::Array(items) = answer else { return answer };
     let after = given.asked("after");
-    let start = after.map_or(0, |after| items.iter().position(|item| item[key] == after).map_or(items.len(), |at| at + 1));
+    let start =
+        after.map_or(0, |after| items.iter().position(|item| item[key] == after).map_or(items.len(), |at| at + 1));
     let limit = given.asked("limit").and_then(|limit| limit.parse().ok()).unwrap_or(LISTED_MAX).min(LISTED_MAX);
     Value::Array(items.into_iter().skip(start).take(limit).collect())
 }
@@ -304,7 +309,16 @@ mod tests {
 
     #[test]
     fn every_call_is_made_of_commands_or_of_its_own() {
-        let own = ["createSession", "getSession", "endSession", "getFigures", "getPgScrub", "listEvents", "listSlowOperations", "listObjects"];
+        let own = [
+            "createSession",
+            "getSession",
+            "endSession",
+            "getFigures",
+            "getPgScrub",
+            "listEvents",
+            "listSlowOperations",
+            "listObjects",
+        ];
         let one_field = given(&[], json!({ "size": 3, "document": {} }));
         for operation in operations() {
             let has_commands = commands_of(&operation.id, &one_field).is_some_and(|commands| !commands.is_empty());
@@ -328,7 +342,10 @@ mod tests {
             query: query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             ..Given::default()
         };
-        assert_eq!(page(items.clone(), "name", &asked(&[("after", "a"), ("limit", "1")])), json!([{ "name": "b" }]));
+        assert_eq!(
+            page(items.clone(), "name", &asked(&[("after", "a"), ("limit", "1")])),
+            json!([{ "name": "b" }])
+        );
         assert_eq!(page(items.clone(), "name", &asked(&[("after", "c")])), json!([]));
         assert_eq!(page(items.clone(), "name", &asked(&[])), items);
     }

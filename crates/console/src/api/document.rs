@@ -97,7 +97,8 @@ fn read_operation(path: &str, method: &str, operation: &Value) -> Operation {
     });
     let statuses = operation["responses"].as_object().into_iter().flatten();
     let status = statuses.filter_map(|(status, _)| status.parse().ok()).find(|status| (200..300).contains(status));
-    let body = operation.pointer("/requestBody/content/application~1json/schema").map(|body| resolved(body).clone());
+    let body =
+        operation.pointer("/requestBody/content/application~1json/schema").map(|body| resolved(body).clone());
     Operation {
         id: operation["operationId"].as_str().unwrap_or_default().to_owned(),
         method: method.to_uppercase(),
@@ -262,7 +263,9 @@ mod tests {
         for operation in operations() {
             assert!(!operation.id.is_empty() && (200..300).contains(&operation.status), "{}", operation.id);
             assert!(operation.needs != Needs::Nothing || operation.id == "createSession", "{}", operation.id);
-            assert!(operation.method == "GET" || operation.needs == Needs::Admin || operation.id.ends_with("Session"));
+            assert!(
+                operation.method == "GET" || operation.needs == Needs::Admin || operation.id.ends_with("Session")
+            );
         }
     }
 }

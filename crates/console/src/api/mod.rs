@@ -87,7 +87,9 @@ impl Call {
             return Ok(login::ended());
         }
         let document = match &operation.id[..] {
-            "getSession" => serde_json::to_value(&session).map_err(|error| Refusal::internal(error.to_string()))?,
+            "getSession" => {
+                serde_json::to_value(&session).map_err(|error| Refusal::internal(error.to_string()))?
+            }
             "getFigures" => self.shared.figures.tell(&given),
             "getPgScrub" => told::scrub(&self.shared, &given).await?,
             "listEvents" => told::events(&self.shared, &given).await?,

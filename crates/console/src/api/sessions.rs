@@ -110,7 +110,9 @@ impl Sessions {
         let now = Instant::now();
         let mut state = self.lock();
         if state.attempts.len() >= ATTEMPTS_MAX {
-            state.attempts.retain(|_, attempts| attempts.last.elapsed() < FORGOTTEN_AFTER || attempts.next_at > now);
+            state
+                .attempts
+                .retain(|_, attempts| attempts.last.elapsed() < FORGOTTEN_AFTER || attempts.next_at > now);
         }
         let new = || Attempts { wrong: 0, last: now, next_at: now };
         let attempts = state.attempts.entry((user.to_owned(), address)).or_insert_with(new);

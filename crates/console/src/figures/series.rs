@@ -94,13 +94,19 @@ pub(super) fn points(before: &Samples, now: &Samples, host: &str) -> BTreeMap<Su
 /// What a value is about. Clients' operations count once for the cluster, at the OSD that answers them.
 fn subjects(process: &str, sample: &Sample, host: &str) -> Vec<Subject> {
     let subject = |kind, name: &str| Subject { kind, name: name.to_owned() };
-    if sample.name.starts_with("atoll_osd_operation") && !sample.name.contains("errors") && !sample.label("pool").is_empty() {
+    if sample.name.starts_with("atoll_osd_operation")
+        && !sample.name.contains("errors")
+        && !sample.label("pool").is_empty()
+    {
         vec![subject("osd", process), subject("pool", sample.label("pool")), subject("cluster", "cluster")]
     } else if sample.name == "atoll_osd_recovery_read_bytes_total" {
         vec![subject("osd", process), subject("cluster", "cluster")]
     } else if sample.name.starts_with("atoll_image_operation") && !sample.name.contains("errors") {
         vec![subject("image", sample.label("image"))]
-    } else if sample.name.starts_with("atoll_s3_request") || sample.name == "atoll_s3_received_bytes_total" || sample.name == "atoll_s3_sent_bytes_total" {
+    } else if sample.name.starts_with("atoll_s3_request")
+        || sample.name == "atoll_s3_received_bytes_total"
+        || sample.name == "atoll_s3_sent_bytes_total"
+    {
         vec![subject("gateway", &format!("{process}@{host}"))]
     } else {
         Vec::new()
@@ -131,7 +137,8 @@ fn add(sums: &mut Sums, sample: &Sample, change: f64) {
     if name.ends_with("_bytes_total") {
         direction.bytes += change;
     } else if name.ends_with("_seconds_bucket") {
-        let bound_us = sample.label("le").parse::<f64>().map_or(u64::MAX, |seconds| (seconds * 1e6).round() as u64);
+        let bound_us =
+            sample.label("le").parse::<f64>().map_or(u64::MAX, |seconds| (seconds * 1e6).round() as u64);
         *direction.buckets.entry(bound_us).or_default() += change;
     } else if name.ends_with("_operations_total") || name.ends_with("_requests_total") {
         direction.count += change;
