@@ -30,6 +30,8 @@ TEST_SECONDS_MAX = 300
 # Commands that tests need, and the Debian packages (or those of tests/requirements.txt) that have them.
 PACKAGES = {
     "aws": "tests/requirements.txt",
+    "chromedriver": "chromium-driver",
+    "chromium": "chromium",
     "cryptsetup": "cryptsetup-bin",
     "curl": "curl",
     "debugfs": "e2fsprogs",

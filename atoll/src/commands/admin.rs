@@ -5,11 +5,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use atoll_admin::AdminError;
 use atoll_cluster::ClusterError;
-use atoll_console::{AdminServer, Command, CommandFailure, FailureKind, RunCommands};
+use atoll_console::{AdminServer, AdminServerConfig, Command, CommandFailure, FailureKind, RunCommands};
 use atoll_keys::{KeyError, random_u64};
 use clap::Subcommand;
 use serde_json::Value;
@@ -22,8 +23,20 @@ use super::open_cluster::{note_changes, tokio_runtime};
 #[derive(Subcommand)]
 pub enum AdminCommand {
     /// Run in the foreground, where 'atoll up --admin-listen' has said
-    #[command(after_help = "Example:\n  atoll admin run --data ./atoll-data")]
-    Run(DaemonArguments),
+    #[command(after_help = "\
+Examples:
+  atoll admin run --data ./atoll-data
+  atoll admin run --data ./atoll-data --listen 10.0.0.1:8444 --session-seconds 900")]
+    Run {
+        #[command(flatten)]
+        daemon: DaemonArguments,
+        /// Listen here instead
+        #[arg(long, value_name = "IP:PORT")]
+        listen: Option<String>,
+        /// Log operators out of the console after so long
+        #[arg(long, value_name = "SECONDS", env = "ATOLL_SESSION_SECONDS", default_value_t = 8 * 3_600)]
+        session_seconds: u64,
+    },
 }
 
 /// Parses the arguments of a command and runs it.
@@ -31,13 +44,17 @@ pub type Execute = fn(Vec<String>) -> anyhow::Result<ExitCode>;
 
 /// Runs the admin server. `execute` is the command line.
 pub fn run(command: &AdminCommand, execute: Execute) -> anyhow::Result<()> {
-    let AdminCommand::Run(arguments) = command;
-    let open = prepare(arguments, "admin")?;
-    let listen = open.cluster.admin_listen();
+    let AdminCommand::Run { daemon, listen, session_seconds } = command;
+    let open = prepare(daemon, "admin")?;
+    let listen = listen.clone().or_else(|| open.cluster.admin_listen());
     let listen = listen.context("this host has no admin server: 'atoll up --admin-listen off' has said so")?;
-    let commands = InProcess { data: open.directory.root().to_owned(), execute };
+    let config = AdminServerConfig {
+        listen,
+        session: Duration::from_secs(*session_seconds),
+        commands: Arc::new(InProcess { data: open.directory.root().to_owned(), execute }),
+    };
     tokio_runtime()?.block_on(async {
-        let server = AdminServer::bind(open.directory, open.cluster, &listen, Arc::new(commands)).await?;
+        let server = AdminServer::bind(open.directory, open.cluster, config).await?;
         tracing::info!("the admin server listens on https://{}", server.address());
         server.serve().await;
         Ok(())

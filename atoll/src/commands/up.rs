@@ -299,7 +299,7 @@ Keys    they exist once, in {data}/keys; keep a copy elsewhere
 
     atoll key backup ./atoll-keys.backup --data {data}
 
-See
+{console}See
 
     atoll status --data {data}
     atoll bench block --data {data} --image disk1 --rw randwrite
@@ -310,12 +310,28 @@ Stop    Ctrl-C here, or atoll down --data {data}
         endpoint = credentials.endpoint,
         access_key = credentials.access_key,
         tls = tls_text(&credentials),
+        console = console_text(cluster, &data),
         trust = credentials
             .ca_file
             .as_ref()
             .filter(|_| credentials.endpoint.starts_with("https:"))
             .map_or_else(String::new, |file| format!(" --cacert {}", file.display())),
     );
+}
+
+/// Where the console is, if it is served.
+fn console_address(cluster: &ClusterFile) -> Option<String> {
+    let address = cluster.admin_listen()?.parse().ok()?;
+    Some(format!("https://{}", cluster.reached(address)))
+}
+
+/// The lines about the console, each with its line feed.
+fn console_text(cluster: &ClusterFile, data: &str) -> String {
+    let Some(address) = console_address(cluster) else { return String::new() };
+    format!(
+        "Console {address}, for operators, of whom there is none at first\n\n    atoll operator create admin --role admin \
+         --data {data}\n\n"
+    )
 }
 
 /// The lines about the TLS endpoint, each with its line feed.
@@ -376,6 +392,9 @@ fn detach(arguments: &UpArguments, directory: &DataDir, join: Option<String>) ->
             print_line!("\n    eval \"$(atoll credentials --export --data {data})\"");
             if is_first {
                 print_line!("    atoll key backup ./atoll-keys.backup --data {data}      # its keys exist once");
+                if let Some(address) = console_address(&directory.cluster()?) {
+                    print_line!("    atoll operator create admin --role admin --data {data}      # for {address}");
+                }
             }
             if !file.osds_down.is_empty() {
                 print_note!("atoll: {}", down_text(directory, &file.osds_down));

@@ -20,4 +20,4 @@ mod server;
 mod token_check;
 
 pub use commands::{Command, CommandFailure, FailureKind, RunCommands};
-pub use server::{AdminServer, AdminServerError};
+pub use server::{AdminServer, AdminServerConfig, AdminServerError};

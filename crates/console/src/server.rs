@@ -40,6 +40,16 @@ pub enum AdminServerError {
     Tls(#[from] TlsError),
 }
 
+/// How an admin server is set up.
+pub struct AdminServerConfig {
+    /// `IP:PORT`.
+    pub listen: String,
+    /// How long an operator is logged in to the console.
+    pub session: Duration,
+    /// Who runs the commands that calls are made of.
+    pub commands: Arc<dyn RunCommands>,
+}
+
 /// What all requests share.
 pub(crate) struct Shared {
     pub directory: DataDir,
@@ -67,10 +77,10 @@ impl AdminServer {
     pub async fn bind(
         directory: DataDir,
         cluster: ClusterFile,
-        listen: &str,
-        commands: Arc<dyn RunCommands>,
+        config: AdminServerConfig,
     ) -> Result<Self, AdminServerError> {
-        let address: SocketAddr = listen.parse().map_err(|_| AdminServerError::Address(listen.into()))?;
+        let AdminServerConfig { listen, session, commands } = config;
+        let address: SocketAddr = listen.parse().map_err(|_| AdminServerError::Address(listen.clone()))?;
         let settings =
             TlsSettings { certificates: directory.tls(), client_authority: None, only_version_13: false };
         let tls = Arc::new(Tls::load(settings)?);
@@ -80,7 +90,7 @@ impl AdminServer {
         let shared = Arc::new(Shared {
             tokens: TokenCheck::default(),
             cluster_metrics: cluster_metrics::ClusterMetrics::register(),
-            sessions: Sessions::default(),
+            sessions: Sessions::new(session),
             password_turn: tokio::sync::Mutex::default(),
             commands,
             figures: Figures::default(),

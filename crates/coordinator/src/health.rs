@@ -311,7 +311,14 @@ fn space(view: &View, problems: &mut Vec<Problem>) {
         "OSD_NEAR_FULL",
         Severity::Warning,
         members(view).filter(|(_, usage)| !usage.is_full && is_near(usage)).map(described).collect(),
-        |number| format!("{} {} more than {limit_percent} % of its space", count(number, "OSD"), uses(number)),
+        |number| {
+            format!(
+                "{} {} more than {limit_percent} % of {} space",
+                count(number, "OSD"),
+                uses(number),
+                its(number)
+            )
+        },
         "add OSDs, or delete data, before it is full; if only one is so full, 'atoll osd reweight' it",
     );
 }

@@ -106,7 +106,7 @@ impl Operations {
             pg: Some(operation.pg.to_string()),
             size_bytes: operation.written_bytes + answered.read_bytes,
             error: answered.error.map(ToOwned::to_owned),
-            steps: steps(&operation, late),
+            steps: steps(&operation, late, duration_us),
         });
     }
 
@@ -121,9 +121,16 @@ impl Operations {
     }
 }
 
-/// What a slow operation had reached when. A write whose members were all in time had waited in its PG.
-fn steps(operation: &Operation, late: Option<Late>) -> Vec<SlowStep> {
-    let Some(Late { ordered_ms, members }) = late else { return Vec::new() };
+/// What a slow operation had reached when. A write whose members were all in time has spent its time before it was
+/// ordered.
+fn steps(operation: &Operation, late: Option<Late>, duration_us: u64) -> Vec<SlowStep> {
+    let Some(Late { ordered_ms, members }) = late else {
+        let name = match operation.kind {
+            OperationKind::Write => "waited in its PG, then ordered and durable on all members at once",
+            OperationKind::Read => "waited in its PG and for the device",
+        };
+        return vec![SlowStep { name: name.into(), after_us: duration_us }];
+    };
     let after = |ms: u64| (ms * 1_000).saturating_sub(operation.arrived_us);
     let ordered = SlowStep { name: "ordered".into(), after_us: after(ordered_ms) };
     let durable = members
@@ -147,7 +154,8 @@ mod tests {
             arrived_us: 1_000_000,
         };
         let late = Late { ordered_ms: 1_030, members: vec![(OsdId(2), 1_100), (OsdId(0), 1_400)] };
-        let steps: Vec<_> = steps(&operation, Some(late)).into_iter().map(|s| (s.name, s.after_us)).collect();
+        let steps: Vec<_> =
+            steps(&operation, Some(late), 400_000).into_iter().map(|s| (s.name, s.after_us)).collect();
         let expected = [("ordered", 30_000), ("durable on osd.2", 100_000), ("durable on osd.0", 400_000)];
         assert_eq!(steps, expected.map(|(name, us)| (name.to_owned(), us)));
     }

@@ -9,8 +9,6 @@ use atoll_coordinator::unix_ms;
 use atoll_types::operators::OperatorRole;
 use serde::Serialize;
 
-/// A session ends after this time, whatever it does.
-const SESSION_MS: u64 = 8 * 60 * 60 * 1_000;
 const SESSIONS_MAX: usize = 1_024;
 /// So many wrong passwords for one user from one address, within a minute, are answered without a pause.
 const FREE_ATTEMPTS: u32 = 3;
@@ -46,8 +44,11 @@ struct State {
 }
 
 /// All sessions.
-#[derive(Default)]
-pub(crate) struct Sessions(Mutex<State>);
+pub(crate) struct Sessions {
+    /// Each ends after this time, whatever it does.
+    length: Duration,
+    state: Mutex<State>,
+}
 
 fn random_token() -> String {
     atoll_keys::random_bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect()
@@ -59,9 +60,14 @@ fn digest(token: &str) -> String {
 }
 
 impl Sessions {
+    /// They last so long each.
+    pub fn new(length: Duration) -> Self {
+        Sessions { length, state: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // What is in it stays whole whatever has panicked elsewhere.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a session; returns its token as well.
@@ -71,7 +77,7 @@ impl Sessions {
             user: user.to_owned(),
             role,
             csrf_token: random_token(),
-            expires_unix_ms: now_unix_ms + SESSION_MS,
+            expires_unix_ms: now_unix_ms + self.length.as_millis() as u64,
             revision,
         };
         let token = random_token();
@@ -139,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_session_is_found_by_its_token_until_it_ends() {
-        let sessions = Sessions::default();
+        let sessions = Sessions::new(Duration::from_secs(60));
         let (token, session) = sessions.begin("ann", OperatorRole::Admin, 7);
         assert_eq!(sessions.find(&token), Some(session.clone()));
         assert_eq!(sessions.find(&session.csrf_token), None);
@@ -149,7 +155,8 @@ mod tests {
 
     #[test]
     fn wrong_passwords_are_slowed_for_each_user_and_address() {
-        let (sessions, here, there) = (Sessions::default(), IpAddr::from([1; 4]), IpAddr::from([2; 4]));
+        let (sessions, here, there) =
+            (Sessions::new(Duration::from_secs(60)), IpAddr::from([1; 4]), IpAddr::from([2; 4]));
         (0..2).for_each(|_| sessions.failed("ann", here));
         assert_eq!(sessions.pause_seconds("ann", here), None);
         let mut pauses = Vec::new();
@@ -166,7 +173,7 @@ mod tests {
 
     #[test]
     fn sessions_have_a_limit() {
-        let sessions = Sessions::default();
+        let sessions = Sessions::new(Duration::from_secs(60));
         let (first, _) = sessions.begin("ann", OperatorRole::Admin, 1);
         for _ in 0..SESSIONS_MAX + 10 {
             sessions.begin("ann", OperatorRole::Admin, 1);

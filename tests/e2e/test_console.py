@@ -1,25 +1,20 @@
-"""The web console: every page in light and dark, wide and narrow, without an error in the browser's log; actions
-and their dialogs; who may do what; sessions. It is not collected by itself until `atoll` serves the console: name
-one in ATOLL_CONSOLE, as JSON:
+"""The web console of a real cluster in a real browser: every page in light and dark, wide and narrow, without an error
+in the browser's log; actions and their dialogs; who may do what; sessions."""
 
-    {"url": "https://127.0.0.1:9444", "ca_file": "tls/ca.crt", "session_seconds": 28800,
-     "admin": {"name": "ann", "password": "..."}, "reader": {"name": "rob", "password": "..."}}
-
-    .venv/bin/python -m pytest tests/e2e/console_walk.py
-
-It takes selenium, and the packages chromium and chromium-driver.
-"""
-
+import dataclasses
 import json
-import os
 import re
 import secrets
+import socket
 import time
 
 import pytest
 from lib.console import Address, Caller, Console, User, operations
+from lib.ports import free_port
 from lib.waiting import wait_for
 from selenium.webdriver.common.keys import Keys
+
+pytestmark = pytest.mark.needs("chromium", "chromedriver")
 
 SCHEMES = ["light", "dark"]
 WIDTHS = [360, 1920]
@@ -53,10 +48,36 @@ PARTS = [
 
 
 @pytest.fixture(scope="module")
-def address():
-    """Where the console is. Its cluster is for tests only: one image is made in it and removed."""
-    given = json.loads(os.environ["ATOLL_CONSOLE"])
-    return Address(given["url"], User(**given["admin"]), User(**given["reader"]), given.get("ca_file"))
+def cluster(scenario):
+    cluster = scenario.cluster(osds=3, osd_size="2G")
+    cluster.up()
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def address(cluster):
+    """Where the console is, with an operator of each role."""
+
+    def operator(name, role):
+        made = cluster.json("operator", "create", name, "--role", role)
+        return User(name, made["password"])
+
+    url = f"https://127.0.0.1:{cluster.admin_port}"
+    return Address(url, operator("ann", "admin"), operator("rob", "read-only"), cluster.data / "tls" / "ca.crt")
+
+
+@pytest.fixture
+def short_sessions(cluster, address):
+    """A console of the same cluster whose sessions end soon."""
+    port, seconds = free_port(), 8
+    log = cluster.scenario.directory / "short-sessions.log"
+    listen = f"127.0.0.1:{port}"
+    command = ["admin", "run", "--data", cluster.data, "--listen", listen, "--session-seconds", seconds]
+    cluster.scenario.start_logged(log, cluster.scenario.atoll, *command, env=cluster.environment())
+    wait_for(
+        "the second admin server listens", lambda: socket.create_connection(("127.0.0.1", port), 1).close() is None, 20
+    )
+    return dataclasses.replace(address, url=f"https://{listen}"), seconds
 
 
 @pytest.fixture(scope="module")
@@ -394,11 +415,35 @@ def test_who_logs_out_has_no_session_any_more(fresh, address):
     assert fresh.errors() == []
 
 
-def test_a_session_ends_by_itself(fresh, address):
-    """Only where sessions are short: the browser goes to the log-in page without a click."""
-    seconds = json.loads(os.environ["ATOLL_CONSOLE"]).get("session_seconds", 0)
-    if not 0 < seconds <= 60:
-        pytest.skip("sessions of this console last longer than a minute")
-    fresh.log_in(address.reader)
-    wait_for("the log-in page", lambda: fresh.all("form.login"), seconds + 10)
-    assert fresh.errors(allowed=(401,)) == []
+def test_a_session_ends_by_itself(short_sessions):
+    """The browser goes to the log-in page without a click."""
+    address, seconds = short_sessions
+    with Console(address) as console:
+        console.log_in(address.reader)
+        wait_for("the log-in page", lambda: console.all("form.login"), seconds + 10)
+        assert console.errors(allowed=(401,)) == []
+
+
+def test_a_session_ends_with_its_operator(cluster, address):
+    """A new password, another role and the removal log an operator out."""
+    made = cluster.json("operator", "create", "eve", "--role", "admin")
+    caller = Caller(address)
+    assert caller.log_in(User("eve", made["password"])).status == 200
+    changed = cluster.json("operator", "set", "eve", "--role", "read-only", "--new-password")
+    assert caller.call("GET", "/api/v1/status").status == 401
+    assert caller.log_in(User("eve", made["password"])).status == 401, "the old password"
+    assert caller.log_in(User("eve", changed["password"])).document["role"] == "read-only"
+    cluster.cli("operator", "rm", "eve")
+    assert caller.call("GET", "/api/v1/status").status == 401
+
+
+def test_what_is_changed_is_in_the_log_of_events(cluster, admin):
+    """With who has done it: an operator of the console, or a user of a host."""
+    assert admin.call("PUT", "/api/v1/flags/noscrub", {}).status == 200
+    cluster.cli("flag", "unset", "noscrub")
+    events = admin.call("GET", "/api/v1/events").document["events"]
+    by = {event["summary"]: event["user"] for event in events if event["code"] == "COMMAND"}
+    assert by["atoll flag set noscrub"] == "ann (console)", f"{by}"
+    assert by["atoll flag unset noscrub"] not in (None, "ann (console)"), f"{by}"
+    told = cluster.cli("events").stdout
+    assert "COMMAND: atoll flag set noscrub (by ann (console)@" in told, told
