@@ -15,7 +15,7 @@ LAYERS = [
     ["buffers", "codec"],
     ["types"],
     ["metrics"],
-    ["admin-socket", "ec", "iam", "keys", "luks2", "md5", "objects", "placement", "reactor", "security-log"],
+    ["admin-socket", "audit", "ec", "iam", "keys", "luks2", "md5", "objects", "placement", "reactor", "security-log"],
     ["terminal", "wire"],
     ["cluster", "seal"],
     ["coordinator", "pg", "store"],

@@ -34,10 +34,11 @@ use crate::commands::slow::SlowArguments;
 use crate::commands::state::StateCommand;
 use crate::commands::status::CredentialsArguments;
 use crate::commands::store::StoreCommand;
+use crate::commands::top::TopArguments;
 use crate::commands::up::UpArguments;
 use crate::commands::{
     admin, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd,
-    operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, up,
+    operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, top, up,
 };
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
@@ -127,6 +128,8 @@ pub enum Command {
     Sim(SimArguments),
     /// Show what has happened: failures, fail-overs, recoveries, commands
     Events(EventsArguments),
+    /// Show what OSDs, pools, images, gateways and buckets do now
+    Top(TopArguments),
     /// Show slow operations, and where their time went
     Slow(SlowArguments),
     /// Show the metrics of processes, and let Prometheus read them
@@ -189,6 +192,7 @@ impl Command {
             Command::Bench(command) => bench::run(command)?,
             Command::Sim(arguments) => sim::run(&arguments)?,
             Command::Events(arguments) => events::run(&arguments)?,
+            Command::Top(arguments) => top::run(&arguments)?,
             Command::Slow(arguments) => slow::run(&arguments)?,
             Command::Metrics(command) => metrics::run(&command)?,
             Command::Operator(command) => operator::run(&command)?,

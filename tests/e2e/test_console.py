@@ -447,3 +447,19 @@ def test_what_is_changed_is_in_the_log_of_events(cluster, admin):
     assert by["atoll flag unset noscrub"] not in (None, "ann (console)"), f"{by}"
     told = cluster.cli("events").stdout
     assert "COMMAND: atoll flag set noscrub (by ann (console)@" in told, told
+
+
+def test_calls_that_change_something_are_in_the_audit_log(cluster, admin, reader):
+    """With who made them and what became of them; those that only look are not."""
+    path = cluster.data / "log" / "admin-audit.jsonl"
+    before = len(path.read_text().splitlines())
+    assert reader.call("GET", "/api/v1/status").status == 200
+    assert admin.call("PUT", "/api/v1/flags/nodeepscrub", {}).status == 200
+    assert reader.call("DELETE", "/api/v1/flags/nodeepscrub").status == 403
+    assert admin.call("DELETE", "/api/v1/flags/nodeepscrub").status == 200
+    lines = lambda: [json.loads(line) for line in path.read_text().splitlines()[before:]]
+    wait_for("three lines", lambda: len(lines()) == 3, 10)
+    told = [(line["user"], line["method"], line["path"], line["status"]) for line in lines()]
+    flag = "/api/v1/flags/nodeepscrub"
+    assert told == [("ann", "PUT", flag, 200), ("rob", "DELETE", flag, 403), ("ann", "DELETE", flag, 200)]
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use atoll_admin::AdminError;
+use atoll_audit::{AuditLog, Target};
 use atoll_cluster::ClusterError;
 use atoll_console::{AdminServer, AdminServerConfig, Command, CommandFailure, FailureKind, RunCommands};
 use atoll_keys::{KeyError, random_u64};
@@ -36,6 +37,10 @@ Examples:
         /// Log operators out of the console after so long
         #[arg(long, value_name = "SECONDS", env = "ATOLL_SESSION_SECONDS", default_value_t = 8 * 3_600)]
         session_seconds: u64,
+        /// Where a line of JSON for each call that may change something goes: a file, or the URL of a collector that
+        /// takes them by POST [default: DIR/log/admin-audit.jsonl]
+        #[arg(long, value_name = "FILE|URL", env = "ATOLL_ADMIN_AUDIT_LOG")]
+        audit_log: Option<Target>,
     },
 }
 
@@ -44,11 +49,14 @@ pub type Execute = fn(Vec<String>) -> anyhow::Result<ExitCode>;
 
 /// Runs the admin server. `execute` is the command line.
 pub fn run(command: &AdminCommand, execute: Execute) -> anyhow::Result<()> {
-    let AdminCommand::Run { daemon, listen, session_seconds } = command;
+    let AdminCommand::Run { daemon, listen, session_seconds, audit_log } = command;
     let open = prepare(daemon, "admin")?;
     let listen = listen.clone().or_else(|| open.cluster.admin_listen());
     let listen = listen.context("this host has no admin server: 'atoll up --admin-listen off' has said so")?;
+    let audit_log =
+        audit_log.clone().unwrap_or_else(|| Target::File(open.directory.logs().join("admin-audit.jsonl")));
     let config = AdminServerConfig {
+        audit: Some(AuditLog::open(&audit_log).context("the audit log cannot be opened (--audit-log)")?),
         listen,
         session: Duration::from_secs(*session_seconds),
         commands: Arc::new(InProcess { data: open.directory.root().to_owned(), execute }),

@@ -31,6 +31,7 @@ pub mod slow;
 pub mod state;
 pub mod status;
 pub mod store;
+pub mod top;
 pub mod up;
 
 pub use events::Author;

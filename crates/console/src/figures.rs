@@ -4,19 +4,21 @@
 mod samples;
 mod series;
 
+pub use samples::Samples;
+pub use series::{Point, Subject, points};
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_admin_socket::ask;
 use atoll_coordinator::unix_ms;
 use serde_json::{Value, json};
 
 use crate::api::Given;
 use crate::server::Shared;
-use samples::Samples;
-use series::{Point, Subject, points};
 
+/// The kind of a bucket's figures.
+const BUCKET: &str = "bucket";
 /// Seconds that are kept.
 const KEPT: usize = 600;
 /// How often processes are asked, in seconds: all seconds between have the same values.
@@ -82,8 +84,9 @@ impl Figures {
         let mut subjects: Vec<&Subject> = seconds.iter().flat_map(|second| second.points.keys()).collect();
         subjects.sort();
         subjects.dedup();
+        // Buckets may be many, and the console has no charts of them.
         let is_wanted = |subject: &&&Subject| {
-            (kinds.is_empty() || kinds.contains(&subject.kind))
+            subject.kind != BUCKET && (kinds.is_empty() || kinds.contains(&subject.kind))
                 && (names.is_empty() || names.contains(&&subject.name[..]))
         };
         let series = subjects.iter().filter(is_wanted).map(|subject| {
@@ -100,17 +103,7 @@ impl Figures {
 
 /// What all processes tell now.
 async fn read(shared: &Arc<Shared>) -> Samples {
-    let mut samples = Samples { unix_ms: unix_ms(), by_process: BTreeMap::new() };
-    for process in shared.processes() {
-        if process != "gateway" && process != "nbd" && !process.starts_with("osd.") {
-            continue;
-        }
-        // Of one that does not answer nothing is known.
-        if let Ok(answer) = ask(&shared.directory.admin_socket(&process), "/metrics", None).await {
-            samples.by_process.insert(process, samples::parse(&String::from_utf8_lossy(&answer.body)));
-        }
-    }
-    samples
+    Samples::read(&shared.directory, &shared.processes()).await
 }
 
 #[cfg(test)]

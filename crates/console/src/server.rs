@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_audit::AuditLog;
 use atoll_node::{ClusterFile, DataDir};
 use atoll_s3::{Tls, TlsError, TlsSettings};
 use axum::Router;
@@ -48,6 +49,8 @@ pub struct AdminServerConfig {
     pub session: Duration,
     /// Who runs the commands that calls are made of.
     pub commands: Arc<dyn RunCommands>,
+    /// Where the record of each call that may change something goes; `None`: nowhere.
+    pub audit: Option<AuditLog>,
 }
 
 /// What all requests share.
@@ -61,6 +64,7 @@ pub(crate) struct Shared {
     /// Whose password is being looked at.
     pub password_turn: tokio::sync::Mutex<()>,
     pub commands: Arc<dyn RunCommands>,
+    pub audit: Option<AuditLog>,
     pub figures: Figures,
 }
 
@@ -79,7 +83,7 @@ impl AdminServer {
         cluster: ClusterFile,
         config: AdminServerConfig,
     ) -> Result<Self, AdminServerError> {
-        let AdminServerConfig { listen, session, commands } = config;
+        let AdminServerConfig { listen, session, commands, audit } = config;
         let address: SocketAddr = listen.parse().map_err(|_| AdminServerError::Address(listen.clone()))?;
         let settings =
             TlsSettings { certificates: directory.tls(), client_authority: None, only_version_13: false };
@@ -93,6 +97,7 @@ impl AdminServer {
             sessions: Sessions::new(session),
             password_turn: tokio::sync::Mutex::default(),
             commands,
+            audit,
             figures: Figures::default(),
             directory,
             cluster,

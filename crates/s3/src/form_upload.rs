@@ -106,7 +106,7 @@ pub(crate) async fn upload(
     if let Some(observed) = observed {
         observed.is_of_bucket(&bucket);
         if let Some(caller) = &permit.caller {
-            observed.is_of_account(&caller.account.id);
+            observed.is_of_caller(caller);
         }
     }
     let mut extensions = parts.extensions;

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_audit::AuditLog;
 use atoll_keys::KeyService;
 use atoll_types::PoolId;
 use atoll_types::access::ObjectOwnership;
@@ -66,6 +67,8 @@ pub struct GatewayConfig {
     pub garbage_grace: Duration,
     /// How long a key that the key service has unwrapped is used without asking again.
     pub key_lifetime: Duration,
+    /// Where the record of each request goes; `None`: nowhere.
+    pub audit: Option<AuditLog>,
     /// Pause between two walks of the garbage collector; `None` for no collector.
     pub collect_interval: Option<Duration>,
 }
@@ -89,6 +92,7 @@ impl GatewayConfig {
             shutdown_timeout: Duration::from_secs(30),
             garbage_grace: Duration::from_secs(60),
             key_lifetime: Duration::from_secs(3_600),
+            audit: None,
             collect_interval: Some(Duration::from_secs(30)),
         }
     }

@@ -6,6 +6,7 @@
 //! PGs, OSDs or etcd (atoll-gateway does). The stored formats are in docs/reference/formats.md, "S3 objects".
 
 mod access;
+mod audit;
 mod bucket;
 mod clock;
 mod collector;

@@ -1,13 +1,18 @@
 //! What a gateway measures (docs/reference/metrics.md).
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_audit::AuditLog;
+use atoll_iam::Caller;
 use atoll_metrics::slow::{self, SlowOperation, SlowStep};
 use atoll_metrics::{Bounded, Counter, Family, Gauge, Labels, Latency, register};
-use http::Uri;
+use http::header::USER_AGENT;
+use http::{HeaderValue, Method, Request, Uri};
+
+use crate::audit::AuditRecord;
+use crate::shell::Arrival;
 
 /// The operation of requests that were refused before it was known which they are.
 const NO_OPERATION: &str = "Unknown";
@@ -86,29 +91,42 @@ pub(crate) fn key_looked_up(is_there: bool, count: u64) {
     REGISTERED.key_cache_lookups.get_or_create(&[("result", result.to_owned())]).inc_by(count);
 }
 
+/// What was asked for, and by whom.
+struct Asked {
+    method: Method,
+    uri: Uri,
+    arrival: Arrival,
+    user_agent: Option<HeaderValue>,
+}
+
 /// A request while it is served: travels in its extensions, so that whoever finds out what it is can say so. It is
 /// measured when the last of its holders lets go of it.
 pub(crate) struct Observed {
     started: Instant,
     operation: OnceLock<&'static str>,
     bucket: OnceLock<String>,
-    account: OnceLock<String>,
+    caller: OnceLock<Arc<Caller>>,
+    request_id: OnceLock<String>,
+    audit: Option<AuditLog>,
     status: OnceLock<u16>,
     /// When the answer's head was there, in microseconds after the start.
     answered_us: OnceLock<u64>,
-    asked: OnceLock<(Uri, Option<SocketAddr>)>,
+    asked: OnceLock<Asked>,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
 }
 
 impl Observed {
-    pub(crate) fn begin() -> Arc<Self> {
+    /// A request has come; its record goes into the audit log, if there is one.
+    pub(crate) fn begin(audit: Option<AuditLog>) -> Arc<Self> {
         REGISTERED.in_flight.inc();
         Arc::new(Observed {
             started: Instant::now(),
+            audit,
+            request_id: OnceLock::new(),
             operation: OnceLock::new(),
             bucket: OnceLock::new(),
-            account: OnceLock::new(),
+            caller: OnceLock::new(),
             status: OnceLock::new(),
             answered_us: OnceLock::new(),
             asked: OnceLock::new(),
@@ -128,14 +146,23 @@ impl Observed {
         let _ = self.bucket.set(bucket.to_owned());
     }
 
-    /// Whose it is.
-    pub(crate) fn is_of_account(&self, account: &str) {
-        let _ = self.account.set(account.to_owned());
+    /// Who has signed it.
+    pub(crate) fn is_of_caller(&self, caller: &Arc<Caller>) {
+        let _ = self.caller.set(Arc::clone(caller));
     }
 
     /// What was asked for, and by whom.
-    pub(crate) fn is_of(&self, uri: Uri, client: Option<SocketAddr>) {
-        let _ = self.asked.set((uri, client));
+    pub(crate) fn is_of<B>(&self, request: &Request<B>, arrival: Arrival) {
+        let _ = self.asked.set(Asked {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            arrival,
+            user_agent: request.headers().get(USER_AGENT).cloned(),
+        });
+    }
+
+    pub(crate) fn has_request_id(&self, request_id: &str) {
+        let _ = self.request_id.set(request_id.to_owned());
     }
 
     pub(crate) fn is_answered_with(&self, status: u16) {
@@ -156,23 +183,50 @@ impl Observed {
 const NOT_SLOW_BYTES_PER_US: u64 = 20;
 
 impl Observed {
+    /// Of a presigned URL the query is a secret.
+    fn path(&self) -> &str {
+        self.asked.get().map_or("", |asked| asked.uri.path())
+    }
+
+    fn audit(&self, duration: Duration, (received_bytes, sent_bytes): (u64, u64)) {
+        let Some(log) = &self.audit else { return };
+        let (asked, caller) = (self.asked.get(), self.caller.get());
+        let duration_us = duration.as_micros() as u64;
+        log.add(&AuditRecord {
+            source: "s3",
+            time_unix_ms: slow::begun_unix_ms(duration_us),
+            request_id: self.request_id.get().map(|id| &id[..]),
+            operation: self.operation.get().copied().unwrap_or(NO_OPERATION),
+            method: asked.map(|asked| asked.method.as_str()),
+            path: self.path(),
+            bucket: self.bucket.get().map(|bucket| &bucket[..]),
+            account: caller.map(|caller| &caller.account.id[..]),
+            principal: caller.map(|caller| caller.arn()),
+            access_key: caller.map(|caller| &caller.access_key[..]),
+            client: asked.and_then(|asked| asked.arrival.client).map(|client| client.ip().to_string()),
+            is_encrypted: asked.map(|asked| asked.arrival.is_encrypted),
+            user_agent: asked.and_then(|asked| asked.user_agent.as_ref()?.to_str().ok()),
+            status: self.status.get().copied(),
+            received_bytes,
+            sent_bytes,
+            duration_us,
+        });
+    }
+
     fn record_if_slow(&self, duration: Duration, size_bytes: u64) {
         let duration_us = duration.as_micros() as u64;
         if !slow::is_slow(duration_us.saturating_sub(size_bytes / NOT_SLOW_BYTES_PER_US)) {
             return;
         }
-        let (uri, client) = match self.asked.get() {
-            // Of a presigned URL the query is a secret.
-            Some((uri, client)) => (uri.path(), client.map(|client| client.ip().to_string())),
-            None => ("", None),
-        };
+        let client = self.asked.get().and_then(|asked| asked.arrival.client);
+        let client = client.map(|client| client.ip().to_string());
         let status = self.status.get().copied();
         slow::record(SlowOperation {
             begun_unix_ms: slow::begun_unix_ms(duration_us),
             duration_us,
             kind: self.operation.get().copied().unwrap_or(NO_OPERATION).to_owned(),
             client: client.unwrap_or_default(),
-            object: Some(uri.to_owned()),
+            object: Some(self.path().to_owned()),
             size_bytes,
             error: match status {
                 Some(status) if status >= 400 => Some(format!("status {status}")),
@@ -198,13 +252,14 @@ impl Drop for Observed {
         let status = self.status.get().map_or_else(|| "none".to_owned(), u16::to_string);
         let (received_bytes, sent_bytes) = (*self.received_bytes.get_mut(), *self.sent_bytes.get_mut());
         REGISTERED.in_flight.dec();
+        self.audit(duration, (received_bytes, sent_bytes));
         self.record_if_slow(duration, received_bytes + sent_bytes);
         REGISTERED.duration.get_or_create(std::array::from_ref(&operation)).observe(duration);
         REGISTERED.requests.get_or_create(&[operation, ("status", status)]).inc();
         REGISTERED.received_bytes.inc_by(received_bytes);
         REGISTERED.sent_bytes.inc_by(sent_bytes);
-        if let Some(account) = self.account.take() {
-            REGISTERED.account_requests.get_or_create(&[("account", account)]).inc();
+        if let Some(caller) = self.caller.get() {
+            REGISTERED.account_requests.get_or_create(&[("account", caller.account.id.to_string())]).inc();
         }
         if let Some(bucket) = self.bucket.take() {
             let mut buckets = BUCKETS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -256,10 +311,9 @@ mod tests {
 
     #[test]
     fn a_request_is_measured_when_it_is_over() {
-        let observed = Observed::begin();
+        let observed = Observed::begin(None);
         observed.is_of_operation("PutTestObject");
         observed.is_of_bucket("measured");
-        observed.is_of_account("123456789012");
         observed.received(1_000);
         observed.sent(10);
         observed.is_answered_with(200);
@@ -273,7 +327,6 @@ mod tests {
             r#"atoll_s3_request_duration_seconds_count{operation="PutTestObject"} 1"#,
             r#"atoll_s3_bucket_received_bytes_total{bucket="measured"} 1000"#,
             r#"atoll_s3_bucket_sent_bytes_total{bucket="measured"} 10"#,
-            r#"atoll_s3_account_requests_total{account="123456789012"} 1"#,
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }

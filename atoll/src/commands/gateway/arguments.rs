@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use atoll_audit::Target;
 use atoll_node::{LISTEN_OFF, is_dns_name};
 use atoll_s3::TrustedProxy;
 use atoll_types::access::ObjectOwnership;
@@ -56,6 +57,10 @@ pub struct GatewayArguments {
     /// came to them over TLS (X-Forwarded-Proto)
     #[arg(long, value_name = "IP|CIDR", env = "ATOLL_TRUSTED_PROXIES", value_delimiter = ',')]
     pub trusted_proxies: Vec<TrustedProxy>,
+    /// Where a line of JSON for each request goes: a file, or the URL of a collector that takes them by POST
+    /// [default: nowhere]
+    #[arg(long, value_name = "FILE|URL", env = "ATOLL_S3_AUDIT_LOG")]
+    pub audit_log: Option<Target>,
     /// To whom the objects of new buckets belong, unless the request that makes a bucket says
     #[arg(
         long,

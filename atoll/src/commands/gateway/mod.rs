@@ -6,6 +6,7 @@ mod listeners;
 use std::sync::Arc;
 
 use anyhow::Context;
+use atoll_audit::{AuditLog, Target};
 use atoll_admin::pools::{POOL_DATA, POOL_OBJECTS};
 use atoll_client::RemoteClient;
 use atoll_gateway::{ClusterObjects, EtcdDirectory};
@@ -47,6 +48,10 @@ A client may choose another pool for a bucket: aws s3api create-bucket --bucket 
     },
 }
 
+fn open_audit_log(target: &Target) -> anyhow::Result<AuditLog> {
+    AuditLog::open(target).with_context(|| format!("the audit log cannot be opened ({target:?})"))
+}
+
 /// Runs the S3 gateway.
 pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
     let GatewayCommand::Run { daemon, data_pool, serving } = command;
@@ -73,6 +78,7 @@ pub fn run(command: &GatewayCommand) -> anyhow::Result<()> {
                 data_pool,
                 object_ownership: serving.object_ownership.into(),
                 trusted_proxies: serving.trusted_proxies.clone(),
+                audit: serving.audit_log.as_ref().map(open_audit_log).transpose()?,
                 key_lifetime: std::time::Duration::from_secs(serving.key_lifetime_seconds.max(1)),
                 garbage_grace: std::time::Duration::from_secs(serving.garbage_grace_seconds),
                 collect_interval: Some(std::time::Duration::from_secs(

@@ -7,7 +7,7 @@ mod refusal;
 mod sessions;
 mod told;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Json;
 use axum::Router;
@@ -17,10 +17,11 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, COOKIE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::listener::Peer;
 use crate::server::Shared;
+use atoll_coordinator::unix_ms;
 use atoll_types::operators::OperatorRole;
 pub(crate) use document::Given;
 use document::Needs;
@@ -45,8 +46,9 @@ async fn call(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let call = Call { shared, peer: peer.map(|peer| peer.0), method, uri, headers, body };
+    let call = Call { shared, peer: peer.map(|peer| peer.0), method, uri, headers, body, user: OnceLock::new() };
     let mut response = call.answer().await.unwrap_or_else(Refusal::into_response);
+    call.audit(response.status());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
@@ -58,9 +60,25 @@ struct Call {
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
+    /// Who calls, once that is known.
+    user: OnceLock<String>,
 }
 
 impl Call {
+    /// Calls that only look are not recorded: the console makes one every few seconds.
+    fn audit(&self, status: StatusCode) {
+        let Some(log) = self.shared.audit.as_ref().filter(|_| self.method != Method::GET) else { return };
+        log.add(&json!({
+            "source": "admin",
+            "time_unix_ms": unix_ms(),
+            "user": self.user.get(),
+            "client": self.peer.map(|Peer(address)| address.ip().to_string()),
+            "method": self.method.as_str(),
+            "path": self.uri.path(),
+            "status": status.as_u16(),
+        }));
+    }
+
     /// Looks at the session first, then at what protects it from other sites, then at the role, and only then at what
     /// the call is about: nobody learns of things that he may not see.
     async fn answer(&self) -> Result<Response, Refusal> {
@@ -68,9 +86,13 @@ impl Call {
         let found = document::find(self.method.as_str(), &parts);
         if found.as_ref().is_some_and(|(operation, _)| operation.needs == Needs::Nothing) {
             let body = self.body()?;
+            if let Some(user) = body.get("user").and_then(Value::as_str) {
+                let _ = self.user.set(user.to_owned());
+            }
             return login::log_in(&self.shared, self.peer, self.csrf(), &body).await;
         }
         let (token, session) = self.session().await?;
+        let _ = self.user.set(session.user.clone());
         if self.method != Method::GET && self.csrf() != Some(&session.csrf_token) {
             return Err(Refusal::no_csrf());
         }

@@ -2,20 +2,24 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::samples::{Sample, Samples};
 
-/// What a series is about.
+/// What figures are about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Subject {
+pub struct Subject {
+    /// `cluster`, `osd`, `pool`, `image`, `gateway` or `bucket`.
     pub kind: &'static str,
+    /// Its name.
     pub name: String,
 }
 
-/// Values of one second; none: not known, or nothing to tell.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Point {
+/// Figures of one time; none: not known, or nothing to tell. Of a bucket all requests count as reads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the names say it, with their units")]
+pub struct Point {
     pub reads_per_second: Option<f64>,
     pub writes_per_second: Option<f64>,
     pub read_bytes_per_second: Option<f64>,
@@ -29,7 +33,7 @@ pub(super) struct Point {
 
 impl Subject {
     /// The schema `FigureSeries` of the API.
-    pub fn told(&self, points: &[Option<&Point>]) -> Value {
+    pub(super) fn told(&self, points: &[Option<&Point>]) -> Value {
         let array = |field: fn(&Point) -> Option<f64>| -> Value {
             points.iter().map(|point| point.and_then(field).map_or(Value::Null, Value::from)).collect()
         };
@@ -68,7 +72,7 @@ struct Sums {
 }
 
 /// What has happened between two times.
-pub(super) fn points(before: &Samples, now: &Samples, host: &str) -> BTreeMap<Subject, Point> {
+pub fn points(before: &Samples, now: &Samples, host: &str) -> BTreeMap<Subject, Point> {
     let seconds = now.unix_ms.saturating_sub(before.unix_ms) as f64 / 1e3;
     let mut sums: BTreeMap<Subject, Sums> = BTreeMap::new();
     if seconds <= 0.0 {
@@ -103,6 +107,8 @@ fn subjects(process: &str, sample: &Sample, host: &str) -> Vec<Subject> {
         vec![subject("osd", process), subject("cluster", "cluster")]
     } else if sample.name.starts_with("atoll_image_operation") && !sample.name.contains("errors") {
         vec![subject("image", sample.label("image"))]
+    } else if sample.name.starts_with("atoll_s3_bucket_") {
+        vec![subject("bucket", sample.label("bucket"))]
     } else if sample.name.starts_with("atoll_s3_request")
         || sample.name == "atoll_s3_received_bytes_total"
         || sample.name == "atoll_s3_sent_bytes_total"
@@ -116,8 +122,9 @@ fn subjects(process: &str, sample: &Sample, host: &str) -> Vec<Subject> {
 /// 0 for reads and 1 for writes; what is neither does not count.
 fn direction(sample: &Sample) -> Option<usize> {
     match (&sample.name[..], sample.label("operation")) {
-        ("atoll_s3_sent_bytes_total", _) | (_, "read") => Some(0),
-        ("atoll_s3_received_bytes_total", _) | (_, "write") => Some(1),
+        ("atoll_s3_sent_bytes_total" | "atoll_s3_bucket_sent_bytes_total" | "atoll_s3_bucket_requests_total", _)
+        | (_, "read") => Some(0),
+        ("atoll_s3_received_bytes_total" | "atoll_s3_bucket_received_bytes_total", _) | (_, "write") => Some(1),
         (name, operation) if name.starts_with("atoll_s3_") => {
             let is_read = ["Get", "List", "Head", "Select"].iter().any(|verb| operation.starts_with(verb));
             Some(usize::from(!is_read))

@@ -184,7 +184,7 @@ impl S3Access for Gate {
         }
         let observed = context.extensions_mut().get::<Arc<Observed>>().cloned();
         if let (Some(observed), Some(caller)) = (&observed, &caller) {
-            observed.is_of_account(&caller.account.id);
+            observed.is_of_caller(caller);
         }
         let operation = context.s3_op().name();
         let (Some(known), Some(rule)) = (Known::find(operation), rule_of(operation)) else {

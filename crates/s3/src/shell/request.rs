@@ -12,7 +12,7 @@ use hyper::body::{Body as _, Incoming};
 use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{Body, S3Error, S3ErrorCode, StdError, s3_error};
 
-use super::answer::put_right;
+use super::answer::{REQUEST_ID, put_right};
 use super::arrival::{Arrival, Origin};
 use super::cross_origin;
 use super::document::Document;
@@ -66,10 +66,13 @@ pub(super) async fn answer(
     origin: Origin,
     mut request: Request<Incoming>,
 ) -> Response<MeasuredBody<Body>> {
-    let observed = Observed::begin();
+    let observed = Observed::begin(gateway.config.audit.clone());
     request.extensions_mut().insert(Arc::clone(&observed));
     let response = answer_unmeasured(gateway, origin, request, &observed).await;
     observed.is_answered_with(response.status().as_u16());
+    if let Some(id) = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()) {
+        observed.has_request_id(id);
+    }
     response.map(|body| MeasuredBody::new(body, observed))
 }
 
@@ -81,7 +84,7 @@ async fn answer_unmeasured(
 ) -> Response<Body> {
     let arrival = origin.arrival(request.headers(), &gateway.trusted_proxies);
     request.extensions_mut().insert(arrival);
-    observed.is_of(request.uri().clone(), arrival.client);
+    observed.is_of(&request, arrival);
     let line = tracing::enabled!(target: ACCESS_LOG, tracing::Level::DEBUG)
         .then(|| format!("{} {} {:?}", request.method(), request.uri().path(), request.version()));
     let is_http_1 = request.version() < Version::HTTP_2;

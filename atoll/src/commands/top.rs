@@ -1,0 +1,128 @@
+//! What the processes of this host do now.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use anyhow::Context;
+use atoll_console::{Point, Samples, Subject, points};
+use atoll_node::ProcessesFile;
+use atoll_terminal::print_line;
+use atoll_types::size::format_size;
+use clap::Args;
+use serde_json::json;
+
+use super::arguments::OutputArguments;
+use super::open_cluster::{OpenCluster, tokio_runtime};
+use super::output::print_table;
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  atoll top                     what this host's OSDs, gateways and NBD server do, again every 2 s, until Ctrl-C
+  atoll top --kind image --kind bucket
+  atoll top --count 1 --json | jq '.[] | select(.kind == \"osd\")'
+
+Pools and OSDs count clients' operations where they are answered; an image and a bucket count what this host's NBD
+server and gateway serve. P50 and P99 are of the last interval.")]
+pub struct TopArguments {
+    #[command(flatten)]
+    pub output: OutputArguments,
+    /// Only osd, pool, image, gateway, bucket or cluster; may be given several times
+    #[arg(long, value_name = "KIND", value_parser = ["cluster", "osd", "pool", "image", "gateway", "bucket"])]
+    pub kind: Vec<String>,
+    /// Pause between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub interval: u64,
+    /// End after so many looks
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// So many of each kind at most, the busiest first
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub limit: usize,
+}
+
+/// `atoll top`.
+pub fn run(arguments: &TopArguments) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&arguments.output.data)?;
+    tokio_runtime()?.block_on(async {
+        let mut before = read(&open).await?;
+        let mut looks = 0;
+        while arguments.count.is_none_or(|count| looks < count) && !atoll_terminal::is_closed() {
+            tokio::time::sleep(Duration::from_secs(arguments.interval)).await;
+            let now = read(&open).await?;
+            show(arguments, &busiest(arguments, points(&before, &now, &open.cluster.host_name())))?;
+            (before, looks) = (now, looks + 1);
+        }
+        Ok(())
+    })
+}
+
+async fn read(open: &OpenCluster) -> anyhow::Result<Samples> {
+    let file = ProcessesFile::running(&open.directory).with_context(|| {
+        format!("nothing runs here; 'atoll up --data {}' starts it", open.directory.root().display())
+    })?;
+    let names: Vec<String> = file.children.into_iter().map(|child| child.name).collect();
+    Ok(Samples::read(&open.directory, &names).await)
+}
+
+fn operations(point: &Point) -> f64 {
+    point.reads_per_second.unwrap_or(0.0) + point.writes_per_second.unwrap_or(0.0)
+}
+
+/// Of each kind that is wanted, the busiest.
+fn busiest(arguments: &TopArguments, points: BTreeMap<Subject, Point>) -> Vec<(Subject, Point)> {
+    let wanted = |subject: &Subject| arguments.kind.is_empty() || arguments.kind.iter().any(|kind| kind == subject.kind);
+    let mut all: Vec<(Subject, Point)> = points.into_iter().filter(|(subject, _)| wanted(subject)).collect();
+    all.sort_by(|(one, left), (other, right)| {
+        one.kind.cmp(other.kind).then(operations(right).total_cmp(&operations(left))).then(one.name.cmp(&other.name))
+    });
+    let mut kept: BTreeMap<&'static str, usize> = BTreeMap::new();
+    all.retain(|(subject, _)| {
+        let count = kept.entry(subject.kind).or_default();
+        *count += 1;
+        *count <= arguments.limit
+    });
+    all
+}
+
+fn show(arguments: &TopArguments, busiest: &[(Subject, Point)]) -> anyhow::Result<()> {
+    if arguments.output.json {
+        let told = busiest.iter().map(|(subject, point)| {
+            let mut row = json!({ "kind": subject.kind, "name": subject.name });
+            if let (Some(row), Ok(serde_json::Value::Object(fields))) = (row.as_object_mut(), serde_json::to_value(point)) {
+                row.extend(fields);
+            }
+            row
+        });
+        // A line for each look.
+        print_line!("{}", serde_json::to_string(&told.collect::<Vec<_>>())?);
+        return Ok(());
+    }
+    if std::io::stdout().is_terminal() {
+        // To the corner, with everything below it gone.
+        print_line!("\x1b[H\x1b[J");
+    }
+    let count = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.0}"));
+    let size = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format_size(value as u64));
+    let time = |value: Option<f64>| value.map_or_else(|| "-".into(), |us| format!("{:.2}", us / 1_000.0));
+    let row = |(subject, point): &(Subject, Point)| {
+        vec![
+            subject.kind.to_owned(),
+            subject.name.clone(),
+            count(point.reads_per_second),
+            count(point.writes_per_second),
+            size(point.read_bytes_per_second),
+            size(point.write_bytes_per_second),
+            time(point.read_p50_us),
+            time(point.read_p99_us),
+            time(point.write_p50_us),
+            time(point.write_p99_us),
+        ]
+    };
+    let headings = [
+        "KIND", "NAME", "READS/S", "WRITES/S", "READ/S", "WRITTEN/S", "READ MS P50", "P99", "WRITE MS P50", "P99",
+    ];
+    print_table(&headings, &busiest.iter().map(row).collect::<Vec<_>>());
+    Ok(())
+}

@@ -1,0 +1,93 @@
+"""The audit log: a line of JSON for each request to a gateway and for each call of the admin API that may change
+something, in a file or at a collector; no secret is in it."""
+
+import http.server
+import json
+import threading
+
+import pytest
+from lib.ports import free_port
+from lib.waiting import wait_for
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes lines, but not at first."""
+
+    lines, refused = [], 0
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if Collector.refused < 2:
+            Collector.refused += 1
+            self.send_response(503)
+        else:
+            Collector.lines += [json.loads(line) for line in body.splitlines()]
+            self.send_response(204)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def collector():
+    Collector.lines, Collector.refused = [], 0
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/audit"
+    server.shutdown()
+
+
+def start(scenario, name, **variables):
+    cluster = scenario.cluster(name, osds=1, osd_size="2G")
+    cluster.variables.update(variables)
+    cluster.up()
+    return cluster
+
+
+def use(cluster):
+    """A bucket, an object, a question for what is not there, and one that is signed wrongly."""
+    client = cluster.s3()
+    client.create_bucket(Bucket="bucket")
+    client.put_object(Bucket="bucket", Key="one two", Body=b"x" * 5000)
+    assert client.get_object(Bucket="bucket", Key="one two")["Body"].read() == b"x" * 5000
+    with pytest.raises(client.exceptions.ClientError):
+        client.get_object(Bucket="bucket", Key="nothing")
+    wrong = cluster.s3(secret="wrong")
+    with pytest.raises(client.exceptions.ClientError):
+        wrong.list_buckets()
+
+
+def check(cluster, lines):
+    by_operation = {}
+    for line in lines:
+        by_operation.setdefault(line["operation"], []).append(line)
+    [put] = by_operation["PutObject"]
+    key = cluster.credentials()["access_key"]
+    expected = {"source": "s3", "status": 200, "bucket": "bucket", "path": "/bucket/one%20two", "access_key": key}
+    assert {name: put[name] for name in expected} == expected, f"{put}"
+    assert put["received_bytes"] >= 5000 and put["principal"].endswith(":root") and put["client"] == "127.0.0.1"
+    assert put["method"] == "PUT" and put["request_id"] and put["duration_us"] > 0 and "Boto3" in put["user_agent"]
+    assert sorted(line["status"] for line in by_operation["GetObject"]) == [200, 404]
+    refused = [line for line in lines if line["status"] == 403]
+    assert refused and all(line["principal"] is None and line["bucket"] is None for line in refused), f"{refused}"
+
+
+def test_each_request_is_a_line_of_a_file(scenario):
+    path = scenario.directory / "s3-audit.jsonl"
+    cluster = start(scenario, "file", ATOLL_S3_AUDIT_LOG=str(path))
+    use(cluster)
+    lines = lambda: [json.loads(line) for line in path.read_text().splitlines()]
+    wait_for("all lines", lambda: {line["status"] for line in lines()} >= {200, 403, 404}, 10)
+    check(cluster, lines())
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert cluster.credentials()["secret_key"] not in path.read_text()
+
+
+def test_a_collector_gets_what_it_refused_at_first(scenario, collector):
+    cluster = start(scenario, "collector", ATOLL_S3_AUDIT_LOG=collector)
+    use(cluster)
+    wait_for("all lines", lambda: {line["status"] for line in Collector.lines} >= {200, 403, 404}, 30)
+    check(cluster, Collector.lines)
+    assert Collector.refused == 2
