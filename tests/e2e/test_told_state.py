@@ -190,3 +190,26 @@ def test_devices_that_have_no_room_to_grow_are_said(tight):
     problem = found["OSD_OVERCOMMITTED"]
     assert code == 1 and problem["severity"] == "warning", found
     assert all(f"osd.{osd}" in json.dumps(problem["subjects"]) for osd in range(3)), problem
+
+
+@pytest.mark.needs("mke2fs", "mount")
+def test_a_full_file_system_stops_neither_osds_nor_cluster_state(tight):
+    """OSDs are full before it is: new data is refused with 507, and all goes on once there is room."""
+    pids, s3, refused = tight.children(), tight.s3(), 0
+    s3.create_bucket(Bucket="fill")
+    for number in range(200):
+        try:
+            s3.put_object(Bucket="fill", Key=f"{number:04}", Body=os.urandom(8 * MIB))
+        except ClientError as error:
+            assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 507, f"{error}"
+            refused += 1
+            if refused == 3:
+                break
+    assert refused == 3, "the file system has 1 GiB"
+    code, found = wait_for("health says that OSDs are full", lambda: (p := problems(tight))[1].get("OSD_FULL") and p, 10)
+    assert code == 2, found
+    assert tight.children() == pids, "no process has ended"
+    assert s3.get_object(Bucket="fill", Key="0000")["ContentLength"] == 8 * MIB
+    for number in range(10):
+        s3.delete_object(Bucket="fill", Key=f"{number:04}")
+    assert tight.children() == pids, "no process has ended"

@@ -6,8 +6,8 @@ use crate::data_dir::{ClusterFile, DataDir};
 use crate::device_space::{Overcommitted, overcommitted};
 use crate::state_space::StateSpace;
 
-const OVERCOMMITTED_ACTION: &str = "give the file system room, or move devices to others: OSDs fail when it is full, \
-                                    before they say that they are";
+const OVERCOMMITTED_ACTION: &str = "give the file system room, or move devices to others: OSDs are full when it almost \
+                                    is, whatever their sizes are";
 
 /// What is wrong with this host.
 pub fn host_problems(directory: &DataDir, cluster: &ClusterFile) -> Vec<Problem> {

@@ -10,7 +10,7 @@ use atoll_types::records::{OsdUpRecord, RECORD_FORMAT};
 use crate::config::{OsdConfig, OsdError};
 use crate::context::Context;
 use crate::control::{self, ControlEvent};
-use crate::device::{BlockingDevice, RingDevice};
+use crate::device::{Backing, BlockingDevice, RingDevice};
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::pgs::Pgs;
@@ -107,6 +107,7 @@ impl Osd {
         let incarnation = u64::from_le_bytes(random());
         let (store, devices) = open_store(&mut config, incarnation, &mut reactor)?;
         let up = listen(&config, incarnation, &mut reactor)?;
+        let backing = Backing::of([Some(&*config.device), config.log_device.as_deref()].into_iter().flatten());
         let control = control::start(config.cluster.clone(), up, reactor.wake_handle())?;
         reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
         reactor.set_timer(TICK, TIMER_TICK);
@@ -116,7 +117,7 @@ impl Osd {
             recovery: RecoveryScheduler::new(config.recovery_bytes_per_second),
             context: Context::new(config, reactor, control.requests),
             pgs: Pgs::default(),
-            storage: Storage::new(store, devices),
+            storage: Storage::new(store, devices, backing),
             scrubs: Scrubs::new(),
             removed_pools: RemovedPools::default(),
             reports: Reports::new(),
@@ -214,6 +215,7 @@ impl Osd {
         self.storage.share_memory(self.context.config.memory_target_bytes);
         self.look_after_scrubs();
         self.storage.set_full_percent(self.context.map.settings.full_percent);
+        self.storage.look_at_backing();
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
         self.storage.check();
         self.measure();

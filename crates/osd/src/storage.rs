@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{ObjectParts, Token};
 use atoll_store::{
-    Device, DiskOperation, DiskRequest, LoadId, LoadRequest, ObjectKey, ReadData, ScrubError, ScrubResult, Store,
+    BackingRoom, Device, DiskOperation, DiskRequest, LoadId, LoadRequest, ObjectKey, ReadData, ScrubError, ScrubResult, Store,
     StoreEvent, TransactionId,
 };
 use atoll_types::{ObjectName, PgId, Transaction, Version};
@@ -22,7 +22,7 @@ pub(crate) use object_reads::ReadAnswer;
 use recovery_reads::PartRead;
 
 use crate::context::Context;
-use crate::device::RingDevice;
+use crate::device::{Backing, RingDevice};
 use crate::invariants;
 use crate::metrics::{DeviceOperation, Metrics};
 use crate::recovery::RecoveryRead;
@@ -105,6 +105,8 @@ impl DeviceRequest {
 pub(crate) struct Storage {
     store: Store,
     devices: RingDevice,
+    backing: Backing,
+    backing_room: BackingRoom,
     events: VecDeque<StorageEvent>,
     submitted: BTreeMap<TransactionId, Submitter>,
     /// Submissions that wait for room in the log or for metadata, in order per PG.
@@ -121,10 +123,12 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    pub fn new(store: Store, devices: RingDevice) -> Self {
+    pub fn new(store: Store, devices: RingDevice, backing: Backing) -> Self {
         Storage {
             store,
             devices,
+            backing,
+            backing_room: BackingRoom::default(),
             events: VecDeque::new(),
             submitted: BTreeMap::new(),
             backlog: BTreeMap::new(),
@@ -158,6 +162,20 @@ impl Storage {
 
     pub fn forget_pre_images(&mut self, pg: PgId, through: Version) {
         self.store.forget_pre_images(pg, through);
+    }
+
+    /// Looks how much room there is under device files.
+    pub fn look_at_backing(&mut self) {
+        let usage = self.store.usage();
+        let room = self.backing.room(usage.pending_memory_bytes);
+        if room != self.backing_room {
+            self.backing_room = room;
+            match room {
+                BackingRoom::Enough => tracing::info!("the file system under the device has room again"),
+                _ => tracing::warn!("the file system under the device is almost full: no new data is taken"),
+            }
+        }
+        self.store.set_backing_room(room);
     }
 
     /// Says when the store is full.

@@ -6,6 +6,7 @@ use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{Mutation, Transaction};
 
 use crate::error::StoreError;
+use crate::event::BackingRoom;
 use crate::log::record::check_sequences;
 use crate::metadata::{HOLE, ObjectKey};
 use crate::plan::{INLINE_BYTES_MAX, check_prepared};
@@ -18,7 +19,12 @@ const RESERVE_PAGES: u32 = 1 << 16;
 impl Store {
     /// Whether clients must not add data. Blocks that the next checkpoint will free count as free.
     pub fn is_full(&self) -> bool {
-        self.space.is_full() || self.page_room() <= RESERVE_PAGES
+        self.space.is_full() || self.page_room() <= RESERVE_PAGES || self.backing_room >= BackingRoom::Low
+    }
+
+    /// Says what the file system under a sparse file has left. Deletes go on, and so do overwrites of what has its place.
+    pub fn set_backing_room(&mut self, room: BackingRoom) {
+        self.backing_room = room;
     }
 
     /// Clients may fill the device up to this share, in percent; what is left is for recovery, deletes and
@@ -46,7 +52,9 @@ impl Store {
 
     /// Whether nothing at all may be added: what is left is for checkpoints, which free space.
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.space.is_exhausted() || self.page_room() <= RESERVE_PAGES / 2
+        self.space.is_exhausted()
+            || self.page_room() <= RESERVE_PAGES / 2
+            || self.backing_room == BackingRoom::None
     }
 
     /// Checks a client's write before it gets its place in the PG's history. What it looks at is

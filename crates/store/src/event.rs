@@ -36,6 +36,18 @@ pub enum StoreEvent {
     },
 }
 
+/// Room under a device that is a sparse file: what its file system has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BackingRoom {
+    /// The device may grow as it likes.
+    #[default]
+    Enough,
+    /// Clients must not add data.
+    Low,
+    /// Nobody must: what is left is for checkpoints.
+    None,
+}
+
 /// Figures about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUsage {

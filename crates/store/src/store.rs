@@ -11,7 +11,7 @@ use crate::allocator::Allocator;
 use crate::checkpoint::Checkpoint;
 use crate::disk::{DiskOperation, DiskRequest, DiskResult};
 use crate::error::StoreError;
-use crate::event::{StoreEvent, StoreUsage, TransactionId};
+use crate::event::{BackingRoom, StoreEvent, StoreUsage, TransactionId};
 use crate::invariants;
 use crate::layout::Layout;
 use crate::log::Log;
@@ -40,6 +40,7 @@ pub struct Store {
     pub(crate) page_table: PageTable,
     pub(crate) pgs: Pgs,
     pub(crate) space: Space,
+    pub(crate) backing_room: BackingRoom,
     pub(crate) overlay: Overlay,
     pub(crate) checkpoint: Option<Box<Checkpoint>>,
     pub(crate) reads: Reads,
@@ -79,6 +80,7 @@ impl Store {
             page_table: parts.page_table,
             pgs: Pgs::new(parts.pgs),
             space: Space::new(parts.allocator, parts.freed),
+            backing_room: BackingRoom::default(),
             overlay: parts.overlay,
             checkpoint: None,
             reads: Reads::default(),

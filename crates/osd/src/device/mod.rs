@@ -2,6 +2,7 @@
 //! that measures a store alone uses them in the same way as the OSD.
 
 mod at_rest;
+mod backing;
 mod claims;
 mod format;
 mod probe;
@@ -15,6 +16,7 @@ use atoll_reactor::{DirectFile, FileId, FileOperation, Reactor};
 use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment};
 
 pub use at_rest::{AtRestError, DeviceKey, encrypt_device};
+pub(crate) use backing::Backing;
 pub use format::{
     FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file, store_identity,
 };

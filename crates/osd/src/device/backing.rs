@@ -1,0 +1,54 @@
+//! The file system under device files: files are sparse, and it may have less room than they may grow by. An OSD is
+//! full before it is, because a write that fails ends the OSD.
+
+use std::path::{Path, PathBuf};
+
+use atoll_store::BackingRoom;
+
+/// What is left for checkpoints of this OSD and of its neighbours, in bytes.
+const LOW_BYTES: u64 = 128 << 20;
+/// From here on nothing is taken from other OSDs either.
+const NONE_BYTES: u64 = 64 << 20;
+
+/// Device files, whose file system is looked at.
+pub(crate) struct Backing(Vec<PathBuf>);
+
+impl Backing {
+    /// Of these devices; block devices have all their room.
+    pub fn of<'a>(devices: impl Iterator<Item = &'a Path>) -> Self {
+        let is_file = |path: &&Path| std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+        Backing(devices.filter(is_file).map(Path::to_owned).collect())
+    }
+
+    /// How much room there is, when so many bytes are still to be written to their places.
+    pub fn room(&self, pending_bytes: u64) -> BackingRoom {
+        let free = self.0.iter().filter_map(|path| {
+            // What cannot be looked at is found out by the next write.
+            let space = rustix::fs::statvfs(path).ok()?;
+            Some(space.f_bavail.saturating_mul(space.f_frsize))
+        });
+        room(free.min().unwrap_or(u64::MAX), pending_bytes)
+    }
+}
+
+fn room(free_bytes: u64, pending_bytes: u64) -> BackingRoom {
+    match free_bytes.saturating_sub(pending_bytes) {
+        0..NONE_BYTES => BackingRoom::None,
+        NONE_BYTES..LOW_BYTES => BackingRoom::Low,
+        _ => BackingRoom::Enough,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pending_takes_room() {
+        assert_eq!(room(1 << 30, 0), BackingRoom::Enough);
+        assert_eq!(room(1 << 30, 1 << 30), BackingRoom::None);
+        assert_eq!(room(LOW_BYTES - 1, 0), BackingRoom::Low);
+        assert_eq!(room(LOW_BYTES + (10 << 20), 20 << 20), BackingRoom::Low);
+        assert_eq!(Backing::of(std::iter::empty()).room(1 << 40), BackingRoom::Enough);
+    }
+}
