@@ -72,10 +72,14 @@ fn operations(point: &Point) -> f64 {
 
 /// Of each kind that is wanted, the busiest.
 fn busiest(arguments: &TopArguments, points: BTreeMap<Subject, Point>) -> Vec<(Subject, Point)> {
-    let wanted = |subject: &Subject| arguments.kind.is_empty() || arguments.kind.iter().any(|kind| kind == subject.kind);
+    let wanted =
+        |subject: &Subject| arguments.kind.is_empty() || arguments.kind.iter().any(|kind| kind == subject.kind);
     let mut all: Vec<(Subject, Point)> = points.into_iter().filter(|(subject, _)| wanted(subject)).collect();
     all.sort_by(|(one, left), (other, right)| {
-        one.kind.cmp(other.kind).then(operations(right).total_cmp(&operations(left))).then(one.name.cmp(&other.name))
+        one.kind
+            .cmp(other.kind)
+            .then(operations(right).total_cmp(&operations(left)))
+            .then(one.name.cmp(&other.name))
     });
     let mut kept: BTreeMap<&'static str, usize> = BTreeMap::new();
     all.retain(|(subject, _)| {
@@ -90,7 +94,9 @@ fn show(arguments: &TopArguments, busiest: &[(Subject, Point)]) -> anyhow::Resul
     if arguments.output.json {
         let told = busiest.iter().map(|(subject, point)| {
             let mut row = json!({ "kind": subject.kind, "name": subject.name });
-            if let (Some(row), Ok(serde_json::Value::Object(fields))) = (row.as_object_mut(), serde_json::to_value(point)) {
+            if let (Some(row), Ok(serde_json::Value::Object(fields))) =
+                (row.as_object_mut(), serde_json::to_value(point))
+            {
                 row.extend(fields);
             }
             row
@@ -121,7 +127,16 @@ fn show(arguments: &TopArguments, busiest: &[(Subject, Point)]) -> anyhow::Resul
         ]
     };
     let headings = [
-        "KIND", "NAME", "READS/S", "WRITES/S", "READ/S", "WRITTEN/S", "READ MS P50", "P99", "WRITE MS P50", "P99",
+        "KIND",
+        "NAME",
+        "READS/S",
+        "WRITES/S",
+        "READ/S",
+        "WRITTEN/S",
+        "READ MS P50",
+        "P99",
+        "WRITE MS P50",
+        "P99",
     ];
     print_table(&headings, &busiest.iter().map(row).collect::<Vec<_>>());
     Ok(())

@@ -33,7 +33,8 @@ impl Collector {
     }
 
     fn send(&self, lines: &str) -> Result<(), String> {
-        let request = self.client.post(&self.url).header(CONTENT_TYPE, "application/x-ndjson").body(lines.to_owned());
+        let request =
+            self.client.post(&self.url).header(CONTENT_TYPE, "application/x-ndjson").body(lines.to_owned());
         self.runtime.block_on(async {
             let answer = request.send().await.map_err(|error| error.without_url().to_string())?;
             if answer.status().is_success() { Ok(()) } else { Err(format!("status {}", answer.status())) }
@@ -85,7 +86,10 @@ mod tests {
         let mut collector = Collector::new(&url).unwrap();
         collector.write("{\"a\":1}\n").unwrap();
         for request in server.join().unwrap() {
-            assert!(request.starts_with("POST /in HTTP/1.1\r\n") && request.contains("application/x-ndjson"), "{request}");
+            assert!(
+                request.starts_with("POST /in HTTP/1.1\r\n") && request.contains("application/x-ndjson"),
+                "{request}"
+            );
         }
     }
 }

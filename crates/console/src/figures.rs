@@ -86,7 +86,8 @@ impl Figures {
         subjects.dedup();
         // Buckets may be many, and the console has no charts of them.
         let is_wanted = |subject: &&&Subject| {
-            subject.kind != BUCKET && (kinds.is_empty() || kinds.contains(&subject.kind))
+            subject.kind != BUCKET
+                && (kinds.is_empty() || kinds.contains(&subject.kind))
                 && (names.is_empty() || names.contains(&&subject.name[..]))
         };
         let series = subjects.iter().filter(is_wanted).map(|subject| {

@@ -19,6 +19,6 @@ mod metrics_routes;
 mod server;
 mod token_check;
 
-pub use figures::{Point, Samples, Subject, points};
 pub use commands::{Command, CommandFailure, FailureKind, RunCommands};
+pub use figures::{Point, Samples, Subject, points};
 pub use server::{AdminServer, AdminServerConfig, AdminServerError};

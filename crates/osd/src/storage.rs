@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{ObjectParts, Token};
 use atoll_store::{
-    BackingRoom, Device, DiskOperation, DiskRequest, LoadId, LoadRequest, ObjectKey, ReadData, ScrubError, ScrubResult, Store,
-    StoreEvent, TransactionId,
+    BackingRoom, Device, DiskOperation, DiskRequest, LoadId, LoadRequest, ObjectKey, ReadData, ScrubError,
+    ScrubResult, Store, StoreEvent, TransactionId,
 };
 use atoll_types::{ObjectName, PgId, Transaction, Version};
 

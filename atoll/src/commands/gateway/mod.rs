@@ -6,8 +6,8 @@ mod listeners;
 use std::sync::Arc;
 
 use anyhow::Context;
-use atoll_audit::{AuditLog, Target};
 use atoll_admin::pools::{POOL_DATA, POOL_OBJECTS};
+use atoll_audit::{AuditLog, Target};
 use atoll_client::RemoteClient;
 use atoll_gateway::{ClusterObjects, EtcdDirectory};
 use atoll_s3::{Gateway, GatewayConfig, check_data_pool};

@@ -122,7 +122,10 @@ fn subjects(process: &str, sample: &Sample, host: &str) -> Vec<Subject> {
 /// 0 for reads and 1 for writes; what is neither does not count.
 fn direction(sample: &Sample) -> Option<usize> {
     match (&sample.name[..], sample.label("operation")) {
-        ("atoll_s3_sent_bytes_total" | "atoll_s3_bucket_sent_bytes_total" | "atoll_s3_bucket_requests_total", _)
+        (
+            "atoll_s3_sent_bytes_total" | "atoll_s3_bucket_sent_bytes_total" | "atoll_s3_bucket_requests_total",
+            _,
+        )
         | (_, "read") => Some(0),
         ("atoll_s3_received_bytes_total" | "atoll_s3_bucket_received_bytes_total", _) | (_, "write") => Some(1),
         (name, operation) if name.starts_with("atoll_s3_") => {
