@@ -370,7 +370,8 @@ def usual(page, request):
 
 # The pages that go on with a cluster that is there.
 CLUSTERS = dict.fromkeys(
-    ("first-cluster", "images", "s3", "keys", "running", "monitoring", "benchmarks", "troubleshooting"), "first"
+    ("first-cluster", "images", "s3", "keys", "running", "console", "monitoring", "benchmarks", "troubleshooting"),
+    "first",
 )
 CLUSTERS["pools"] = "wide"
 FIRST = f"{GUIDE}/first-cluster.md"

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.needs("etcdctl")
 SHORT_CONNECTIONS = 1000
 IDLE_CONNECTIONS = 250
 DRIPPING_SECONDS, HANDSHAKE_BYTES_MAX = 8, 25
-PROCESSES = ("osd.0", "osd.1", "osd.2", "gateway", "nbd", "cluster-state")
+PROCESSES = ("osd.0", "osd.1", "osd.2", "gateway", "nbd", "cluster-state", "admin")
 ETCD_COMMANDS = [
     ["get", "--prefix", "/", "--print-value-only=false"],
     ["put", "/atoll/users/evil", "{}"],
@@ -121,12 +121,15 @@ ATOLL = [
     handshake.GREETING + b"\x02\x00" + os.urandom(512),
     handshake.GREETING[:3],
 ]
+# Of a client's first record: its head, and that with a part of what it promises.
+TLS = [b"\x16\x03\x01\x02\x00", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)]
 EVERY = [b"\0", b"\n", bytes(100_000), b"\xff" * 70_000]
-OF_PORTS = {"nbd": NBD, "gateway": HTTP1, "cluster-state": HTTP2 + HTTP1[:3]}
+OF_PORTS = {"nbd": NBD, "gateway": HTTP1, "cluster-state": HTTP2 + HTTP1[:3], "admin": TLS + HTTP1[:3]}
 DRIPS = {
     "gateway": b"GET / HTTP/1.1\r\nHost: x\r\nx-a: " + b"a" * 1000,
     "nbd": HELLO + struct.pack(">QII", OPTION_MAGIC, 7, 300),
     "cluster-state": PREFACE + bytes(100),
+    "admin": b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc" + bytes(1000),
 }
 DRIP = handshake.GREETING + b"\x00\x61" + bytes(97)
 

@@ -364,7 +364,7 @@ def embedded(scenario, world):
 def test_a_host_of_role_osd_runs_osds_only(embedded):
     """A host of role osd runs OSDs only, has no keys, and speaks TLS with the embedded server of the other host."""
     e1, e2 = embedded
-    assert set(e2.process_ids()) == {"supervisor", "osd.1"}, f"{e2.process_ids()}"
+    assert set(e2.process_ids()) == {"supervisor", "osd.1", "admin"}, f"{e2.process_ids()}"
     assert not (e2.data / "keys" / "kms.json").exists(), "it has no key file"
     endpoint = json.loads((e2.data / "cluster.json").read_text())["state_endpoints"][0]
     assert endpoint.startswith(f"https://{e1.address}:"), endpoint

@@ -118,9 +118,16 @@ def test_commands_before_there_is_a_cluster_fail_with_a_clear_error(scenario, no
 
 def test_processes_json_names_supervisor_and_children(running):
     """processes.json names supervisor and children, all alive."""
-    assert set(running.process_ids()) == {"supervisor", "cluster-state", "osd.0", "osd.1", "osd.2", "gateway", "nbd"}, (
-        f"{running.process_ids()}"
-    )
+    assert set(running.process_ids()) == {
+        "supervisor",
+        "cluster-state",
+        "osd.0",
+        "osd.1",
+        "osd.2",
+        "gateway",
+        "nbd",
+        "admin",
+    }, f"{running.process_ids()}"
     assert sorted(running.process_ids().values()) == sorted(running.all_pids()), (
         f"{running.process_ids()} {running.all_pids()}"
     )

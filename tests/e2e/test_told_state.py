@@ -195,18 +195,23 @@ def test_devices_that_have_no_room_to_grow_are_said(tight):
 @pytest.mark.needs("mke2fs", "mount")
 def test_a_full_file_system_stops_neither_osds_nor_cluster_state(tight):
     """OSDs are full before it is: new data is refused with 507, and all goes on once there is room."""
-    pids, s3, refused = tight.children(), tight.s3(), 0
+    pids, s3 = tight.children(), tight.s3()
     s3.create_bucket(Bucket="fill")
-    for number in range(200):
+
+    def put(number):
+        """The status of a PUT."""
         try:
-            s3.put_object(Bucket="fill", Key=f"{number:04}", Body=os.urandom(8 * MIB))
+            answer = s3.put_object(Bucket="fill", Key=f"{number:04}", Body=os.urandom(8 * MIB))
         except ClientError as error:
-            assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 507, f"{error}"
-            refused += 1
-            if refused == 3:
-                break
-    assert refused == 3, "the file system has 1 GiB"
-    code, found = wait_for("health says that OSDs are full", lambda: (p := problems(tight))[1].get("OSD_FULL") and p, 10)
+            answer = error.response
+        return answer["ResponseMetadata"]["HTTPStatusCode"]
+
+    # It has 1 GiB, and three copies are made.
+    first = next(number for number in range(200) if put(number) != 200)
+    assert first > 3 and [put(first) for _ in range(3)] == [507] * 3
+    code, found = wait_for(
+        "health says that OSDs are full", lambda: (p := problems(tight))[1].get("OSD_FULL") and p, 10
+    )
     assert code == 2, found
     assert tight.children() == pids, "no process has ended"
     assert s3.get_object(Bucket="fill", Key="0000")["ContentLength"] == 8 * MIB
