@@ -463,3 +463,34 @@ def test_calls_that_change_something_are_in_the_audit_log(cluster, admin, reader
     flag = "/api/v1/flags/nodeepscrub"
     assert told == [("ann", "PUT", flag, 200), ("rob", "DELETE", flag, 403), ("ann", "DELETE", flag, 200)]
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def secrets_of(cluster, address):
+    """What nobody may learn from anything that a cluster tells."""
+    settings = json.loads((cluster.data / "cluster.json").read_text())
+    found = {address.admin.password, address.reader.password, settings["state_password"]}
+    found.add(cluster.credentials()["secret_key"])
+    for path in (cluster.data / "keys").iterdir():
+        found |= {
+            word for word in re.findall(r"[\w+/=-]{32,}", path.read_text()) if path.suffix not in (".pem", ".crt")
+        }
+    # Ids are no secrets, although they are as long.
+    return found - {settings["cluster_id"], None}
+
+
+def test_nothing_that_is_told_has_a_secret(cluster, address, admin):
+    """All answers of the API, metrics and slow operations of all processes, logs and the audit log."""
+    hidden, told = secrets_of(cluster, address), {}
+    assert len(hidden) > 5, f"{len(hidden)} secrets"
+    for method, path, operation in operations():
+        if method == "GET" and "{" not in path and operation["operationId"] != "getSession":
+            told[path] = json.dumps(admin.call("GET", path).document)
+    for path in ("accounts/100000000000/access-keys", "accounts/100000000000/users", "pgs/1.0"):
+        told[path] = json.dumps(admin.call("GET", f"/api/v1/{path}").document)
+    for process in cluster.children():
+        told[f"metrics of {process}"] = cluster.cli("metrics", "show", process).stdout
+    told["slow"] = cluster.cli("slow", "--json").stdout
+    told["events"] = cluster.cli("events", "--json", "--limit", "2000").stdout
+    told |= {path.name: path.read_text() for path in (cluster.data / "log").iterdir()}
+    shown = [(place, secret[:6]) for place, text in told.items() for secret in hidden if secret in text]
+    assert not shown, f"{shown}"
