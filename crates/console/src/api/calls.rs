@@ -108,7 +108,9 @@ fn cluster_command(id: &str, given: &Given) -> Option<Command> {
         "getFailureDomains" => command("osd tree"),
         "markOsdOut" => command("osd out").with(name("osd")),
         "markOsdIn" => command("osd in").with(name("osd")),
-        "reweightOsd" => command("osd reweight").with(name("osd")).with(given.body["weight"].to_string()),
+        "reweightOsd" => command("osd reweight")
+            .with(name("osd"))
+            .with(given.body.get("weight").map(Value::to_string).unwrap_or_default()),
         "listPools" => command("pool ls"),
         "createPool" => create_pool(given),
         "removePool" => command("pool rm").option("yes-destroy", name("pool")).with(name("pool")),
