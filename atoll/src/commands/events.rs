@@ -4,7 +4,7 @@ use anyhow::Context;
 use atoll_cluster::{ClusterClient, WatchEvent, keys};
 use atoll_coordinator::unix_ms;
 use atoll_terminal::print_line;
-use atoll_types::events::{EventKind, EventRecord, EventSeverity};
+use atoll_types::events::{EventKind, EventRecord, Severity};
 use atoll_types::records::RECORD_FORMAT;
 use clap::{Args, ValueEnum};
 
@@ -42,12 +42,12 @@ pub enum SeverityArgument {
     Error,
 }
 
-impl From<SeverityArgument> for EventSeverity {
+impl From<SeverityArgument> for Severity {
     fn from(argument: SeverityArgument) -> Self {
         match argument {
-            SeverityArgument::Note => EventSeverity::Note,
-            SeverityArgument::Warning => EventSeverity::Warning,
-            SeverityArgument::Error => EventSeverity::Error,
+            SeverityArgument::Note => Severity::Note,
+            SeverityArgument::Warning => Severity::Warning,
+            SeverityArgument::Error => Severity::Error,
         }
     }
 }
@@ -58,7 +58,7 @@ pub fn run(arguments: &EventsArguments) -> anyhow::Result<()> {
     tokio_runtime()?.block_on(async {
         let client = open.connect().await?;
         let listing = client.list::<EventRecord>(keys::EVENTS).await?;
-        let severity_min = EventSeverity::from(arguments.min_severity);
+        let severity_min = Severity::from(arguments.min_severity);
         let mut events: Vec<EventRecord> = listing.entries.into_iter().map(|(_, event, _)| event).collect();
         events.retain(|event| event.severity >= severity_min);
         for event in &events[events.len().saturating_sub(arguments.limit)..] {
@@ -88,15 +88,11 @@ fn show(event: &EventRecord, json: bool) -> anyhow::Result<()> {
         print_line!("{}", serde_json::to_string(event)?);
         return Ok(());
     }
-    let severity = match event.severity {
-        EventSeverity::Note => "note   ",
-        EventSeverity::Warning => "warning",
-        EventSeverity::Error => "error  ",
-    };
+    let severity = event.severity.name();
     let cause = event.cause.as_ref().map(|cause| format!(", because {cause}")).unwrap_or_default();
     let user = event.user.iter().zip(&event.host).map(|(user, host)| format!(" (by {user}@{host})"));
     let by: String = user.collect();
-    print_line!("{}  {severity}  {}: {}{cause}{by}", utc(event.unix_ms), event.code, event.summary);
+    print_line!("{}  {severity:7}  {}: {}{cause}{by}", utc(event.unix_ms), event.code, event.summary);
     Ok(())
 }
 
@@ -130,7 +126,7 @@ pub async fn note_command(
         unix_ms,
         kind: EventKind::Command,
         code: "COMMAND".into(),
-        severity: EventSeverity::Note,
+        severity: Severity::Note,
         summary: command_words(words),
         subjects: Vec::new(),
         cause: None,

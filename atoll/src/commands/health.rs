@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use atoll_admin::overview::health_name;
-use atoll_coordinator::health::{Health, HealthStatus, Severity, evaluate};
+use atoll_coordinator::health::{Health, HealthStatus, evaluate};
 use atoll_coordinator::{View, unix_ms};
 use atoll_node::{NodeError, host_problems, state_space_problem};
 use atoll_terminal::print_line;
@@ -87,13 +87,8 @@ fn exit_code(status: HealthStatus) -> ExitCode {
 fn print_health(health: &Health) {
     print_line!("{}", health_name(health.status));
     for problem in &health.problems {
-        let severity = match problem.severity {
-            Severity::Error => "error  ",
-            Severity::Warning => "warning",
-            Severity::Note => "note   ",
-        };
         let since = problem.since_unix_ms.map_or_else(String::new, |since| format!(", for {}", ago(since)));
-        print_line!("{severity}  {}: {}{since}", problem.code, problem.summary);
+        print_line!("{:7}  {}: {}{since}", problem.severity.name(), problem.code, problem.summary);
         if !problem.subjects.is_empty() {
             let more = problem.subjects.len().saturating_sub(SUBJECTS_MAX);
             let first: Vec<&str> = problem.subjects.iter().take(SUBJECTS_MAX).map(String::as_str).collect();

@@ -21,13 +21,9 @@ const MEMORY_KIB: u32 = 19 << 10;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// A password that nobody can guess.
 pub fn random_password() -> String {
-    hex(&random_bytes::<PASSWORD_RANDOM_BYTES>())
+    hex::encode(random_bytes::<PASSWORD_RANDOM_BYTES>())
 }
 
 /// Makes an operator.
@@ -96,7 +92,7 @@ fn record(role: OperatorRole, password: &str) -> Result<OperatorRecord, AdminErr
             "a password has at least {PASSWORD_CHARACTERS_MIN} characters, and at most {PASSWORD_BYTES_MAX} bytes"
         ));
     }
-    let salt = hex(&random_bytes::<16>());
+    let salt = hex::encode(random_bytes::<16>());
     let password_argon2id = derive(&salt, password);
     Ok(OperatorRecord { format: RECORD_FORMAT, role, salt, password_argon2id, created_unix_ms: unix_ms() })
 }
@@ -115,7 +111,7 @@ fn derive(salt: &str, password: &str) -> String {
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
         .hash_password_into(password.as_bytes(), salt.as_bytes(), &mut derived)
         .expect("salts and passwords have lengths that Argon2 takes");
-    hex(&derived)
+    hex::encode(derived)
 }
 
 #[cfg(test)]

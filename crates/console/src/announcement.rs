@@ -39,7 +39,7 @@ impl Shared {
 
 /// Whether a host still counts.
 pub(crate) fn is_remembered(record: &AdminServerRecord) -> bool {
-    record.seen_unix_ms + REMEMBERED_MS > unix_ms()
+    record.seen_unix_ms.saturating_add(REMEMBERED_MS) > unix_ms()
 }
 
 /// Announces the server for as long as the process lives.

@@ -59,8 +59,7 @@ fn file(path: &str, headers: &HeaderMap) -> Response {
 
 fn etag(file: &File<'_>) -> String {
     let digest = atoll_keys::sha256(file.contents());
-    let digest: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("\"{digest}\"")
+    format!("\"{}\"", hex::encode(&digest[..16]))
 }
 
 fn content_type(path: &str) -> &'static str {

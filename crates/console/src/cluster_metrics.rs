@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use atoll_coordinator::health::{Health, HealthStatus, Severity, evaluate};
+use atoll_coordinator::health::{Health, HealthStatus, evaluate};
 use atoll_coordinator::{PgAvailability, PgStatus, statuses};
 use atoll_coordinator::{View, unix_ms};
 use atoll_metrics::{Counter, Family, Gauge, register};
@@ -99,12 +99,7 @@ impl ClusterMetrics {
         });
         self.health_problems.clear();
         for problem in &health.problems {
-            let severity = match problem.severity {
-                Severity::Note => "note",
-                Severity::Warning => "warning",
-                Severity::Error => "error",
-            };
-            let labels = [("code", problem.code.to_owned()), ("severity", severity.to_owned())];
+            let labels = [("code", problem.code.to_owned()), ("severity", problem.severity.name().to_owned())];
             self.health_problems.get_or_create(&labels).inc_by(problem.subjects.len().max(1) as i64);
         }
     }

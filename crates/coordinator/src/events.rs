@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_types::coordination::CoordinatorNotesRecord;
-use atoll_types::events::{EventKind, EventRecord, EventSeverity};
+use atoll_types::events::{EventKind, EventRecord, Severity};
 use atoll_types::records::RECORD_FORMAT;
 use atoll_types::{OsdId, PgId};
 
-use crate::health::{Health, Problem, Severity};
+use crate::health::{Health, Problem};
 
 /// Subjects of one event; the summary has their number.
 const SUBJECTS_MAX: usize = 16;
@@ -19,7 +19,7 @@ pub(crate) struct Noting {
 
 impl Noting {
     /// An event of which nobody is the author.
-    pub fn event(&self, kind: EventKind, code: &str, severity: EventSeverity, summary: String) -> EventRecord {
+    pub fn event(&self, kind: EventKind, code: &str, severity: Severity, summary: String) -> EventRecord {
         EventRecord {
             format: RECORD_FORMAT,
             unix_ms: self.unix_ms,
@@ -35,7 +35,7 @@ impl Noting {
     }
 
     /// An event of one OSD.
-    pub fn of_osd(&self, osd: OsdId, code: &str, severity: EventSeverity, what: &str) -> EventRecord {
+    pub fn of_osd(&self, osd: OsdId, code: &str, severity: Severity, what: &str) -> EventRecord {
         let event = self.event(EventKind::Osd, code, severity, format!("{osd} {what}"));
         EventRecord { subjects: vec![osd.to_string()], ..event }
     }
@@ -48,11 +48,11 @@ impl Noting {
         health: &Health,
     ) -> Vec<EventRecord> {
         let down = after.down_since_unix_ms.keys().filter(|osd| !before.down_since_unix_ms.contains_key(osd));
-        let down = down.map(|osd| self.of_osd(*osd, "OSD_DOWN", EventSeverity::Warning, "is down"));
+        let down = down.map(|osd| self.of_osd(*osd, "OSD_DOWN", Severity::Warning, "is down"));
         let back = before.down_since_unix_ms.iter().filter(|(osd, _)| !after.down_since_unix_ms.contains_key(osd));
         let back = back.map(|(osd, since)| {
             let what = format!("is up again, or removed, after {}", self.time_since(*since));
-            self.of_osd(*osd, "OSD_UP", EventSeverity::Note, &what)
+            self.of_osd(*osd, "OSD_UP", Severity::Note, &what)
         });
         let begun =
             health.problems.iter().filter(|problem| !before.problem_since_unix_ms.contains_key(problem.code));
@@ -61,21 +61,16 @@ impl Noting {
         let ended = ended.filter(|(code, _)| !after.problem_since_unix_ms.contains_key(*code));
         let ended = ended.map(|(code, since)| {
             let summary = format!("{code} is over, after {}", self.time_since(*since));
-            self.event(EventKind::Health, &format!("{code}_OVER"), EventSeverity::Note, summary)
+            self.event(EventKind::Health, &format!("{code}_OVER"), Severity::Note, summary)
         });
         down.chain(back).chain(begun).chain(ended).collect()
     }
 
     fn begun(&self, problem: &Problem, notes: &CoordinatorNotesRecord) -> EventRecord {
-        let severity = match problem.severity {
-            Severity::Note => EventSeverity::Note,
-            Severity::Warning => EventSeverity::Warning,
-            Severity::Error => EventSeverity::Error,
-        };
         EventRecord {
             subjects: first(problem.subjects.iter().cloned()),
             cause: problem.code.starts_with("PG_").then(|| cause_of_pgs(notes)).flatten(),
-            ..self.event(EventKind::Health, problem.code, severity, problem.summary.clone())
+            ..self.event(EventKind::Health, problem.code, problem.severity, problem.summary.clone())
         }
     }
 
@@ -97,7 +92,7 @@ impl Noting {
             true => "the members that they should have have changed, or an OSD is back".to_owned(),
             false => format!("{} down", list_is(&lost)),
         };
-        let severity = if lost.is_empty() { EventSeverity::Note } else { EventSeverity::Warning };
+        let severity = if lost.is_empty() { Severity::Note } else { Severity::Warning };
         let summary = match moved.len() {
             1 => "1 PG has another primary".to_owned(),
             count => format!("{count} PGs have other primaries"),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_types::coordination::FULL_PERCENT_DEFAULT;
+pub use atoll_types::events::Severity;
 use atoll_types::records::{ClusterFlag, OsdUsageRecord, PeerRole, PgScrubRecord};
 use atoll_types::size::format_size;
 use atoll_types::{OsdId, PgId};
@@ -13,18 +14,6 @@ use crate::{View, track_down};
 
 /// PGs may peer for so long, in milliseconds, until that counts as not serving.
 const MOMENTS_MS: u64 = 10_000;
-
-/// How bad something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Worth knowing; nothing is wrong.
-    Note,
-    /// Everything is served, but less safely, or not for much longer.
-    Warning,
-    /// Something is not served.
-    Error,
-}
 
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

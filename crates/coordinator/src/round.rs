@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use atoll_cluster::{ClusterClient, ClusterError, ClusterMap, Transaction, keys};
 use atoll_placement::balance;
 use atoll_types::coordination::{AutoOutRecord, CoordinatorNotesRecord};
-use atoll_types::events::EventSeverity;
+use atoll_types::events::{EventRecord, Severity};
 use atoll_types::records::{ClusterFlag, OsdRecord, PgTargetRecord, RECORD_FORMAT};
 use atoll_types::{OsdId, PgId};
 
@@ -66,14 +66,16 @@ impl Rounds {
             problem_since_unix_ms: health::since(&health, now_unix_ms),
         };
         if notes != view.notes {
-            let mut transaction = Transaction::new()
+            let with_notes = Transaction::new()
                 .check(keys::COORDINATOR_NOTES, view.notes_revision)
                 .put(keys::COORDINATOR_NOTES, &notes)?;
-            // With the notes, so that each change is told once.
-            for event in noting.changes(&view.notes, &notes, &health).iter().take(BATCH) {
-                transaction = transaction.put(&keys::new_event(event.unix_ms), event)?;
+            let events = noting.changes(&view.notes, &notes, &health);
+            // Events come with or after the notes, so that each change is told once.
+            let (first, rest) = events.split_at(events.len().min(BATCH));
+            self.client.transact(&with_events(with_notes, first)?).await?;
+            for batch in rest.chunks(BATCH) {
+                self.client.transact(&with_events(Transaction::new(), batch)?).await?;
             }
-            self.client.transact(&transaction).await?;
             view.notes = notes;
         }
         Ok(())
@@ -129,9 +131,9 @@ impl Rounds {
         };
         let event = match change {
             MembershipChange::Out(_) => {
-                noting.of_osd(id, "OSD_OUT", EventSeverity::Warning, "was down for too long and is marked out")
+                noting.of_osd(id, "OSD_OUT", Severity::Warning, "was down for too long and is marked out")
             }
-            MembershipChange::In(_) => noting.of_osd(id, "OSD_IN", EventSeverity::Note, "is back and marked in"),
+            MembershipChange::In(_) => noting.of_osd(id, "OSD_IN", Severity::Note, "is back and marked in"),
         };
         self.client.transact(&transaction.put(&keys::new_event(event.unix_ms), &event)?).await?;
         match change {
@@ -203,4 +205,10 @@ impl Rounds {
         );
         Ok(())
     }
+}
+
+fn with_events(transaction: Transaction, events: &[EventRecord]) -> Result<Transaction, ClusterError> {
+    events
+        .iter()
+        .try_fold(transaction, |transaction, event| transaction.put(&keys::new_event(event.unix_ms), event))
 }

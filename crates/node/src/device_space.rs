@@ -73,6 +73,5 @@ pub(crate) fn default_osd_bytes(directory: &DataDir, osd_count: u64) -> u64 {
 pub fn free_bytes(path: &Path) -> Option<u64> {
     // "" is the present directory.
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let space = rustix::fs::statvfs(path).ok()?;
-    Some(space.f_bavail.saturating_mul(space.f_frsize))
+    atoll_osd::free_bytes(path)
 }

@@ -4,7 +4,7 @@
 use atoll_pg::{Action, ClientId, Lookup, Pg};
 use atoll_reactor::ConnectionId;
 use atoll_store::LoadRequest;
-use atoll_types::{ObjectName, PgId, Refusal};
+use atoll_types::{PgId, Refusal};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -67,7 +67,9 @@ impl Osd {
             (Message::Read { id, pg, object, request, .. }, _) => {
                 // Only data counts: an answer from metadata is made when it is sent.
                 let bytes = REQUEST_BYTES + request.data_bytes_bound();
-                self.request_arrived(number, id.sequence, bytes, (OperationKind::Read, pg, &object, 0));
+                let (kind, arrived_us) = (OperationKind::Read, self.context.now_us());
+                let operation = Operation { kind, pg, object: object.clone(), written_bytes: 0, arrived_us };
+                self.request_arrived(number, id.sequence, bytes, operation);
                 if !self.pgs.contains(pg) {
                     let (sequence, result) = (id.sequence, Err(Refusal::NotPrimary));
                     let refusal = Message::ReadReply { sequence, result, payload: Bytes::new() };
@@ -78,12 +80,9 @@ impl Osd {
             (Message::Write { id, answered_below, pg, epoch, request }, _) => {
                 let written_bytes = request.payload.len() as u64;
                 let bytes = request.control_bytes_bound() as u64 + written_bytes;
-                self.request_arrived(
-                    number,
-                    id.sequence,
-                    bytes,
-                    (OperationKind::Write, pg, &request.object, written_bytes),
-                );
+                let (object, arrived_us) = (request.object.clone(), self.context.now_us());
+                let operation = Operation { kind: OperationKind::Write, pg, object, written_bytes, arrived_us };
+                self.request_arrived(number, id.sequence, bytes, operation);
                 if !self.pgs.contains(pg) {
                     let refusal = Message::WriteReply { sequence: id.sequence, result: Err(Refusal::NotPrimary) };
                     return self.links.reply(&mut self.context, number, refusal);
@@ -106,15 +105,7 @@ impl Osd {
         }
     }
 
-    fn request_arrived(
-        &mut self,
-        number: u64,
-        sequence: u64,
-        bytes: u64,
-        (kind, pg, object, written_bytes): (OperationKind, PgId, &ObjectName, u64),
-    ) {
-        let (object, arrived_us) = (object.clone(), self.context.now_us());
-        let operation = Operation { kind, pg, object, written_bytes, arrived_us };
+    fn request_arrived(&mut self, number: u64, sequence: u64, bytes: u64, operation: Operation) {
         self.links.request_arrived(number, sequence, bytes, operation);
         self.recovery.client_request(self.context.now_ms());
         self.scrubs.client_request();

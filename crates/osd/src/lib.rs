@@ -31,7 +31,7 @@ pub use config::{OsdConfig, OsdError};
 pub use daemon::Osd;
 pub use device::{
     AtRestError, BlockingDevice, DeviceError, DeviceKey, FormatError, FormatRequest, Formatted,
-    LOG_DEVICE_BYTES_MIN, ReadOnlyDevice, RingDevice, encrypt_device, file_operation, format_device, make_file,
-    store_identity,
+    LOG_DEVICE_BYTES_MIN, ReadOnlyDevice, RingDevice, encrypt_device, file_operation, format_device, free_bytes,
+    make_file, store_identity,
 };
 pub use memory::MEMORY_TARGET_BYTES_MIN;

@@ -1,6 +1,6 @@
 //! What an OSD measures (docs/reference/metrics.md).
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
@@ -18,7 +18,16 @@ pub(crate) struct OfOperations {
     count: Counter,
     bytes: Counter,
     duration: Latency,
+    /// By the reason.
+    errors: RefCell<BTreeMap<&'static str, Counter>>,
     labels: Labels<2>,
+}
+
+impl OfOperations {
+    fn error_labels(&self, error: &str) -> Labels<3> {
+        let [operation, pool] = self.labels.clone();
+        [operation, pool, label("error", error)]
+    }
 }
 
 /// Requests of one kind to one device.
@@ -177,6 +186,9 @@ impl Metrics {
             REGISTERED.operations.remove(&of_kind.labels);
             REGISTERED.operation_bytes.remove(&of_kind.labels);
             REGISTERED.operation_duration.remove(&of_kind.labels);
+            for error in of_kind.errors.borrow().keys() {
+                REGISTERED.operation_errors.remove(&of_kind.error_labels(error));
+            }
         }
     }
 
@@ -195,8 +207,8 @@ impl Metrics {
         metrics.bytes.inc_by(bytes);
         metrics.duration.observe_us(duration_us);
         if let Some(error) = error {
-            let [pool, operation] = metrics.labels.clone();
-            REGISTERED.operation_errors.get_or_create(&[pool, operation, label("error", error)]).inc();
+            let new = || REGISTERED.operation_errors.get_or_create_owned(&metrics.error_labels(error));
+            metrics.errors.borrow_mut().entry(error).or_insert_with(new).inc();
         }
     }
 
@@ -264,6 +276,7 @@ fn of_pool(pool: &str) -> [OfOperations; 2] {
             count: REGISTERED.operations.get_or_create_owned(&labels),
             bytes: REGISTERED.operation_bytes.get_or_create_owned(&labels),
             duration: REGISTERED.operation_duration.get_or_create_owned(&labels),
+            errors: RefCell::default(),
             labels,
         }
     })

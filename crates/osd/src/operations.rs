@@ -61,7 +61,10 @@ impl Operations {
     }
 
     pub fn took_long(&mut self, connection: u64, number: u64, late: Late) {
-        self.late.insert((connection, number), late);
+        // Its client may have left meanwhile.
+        if self.in_flight.contains_key(&(connection, number)) {
+            self.late.insert((connection, number), late);
+        }
     }
 
     /// An operation was answered and the answer sent. Gives it back, with its time in microseconds, if it was slow.
@@ -144,15 +147,31 @@ mod tests {
     use super::*;
     use atoll_types::PoolId;
 
-    #[test]
-    fn steps_count_from_the_arrival() {
-        let operation = Operation {
+    fn write() -> Operation {
+        Operation {
             kind: OperationKind::Write,
             pg: PgId { pool: PoolId(1), index: 2 },
             object: ObjectName::new("object").unwrap(),
             written_bytes: 4096,
             arrived_us: 1_000_000,
-        };
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_connection_that_is_gone() {
+        let late = || Late { ordered_ms: 1_030, members: vec![(OsdId(2), 1_100)] };
+        let mut operations = Operations::default();
+        operations.arrived(1, 7, write());
+        operations.took_long(1, 7, late());
+        assert_eq!((operations.len(), operations.late.len()), (1, 1));
+        operations.left(1);
+        operations.took_long(1, 7, late());
+        assert_eq!((operations.len(), operations.late.len()), (0, 0));
+    }
+
+    #[test]
+    fn steps_count_from_the_arrival() {
+        let operation = write();
         let late = Late { ordered_ms: 1_030, members: vec![(OsdId(2), 1_100), (OsdId(0), 1_400)] };
         let steps: Vec<_> =
             steps(&operation, Some(late), 400_000).into_iter().map(|s| (s.name, s.after_us)).collect();

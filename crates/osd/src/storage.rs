@@ -106,7 +106,6 @@ pub(crate) struct Storage {
     store: Store,
     devices: RingDevice,
     backing: Backing,
-    backing_room: BackingRoom,
     events: VecDeque<StorageEvent>,
     submitted: BTreeMap<TransactionId, Submitter>,
     /// Submissions that wait for room in the log or for metadata, in order per PG.
@@ -128,7 +127,6 @@ impl Storage {
             store,
             devices,
             backing,
-            backing_room: BackingRoom::default(),
             events: VecDeque::new(),
             submitted: BTreeMap::new(),
             backlog: BTreeMap::new(),
@@ -168,8 +166,7 @@ impl Storage {
     pub fn look_at_backing(&mut self) {
         let usage = self.store.usage();
         let room = self.backing.room(usage.pending_memory_bytes);
-        if room != self.backing_room {
-            self.backing_room = room;
+        if room != self.store.backing_room() {
             match room {
                 BackingRoom::Enough => tracing::info!("the file system under the device has room again"),
                 _ => tracing::warn!("the file system under the device is almost full: no new data is taken"),

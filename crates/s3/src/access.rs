@@ -10,5 +10,5 @@ pub(crate) use actions::{
     AclNeed, BYPASS_GOVERNANCE, DELETE_OBJECT, GET_OBJECT, LIST_BUCKET, Rule, Target, extra_rules, rule_of,
 };
 pub(crate) use conditions::RequestConditions;
-pub(crate) use gate::{FormRequest, Gate};
+pub(crate) use gate::{FORM, FormRequest, Gate};
 pub(crate) use permit::{Asked, Asking, GRANT_TO_OTHERS, Permit, access_denied};

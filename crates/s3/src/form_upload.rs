@@ -31,15 +31,13 @@ use parser::Parser;
 use policy::{LengthRange, Policy};
 use signature::Proof;
 
-use crate::access::{FormRequest, Gate};
+use crate::access::{FORM, FormRequest, Gate};
 use crate::gateway::Gateway;
 use crate::metrics::Observed;
 use crate::shell::Arrival;
 
 /// In a key it stands for the name of the file.
 const FILE_NAME: &str = "${filename}";
-/// What metrics call it.
-const FORM_OPERATION: &str = "PostObject";
 
 /// Where a form is sent.
 pub(crate) struct Address {
@@ -75,7 +73,7 @@ pub(crate) async fn upload(
     }
     let observed = parts.extensions.get::<Arc<Observed>>().cloned();
     if let Some(observed) = &observed {
-        observed.is_of_operation(FORM_OPERATION);
+        observed.is_of_operation(FORM);
     }
     gate.check_form(&parts.headers, &parts.uri)?;
     let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());

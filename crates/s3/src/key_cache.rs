@@ -64,13 +64,13 @@ impl KeyCache {
         generation: u64,
     ) -> Result<SecretKey, KeyError> {
         if let Some(entry) = self.known(context, wrapped, generation) {
-            metrics::key_looked_up(true, 1);
+            metrics::key_looked_up(true);
             if entry.outcome.is_ok() && entry.refresh_at <= Instant::now() {
                 self.refresh(context, wrapped, generation);
             }
             return entry.outcome;
         }
-        metrics::key_looked_up(false, 1);
+        metrics::key_looked_up(false);
         let lane = atoll_codec::crc32c(context.as_bytes()) as usize % LANES;
         let _asking = self.lanes[lane].lock().await;
         if let Some(entry) = self.known(context, wrapped, generation) {

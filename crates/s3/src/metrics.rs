@@ -29,44 +29,52 @@ struct Registered {
     bucket_sent_bytes: Family<1, Counter>,
     account_requests: Family<1, Counter>,
     connections: Gauge,
-    key_cache_lookups: Family<1, Counter>,
+    key_cache_hits: Counter,
+    key_cache_misses: Counter,
 }
 
-static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
-    requests: register("atoll_s3_requests", "Requests by their operation and HTTP status", Family::default()),
-    duration: register(
-        "atoll_s3_request_duration_seconds",
-        "From a request's headers until the client has taken the answer",
-        Family::default(),
-    ),
-    in_flight: register("atoll_s3_requests_in_flight", "Requests that are being served", Gauge::default()),
-    received_bytes: register("atoll_s3_received_bytes", "Bytes of bodies of requests", Counter::default()),
-    sent_bytes: register("atoll_s3_sent_bytes", "Bytes of bodies of answers", Counter::default()),
-    bucket_requests: register("atoll_s3_bucket_requests", "Requests to a bucket", Family::default()),
-    bucket_received_bytes: register(
-        "atoll_s3_bucket_received_bytes",
-        "Bytes of bodies of requests to a bucket",
-        Family::default(),
-    ),
-    bucket_sent_bytes: register(
-        "atoll_s3_bucket_sent_bytes",
-        "Bytes of bodies of answers about a bucket",
-        Family::default(),
-    ),
-    account_requests: register("atoll_s3_account_requests", "Signed requests of an account", Family::default()),
-    connections: register("atoll_s3_connections", "Connections of clients", Gauge::default()),
-    key_cache_lookups: register(
+static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
+    let key_cache_lookups: Family<1, Counter> = register(
         "atoll_s3_key_cache_lookups",
         "Keys that were there, and those that the key service was asked for",
         Family::default(),
-    ),
+    );
+    let looked_up = |result: &str| key_cache_lookups.get_or_create_owned(&[("result", result.to_owned())]);
+    Registered {
+        requests: register("atoll_s3_requests", "Requests by their operation and HTTP status", Family::default()),
+        duration: register(
+            "atoll_s3_request_duration_seconds",
+            "From a request's headers until the client has taken the answer",
+            Family::default(),
+        ),
+        in_flight: register("atoll_s3_requests_in_flight", "Requests that are being served", Gauge::default()),
+        received_bytes: register("atoll_s3_received_bytes", "Bytes of bodies of requests", Counter::default()),
+        sent_bytes: register("atoll_s3_sent_bytes", "Bytes of bodies of answers", Counter::default()),
+        bucket_requests: register("atoll_s3_bucket_requests", "Requests to a bucket", Family::default()),
+        bucket_received_bytes: register(
+            "atoll_s3_bucket_received_bytes",
+            "Bytes of bodies of requests to a bucket",
+            Family::default(),
+        ),
+        bucket_sent_bytes: register(
+            "atoll_s3_bucket_sent_bytes",
+            "Bytes of bodies of answers about a bucket",
+            Family::default(),
+        ),
+        account_requests: register(
+            "atoll_s3_account_requests",
+            "Signed requests of an account",
+            Family::default(),
+        ),
+        connections: register("atoll_s3_connections", "Connections of clients", Gauge::default()),
+        key_cache_hits: looked_up("hit"),
+        key_cache_misses: looked_up("miss"),
+    }
 });
 
 /// Makes the gateway's metrics known before there are requests.
 pub(crate) fn register_all() {
     LazyLock::force(&REGISTERED);
-    key_looked_up(true, 0);
-    key_looked_up(false, 0);
 }
 
 /// A connection of a client, until it is dropped.
@@ -85,10 +93,10 @@ impl Drop for Connection {
     }
 }
 
-/// Keys were looked up in the cache, and were there or not.
-pub(crate) fn key_looked_up(is_there: bool, count: u64) {
-    let result = if is_there { "hit" } else { "miss" };
-    REGISTERED.key_cache_lookups.get_or_create(&[("result", result.to_owned())]).inc_by(count);
+/// A key was looked up in the cache, and was there or not.
+pub(crate) fn key_looked_up(is_there: bool) {
+    let counter = if is_there { &REGISTERED.key_cache_hits } else { &REGISTERED.key_cache_misses };
+    counter.inc();
 }
 
 /// What was asked for, and by whom.

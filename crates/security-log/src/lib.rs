@@ -1,7 +1,8 @@
 //! What strangers try at the ports of Atoll's processes, as lines in the log: what kind of attempt, by whom, and why it
-//! was refused. Attempts are free for those who make them, so lines are limited for each kind, and the rest is counted.
+//! was refused. Attempts are free for those who make them, so lines are limited for each kind, and the rest is counted;
+//! a metric counts all of them.
 //!
-//! This crate knows kinds of attempts and the log. It may not know protocols, and what is noted must never hold what
+//! This crate knows kinds of attempts, the log and metrics. It may not know protocols, and what is noted must never hold what
 //! was tried: a password that is almost right is as secret as the right one.
 
 use std::fmt::Display;

@@ -22,6 +22,11 @@ impl Store {
         self.space.is_full() || self.page_room() <= RESERVE_PAGES || self.backing_room >= BackingRoom::Low
     }
 
+    /// What the file system under a sparse file had left when that was last said.
+    pub fn backing_room(&self) -> BackingRoom {
+        self.backing_room
+    }
+
     /// Says what the file system under a sparse file has left. Deletes go on, and so do overwrites of what has its place.
     pub fn set_backing_room(&mut self, room: BackingRoom) {
         self.backing_room = room;

@@ -16,28 +16,27 @@ pub enum EventKind {
     Command,
 }
 
-impl EventKind {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            EventKind::Osd => "osd",
-            EventKind::Failover => "failover",
-            EventKind::Health => "health",
-            EventKind::Command => "command",
-        }
-    }
-}
-
-/// How grave an event is.
+/// How bad an event or a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum EventSeverity {
-    /// Worth knowing.
+pub enum Severity {
+    /// Worth knowing; nothing is wrong.
     Note,
-    /// Something is less safe.
+    /// Everything is served, but less safely, or not for much longer.
     Warning,
     /// Something is not served.
     Error,
+}
+
+impl Severity {
+    /// Its name, as in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
 }
 
 /// An event.
@@ -51,8 +50,8 @@ pub struct EventRecord {
     pub kind: EventKind,
     /// Always the same for the same kind of event: `OSD_DOWN`, `PG_DEGRADED`, `PG_DEGRADED_OVER`, ...
     pub code: String,
-    /// How grave it is.
-    pub severity: EventSeverity,
+    /// How bad it is.
+    pub severity: Severity,
     /// What has happened, in one line.
     pub summary: String,
     /// The OSDs, PGs or pools that it is about, at most a few.

@@ -42,7 +42,7 @@ pub(super) async fn log_in(
     }
     let begun = Instant::now();
     // One at a time: each takes memory and a processor for some tens of milliseconds.
-    let _turn = shared.password_turn.lock().await;
+    let turn = shared.password_turn.lock().await;
     let read = async {
         let client = shared.state.client().await?;
         operators::find(&client, &user).await.map_err(|error| error.to_string())
@@ -54,7 +54,7 @@ pub(super) async fn log_in(
         operator.filter(|_| is_right)
     });
     let operator = compared.await.map_err(|error| Refusal::internal(error.to_string()))?;
-    drop(_turn);
+    drop(turn);
     let Some((record, revision)) = operator else {
         shared.sessions.failed(&user, address);
         note(SecurityEvent::BadPassword, address, "a log-in to the console with a wrong user or password");

@@ -51,12 +51,12 @@ pub(crate) struct Sessions {
 }
 
 fn random_token() -> String {
-    atoll_keys::random_bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(atoll_keys::random_bytes::<32>())
 }
 
 /// What a session is found by: so the time that it takes tells nothing of a token.
 fn digest(token: &str) -> String {
-    atoll_admin::metrics_tokens::digest(token)
+    hex::encode(atoll_keys::sha256(token.as_bytes()))
 }
 
 impl Sessions {
@@ -174,11 +174,9 @@ mod tests {
     #[test]
     fn sessions_have_a_limit() {
         let sessions = Sessions::new(Duration::from_secs(60));
-        let (first, _) = sessions.begin("ann", OperatorRole::Admin, 1);
         for _ in 0..SESSIONS_MAX + 10 {
             sessions.begin("ann", OperatorRole::Admin, 1);
         }
-        assert!(sessions.lock().sessions.len() <= SESSIONS_MAX);
-        let _ = sessions.find(&first);
+        assert_eq!(sessions.lock().sessions.len(), SESSIONS_MAX);
     }
 }

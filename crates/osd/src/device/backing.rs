@@ -22,13 +22,16 @@ impl Backing {
 
     /// How much room there is, when so many bytes are still to be written to their places.
     pub fn room(&self, pending_bytes: u64) -> BackingRoom {
-        let free = self.0.iter().filter_map(|path| {
-            // What cannot be looked at is found out by the next write.
-            let space = rustix::fs::statvfs(path).ok()?;
-            Some(space.f_bavail.saturating_mul(space.f_frsize))
-        });
+        // What cannot be looked at is found out by the next write.
+        let free = self.0.iter().filter_map(|path| free_bytes(path));
         room(free.min().unwrap_or(u64::MAX), pending_bytes)
     }
+}
+
+/// What the file system of a file has for this user, in bytes; none if it cannot be looked at.
+pub fn free_bytes(path: &Path) -> Option<u64> {
+    let space = rustix::fs::statvfs(path).ok()?;
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
 }
 
 fn room(free_bytes: u64, pending_bytes: u64) -> BackingRoom {

@@ -17,6 +17,7 @@ use atoll_store::{Device, Disk, DiskOperation, DiskResult, Segment};
 
 pub use at_rest::{AtRestError, DeviceKey, encrypt_device};
 pub(crate) use backing::Backing;
+pub use backing::free_bytes;
 pub use format::{
     FormatError, FormatRequest, Formatted, LOG_DEVICE_BYTES_MIN, format_device, make_file, store_identity,
 };

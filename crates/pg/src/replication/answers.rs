@@ -20,9 +20,10 @@ impl Pg {
     }
 
     /// Tells which members were late with a write.
-    pub(crate) fn tell_late(&mut self, write: &InFlight) {
+    pub(crate) fn tell_late(&mut self, write: &mut InFlight) {
         if let (Some((client, request)), false) = (write.client_request, write.late.is_empty()) {
-            let (sequence, ordered_ms, late) = (request.sequence, write.ordered_ms, write.late.clone());
+            let (sequence, ordered_ms, late) =
+                (request.sequence, write.ordered_ms, std::mem::take(&mut write.late));
             self.outbox.push(Action::TookLong { client, sequence, ordered_ms, late });
         }
     }

@@ -281,9 +281,9 @@ impl Pg {
             return;
         }
         let mut any_done = false;
-        while let Some(done) = self.log.pop_committed() {
+        while let Some(mut done) = self.log.pop_committed() {
             invariants::write_is_answered_when_durable(done.version, &done.missing);
-            self.tell_late(&done);
+            self.tell_late(&mut done);
             self.reply_in_flight(&done, Ok(()));
             any_done = true;
         }

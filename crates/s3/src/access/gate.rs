@@ -42,7 +42,7 @@ fn source_bucket(headers: &HeaderMap) -> Option<String> {
 }
 
 /// The operation that uploads by form are.
-const FORM: &str = "PostObject";
+pub(crate) const FORM: &str = "PostObject";
 
 /// An upload by form, as far as it matters who may do it.
 pub(crate) struct FormRequest<'a> {
