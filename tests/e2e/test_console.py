@@ -235,6 +235,42 @@ def test_a_page_shows_its_data_without_an_error(console, part, width, scheme):
     assert console.errors() == []
 
 
+@pytest.fixture(scope="module")
+def things(cluster, admin):
+    """A thing of each kind that has a page of its own, and what its page must name."""
+    account = admin.call("GET", "/api/v1/accounts").document["Accounts"][0]["Id"]
+    cluster.cli("user", "create", "walker")
+    cluster.cli("group", "create", "walkers")
+    cluster.cli("group", "add", "walkers", "walker")
+    for holder in (("--user", "walker"), ("--group", "walkers")):
+        cluster.cli("policy", "attach", "AmazonS3ReadOnlyAccess", *holder)
+    cluster.create_image("walked", "16M")
+    cluster.cli("image", "snap", "create", "walked@first")
+    s3 = cluster.s3()
+    s3.create_bucket(Bucket="walked")
+    s3.put_object(Bucket="walked", Key="walked.txt", Body=b"1")
+    of_account = f"accounts/{account}"
+    return {
+        "account": (of_account, ["walker", "walkers"]),
+        "user": (f"{of_account}/users/walker", ["walkers", "AmazonS3ReadOnlyAccess"]),
+        "group": (f"{of_account}/groups/walkers", ["walker", "AmazonS3ReadOnlyAccess"]),
+        "policy": (f"{of_account}/policies/AmazonS3ReadOnlyAccess", ["s3:Get*"]),
+        "image": ("images/walked", ["first"]),
+        "bucket": ("buckets/walked", ["walked.txt"]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["account", "user", "group", "policy", "image", "bucket"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_page_of_one_thing_shows_what_it_has(console, things, kind, width):
+    part, names = things[kind]
+    console.resize(width, 900)
+    console.open(part)
+    text = console.texts("main")[0]
+    assert not console.all("main [role=alert]") and all(name in text for name in names), text
+    assert console.errors() == []
+
+
 def test_an_address_that_is_no_page_says_so(console):
     console.browser.execute_script("location.hash = '#/nowhere'")
     wait_for("it says so", lambda: console.heading == "There is no such page", 5)

@@ -4,8 +4,8 @@ use atoll_iam::operations::Parameters;
 use atoll_terminal::print_line;
 use clap::Subcommand;
 
-use super::{AccountArguments, perform, rows};
-use crate::commands::output::print_table;
+use super::{AccountArguments, ask_all, perform, print_policies, rows};
+use crate::commands::output::{print_json, print_table};
 
 #[derive(Subcommand)]
 pub enum GroupCommand {
@@ -18,7 +18,7 @@ Example:
   atoll policy attach AmazonS3ReadOnlyAccess --group readers
   atoll group add readers backup")]
     Create(GroupArguments),
-    /// List the users of a group
+    /// Show the users and policies of a group
     Show(GroupArguments),
     /// Add a user to a group
     Add(MemberArguments),
@@ -59,15 +59,24 @@ pub fn run(command: &GroupCommand) -> anyhow::Result<()> {
         GroupCommand::Create(group) => perform(&group.arguments, "CreateGroup", group.parameters(), |_| {
             print_line!("made group '{}'; it gives no rights yet", group.name);
         }),
-        GroupCommand::Show(group) => perform(&group.arguments, "GetGroup", group.parameters(), |answer| {
-            print_table(&["USER", "ARN"], &rows(answer, "Users", &["UserName", "Arn"]));
-        }),
+        GroupCommand::Show(group) => show(group),
         GroupCommand::Add(member) => change(member, "AddUserToGroup", "is in"),
         GroupCommand::Remove(member) => change(member, "RemoveUserFromGroup", "is no longer in"),
         GroupCommand::Rm(group) => perform(&group.arguments, "DeleteGroup", group.parameters(), |_| {
             print_line!("removed group '{}'", group.name);
         }),
     }
+}
+
+fn show(group: &GroupArguments) -> anyhow::Result<()> {
+    let operations = ["GetGroup", "ListAttachedGroupPolicies", "ListGroupPolicies"];
+    let all = ask_all(&group.arguments, &operations, &group.parameters())?;
+    if group.arguments.output.json {
+        return print_json(&all);
+    }
+    print_table(&["USER", "ARN"], &rows(&all, "Users", &["UserName", "Arn"]));
+    print_policies(&all);
+    Ok(())
 }
 
 fn change(member: &MemberArguments, operation: &str, done: &str) -> anyhow::Result<()> {

@@ -13,6 +13,7 @@ use std::path::Path;
 use anyhow::Context;
 use atoll_admin::identities;
 use atoll_iam::operations::{Answer, Parameters, Value};
+use atoll_terminal::print_line;
 use clap::Args;
 
 use super::arguments::OutputArguments;
@@ -54,6 +55,27 @@ fn ask(arguments: &AccountArguments, operation: &str, parameters: Parameters) ->
             false => identities::perform(&state, &*keys, account, operation, parameters).await?,
         })
     })
+}
+
+/// What several operations about the same thing say, as one answer.
+fn ask_all(arguments: &AccountArguments, operations: &[&str], parameters: &Parameters) -> anyhow::Result<Answer> {
+    let mut all = Answer::new();
+    for operation in operations {
+        let Answer(found) = ask(arguments, operation, parameters.clone())?;
+        // Of each, all lists are whole.
+        all.0.extend(found.into_iter().filter(|(name, _)| *name != "IsTruncated" || *operation == "GetGroup"));
+    }
+    Ok(all)
+}
+
+/// Prints the policies of a user or group.
+fn print_policies(answer: &Answer) {
+    for row in rows(answer, "AttachedPolicies", &["PolicyName", "PolicyArn"]) {
+        print_line!("policy  {}", row.join("  "));
+    }
+    for name in names(answer, "PolicyNames") {
+        print_line!("policy  {name}  (of its own)");
+    }
 }
 
 /// The members of a list of an answer.

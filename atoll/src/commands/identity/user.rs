@@ -1,11 +1,11 @@
 //! Commands about users.
 
-use atoll_iam::operations::{Answer, Parameters};
+use atoll_iam::operations::Parameters;
 use atoll_terminal::print_line;
 use clap::Subcommand;
 
 use super::keys::{self, KeyOfCommand};
-use super::{AccountArguments, ask, names, perform, rows};
+use super::{AccountArguments, ask_all, perform, print_policies, rows};
 use crate::commands::output::{print_json, print_table};
 
 #[derive(Subcommand)]
@@ -68,13 +68,9 @@ pub fn run(command: &UserCommand) -> anyhow::Result<()> {
 }
 
 fn show(arguments: &AccountArguments, name: &str) -> anyhow::Result<()> {
-    let mut all = Answer::new();
-    for operation in
-        ["GetUser", "ListGroupsForUser", "ListAttachedUserPolicies", "ListUserPolicies", "ListAccessKeys"]
-    {
-        let Answer(found) = ask(arguments, operation, Parameters::default().with("UserName", name))?;
-        all.0.extend(found.into_iter().filter(|(name, _)| *name != "IsTruncated"));
-    }
+    let operations =
+        ["GetUser", "ListGroupsForUser", "ListAttachedUserPolicies", "ListUserPolicies", "ListAccessKeys"];
+    let all = ask_all(arguments, &operations, &Parameters::default().with("UserName", name))?;
     if arguments.output.json {
         return print_json(&all);
     }
@@ -82,12 +78,7 @@ fn show(arguments: &AccountArguments, name: &str) -> anyhow::Result<()> {
     for row in rows(&all, "Groups", &["GroupName"]) {
         print_line!("group   {}", row.join(" "));
     }
-    for row in rows(&all, "AttachedPolicies", &["PolicyName", "PolicyArn"]) {
-        print_line!("policy  {}", row.join("  "));
-    }
-    for name in names(&all, "PolicyNames") {
-        print_line!("policy  {name}  (of its own)");
-    }
+    print_policies(&all);
     for row in rows(&all, "AccessKeyMetadata", &["AccessKeyId", "Status"]) {
         print_line!("key     {}", row.join("  "));
     }
