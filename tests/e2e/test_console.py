@@ -200,6 +200,13 @@ def test_a_wrong_password_is_slowed(address, note):
     note(f"{statuses} in {seconds:.1f} s")
 
 
+def test_a_name_that_no_operator_can_have_is_refused(cluster, address):
+    """Neither the pauses after wrong passwords nor the audit log keep it."""
+    answer = Caller(address).log_in(User("x" * (1 << 20), "wrong"))
+    assert answer.status == 400 and error_of(answer) == "INVALID", f"{answer}"
+    assert "x" * 65 not in (cluster.data / "log" / "admin-audit.jsonl").read_text()
+
+
 def test_a_secret_is_in_one_answer_only(admin):
     account = admin.call("GET", "/api/v1/accounts").document["Accounts"][0]["Id"]
     keys = f"/api/v1/accounts/{account}/access-keys"

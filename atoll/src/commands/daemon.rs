@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use anyhow::Context;
-use atoll_admin_socket::{Reply, Routes};
+use atoll_admin_socket::{Reply, Routes, SLOW_ROUTE};
 use atoll_metrics::slow::slow_operations;
 use clap::Args;
 use tracing_subscriber::filter::Targets;
@@ -21,9 +21,6 @@ pub struct DaemonArguments {
     #[arg(long, hide = true)]
     pub exit_with_parent: bool,
 }
-
-/// Where a process' admin socket tells its slow operations.
-pub const SLOW_ROUTE: &str = "/slow";
 
 /// What is logged when `ATOLL_LOG` does not say. s3s logs every answer that is an error, missing keys included,
 /// and rustls every client that names a server by its address.

@@ -31,7 +31,7 @@ pub fn note_changes(author: &Author, words: impl Iterator<Item = String>) {
         })
     });
     if let Err(error) = noted {
-        atoll_terminal::print_note!("atoll: done, but the log of events does not have it: {error}");
+        atoll_terminal::print_note!("atoll: the log of events does not have this command: {error}");
     }
 }
 
@@ -61,6 +61,14 @@ impl OpenCluster {
 
     pub fn keys(&self) -> anyhow::Result<Arc<dyn KeyService>> {
         Ok(Arc::new(KeyRing::open(&self.directory.key_service_file())?))
+    }
+
+    /// The names of the processes that the supervisor of this host has started.
+    pub fn processes(&self) -> anyhow::Result<Vec<String>> {
+        let file = ProcessesFile::running(&self.directory).with_context(|| {
+            format!("nothing runs here; 'atoll up --data {}' starts it", self.directory.root().display())
+        })?;
+        Ok(file.children.into_iter().map(|child| child.name).collect())
     }
 
     pub async fn connect(&self) -> anyhow::Result<ClusterClient> {

@@ -1,16 +1,14 @@
 //! Slow operations, and where their time went.
 
 use anyhow::Context;
-use atoll_admin_socket::ask;
+use atoll_admin_socket::{SLOW_ROUTE, ask};
 use atoll_metrics::slow::SlowOperation;
-use atoll_node::ProcessesFile;
 use atoll_terminal::{print_line, print_note};
 use atoll_types::size::format_size;
 use clap::Args;
 use serde::Serialize;
 
 use super::arguments::OutputArguments;
-use super::daemon::SLOW_ROUTE;
 use super::open_cluster::{OpenCluster, tokio_runtime};
 use super::output::{ago, print_json, print_table};
 
@@ -51,7 +49,7 @@ struct Told {
 pub fn run(arguments: &SlowArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&arguments.output.data)?;
     let mut told = tokio_runtime()?.block_on(gather(&open, arguments.process.as_deref()))?;
-    told.retain(|told| told.operation.duration_us >= arguments.min_ms * 1_000);
+    told.retain(|told| told.operation.duration_us >= arguments.min_ms.saturating_mul(1_000));
     told.sort_by_key(|told| std::cmp::Reverse(told.operation.duration_us));
     told.truncate(arguments.limit);
     if arguments.output.json {
@@ -87,10 +85,7 @@ fn of(operation: &SlowOperation) -> String {
 }
 
 async fn gather(open: &OpenCluster, only: Option<&str>) -> anyhow::Result<Vec<Told>> {
-    let file = ProcessesFile::running(&open.directory).with_context(|| {
-        format!("nothing runs here; 'atoll up --data {}' starts it", open.directory.root().display())
-    })?;
-    let names: Vec<String> = file.children.into_iter().map(|child| child.name).collect();
+    let names = open.processes()?;
     if let Some(only) = only.filter(|only| !names.iter().any(|name| name == only)) {
         anyhow::bail!("there is no process '{only}' on this host; there are {}", names.join(", "));
     }

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use anyhow::Context;
 use atoll_console::{Point, Samples, Subject, points};
-use atoll_node::ProcessesFile;
 use atoll_terminal::print_line;
 use atoll_types::size::format_size;
 use clap::Args;
@@ -59,11 +57,7 @@ pub fn run(arguments: &TopArguments) -> anyhow::Result<()> {
 }
 
 async fn read(open: &OpenCluster) -> anyhow::Result<Samples> {
-    let file = ProcessesFile::running(&open.directory).with_context(|| {
-        format!("nothing runs here; 'atoll up --data {}' starts it", open.directory.root().display())
-    })?;
-    let names: Vec<String> = file.children.into_iter().map(|child| child.name).collect();
-    Ok(Samples::read(&open.directory, &names).await)
+    Ok(Samples::read(&open.directory, &open.processes()?).await)
 }
 
 fn operations(point: &Point) -> f64 {

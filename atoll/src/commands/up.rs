@@ -54,7 +54,7 @@ pub struct UpArguments {
     pub osd_size: Option<u64>,
     #[command(flatten)]
     pub s3: S3ListenArguments,
-    /// Where the admin server listens, with TLS: metrics [default: port 8443 of the address of --listen]
+    /// Where the admin server listens, with TLS: console, admin API and metrics [default: port 8443 of the address of --listen]
     #[arg(long, value_name = "IP:PORT|off", env = "ATOLL_ADMIN_LISTEN", value_parser = parse_listen)]
     pub admin_listen: Option<String>,
     /// Where the NBD server listens; may be given several times [default: unix:DIR/nbd.sock].

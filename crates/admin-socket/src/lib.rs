@@ -4,6 +4,9 @@
 //! This crate knows HTTP, sockets and the metrics of the process. It may not know what else is told: routes are given
 //! to it.
 
+/// Where processes of Atoll tell their slow operations, as JSON; metrics are at `/metrics`.
+pub const SLOW_ROUTE: &str = "/slow";
+
 mod client;
 mod place;
 mod server;

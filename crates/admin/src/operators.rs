@@ -9,7 +9,8 @@ use atoll_types::records::RECORD_FORMAT;
 
 use crate::AdminError;
 
-const NAME_BYTES_MAX: usize = 64;
+/// Of an operator's name.
+pub const NAME_BYTES_MAX: usize = 64;
 /// A password that somebody has chosen.
 const PASSWORD_CHARACTERS_MIN: usize = 12;
 const PASSWORD_BYTES_MAX: usize = 1_024;

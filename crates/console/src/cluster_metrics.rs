@@ -62,12 +62,7 @@ impl ClusterMetrics {
         if refreshed_at.is_some_and(|at| at.elapsed() < FRESH_FOR) {
             return refreshed_at;
         }
-        let read = async {
-            let client = shared.state.client().await?;
-            View::read(&client).await.map_err(|error| error.to_string())
-        };
-        let read = tokio::time::timeout(READ_LIMIT, read).await;
-        match read.unwrap_or_else(|_| Err(format!("no answer within {} s", READ_LIMIT.as_secs()))) {
+        match shared.state.read(READ_LIMIT, |client| async move { View::read(&client).await }).await {
             Ok(view) => {
                 let problems = host_problems(&shared.directory, &shared.cluster);
                 self.set_health(&evaluate(&view, unix_ms()).and(problems));

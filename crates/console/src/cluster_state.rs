@@ -29,7 +29,21 @@ impl ClusterState {
         match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
             Ok(Ok(client)) => Ok(client.clone()),
             Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {} s", CONNECT_LIMIT.as_secs())),
+            Err(_) => Err(no_answer(CONNECT_LIMIT)),
         }
     }
+
+    /// What is read there within a time; an error in words if it is not.
+    pub async fn read<T, E: ToString, F: Future<Output = Result<T, E>>>(
+        &self,
+        limit: Duration,
+        read: impl FnOnce(ClusterClient) -> F,
+    ) -> Result<T, String> {
+        let read = async { read(self.client().await?).await.map_err(|error| error.to_string()) };
+        tokio::time::timeout(limit, read).await.unwrap_or_else(|_| Err(no_answer(limit)))
+    }
+}
+
+fn no_answer(limit: Duration) -> String {
+    format!("no answer within {} s", limit.as_secs())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_admin_socket::{AskError, ask};
-use atoll_cluster::keys;
+use atoll_cluster::{ClusterClient, keys};
 use atoll_metrics::TextFormat;
 use atoll_types::monitoring::AdminServerRecord;
 use axum::extract::{Extension, Path, State};
@@ -79,13 +79,8 @@ async fn targets(
     headers: HeaderMap,
 ) -> Result<Json<Vec<TargetGroup>>, Refusal> {
     shared.tokens.check(&headers, peer.map(|peer| peer.0), &shared.state).await?;
-    let read = async {
-        let client = shared.state.client().await?;
-        let listing = client.list::<AdminServerRecord>(keys::ADMIN_SERVERS).await;
-        listing.map_err(|error| error.to_string())
-    };
-    let read = tokio::time::timeout(STATE_LIMIT, read).await;
-    let listing = read.unwrap_or_else(|_| Err("no answer".into()));
+    let read = |client: ClusterClient| async move { client.list::<AdminServerRecord>(keys::ADMIN_SERVERS).await };
+    let listing = shared.state.read(STATE_LIMIT, read).await;
     // Prometheus goes on with the targets that it knows.
     let listing = listing.map_err(|error| {
         (

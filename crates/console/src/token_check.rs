@@ -51,12 +51,7 @@ impl TokenCheck {
         if let Some(digests) = self.known(KNOWN_FOR) {
             return Ok(digests);
         }
-        let read = async {
-            let client = state.client().await?;
-            metrics_tokens::list(&client).await.map_err(|error| error.to_string())
-        };
-        let read = tokio::time::timeout(READ_LIMIT, read).await;
-        match read.unwrap_or_else(|_| Err(format!("no answer within {} s", READ_LIMIT.as_secs()))) {
+        match state.read(READ_LIMIT, |client| async move { metrics_tokens::list(&client).await }).await {
             Ok(tokens) => {
                 let digests: BTreeSet<String> = tokens.into_iter().map(|(_, record)| record.sha256).collect();
                 *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), digests.clone()));

@@ -4,7 +4,6 @@ mod token;
 
 use anyhow::{Context, bail};
 use atoll_admin_socket::ask;
-use atoll_node::ProcessesFile;
 use atoll_terminal::print_line;
 use clap::{Args, Subcommand};
 
@@ -67,16 +66,9 @@ pub fn run(command: &MetricsCommand) -> anyhow::Result<()> {
     }
 }
 
-fn processes(open: &OpenCluster) -> anyhow::Result<Vec<String>> {
-    let file = ProcessesFile::running(&open.directory).with_context(|| {
-        format!("nothing runs here; 'atoll up --data {}' starts it", open.directory.root().display())
-    })?;
-    Ok(file.children.into_iter().map(|child| child.name).collect())
-}
-
 fn list(output: &OutputArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&output.data)?;
-    let processes = processes(&open)?;
+    let processes = open.processes()?;
     let socket = |process: &String| open.directory.admin_socket(process).display().to_string();
     if output.json {
         let row = |process| serde_json::json!({ "process": process, "admin_socket": socket(process) });
@@ -92,7 +84,7 @@ fn show(arguments: &ShowArguments) -> anyhow::Result<()> {
     let socket = open.directory.admin_socket(&arguments.process);
     // A process that was started by hand is none of the supervisor's.
     if !socket.exists() {
-        let known = processes(&open)?.join(", ");
+        let known = open.processes()?.join(", ");
         bail!("there is no process '{}' on this host; there are {known}", arguments.process);
     }
     let answer = tokio_runtime()?.block_on(ask(&socket, "/metrics", None));

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_admin::operators;
+use atoll_admin::operators::{self, NAME_BYTES_MAX};
 use atoll_security_log::{SecurityEvent, note};
+use atoll_types::operators::OperatorRecord;
 use axum::Json;
 use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderValue, StatusCode};
@@ -36,6 +37,10 @@ pub(super) async fn log_in(
     let (Some(user), Some(password), 2) = (field("user"), field("password"), body.len()) else {
         return Err(Refusal::invalid("A log-in has the fields user and password, and no other.".into()));
     };
+    if user.len() > NAME_BYTES_MAX {
+        // Wrong names are remembered for a while, and a stranger chooses them.
+        return Err(Refusal::invalid(format!("A user's name has at most {NAME_BYTES_MAX} bytes.")));
+    }
     let address = peer.map_or(std::net::IpAddr::from([0; 4]), |Peer(address)| address.ip());
     if let Some(seconds) = shared.sessions.pause_seconds(&user, address) {
         return Err(Refusal::too_many_attempts(seconds));
@@ -43,11 +48,7 @@ pub(super) async fn log_in(
     let begun = Instant::now();
     // One at a time: each takes memory and a processor for some tens of milliseconds.
     let turn = shared.password_turn.lock().await;
-    let read = async {
-        let client = shared.state.client().await?;
-        operators::find(&client, &user).await.map_err(|error| error.to_string())
-    };
-    let read = tokio::time::timeout(STATE_LIMIT, read).await.unwrap_or_else(|_| Err("no answer".into()));
+    let read = find(shared, &user).await;
     let operator = read.map_err(|error| Refusal::unavailable(format!("Operators cannot be read: {error}.")))?;
     let compared = tokio::task::spawn_blocking(move || {
         let is_right = operators::is_password(operator.as_ref().map(|(record, _)| record), &password);
@@ -82,12 +83,12 @@ fn cookie(token: &str, max_age_seconds: Option<u64>) -> Result<HeaderValue, Refu
 /// Whether the operator is still who has logged in: a session ends with a new password, another role, and the removal
 /// of its operator. While cluster state does not answer, it goes on: then it may look, and change nothing.
 pub(super) async fn is_current(shared: &Arc<Shared>, session: &Session) -> bool {
-    let read = async {
-        let client = shared.state.client().await?;
-        operators::find(&client, &session.user).await.map_err(|error| error.to_string())
-    };
-    match tokio::time::timeout(STATE_LIMIT, read).await {
-        Ok(Ok(operator)) => operator.is_some_and(|(_, revision)| revision == session.revision),
-        Ok(Err(_)) | Err(_) => true,
+    match find(shared, &session.user).await {
+        Ok(operator) => operator.is_some_and(|(_, revision)| revision == session.revision),
+        Err(_) => true,
     }
+}
+
+async fn find(shared: &Shared, user: &str) -> Result<Option<(OperatorRecord, i64)>, String> {
+    shared.state.read(STATE_LIMIT, |client| async move { operators::find(&client, user).await }).await
 }

@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 
 use crate::listener::Peer;
 use crate::server::Shared;
+use atoll_admin::operators::NAME_BYTES_MAX;
 use atoll_coordinator::unix_ms;
 use atoll_types::operators::OperatorRole;
 pub(crate) use document::Given;
@@ -86,7 +87,8 @@ impl Call {
         let found = document::find(self.method.as_str(), &parts);
         if found.as_ref().is_some_and(|(operation, _)| operation.needs == Needs::Nothing) {
             let body = self.body()?;
-            if let Some(user) = body.get("user").and_then(Value::as_str) {
+            let user = body.get("user").and_then(Value::as_str);
+            if let Some(user) = user.filter(|user| user.len() <= NAME_BYTES_MAX) {
                 let _ = self.user.set(user.to_owned());
             }
             return login::log_in(&self.shared, self.peer, self.csrf(), &body).await;

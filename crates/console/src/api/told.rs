@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_admin_socket::ask;
-use atoll_cluster::keys;
+use atoll_admin_socket::{SLOW_ROUTE, ask};
+use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_metrics::slow::{SLOW_MIN, SlowOperation};
 use atoll_types::PgId;
 use atoll_types::events::EventRecord;
@@ -26,11 +26,8 @@ fn limit(given: &Given, otherwise: usize) -> usize {
 
 /// Events. An event's number is the revision of cluster state that brought it.
 pub(super) async fn events(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
-    let read = async {
-        let client = shared.state.client().await?;
-        client.list::<EventRecord>(keys::EVENTS).await.map_err(|error| error.to_string())
-    };
-    let read = tokio::time::timeout(STATE_LIMIT, read).await.unwrap_or_else(|_| Err("no answer".into()));
+    let read = |client: ClusterClient| async move { client.list::<EventRecord>(keys::EVENTS).await };
+    let read = shared.state.read(STATE_LIMIT, read).await;
     let listing = read.map_err(|error| Refusal::unavailable(format!("Events cannot be read: {error}.")))?;
     let mut events: Vec<(i64, EventRecord)> =
         listing.entries.into_iter().map(|(_, event, revision)| (revision, event)).collect();
@@ -58,13 +55,12 @@ pub(super) async fn events(shared: &Arc<Shared>, given: &Given) -> Result<Value,
 pub(super) async fn scrub(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
     let name = given.name("pg");
     let pg: PgId = name.parse().map_err(|_| Refusal::invalid(format!("'{name}' is no PG, such as 1.1f.")))?;
-    let read = async {
-        let client = shared.state.client().await?;
-        let is_there = client.get::<PgRecord>(&keys::pg(pg)).await.map_err(|error| error.to_string())?.is_some();
-        let scrub = client.get::<PgScrubRecord>(&keys::pg_scrub(pg)).await.map_err(|error| error.to_string())?;
-        Ok(is_there.then_some(scrub))
+    let read = |client: ClusterClient| async move {
+        let is_there = client.get::<PgRecord>(&keys::pg(pg)).await?.is_some();
+        let scrub = client.get::<PgScrubRecord>(&keys::pg_scrub(pg)).await?;
+        Ok::<_, ClusterError>(is_there.then_some(scrub))
     };
-    let read = tokio::time::timeout(STATE_LIMIT, read).await.unwrap_or_else(|_| Err("no answer".to_owned()));
+    let read = shared.state.read(STATE_LIMIT, read).await;
     let found = read.map_err(|error| Refusal::unavailable(format!("The scrub cannot be read: {error}.")))?;
     let missing = || Refusal::not_found(format!("There is no PG {name}."), "Look at the list of PGs.");
     let scrub = found.ok_or_else(missing)?.map(|(record, _)| record);
@@ -76,7 +72,7 @@ pub(super) async fn slow_operations(shared: &Arc<Shared>, given: &Given) -> Resu
     let mut all: Vec<(String, SlowOperation)> = Vec::new();
     for process in shared.processes() {
         // One that does not answer has nothing to tell.
-        let Ok(answer) = ask(&shared.directory.admin_socket(&process), "/slow", None).await else { continue };
+        let Ok(answer) = ask(&shared.directory.admin_socket(&process), SLOW_ROUTE, None).await else { continue };
         let Ok(told) = serde_json::from_slice::<Vec<SlowOperation>>(&answer.body) else { continue };
         all.extend(told.into_iter().map(|operation| (process.clone(), operation)));
     }
