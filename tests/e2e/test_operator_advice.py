@@ -1,4 +1,4 @@
-"""What an operator is told and left with: starts that fail, errors, addresses, logs and logs."""
+"""What an operator is told and left with: starts that fail, errors, addresses and logs."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def test_credentials_name_an_address_that_reaches_the_gateway(scenario):
         "--s3-tls-listen",
         f"0.0.0.0:{all_addresses.s3_tls_port}",
     ]
-    command = [part for part in all_addresses.up_command("--detach", "--listen", "127.0.0.2")]
+    command = all_addresses.up_command("--detach", "--listen", "127.0.0.2")
     for option in ("--s3-listen", "--s3-tls-listen"):
         at = command.index(option)
         del command[at : at + 2]
