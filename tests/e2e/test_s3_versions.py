@@ -135,10 +135,10 @@ class Raced:
         self.cluster = scenario.cluster()
         self.cluster.up()
         self.second = Gateway(self.cluster)
+        wait_for("the second gateway serves", self.second.is_serving, 60)
         self.s3, other = self.cluster.s3(read_timeout=10), self.second.s3(read_timeout=10)
         self.s3.create_bucket(Bucket=BUCKET)
         self.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
-        wait_for("the second gateway serves", lambda: other.list_buckets()["Buckets"], 30)
         self.race = Race([self.s3, other])
         threads = [threading.Thread(target=self.race.run, args=[number]) for number in range(CLIENTS)]
         for thread in threads:
@@ -150,7 +150,7 @@ class Raced:
             for thread in threads:
                 thread.join()
         self.s3 = self.cluster.s3(attempts=5)
-        wait_for("the gateway serves", lambda: self.s3.list_buckets()["Buckets"], 60)
+        wait_for("the gateway serves", self.cluster.is_serving, 60)
         self.listed = self.list()
 
     def kill_in_turns(self, seconds):
