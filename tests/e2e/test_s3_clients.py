@@ -12,7 +12,7 @@ from lib.cluster import MIB
 from lib.identities import Account, code_of
 from lib.s3 import error_of, read
 
-pytestmark = pytest.mark.needs("restic", "s3cmd")
+pytestmark = pytest.mark.needs("restic", "s3cmd", "zstd")
 
 # The newest that there is as a Go module.
 MC = "github.com/minio/mc@v0.0.0-20250313080218-cf909e1063a9"
@@ -258,3 +258,49 @@ class TestMc:
         mc("mb", "--with-lock", "atoll/mc-locked")
         mc("retention", "set", "--default", "governance", "1d", "atoll/mc-locked")
         assert re.search("GOVERNANCE", mc("retention", "info", "--default", "atoll/mc-locked"))
+
+
+# --- warp
+
+
+class TestWarp:
+    """MinIO's benchmark, here for its requests and not for its figures. Not every version of it is to be had as a
+    Go module, so that a binary is looked for: 'go install github.com/minio/warp@latest', or from a checkout."""
+
+    pytestmark = pytest.mark.nightly
+
+    SMALL = ("--objects", "400", "--obj.size", "64KiB")
+
+    @pytest.mark.parametrize(
+        "benchmark, options",
+        [
+            ("put", ("--obj.size", "64KiB", "--checksum", "CRC64NVME")),
+            ("get", (*SMALL, "--range")),
+            ("mixed", SMALL),
+            ("mixed", (*SMALL, "--encrypt")),
+            ("stat", SMALL),
+            ("list", (*SMALL, "--metadata")),
+            ("delete", ("--objects", "3200", "--obj.size", "1KiB")),
+            ("versioned", SMALL),
+            ("retention", SMALL),
+            ("multipart", ("--parts", "8", "--part.size", "5MiB")),
+            ("multipart-put", ("--parts", "8", "--part.size", "5MiB", "--part.concurrent", "4")),
+        ],
+        ids=lambda value: value if isinstance(value, str) else value[-1].strip("-"),
+    )
+    def test_none_of_its_requests_fails(self, client, benchmark, options, note):
+        warp = shutil.which("warp") or pytest.skip("warp is not installed")
+        data = client.scenario.directory / "warp"
+        encrypted = client.cluster.credentials()["tls_endpoint"].removeprefix("https://")
+        client.scenario.run(
+            warp,
+            benchmark,
+            *("--host", encrypted, "--tls", "--access-key", client.user.access, "--secret-key", client.user.secret),
+            *("--bucket", f"warp-{benchmark}", "--duration", "3s", "--concurrent", "8", "--benchdata", data, *options),
+            env=client.scenario.environment | {"SSL_CERT_FILE": str(client.cluster.data / "tls" / "ca.crt")},
+            timeout=120,
+        )
+        total = json.loads(client.scenario.run("zstd", "-dc", f"{data}.json.zst").stdout)["total"]
+        note(f"{total['total_requests']} requests")
+        assert total["total_errors"] == 0, total["first_errors"]
+        assert total["total_requests"] > 20, total
