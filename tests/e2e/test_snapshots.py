@@ -62,6 +62,37 @@ def test_snapshots_under_load_have_all_that_was_acked_before(cluster, pool, note
             assert any(content == load.content(block, one) for one in allowed), f"block {block} of snapshot {number}"
 
 
+@pytest.mark.parametrize("pool", POOLS)
+def test_du_tells_what_removing_a_snapshot_gives_back(cluster, pool):
+    name = f"du-{pool}"
+
+    def write(at, length):
+        with cluster.nbd(name) as connection:
+            for part in range(at, at + length, MIB):
+                connection.write(part, random.randbytes(MIB))
+
+    def taken():
+        usage = cluster.json("image", "du", name)
+        snapshots = {one["name"]: one["exclusive_bytes"] // MIB for one in usage["snapshots"]}
+        return usage["used_bytes"] // MIB, usage["exclusive_bytes"] // MIB, snapshots
+
+    cluster.create_image(name, "64M", "--pool", pool)
+    write(0, 16 * MIB)
+    assert taken() == (16, 16, {})
+    cluster.cli("image", "snap", "create", f"{name}@first")
+    write(0, 4 * MIB)
+    write(8 * MIB, 2 * MIB)
+    # The object from 8 MiB on shares its other half with its state at the snapshot.
+    assert taken() == (16, 14, {"first": 6})
+    cluster.cli("image", "snap", "create", f"{name}@second")
+    write(0, 4 * MIB)
+    assert taken() == (16, 14, {"first": 6, "second": 4})
+    cluster.cli("image", "snap", "rm", f"{name}@second")
+    wait_for("what it kept is gone", lambda: taken() == (16, 14, {"first": 6}), 30)
+    cluster.cli("image", "snap", "rm", f"{name}@first")
+    wait_for("what it kept is gone", lambda: taken() == (16, 16, {}), 30)
+
+
 class History:
     """Images, snapshots and clones, and byte arrays that say what must be in them."""
 

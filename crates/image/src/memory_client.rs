@@ -142,6 +142,7 @@ impl MemoryClient {
                 object_bytes: object.size_bytes,
                 version: version(object),
                 block_count: object.blocks.len() as u32,
+                shared_block_count: 0,
             };
             let objects: Vec<_> = wanted.take(PAGE).map(listed).collect();
             let next = (objects.len() == PAGE).then(|| objects[PAGE - 1].name.clone());

@@ -20,6 +20,8 @@ pub struct SnapshotUsage {
     /// Bytes of states of objects that are kept for it, and for those before it since the one before that.
     /// Much of it may be shared with the image and other snapshots.
     pub kept_bytes: u64,
+    /// What of them nothing else shares.
+    pub exclusive_bytes: u64,
 }
 
 /// Space that an image takes, once, without copies and parity.
@@ -29,8 +31,30 @@ pub struct ImageUsage {
     pub provisioned_bytes: u64,
     /// Bytes of blocks that hold data in the image itself; what a clone shows of its parent is not among them.
     pub used_bytes: u64,
+    /// What of them no snapshot shares: these bytes have changed since the newest one.
+    pub exclusive_bytes: u64,
     /// Its snapshots, oldest first.
     pub snapshots: Vec<SnapshotUsage>,
+}
+
+/// What some objects take.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    bytes: u64,
+    exclusive_bytes: u64,
+}
+
+impl Counted {
+    fn add(&mut self, more: Counted) {
+        self.bytes += more.bytes;
+        self.exclusive_bytes += more.exclusive_bytes;
+    }
+
+    fn of<'a>(all: impl Iterator<Item = (&'a u64, &'a Counted)>) -> Self {
+        let mut sum = Counted::default();
+        all.for_each(|(_, counted)| sum.add(*counted));
+        sum
+    }
 }
 
 impl ImageAdmin {
@@ -41,32 +65,29 @@ impl ImageAdmin {
         record: &ImageRecord,
         data_shards: u64,
     ) -> Result<ImageUsage, ImageError> {
-        let mut used = 0;
-        let mut kept: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut own = Counted::default();
+        let mut kept: BTreeMap<u64, Counted> = BTreeMap::new();
         visit_objects::<ImageError>(client, record.pool, &image_prefix(&record.id), true, async |objects| {
             for object in objects {
-                let bytes = u64::from(object.block_count) * BLOCK * data_shards;
+                let bytes_of = |blocks: u32| u64::from(blocks) * BLOCK * data_shards;
+                let exclusive = object.block_count.saturating_sub(object.shared_block_count);
+                let counted =
+                    Counted { bytes: bytes_of(object.block_count), exclusive_bytes: bytes_of(exclusive) };
                 match parse(&record.id, &object.name).map(|part| part.kept_for) {
-                    Some(None) => used += bytes,
-                    Some(Some(number)) => *kept.entry(number).or_default() += bytes,
+                    Some(None) => own.add(counted),
+                    Some(Some(number)) => kept.entry(number).or_default().add(counted),
                     None => {}
                 }
             }
             Ok(())
         })
         .await?;
-        let mut snapshots = Vec::new();
-        let mut before = 0;
-        for snapshot in record.snapshots() {
-            let kept_bytes = kept.range(before + 1..=snapshot.number).map(|(_, bytes)| bytes).sum();
-            before = snapshot.number;
-            snapshots.push(SnapshotUsage { name: snapshot.name.clone(), kept_bytes });
-        }
-        // What is kept under the number of a snapshot that is gone is the newest one's.
-        if let Some(last) = snapshots.last_mut() {
-            last.kept_bytes += kept.range(before + 1..).map(|(_, bytes)| bytes).sum::<u64>();
-        }
-        Ok(ImageUsage { provisioned_bytes: record.size_bytes, used_bytes: used, snapshots })
+        Ok(ImageUsage {
+            provisioned_bytes: record.size_bytes,
+            used_bytes: own.bytes,
+            exclusive_bytes: own.exclusive_bytes,
+            snapshots: by_snapshot(record, &kept),
+        })
     }
 
     /// The bytes that all images of a pool take, their snapshots included, by the ids of the images.
@@ -87,4 +108,20 @@ impl ImageAdmin {
         .await?;
         Ok(used)
     }
+}
+
+/// What is kept for each snapshot, oldest first.
+fn by_snapshot(record: &ImageRecord, kept: &BTreeMap<u64, Counted>) -> Vec<SnapshotUsage> {
+    let newest = record.snapshots().last().map(|snapshot| snapshot.number);
+    let mut first = 0;
+    let mut usage = Vec::new();
+    for snapshot in record.snapshots() {
+        // What is kept under the number of a snapshot that is gone is the newest one's.
+        let last = if Some(snapshot.number) == newest { u64::MAX } else { snapshot.number };
+        let of_it = kept.iter().filter(|(number, _)| (first..=last).contains(*number));
+        let Counted { bytes, exclusive_bytes } = Counted::of(of_it);
+        usage.push(SnapshotUsage { name: snapshot.name.clone(), kept_bytes: bytes, exclusive_bytes });
+        first = snapshot.number.saturating_add(1);
+    }
+    usage
 }

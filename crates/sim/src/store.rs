@@ -190,6 +190,7 @@ impl Store {
             object_bytes: object.whole_size.unwrap_or(object.size),
             version: object.version,
             block_count: object.blocks.len() as u32,
+            shared_block_count: 0,
         };
         let objects: Vec<_> = wanted.take(OBJECTS_PER_PAGE).map(listed).collect();
         let next = objects.get(OBJECTS_PER_PAGE - 1).map(|last| last.name.clone());

@@ -223,6 +223,8 @@ pub struct ListedObject {
     pub version: Version,
     /// Blocks that hold data, in an erasure-coded pool those of one shard; 0 if they were not to be counted.
     pub block_count: u32,
+    /// How many of them are other objects', too: clones of this one, or what it is a clone of.
+    pub shared_block_count: u32,
 }
 
 /// Why an OSD did not do what it was asked. Every refusal is definite: nothing was changed.

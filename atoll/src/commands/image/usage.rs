@@ -116,15 +116,20 @@ pub fn usage(output: &OutputArguments, name: &str) -> anyhow::Result<()> {
     if output.json {
         return print_json(&json!(usage));
     }
-    let snapshot_rows = usage
-        .snapshots
-        .iter()
-        .map(|snapshot| vec![format!("{name}@{}", snapshot.name), "-".into(), format_size(snapshot.kept_bytes)]);
-    let own = vec![name.to_owned(), format_size(usage.provisioned_bytes), format_size(usage.used_bytes)];
+    let row = |name: String, provisioned: String, bytes: u64, exclusive_bytes: u64| {
+        vec![name, provisioned, format_size(bytes), format_size(exclusive_bytes)]
+    };
+    let snapshot_rows = usage.snapshots.iter().map(|snapshot| {
+        row(format!("{name}@{}", snapshot.name), "-".into(), snapshot.kept_bytes, snapshot.exclusive_bytes)
+    });
+    let provisioned = format_size(usage.provisioned_bytes);
+    let own = row(name.to_owned(), provisioned, usage.used_bytes, usage.exclusive_bytes);
     let rows: Vec<_> = snapshot_rows.chain([own]).collect();
-    print_table(&["NAME", "PROVISIONED", "USED"], &rows);
+    print_table(&["NAME", "PROVISIONED", "USED", "EXCLUSIVE"], &rows);
     if !usage.snapshots.is_empty() {
-        print_line!("What snapshots keep they may share with the image and with each other.");
+        print_line!(
+            "What a snapshot has exclusively is free again when it is removed; the rest of it others share."
+        );
     }
     Ok(())
 }

@@ -354,12 +354,7 @@ impl<'a> Changes<'a> {
     }
 
     fn shared_counts(&mut self, block: u32) -> Result<[u16; SHARED_BLOCKS_PER_ENTRY as usize], Unready> {
-        let mut counts = [0; SHARED_BLOCKS_PER_ENTRY as usize];
-        let value = self.get(&keys::shared(block))?.unwrap_or(&[]);
-        for (count, bytes) in counts.iter_mut().zip(value.as_chunks::<COUNT_BYTES>().0) {
-            *count = u16::from_le_bytes(*bytes);
-        }
-        Ok(counts)
+        Ok(further_references(self.get(&keys::shared(block))?))
     }
 
     fn set_shared_count(&mut self, block: u32, count: u16) -> Result<(), Unready> {
@@ -402,4 +397,13 @@ impl<'a> Changes<'a> {
         }
         if old != HOLE { self.release(old.device_block, may_share) } else { Ok(()) }
     }
+}
+
+/// The further references to the blocks of one entry, by its value.
+pub(super) fn further_references(value: Option<&[u8]>) -> [u16; SHARED_BLOCKS_PER_ENTRY as usize] {
+    let mut counts = [0; SHARED_BLOCKS_PER_ENTRY as usize];
+    for (count, bytes) in counts.iter_mut().zip(value.unwrap_or(&[]).as_chunks::<COUNT_BYTES>().0) {
+        *count = u16::from_le_bytes(*bytes);
+    }
+    counts
 }

@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 use atoll_codec::CodecError;
 use atoll_types::{ListedObject, ObjectName, PgId};
 
-use super::keys::{self, ObjectPart};
+use super::changes::further_references;
+use super::keys::{self, ObjectPart, SHARED_BLOCKS_PER_ENTRY};
 use super::{CHUNK_BLOCKS, Chunk, HOLE, Metadata, OBJECT_BLOCKS_MAX, ObjectInfo, ObjectKey, Unready};
 
 /// Some objects of a PG.
@@ -78,11 +79,14 @@ impl Metadata {
                 page.next = Some(key.name.clone());
             }
             if self.parts.holds(pg, &key.name) {
+                let counted = if counts_blocks { self.count_blocks(&object, info.may_share)? } else { (0, 0) };
+                let (block_count, shared_block_count) = counted;
                 page.objects.push(ListedObject {
                     name: key.name,
                     object_bytes: info.whole_bytes.unwrap_or(info.size_bytes),
                     version: info.version,
-                    block_count: if counts_blocks { self.block_count(&object)? } else { 0 },
+                    block_count,
+                    shared_block_count,
                 });
             }
             if page.next.is_some() {
@@ -106,20 +110,36 @@ impl Metadata {
         Ok(found.transpose()?)
     }
 
-    /// How many blocks of an object hold data.
-    fn block_count(&self, object: &[u8]) -> Result<u32, Unready> {
-        let mut result: Result<u32, CodecError> = Ok(0);
+    /// How many blocks of an object hold data, and how many of these other objects refer to, too.
+    fn count_blocks(&self, object: &[u8], may_share: bool) -> Result<(u32, u32), Unready> {
+        let mut result: Result<(), Unready> = Ok(());
+        let (mut all, mut shared) = (0, 0);
         let end = keys::chunk(object, OBJECT_BLOCKS_MAX / CHUNK_BLOCKS);
         self.tree.scan(&keys::chunk(object, 0), &end, |_, value| {
-            let counted = Chunk::decode_blocks(value)
-                .map(|(blocks, _)| blocks.iter().filter(|block| **block != HOLE).count() as u32);
-            match (&mut result, counted) {
-                (Ok(count), Ok(more)) => *count += more,
-                (_, Err(error)) => result = Err(error),
-                (Err(_), _) => {}
-            }
+            let counted = Chunk::decode_blocks(value).map_err(Unready::from).and_then(|(blocks, _)| {
+                let mapped = blocks.iter().filter(|block| **block != HOLE).map(|block| block.device_block);
+                all += mapped.clone().count() as u32;
+                shared += if may_share { self.count_shared(mapped)? } else { 0 };
+                Ok(())
+            });
+            result = counted;
             if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        Ok(result?)
+        result.map(|()| (all, shared))
+    }
+
+    /// How many of these blocks have more than one reference. Neighbours are told by one entry.
+    fn count_shared(&self, blocks: impl Iterator<Item = u32>) -> Result<u32, Unready> {
+        let (mut shared, mut looked_up) = (0, None);
+        for block in blocks {
+            let entry = block / SHARED_BLOCKS_PER_ENTRY;
+            let counts = match looked_up {
+                Some((of, counts)) if of == entry => counts,
+                _ => further_references(self.tree.get(&keys::shared(block))?),
+            };
+            looked_up = Some((entry, counts));
+            shared += u32::from(counts[(block % SHARED_BLOCKS_PER_ENTRY) as usize] > 0);
+        }
+        Ok(shared)
     }
 }

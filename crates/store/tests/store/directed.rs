@@ -4,9 +4,11 @@
 use atoll_buffers::BLOCK_BYTES;
 use atoll_codec::crc32c;
 use atoll_store::{CheckOptions, Device, Disk, OpenError, Store, WAL_BYTES_MIN, check};
+use atoll_types::ObjectName;
 
-use crate::model::{Builder, content};
+use crate::model::{Builder, content, pg_id};
 use crate::small::{Small, is_record};
+use crate::verify::listed;
 
 /// What a write replaces in memory while a checkpoint runs is not applied any more, and its record is
 /// trimmed: the superblock must wait until the record of the new write is durable.
@@ -225,4 +227,31 @@ fn check_pages(small: &mut Small) -> u64 {
     let report = check(&mut small.disk, CheckOptions::default(), &mut |_, _, _| {}).unwrap();
     assert_eq!(report.problems, []);
     report.metadata_pages
+}
+
+/// A list says how many blocks an object shares with its clones, and knows it after a restart, too.
+#[test]
+fn a_list_counts_the_blocks_that_objects_share() {
+    let mut small = Small::new();
+    let source = ObjectName::new("source").unwrap();
+    let counts = |small: &mut Small| -> Vec<_> {
+        let objects = listed(&mut small.store, &mut small.disk, pg_id(0), "").unwrap();
+        objects.iter().map(|object| (object.block_count, object.shared_block_count)).collect()
+    };
+    small.submit("source", |builder| builder.write(0, 70, 0, 1, true));
+    assert_eq!(counts(&mut small), [(70, 0)]);
+    small.submit("clone", |builder| builder.clone_from(&source));
+    assert_eq!(counts(&mut small), [(70, 70), (70, 70)]);
+    small.submit("clone", |builder| builder.write(10, 20, 0, 2, true));
+    small.submit("clone", |builder| builder.zero(40, 5));
+    assert_eq!(counts(&mut small), [(65, 45), (70, 45)]);
+    small.submit("second", |builder| builder.clone_from(&source));
+    assert_eq!(counts(&mut small), [(65, 45), (70, 70), (70, 70)]);
+    small.checkpoint();
+    small.reopen();
+    assert_eq!(counts(&mut small), [(65, 45), (70, 70), (70, 70)]);
+    small.submit("source", Builder::remove);
+    assert_eq!(counts(&mut small), [(65, 45), (70, 45)]);
+    small.submit("second", Builder::remove);
+    assert_eq!(counts(&mut small), [(65, 0)]);
 }

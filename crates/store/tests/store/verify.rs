@@ -165,6 +165,7 @@ fn verify_object(
     let listed = listed(store, disk, key.pg, key.name.as_str())?;
     let block_count = mapped.iter().filter(|is_mapped| **is_mapped).count() as u32;
     assert_eq!(listed.first().map(|object| (&object.name, object.block_count)), Some((&key.name, block_count)));
+    assert!(listed.iter().all(|object| object.shared_block_count <= object.block_count));
     Ok(())
 }
 

@@ -272,6 +272,7 @@ impl ReadOutcome {
                     writer.u64(object.object_bytes);
                     object.version.encode(writer);
                     writer.u32(object.block_count);
+                    writer.u32(object.shared_block_count);
                 }
                 encode_optional_name(next.as_ref(), writer);
             }
@@ -321,6 +322,7 @@ impl ListedObject {
             object_bytes: reader.u64("object size")?,
             version: Version::decode(reader)?,
             block_count: reader.u32("blocks")?,
+            shared_block_count: reader.u32("shared blocks")?,
         })
     }
 }

@@ -69,7 +69,8 @@ pub(super) fn every_kind() -> Vec<Message> {
         pg_num: Some(32),
     };
     let bits = ReadOutcome::Extents { object_bytes: 5, version, blocks: value.clone() };
-    let one = ListedObject { name: object.clone(), object_bytes: 5, version, block_count: 7 };
+    let one =
+        ListedObject { name: object.clone(), object_bytes: 5, version, block_count: 7, shared_block_count: 3 };
     let listed = ReadOutcome::ObjectPage { objects: vec![one], next: Some(object.clone()) };
     let refusals = [
         Refusal::NoSuchObject,

@@ -179,9 +179,15 @@ fn read_outcome() -> impl Strategy<Value = ReadOutcome> {
 }
 
 fn listed_object() -> impl Strategy<Value = ListedObject> {
-    (name(), any::<u64>(), version(), any::<u32>()).prop_map(|(name, object_bytes, version, block_count)| {
-        ListedObject { name, object_bytes, version, block_count }
-    })
+    (name(), any::<u64>(), version(), any::<u32>(), any::<u32>()).prop_map(
+        |(name, object_bytes, version, block_count, shared_block_count)| ListedObject {
+            name,
+            object_bytes,
+            version,
+            block_count,
+            shared_block_count,
+        },
+    )
 }
 
 fn refusal() -> impl Strategy<Value = Refusal> {
