@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use atoll_terminal::print_line;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::admin::AdminCommand;
 use crate::commands::arguments::{DataArgument, OutputArguments};
@@ -40,6 +40,7 @@ use crate::commands::{
     admin, bench, bucket, cluster, events, flag, gateway, health, identity, image, join, key, metrics, nbd,
     operator, osd, pg, pool, preflight, settings, sim, slow, state, status, store, top, up,
 };
+use crate::watch;
 
 /// Unified storage (block images and S3 objects) that is encrypted by default.
 #[derive(Parser)]
@@ -158,6 +159,21 @@ pub enum Command {
     },
 }
 
+/// All commands with all of their options.
+fn command() -> clap::Command {
+    watch::with_watch(Arguments::command())
+}
+
+/// Runs the command line of this process.
+pub fn run() -> anyhow::Result<ExitCode> {
+    let matches = command().get_matches();
+    let run = || Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command.run();
+    match watch::pause(&matches) {
+        Some(pause) => watch::run(pause, run),
+        None => run(),
+    }
+}
+
 /// Runs a command line that is given as text.
 fn execute(arguments: Vec<String>) -> anyhow::Result<ExitCode> {
     Arguments::try_parse_from(arguments)?.command.run()
@@ -202,7 +218,7 @@ impl Command {
             Command::Nbd(command) => nbd::run(command)?,
             Command::Completion { shell } => {
                 let mut script = Vec::new();
-                clap_complete::generate(shell, &mut Arguments::command(), "atoll", &mut script);
+                clap_complete::generate(shell, &mut command(), "atoll", &mut script);
                 print_line!("{}", String::from_utf8_lossy(&script).trim_end());
             }
         }

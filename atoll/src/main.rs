@@ -5,9 +5,9 @@
 
 mod cli;
 mod commands;
+mod watch;
 
 use atoll_terminal::print_note;
-use clap::Parser;
 
 /// The store keeps small writes in memory until a checkpoint and then frees them all at once. The
 /// system's allocator gives that memory back and takes it anew, which costs a third of an OSD's
@@ -16,7 +16,7 @@ use clap::Parser;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> std::process::ExitCode {
-    let done = cli::Arguments::parse().command.run();
+    let done = cli::run();
     // A command that has failed may have changed something before.
     commands::note_changes(&commands::Author::of_process(), std::env::args().skip(1));
     let code = done.unwrap_or_else(|error| {
