@@ -142,7 +142,7 @@ pub enum Command {
     /// Run the admin server (started by 'atoll up')
     #[command(subcommand)]
     Admin(AdminCommand),
-    /// Run the embedded cluster-state server (started by 'atoll up')
+    /// Save and restore cluster state, and run its embedded server (started by 'atoll up')
     #[command(subcommand)]
     State(StateCommand),
     /// Run the S3 gateway (started by 'atoll up')

@@ -1,14 +1,21 @@
-//! The embedded cluster-state server.
+//! Cluster state: its embedded server, snapshots, and putting one back.
 
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use atoll_cluster::{EmbeddedServer, Protection};
-use atoll_node::DataDir;
+use atoll_cluster::{EmbeddedServer, Protection, verify_snapshot};
+use atoll_node::{DataDir, restore_state};
+use atoll_terminal::print_line;
+use atoll_types::size::format_size;
 use clap::Subcommand;
+use serde_json::json;
 
+use super::arguments::OutputArguments;
 use super::daemon::{DaemonArguments, prepare};
-use super::open_cluster::tokio_runtime;
+use super::open_cluster::{OpenCluster, tokio_runtime};
+use super::output::{print_json, progress_bar};
 
 /// How often one looks whether there is room for the reserve.
 const RESERVE_POLL: Duration = Duration::from_secs(2);
@@ -17,11 +24,93 @@ const RESERVE_POLL: Duration = Duration::from_secs(2);
 pub enum StateCommand {
     /// Run in the foreground
     Run(DaemonArguments),
+    /// Save all of cluster state to a file while the cluster runs
+    #[command(after_help = "\
+Example:
+  atoll state snapshot /mnt/safe/state-$(date +%F).snapshot
+
+It is what 'etcdctl snapshot save' saves: of an etcd, 'etcdutl snapshot restore' restores it, of the embedded server
+'atoll state restore'. Wrapped keys of images and buckets are in it: with the keys of 'atoll key backup' and a device it
+opens everything, so keep these apart. Images and buckets that are made later, and what is written to an image that is
+attached again later, are lost with a cluster state that is older: take one often.")]
+    Snapshot {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// A new file
+        file: PathBuf,
+    },
+    /// Put back a snapshot of the embedded cluster state, with the cluster stopped
+    #[command(after_help = "\
+Example:
+  atoll down; atoll state restore /mnt/safe/state-2026-11-26.snapshot && atoll up
+
+Only when cluster state is lost. What has changed since the snapshot is forgotten: images, buckets, users and keys that
+were made, access that was taken away. Where an OSD has become the only one to have what was written last, and the
+snapshot does not know it as a member of the PG, those writes are lost: restore the newest snapshot, and start all OSDs.")]
+    Restore {
+        #[command(flatten)]
+        output: OutputArguments,
+        /// The file
+        file: PathBuf,
+        /// Go back, although there is cluster state: that is kept under another name
+        #[arg(long)]
+        replace: bool,
+    },
+}
+
+/// Runs a command about cluster state.
+pub fn run(command: &StateCommand) -> anyhow::Result<()> {
+    match command {
+        StateCommand::Run(arguments) => serve(arguments),
+        StateCommand::Snapshot { output, file } => snapshot(output, file),
+        StateCommand::Restore { output, file, replace } => restore(output, file, *replace),
+    }
+}
+
+fn snapshot(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    if file.exists() {
+        anyhow::bail!("{} exists already: name a new file", file.display());
+    }
+    let mut name = file.as_os_str().to_owned();
+    name.push(".partial");
+    let partial = PathBuf::from(name);
+    let in_file = || partial.display().to_string();
+    let mut options = std::fs::OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut writer = options.open(&partial).with_context(in_file)?;
+    let progress = progress_bar("saving cluster state");
+    tokio_runtime()?.block_on(async {
+        let client = open.connect().await?;
+        anyhow::Ok(client.snapshot(&mut writer, progress).await?)
+    })?;
+    writer.sync_all().with_context(in_file)?;
+    let state_bytes = verify_snapshot(&partial).with_context(in_file)?;
+    let state_bytes = state_bytes.context("what cluster state has sent is not whole; try again")?;
+    std::fs::rename(&partial, file).with_context(|| file.display().to_string())?;
+    if output.json {
+        return print_json(&json!({ "file": file, "state_bytes": state_bytes }));
+    }
+    print_line!("{} has all of cluster state, {}", file.display(), format_size(state_bytes));
+    Ok(())
+}
+
+fn restore(output: &OutputArguments, file: &Path, replace: bool) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    let restored = tokio_runtime()?.block_on(restore_state(&open.directory, &open.cluster, file, replace))?;
+    if output.json {
+        return print_json(&restored);
+    }
+    print_line!("cluster state is that of the snapshot: {} PGs, {} images", restored.pgs, restored.images);
+    if let Some(before) = &restored.before {
+        print_line!("what was there before is in {}", before.display());
+    }
+    print_line!("start all OSDs together: 'atoll up' on each host");
+    Ok(())
 }
 
 /// Runs the embedded cluster-state server.
-pub fn run(command: &StateCommand) -> anyhow::Result<()> {
-    let StateCommand::Run(arguments) = command;
+fn serve(arguments: &DaemonArguments) -> anyhow::Result<()> {
     let open = prepare(arguments, "cluster-state")?;
     let listen = open.cluster.state_listen.clone().context("this cluster uses an etcd of its own")?;
     let listen: std::net::SocketAddr = listen.parse().context("state_listen in cluster.json")?;

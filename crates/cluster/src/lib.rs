@@ -12,7 +12,7 @@ pub mod server;
 
 pub use client::{
     Answer, ClusterClient, ClusterError, ConnectOptions, Contention, Lease, LeaseStatus, Listing, PrefixWatch,
-    TlsFiles, Transaction, WatchEvent, retried,
+    SnapshotError, TlsFiles, Transaction, WatchEvent, retried, verify_snapshot,
 };
 pub use map::{ClusterMap, MapChange, MapWatch};
 pub use server::{EmbeddedServer, Protection};

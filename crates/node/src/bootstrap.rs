@@ -23,7 +23,7 @@ use crate::device_space::default_osd_bytes;
 use crate::error::NodeError;
 use crate::foreign_data::refuse_foreign_data;
 use crate::members::{check_may_have_osds, register_osds};
-use crate::secrets::check_state_identity;
+use crate::secrets::{check_state_identity, check_state_is_there};
 use crate::state_access::{EtcdChoices, check_identity, expose_embedded, free_address};
 use crate::tls_identity::authority_file;
 
@@ -96,6 +96,7 @@ pub(crate) fn plan(directory: &DataDir, choices: &Choices) -> Result<ClusterFile
         let mut cluster = directory.cluster()?;
         refuse_changed_choices(&cluster, choices)?;
         check_state_identity(directory, &cluster)?;
+        check_state_is_there(directory, &cluster)?;
         choices.etcd.apply(&mut cluster)?;
         cluster
     } else {

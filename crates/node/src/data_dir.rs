@@ -200,6 +200,10 @@ impl DataDir {
         self.root.join("state")
     }
 
+    pub(crate) fn state_file(&self) -> PathBuf {
+        self.state().join("state.redb")
+    }
+
     /// The key-management service's key file.
     pub fn key_service_file(&self) -> PathBuf {
         self.keys().join("kms.json")

@@ -47,6 +47,15 @@ pub enum NodeError {
         /// What else could be done, as the end of the sentence.
         remedy: String,
     },
+    /// The embedded cluster state is gone.
+    #[error(
+        "{} is not there: all that the cluster knows of its images, buckets, keys and PGs is in it, and it is not made \
+         anew over existing data. Put it back ('atoll state restore FILE' from a snapshot, or a copy of the directory)", path.display()
+    )]
+    LostState {
+        /// Its file.
+        path: PathBuf,
+    },
     /// The key service's file is another cluster's.
     #[error(
         "{} is not the key file of this cluster: it has the keys {found}, and {expected}. Put the right one back ('atoll \

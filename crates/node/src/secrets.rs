@@ -32,6 +32,15 @@ pub(crate) fn check_state_identity(directory: &DataDir, cluster: &ClusterFile) -
     Err(NodeError::Lost { path, what, remedy: String::new() })
 }
 
+/// The embedded server would begin with an empty state.
+pub(crate) fn check_state_is_there(directory: &DataDir, cluster: &ClusterFile) -> Result<(), NodeError> {
+    let path = directory.state_file();
+    if cluster.state_listen.is_none() || !cluster.is_founded || path.exists() {
+        return Ok(());
+    }
+    Err(NodeError::LostState { path })
+}
+
 /// Sees to it that all secrets of this host are there, and makes those anew that were asked for. Returns what is to
 /// be said about that.
 pub(crate) async fn check_secrets(

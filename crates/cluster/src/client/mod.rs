@@ -4,6 +4,7 @@
 mod contention;
 mod error;
 mod lease;
+mod snapshot;
 mod tls;
 mod transaction;
 mod watch;
@@ -23,6 +24,7 @@ pub use contention::{Contention, retried};
 pub use error::ClusterError;
 use error::{Fate, fate};
 pub use lease::{Lease, LeaseStatus};
+pub use snapshot::{SnapshotError, verify_snapshot};
 pub use tls::TlsFiles;
 pub use transaction::Transaction;
 pub use watch::{PrefixWatch, WatchEvent};

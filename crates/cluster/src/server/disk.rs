@@ -129,6 +129,20 @@ impl Disk {
         Ok((disk, state, identity))
     }
 
+    /// Writes a state to a new file, which can be opened as this one can.
+    pub fn copy_to(path: &Path, state: &State, identity: Identity) -> Result<(), DiskError> {
+        let failure = |error: redb::Error| DiskError::Database { path: path.into(), source: Box::new(error) };
+        let database = Database::create(path).map_err(|error| failure(error.into()))?;
+        let copy = Disk { database, path: path.into() };
+        copy.numbers(identity.cluster as i64, identity.member as i64).map_err(failure)?;
+        let batch = Batch {
+            keys: state.keys.iter().map(|(key, entry)| (key.clone(), Some(entry.clone()))).collect(),
+            leases: state.leases.iter().map(|(id, lease)| (*id, Some(lease.granted_seconds))).collect(),
+            compacted: false,
+        };
+        copy.commit(&batch, state)
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -9,6 +9,7 @@ mod lease_clock;
 mod limits;
 mod metrics;
 mod services;
+mod snapshot;
 mod span;
 mod state;
 mod status;
@@ -123,6 +124,8 @@ struct Shared {
     /// As clients name it.
     url: String,
     file: PathBuf,
+    /// Held while a snapshot is sent: all have the same file.
+    snapshot: Arc<tokio::sync::Mutex<()>>,
     /// Becomes true when the server stops, so that endless streams end.
     stop: latest::Receiver<bool>,
 }
@@ -206,6 +209,7 @@ impl EmbeddedServer {
             gate: Gate::new(credentials),
             url: format!("{scheme}://{address}"),
             file,
+            snapshot: Arc::default(),
             stop: stopping,
         });
         let expiring = tokio::spawn(expire_leases(shared.clone()));

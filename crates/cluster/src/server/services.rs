@@ -14,7 +14,7 @@ use super::lease_clock::LeaseClock;
 use super::limits;
 use super::proto::{auth_server, cluster_server, kv_server, lease_server, maintenance_server, *};
 use super::tokens::peer_of;
-use super::{Shared, status, stopped, txn};
+use super::{Shared, snapshot, status, stopped, txn};
 
 /// All services of the API; they differ only in their methods.
 #[derive(Clone)]
@@ -238,6 +238,22 @@ impl maintenance_server::Maintenance for Services {
             raft_term: super::TERM,
             ..Default::default()
         }))
+    }
+
+    type SnapshotStream = ReceiverStream<Result<SnapshotResponse, Status>>;
+
+    async fn snapshot(
+        &self,
+        _request: Request<SnapshotRequest>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        let alone = self.shared.snapshot.clone().lock_owned().await;
+        let (state, identity, file) = (self.shared.state()?, self.shared.identity, self.shared.file.clone());
+        let (pieces, stream) = mpsc::channel(limits::WATCH_QUEUE);
+        tokio::task::spawn_blocking(move || {
+            snapshot::send(&file, &state, identity, &pieces);
+            drop(alone);
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use atoll_cluster::EmbeddedServer;
+use atoll_cluster::{EmbeddedServer, verify_snapshot};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
@@ -86,4 +86,44 @@ async fn etcdctl_brings_credentials() {
     let nobody = command(&endpoint, &["get", "a"]).output().await.unwrap();
     assert!(!nobody.status.success());
     server.shutdown().await;
+}
+
+/// Debian's etcdctl checks the digest; what it has saved is served again, with all keys, leases and revisions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_saves_a_snapshot() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = EmbeddedServer::start(listener, directory.path(), None).await.unwrap();
+    let endpoint = format!("http://{}", server.local_addr());
+    for number in 0..30 {
+        run(&endpoint, &["put", &format!("key-{number:03}"), &"v".repeat(number * 100)]).await;
+    }
+    let granted = run(&endpoint, &["lease", "grant", "600"]).await;
+    let id = granted.split_whitespace().nth(1).unwrap().to_owned();
+    run(&endpoint, &["put", &format!("--lease={id}"), "leased", "1"]).await;
+    let all = run(&endpoint, &["get", "", "--from-key", "--write-out=json"]).await;
+    let saved = directory.path().join("saved");
+    run(&endpoint, &["snapshot", "save", saved.to_str().unwrap()]).await;
+    // What comes afterwards is not in it.
+    run(&endpoint, &["put", "later", "1"]).await;
+    server.shutdown().await;
+    assert!(!directory.path().join("state.snapshot").exists());
+
+    let state_bytes = verify_snapshot(&saved).unwrap().expect("it is whole");
+    let restored = tempfile::tempdir().unwrap();
+    let bytes = std::fs::read(&saved).unwrap();
+    std::fs::write(restored.path().join("state.redb"), &bytes[..state_bytes as usize]).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = EmbeddedServer::start(listener, restored.path(), None).await.unwrap();
+    let endpoint = format!("http://{}", server.local_addr());
+    assert_eq!(run(&endpoint, &["get", "", "--from-key", "--write-out=json"]).await, all);
+    assert!(run(&endpoint, &["lease", "timetolive", "--keys", &id]).await.contains("attached keys([leased])"));
+    server.shutdown().await;
+
+    let mut damaged = bytes.clone();
+    damaged[5000] ^= 1;
+    for wrong in [&damaged[..], &bytes[..bytes.len() - 512], &bytes[..10], b""] {
+        std::fs::write(&saved, wrong).unwrap();
+        assert_eq!(verify_snapshot(&saved).unwrap(), None);
+    }
 }
