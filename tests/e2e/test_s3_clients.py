@@ -272,7 +272,7 @@ class TestWarp:
     SMALL = ("--objects", "400", "--obj.size", "64KiB")
 
     @pytest.mark.parametrize(
-        "benchmark, options",
+        ("benchmark", "options"),
         [
             ("put", ("--obj.size", "64KiB", "--checksum", "CRC64NVME")),
             ("get", (*SMALL, "--range")),

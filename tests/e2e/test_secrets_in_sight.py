@@ -28,7 +28,7 @@ class Token:
         fields |= {"frame_mode": "secure", "endpoints": [self.endpoint], "user": "root", "password": self.password}
         fields |= {"ca_pem": None, "server_name": None}
         encoded = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
-        self.text = f"atoll-join-1.{encoded}"
+        self.text = f"atoll-join-2.{encoded}"
 
     def was_used(self):
         """Whether somebody has connected since the last time."""

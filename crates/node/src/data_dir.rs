@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::NodeError;
+use crate::state_access::EMBEDDED_NAME;
 
 /// A data directory of `atoll up`.
 #[derive(Clone, Debug)]
@@ -198,6 +199,11 @@ impl DataDir {
     /// The embedded cluster-state server's directory.
     pub fn state(&self) -> PathBuf {
         self.root.join("state")
+    }
+
+    /// How to log in to cluster state, while this host joins.
+    pub(crate) fn joining_file(&self) -> PathBuf {
+        self.keys().join("joining.json")
     }
 
     pub(crate) fn state_file(&self) -> PathBuf {
@@ -381,6 +387,11 @@ impl ClusterFile {
     /// Whether other hosts can reach what runs here.
     pub fn is_reachable(&self) -> bool {
         !self.advertise.unwrap_or(self.osd_listen()).is_loopback()
+    }
+
+    /// Whether cluster state is in an embedded server, of this host or of another one.
+    pub fn is_state_embedded(&self) -> bool {
+        self.state_listen.is_some() || self.state_tls.server_name.as_deref() == Some(EMBEDDED_NAME)
     }
 
     /// The addresses on which the S3 gateway listens, with what they speak.

@@ -1,8 +1,8 @@
 //! Join tokens: made on a host of the cluster, used once by another host to become one.
 //!
-//! A token says where cluster state is, what to trust it by and, for servers with passwords, how to
-//! log in; its secret and its record in cluster state say that one more host may come. Client
-//! certificates of an etcd are never in a token: each host brings its own.
+//! A token says where cluster state is and what to trust it by; its secret and its record in cluster state say that one
+//! more host may come. The embedded server tells who has a token that is worth something how to log in. The password and
+//! client certificates of an etcd are never in a token: each host brings its own.
 
 use std::fs;
 use std::path::Path;
@@ -13,21 +13,21 @@ use atoll_cluster::{ClusterClient, ClusterError, TlsFiles, Transaction, keys};
 use atoll_keys::{KeyRing, KeyService, random_bytes, sha256};
 use atoll_s3::user_key_context;
 use atoll_types::frames::FrameMode;
-use atoll_types::join::{HostRole, JoinTokenRecord, JoinedHost};
+use atoll_types::join::{HostRole, JoinTokenRecord, JoinedHost, StateLogin};
 use atoll_types::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::{Choices, DEFAULT_OSD_BYTES, DEFAULT_S3_LISTEN, nbd_socket, unix_ms};
-use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, write_secret};
+use crate::data_dir::{ClusterFile, Credentials, DEFAULT_S3_TLS_LISTEN, DataDir, read_json, write_secret};
 use crate::error::NodeError;
 use crate::state_access::check_identity;
 
 /// The variable of the environment that may hold the text of a token.
 pub const JOIN_TOKEN_VARIABLE: &str = "ATOLL_JOIN_TOKEN";
 
-const PREFIX: &str = "atoll-join-1.";
+const PREFIX: &str = "atoll-join-2.";
 
 /// A join token as it is handed over. Its text is as secret as a password.
 #[derive(Clone, Serialize, Deserialize)]
@@ -38,11 +38,32 @@ pub struct JoinToken {
     cluster_id: String,
     frame_mode: FrameMode,
     endpoints: Vec<String>,
-    user: Option<String>,
-    password: Option<String>,
+    login: Login,
     /// The authority itself, not a file.
     ca_pem: Option<String>,
     server_name: Option<String>,
+}
+
+/// How a host that joins logs in to cluster state.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Login {
+    /// It needs none.
+    None,
+    /// The embedded server tells it.
+    Told,
+    /// It brings a user and a password of the etcd.
+    Brought,
+}
+
+impl Login {
+    fn to(cluster: &ClusterFile) -> Self {
+        match cluster.state_user {
+            None => Login::None,
+            Some(_) if cluster.is_state_embedded() => Login::Told,
+            Some(_) => Login::Brought,
+        }
+    }
 }
 
 impl JoinToken {
@@ -56,7 +77,7 @@ impl JoinToken {
     pub fn from_text(text: &str) -> Result<Self, NodeError> {
         let invalid = |detail: &str| NodeError::Invalid(format!("this is no join token: {detail}"));
         let encoded = text.trim().strip_prefix(PREFIX);
-        let encoded = encoded.ok_or_else(|| invalid("it does not begin with 'atoll-join-1.'"))?;
+        let encoded = encoded.ok_or_else(|| invalid("it does not begin with 'atoll-join-2.'"))?;
         let json = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| invalid("it is not whole"))?;
         serde_json::from_slice(&json).map_err(|_| invalid("it is not whole, or of a later release"))
     }
@@ -94,8 +115,7 @@ pub async fn create_token(
         cluster_id: cluster.cluster_id.clone(),
         frame_mode: cluster.frame_mode,
         endpoints: cluster.state_endpoints.clone(),
-        user: cluster.state_user.clone(),
-        password: cluster.state_password.clone(),
+        login: Login::to(cluster),
         ca_pem,
         server_name: cluster.state_tls.server_name.clone(),
     };
@@ -148,6 +168,7 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         )));
     }
     let mut cluster = joined_cluster(directory, token, choices)?;
+    log_in(directory, token, &mut cluster).await?;
     let state = ClusterClient::connect(&cluster.connect_options()).await?;
     if !check_identity(&cluster, &state).await? {
         return Err(NodeError::Invalid("the cluster of this token is not there any more".into()));
@@ -166,7 +187,59 @@ pub async fn join(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
     }
     cluster.role = use_token(directory, token, &cluster, &state).await?;
     directory.write_cluster(&cluster)?;
+    // It is in cluster.json now.
+    fs::remove_file(directory.joining_file()).or_else(is_absent).map_err(NodeError::file(directory.root()))?;
     Ok(cluster)
+}
+
+fn is_absent(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+/// What an embedded server has told this host, kept until it is in cluster.json: the server does not tell it again once
+/// the token is used.
+#[derive(Serialize, Deserialize)]
+struct Joining {
+    token: String,
+    login: StateLogin,
+}
+
+/// Sees to it that the host can log in to cluster state.
+async fn log_in(directory: &DataDir, token: &JoinToken, cluster: &mut ClusterFile) -> Result<(), NodeError> {
+    match token.login {
+        Login::None => return Ok(()),
+        Login::Brought if cluster.state_user.is_some() => return Ok(()),
+        Login::Brought => {
+            return Err(NodeError::Invalid(
+                "the etcd of this cluster wants a user and a password, which are in no token: give --etcd-user and \
+                 --etcd-password-file"
+                    .into(),
+            ));
+        }
+        Login::Told => {}
+    }
+    let path = directory.joining_file();
+    let kept = if path.exists() { Some(read_json::<Joining>(&path)?) } else { None };
+    let login = match kept.filter(|joining| joining.token == token.id) {
+        Some(joining) => joining.login,
+        None => {
+            let told = ClusterClient::login_by_token(&cluster.connect_options(), &token.id, &token.secret).await;
+            let login = told.map_err(|error| match error {
+                ClusterError::Authentication { .. } => NodeError::Invalid(format!(
+                    "cluster state refuses the join token {}: it was used or revoked, has expired, or is not whole; make \
+                     another with 'atoll cluster token create'",
+                    token.id
+                )),
+                other => other.into(),
+            })?;
+            let joining = Joining { token: token.id.clone(), login };
+            let text = serde_json::to_string(&joining).expect("it is plain JSON");
+            write_secret(&path, text.as_bytes())?;
+            joining.login
+        }
+    };
+    (cluster.state_user, cluster.state_password) = (Some(login.user), Some(login.password));
+    Ok(())
 }
 
 fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> Result<ClusterFile, NodeError> {
@@ -181,8 +254,8 @@ fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         cluster_id: token.cluster_id.clone(),
         state_endpoints: token.endpoints.clone(),
         state_listen: None,
-        state_user: token.user.clone(),
-        state_password: token.password.clone(),
+        state_user: None,
+        state_password: None,
         state_tls,
         is_founded: true,
         first_pools: None,

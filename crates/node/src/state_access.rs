@@ -11,7 +11,7 @@ use crate::data_dir::{ClusterFile, DataDir, write_secret};
 use crate::error::NodeError;
 
 /// The name in the embedded server's certificate. Clients look for it whatever the address is.
-const EMBEDDED_NAME: &str = "cluster-state.atoll";
+pub(crate) const EMBEDDED_NAME: &str = "cluster-state.atoll";
 
 /// What the user said about a real etcd.
 #[derive(Clone, Debug, Default)]

@@ -54,6 +54,19 @@ pub struct JoinTokenRecord {
     pub used_by: Option<JoinedHost>,
 }
 
+/// With this before a token's id as its name, and the token's secret as its password, a host that joins logs in to the
+/// embedded cluster state. In place of a token of etcd it gets a [`StateLogin`] as JSON.
+pub const JOIN_USER_PREFIX: &str = "atoll-join.";
+
+/// How the hosts of a cluster log in to cluster state.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateLogin {
+    /// The user.
+    pub user: String,
+    /// Its password.
+    pub password: String,
+}
+
 /// The use of a join token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinedHost {

@@ -3,6 +3,7 @@
 
 mod contention;
 mod error;
+mod join_login;
 mod lease;
 mod snapshot;
 mod tls;

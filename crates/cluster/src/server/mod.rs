@@ -5,6 +5,7 @@
 mod change;
 mod disk;
 mod history;
+mod join_login;
 mod lease_clock;
 mod limits;
 mod metrics;

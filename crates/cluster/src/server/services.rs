@@ -14,7 +14,7 @@ use super::lease_clock::LeaseClock;
 use super::limits;
 use super::proto::{auth_server, cluster_server, kv_server, lease_server, maintenance_server, *};
 use super::tokens::peer_of;
-use super::{Shared, snapshot, status, stopped, txn};
+use super::{Shared, join_login, snapshot, status, stopped, txn};
 
 /// All services of the API; they differ only in their methods.
 #[derive(Clone)]
@@ -257,6 +257,19 @@ impl maintenance_server::Maintenance for Services {
     }
 }
 
+impl Services {
+    fn log_in(&self, request: &AuthenticateRequest) -> Result<String, Status> {
+        let AuthenticateRequest { name, password } = request;
+        match join_login::token_of(name) {
+            Some(token) if join_login::may_log_in(&*self.shared.state()?, token, password) => {
+                self.shared.gate.login_of_hosts()
+            }
+            Some(_) => Err(status::auth_failed()),
+            None => self.shared.gate.authenticate(name, password),
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl auth_server::Auth for Services {
     async fn authenticate(
@@ -265,7 +278,7 @@ impl auth_server::Auth for Services {
     ) -> Result<Response<AuthenticateResponse>, Status> {
         let peer = peer_of(request.remote_addr());
         let request = request.into_inner();
-        let token = self.shared.gate.authenticate(&request.name, &request.password).inspect_err(|error| {
+        let token = self.log_in(&request).inspect_err(|error| {
             note(SecurityEvent::BadPassword, peer, error.message());
         })?;
         Ok(Response::new(AuthenticateResponse { header: self.header(), token }))

@@ -10,8 +10,7 @@ use atoll_security_log::{SecurityEvent, note};
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
-use super::limits;
-use super::status;
+use super::{join_login, limits, status};
 
 /// Checks credentials and tokens. Without credentials everyone may do everything.
 #[derive(Clone)]
@@ -58,6 +57,12 @@ impl Gate {
 }
 
 impl Gate {
+    /// What a host that joins needs to log in as all hosts do.
+    pub fn login_of_hosts(&self) -> Result<String, Status> {
+        let guard = self.guard.as_ref().ok_or_else(status::auth_not_enabled)?;
+        Ok(join_login::answer(&guard.user, &guard.password))
+    }
+
     /// Whether a request has a token that holds.
     fn check(&self, request: &Request<()>) -> Result<(), Status> {
         let Some(guard) = &self.guard else { return Ok(()) };

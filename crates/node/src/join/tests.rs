@@ -22,15 +22,24 @@ struct Founded {
 
 impl Founded {
     async fn new() -> Founded {
+        Founded::with_login(None).await
+    }
+
+    /// With the user and the password of its cluster state.
+    async fn with_login(login: Option<(&str, &str)>) -> Founded {
         let temporary = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = EmbeddedServer::start(listener, &temporary.path().join("state"), None).await.unwrap();
+        let credentials = login.map(|(user, password)| (user.to_owned(), password.to_owned()));
+        let directory = temporary.path().join("state");
+        let server = EmbeddedServer::start(listener, &directory, credentials.clone()).await.unwrap();
         let text = format!(
             r#"{{"format":1,"cluster_id":"c1","state_endpoints":["http://{}"],"frame_mode":"crc","osd_ids":[],
             "osd_bytes":1073741824,"s3_listen":"","nbd_listen":[],"listen":"10.0.0.1"}}"#,
             server.local_addr()
         );
-        let cluster: ClusterFile = serde_json::from_str(&text).unwrap();
+        let mut cluster: ClusterFile = serde_json::from_str(&text).unwrap();
+        cluster.state_listen = Some(server.local_addr().to_string());
+        (cluster.state_user, cluster.state_password) = credentials.unzip();
         let state = ClusterClient::connect(&cluster.connect_options()).await.unwrap();
         let record = ClusterRecord { format: 1, id: "c1".into(), frame_mode: FrameMode::Crc, created_unix_ms: 0 };
         state.create(keys::CLUSTER, &record).await.unwrap();
@@ -88,6 +97,80 @@ async fn a_token_is_for_one_host() {
     assert_eq!(founded.keys().await.len(), 2);
 }
 
+/// The password of cluster state is in no token: who has one that is worth nothing any more gets at nothing.
+#[tokio::test]
+async fn only_a_token_that_is_worth_something_opens_cluster_state() {
+    let founded = Founded::with_login(Some(("root", "the password"))).await;
+    let token = founded.token(HostRole::Host, 60).await;
+    let text = URL_SAFE_NO_PAD.decode(token.to_text().strip_prefix(PREFIX).unwrap()).unwrap();
+    assert!(!String::from_utf8(text).unwrap().contains("the password"));
+    let joined = founded.join("one", &token).await.unwrap();
+    assert_eq!(
+        (joined.state_user.as_deref(), joined.state_password.as_deref()),
+        (Some("root"), Some("the password"))
+    );
+    assert!(!founded.directory("one").joining_file().exists());
+
+    let login = async |token: &JoinToken| {
+        let mut options = founded.cluster.connect_options();
+        (options.user, options.password) = (None, None);
+        ClusterClient::login_by_token(&options, &token.id, &token.secret).await.map(|login| login.password)
+    };
+    let expired = founded.token(HostRole::Osd, 0).await;
+    let revoked = founded.token(HostRole::Host, 60).await;
+    revoke_token(&founded.state, &revoked.id).await.unwrap();
+    let unused = founded.token(HostRole::Host, 60).await;
+    let mut forged = unused.clone();
+    forged.secret = "0".repeat(64);
+    let mut nameless = unused.clone();
+    nameless.id = String::new();
+    for (name, worthless) in [
+        ("used", &token),
+        ("expired", &expired),
+        ("revoked", &revoked),
+        ("forged", &forged),
+        ("nameless", &nameless),
+    ] {
+        let refused = login(worthless).await;
+        assert!(matches!(refused, Err(ClusterError::Authentication { .. })), "{name}: {refused:?}");
+        let error = founded.join(name, worthless).await.unwrap_err();
+        assert!(error.contains("refuses the join token"), "{name}: {error}");
+        assert!(!founded.directory(name).has_cluster());
+    }
+    assert_eq!(login(&unused).await.unwrap(), "the password");
+}
+
+/// A join that was cut short after the token was used goes on with what it was told before.
+#[tokio::test]
+async fn a_join_goes_on_with_the_password_that_it_was_told() {
+    let founded = Founded::with_login(Some(("root", "the password"))).await;
+    let token = founded.token(HostRole::Host, 60).await;
+    let directory = founded.directory("one");
+    founded.join("one", &token).await.unwrap();
+    std::fs::remove_file(directory.root().join("cluster.json")).unwrap();
+    assert!(founded.join("one", &token).await.unwrap_err().contains("refuses the join token"));
+    let login = StateLogin { user: "root".into(), password: "the password".into() };
+    let joining = Joining { token: token.id.clone(), login };
+    write_secret(&directory.joining_file(), serde_json::to_string(&joining).unwrap().as_bytes()).unwrap();
+    founded.join("one", &token).await.unwrap();
+    assert!(!directory.joining_file().exists());
+}
+
+/// What an etcd wants is not in a token either.
+#[tokio::test]
+async fn a_user_of_an_etcd_is_brought() {
+    let mut founded = Founded::with_login(Some(("root", "the password"))).await;
+    founded.cluster.state_listen = None;
+    let token = founded.token(HostRole::Host, 60).await;
+    let error = founded.join("one", &token).await.unwrap_err();
+    assert!(error.contains("--etcd-password-file"), "{error}");
+    let file = founded.temporary.path().join("password");
+    std::fs::write(&file, "the password\n").unwrap();
+    let mut choices = Choices { host: Some("one".into()), ..Choices::default() };
+    choices.etcd.user = Some(("root".into(), file));
+    join(&founded.directory("one"), &token, &choices).await.unwrap();
+}
+
 #[tokio::test]
 async fn worthless_tokens() {
     let founded = Founded::new().await;
@@ -116,7 +199,7 @@ async fn worthless_tokens() {
     let left = list_tokens(&founded.state).await.unwrap();
     assert!(left.iter().all(|(id, _)| *id != expired.id), "expired tokens are swept");
 
-    for text in ["", "atoll-join-1.", "atoll-join-1.e30", "atoll-join-1.%", "atoll-join-2.eyJ9"] {
+    for text in ["", "atoll-join-2.", "atoll-join-2.e30", "atoll-join-2.%", "atoll-join-1.eyJ9"] {
         assert!(JoinToken::from_text(text).is_err(), "{text}");
     }
     let whole = founded.token(HostRole::Host, 60).await.to_text();
