@@ -23,9 +23,9 @@ class Token:
         self.listener = socket.create_server(("127.0.0.1", 0))
         scenario.at_end.callback(self.listener.close)
         self.endpoint = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.secret, self.password = secrets.token_hex(32), secrets.token_hex(16)
+        self.secret = secrets.token_hex(32)
         fields = {"id": secrets.token_hex(8), "secret": self.secret, "cluster_id": secrets.token_hex(16)}
-        fields |= {"frame_mode": "secure", "endpoints": [self.endpoint], "user": "root", "password": self.password}
+        fields |= {"frame_mode": "secure", "endpoints": [self.endpoint], "login": "told"}
         fields |= {"ca_pem": None, "server_name": None}
         encoded = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
         self.text = f"atoll-join-2.{encoded}"
