@@ -21,13 +21,13 @@ Examples:
   atoll top --kind image --kind bucket
   atoll top --count 1 --json | jq '.[] | select(.kind == \"osd\")'
 
-Pools and OSDs count clients' operations where they are answered; an image and a bucket count what this host's NBD
-server and gateway serve. P50 and P99 are of the last interval.")]
+Pools and OSDs count clients' operations where they are answered; an image counts what the clients of this host's NBD
+server do, a bucket and an account what its gateway serves. P50 and P99 are of the last interval.")]
 pub struct TopArguments {
     #[command(flatten)]
     pub output: OutputArguments,
-    /// Only osd, pool, image, gateway, bucket or cluster; may be given several times
-    #[arg(long, value_name = "KIND", value_parser = ["cluster", "osd", "pool", "image", "gateway", "bucket"])]
+    /// Only osd, pool, image, gateway, bucket, account or cluster; may be given several times
+    #[arg(long, value_name = "KIND", value_parser = ["cluster", "osd", "pool", "image", "gateway", "bucket", "account"])]
     pub kind: Vec<String>,
     /// Pause between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]

@@ -24,10 +24,8 @@ struct Registered {
     in_flight: Gauge,
     received_bytes: Counter,
     sent_bytes: Counter,
-    bucket_requests: Family<1, Counter>,
-    bucket_received_bytes: Family<1, Counter>,
-    bucket_sent_bytes: Family<1, Counter>,
-    account_requests: Family<1, Counter>,
+    buckets: Traffic,
+    accounts: Traffic,
     connections: Gauge,
     key_cache_hits: Counter,
     key_cache_misses: Counter,
@@ -50,22 +48,36 @@ static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
         in_flight: register("atoll_s3_requests_in_flight", "Requests that are being served", Gauge::default()),
         received_bytes: register("atoll_s3_received_bytes", "Bytes of bodies of requests", Counter::default()),
         sent_bytes: register("atoll_s3_sent_bytes", "Bytes of bodies of answers", Counter::default()),
-        bucket_requests: register("atoll_s3_bucket_requests", "Requests to a bucket", Family::default()),
-        bucket_received_bytes: register(
-            "atoll_s3_bucket_received_bytes",
-            "Bytes of bodies of requests to a bucket",
-            Family::default(),
-        ),
-        bucket_sent_bytes: register(
-            "atoll_s3_bucket_sent_bytes",
-            "Bytes of bodies of answers about a bucket",
-            Family::default(),
-        ),
-        account_requests: register(
-            "atoll_s3_account_requests",
-            "Signed requests of an account",
-            Family::default(),
-        ),
+        buckets: Traffic {
+            label: "bucket",
+            requests: register("atoll_s3_bucket_requests", "Requests to a bucket", Family::default()),
+            received_bytes: register(
+                "atoll_s3_bucket_received_bytes",
+                "Bytes of bodies of requests to a bucket",
+                Family::default(),
+            ),
+            sent_bytes: register(
+                "atoll_s3_bucket_sent_bytes",
+                "Bytes of bodies of answers about a bucket",
+                Family::default(),
+            ),
+            series: Mutex::default(),
+        },
+        accounts: Traffic {
+            label: "account",
+            requests: register("atoll_s3_account_requests", "Signed requests of an account", Family::default()),
+            received_bytes: register(
+                "atoll_s3_account_received_bytes",
+                "Bytes of bodies of an account's requests",
+                Family::default(),
+            ),
+            sent_bytes: register(
+                "atoll_s3_account_sent_bytes",
+                "Bytes of bodies of answers to an account",
+                Family::default(),
+            ),
+            series: Mutex::default(),
+        },
         connections: register("atoll_s3_connections", "Connections of clients", Gauge::default()),
         key_cache_hits: looked_up("hit"),
         key_cache_misses: looked_up("miss"),
@@ -267,47 +279,63 @@ impl Drop for Observed {
         REGISTERED.received_bytes.inc_by(received_bytes);
         REGISTERED.sent_bytes.inc_by(sent_bytes);
         if let Some(caller) = self.caller.get() {
-            REGISTERED.account_requests.get_or_create(&[("account", caller.account.id.to_string())]).inc();
+            REGISTERED.accounts.count(&caller.account.id, received_bytes, sent_bytes);
         }
         if let Some(bucket) = self.bucket.take() {
-            let mut buckets = BUCKETS.lock().unwrap_or_else(PoisonError::into_inner);
-            let of_bucket = buckets.of(&bucket, OfBucket::new);
-            of_bucket.requests.inc();
-            of_bucket.received_bytes.inc_by(received_bytes);
-            of_bucket.sent_bytes.inc_by(sent_bytes);
+            REGISTERED.buckets.count(&bucket, received_bytes, sent_bytes);
         }
     }
 }
 
-/// The series of a bucket.
-struct OfBucket {
+/// Requests by what they are of: buckets, or accounts.
+struct Traffic {
+    label: &'static str,
+    requests: Family<1, Counter>,
+    received_bytes: Family<1, Counter>,
+    sent_bytes: Family<1, Counter>,
+    series: Mutex<Bounded<TrafficSeries>>,
+}
+
+impl Traffic {
+    /// A request is over.
+    fn count(&'static self, name: &str, received_bytes: u64, sent_bytes: u64) {
+        let mut all = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let series = all.of(name, |name| TrafficSeries::new(self, name));
+        series.requests.inc();
+        series.received_bytes.inc_by(received_bytes);
+        series.sent_bytes.inc_by(sent_bytes);
+    }
+}
+
+/// The series of one bucket or account.
+struct TrafficSeries {
+    of: &'static Traffic,
     label: Labels<1>,
     requests: Counter,
     received_bytes: Counter,
     sent_bytes: Counter,
 }
 
-impl OfBucket {
-    fn new(bucket: &str) -> Self {
-        let label = [("bucket", bucket.to_owned())];
-        OfBucket {
-            requests: REGISTERED.bucket_requests.get_or_create_owned(&label),
-            received_bytes: REGISTERED.bucket_received_bytes.get_or_create_owned(&label),
-            sent_bytes: REGISTERED.bucket_sent_bytes.get_or_create_owned(&label),
+impl TrafficSeries {
+    fn new(of: &'static Traffic, name: &str) -> Self {
+        let label = [(of.label, name.to_owned())];
+        TrafficSeries {
+            of,
+            requests: of.requests.get_or_create_owned(&label),
+            received_bytes: of.received_bytes.get_or_create_owned(&label),
+            sent_bytes: of.sent_bytes.get_or_create_owned(&label),
             label,
         }
     }
 }
 
-impl Drop for OfBucket {
+impl Drop for TrafficSeries {
     fn drop(&mut self) {
-        REGISTERED.bucket_requests.remove(&self.label);
-        REGISTERED.bucket_received_bytes.remove(&self.label);
-        REGISTERED.bucket_sent_bytes.remove(&self.label);
+        for family in [&self.of.requests, &self.of.received_bytes, &self.of.sent_bytes] {
+            family.remove(&self.label);
+        }
     }
 }
-
-static BUCKETS: LazyLock<Mutex<Bounded<OfBucket>>> = LazyLock::new(Mutex::default);
 
 #[cfg(test)]
 mod tests {

@@ -10,13 +10,13 @@ use super::samples::{Sample, Samples};
 /// What figures are about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
-    /// `cluster`, `osd`, `pool`, `image`, `gateway` or `bucket`.
+    /// `cluster`, `osd`, `pool`, `image`, `gateway`, `bucket` or `account`.
     pub kind: &'static str,
     /// Its name.
     pub name: String,
 }
 
-/// Figures of one time; none: not known, or nothing to tell. Of a bucket all requests count as reads.
+/// Figures of one time; none: not known, or nothing to tell. Of a bucket or an account all requests count as reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it, with their units")]
 pub struct Point {
@@ -109,6 +109,8 @@ fn subjects(process: &str, sample: &Sample, host: &str) -> Vec<Subject> {
         vec![subject("image", sample.label("image"))]
     } else if sample.name.starts_with("atoll_s3_bucket_") {
         vec![subject("bucket", sample.label("bucket"))]
+    } else if sample.name.starts_with("atoll_s3_account_") {
+        vec![subject("account", sample.label("account"))]
     } else if sample.name.starts_with("atoll_s3_request")
         || sample.name == "atoll_s3_received_bytes_total"
         || sample.name == "atoll_s3_sent_bytes_total"
@@ -121,13 +123,13 @@ fn subjects(process: &str, sample: &Sample, host: &str) -> Vec<Subject> {
 
 /// 0 for reads and 1 for writes; what is neither does not count.
 fn direction(sample: &Sample) -> Option<usize> {
+    let has_no_operation = ["bucket", "account"].iter().any(|label| !sample.label(label).is_empty());
     match (&sample.name[..], sample.label("operation")) {
-        (
-            "atoll_s3_sent_bytes_total" | "atoll_s3_bucket_sent_bytes_total" | "atoll_s3_bucket_requests_total",
-            _,
-        )
-        | (_, "read") => Some(0),
-        ("atoll_s3_received_bytes_total" | "atoll_s3_bucket_received_bytes_total", _) | (_, "write") => Some(1),
+        (_, "read") => Some(0),
+        (_, "write") => Some(1),
+        (name, _) if name.starts_with("atoll_s3_") && name.ends_with("sent_bytes_total") => Some(0),
+        (name, _) if name.starts_with("atoll_s3_") && name.ends_with("received_bytes_total") => Some(1),
+        (name, _) if name.starts_with("atoll_s3_") && has_no_operation => Some(0),
         (name, operation) if name.starts_with("atoll_s3_") => {
             let is_read = ["Get", "List", "Head", "Select"].iter().any(|verb| operation.starts_with(verb));
             Some(usize::from(!is_read))
@@ -217,6 +219,30 @@ mod tests {
         }
         assert_eq!(of("osd", "osd.0").recovery_bytes_per_second, Some(2_000.0));
         assert_eq!(of("pool", "images").recovery_bytes_per_second, None);
+    }
+
+    #[test]
+    fn accounts_and_buckets_have_requests_and_bytes() {
+        let text = |n: u32| {
+            ["account", "bucket"]
+                .map(|kind| {
+                    format!(
+                        "atoll_s3_{kind}_requests_total{{{kind}=\"a\"}} {n}\n\
+                         atoll_s3_{kind}_received_bytes_total{{{kind}=\"a\"}} {}\n\
+                         atoll_s3_{kind}_sent_bytes_total{{{kind}=\"a\"}} {}\n",
+                        n * 10,
+                        n * 100
+                    )
+                })
+                .concat()
+        };
+        let points = points(&samples(0, &text(1)), &samples(1_000, &text(3)), "h1");
+        for kind in ["account", "bucket"] {
+            let point = &points[&Subject { kind, name: "a".into() }];
+            assert_eq!((point.reads_per_second, point.writes_per_second), (Some(2.0), Some(0.0)), "{kind}");
+            let bytes = (point.write_bytes_per_second, point.read_bytes_per_second);
+            assert_eq!(bytes, (Some(20.0), Some(200.0)), "{kind}");
+        }
     }
 
     #[test]
