@@ -17,6 +17,7 @@ use crate::commands::health::HealthArguments;
 use crate::commands::identity::account::AccountCommand;
 use crate::commands::identity::group::GroupCommand;
 use crate::commands::identity::policy::PolicyCommand;
+use crate::commands::identity::role::RoleCommand;
 use crate::commands::identity::user::UserCommand;
 use crate::commands::image::ImageCommand;
 use crate::commands::join::JoinArguments;
@@ -117,6 +118,9 @@ pub enum Command {
     /// Make, list, fill and remove groups of users
     #[command(subcommand)]
     Group(GroupCommand),
+    /// Make, list and remove roles, which users and programs assume
+    #[command(subcommand)]
+    Role(RoleCommand),
     /// Say what users, groups and roles may do, and find out why a request is refused
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -203,6 +207,7 @@ impl Command {
             Command::Account(command) => identity::account::run(&command)?,
             Command::User(command) => identity::user::run(&command)?,
             Command::Group(command) => identity::group::run(&command)?,
+            Command::Role(command) => identity::role::run(&command)?,
             Command::Policy(command) => identity::policy::run(&command)?,
             Command::Key(command) => key::run(&command)?,
             Command::Bench(command) => bench::run(command)?,

@@ -9,7 +9,7 @@ import socket
 import time
 
 import pytest
-from lib.console import Address, Caller, Console, User, operations
+from lib.console import Caller, Console, User, operations, with_operators
 from lib.ports import free_port
 from lib.waiting import wait_for
 from selenium.webdriver.common.keys import Keys
@@ -22,6 +22,15 @@ WIDTHS = [360, 1920]
 REFRESH_SECONDS = 7
 # Of an image that only this test has.
 IMAGE = "console-walk"
+PAGE_WIDTHS = "return [document.documentElement.scrollWidth, window.innerWidth]"
+WALKED_TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}],
+}
+WALKED_POLICY = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "*"}],
+}
 # What paths are filled with: role, session and X-Atoll-CSRF are looked at before names are.
 NAMES = {"osd": "0", "pg": "1.0", "flag": "noout"}
 PARTS = [
@@ -37,6 +46,7 @@ PARTS = [
     "performance?kind=pool",
     "performance?kind=gateway",
     "images",
+    "locks",
     "trash",
     "buckets",
     "accounts",
@@ -44,6 +54,18 @@ PARTS = [
     "events",
     "slow-operations",
     "settings",
+]
+KINDS = [
+    "account",
+    "user",
+    "group",
+    "role",
+    "policy of a user",
+    "policy of a group",
+    "policy of a role",
+    "policy",
+    "image",
+    "bucket",
 ]
 
 
@@ -56,14 +78,7 @@ def cluster(scenario):
 
 @pytest.fixture(scope="module")
 def address(cluster):
-    """Where the console is, with an operator of each role."""
-
-    def operator(name, role):
-        made = cluster.json("operator", "create", name, "--role", role)
-        return User(name, made["password"])
-
-    url = f"https://127.0.0.1:{cluster.admin_port}"
-    return Address(url, operator("ann", "admin"), operator("rob", "read-only"), cluster.data / "tls" / "ca.crt")
+    return with_operators(cluster)
 
 
 @pytest.fixture
@@ -97,16 +112,12 @@ def fresh(address):
 
 @pytest.fixture(scope="module")
 def admin(address):
-    caller = Caller(address)
-    assert caller.log_in(address.admin).status == 200
-    return caller
+    return Caller.logged_in(address, address.admin)
 
 
 @pytest.fixture(scope="module")
 def reader(address):
-    caller = Caller(address)
-    assert caller.log_in(address.reader).status == 200
-    return caller
+    return Caller.logged_in(address, address.reader)
 
 
 @pytest.fixture
@@ -182,6 +193,8 @@ def test_a_destroying_call_needs_the_name_once_more(admin, image):
 def test_what_the_document_does_not_have_is_refused(admin):
     answer = admin.call("PATCH", "/api/v1/settings", {"no_such_setting": 1})
     assert answer.status == 400 and error_of(answer) == "INVALID", f"{answer}"
+    answer = admin.call("PATCH", "/api/v1/pools/images", {})
+    assert answer.status == 400 and error_of(answer) == "INVALID", f"{answer}"
     answer = admin.call("GET", "/api/v1/pgs?no_such_filter=1")
     assert answer.status == 400 and error_of(answer) == "INVALID", f"{answer}"
 
@@ -236,8 +249,7 @@ def test_a_page_shows_its_data_without_an_error(console, part, width, scheme):
     console.prefer(scheme)
     console.open(part)
     assert len(console.all("main h1")) == 1 and not console.all("main [role=alert]"), console.texts("main")
-    script = "return [document.documentElement.scrollWidth, window.innerWidth]"
-    needed, there = console.browser.execute_script(script)
+    needed, there = console.browser.execute_script(PAGE_WIDTHS)
     assert needed <= there, f"{part} is {needed} px wide at {there}"
     assert console.errors() == []
 
@@ -249,8 +261,13 @@ def things(cluster, admin):
     cluster.cli("user", "create", "walker")
     cluster.cli("group", "create", "walkers")
     cluster.cli("group", "add", "walkers", "walker")
-    for holder in (("--user", "walker"), ("--group", "walkers")):
+    document = cluster.scenario.directory / "walked.json"
+    document.write_text(json.dumps(WALKED_TRUST))
+    cluster.cli("role", "create", "walking", document, "--description", "to walk")
+    document.write_text(json.dumps(WALKED_POLICY))
+    for holder in (("--user", "walker"), ("--group", "walkers"), ("--role", "walking")):
         cluster.cli("policy", "attach", "AmazonS3ReadOnlyAccess", *holder)
+        cluster.cli("policy", "put", "of-its-own", document, *holder)
     cluster.create_image("walked", "16M")
     cluster.cli("image", "snap", "create", "walked@first")
     s3 = cluster.s3()
@@ -258,24 +275,40 @@ def things(cluster, admin):
     s3.put_object(Bucket="walked", Key="walked.txt", Body=b"1")
     of_account = f"accounts/{account}"
     return {
-        "account": (of_account, ["walker", "walkers"]),
-        "user": (f"{of_account}/users/walker", ["walkers", "AmazonS3ReadOnlyAccess"]),
-        "group": (f"{of_account}/groups/walkers", ["walker", "AmazonS3ReadOnlyAccess"]),
+        "account": (of_account, ["walker", "walkers", "walking"]),
+        "user": (f"{of_account}/users/walker", ["walkers", "AmazonS3ReadOnlyAccess", "of-its-own"]),
+        "group": (f"{of_account}/groups/walkers", ["walker", "AmazonS3ReadOnlyAccess", "of-its-own"]),
+        "role": (f"{of_account}/roles/walking", ["to walk", "sts:AssumeRole", "AmazonS3ReadOnlyAccess", "of-its-own"]),
+        "policy of a user": (f"{of_account}/users/walker/policies/of-its-own", ["s3:ListBucket", "user walker"]),
+        "policy of a group": (f"{of_account}/groups/walkers/policies/of-its-own", ["s3:ListBucket", "group walkers"]),
+        "policy of a role": (f"{of_account}/roles/walking/policies/of-its-own", ["s3:ListBucket", "role walking"]),
         "policy": (f"{of_account}/policies/AmazonS3ReadOnlyAccess", ["s3:Get*"]),
         "image": ("images/walked", ["first"]),
         "bucket": ("buckets/walked", ["walked.txt"]),
     }
 
 
-@pytest.mark.parametrize("kind", ["account", "user", "group", "policy", "image", "bucket"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_page_of_one_thing_shows_what_it_has(console, things, kind, width):
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_page_of_one_thing_shows_what_it_has(console, things, kind, width, scheme):
     part, names = things[kind]
     console.resize(width, 900)
+    console.prefer(scheme)
     console.open(part)
     text = console.texts("main")[0]
     assert not console.all("main [role=alert]") and all(name in text for name in names), text
+    needed, there = console.browser.execute_script(PAGE_WIDTHS)
+    assert needed <= there, f"{part} is {needed} px wide at {there}"
     assert console.errors() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reader_sees_no_action_on_one_thing(reading, things, kind):
+    reading.open(things[kind][0])
+    names = [button.text for button in reading.all("main button:not(.sort):not(.plain)")]
+    assert [name for name in names if name not in ("Show", "Show more")] == []
+    assert reading.errors() == []
 
 
 def test_an_address_that_is_no_page_says_so(console):

@@ -12,7 +12,10 @@ use atoll_admin::AdminError;
 use atoll_audit::{AuditLog, Target};
 use atoll_cluster::ClusterError;
 use atoll_console::{AdminServer, AdminServerConfig, Command, CommandFailure, FailureKind, RunCommands};
+use atoll_iam::operations::IamError;
+use atoll_image::ImageError;
 use atoll_keys::{KeyError, random_u64};
+use atoll_node::NodeError;
 use clap::Subcommand;
 use serde_json::Value;
 
@@ -139,34 +142,76 @@ fn failure(error: &anyhow::Error) -> CommandFailure {
     if !message.ends_with('.') {
         message.push('.');
     }
-    CommandFailure { kind: failure_kind(error, &text), message }
+    let kind = error.chain().find_map(kind_of).unwrap_or(FailureKind::Conflict);
+    CommandFailure { kind, message }
 }
 
-fn failure_kind(error: &anyhow::Error, text: &str) -> FailureKind {
-    if error.downcast_ref::<clap::Error>().is_some() {
-        return FailureKind::Invalid;
-    }
-    for cause in error.chain() {
-        if let Some(kind) = cause.downcast_ref::<ClusterError>().map(of_cluster) {
-            return kind;
-        }
-        match cause.downcast_ref::<AdminError>() {
-            Some(AdminError::Cluster(error)) => return of_cluster(error),
-            Some(AdminError::Crypto(KeyError::ServiceUnavailable { .. })) => return FailureKind::Unavailable,
-            _ => {}
-        }
-        if matches!(cause.downcast_ref(), Some(KeyError::ServiceUnavailable { .. })) {
-            return FailureKind::Unavailable;
-        }
-    }
-    let is_missing = ["here is no", "cannot be found", "does not exist", "has no managed policy", "no such"];
-    if is_missing.iter().any(|words| text.contains(words)) { FailureKind::NotFound } else { FailureKind::Conflict }
+/// `None` if an error does not say.
+fn kind_of(cause: &(dyn std::error::Error + 'static)) -> Option<FailureKind> {
+    let of_arguments = cause.downcast_ref::<clap::Error>().map(|_| FailureKind::Invalid);
+    of_arguments
+        .or_else(|| cause.downcast_ref().map(of_cluster))
+        .or_else(|| cause.downcast_ref().map(of_admin))
+        .or_else(|| cause.downcast_ref().map(of_image))
+        .or_else(|| cause.downcast_ref().map(of_key))
+        .or_else(|| match cause.downcast_ref()? {
+            NodeError::Cluster(error) => Some(of_cluster(error)),
+            NodeError::Admin(error) => Some(of_admin(error)),
+            _ => None,
+        })
 }
 
 fn of_cluster(error: &ClusterError) -> FailureKind {
     match error {
         ClusterError::AlreadyExists { .. } | ClusterError::Conflict { .. } => FailureKind::Conflict,
         _ => FailureKind::Unavailable,
+    }
+}
+
+fn of_key(error: &KeyError) -> FailureKind {
+    match error {
+        KeyError::ServiceUnavailable { .. } => FailureKind::Unavailable,
+        _ => FailureKind::Conflict,
+    }
+}
+
+fn of_admin(error: &AdminError) -> FailureKind {
+    match error {
+        AdminError::Cluster(error) => of_cluster(error),
+        AdminError::Crypto(error) => of_key(error),
+        AdminError::Image(error) => of_image(error),
+        AdminError::Iam(error) => of_iam(error),
+        AdminError::NoSuchAccount(_)
+        | AdminError::NoSuchPolicy { .. }
+        | AdminError::NoSuchOsd(_)
+        | AdminError::NoSuchPool(_)
+        | AdminError::NoSuchPg(_)
+        | AdminError::NoSuchBucket(_)
+        | AdminError::NoSuchKey(_) => FailureKind::NotFound,
+        AdminError::PgNotMade(_) | AdminError::Refused(_) => FailureKind::Conflict,
+    }
+}
+
+fn of_image(error: &ImageError) -> FailureKind {
+    match error {
+        ImageError::NoSuchImage(_) | ImageError::NoSuchSnapshot { .. } | ImageError::NotInTrash(_) => {
+            FailureKind::NotFound
+        }
+        ImageError::Unfit(_) => FailureKind::Invalid,
+        ImageError::Cluster(error) => of_cluster(error),
+        ImageError::Key(error) => of_key(error),
+        ImageError::NotServing { .. } => FailureKind::Unavailable,
+        ImageError::Client(_) if !error.is_no_space() => FailureKind::Unavailable,
+        _ => FailureKind::Conflict,
+    }
+}
+
+/// AWS says it by the status.
+fn of_iam(error: &IamError) -> FailureKind {
+    match error.status() {
+        400 => FailureKind::Invalid,
+        404 => FailureKind::NotFound,
+        _ => FailureKind::Conflict,
     }
 }
 
@@ -213,9 +258,22 @@ mod tests {
             let (_directory, runner) = in_process(execute);
             runner.run(&command(&["x"], &[], None), "ann").unwrap_err()
         };
-        let missing = fails(|_| anyhow::bail!("there is no image 'a'"));
-        assert_eq!((missing.kind, &missing.message[..]), (FailureKind::NotFound, "There is no image 'a'."));
-        assert_eq!(fails(|_| anyhow::bail!("image 'a' is in use")).kind, FailureKind::Conflict);
+        let missing = fails(|_| Err(ImageError::NoSuchImage("a".into()).into()));
+        let message = "There is no image 'a'; see 'atoll image ls'.";
+        assert_eq!((missing.kind, &missing.message[..]), (FailureKind::NotFound, message));
+        let refused = fails(|_| Err(AdminError::Refused("there is no room".into()).into()));
+        assert_eq!(refused.kind, FailureKind::Conflict, "words do not count");
+        let unfit = fails(|_| Err(AdminError::Image(ImageError::Unfit("0 bytes".into())).into()));
+        assert_eq!(unfit.kind, FailureKind::Invalid);
+        let osd = fails(|_| Err(NodeError::Admin(AdminError::NoSuchOsd(atoll_types::OsdId(7))).into()));
+        assert_eq!(osd.kind, FailureKind::NotFound);
+        for (error, kind) in [
+            (IamError::NoSuchEntity("x".into()), FailureKind::NotFound),
+            (IamError::DeleteConflict("x".into()), FailureKind::Conflict),
+            (IamError::MalformedPolicyDocument("x".into()), FailureKind::Invalid),
+        ] {
+            assert_eq!(of_admin(&error.into()), kind);
+        }
         let other = fails(|_| Err(ClusterError::AlreadyExists { key: "k".into() }.into()));
         assert_eq!(other.kind, FailureKind::Conflict);
         assert_eq!(fails(|_| Ok(ExitCode::SUCCESS)).kind, FailureKind::Unavailable, "it has printed nothing");

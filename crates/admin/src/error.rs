@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use atoll_cluster::ClusterError;
+use atoll_iam::operations::IamError;
 use atoll_image::ImageError;
 use atoll_keys::KeyError;
 use atoll_types::{OsdId, PgId};
@@ -19,6 +20,22 @@ pub enum AdminError {
     /// An image.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// An operation on identities.
+    #[error(transparent)]
+    Iam(#[from] IamError),
+    /// There is no such account.
+    #[error("there is no account '{0}'; 'atoll account ls' names all accounts")]
+    NoSuchAccount(String),
+    /// There is no such managed policy.
+    #[error(
+        "account '{account}' has no managed policy '{policy}'; 'atoll policy ls' names them, and those that are always there"
+    )]
+    NoSuchPolicy {
+        /// The name of the account.
+        account: String,
+        /// The policy.
+        policy: String,
+    },
     /// There is no such OSD.
     #[error("there is no {0} in the cluster; 'atoll osd ls' names all OSDs")]
     NoSuchOsd(OsdId),

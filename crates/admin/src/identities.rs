@@ -22,9 +22,10 @@ use crate::error::AdminError;
 /// What one page of a list has at most.
 const PAGE_ITEMS: &str = "1000";
 
-fn refused(error: IdentityError) -> AdminError {
+pub(crate) fn refused(error: IdentityError) -> AdminError {
     match error {
         IdentityError::Cluster(error) => error.into(),
+        IdentityError::Refused(error) => error.into(),
         other => AdminError::Refused(other.to_string()),
     }
 }
@@ -34,9 +35,7 @@ pub fn find_account(identities: &Identities, account: Option<&str>) -> Result<Ar
     let wanted = account.unwrap_or(FIRST_ACCOUNT);
     let by_number = identities.account(wanted);
     let by_name = || identities.accounts().find(|entry| entry.record.name.eq_ignore_ascii_case(wanted));
-    by_number.or_else(by_name).cloned().ok_or_else(|| {
-        AdminError::Refused(format!("there is no account '{wanted}'; 'atoll account ls' names all accounts"))
-    })
+    by_number.or_else(by_name).cloned().ok_or_else(|| AdminError::NoSuchAccount(wanted.to_owned()))
 }
 
 /// The ARN of a managed policy by its name: one of the account's own, or one that AWS has.
@@ -50,10 +49,7 @@ pub fn policy_arn(identities: &Identities, account: &AccountEntry, name: &str) -
     }
     match AWS_MANAGED_POLICIES.iter().find(|policy| policy.name.eq_ignore_ascii_case(name)) {
         Some(policy) => Ok(format!("arn:aws:iam::aws:policy/{}", policy.name)),
-        None => AdminError::refused(format!(
-            "account '{}' has no managed policy '{name}'; 'atoll policy ls' names them, and those that are always there",
-            account.record.name
-        )),
+        None => Err(AdminError::NoSuchPolicy { account: account.record.name.clone(), policy: name.to_owned() }),
     }
 }
 
@@ -88,7 +84,7 @@ pub async fn perform(
     operation: &str,
     parameters: Parameters,
 ) -> Result<Answer, AdminError> {
-    let operation = Operation::find(operation).map_err(|error| AdminError::Refused(error.to_string()))?;
+    let operation = Operation::find(operation)?;
     if operation.name == "DeleteAccount" {
         check_owns_nothing(state, account).await?;
     }

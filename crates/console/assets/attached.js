@@ -1,4 +1,4 @@
-// Policies that are attached to a user or group.
+// Policies that are attached to a user, group or role.
 
 import { isAdmin } from "./session.js";
 import { table } from "./table.js";

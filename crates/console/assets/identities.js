@@ -1,4 +1,4 @@
-// What the pages of accounts, users, groups and policies share.
+// What the pages of accounts, users, groups, roles and policies share.
 
 import { at, change } from "./api.js";
 import { ask } from "./dialog.js";
@@ -17,7 +17,7 @@ export function askNew(account, kind, text) {
     });
 }
 
-/** Asks whether a user, group or policy shall be removed; `path` is its path, `after` where to go then. */
+/** Asks whether a user, group, role or policy shall be removed; `path` is its path, `after` where to go then. */
 export function askRemove(kind, name, path, text, after) {
     ask({
         title: `Remove the ${kind} ${name}`,
@@ -30,7 +30,7 @@ export function askRemove(kind, name, path, text, after) {
     });
 }
 
-/** Gives a user or group a policy; `holder` is {user} or {group}. */
+/** Gives a user, group or role a policy; `holder` is {user}, {group} or {role}. */
 export function askAttach(account, holder, policies) {
     const [name] = Object.values(holder);
     ask({
@@ -73,6 +73,10 @@ export function policyLink(account, name) {
 
 export function groupLink(account, name) {
     return link(address(["accounts", account, "groups", name]), name);
+}
+
+export function roleLink(account, name) {
+    return link(address(["accounts", account, "roles", name]), name);
 }
 
 export function userLink(account, name) {

@@ -21,6 +21,7 @@ const GROUPS = [
         "Data",
         [
             ["images", "Images"],
+            ["locks", "Image locks"],
             ["trash", "Trash"],
             ["buckets", "Buckets"],
         ],

@@ -2,7 +2,9 @@
 
 import { at, change } from "./api.js";
 import { ask } from "./dialog.js";
+import { plural } from "./format.js";
 import { action } from "./parts.js";
+import { goTo } from "./router.js";
 
 export function osdActions(osd) {
     const name = `osd.${osd.id}`;
@@ -14,6 +16,12 @@ export function osdActions(osd) {
     ];
 }
 
+/** Only on the page of the OSD: what holds its PGs should be looked at first. */
+export function removeAction(osd) {
+    const name = `osd.${osd.id}`;
+    return action("Remove", () => askRemove(osd, name), { class: "danger", "aria-label": `Remove ${name}` });
+}
+
 function askOut(osd, name) {
     ask({
         title: `Mark ${name} out`,
@@ -23,6 +31,32 @@ function askOut(osd, name) {
         warning: osd.state === "down" ? "It is down: what it holds is copied from the other members." : null,
         submit: ({ confirm }) => change("POST", at`/osds/${osd.id}/out`, { confirm }),
         done: `${name} is marked out`,
+    });
+}
+
+function askRemove(osd, name) {
+    const isLost = {
+        name: "lost",
+        label: "It is lost for good",
+        type: "truth",
+        value: false,
+        hint: "Removes it although PGs have it as a member. Data that only it held is lost.",
+    };
+    ask({
+        title: `Remove ${name} from the cluster`,
+        label: "Remove",
+        confirm: name,
+        text:
+            "If it runs on this console's host it is stopped first; on another host it must not run. Its device is not " +
+            "touched, and its number is not given again.",
+        warning: osd.pgs
+            ? `${plural(osd.pgs, "PG")} still have it as a member, so it is refused. Mark it out, and wait until they ` +
+              "have moved."
+            : null,
+        fields: osd.pgs && osd.state === "down" ? [isLost] : [],
+        submit: (values) => change("POST", at`/osds/${osd.id}/remove`, values),
+        done: `${name} is removed`,
+        after: () => goTo(["osds"]),
     });
 }
 

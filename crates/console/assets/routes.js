@@ -10,14 +10,17 @@ import * as hosts from "./pages/hosts.js";
 import * as image from "./pages/image.js";
 import * as images from "./pages/images.js";
 import * as keys from "./pages/keys.js";
+import * as locks from "./pages/locks.js";
 import * as osd from "./pages/osd.js";
 import * as osds from "./pages/osds.js";
 import * as overview from "./pages/overview.js";
+import * as ownPolicy from "./pages/own_policy.js";
 import * as performance from "./pages/performance.js";
 import * as pg from "./pages/pg.js";
 import * as pgs from "./pages/pgs.js";
 import * as policy from "./pages/policy.js";
 import * as pools from "./pages/pools.js";
+import * as role from "./pages/role.js";
 import * as settings from "./pages/settings.js";
 import * as slowOperations from "./pages/slow_operations.js";
 import * as trash from "./pages/trash.js";
@@ -34,6 +37,7 @@ export const ROUTES = [
     { path: "performance", page: performance },
     { path: "images", page: images },
     { path: "images/:image", page: image },
+    { path: "locks", page: locks },
     { path: "trash", page: trash },
     { path: "buckets", page: buckets },
     { path: "buckets/:bucket", page: bucket },
@@ -41,6 +45,10 @@ export const ROUTES = [
     { path: "accounts/:account", page: account },
     { path: "accounts/:account/users/:user", page: user },
     { path: "accounts/:account/groups/:group", page: group },
+    { path: "accounts/:account/roles/:role", page: role },
+    { path: "accounts/:account/users/:user/policies/:policy", page: ownPolicy },
+    { path: "accounts/:account/groups/:group/policies/:policy", page: ownPolicy },
+    { path: "accounts/:account/roles/:role/policies/:policy", page: ownPolicy },
     { path: "accounts/:account/policies/:policy", page: policy },
     { path: "keys", page: keys },
     { path: "events", page: events },

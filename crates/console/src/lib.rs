@@ -13,6 +13,7 @@ mod bucket_listing;
 mod cluster_metrics;
 mod cluster_state;
 mod commands;
+mod copies;
 mod figures;
 mod listener;
 mod metrics_routes;

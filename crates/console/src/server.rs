@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use crate::api::Sessions;
 use crate::cluster_state::ClusterState;
 use crate::commands::RunCommands;
+use crate::copies::Copies;
 use crate::figures::Figures;
 use crate::token_check::TokenCheck;
 use crate::{announcement, api, assets, cluster_metrics, listener, metrics_routes};
@@ -65,6 +66,8 @@ pub(crate) struct Shared {
     pub password_turn: tokio::sync::Mutex<()>,
     pub commands: Arc<dyn RunCommands>,
     pub audit: Option<AuditLog>,
+    /// Images that this process copies while nobody writes to them.
+    pub copies: Arc<Copies>,
     pub figures: Figures,
 }
 
@@ -98,6 +101,7 @@ impl AdminServer {
             password_turn: tokio::sync::Mutex::default(),
             commands,
             audit,
+            copies: Arc::default(),
             figures: Figures::default(),
             directory,
             cluster,

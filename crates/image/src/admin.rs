@@ -51,7 +51,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), ImageError> {
     if fits && !name.starts_with(['.', '-']) {
         return Ok(());
     }
-    Err(ImageError::Invalid(format!(
+    Err(ImageError::Unfit(format!(
         "'{name}' cannot be a name: use 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.', beginning with a \
          letter, a digit or '_'"
     )))
@@ -59,7 +59,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), ImageError> {
 
 pub(crate) fn check_size(size_bytes: u64) -> Result<(), ImageError> {
     if size_bytes == 0 || size_bytes > IMAGE_BYTES_MAX || !size_bytes.is_multiple_of(BLOCK_BYTES as u64) {
-        return Err(ImageError::Invalid(format!(
+        return Err(ImageError::Unfit(format!(
             "an image cannot have {size_bytes} bytes: choose a multiple of {} up to {}",
             format_size(BLOCK_BYTES as u64),
             format_size(IMAGE_BYTES_MAX)

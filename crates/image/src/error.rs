@@ -11,10 +11,16 @@ pub enum ImageError {
     /// There is no such image.
     #[error("there is no image '{0}'; see 'atoll image ls'")]
     NoSuchImage(String),
+    /// There is no such image in the trash.
+    #[error("there is no image '{0}' in the trash; see 'atoll image trash ls'")]
+    NotInTrash(String),
     /// There is one already.
     #[error("there is an image '{0}' already")]
     AlreadyExists(String),
-    /// A name, size or range that is not allowed.
+    /// A name or a size that no image can have.
+    #[error("{0}")]
+    Unfit(String),
+    /// What is not possible with the image as it is; the text says why.
     #[error("{0}")]
     Invalid(String),
     /// Others have changed its record with every attempt.

@@ -55,9 +55,7 @@ impl ImageAdmin {
         }
         let named: Vec<_> = all.into_iter().filter(|removed| removed.image.name == id_or_name).collect();
         match &named[..] {
-            [] => Err(ImageError::Invalid(format!(
-                "there is no image '{id_or_name}' in the trash; see 'atoll image trash ls'"
-            ))),
+            [] => Err(ImageError::NotInTrash(id_or_name.to_owned())),
             [one] => Ok(one.clone()),
             _ => Err(ImageError::Invalid(format!(
                 "{} images named '{id_or_name}' are in the trash; name one by its id ('atoll image trash ls')",

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use atoll_admin::AdminError;
 use atoll_client::ClientError;
 use atoll_cluster::ClusterError;
 use atoll_keys::KeyError;
@@ -11,6 +12,9 @@ use atoll_types::record_json::RecordError;
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
+    /// What the cluster does not let happen.
+    #[error(transparent)]
+    Admin(AdminError),
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     File {

@@ -429,7 +429,7 @@ impl From<AdminError> for NodeError {
     fn from(error: AdminError) -> Self {
         match error {
             AdminError::Cluster(error) => NodeError::Cluster(error),
-            other => NodeError::Invalid(other.to_string()),
+            other => NodeError::Admin(other),
         }
     }
 }

@@ -43,11 +43,35 @@ pub(crate) enum SessionError {
 }
 
 /// What who has asked for a session is given.
-pub(crate) struct Credentials {
-    pub(crate) access_key: String,
-    pub(crate) secret: String,
-    pub(crate) session_token: String,
-    pub(crate) expires_unix_ms: u64,
+pub struct Credentials {
+    /// Signs, together with the token.
+    pub access_key: String,
+    /// The secret access key.
+    pub secret: String,
+    /// The session, sealed.
+    pub session_token: String,
+    /// When it ends, in milliseconds since the Unix epoch.
+    pub expires_unix_ms: u64,
+}
+
+impl Credentials {
+    /// Seals a session, and gives it a secret.
+    pub fn new(key: &SecretKey, session: &Session) -> Self {
+        Credentials {
+            access_key: session.access_key.clone(),
+            secret: secret(key, &session.access_key),
+            session_token: seal(key, session),
+            expires_unix_ms: session.expires_unix_ms,
+        }
+    }
+}
+
+/// Makes the cluster's key of temporary credentials, if there is none.
+pub fn make_sts_key(identities: &Identities, wrapped_key: &str) -> Outcome {
+    let record = StsKeyRecord { format: RECORD_FORMAT, wrapped_key: wrapped_key.to_owned() };
+    let is_needed = identities.sts_key().is_none();
+    let changes = is_needed.then_some(Change::Put(Record::StsKey(record))).into_iter().collect();
+    Outcome { changes, ..Outcome::default() }
 }
 
 /// Gives out temporary credentials and recognises them.
@@ -64,7 +88,7 @@ pub(crate) fn is_temporary(access_key: &str) -> bool {
 }
 
 /// An access key for new temporary credentials.
-pub(crate) fn new_temporary_key() -> String {
+pub fn new_temporary_key() -> String {
     format!("{PREFIX}{}", random_text(&random_bytes::<RANDOM_CHARS>()))
 }
 
@@ -90,12 +114,7 @@ impl TemporaryCredentials {
             return Ok(key);
         }
         let wrapped_key = self.service.wrap(STS_KEY_CONTEXT, &SecretKey::random()).await?;
-        let record = StsKeyRecord { format: RECORD_FORMAT, wrapped_key };
-        let create = |identities: &Identities| {
-            let is_needed = identities.sts_key().is_none();
-            let changes = is_needed.then(|| Change::Put(Record::StsKey(record.clone()))).into_iter().collect();
-            Ok(Outcome { changes, ..Outcome::default() })
-        };
+        let create = |identities: &Identities| Ok(make_sts_key(identities, &wrapped_key));
         self.directory.change_identities(&create).await.map_err(|error| match error {
             ChangeError::Directory(error) => GatewayError::Directory(error),
             ChangeError::Refused(error) => malformed(error.to_string()),
@@ -106,12 +125,7 @@ impl TemporaryCredentials {
     /// Seals a session, and gives it a secret.
     pub(crate) async fn issue(&self, session: &Session) -> Result<Credentials, GatewayError> {
         let key = self.key_to_issue().await?;
-        Ok(Credentials {
-            access_key: session.access_key.clone(),
-            secret: secret(&key, &session.access_key),
-            session_token: seal(&key, session),
-            expires_unix_ms: session.expires_unix_ms,
-        })
+        Ok(Credentials::new(&key, session))
     }
 
     /// The secret of temporary credentials; `None` if there never were any.

@@ -14,7 +14,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from lib.waiting import wait_for
+from lib.waiting import Failed, wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 OPENAPI = ROOT / "crates" / "console" / "openapi.json"
@@ -52,6 +52,17 @@ class Address:
         return self.url.rstrip("/")
 
 
+def with_operators(cluster):
+    """Where a cluster's console is, with an operator of each role."""
+
+    def operator(name, role):
+        made = cluster.json("operator", "create", name, "--role", role)
+        return User(name, made["password"])
+
+    url = f"https://127.0.0.1:{cluster.admin_port}"
+    return Address(url, operator("ann", "admin"), operator("rob", "read-only"), cluster.data / "tls" / "ca.crt")
+
+
 # --- calls without a browser
 
 
@@ -68,6 +79,14 @@ class Caller:
     def __init__(self, address):
         self.address, self.cookie, self.session = address, None, None
         self.context = ssl.create_default_context(cafile=address.ca_file) if address.ca_file else None
+
+    @classmethod
+    def logged_in(cls, address, user):
+        caller = cls(address)
+        answer = caller.log_in(user)
+        if answer.status != 200:
+            raise Failed(f"{user.name} cannot log in: {answer}")
+        return caller
 
     def log_in(self, user):
         answer = self.call("POST", "/api/v1/session", {"user": user.name, "password": user.password}, csrf="login")

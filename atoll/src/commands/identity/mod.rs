@@ -5,6 +5,7 @@ pub mod account;
 pub mod group;
 pub mod keys;
 pub mod policy;
+pub mod role;
 mod simulate;
 pub mod user;
 
@@ -68,7 +69,7 @@ fn ask_all(arguments: &AccountArguments, operations: &[&str], parameters: &Param
     Ok(all)
 }
 
-/// Prints the policies of a user or group.
+/// Prints the policies of a user, group or role.
 fn print_policies(answer: &Answer) {
     for row in rows(answer, "AttachedPolicies", &["PolicyName", "PolicyArn"]) {
         print_line!("policy  {}", row.join("  "));

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use atoll_admin::identities;
+use atoll_admin::{AdminError, identities};
 use atoll_iam::operations::Parameters;
 use atoll_terminal::print_line;
 use clap::{Args, Subcommand};
 
 use super::simulate::{SimulateArguments, simulate};
-use super::{AccountArguments, members, perform, read_document, rows};
+use super::{AccountArguments, ask, members, perform, read_document, rows};
 use crate::commands::open_cluster::connected;
 use crate::commands::output::{print_json, print_table};
 
@@ -30,8 +30,16 @@ policy.json, in the language of AWS:
     Create(DocumentArguments),
     /// Replace what a managed policy says
     Update(DocumentArguments),
-    /// Print what a managed policy says
-    Show(PolicyArguments),
+    /// Print what a managed policy says, or one of a user's, group's or role's own
+    #[command(
+        after_help = "Examples:\n  atoll policy show AmazonS3ReadOnlyAccess\n  atoll policy show home --user ann"
+    )]
+    Show {
+        #[command(flatten)]
+        policy: PolicyArguments,
+        #[command(flatten)]
+        holder: OptionalHolder,
+    },
     /// Remove a managed policy that is attached to nothing
     Rm(PolicyArguments),
     /// Give a user, group or role what a managed policy allows
@@ -95,13 +103,28 @@ struct Holder {
 impl Holder {
     /// Its kind, as AWS names it, and its name.
     fn named(&self) -> (&'static str, &str) {
-        match (&self.user, &self.group, &self.role) {
-            (Some(name), _, _) => ("User", name),
-            (_, Some(name), _) => ("Group", name),
-            (_, _, Some(name)) => ("Role", name),
-            (None, None, None) => ("User", ""),
-        }
+        named([&self.user, &self.group, &self.role]).expect("the command line takes exactly one")
     }
+}
+
+/// Whose a policy is, if it is nobody's alone.
+#[derive(Args, Clone)]
+#[group(multiple = false)]
+pub struct OptionalHolder {
+    /// Of this user
+    #[arg(long)]
+    user: Option<String>,
+    /// Of this group
+    #[arg(long)]
+    group: Option<String>,
+    /// Of this role
+    #[arg(long)]
+    role: Option<String>,
+}
+
+fn named(holders: [&Option<String>; 3]) -> Option<(&'static str, &str)> {
+    let kinds = ["User", "Group", "Role"].into_iter().zip(holders);
+    kinds.into_iter().find_map(|(kind, name)| Some((kind, name.as_deref()?)))
 }
 
 /// Runs a command about policies.
@@ -123,7 +146,10 @@ pub fn run(command: &PolicyCommand) -> anyhow::Result<()> {
             })
         }
         PolicyCommand::Update(document) => update(document),
-        PolicyCommand::Show(policy) => show(policy),
+        PolicyCommand::Show { policy, holder } => match named([&holder.user, &holder.group, &holder.role]) {
+            None => show(policy),
+            Some(holder) => show_own(policy, holder),
+        },
         PolicyCommand::Rm(policy) => {
             let parameters = Parameters::default().with("PolicyArn", arn(policy)?);
             perform(&policy.arguments, "DeletePolicy", parameters, |_| print_line!("removed '{}'", policy.name))
@@ -181,12 +207,18 @@ fn show(policy: &PolicyArguments) -> anyhow::Result<()> {
         let all = identities::current(&state).await?;
         let account = identities::find_account(&all, policy.arguments.account.as_deref())?;
         let arn = identities::policy_arn(&all, &account, &policy.name)?;
-        Ok(all.managed_document(&account.record.id, &arn).map(str::to_owned))
+        let missing =
+            || AdminError::NoSuchPolicy { account: account.record.name.clone(), policy: policy.name.clone() };
+        Ok(all.managed_document(&account.record.id, &arn).ok_or_else(missing)?.to_owned())
     })?;
-    match document {
-        Some(document) => print_line!("{document}"),
-        None => anyhow::bail!("there is no managed policy '{}'", policy.name),
-    }
+    print_line!("{document}");
+    Ok(())
+}
+
+fn show_own(policy: &PolicyArguments, (kind, name): (&str, &str)) -> anyhow::Result<()> {
+    let parameters = Parameters::default().with(format!("{kind}Name"), name).with("PolicyName", &policy.name);
+    let answer = ask(&policy.arguments, &format!("Get{kind}Policy"), parameters)?;
+    print_line!("{}", answer.text_at(&["PolicyDocument"]).unwrap_or("{}"));
     Ok(())
 }
 

@@ -33,8 +33,8 @@ pub struct AccessArguments {
     /// and replaces what was allowed before
     #[arg(long, value_name = "CLIENT")]
     pub allow: Vec<String>,
-    /// Back to what holds for a new image
-    #[arg(long, conflicts_with_all = ["access", "allow"])]
+    /// Back to what holds for a new image, but for what else is given
+    #[arg(long)]
     pub reset: bool,
 }
 

@@ -1,18 +1,25 @@
-// One account: its users, groups, policies and root keys.
+// One account: its users, groups, roles, policies and root keys.
 
 import { accessKeys, askCreateKey } from "../access_keys.js";
 import { ApiError, at, change, get } from "../api.js";
 import { ask } from "../dialog.js";
 import { h } from "../dom.js";
-import { askNew, askRemove, groupLink, policyLink, userLink } from "../identities.js";
+import { askNew, askRemove, groupLink, policyLink, roleLink, userLink } from "../identities.js";
+import { examplePolicy } from "../own_policies.js";
 import { action, facts, heading, path, section, time } from "../parts.js";
 import { goTo } from "../router.js";
 import { table } from "../table.js";
 
-const EMPTY_POLICY = {
+const trustPolicy = (account) => ({
     Version: "2012-10-17",
-    Statement: [{ Effect: "Allow", Action: ["s3:GetObject"], Resource: ["arn:aws:s3:::BUCKET/*"] }],
-};
+    Statement: [
+        {
+            Effect: "Allow",
+            Action: "sts:AssumeRole",
+            Principal: { AWS: `arn:aws:iam::${account}:user/USER` },
+        },
+    ],
+});
 
 export function title({ names }) {
     return `Account ${names.account}`;
@@ -24,9 +31,10 @@ export async function load({ names }, signal) {
     const found = Accounts.find(({ Id, Name }) => Id === account || Name === account);
     if (!found)
         throw new ApiError(404, "NOT_FOUND", `There is no account ${account}.`, "See the list of accounts.");
-    const [users, groups, policies, keys] = await Promise.all([
+    const [users, groups, roles, policies, keys] = await Promise.all([
         get(at`/accounts/${account}/users`, {}, signal),
         get(at`/accounts/${account}/groups`, {}, signal),
+        get(at`/accounts/${account}/roles`, {}, signal),
         get(at`/accounts/${account}/policies`, {}, signal),
         get(at`/accounts/${account}/access-keys`, {}, signal),
     ]);
@@ -34,12 +42,13 @@ export async function load({ names }, signal) {
         account: found,
         users: users.Users,
         groups: groups.Groups,
+        roles: roles.Roles,
         policies: policies.Policies,
         keys: keys.AccessKeyMetadata,
     };
 }
 
-export function view({ account, users, groups, policies, keys }) {
+export function view({ account, users, groups, roles, policies, keys }) {
     const { Id: id, Name: name } = account;
     const created = { label: "Created", value: (one) => one.CreateDate, cell: (one) => time(one.CreateDate) };
     const arn = { label: "ARN", value: (one) => one.Arn, cell: (one) => h("code", {}, one.Arn) };
@@ -101,6 +110,25 @@ export function view({ account, users, groups, policies, keys }) {
             }),
         ),
         section(
+            "Roles",
+            bar(action("Create role", () => askRole(id))),
+            table({
+                id: "roles",
+                caption: "Roles",
+                search: "roles",
+                rows: roles,
+                key: (role) => role.RoleId,
+                first: "Role",
+                empty: "There are no roles.",
+                columns: [
+                    { label: "Role", value: (role) => role.RoleName, cell: (role) => roleLink(id, role.RoleName) },
+                    { label: "What it is for", value: (role) => role.Description ?? "-" },
+                    arn,
+                    created,
+                ],
+            }),
+        ),
+        section(
             "Policies",
             bar(action("Create policy", () => askPolicy(id))),
             table({
@@ -154,6 +182,27 @@ function removeAccount({ Id: id, Name: name }) {
     );
 }
 
+function askRole(account) {
+    ask({
+        title: "Create a role",
+        label: "Create",
+        text: "Who assumes it may do what its policies allow, for as long as the session lasts.",
+        fields: [
+            { name: "name", label: "Name", required: true },
+            { name: "description", label: "What it is for" },
+            {
+                name: "document",
+                label: "Who may assume it (JSON)",
+                type: "json",
+                required: true,
+                value: JSON.stringify(trustPolicy(account), null, 2),
+            },
+        ],
+        submit: (values) => change("POST", at`/accounts/${account}/roles`, values),
+        done: (answer, { name }) => `The role ${name} is created`,
+    });
+}
+
 function askPolicy(account) {
     ask({
         title: "Create a policy",
@@ -165,7 +214,7 @@ function askPolicy(account) {
                 label: "What it says (JSON)",
                 type: "json",
                 required: true,
-                value: JSON.stringify(EMPTY_POLICY, null, 2),
+                value: examplePolicy(),
             },
         ],
         submit: (values) => change("POST", at`/accounts/${account}/policies`, values),

@@ -3,12 +3,12 @@
 import { at, get } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count } from "../format.js";
-import { heading, link, path, time } from "../parts.js";
+import { heading, link, path, quiet, time } from "../parts.js";
 import { address, goTo } from "../router.js";
 import { table } from "../table.js";
 
-// Somebody reads the list: it changes rarely.
-export const seconds = 15;
+// Somebody reads the list: it changes rarely, and the audit log has each time that it is loaded.
+export const seconds = 60;
 const LIMIT = 200;
 
 export function title({ names }) {
@@ -34,6 +34,7 @@ export function view(objects, { names, query }) {
     return [
         path(["Buckets", "#/buckets"], ...steps(names.bucket, prefix)),
         heading(`Bucket ${names.bucket}`),
+        quiet("Keys are shown, and not what is in the objects. The audit log says who has looked."),
         prefixField(names.bucket, prefix),
         table({
             id: "objects",

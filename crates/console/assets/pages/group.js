@@ -5,6 +5,7 @@ import { attachedTable } from "../attached.js";
 import { ask } from "../dialog.js";
 import { h } from "../dom.js";
 import { askAttach, askRemove, detachAction, policyLink, userLink } from "../identities.js";
+import { askOwnPolicy, ownPolicies } from "../own_policies.js";
 import { action, facts, heading, path, section, time } from "../parts.js";
 import { address, goTo } from "../router.js";
 import { isAdmin } from "../session.js";
@@ -34,6 +35,7 @@ export function view({ details, users, policies }, { names: { account } }) {
             `Group ${group}`,
             other.length ? action("Add user", () => askUser(account, group, other)) : null,
             action("Attach policy", () => askAttach(account, { group }, policies)),
+            action("Add policy of its own", () => askOwnPolicy(account, { group }, PolicyNames)),
             action(
                 "Remove",
                 () =>
@@ -52,7 +54,6 @@ export function view({ details, users, policies }, { names: { account } }) {
             facts(
                 ["ARN", h("code", {}, Group.Arn)],
                 ["Created", time(Group.CreateDate)],
-                ["Policies of its own", PolicyNames.length ? PolicyNames.join(", ") : "-"],
             ),
         ),
         section(
@@ -62,6 +63,7 @@ export function view({ details, users, policies }, { names: { account } }) {
                 actions: (policy) => detachAction(account, { group }, policy),
             }),
         ),
+        section("Policies of its own", ownPolicies(account, { group }, PolicyNames)),
         section(
             "Users",
             table({

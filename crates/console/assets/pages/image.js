@@ -5,31 +5,27 @@ import { h } from "../dom.js";
 import { chartsOf, loadFigures } from "../figures.js";
 import { bytes, count, plural } from "../format.js";
 import * as act from "../image_actions.js";
+import * as use from "../image_use_actions.js";
 import { action, badge, bar, facts, heading, link, list, path, quiet, section, time } from "../parts.js";
 import { address } from "../router.js";
 import { isAdmin } from "../session.js";
 import { table } from "../table.js";
 import { sealedBadge, writerText } from "./images.js";
 
-const ACCESS = {
-    exclusive: "one client at a time",
-    multi_attach: "several clients at once",
-    read_only: "read-only",
-};
-
 export function title({ names }) {
     return `Image ${names.image}`;
 }
 
 export async function load({ names }, signal) {
-    const [image, figures] = await Promise.all([
+    const [image, pools, figures] = await Promise.all([
         get(at`/images/${names.image}`, {}, signal),
+        get("/pools", {}, signal),
         loadFigures("image", names.image, signal),
     ]);
-    return { image, figures };
+    return { image, pools, figures };
 }
 
-export function view({ image, figures }) {
+export function view({ image, pools, figures }) {
     const series = figures.series[0];
     return [
         path(["Images", "#/images"], [image.name]),
@@ -42,8 +38,9 @@ export function view({ image, figures }) {
             action("Move to the trash", () => act.askTrash(image), { class: "danger" }),
         ),
         image.unfinished ? h("p", { class: "box warn", role: "status" }, image.unfinished) : null,
-        section("Image", details(image)),
-        section("Snapshots", snapshots(image)),
+        section("Image", h("div", { class: "actions" }, placeActions(image, pools)), details(image)),
+        section("Use", h("div", { class: "actions" }, useActions(image)), usage(image)),
+        section("Snapshots", snapshots(image, pools)),
         section(
             "Last 10 minutes",
             series
@@ -53,9 +50,31 @@ export function view({ image, figures }) {
     ];
 }
 
+function placeActions(image, pools) {
+    const { flattening } = image;
+    if (flattening?.moving) return action("Go on moving", () => use.askGoOnMoving(image));
+    return [
+        action("Move to a pool", () => use.askMigrate(image, pools)),
+        image.parent && image.overlap_bytes
+            ? action(flattening ? "Go on flattening" : "Flatten", () => use.askFlatten(image))
+            : null,
+        flattening ? action("Stop flattening", () => use.askStopFlattening(image)) : null,
+    ];
+}
+
+function useActions(image) {
+    return [
+        action("Change access", () => use.askAccess(image)),
+        image.writer
+            ? action("Take away from its writer", () => use.askBreakLock(image.name, image.writer), {
+                  class: "danger",
+              })
+            : null,
+    ];
+}
+
 function details(image) {
     const { flattening } = image;
-    const clients = image.export.clients;
     return facts(
         ["Size", `${bytes(image.size_bytes)} (${count(image.size_bytes)} bytes)`],
         ["Pool", image.pool_name],
@@ -68,12 +87,19 @@ function details(image) {
                   flattening.moving ? "Moving" : "Flattening",
                   flattening.all_bytes
                       ? bar(flattening.done_bytes, flattening.all_bytes)
-                      : "when somebody writes to it",
+                      : "begins",
               ]
             : null,
+        ...Object.entries(image.metadata).map(([key, value]) => [`Metadata: ${key}`, value]),
+    );
+}
+
+function usage(image) {
+    const clients = image.export.clients;
+    return facts(
         [
             "Access",
-            `${ACCESS[image.export.access]}; over TCP `,
+            `${use.ACCESS[image.export.access]}; over TCP `,
             clients.length ? clients.join(", ") : "those with a certificate",
         ],
         [
@@ -102,7 +128,6 @@ function details(image) {
                   )
                 : "none",
         ],
-        ...Object.entries(image.metadata).map(([key, value]) => [`Metadata: ${key}`, value]),
     );
 }
 
@@ -111,7 +136,7 @@ function imageLink(snapshot) {
     return link(address(["images", name]), snapshot);
 }
 
-function snapshots(image) {
+function snapshots(image, pools) {
     const clones = (snapshot) => image.clones.filter(([of]) => of === snapshot.name).map(([, clone]) => clone);
     return table({
         id: "snapshots",
@@ -149,6 +174,9 @@ function snapshots(image) {
                       label: "Actions",
                       actions: true,
                       cell: (snapshot) => [
+                          action("Clone", () => use.askClone(image, snapshot, pools), {
+                              "aria-label": `Clone ${snapshot.name}`,
+                          }),
                           action("Roll back", () => act.askRollBack(image, snapshot), {
                               class: "danger",
                               "aria-label": `Roll back to ${snapshot.name}`,

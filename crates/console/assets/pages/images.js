@@ -67,7 +67,13 @@ export function view({ images, pools }) {
                 },
             ],
         }),
-        quiet("Removed images are in the ", link("#/trash", "trash"), " for a while."),
+        quiet(
+            "Removed images are in the ",
+            link("#/trash", "trash"),
+            " for a while. All writers are in the list of ",
+            link("#/locks", "locks"),
+            ".",
+        ),
     ];
 }
 

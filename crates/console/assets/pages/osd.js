@@ -5,7 +5,7 @@ import { ApiError } from "../api.js";
 import { h } from "../dom.js";
 import { chartsOf, loadFigures } from "../figures.js";
 import { bytes, count } from "../format.js";
-import { osdActions } from "../osd_actions.js";
+import { osdActions, removeAction } from "../osd_actions.js";
 import { osdBadge, osdSpace } from "../osd_state.js";
 import { facts, heading, link, path, quiet, section } from "../parts.js";
 
@@ -35,7 +35,7 @@ export function view({ osd, settings, figures }) {
     const series = figures.series[0];
     return [
         path(["OSDs", "#/osds"], [`osd.${osd.id}`]),
-        heading(`osd.${osd.id}`, osdActions(osd)),
+        heading(`osd.${osd.id}`, osdActions(osd), removeAction(osd)),
         section(
             "State",
             facts(

@@ -5,6 +5,7 @@ import { at, change, get } from "../api.js";
 import { ask } from "../dialog.js";
 import { h } from "../dom.js";
 import { askAttach, askRemove, detachAction, groupLink, policyLink } from "../identities.js";
+import { askOwnPolicy, ownPolicies } from "../own_policies.js";
 import { action, facts, heading, list, path, quiet, section, time } from "../parts.js";
 import { address, goTo } from "../router.js";
 import { attachedTable } from "../attached.js";
@@ -33,6 +34,7 @@ export function view({ details, groups, policies }, { names: { account } }) {
             `User ${user}`,
             other.length ? action("Add to group", () => askGroup(account, user, other)) : null,
             action("Attach policy", () => askAttach(account, { user }, policies)),
+            action("Add policy of its own", () => askOwnPolicy(account, { user }, PolicyNames)),
             action("Create access key", () => askCreateKey(account, user)),
             action(
                 "Remove",
@@ -53,7 +55,6 @@ export function view({ details, groups, policies }, { names: { account } }) {
                 ["ARN", h("code", {}, User.Arn)],
                 ["Created", time(User.CreateDate)],
                 ["Groups", list(Groups.map((group) => groupLink(account, group.GroupName)))],
-                ["Policies of its own", PolicyNames.length ? PolicyNames.join(", ") : "-"],
             ),
         ),
         section(
@@ -63,6 +64,7 @@ export function view({ details, groups, policies }, { names: { account } }) {
                 actions: (policy) => detachAction(account, { user }, policy),
             }),
         ),
+        section("Policies of its own", ownPolicies(account, { user }, PolicyNames)),
         section(
             "Access keys",
             accessKeys(account, AccessKeyMetadata, user),

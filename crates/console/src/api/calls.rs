@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::document::Given;
 use super::refusal::Refusal;
 use crate::commands::{Command, CommandFailure};
+use crate::copies::{COPIES_MAX, CopyJob, Turn};
 use crate::server::Shared;
 
 /// What is listed at most, unless less is asked for.
@@ -21,6 +22,7 @@ pub(super) async fn perform(shared: &Arc<Shared>, id: &str, given: Given, user: 
     let commands = commands_of(id, &given).ok_or_else(|| {
         Refusal::internal(format!("the call {id} is in the document, and not made of any command"))
     })?;
+    let copy = copy_of(shared, id, &given, user)?;
     let (runner, user) = (Arc::clone(&shared.commands), user.to_owned());
     let run = move || {
         let mut answer = Value::Null;
@@ -31,22 +33,36 @@ pub(super) async fn perform(shared: &Arc<Shared>, id: &str, given: Given, user: 
     };
     let answer =
         tokio::task::spawn_blocking(run).await.map_err(|error| Refusal::internal(error.to_string()))??;
+    if let Some((turn, copy)) = copy {
+        turn.begin(copy);
+    }
     Ok(shaped(id, &given, answer))
+}
+
+/// The copying that a call begins and does not wait for.
+fn copy_of(shared: &Shared, id: &str, given: &Given, user: &str) -> Result<Option<(Turn, CopyJob)>, Refusal> {
+    let Some(command) = copy_command(id, given) else { return Ok(None) };
+    let turn = shared.copies.turn(&given.name("image")).ok_or_else(|| {
+        let message = format!("This server copies {COPIES_MAX} images already.");
+        Refusal::conflict(message, "Wait until one of them is done, or use another host's console.")
+    })?;
+    Ok(Some((turn, CopyJob { runner: Arc::clone(&shared.commands), command, user: user.to_owned() })))
 }
 
 /// What `confirm` has to be, for calls that take something away.
 fn confirmation(id: &str, given: &Given) -> Option<String> {
     let name = |name| given.name(name);
     Some(match id {
-        "markOsdOut" => format!("osd.{}", name("osd")),
+        "markOsdOut" | "removeOsd" => format!("osd.{}", name("osd")),
         "removePool" => name("pool"),
-        "trashImage" => name("image"),
-        "resizeImage" if given.body.get("allow_shrink") == Some(&Value::Bool(true)) => name("image"),
+        "trashImage" | "breakImageLock" => name("image"),
+        "resizeImage" if given.is_true("allow_shrink") => name("image"),
         "removeSnapshot" | "rollBackImage" => format!("{}@{}", name("image"), name("snapshot")),
         "removeAccount" => name("account"),
         "removeUser" => name("user"),
         "removeGroup" => name("group"),
-        "removePolicy" => name("policy"),
+        "removeRole" => name("role"),
+        "removePolicy" | "removeUserPolicy" | "removeGroupPolicy" | "removeRolePolicy" => name("policy"),
         "removeAccessKey" => name("access_key"),
         _ => return None,
     })
@@ -83,6 +99,14 @@ impl Command {
         })
     }
 
+    /// With whether blocks are sealed, if the body says so.
+    fn sealing(self, given: &Given) -> Self {
+        match given.body.get("sealed").and_then(Value::as_bool) {
+            Some(is_on) => self.option("sealing", on_off(is_on)),
+            None => self,
+        }
+    }
+
     fn document(mut self, option: Option<&'static str>, document: Option<&Value>) -> Self {
         self.document = document.map(|document| (option, document.clone()));
         self
@@ -93,7 +117,10 @@ impl Command {
 fn commands_of(id: &str, given: &Given) -> Option<Vec<Command>> {
     let one = cluster_command(id, given)
         .or_else(|| image_command(id, given))
+        .or_else(|| image_use_command(id, given))
         .or_else(|| identity_command(id, given))
+        .or_else(|| role_command(id, given))
+        .or_else(|| own_policy_command(id, given))
         .or_else(|| key_command(id, given));
     one.map(|command| vec![command]).or_else(|| settings_commands(id, given))
 }
@@ -108,6 +135,7 @@ fn cluster_command(id: &str, given: &Given) -> Option<Command> {
         "getFailureDomains" => command("osd tree"),
         "markOsdOut" => command("osd out").with(name("osd")),
         "markOsdIn" => command("osd in").with(name("osd")),
+        "removeOsd" => command("osd rm").flag("lost", given.is_true("lost")).with(name("osd")),
         "reweightOsd" => command("osd reweight")
             .with(name("osd"))
             .with(given.body.get("weight").map(Value::to_string).unwrap_or_default()),
@@ -123,17 +151,14 @@ fn cluster_command(id: &str, given: &Given) -> Option<Command> {
             listed.flag("not-clean", given.asked("not_clean") == Some("true"))
         }
         "queryPg" => command("pg query").with(name("pg")),
-        "scrubPg" => {
-            let is_deep = given.body.get("deep") == Some(&Value::Bool(true));
-            command("pg scrub").flag("deep", is_deep).with(name("pg"))
-        }
+        "scrubPg" => command("pg scrub").flag("deep", given.is_true("deep")).with(name("pg")),
         "listFlags" => command("flag ls"),
         "setFlag" => command("flag set").with(name("flag")),
         "unsetFlag" => command("flag unset").with(name("flag")),
         "listSettings" => command("settings ls"),
         "listBuckets" => command("bucket ls"),
         "setBucket" => {
-            let is_sealed = given.body.get("new_objects_sealed") == Some(&Value::Bool(true));
+            let is_sealed = given.is_true("new_objects_sealed");
             command("bucket set").with(name("bucket")).with("sealing").with(on_off(is_sealed))
         }
         _ => return None,
@@ -182,19 +207,16 @@ fn image_command(id: &str, given: &Given) -> Option<Command> {
     let image = || given.name("image");
     let snapshot = || format!("{}@{}", given.name("image"), given.name("snapshot"));
     let text = |name: &str| given.text(name).unwrap_or_default().to_owned();
-    let is_true = |name: &str| given.body.get(name) == Some(&Value::Bool(true));
     Some(match id {
         "listImages" => command("image ls").flag("fast", given.asked("fast") == Some("true")),
         "createImage" => {
             let created = command("image create").fields(given, &[("size_bytes", "size"), ("pool", "pool")]);
-            let sealed = given.body.get("sealed").and_then(Value::as_bool);
-            let created = sealed.map_or(created.clone(), |is_on| created.option("sealing", on_off(is_on)));
-            created.with(text("name"))
+            created.sealing(given).with(text("name"))
         }
         "getImage" => command("image info").with(image()),
         "resizeImage" => {
             let resized = command("image resize").fields(given, &[("size_bytes", "size")]);
-            resized.flag("allow-shrink", is_true("allow_shrink")).with(image())
+            resized.flag("allow-shrink", given.is_true("allow_shrink")).with(image())
         }
         "renameImage" => command("image rename").with(image()).with(text("new_name")),
         "trashImage" => {
@@ -205,16 +227,82 @@ fn image_command(id: &str, given: &Given) -> Option<Command> {
         "createSnapshot" => command("image snap create").with(format!("{}@{}", image(), text("name"))),
         "removeSnapshot" => command("image snap rm").with(snapshot()),
         "rollBackImage" => command("image snap rollback").with(snapshot()),
+        "cloneSnapshot" => {
+            let cloned = command("image clone").fields(given, &[("pool", "pool")]).sealing(given);
+            cloned.with(snapshot()).with(text("name"))
+        }
         "listTrash" => command("image trash ls"),
         "restoreImage" => command("image trash restore").fields(given, &[("name", "name")]).with(given.name("id")),
         _ => return None,
     })
 }
 
+/// Who uses images, and where their data is.
+fn image_use_command(id: &str, given: &Given) -> Option<Command> {
+    let image = || given.name("image");
+    Some(match id {
+        "flattenImage" | "migrateImage" => copy_command(id, given)?.flag("no-wait", true),
+        "stopFlattening" => command("image flatten").flag("stop", true).with(image()),
+        "setImageAccess" => {
+            let access = given.text("access").unwrap_or_default().replace('_', "-");
+            let clients = given.body.get("clients").and_then(Value::as_array).into_iter().flatten();
+            let set = command("image access").flag("reset", true).option("access", access);
+            clients.filter_map(Value::as_str).fold(set, |set, client| set.option("allow", client)).with(image())
+        }
+        "listImageLocks" => command("image lock ls"),
+        "breakImageLock" => command("image lock break").flag("yes", true).with(image()),
+        _ => return None,
+    })
+}
+
+/// What copies an image to its end.
+fn copy_command(id: &str, given: &Given) -> Option<Command> {
+    let copy = match id {
+        "flattenImage" => command("image flatten"),
+        "migrateImage" => command("image migrate").fields(given, &[("pool", "pool")]).sealing(given),
+        _ => return None,
+    };
+    Some(copy.fields(given, &[("rate_bytes", "rate")]).with(given.name("image")))
+}
+
+/// A command of an account.
+fn of_account(given: &Given, words: &str) -> Command {
+    command(words).option("account", given.name("account"))
+}
+
+fn role_command(id: &str, given: &Given) -> Option<Command> {
+    let of = |words: &str| of_account(given, words);
+    Some(match id {
+        "listRoles" => of("role ls"),
+        "createRole" => {
+            let created = of("role create").fields(given, &[("description", "description")]);
+            created.with(given.text("name").unwrap_or_default()).document(None, given.body.get("document"))
+        }
+        "getRole" => of("role show").with(given.name("role")),
+        "removeRole" => of("role rm").with(given.name("role")),
+        _ => return None,
+    })
+}
+
+/// Policies of a user's, group's or role's own.
+fn own_policy_command(id: &str, given: &Given) -> Option<Command> {
+    let (verb, holder) = ["get", "put", "remove"].into_iter().find_map(|verb| {
+        let holder = id.strip_prefix(verb)?.strip_suffix("Policy")?;
+        ["User", "Group", "Role"].contains(&holder).then(|| (verb, holder.to_lowercase()))
+    })?;
+    let words = match verb {
+        "get" => "policy show",
+        "put" => "policy put",
+        _ => "policy drop",
+    };
+    let named = of_account(given, words).option(&holder, given.name(&holder)).with(given.name("policy"));
+    Some(named.document(None, given.body.get("document").filter(|_| verb == "put")))
+}
+
 fn identity_command(id: &str, given: &Given) -> Option<Command> {
     let text = |name: &str| given.text(name).unwrap_or_default().to_owned();
     let name = |name| given.name(name);
-    let of = |words: &str| command(words).option("account", given.name("account"));
+    let of = |words: &str| of_account(given, words);
     let document = given.body.get("document");
     Some(match id {
         "listAccounts" => command("account ls"),
@@ -247,7 +335,7 @@ fn identity_command(id: &str, given: &Given) -> Option<Command> {
 const HOLDERS: [(&str, &str); 3] = [("user", "user"), ("group", "group"), ("role", "role")];
 
 fn key_command(id: &str, given: &Given) -> Option<Command> {
-    let of = |words: &str| command(words).option("account", given.name("account"));
+    let of = |words: &str| of_account(given, words);
     let access_key = || given.name("access_key");
     Some(match id {
         "listAccessKeys" => match given.asked("user") {
@@ -335,6 +423,37 @@ mod tests {
         assert_eq!(commands[0].words, ["user", "rm", "--account=--a"]);
         assert_eq!(commands[0].operands, ["--all"]);
         assert_eq!(confirmation("removeUser", &given).as_deref(), Some("--all"));
+    }
+
+    #[test]
+    fn the_rights_of_an_export_are_set_as_a_whole() {
+        let given =
+            given(&[("image", "i")], json!({ "access": "multi_attach", "clients": ["vm1", "10.0.0.0/8"] }));
+        let set = &commands_of("setImageAccess", &given).unwrap()[0];
+        let options = ["--reset", "--access=multi-attach", "--allow=vm1", "--allow=10.0.0.0/8"];
+        assert_eq!((&set.words[2..], &set.operands[..]), (&options.map(str::to_owned)[..], &["i".to_owned()][..]));
+    }
+
+    #[test]
+    fn a_call_that_copies_waits_only_afterwards() {
+        let given = given(&[("image", "i")], json!({ "pool": "fast", "rate_bytes": 5, "sealed": true }));
+        let begun = &commands_of("migrateImage", &given).unwrap()[0];
+        let whole = ["image", "migrate", "--pool=fast", "--sealing=on", "--rate=5"];
+        assert_eq!(copy_command("migrateImage", &given).unwrap().words, whole);
+        assert_eq!(begun.words, [&whole[..], &["--no-wait"]].concat());
+        assert_eq!(copy_command("stopFlattening", &given), None);
+    }
+
+    #[test]
+    fn a_policy_of_its_own_is_that_of_its_holder() {
+        let names = [("account", "a"), ("user", "ann"), ("group", "g"), ("policy", "home")];
+        let given = given(&names, json!({ "document": { "Version": "2012-10-17" }, "confirm": "home" }));
+        let put = &commands_of("putGroupPolicy", &given).unwrap()[0];
+        assert_eq!(put.words, ["policy", "put", "--account=a", "--group=g"]);
+        assert_eq!((&put.operands[..], put.document.is_some()), (&["home".to_owned()][..], true));
+        let removed = &commands_of("removeUserPolicy", &given).unwrap()[0];
+        assert_eq!((removed.words.last().unwrap().as_str(), &removed.document), ("--user=ann", &None));
+        assert_eq!(commands_of("removePolicy", &given).unwrap()[0].words, ["policy", "rm", "--account=a"]);
     }
 
     #[test]

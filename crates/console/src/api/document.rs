@@ -29,6 +29,8 @@ pub(crate) struct Operation {
     query: BTreeMap<String, Value>,
     /// Of its body.
     body: Option<Value>,
+    /// Whether it is in the audit log although it changes nothing.
+    pub is_audited: bool,
     /// The status of its success.
     pub status: u16,
 }
@@ -57,6 +59,11 @@ impl Given {
     /// The last value of a name in the query.
     pub fn asked(&self, name: &str) -> Option<&str> {
         self.query.iter().rev().find(|(given, _)| given == name).map(|(_, value)| &value[..])
+    }
+
+    /// Whether a field of the body is there and true.
+    pub fn is_true(&self, name: &str) -> bool {
+        self.body.get(name) == Some(&Value::Bool(true))
     }
 
     /// A text in the body.
@@ -109,6 +116,7 @@ fn read_operation(path: &str, method: &str, operation: &Value) -> Operation {
             _ => Needs::Admin,
         },
         query: query.collect(),
+        is_audited: operation["x-atoll-audited"] == true,
         body,
         status: status.unwrap_or(200),
     }
@@ -177,11 +185,22 @@ fn check_fields(body: &Map<String, Value>, schema: &Value) -> Result<(), Refusal
             return Err(Refusal::invalid(format!("The field '{name}' cannot be {value}.")));
         }
     }
+    check_count(body, schema)?;
     let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
     match required.into_iter().find(|name| !body.contains_key(*name)) {
         Some(name) => Err(Refusal::invalid(format!("The field '{name}' is missing."))),
         None => Ok(()),
     }
+}
+
+fn check_count(body: &Map<String, Value>, schema: &Value) -> Result<(), Refusal> {
+    let bound = |name: &str| schema[name].as_u64();
+    let (least, most) = (bound("minProperties").unwrap_or(0), bound("maxProperties").unwrap_or(u64::MAX));
+    if (least..=most).contains(&(body.len() as u64)) {
+        return Ok(());
+    }
+    let wanted = if least == most { least.to_string() } else { format!("at least {least}") };
+    Err(Refusal::invalid(format!("The body has {} fields, and the call takes {wanted}.", body.len())))
 }
 
 fn is_of_type(value: &Value, schema: &Value) -> bool {
@@ -191,7 +210,9 @@ fn is_of_type(value: &Value, schema: &Value) -> bool {
         "number" => value.is_number(),
         "boolean" => value.is_boolean(),
         "object" => value.is_object() && (schema["properties"].is_null() || check_object(value, schema)),
-        "array" => value.is_array(),
+        "array" => value.as_array().is_some_and(|items| {
+            items.iter().all(|item| schema["items"].is_null() || is_of_type(item, resolved(&schema["items"])))
+        }),
         "null" => value.is_null(),
         _ => false,
     };
@@ -249,6 +270,14 @@ mod tests {
         ] {
             assert!(checked(create, &[], body.clone()).is_err(), "{body}");
         }
+        let set = found("PATCH", "/api/v1/pools/p").unwrap();
+        assert_eq!(checked(set, &[], json!({ "size": 3 })), Ok(()));
+        for body in [json!({}), json!({ "size": 3, "min_size": 2 })] {
+            assert!(checked(set, &[], body.clone()).is_err(), "{body}");
+        }
+        let access = found("PUT", "/api/v1/images/i/access").unwrap();
+        assert_eq!(checked(access, &[], json!({ "access": "read_only", "clients": ["vm1"] })), Ok(()));
+        assert!(checked(access, &[], json!({ "access": "read_only", "clients": [1] })).is_err(), "a number");
         let list = found("GET", "/api/v1/events").unwrap();
         assert_eq!(checked(list, &[("limit", "10")], json!({})), Ok(()));
         for query in [("limit", "0"), ("limit", "many"), ("colour", "red")] {

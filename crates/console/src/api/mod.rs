@@ -66,9 +66,13 @@ struct Call {
 }
 
 impl Call {
-    /// Calls that only look are not recorded: the console makes one every few seconds.
+    /// Most calls that only look are not recorded: the console makes one every few seconds.
     fn audit(&self, status: StatusCode) {
-        let Some(log) = self.shared.audit.as_ref().filter(|_| self.method != Method::GET) else { return };
+        let is_recorded = self.method != Method::GET || {
+            let found = document::find(self.method.as_str(), &decoded_parts(self.uri.path()));
+            found.is_some_and(|(operation, _)| operation.is_audited)
+        };
+        let Some(log) = self.shared.audit.as_ref().filter(|_| is_recorded) else { return };
         log.add(&json!({
             "source": "admin",
             "time_unix_ms": unix_ms(),
@@ -118,7 +122,7 @@ impl Call {
             "getPgScrub" => told::scrub(&self.shared, &given).await?,
             "listEvents" => told::events(&self.shared, &given).await?,
             "listSlowOperations" => told::slow_operations(&self.shared, &given).await?,
-            "listObjects" => told::objects(&self.shared, &given).await?,
+            "listObjects" => told::objects(&self.shared, &given, &session.user).await?,
             id => calls::perform(&self.shared, id, given, &session.user).await?,
         };
         let status = StatusCode::from_u16(operation.status).unwrap_or(StatusCode::OK);

@@ -66,6 +66,10 @@ impl Refusal {
         Refusal::new(StatusCode::NOT_FOUND, "NOT_FOUND", message, action)
     }
 
+    pub fn conflict(message: String, action: &str) -> Self {
+        Refusal::new(StatusCode::CONFLICT, "CONFLICT", message, action)
+    }
+
     pub fn unavailable(message: String) -> Self {
         let action = "See that cluster state, the OSDs and the key service run: 'atoll health'.";
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message, action)
@@ -83,10 +87,7 @@ impl From<CommandFailure> for Refusal {
         match kind {
             FailureKind::Invalid => Refusal::invalid(message),
             FailureKind::NotFound => Refusal::not_found(message, "Look at the list; it may have been removed."),
-            FailureKind::Conflict => {
-                let action = "Change what is in the way, then try again.";
-                Refusal::new(StatusCode::CONFLICT, "CONFLICT", message, action)
-            }
+            FailureKind::Conflict => Refusal::conflict(message, "Change what is in the way, then try again."),
             FailureKind::Unavailable => Refusal::unavailable(message),
         }
     }

@@ -89,9 +89,10 @@ pub(super) async fn slow_operations(shared: &Arc<Shared>, given: &Given) -> Resu
     Ok(json!({ "slower_than_us": SLOW_MIN.as_micros() as u64, "operations": told.collect::<Vec<_>>() }))
 }
 
-/// A page of a bucket's objects, as the gateway of this host lists them to the first account.
-pub(super) async fn objects(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
+/// A page of a bucket's objects, as the gateway of this host lists them to the account that owns it.
+pub(super) async fn objects(shared: &Arc<Shared>, given: &Given, user: &str) -> Result<Value, Refusal> {
     let asked = Asked {
+        user: user.to_owned(),
         bucket: given.name("bucket"),
         prefix: given.asked("prefix").unwrap_or_default().to_owned(),
         delimiter: given.asked("delimiter").map(str::to_owned),

@@ -1,0 +1,73 @@
+// One role: who may assume it, and its policies.
+
+import { at, get } from "../api.js";
+import { attachedTable } from "../attached.js";
+import { h } from "../dom.js";
+import { span } from "../format.js";
+import { askAttach, askRemove, detachAction, policyLink } from "../identities.js";
+import { askOwnPolicy, ownPolicies } from "../own_policies.js";
+import { action, facts, heading, path, section, time } from "../parts.js";
+import { address, goTo } from "../router.js";
+
+export function title({ names }) {
+    return `Role ${names.role}`;
+}
+
+export async function load({ names }, signal) {
+    const { account, role } = names;
+    const [details, policies] = await Promise.all([
+        get(at`/accounts/${account}/roles/${role}`, {}, signal),
+        get(at`/accounts/${account}/policies`, {}, signal),
+    ]);
+    return { details, policies: policies.Policies };
+}
+
+export function view({ details, policies }, { names: { account } }) {
+    const { Role, AttachedPolicies, PolicyNames } = details;
+    const role = Role.RoleName;
+    return [
+        path(["Accounts", "#/accounts"], [account, address(["accounts", account])], [role]),
+        heading(
+            `Role ${role}`,
+            action("Attach policy", () => askAttach(account, { role }, policies)),
+            action("Add policy of its own", () => askOwnPolicy(account, { role }, PolicyNames)),
+            action(
+                "Remove",
+                () =>
+                    askRemove(
+                        "role",
+                        role,
+                        at`/accounts/${account}/roles/${role}`,
+                        "Its sessions end. A role with policies is not removed.",
+                        () => goTo(["accounts", account]),
+                    ),
+                { class: "danger" },
+            ),
+        ),
+        section(
+            "Role",
+            facts(
+                ["ARN", h("code", {}, Role.Arn)],
+                ["What it is for", Role.Description ?? "-"],
+                ["Created", time(Role.CreateDate)],
+                ["Longest session", span(Number(Role.MaxSessionDuration))],
+            ),
+        ),
+        section(
+            "Who may assume it",
+            h("pre", { tabindex: "0", "aria-label": "The trust policy" }, indented(Role.AssumeRolePolicyDocument)),
+        ),
+        section(
+            "Attached policies",
+            attachedTable(AttachedPolicies, {
+                name: (policy) => policyLink(account, policy),
+                actions: (policy) => detachAction(account, { role }, policy),
+            }),
+        ),
+        section("Policies of its own", ownPolicies(account, { role }, PolicyNames)),
+    ];
+}
+
+function indented(document) {
+    return JSON.stringify(JSON.parse(document), null, 2);
+}
