@@ -225,6 +225,7 @@ impl Osd {
     fn measure(&mut self) {
         self.links.measure();
         self.metrics.set_pg_states(&primary_pg_states(&self.pgs));
+        Metrics::set_waiting(self.pgs.waiting());
         Metrics::set_usage(&self.storage.store().usage(), self.storage.store().is_full());
         Metrics::set_recovery_read_bytes(self.recovery.read_bytes());
     }

@@ -1,6 +1,7 @@
 //! The one place where effects of components reach other components: messages and changes of links,
 //! results of the store, and actions of PGs.
 
+use atoll_metrics::slow;
 use atoll_pg::{Action, ClientId, Lookup, Pg};
 use atoll_reactor::ConnectionId;
 use atoll_store::LoadRequest;
@@ -236,8 +237,13 @@ impl Osd {
                 }
                 self.links.send_to_osd(&mut self.context, to, message);
             }
-            Action::TookLong { client: ClientId(number), sequence, ordered_ms, late } => {
-                self.links.took_long(number, sequence, Late { ordered_ms, members: late });
+            Action::Durable { client: ClientId(number), sequence, ordered_us, late } => {
+                let durable_us = self.context.now_us();
+                let duration_us = durable_us.saturating_sub(ordered_us);
+                self.metrics.replicated(pg.pool, duration_us);
+                if !late.is_empty() || slow::is_slow(duration_us) {
+                    self.links.took_long(number, sequence, Late { ordered_us, members: late, durable_us });
+                }
             }
             Action::Reply { client: ClientId(number), message } => {
                 self.links.reply(&mut self.context, number, message);

@@ -37,9 +37,11 @@ pub(crate) struct Answered {
 /// Members that were late with a write.
 #[derive(Debug)]
 pub(crate) struct Late {
-    pub ordered_ms: u64,
-    /// When each had it durable, in the order of time.
+    pub ordered_us: u64,
+    /// When each had it durable, in microseconds, in the order of time.
     pub members: Vec<(OsdId, u64)>,
+    /// When all had it.
+    pub durable_us: u64,
 }
 
 /// By connection and number. A client sends a request again under its number when its PG has moved away and back:
@@ -127,19 +129,23 @@ impl Operations {
 /// What a slow operation had reached when. A write whose members were all in time has spent its time before it was
 /// ordered.
 fn steps(operation: &Operation, late: Option<Late>, duration_us: u64) -> Vec<SlowStep> {
-    let Some(Late { ordered_ms, members }) = late else {
+    let Some(Late { ordered_us, members, durable_us }) = late else {
         let name = match operation.kind {
             OperationKind::Write => "waited in its PG, then ordered and durable on all members at once",
             OperationKind::Read => "waited in its PG and for the device",
         };
         return vec![SlowStep { name: name.into(), after_us: duration_us }];
     };
-    let after = |ms: u64| (ms * 1_000).saturating_sub(operation.arrived_us);
-    let ordered = SlowStep { name: "ordered".into(), after_us: after(ordered_ms) };
+    let after = |us: u64| us.saturating_sub(operation.arrived_us);
+    let ordered = SlowStep { name: "ordered".into(), after_us: after(ordered_us) };
+    // Otherwise a member left while the write waited for it, and those that stayed agreed on the history.
+    let is_by_peering = members.last().is_none_or(|(_, us)| *us != durable_us);
+    let peered =
+        is_by_peering.then(|| SlowStep { name: "its PG peered anew".into(), after_us: after(durable_us) });
     let durable = members
         .into_iter()
-        .map(|(member, ms)| SlowStep { name: format!("durable on {member}"), after_us: after(ms) });
-    std::iter::once(ordered).chain(durable).collect()
+        .map(|(member, us)| SlowStep { name: format!("durable on {member}"), after_us: after(us) });
+    std::iter::once(ordered).chain(durable).chain(peered).collect()
 }
 
 #[cfg(test)]
@@ -159,7 +165,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_a_connection_that_is_gone() {
-        let late = || Late { ordered_ms: 1_030, members: vec![(OsdId(2), 1_100)] };
+        let late = || Late { ordered_us: 1_030_000, members: vec![(OsdId(2), 1_100_000)], durable_us: 1_100_000 };
         let mut operations = Operations::default();
         operations.arrived(1, 7, write());
         operations.took_long(1, 7, late());
@@ -172,10 +178,15 @@ mod tests {
     #[test]
     fn steps_count_from_the_arrival() {
         let operation = write();
-        let late = Late { ordered_ms: 1_030, members: vec![(OsdId(2), 1_100), (OsdId(0), 1_400)] };
-        let steps: Vec<_> =
-            steps(&operation, Some(late), 400_000).into_iter().map(|s| (s.name, s.after_us)).collect();
-        let expected = [("ordered", 30_000), ("durable on osd.2", 100_000), ("durable on osd.0", 400_000)];
-        assert_eq!(steps, expected.map(|(name, us)| (name.to_owned(), us)));
+        let told = |durable_us| {
+            let members = vec![(OsdId(2), 1_100_000), (OsdId(0), 1_400_000)];
+            let late = Late { ordered_us: 1_030_000, members, durable_us };
+            let steps = steps(&operation, Some(late), 900_000).into_iter();
+            steps.map(|step| format!("{} {}", step.name, step.after_us)).collect::<Vec<_>>()
+        };
+        let in_time = ["ordered 30000", "durable on osd.2 100000", "durable on osd.0 400000"];
+        assert_eq!(told(1_400_000), in_time);
+        let peered = [&in_time[..], &["its PG peered anew 900000"]].concat();
+        assert_eq!(told(1_900_000), peered, "another member was waited for until it was gone");
     }
 }

@@ -234,8 +234,7 @@ impl World {
                 self.count(&message);
                 self.send(at, to, message);
             }
-            // Metrics are the OSD's.
-            Action::TookLong { .. } => {}
+            Action::Durable { ordered_us, late, .. } => self.told_times_are_true(at, ordered_us, &late),
             Action::Reply { client, message } => self.reply(at, pg, client, message),
             Action::Propose { expected, record, split_off } => {
                 let split_off = split_off.map(|off| off.1);
@@ -366,6 +365,14 @@ impl World {
             self.submit(at, token, transaction);
         }
         self.run_pgs(at);
+    }
+
+    /// What is told of a write that is durable: each member had it after it was ordered, and not after now.
+    fn told_times_are_true(&self, at: usize, ordered_us: u64, late: &[(OsdId, u64)]) {
+        let times: Vec<u64> = late.iter().map(|(_, durable_us)| *durable_us).collect();
+        assert!(times.is_sorted(), "members are told in the order in which they had it: {late:?}");
+        let all = std::iter::once(ordered_us).chain(times).chain([self.local_ms(at) * 1_000]);
+        assert!(all.is_sorted(), "ordered at {ordered_us} us, durable at {late:?}");
     }
 
     fn reply(&mut self, at: usize, pg: PgId, client: ClientId, message: Message) {

@@ -304,7 +304,7 @@ impl Pg {
             client_request,
             missing,
             span: Some(span),
-            ordered_ms: view.now_ms(),
+            ordered_us: view.now_us(),
             late: Vec::new(),
         });
         self.submit_with_pre_image(Submission::Write { version }, own);

@@ -19,12 +19,12 @@ impl Pg {
         }
     }
 
-    /// Tells which members were late with a write.
-    pub(crate) fn tell_late(&mut self, write: &mut InFlight) {
-        if let (Some((client, request)), false) = (write.client_request, write.late.is_empty()) {
-            let (sequence, ordered_ms, late) =
-                (request.sequence, write.ordered_ms, std::mem::take(&mut write.late));
-            self.outbox.push(Action::TookLong { client, sequence, ordered_ms, late });
+    /// Tells since when a client's write was ordered, and which members were late with it.
+    pub(crate) fn tell_durable(&mut self, write: &mut InFlight) {
+        if let Some((client, request)) = write.client_request {
+            let (sequence, ordered_us, late) =
+                (request.sequence, write.ordered_us, std::mem::take(&mut write.late));
+            self.outbox.push(Action::Durable { client, sequence, ordered_us, late });
         }
     }
 

@@ -197,7 +197,7 @@ impl Pg {
         }
         let creates = !view.object_exists(self.config.id, &object);
         let pre_image = pre_image_of_fence(&write, &self.config, view);
-        self.order(Some((client, id)), write, creates, pre_image, view.now_ms());
+        self.order(Some((client, id)), write, creates, pre_image, view.now_us());
         Attempt::Done
     }
 
@@ -227,7 +227,7 @@ impl Pg {
         write: WriteRequest,
         creates: bool,
         pre_image: Option<PreImage>,
-        now_ms: u64,
+        now_us: u64,
     ) {
         self.check_order(&write.object);
         let version = self.log.next_version(self.config.record.epoch);
@@ -262,7 +262,7 @@ impl Pg {
             client_request,
             missing,
             span: None,
-            ordered_ms: now_ms,
+            ordered_us: now_us,
             late: Vec::new(),
         });
         self.submit(Submission::Write { version }, transaction);
@@ -275,7 +275,7 @@ impl Pg {
 
     /// A member has everything up to `version` durable.
     pub(crate) fn acknowledged(&mut self, member: OsdId, version: Version, view: &impl ObjectView) {
-        self.log.acknowledge(member, version, view.now_ms());
+        self.log.acknowledge(member, version, view.now_us());
         // While a member is away nothing is answered; the next peering decides.
         if !self.config.is_active() {
             return;
@@ -283,7 +283,7 @@ impl Pg {
         let mut any_done = false;
         while let Some(mut done) = self.log.pop_committed() {
             invariants::write_is_answered_when_durable(done.version, &done.missing);
-            self.tell_late(&mut done);
+            self.tell_durable(&mut done);
             self.reply_in_flight(&done, Ok(()));
             any_done = true;
         }
