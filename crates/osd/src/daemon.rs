@@ -10,7 +10,7 @@ use atoll_types::records::{OsdUpRecord, RECORD_FORMAT};
 use crate::config::{OsdConfig, OsdError};
 use crate::context::Context;
 use crate::control::{self, ControlEvent};
-use crate::device::{Backing, BlockingDevice, RingDevice};
+use crate::device::{Backing, BlockingDevice, RingDevice, health};
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::pgs::Pgs;
@@ -99,6 +99,12 @@ fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result
     })
 }
 
+/// Watches the health of the disks under the devices, if there are any.
+fn watch_disks(config: &OsdConfig) -> std::io::Result<()> {
+    let devices = [("data", Some(&*config.device)), ("log", config.log_device.as_deref())];
+    health::watch(devices.into_iter().filter_map(|(name, path)| Some((name, path?))))
+}
+
 impl Osd {
     /// Opens the store, listens, and announces itself in cluster state.
     pub fn start(mut config: OsdConfig) -> Result<Self, OsdError> {
@@ -108,6 +114,7 @@ impl Osd {
         let (store, devices) = open_store(&mut config, incarnation, &mut reactor)?;
         let up = listen(&config, incarnation, &mut reactor)?;
         let backing = Backing::of([Some(&*config.device), config.log_device.as_deref()].into_iter().flatten());
+        watch_disks(&config)?;
         let control = control::start(config.cluster.clone(), up, reactor.wake_handle())?;
         reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
         reactor.set_timer(TICK, TIMER_TICK);
