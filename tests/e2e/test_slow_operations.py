@@ -1,4 +1,4 @@
-"""Where the time of operations goes: what metrics of OSDs tell of it."""
+"""Where the time of operations goes: what metrics of OSDs and 'atoll slow' tell of it."""
 
 import contextlib
 import os
@@ -123,3 +123,44 @@ def test_looks_at_metadata_pages_are_counted(cluster):
         # OSDs tell them once a second.
         under_load(2)
     assert hits() >= WRITES
+
+
+# --- atoll slow
+
+
+def in_flight(cluster, *options):
+    """What 'atoll slow --in-flight' tells of OSD 0."""
+    return cluster.json("slow", "--in-flight", "--limit", "100", "--process", "osd.0", *options)
+
+
+def test_operations_in_flight_tell_what_they_wait_for(cluster, note):
+    """Writes name the members that hang, and reads the write that they wait for. They are gone once they are answered,
+    and then are told as slow operations, with the same steps."""
+    assert in_flight(cluster) == []
+    with stuck(cluster):
+
+        def both_wait():
+            told = in_flight(cluster)
+            kinds = {kind: [one for one in told if one["kind"] == kind] for kind in ("read", "write")}
+            assert kinds["read"] and kinds["write"], told
+            return kinds
+
+        kinds = wait_for("a write and a read are in flight for a second", both_wait, 15)
+        for write in kinds["write"]:
+            assert write["steps"][0]["name"] == "ordered", write
+            assert write["waits_for"].endswith("to have it durable"), write
+            assert {"osd.1", "osd.2"} & set(write["waits_for"].replace(",", "").split()), write
+        assert all(read["waits_for"] for read in kinds["read"]), kinds["read"]
+        assert all(one["duration_us"] >= 1_000_000 for of_kind in kinds.values() for one in of_kind)
+        assert in_flight(cluster, "--in-flight-min-ms", "60000") == []
+        table = cluster.cli("slow", "--in-flight").stdout
+        assert "waits for" in table and ">" in table, table
+        note(kinds["write"][0]["waits_for"] + "; " + kinds["read"][0]["waits_for"])
+        objects = {write["object"] for write in kinds["write"]}
+    wait_for("none is in flight any more", lambda: in_flight(cluster) == [], 15)
+    ended = {one["object"]: one for one in cluster.json("slow", "--limit", "100") if one["kind"] == "write"}
+    assert objects <= ended.keys(), f"{objects - ended.keys()} were not told after their end"
+    for name in objects:
+        assert ended[name]["waits_for"] is None
+        assert [step["name"] for step in ended[name]["steps"]][0] == "ordered", ended[name]
+        assert len(ended[name]["steps"]) > 1, ended[name]

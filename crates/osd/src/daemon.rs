@@ -49,6 +49,8 @@ pub struct Osd {
     pub(crate) removed_pools: RemovedPools,
     reports: Reports,
     pub(crate) metrics: Metrics,
+    /// Operations in flight were told a second ago.
+    pub(crate) has_told_in_flight: bool,
     control: std::sync::mpsc::Receiver<ControlEvent>,
     started: Instant,
     ticks: u64,
@@ -120,6 +122,7 @@ impl Osd {
         reactor.set_timer(TICK, TIMER_TICK);
         Ok(Osd {
             metrics: Metrics::new(config.log_device.is_some()),
+            has_told_in_flight: false,
             links: Links::new(config.memory_target_bytes),
             recovery: RecoveryScheduler::new(config.recovery_bytes_per_second),
             context: Context::new(config, reactor, control.requests),
@@ -226,6 +229,7 @@ impl Osd {
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
         self.storage.check();
         self.measure();
+        self.tell_in_flight();
     }
 
     /// Brings the metrics up to date that are not counted where they arise.

@@ -8,6 +8,7 @@ use atoll_types::{
 use atoll_wire::Message;
 use bytes::Bytes;
 
+use crate::progress::Reached;
 use crate::scrub::ScrubReport;
 
 /// Identifies an action in the shell's answer to it.
@@ -129,6 +130,15 @@ pub enum Action {
         client: ClientId,
         /// The message.
         message: Message,
+    },
+    /// A client's read that is answered next took long to be read, or its metadata to be loaded.
+    ReadTookLong {
+        /// The client.
+        client: ClientId,
+        /// The request's sequence.
+        sequence: u64,
+        /// What it had come to, in the order of time.
+        reached: Vec<Reached>,
     },
     /// A client's write that is answered next is durable on all members now: on those that it was sent to, or on
     /// those of a PG that has peered meanwhile.

@@ -213,7 +213,7 @@ impl World {
             }
             Action::Load { token, lookup } => {
                 self.statistics.loads += 1;
-                self.after(300, Event::Loaded { at, incarnation, pg, token, lookup });
+                self.after(300 + self.store_pause, Event::Loaded { at, incarnation, pg, token, lookup });
             }
             Action::Read { token, object, request } => self.read(at, pg, token, &object, &request),
             Action::ListObjects { token, after } => {
@@ -233,6 +233,12 @@ impl World {
                 let to = to.0 as usize - 1;
                 self.count(&message);
                 self.send(at, to, message);
+            }
+            Action::ReadTookLong { reached, .. } => {
+                let times = reached.iter().map(|(_, reached_us)| *reached_us);
+                let all = times.chain([self.local_ms(at) * 1_000]);
+                assert!(all.is_sorted(), "a read had come to this by now: {reached:?}");
+                self.slow_reads.push(reached);
             }
             Action::Durable { ordered_us, late, .. } => self.told_times_are_true(at, ordered_us, &late),
             Action::Reply { client, message } => self.reply(at, pg, client, message),
@@ -264,7 +270,7 @@ impl World {
             let bad = &mut self.members[at].store.bad;
             bad.retain(|(other, block)| other != object || !blocks.contains(block));
         }
-        self.after(150, Event::ReadDone { at, incarnation, pg, token, answer });
+        self.after(150 + self.store_pause, Event::ReadDone { at, incarnation, pg, token, answer });
     }
 
     fn read_for_backfill(

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::actions::{Action, ClientId, ObjectView, ReadAnswer, ReadFailure, Token};
 use crate::group::Pg;
 use crate::invariants;
+use crate::progress::DEVICE;
 use crate::replication::copy_reads::CopyRead;
 use crate::replication::log::InFlight;
 use crate::replication::reads::ReadPurpose;
@@ -38,7 +39,8 @@ impl Pg {
     /// The store has answered a read.
     pub fn read_done(&mut self, token: Token, answer: ReadAnswer, view: &impl ObjectView) {
         match self.reads.answered(token) {
-            ReadPurpose::Client { client, sequence, object, request } => {
+            ReadPurpose::Client { client, sequence, object, request, times } => {
+                self.tell_read((client, sequence), &times, DEVICE, view);
                 self.client_read_done((client, sequence), object, &request, answer);
             }
             ReadPurpose::Shard { tag } => {

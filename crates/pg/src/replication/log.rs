@@ -10,8 +10,8 @@ use crate::actions::ClientId;
 use crate::erasure::Span;
 use crate::invariants;
 
-/// Acknowledgements that take longer are noted.
-const LATE_US: u64 = 20_000;
+/// Acknowledgements and reads that take longer are noted.
+pub(crate) const LATE_US: u64 = 20_000;
 
 /// A write that not all members have made durable yet.
 pub(crate) struct InFlight {

@@ -100,20 +100,22 @@ impl Pg {
         let looks_at = if self.config.is_erasure_coded(&request.object) { &ReadRequest::Stat } else { read };
         if !view.is_read_loaded(self.config.id, &request.object, looks_at) {
             let lookup = Lookup::Read { object: request.object.clone(), request: looks_at.clone() };
-            return request.load(lookup, &mut self.outbox);
+            return request.load(lookup, view.now_us(), &mut self.outbox);
         }
         invariants::read_begins_under_leases(self.may_read(view));
-        let WaitingRequest { client, sequence, object, what: Waiting::Read(read), .. } = request else {
+        let WaitingRequest { client, sequence, object, what: Waiting::Read(read), mut times, .. } = request else {
             unreachable!("looked at above");
         };
+        times.started_us = view.now_us();
         if self.config.is_erasure_coded(&object)
-            && let Some(read) = ClientRead::of((client, sequence), &read)
+            && let Some(read) = ClientRead::of((client, sequence), &read, times)
         {
             self.start_shard_read(object, read, view);
             return Attempt::Done;
         }
         let token = self.outbox.token();
-        let purpose = ReadPurpose::Client { client, sequence, object: object.clone(), request: read.clone() };
+        let purpose =
+            ReadPurpose::Client { client, sequence, object: object.clone(), request: read.clone(), times };
         self.reads.begin(token, purpose);
         self.outbox.push(Action::Read { token, object, request: read });
         Attempt::Done
@@ -177,7 +179,7 @@ impl Pg {
                 conditions: write.conditions.clone(),
                 mutations: looks_at.to_vec(),
             };
-            return request.load(lookup, &mut self.outbox);
+            return request.load(lookup, view.now_us(), &mut self.outbox);
         }
         let WaitingRequest { client, object, what: Waiting::Write(id, write), .. } = request else {
             unreachable!("looked at above");
