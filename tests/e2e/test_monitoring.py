@@ -2,8 +2,7 @@
 
 Metrics are those of docs/reference/metrics.md, no more and no fewer, and count what was done. Each alert fires under
 its fault and ends after it; the rules are the shipped ones with shorter times (lib/prometheus.py: shortened). Faults
-that cannot be made here are in UNMADE with the reason: promtool's unit tests have them.
-"""
+that cannot be made here are in UNMADE with the reason: promtool's unit tests have them."""
 
 import contextlib
 import dataclasses
@@ -454,6 +453,7 @@ OF_FULL = {"AtollOsdNearFull", "AtollSpaceRunsOut", "AtollOsdFull", "AtollS3Erro
 OF_KEYS = {"AtollKeyServiceFails"}
 OF_DAMAGE = {"AtollCorruptBlocks", "AtollScrubDamage"}
 UNMADE = {
+    "AtollDiskFails": "no disk of a test says that it fails, and nothing plays the part of one",
     "AtollSlowDevice": "nothing makes a device of a test slow for certain: that takes dm-delay, a kernel module",
     "AtollLogNearlyFull": "checkpoints keep up with all that a test can write, unless the device is slow",
 }

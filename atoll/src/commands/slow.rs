@@ -16,13 +16,16 @@ use super::output::{ago, print_json, print_table};
 #[command(after_help = "\
 Examples:
   atoll slow                        the slowest operations of this host's processes in the last hour
+  atoll slow --in-flight            what OSDs have not answered for a second, and what it waits for
   atoll slow --process osd.2 --min-ms 1000
   atoll slow --json | jq -r '.[] | [.duration_us, .object] | @tsv'
 
 The steps say what an operation had reached, and after how long. An OSD's write is 'ordered' once its PG has taken it:
 what comes before is waiting for earlier writes of its object, for metadata, or for the PG to peer; then it becomes
-durable on each member, of which those are named that took more than 20 ms. A gateway counts until the client has taken
-the answer, without the time that so much data may take.")]
+durable on each member, of which those are named that took more than 20 ms. A read leaves its PG's queue when its
+metadata or the device is asked; if neither took 20 ms, its time went in the queue. An operation in flight has '>'
+before its time, and says last what it waits for; OSDs tell of theirs once a second. A gateway counts until the client
+has taken the answer, without the time that so much data may take.")]
 pub struct SlowArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -32,6 +35,12 @@ pub struct SlowArguments {
     /// Only those that took so long
     #[arg(long, value_name = "MS", default_value_t = 100)]
     pub min_ms: u64,
+    /// Only those that are not answered yet
+    #[arg(long)]
+    pub in_flight: bool,
+    /// Of those that are not answered yet, only those that have taken so long
+    #[arg(long, value_name = "MS", default_value_t = 1_000)]
+    pub in_flight_min_ms: u64,
     /// So many at most, the slowest first
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub limit: usize,
@@ -49,21 +58,26 @@ struct Told {
 pub fn run(arguments: &SlowArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&arguments.output.data)?;
     let mut told = tokio_runtime()?.block_on(gather(&open, arguments.process.as_deref()))?;
-    told.retain(|told| told.operation.duration_us >= arguments.min_ms.saturating_mul(1_000));
+    told.retain(|told| is_wanted(&told.operation, arguments));
     told.sort_by_key(|told| std::cmp::Reverse(told.operation.duration_us));
     told.truncate(arguments.limit);
     if arguments.output.json {
         return print_json(&told);
     }
     if told.is_empty() {
-        print_line!("no operation of the last hour took {} ms or more", arguments.min_ms);
+        match arguments.in_flight {
+            true => print_line!("no operation is in flight for {} ms or more", arguments.in_flight_min_ms),
+            false => print_line!("no operation of the last hour took {} ms or more", arguments.min_ms),
+        }
         return Ok(());
     }
     let row = |Told { process, operation }: &Told| {
         let steps = operation.steps.iter().map(|step| format!("{} {} ms", step.name, step.after_us / 1_000));
-        let outcome = operation.error.iter().map(|error| format!("failed: {error}"));
+        let failed = operation.error.iter().map(|error| format!("failed: {error}"));
+        let outcome = failed.chain(operation.waits_for.iter().map(|what| format!("waits for {what}")));
+        let until_now = if operation.waits_for.is_some() { ">" } else { "" };
         vec![
-            (operation.duration_us / 1_000).to_string(),
+            format!("{until_now}{}", operation.duration_us / 1_000),
             format!("{} ago", ago(operation.begun_unix_ms)),
             process.clone(),
             operation.kind.clone(),
@@ -76,6 +90,12 @@ pub fn run(arguments: &SlowArguments) -> anyhow::Result<()> {
     let headings = ["MS", "BEGAN", "PROCESS", "OPERATION", "SIZE", "OF", "CLIENT", "STEPS"];
     print_table(&headings, &told.iter().map(row).collect::<Vec<_>>());
     Ok(())
+}
+
+fn is_wanted(operation: &SlowOperation, arguments: &SlowArguments) -> bool {
+    let is_in_flight = operation.waits_for.is_some();
+    let min_ms = if is_in_flight { arguments.in_flight_min_ms } else { arguments.min_ms };
+    (is_in_flight || !arguments.in_flight) && operation.duration_us >= min_ms.saturating_mul(1_000)
 }
 
 /// What an operation is about.

@@ -18,7 +18,7 @@ const KEPT_MS: u64 = 60 * 60 * 1_000;
 pub struct SlowOperation {
     /// Unix time when it began, in milliseconds.
     pub begun_unix_ms: u64,
-    /// From its arrival to its answer, in microseconds.
+    /// From its arrival to its answer, or until now, in microseconds.
     pub duration_us: u64,
     /// What it does: `write`, `GetObject`, ...
     pub kind: String,
@@ -36,6 +36,9 @@ pub struct SlowOperation {
     pub error: Option<String>,
     /// What it had come to, in the order of time.
     pub steps: Vec<SlowStep>,
+    /// What it waits for; none if it was answered.
+    #[serde(default)]
+    pub waits_for: Option<String>,
 }
 
 /// Something that a slow operation has reached.
@@ -48,6 +51,12 @@ pub struct SlowStep {
 }
 
 static KEPT: Mutex<Vec<SlowOperation>> = Mutex::new(Vec::new());
+
+/// Operations that have not been answered: of those that have taken long already, the oldest.
+static IN_FLIGHT: Mutex<Vec<SlowOperation>> = Mutex::new(Vec::new());
+
+/// Operations in flight that are told: further ones wait for the same.
+pub const IN_FLIGHT_MAX: usize = 64;
 
 /// Whether an operation is to be told here.
 pub fn is_slow(duration_us: u64) -> bool {
@@ -68,6 +77,21 @@ pub fn record(operation: SlowOperation) {
     keep(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner), operation, unix_ms());
 }
 
+/// These are the slow operations in flight now, in place of those that were told before.
+pub fn set_in_flight(operations: Vec<SlowOperation>) {
+    *IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner) = operations;
+}
+
+/// How long operations in flight have taken until now. They were told a while ago: a process that hangs tells
+/// nothing new.
+fn still_in_flight(mut operations: Vec<SlowOperation>, now_unix_ms: u64) -> Vec<SlowOperation> {
+    for operation in &mut operations {
+        let until_now_us = now_unix_ms.saturating_sub(operation.begun_unix_ms) * 1_000;
+        operation.duration_us = operation.duration_us.max(until_now_us);
+    }
+    operations
+}
+
 fn keep(kept: &mut Vec<SlowOperation>, operation: SlowOperation, now_unix_ms: u64) {
     if kept.len() >= KEPT_MAX {
         forget_old(kept, now_unix_ms);
@@ -86,12 +110,14 @@ fn forget_old(kept: &mut Vec<SlowOperation>, now_unix_ms: u64) {
     kept.retain(|operation| operation.begun_unix_ms + KEPT_MS > now_unix_ms);
 }
 
-/// Those that are kept, the latest last.
+/// Those that are kept and those in flight, the latest last.
 pub fn slow_operations() -> Vec<SlowOperation> {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     forget_old(&mut kept, unix_ms());
     let mut all = kept.clone();
     drop(kept);
+    let in_flight = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    all.extend(still_in_flight(in_flight, unix_ms()));
     all.sort_by_key(|operation| (operation.begun_unix_ms, operation.duration_us));
     all
 }
@@ -102,6 +128,18 @@ mod tests {
 
     fn operation(begun_unix_ms: u64, duration_us: u64) -> SlowOperation {
         SlowOperation { begun_unix_ms, duration_us, ..SlowOperation::default() }
+    }
+
+    #[test]
+    fn operations_in_flight_grow_older_and_are_told_until_they_are_answered() {
+        let told = still_in_flight(vec![operation(1_000, 500_000)], 1_700);
+        assert_eq!(told, [operation(1_000, 700_000)]);
+        let waiting = SlowOperation { waits_for: Some("the device".into()), ..operation(1, 2_000_000) };
+        set_in_flight(vec![waiting]);
+        let is_told = || slow_operations().iter().any(|told| told.waits_for.as_deref() == Some("the device"));
+        assert!(is_told());
+        set_in_flight(Vec::new());
+        assert!(!is_told());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use atoll_types::records::{OsdUpRecord, RECORD_FORMAT};
 use crate::config::{OsdConfig, OsdError};
 use crate::context::Context;
 use crate::control::{self, ControlEvent};
-use crate::device::{Backing, BlockingDevice, RingDevice};
+use crate::device::{Backing, BlockingDevice, RingDevice, health};
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::pgs::Pgs;
@@ -49,6 +49,8 @@ pub struct Osd {
     pub(crate) removed_pools: RemovedPools,
     reports: Reports,
     pub(crate) metrics: Metrics,
+    /// Operations in flight were told a second ago.
+    pub(crate) has_told_in_flight: bool,
     control: std::sync::mpsc::Receiver<ControlEvent>,
     started: Instant,
     ticks: u64,
@@ -99,6 +101,12 @@ fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result
     })
 }
 
+/// Watches the health of the disks under the devices, if there are any.
+fn watch_disks(config: &OsdConfig) -> std::io::Result<()> {
+    let devices = [("data", Some(&*config.device)), ("log", config.log_device.as_deref())];
+    health::watch(devices.into_iter().filter_map(|(name, path)| Some((name, path?))))
+}
+
 impl Osd {
     /// Opens the store, listens, and announces itself in cluster state.
     pub fn start(mut config: OsdConfig) -> Result<Self, OsdError> {
@@ -108,11 +116,13 @@ impl Osd {
         let (store, devices) = open_store(&mut config, incarnation, &mut reactor)?;
         let up = listen(&config, incarnation, &mut reactor)?;
         let backing = Backing::of([Some(&*config.device), config.log_device.as_deref()].into_iter().flatten());
+        watch_disks(&config)?;
         let control = control::start(config.cluster.clone(), up, reactor.wake_handle())?;
         reactor.set_timer(Duration::from_secs(1), TIMER_SECOND);
         reactor.set_timer(TICK, TIMER_TICK);
         Ok(Osd {
             metrics: Metrics::new(config.log_device.is_some()),
+            has_told_in_flight: false,
             links: Links::new(config.memory_target_bytes),
             recovery: RecoveryScheduler::new(config.recovery_bytes_per_second),
             context: Context::new(config, reactor, control.requests),
@@ -219,12 +229,14 @@ impl Osd {
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
         self.storage.check();
         self.measure();
+        self.tell_in_flight();
     }
 
     /// Brings the metrics up to date that are not counted where they arise.
     fn measure(&mut self) {
         self.links.measure();
         self.metrics.set_pg_states(&primary_pg_states(&self.pgs));
+        Metrics::set_waiting(self.pgs.waiting());
         Metrics::set_usage(&self.storage.store().usage(), self.storage.store().is_full());
         Metrics::set_recovery_read_bytes(self.recovery.read_bytes());
     }

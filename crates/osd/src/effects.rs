@@ -1,6 +1,7 @@
 //! The one place where effects of components reach other components: messages and changes of links,
 //! results of the store, and actions of PGs.
 
+use atoll_metrics::slow;
 use atoll_pg::{Action, ClientId, Lookup, Pg};
 use atoll_reactor::ConnectionId;
 use atoll_store::LoadRequest;
@@ -12,7 +13,7 @@ use crate::control::ControlRequest;
 use crate::daemon::Osd;
 use crate::links::{LinkEvent, Peer};
 use crate::metrics::Metrics;
-use crate::operations::{Late, Operation, OperationKind};
+use crate::operations::{self, Late, Operation, OperationKind};
 use crate::recovery::{RecoveryRead, RecoveryStep};
 use crate::storage::{ObjectList, StorageEvent};
 use crate::view::StoreView;
@@ -189,6 +190,24 @@ impl Osd {
         }
     }
 
+    /// Once a second: tells what operations that have taken long wait for.
+    pub(crate) fn tell_in_flight(&mut self) {
+        let found = self.links.slow_in_flight(&self.context);
+        if found.is_empty() && !self.has_told_in_flight {
+            return;
+        }
+        let view = StoreView::new(&self.storage, &self.links, &self.context);
+        let tell = |((number, sequence), operation): ((u64, u64), &Operation)| {
+            let pg = self.pgs.get(operation.pg);
+            let progress = pg.and_then(|pg| pg.progress(ClientId(number), sequence, &view));
+            let asker = self.links.asker(&self.context, number, operation);
+            operations::in_flight(operation, progress, self.context.now_us(), asker)
+        };
+        let told: Vec<_> = found.into_iter().map(tell).collect();
+        self.has_told_in_flight = !told.is_empty();
+        slow::set_in_flight(told);
+    }
+
     /// Does what a PG wants until it wants nothing more now.
     fn run_pg(&mut self, pg: PgId) {
         loop {
@@ -236,8 +255,20 @@ impl Osd {
                 }
                 self.links.send_to_osd(&mut self.context, to, message);
             }
-            Action::TookLong { client: ClientId(number), sequence, ordered_ms, late } => {
-                self.links.took_long(number, sequence, Late { ordered_ms, members: late });
+            Action::ReadTookLong { client: ClientId(number), sequence, reached } => {
+                self.links.took_long(number, sequence, reached);
+            }
+            Action::Durable { client: ClientId(number), sequence, ordered_us, late } => {
+                let durable_us = self.context.now_us();
+                let duration_us = durable_us.saturating_sub(ordered_us);
+                self.metrics.replicated(pg.pool, duration_us);
+                if !late.is_empty() || slow::is_slow(duration_us) {
+                    self.links.took_long(
+                        number,
+                        sequence,
+                        Late { ordered_us, members: late, durable_us }.reached(),
+                    );
+                }
             }
             Action::Reply { client: ClientId(number), message } => {
                 self.links.reply(&mut self.context, number, message);

@@ -8,7 +8,7 @@ mod opening;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use atoll_pg::{LEASE_RENEWAL_MS, Leases};
+use atoll_pg::{LEASE_RENEWAL_MS, Leases, Reached};
 use atoll_reactor::{ConnectionId, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::limits::CONNECTION_REQUESTS_MAX;
@@ -19,7 +19,7 @@ use atoll_wire::{Link, LinkError, LinkInput, Message};
 use crate::context::Context;
 use crate::invariants;
 use crate::metrics::Metrics;
-use crate::operations::{Answered, Late, Operation, Operations};
+use crate::operations::{Answered, Operation, Operations};
 use admission::Admission;
 
 /// Who is at the other end of an open link.
@@ -238,9 +238,20 @@ impl Links {
         }
     }
 
-    /// A client's write that is answered next was late on some members.
-    pub fn took_long(&mut self, number: u64, sequence: u64, late: Late) {
-        self.operations.took_long(number, sequence, late);
+    /// What a client's request had come to that is answered next, because it took long.
+    pub fn took_long(&mut self, number: u64, sequence: u64, reached: Vec<Reached>) {
+        self.operations.took_long(number, sequence, reached);
+    }
+
+    /// Clients' operations that have taken long and are not answered.
+    pub fn slow_in_flight(&self, context: &Context) -> Vec<((u64, u64), &Operation)> {
+        self.operations.slow_in_flight(context.now_us())
+    }
+
+    /// The client and the pool of an operation, in words.
+    pub fn asker(&self, context: &Context, number: u64, operation: &Operation) -> (String, Option<String>) {
+        let pool = context.map.pools.get(&operation.pg.pool).map(|pool| pool.name.clone());
+        (self.describe(context, number), pool)
     }
 
     /// Answers a client's request.
@@ -326,9 +337,8 @@ impl Links {
             self.note_unsent(context, number);
             self.answer_sent(number, sequence);
             if let Some((operation, duration_us)) = self.operations.done(request, &answer, now_us, metrics) {
-                let client = self.describe(context, number);
-                let pool = context.map.pools.get(&operation.pg.pool).map(|pool| pool.name.clone());
-                self.operations.record_slow(request, operation, answer, duration_us, (client, pool));
+                let asker = self.asker(context, number, &operation);
+                self.operations.record_slow(request, operation, answer, duration_us, asker);
             }
         }
         // Its memory serves the next turn.

@@ -30,6 +30,29 @@ impl OfOperations {
     }
 }
 
+/// What clients do with one pool.
+struct OfPool {
+    /// By [`OperationKind`].
+    operations: [OfOperations; 2],
+    replication_duration: Latency,
+    labels: Labels<1>,
+}
+
+impl OfPool {
+    /// The pool is gone: takes its series out of the registry.
+    fn forget(self) {
+        REGISTERED.replication_duration.remove(&self.labels);
+        for of_kind in self.operations {
+            REGISTERED.operations.remove(&of_kind.labels);
+            REGISTERED.operation_bytes.remove(&of_kind.labels);
+            REGISTERED.operation_duration.remove(&of_kind.labels);
+            for error in of_kind.errors.borrow().keys() {
+                REGISTERED.operation_errors.remove(&of_kind.error_labels(error));
+            }
+        }
+    }
+}
+
 /// Requests of one kind to one device.
 struct OfDevice {
     count: Counter,
@@ -54,7 +77,10 @@ struct Registered {
     operation_bytes: Family<2, Counter>,
     operation_duration: Family<2, Latency>,
     operation_errors: Family<3, Counter>,
+    replication_duration: Family<1, Latency>,
     in_flight: Gauge,
+    waiting: Gauge,
+    waiting_max: Gauge,
     size_bytes: Gauge,
     used_bytes: Gauge,
     full: Gauge,
@@ -67,6 +93,7 @@ struct Registered {
     metadata_memory_bytes: Gauge,
     pending_memory_bytes: Gauge,
     metadata_pages: Gauge,
+    metadata_page_lookups: Family<1, Counter>,
     device_operations: Family<2, Counter>,
     device_bytes: Family<2, Counter>,
     device_duration: Family<2, Latency>,
@@ -89,9 +116,24 @@ static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
         "Operations that were refused, by the reason",
         Family::default(),
     ),
+    replication_duration: register(
+        "atoll_osd_replication_duration_seconds",
+        "From the ordering of a client's write to when all members have it durable",
+        Family::default(),
+    ),
     in_flight: register(
         "atoll_osd_operations_in_flight",
         "Operations of clients that are not answered yet",
+        Gauge::default(),
+    ),
+    waiting: register(
+        "atoll_osd_pg_waiting_operations",
+        "Operations of clients that wait in PGs that this OSD leads",
+        Gauge::default(),
+    ),
+    waiting_max: register(
+        "atoll_osd_pg_waiting_operations_max",
+        "The same, of the PG in which most wait",
         Gauge::default(),
     ),
     size_bytes: register("atoll_osd_size_bytes", "Space for data and metadata", Gauge::default()),
@@ -118,6 +160,11 @@ static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
         Gauge::default(),
     ),
     metadata_pages: register("atoll_osd_metadata_pages", "Pages of metadata, in memory or not", Gauge::default()),
+    metadata_page_lookups: register(
+        "atoll_osd_metadata_page_lookups",
+        "Looks at pages of metadata, by whether they were in memory",
+        Family::default(),
+    ),
     device_operations: register("atoll_osd_device_operations", "Requests to devices", Family::default()),
     device_bytes: register("atoll_osd_device_bytes", "Bytes read from and written to devices", Family::default()),
     device_duration: register(
@@ -145,8 +192,8 @@ fn label(name: &'static str, value: &str) -> (&'static str, String) {
 
 /// The metrics of an OSD, at hand without a lock where they are often counted.
 pub(crate) struct Metrics {
-    by_pool: BTreeMap<PoolId, [OfOperations; 2]>,
-    unknown_pool: OnceCell<[OfOperations; 2]>,
+    by_pool: BTreeMap<PoolId, OfPool>,
+    unknown_pool: OnceCell<OfPool>,
     /// By [`DEVICE_OPERATIONS`].
     data_device: [OfDevice; 3],
     /// The same, if the log has a device of its own.
@@ -182,14 +229,14 @@ impl Metrics {
             let kept = gone.remove(&pool).unwrap_or_else(|| of_pool(name));
             self.by_pool.insert(pool, kept);
         }
-        for of_kind in gone.into_values().flatten() {
-            REGISTERED.operations.remove(&of_kind.labels);
-            REGISTERED.operation_bytes.remove(&of_kind.labels);
-            REGISTERED.operation_duration.remove(&of_kind.labels);
-            for error in of_kind.errors.borrow().keys() {
-                REGISTERED.operation_errors.remove(&of_kind.error_labels(error));
-            }
+        for of_pool in gone.into_values() {
+            of_pool.forget();
         }
+    }
+
+    fn of(&self, pool: PoolId) -> &OfPool {
+        let unknown = || self.unknown_pool.get_or_init(|| of_pool(UNKNOWN_POOL));
+        self.by_pool.get(&pool).unwrap_or_else(unknown)
     }
 
     /// A client's operation is answered.
@@ -201,8 +248,7 @@ impl Metrics {
         duration_us: u64,
         error: Option<&'static str>,
     ) {
-        let unknown = || self.unknown_pool.get_or_init(|| of_pool(UNKNOWN_POOL));
-        let metrics = &self.by_pool.get(&pool).unwrap_or_else(unknown)[kind as usize];
+        let metrics = &self.of(pool).operations[kind as usize];
         metrics.count.inc();
         metrics.bytes.inc_by(bytes);
         metrics.duration.observe_us(duration_us);
@@ -210,6 +256,11 @@ impl Metrics {
             let new = || REGISTERED.operation_errors.get_or_create_owned(&metrics.error_labels(error));
             metrics.errors.borrow_mut().entry(error).or_insert_with(new).inc();
         }
+    }
+
+    /// All members have a client's write durable, so long after it was ordered.
+    pub fn replicated(&self, pool: PoolId, duration_us: u64) {
+        self.of(pool).replication_duration.observe_us(duration_us);
     }
 
     /// A request to a device is complete.
@@ -242,6 +293,10 @@ impl Metrics {
         set(&REGISTERED.metadata_memory_bytes, usage.metadata_memory_bytes);
         set(&REGISTERED.pending_memory_bytes, usage.pending_memory_bytes);
         set(&REGISTERED.metadata_pages, u64::from(usage.metadata_page_count));
+        let looks = [("hit", usage.metadata_page_hit_count), ("miss", usage.metadata_page_miss_count)];
+        for (result, count) in looks {
+            raise(&REGISTERED.metadata_page_lookups.get_or_create(&[label("result", result)]), count);
+        }
         raise(&REGISTERED.corrupt_blocks, usage.corrupt_block_count);
         raise(&REGISTERED.checkpoints, usage.checkpoint_count);
     }
@@ -249,6 +304,12 @@ impl Metrics {
     /// How many bytes have been read for other OSDs since the start.
     pub fn set_recovery_read_bytes(bytes: u64) {
         raise(&REGISTERED.recovery_read_bytes, bytes);
+    }
+
+    /// Operations that wait in PGs: all of them, and those of the PG that has most.
+    pub fn set_waiting((sum, max): (usize, usize)) {
+        REGISTERED.waiting.set(sum as i64);
+        REGISTERED.waiting_max.set(max as i64);
     }
 
     /// How many of the PGs that this OSD leads are in each state.
@@ -269,8 +330,8 @@ impl Metrics {
     }
 }
 
-fn of_pool(pool: &str) -> [OfOperations; 2] {
-    ["read", "write"].map(|operation| {
+fn of_pool(pool: &str) -> OfPool {
+    let operations = ["read", "write"].map(|operation| {
         let labels = [label("operation", operation), label("pool", pool)];
         OfOperations {
             count: REGISTERED.operations.get_or_create_owned(&labels),
@@ -279,7 +340,10 @@ fn of_pool(pool: &str) -> [OfOperations; 2] {
             errors: RefCell::default(),
             labels,
         }
-    })
+    });
+    let labels = [label("pool", pool)];
+    let replication_duration = REGISTERED.replication_duration.get_or_create_owned(&labels);
+    OfPool { operations, replication_duration, labels }
 }
 
 /// Brings a counter to what was counted elsewhere.

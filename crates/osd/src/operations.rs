@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_metrics::slow::{self, SlowOperation, SlowStep};
+use atoll_metrics::slow::{self, IN_FLIGHT_MAX, SlowOperation, SlowStep};
+use atoll_pg::{Progress, Reached};
 use atoll_types::{ObjectName, OsdId, PgId};
 
 use crate::metrics::Metrics;
@@ -12,6 +13,15 @@ use crate::metrics::Metrics;
 pub(crate) enum OperationKind {
     Read,
     Write,
+}
+
+impl OperationKind {
+    fn name(self) -> &'static str {
+        match self {
+            OperationKind::Read => "read",
+            OperationKind::Write => "write",
+        }
+    }
 }
 
 /// An operation that was not answered.
@@ -34,12 +44,26 @@ pub(crate) struct Answered {
     pub error: Option<&'static str>,
 }
 
-/// Members that were late with a write.
+/// A write that took long to become durable.
 #[derive(Debug)]
 pub(crate) struct Late {
-    pub ordered_ms: u64,
-    /// When each had it durable, in the order of time.
+    pub ordered_us: u64,
+    /// Members that were late. When each had it durable, in microseconds, in the order of time.
     pub members: Vec<(OsdId, u64)>,
+    /// When all had it.
+    pub durable_us: u64,
+}
+
+impl Late {
+    /// What the write had come to.
+    pub fn reached(self) -> Vec<Reached> {
+        let Late { ordered_us, members, durable_us } = self;
+        // Otherwise a member left while the write waited for it, and those that stayed agreed on the history.
+        let is_by_peering = members.last().is_none_or(|(_, us)| *us != durable_us);
+        let peered = is_by_peering.then(|| ("its PG peered anew".to_owned(), durable_us));
+        let durable = members.into_iter().map(|(member, us)| (format!("durable on {member}"), us));
+        std::iter::once(("ordered".to_owned(), ordered_us)).chain(durable).chain(peered).collect()
+    }
 }
 
 /// By connection and number. A client sends a request again under its number when its PG has moved away and back:
@@ -47,8 +71,8 @@ pub(crate) struct Late {
 #[derive(Default)]
 pub(crate) struct Operations {
     in_flight: BTreeMap<(u64, u64), Operation>,
-    /// Of some of them: few are late.
-    late: BTreeMap<(u64, u64), Late>,
+    /// What some of them had come to, and when: few take long.
+    noted: BTreeMap<(u64, u64), Vec<Reached>>,
 }
 
 impl Operations {
@@ -60,10 +84,11 @@ impl Operations {
         self.in_flight.insert((connection, number), operation);
     }
 
-    pub fn took_long(&mut self, connection: u64, number: u64, late: Late) {
+    /// What an operation had come to that is answered next, because it took long.
+    pub fn took_long(&mut self, connection: u64, number: u64, reached: Vec<Reached>) {
         // Its client may have left meanwhile.
         if self.in_flight.contains_key(&(connection, number)) {
-            self.late.insert((connection, number), late);
+            self.noted.insert((connection, number), reached);
         }
     }
 
@@ -82,7 +107,7 @@ impl Operations {
         if slow::is_slow(duration_us) {
             return Some((operation, duration_us));
         }
-        self.late.remove(&request);
+        self.noted.remove(&request);
         None
     }
 
@@ -95,22 +120,34 @@ impl Operations {
         duration_us: u64,
         (client, pool): (String, Option<String>),
     ) {
-        let late = self.late.remove(&request);
+        let reached = self.noted.remove(&request).unwrap_or_default();
         slow::record(SlowOperation {
             begun_unix_ms: slow::begun_unix_ms(duration_us),
             duration_us,
-            kind: match operation.kind {
-                OperationKind::Read => "read".into(),
-                OperationKind::Write => "write".into(),
-            },
+            kind: operation.kind.name().into(),
             client,
             object: Some(operation.object.as_str().to_owned()),
             pool,
             pg: Some(operation.pg.to_string()),
             size_bytes: operation.written_bytes + answered.read_bytes,
             error: answered.error.map(ToOwned::to_owned),
-            steps: steps(&operation, late, duration_us),
+            steps: steps(&operation, reached, duration_us),
+            waits_for: None,
         });
+    }
+
+    /// The oldest of those that have taken long already, with connection and number.
+    pub fn slow_in_flight(&self, now_us: u64) -> Vec<((u64, u64), &Operation)> {
+        let is_slow = |operation: &Operation| slow::is_slow(now_us.saturating_sub(operation.arrived_us));
+        let mut found: Vec<_> = self
+            .in_flight
+            .iter()
+            .filter(|(_, operation)| is_slow(operation))
+            .map(|(key, of)| (*key, of))
+            .collect();
+        found.sort_by_key(|(_, operation)| operation.arrived_us);
+        found.truncate(IN_FLIGHT_MAX);
+        found
     }
 
     /// A connection is gone; nobody waits for its answers.
@@ -119,27 +156,52 @@ impl Operations {
         let keys: Vec<_> = self.in_flight.range(of_connection).map(|(key, _)| *key).collect();
         for key in keys {
             self.in_flight.remove(&key);
-            self.late.remove(&key);
+            self.noted.remove(&key);
         }
     }
 }
 
-/// What a slow operation had reached when. A write whose members were all in time has spent its time before it was
-/// ordered.
-fn steps(operation: &Operation, late: Option<Late>, duration_us: u64) -> Vec<SlowStep> {
-    let Some(Late { ordered_ms, members }) = late else {
+/// A slow operation in flight. Without progress its PG has answered it.
+pub(crate) fn in_flight(
+    operation: &Operation,
+    progress: Option<Progress>,
+    now_us: u64,
+    (client, pool): (String, Option<String>),
+) -> SlowOperation {
+    let duration_us = now_us.saturating_sub(operation.arrived_us);
+    let answered = || Progress { reached: Vec::new(), waits_for: "its answer to be sent".into() };
+    let Progress { reached, waits_for } = progress.unwrap_or_else(answered);
+    SlowOperation {
+        begun_unix_ms: slow::begun_unix_ms(duration_us),
+        duration_us,
+        kind: operation.kind.name().into(),
+        client,
+        object: Some(operation.object.as_str().to_owned()),
+        pool,
+        pg: Some(operation.pg.to_string()),
+        size_bytes: operation.written_bytes,
+        error: None,
+        steps: since_arrival(operation, reached),
+        waits_for: Some(waits_for),
+    }
+}
+
+/// What a slow operation had reached when. Of one that was in time once it had left its PG's queue nothing is noted:
+/// it has spent its time there.
+fn steps(operation: &Operation, reached: Vec<Reached>, duration_us: u64) -> Vec<SlowStep> {
+    if reached.is_empty() {
         let name = match operation.kind {
             OperationKind::Write => "waited in its PG, then ordered and durable on all members at once",
-            OperationKind::Read => "waited in its PG and for the device",
+            OperationKind::Read => "waited in its PG, then read at once",
         };
         return vec![SlowStep { name: name.into(), after_us: duration_us }];
-    };
-    let after = |ms: u64| (ms * 1_000).saturating_sub(operation.arrived_us);
-    let ordered = SlowStep { name: "ordered".into(), after_us: after(ordered_ms) };
-    let durable = members
-        .into_iter()
-        .map(|(member, ms)| SlowStep { name: format!("durable on {member}"), after_us: after(ms) });
-    std::iter::once(ordered).chain(durable).collect()
+    }
+    since_arrival(operation, reached)
+}
+
+fn since_arrival(operation: &Operation, reached: Vec<Reached>) -> Vec<SlowStep> {
+    let step = |(name, us): Reached| SlowStep { name, after_us: us.saturating_sub(operation.arrived_us) };
+    reached.into_iter().map(step).collect()
 }
 
 #[cfg(test)]
@@ -159,23 +221,50 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_a_connection_that_is_gone() {
-        let late = || Late { ordered_ms: 1_030, members: vec![(OsdId(2), 1_100)] };
+        let noted = || vec![("ordered".to_owned(), 1_030_000)];
         let mut operations = Operations::default();
         operations.arrived(1, 7, write());
-        operations.took_long(1, 7, late());
-        assert_eq!((operations.len(), operations.late.len()), (1, 1));
+        operations.took_long(1, 7, noted());
+        assert_eq!((operations.len(), operations.noted.len()), (1, 1));
         operations.left(1);
-        operations.took_long(1, 7, late());
-        assert_eq!((operations.len(), operations.late.len()), (0, 0));
+        operations.took_long(1, 7, noted());
+        assert_eq!((operations.len(), operations.noted.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_oldest_in_flight_are_told_with_what_they_wait_for() {
+        let mut operations = Operations::default();
+        for number in 0..2 * IN_FLIGHT_MAX as u64 {
+            operations.arrived(1, number, Operation { arrived_us: 1_000_000 - number, ..write() });
+        }
+        let quick = Operation { arrived_us: 1_090_000, ..write() };
+        operations.arrived(2, 0, quick);
+        let now_us = 1_100_000;
+        let found = operations.slow_in_flight(now_us);
+        assert_eq!(found.len(), IN_FLIGHT_MAX);
+        assert_eq!(found[0].0, (1, 2 * IN_FLIGHT_MAX as u64 - 1), "the oldest is first");
+        assert!(found.iter().all(|((connection, _), _)| *connection == 1), "the other is not slow yet");
+
+        let reached = vec![("ordered".to_owned(), 1_030_000)];
+        let progress = Progress { reached, waits_for: "osd.2 to have it durable".into() };
+        let told = in_flight(&write(), Some(progress), 1_500_000, ("a client".into(), None));
+        assert_eq!(told.duration_us, 500_000);
+        assert_eq!(told.steps, [SlowStep { name: "ordered".into(), after_us: 30_000 }]);
+        assert_eq!(told.waits_for.as_deref(), Some("osd.2 to have it durable"));
     }
 
     #[test]
     fn steps_count_from_the_arrival() {
         let operation = write();
-        let late = Late { ordered_ms: 1_030, members: vec![(OsdId(2), 1_100), (OsdId(0), 1_400)] };
-        let steps: Vec<_> =
-            steps(&operation, Some(late), 400_000).into_iter().map(|s| (s.name, s.after_us)).collect();
-        let expected = [("ordered", 30_000), ("durable on osd.2", 100_000), ("durable on osd.0", 400_000)];
-        assert_eq!(steps, expected.map(|(name, us)| (name.to_owned(), us)));
+        let told = |durable_us| {
+            let members = vec![(OsdId(2), 1_100_000), (OsdId(0), 1_400_000)];
+            let late = Late { ordered_us: 1_030_000, members, durable_us };
+            let steps = steps(&operation, late.reached(), 900_000).into_iter();
+            steps.map(|step| format!("{} {}", step.name, step.after_us)).collect::<Vec<_>>()
+        };
+        let in_time = ["ordered 30000", "durable on osd.2 100000", "durable on osd.0 400000"];
+        assert_eq!(told(1_400_000), in_time);
+        let peered = [&in_time[..], &["its PG peered anew 900000"]].concat();
+        assert_eq!(told(1_900_000), peered, "another member was waited for until it was gone");
     }
 }

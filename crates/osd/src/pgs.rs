@@ -39,6 +39,12 @@ impl Pgs {
         self.busy.iter().filter_map(|pg| Some((*pg, self.here.get(pg)?)))
     }
 
+    /// Clients' requests that wait in PGs: all of them, and those of the PG that has most.
+    pub fn waiting(&self) -> (usize, usize) {
+        let counts = self.busy().map(|(_, pg)| pg.waiting_count());
+        counts.fold((0, 0), |(sum, max), count| (sum + count, max.max(count)))
+    }
+
     /// Adds a PG that was not here.
     pub fn add(&mut self, id: PgId, pg: Pg) {
         let before = self.here.insert(id, pg);

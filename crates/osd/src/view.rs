@@ -16,12 +16,12 @@ pub(crate) struct StoreView<'a> {
     storage: &'a Storage,
     links: &'a Links,
     me: OsdId,
-    now_ms: u64,
+    now_us: u64,
 }
 
 impl<'a> StoreView<'a> {
     pub fn new(storage: &'a Storage, links: &'a Links, context: &Context) -> Self {
-        StoreView { store: storage.store(), storage, links, me: context.me(), now_ms: context.now_ms() }
+        StoreView { store: storage.store(), storage, links, me: context.me(), now_us: context.now_us() }
     }
 }
 
@@ -104,7 +104,11 @@ impl ObjectView for StoreView<'_> {
     }
 
     fn now_ms(&self) -> u64 {
-        self.now_ms
+        self.now_us / 1_000
+    }
+
+    fn now_us(&self) -> u64 {
+        self.now_us
     }
 
     fn lease_held_until_ms(&self, peer: OsdId) -> u64 {

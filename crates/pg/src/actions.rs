@@ -8,6 +8,7 @@ use atoll_types::{
 use atoll_wire::Message;
 use bytes::Bytes;
 
+use crate::progress::Reached;
 use crate::scrub::ScrubReport;
 
 /// Identifies an action in the shell's answer to it.
@@ -130,14 +131,24 @@ pub enum Action {
         /// The message.
         message: Message,
     },
-    /// A write that is answered next took long to become durable on some members.
-    TookLong {
+    /// A client's read that is answered next took long to be read, or its metadata to be loaded.
+    ReadTookLong {
         /// The client.
         client: ClientId,
         /// The request's sequence.
         sequence: u64,
-        /// When it was ordered, in milliseconds of the view's clock.
-        ordered_ms: u64,
+        /// What it had come to, in the order of time.
+        reached: Vec<Reached>,
+    },
+    /// A client's write that is answered next is durable on all members now: on those that it was sent to, or on
+    /// those of a PG that has peered meanwhile.
+    Durable {
+        /// The client.
+        client: ClientId,
+        /// The request's sequence.
+        sequence: u64,
+        /// When it was ordered, in microseconds of the view's clock.
+        ordered_us: u64,
         /// The members that were late, and when each had it durable.
         late: Vec<(OsdId, u64)>,
     },
@@ -252,6 +263,9 @@ pub trait ObjectView {
 
     /// Milliseconds of this OSD's monotonic clock, read after the current event came in.
     fn now_ms(&self) -> u64;
+
+    /// The same in microseconds. Nothing is decided by it: it is for what is told of slow operations.
+    fn now_us(&self) -> u64;
 
     /// Until when another member's lease binds it to this OSD (see [`crate::Leases`]).
     fn lease_held_until_ms(&self, peer: OsdId) -> u64;

@@ -112,6 +112,11 @@ impl Pg {
         self.learners.objects_in_transit()
     }
 
+    /// Clients' requests that cannot start yet.
+    pub fn waiting_count(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Copies, or shards, that the PG should have.
     pub fn size(&self) -> usize {
         self.config.policy.size as usize

@@ -19,7 +19,7 @@
 //! - `backfill`: learners, and the objects on their way to them.
 //! - `scrub`, `split`, `stray`: comparing copies, splitting the PG, deleting stray copies.
 //! - `erasure`: what differs when each member holds a shard.
-//! - `idle`, `waits_for`: whether the PG needs ticks, and what it waits for.
+//! - `idle`, `waits_for`, `progress`: whether the PG needs ticks, and what it and clients' requests wait for.
 //! - `invariants`: what must hold, asserted in release builds too.
 
 mod actions;
@@ -36,6 +36,7 @@ mod outbox;
 mod own_object;
 mod peering;
 mod primary_requests;
+mod progress;
 mod replication;
 mod scrub;
 mod split;
@@ -49,4 +50,5 @@ pub use erasure::is_hidden;
 pub use group::Pg;
 pub use own_object::{EPOCH_KEY, INCOMPLETE_KEY, SHARD_KEY, SPLIT_KEY};
 pub use peering::leases::{LEASE_RENEWAL_MS, Leases};
+pub use progress::{Progress, Reached};
 pub use scrub::ScrubReport;

@@ -92,7 +92,7 @@ impl Pg {
             let split = WriteRequest { object, conditions: Vec::new(), mutations, payload, payload_sealed: false };
             let pre_image = self.erasure.as_ref().map(|_| self.config.pre_image_of_split());
             invariants::split_is_ordered_alone(self.log.has_none_in_flight());
-            self.order(None, split, false, pre_image, view.now_ms());
+            self.order(None, split, false, pre_image, view.now_us());
         }
         true
     }

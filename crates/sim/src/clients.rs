@@ -126,6 +126,11 @@ impl Clients {
         conn
     }
 
+    /// The connection on which a request was sent last.
+    pub fn conn_of(&self, op: usize, pg: PgId) -> ClientId {
+        self.sessions[self.ops[op].session].links[pg.index as usize].conn
+    }
+
     fn learn(&mut self, op: usize) {
         let op = &self.ops[op];
         match (&op.kind, op.answered.as_ref().map(|(_, answer)| answer)) {

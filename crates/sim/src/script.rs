@@ -3,7 +3,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use atoll_pg::PgState;
+use atoll_pg::{PgState, Progress};
 use atoll_types::{Condition, Epoch, Mutation, PgId, ReadRequest, RequestId};
 use atoll_wire::Message;
 
@@ -12,6 +12,7 @@ use crate::clients::{Answer, Kind};
 use crate::options::Options;
 use crate::random::Random;
 use crate::state::{PG, pg_of};
+use crate::view::View;
 use crate::workload::{BLOCK, block_of, key, object_name, write};
 use crate::world::{Event, World};
 
@@ -155,6 +156,14 @@ impl World {
 
     pub fn id_of(&self, op: usize) -> RequestId {
         self.clients.ops[op].id
+    }
+
+    /// How far a request has come at the primary.
+    pub fn progress(&self, op: usize) -> Option<Progress> {
+        let at = self.primary();
+        let member = &self.members[at];
+        let view = View { store: &member.store, leases: &member.leases, now_ms: self.local_ms(at) };
+        member.pgs[&PG].progress(self.clients.conn_of(op, PG), self.id_of(op).sequence, &view)
     }
 
     /// Whether a write is durable on an OSD, or was.

@@ -213,7 +213,7 @@ impl World {
             }
             Action::Load { token, lookup } => {
                 self.statistics.loads += 1;
-                self.after(300, Event::Loaded { at, incarnation, pg, token, lookup });
+                self.after(300 + self.store_pause, Event::Loaded { at, incarnation, pg, token, lookup });
             }
             Action::Read { token, object, request } => self.read(at, pg, token, &object, &request),
             Action::ListObjects { token, after } => {
@@ -234,8 +234,13 @@ impl World {
                 self.count(&message);
                 self.send(at, to, message);
             }
-            // Metrics are the OSD's.
-            Action::TookLong { .. } => {}
+            Action::ReadTookLong { reached, .. } => {
+                let times = reached.iter().map(|(_, reached_us)| *reached_us);
+                let all = times.chain([self.local_ms(at) * 1_000]);
+                assert!(all.is_sorted(), "a read had come to this by now: {reached:?}");
+                self.slow_reads.push(reached);
+            }
+            Action::Durable { ordered_us, late, .. } => self.told_times_are_true(at, ordered_us, &late),
             Action::Reply { client, message } => self.reply(at, pg, client, message),
             Action::Propose { expected, record, split_off } => {
                 let split_off = split_off.map(|off| off.1);
@@ -265,7 +270,7 @@ impl World {
             let bad = &mut self.members[at].store.bad;
             bad.retain(|(other, block)| other != object || !blocks.contains(block));
         }
-        self.after(150, Event::ReadDone { at, incarnation, pg, token, answer });
+        self.after(150 + self.store_pause, Event::ReadDone { at, incarnation, pg, token, answer });
     }
 
     fn read_for_backfill(
@@ -366,6 +371,14 @@ impl World {
             self.submit(at, token, transaction);
         }
         self.run_pgs(at);
+    }
+
+    /// What is told of a write that is durable: each member had it after it was ordered, and not after now.
+    fn told_times_are_true(&self, at: usize, ordered_us: u64, late: &[(OsdId, u64)]) {
+        let times: Vec<u64> = late.iter().map(|(_, durable_us)| *durable_us).collect();
+        assert!(times.is_sorted(), "members are told in the order in which they had it: {late:?}");
+        let all = std::iter::once(ordered_us).chain(times).chain([self.local_ms(at) * 1_000]);
+        assert!(all.is_sorted(), "ordered at {ordered_us} us, durable at {late:?}");
     }
 
     fn reply(&mut self, at: usize, pg: PgId, client: ClientId, message: Message) {

@@ -93,6 +93,10 @@ impl ObjectView for View<'_> {
         self.now_ms
     }
 
+    fn now_us(&self) -> u64 {
+        self.now_ms * 1_000
+    }
+
     fn lease_held_until_ms(&self, peer: OsdId) -> u64 {
         self.leases.held_until_ms(peer)
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_pg::{ClientId, Leases, Lookup, Pg, PoolPolicy, ReadFailure, Token};
+use atoll_pg::{ClientId, Leases, Lookup, Pg, PoolPolicy, Reached, ReadFailure, Token};
 use atoll_terminal::print_line;
 use atoll_types::records::PgRecord;
 use atoll_types::{ObjectName, OsdId, PgId, ReadOutcome, RequestId, Version};
@@ -262,6 +262,10 @@ pub struct World {
     pub last_scrub: Option<LastScrub>,
     /// Objects in one message that lists them.
     pub objects_listed_max: usize,
+    /// What loads and reads of stores take besides, about so many simulated microseconds.
+    pub store_pause: u64,
+    /// What slow reads had come to, in the order of their answers.
+    pub slow_reads: Vec<Vec<Reached>>,
 }
 
 pub fn osd(index: usize) -> OsdId {
@@ -305,6 +309,8 @@ impl World {
             damaged: BTreeSet::new(),
             last_scrub: None,
             objects_listed_max: 2,
+            store_pause: 0,
+            slow_reads: Vec::new(),
         };
         for at in 0..count {
             world.after(1, Event::Restart { at });

@@ -72,4 +72,8 @@ pub struct StoreUsage {
     pub log_used_bytes: u64,
     /// Metadata pages of the store, in memory or not; each has one block.
     pub metadata_page_count: u32,
+    /// Looks at metadata pages that were in memory, since the store was opened.
+    pub metadata_page_hit_count: u64,
+    /// Metadata pages that had to be read from the device because something waited for them or soon would.
+    pub metadata_page_miss_count: u64,
 }

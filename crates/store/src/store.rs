@@ -136,6 +136,8 @@ impl Store {
             metadata_memory_bytes: self.metadata.tree.pages.memory_bytes(),
             pending_memory_bytes: self.overlay.memory_bytes(),
             metadata_page_count: self.metadata.tree.pages.count(),
+            metadata_page_hit_count: self.metadata.tree.pages.hit_count(),
+            metadata_page_miss_count: self.metadata.tree.pages.miss_count(),
             log_size_bytes: self.log.size_bytes(),
             log_used_bytes: self.log.used_bytes(),
             ..self.usage

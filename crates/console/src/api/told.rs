@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_admin_socket::{SLOW_ROUTE, ask};
 use atoll_cluster::{ClusterClient, ClusterError, keys};
-use atoll_metrics::slow::{SLOW_MIN, SlowOperation};
+use atoll_metrics::slow::{SLOW_MIN, SlowOperation, SlowStep};
 use atoll_types::PgId;
 use atoll_types::events::EventRecord;
 use atoll_types::records::{PgRecord, PgScrubRecord};
@@ -67,6 +67,13 @@ pub(super) async fn scrub(shared: &Arc<Shared>, given: &Given) -> Result<Value, 
     Ok(json!({ "pg": name, "scrub": scrub }))
 }
 
+/// The steps of an operation. What one in flight waits for is the last.
+fn steps_of(operation: &SlowOperation) -> Vec<SlowStep> {
+    let waits = operation.waits_for.iter();
+    let last = waits.map(|what| SlowStep { name: format!("waits for {what}"), after_us: operation.duration_us });
+    operation.steps.iter().cloned().chain(last).collect()
+}
+
 /// Slow operations of this host's processes, the slowest first.
 pub(super) async fn slow_operations(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
     let mut all: Vec<(String, SlowOperation)> = Vec::new();
@@ -83,7 +90,7 @@ pub(super) async fn slow_operations(shared: &Arc<Shared>, given: &Given) -> Resu
             "id": format!("{process}-{}-{}", operation.begun_unix_ms, operation.duration_us),
             "kind": operation.kind, "client": operation.client, "object": operation.object, "pool": operation.pool,
             "pg": operation.pg, "osd": osd, "begun_unix_ms": operation.begun_unix_ms,
-            "duration_us": operation.duration_us, "has_ended": true, "steps": operation.steps,
+            "duration_us": operation.duration_us, "has_ended": operation.waits_for.is_none(), "steps": steps_of(operation),
         })
     });
     Ok(json!({ "slower_than_us": SLOW_MIN.as_micros() as u64, "operations": told.collect::<Vec<_>>() }))

@@ -5,6 +5,7 @@ mod at_rest;
 mod backing;
 mod claims;
 mod format;
+pub(crate) mod health;
 mod probe;
 mod read_only;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use atoll_types::operation::{PRE_IMAGE_PREFIX, bits};
 use atoll_types::{
-    LogEntry, Mutation, ObjectName, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId, Touched, Transaction,
-    Version, WriteRequest,
+    LogEntry, Mutation, ObjectName, OsdId, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId, Touched,
+    Transaction, Version, WriteRequest,
 };
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use crate::actions::{Action, ClientId, ObjectView, WholeObject};
 use crate::config::Configuration;
 use crate::context::Context;
 use crate::group::Pg;
+use crate::progress::{ReadTimes, SHARDS};
 use crate::replication::admission::failed_condition;
 use crate::replication::log::{InFlight, Log};
 use crate::replication::ordering::{Attempt, mutations_looked_at};
@@ -34,17 +35,18 @@ pub(crate) struct ClientRead {
     pub length: u32,
     /// Only which blocks hold data is wanted.
     pub is_of_extents: bool,
+    pub times: ReadTimes,
 }
 
 impl ClientRead {
     /// The read, if it is one of data.
-    pub fn of((client, sequence): (ClientId, u64), request: &ReadRequest) -> Option<Self> {
+    pub fn of((client, sequence): (ClientId, u64), request: &ReadRequest, times: ReadTimes) -> Option<Self> {
         let (offset, length, is_of_extents) = match *request {
             ReadRequest::Data { offset, length } => (offset, length, false),
             ReadRequest::Extents { offset, length } => (offset, length, true),
             _ => return None,
         };
-        Some(ClientRead { client, sequence, offset, length, is_of_extents })
+        Some(ClientRead { client, sequence, offset, length, is_of_extents, times })
     }
 
     fn request(&self) -> ReadRequest {
@@ -114,6 +116,21 @@ impl Erasure {
         writes.find(|write| write.id == id).map(|write| write.client = client).is_some()
     }
 
+    /// When a client's request that reads shards had come to what, and the OSDs that have not sent theirs.
+    pub fn of_client(&self, client: ClientId, sequence: u64) -> Option<(ReadTimes, Vec<OsdId>)> {
+        let of_operation = |purpose: &Purpose| match purpose {
+            Purpose::Read(read) => (read.client == client && read.sequence == sequence).then_some(read.times),
+            Purpose::Write(write) => {
+                (write.client == client && write.id.sequence == sequence).then(ReadTimes::default)
+            }
+            _ => None,
+        };
+        let mut operations = self.operations.iter();
+        let (id, times) = operations.find_map(|(id, operation)| Some((*id, of_operation(&operation.purpose)?)))?;
+        let asked = self.asked.values().filter(|asked| asked.operation == id);
+        Some((times, asked.map(|asked| asked.osd).collect()))
+    }
+
     /// Whether a write of an object is under way, so that its shards cannot be read for a learner.
     pub fn is_about_to_change(&self, object: &ObjectName, config: &Configuration, log: &Log) -> bool {
         // While the PG peers, members with the same head have all writes in flight.
@@ -153,12 +170,13 @@ impl Pg {
         result: Result<ShardParts, String>,
         view: &impl ObjectView,
     ) {
-        let ClientRead { client, sequence, offset, length, is_of_extents } = read;
+        let ClientRead { client, sequence, offset, length, is_of_extents, times } = read;
         if !self.may_read(view) {
             // Another primary may have taken over since the shards were asked for.
             let waiting = Waiting::Read(read.request());
             return self.enqueue(WaitingRequest::new(client, sequence, object, waiting), view);
         }
+        self.tell_read((client, sequence), &times, SHARDS, view);
         match result {
             Ok(parts) => {
                 let (data, seals) = assemble(self.erasure().shape, &whole, (offset, u64::from(length)), &parts);
@@ -304,7 +322,7 @@ impl Pg {
             client_request,
             missing,
             span: Some(span),
-            ordered_ms: view.now_ms(),
+            ordered_us: view.now_us(),
             late: Vec::new(),
         });
         self.submit_with_pre_image(Submission::Write { version }, own);

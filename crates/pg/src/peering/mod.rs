@@ -294,8 +294,9 @@ impl Pg {
             }
         }
         // Writes that were in flight are in the history that all members now share.
-        for done in self.log.take_in_flight() {
+        for mut done in self.log.take_in_flight() {
             invariants::head_covers_what_was_ordered(view.head(self.config.id), done.version);
+            self.tell_durable(&mut done);
             self.reply_in_flight(&done, Ok(()));
         }
         let head = view.head(self.config.id);

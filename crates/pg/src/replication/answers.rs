@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::actions::{Action, ClientId, ObjectView, ReadAnswer, ReadFailure, Token};
 use crate::group::Pg;
 use crate::invariants;
+use crate::progress::DEVICE;
 use crate::replication::copy_reads::CopyRead;
 use crate::replication::log::InFlight;
 use crate::replication::reads::ReadPurpose;
@@ -19,12 +20,12 @@ impl Pg {
         }
     }
 
-    /// Tells which members were late with a write.
-    pub(crate) fn tell_late(&mut self, write: &mut InFlight) {
-        if let (Some((client, request)), false) = (write.client_request, write.late.is_empty()) {
-            let (sequence, ordered_ms, late) =
-                (request.sequence, write.ordered_ms, std::mem::take(&mut write.late));
-            self.outbox.push(Action::TookLong { client, sequence, ordered_ms, late });
+    /// Tells since when a client's write was ordered, and which members were late with it.
+    pub(crate) fn tell_durable(&mut self, write: &mut InFlight) {
+        if let Some((client, request)) = write.client_request {
+            let (sequence, ordered_us, late) =
+                (request.sequence, write.ordered_us, std::mem::take(&mut write.late));
+            self.outbox.push(Action::Durable { client, sequence, ordered_us, late });
         }
     }
 
@@ -38,7 +39,8 @@ impl Pg {
     /// The store has answered a read.
     pub fn read_done(&mut self, token: Token, answer: ReadAnswer, view: &impl ObjectView) {
         match self.reads.answered(token) {
-            ReadPurpose::Client { client, sequence, object, request } => {
+            ReadPurpose::Client { client, sequence, object, request, times } => {
+                self.tell_read((client, sequence), &times, DEVICE, view);
                 self.client_read_done((client, sequence), object, &request, answer);
             }
             ReadPurpose::Shard { tag } => {

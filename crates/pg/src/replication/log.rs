@@ -10,8 +10,8 @@ use crate::actions::ClientId;
 use crate::erasure::Span;
 use crate::invariants;
 
-/// Acknowledgements that take longer are noted.
-const LATE_MS: u64 = 20;
+/// Acknowledgements and reads that take longer are noted.
+pub(crate) const LATE_US: u64 = 20_000;
 
 /// A write that not all members have made durable yet.
 pub(crate) struct InFlight {
@@ -26,9 +26,9 @@ pub(crate) struct InFlight {
     pub missing: BTreeSet<OsdId>,
     /// In an erasure-coded PG: the span of the shards that it writes.
     pub span: Option<Span>,
-    /// When it was ordered.
-    pub ordered_ms: u64,
-    /// Members whose acknowledgements took long, with their times.
+    /// When it was ordered, in microseconds.
+    pub ordered_us: u64,
+    /// Members whose acknowledgements took long, with their times in microseconds.
     pub late: Vec<(OsdId, u64)>,
 }
 
@@ -105,10 +105,10 @@ impl Log {
     }
 
     /// A member has everything up to `version` durable.
-    pub fn acknowledge(&mut self, member: OsdId, version: Version, now_ms: u64) {
+    pub fn acknowledge(&mut self, member: OsdId, version: Version, now_us: u64) {
         for write in self.in_flight.iter_mut().take_while(|write| write.version <= version) {
-            if write.missing.remove(&member) && now_ms >= write.ordered_ms + LATE_MS {
-                write.late.push((member, now_ms));
+            if write.missing.remove(&member) && now_us >= write.ordered_us + LATE_US {
+                write.late.push((member, now_us));
             }
         }
     }

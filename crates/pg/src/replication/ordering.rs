@@ -100,20 +100,22 @@ impl Pg {
         let looks_at = if self.config.is_erasure_coded(&request.object) { &ReadRequest::Stat } else { read };
         if !view.is_read_loaded(self.config.id, &request.object, looks_at) {
             let lookup = Lookup::Read { object: request.object.clone(), request: looks_at.clone() };
-            return request.load(lookup, &mut self.outbox);
+            return request.load(lookup, view.now_us(), &mut self.outbox);
         }
         invariants::read_begins_under_leases(self.may_read(view));
-        let WaitingRequest { client, sequence, object, what: Waiting::Read(read), .. } = request else {
+        let WaitingRequest { client, sequence, object, what: Waiting::Read(read), mut times, .. } = request else {
             unreachable!("looked at above");
         };
+        times.started_us = view.now_us();
         if self.config.is_erasure_coded(&object)
-            && let Some(read) = ClientRead::of((client, sequence), &read)
+            && let Some(read) = ClientRead::of((client, sequence), &read, times)
         {
             self.start_shard_read(object, read, view);
             return Attempt::Done;
         }
         let token = self.outbox.token();
-        let purpose = ReadPurpose::Client { client, sequence, object: object.clone(), request: read.clone() };
+        let purpose =
+            ReadPurpose::Client { client, sequence, object: object.clone(), request: read.clone(), times };
         self.reads.begin(token, purpose);
         self.outbox.push(Action::Read { token, object, request: read });
         Attempt::Done
@@ -177,7 +179,7 @@ impl Pg {
                 conditions: write.conditions.clone(),
                 mutations: looks_at.to_vec(),
             };
-            return request.load(lookup, &mut self.outbox);
+            return request.load(lookup, view.now_us(), &mut self.outbox);
         }
         let WaitingRequest { client, object, what: Waiting::Write(id, write), .. } = request else {
             unreachable!("looked at above");
@@ -197,7 +199,7 @@ impl Pg {
         }
         let creates = !view.object_exists(self.config.id, &object);
         let pre_image = pre_image_of_fence(&write, &self.config, view);
-        self.order(Some((client, id)), write, creates, pre_image, view.now_ms());
+        self.order(Some((client, id)), write, creates, pre_image, view.now_us());
         Attempt::Done
     }
 
@@ -227,7 +229,7 @@ impl Pg {
         write: WriteRequest,
         creates: bool,
         pre_image: Option<PreImage>,
-        now_ms: u64,
+        now_us: u64,
     ) {
         self.check_order(&write.object);
         let version = self.log.next_version(self.config.record.epoch);
@@ -262,7 +264,7 @@ impl Pg {
             client_request,
             missing,
             span: None,
-            ordered_ms: now_ms,
+            ordered_us: now_us,
             late: Vec::new(),
         });
         self.submit(Submission::Write { version }, transaction);
@@ -275,7 +277,7 @@ impl Pg {
 
     /// A member has everything up to `version` durable.
     pub(crate) fn acknowledged(&mut self, member: OsdId, version: Version, view: &impl ObjectView) {
-        self.log.acknowledge(member, version, view.now_ms());
+        self.log.acknowledge(member, version, view.now_us());
         // While a member is away nothing is answered; the next peering decides.
         if !self.config.is_active() {
             return;
@@ -283,7 +285,7 @@ impl Pg {
         let mut any_done = false;
         while let Some(mut done) = self.log.pop_committed() {
             invariants::write_is_answered_when_durable(done.version, &done.missing);
-            self.tell_late(&mut done);
+            self.tell_durable(&mut done);
             self.reply_in_flight(&done, Ok(()));
             any_done = true;
         }

@@ -9,6 +9,7 @@ use crate::actions::{Action, ClientId, Lookup, ObjectView, Token};
 use crate::group::Pg;
 use crate::invariants;
 use crate::outbox::Outbox;
+use crate::progress::ReadTimes;
 use crate::replication::ordering::Attempt;
 
 /// Requests that may wait in one PG. Further ones are refused as busy.
@@ -30,22 +31,25 @@ pub(crate) struct WaitingRequest {
     pub what: Waiting,
     /// The load that it waits for.
     pub loading: Option<Token>,
+    /// Of a read, to tell where its time went.
+    pub times: ReadTimes,
 }
 
 impl WaitingRequest {
     pub fn new(client: ClientId, sequence: u64, object: ObjectName, what: Waiting) -> Self {
-        WaitingRequest { client, sequence, object, what, loading: None }
+        WaitingRequest { client, sequence, object, what, loading: None, times: ReadTimes::default() }
     }
 
     /// Asks the shell to load what the request looks at. The request waits for it.
-    pub fn load(mut self, lookup: Lookup, outbox: &mut Outbox) -> Attempt {
+    pub fn load(mut self, lookup: Lookup, now_us: u64, outbox: &mut Outbox) -> Attempt {
+        self.times.asked_us.get_or_insert(now_us);
         let token = outbox.token();
         self.loading = Some(token);
         outbox.push(Action::Load { token, lookup });
         Attempt::MustWait(Box::new(self))
     }
 
-    fn is_write(&self) -> bool {
+    pub fn is_write(&self) -> bool {
         matches!(self.what, Waiting::Write(..))
     }
 
@@ -119,9 +123,24 @@ impl Queue {
     }
 
     /// A load is done. False if no request waits for it.
-    fn loaded(&mut self, token: Token) -> bool {
-        let request = self.requests.iter_mut().find(|request| request.loading == Some(token));
-        request.map(|request| request.loading = None).is_some()
+    fn loaded(&mut self, token: Token, now_us: u64) -> bool {
+        let Some(request) = self.requests.iter_mut().find(|request| request.loading == Some(token)) else {
+            return false;
+        };
+        request.loading = None;
+        request.times.loaded_us = Some(now_us);
+        true
+    }
+
+    /// A client's request, if it waits.
+    pub fn find(&self, client: ClientId, sequence: u64) -> Option<&WaitingRequest> {
+        self.requests.iter().find(|waiting| waiting.client == client && waiting.sequence == sequence)
+    }
+
+    /// Whether an earlier request for the object of this one waits.
+    pub fn has_earlier(&self, request: &WaitingRequest) -> bool {
+        let mut earlier = self.requests.iter().take_while(|waiting| !std::ptr::eq(*waiting, request));
+        earlier.any(|waiting| waiting.object == request.object)
     }
 }
 
@@ -206,7 +225,7 @@ impl Pg {
             return self.read_when_loaded(purpose, object, request, view);
         }
         // If no request waits for it, it was refused meanwhile.
-        if self.queue.loaded(token) {
+        if self.queue.loaded(token, view.now_us()) {
             self.start_waiting(view);
         }
     }

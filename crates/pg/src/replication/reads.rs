@@ -6,6 +6,7 @@ use atoll_types::{Epoch, ObjectName, OsdId, ReadRequest};
 
 use super::copy_reads::CopyRead;
 use crate::actions::{ClientId, Token};
+use crate::progress::ReadTimes;
 
 /// Why the store is read.
 pub(crate) enum ReadPurpose {
@@ -14,6 +15,7 @@ pub(crate) enum ReadPurpose {
         sequence: u64,
         object: ObjectName,
         request: ReadRequest,
+        times: ReadTimes,
     },
     /// For an operation on shards, at this primary.
     Shard {
@@ -45,6 +47,21 @@ impl Reads {
     /// The purpose of a read that the store has answered.
     pub fn answered(&mut self, token: Token) -> ReadPurpose {
         self.purposes.remove(&token).expect("answers belong to reads")
+    }
+
+    /// When a client's read that the store has not answered had come to what.
+    pub fn of_client(&self, client: ClientId, sequence: u64) -> Option<ReadTimes> {
+        self.purposes.values().find_map(|purpose| match purpose {
+            ReadPurpose::Client { client: of, sequence: number, times, .. } => {
+                (*of == client && *number == sequence).then_some(*times)
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether a client's read waits for another copy.
+    pub fn is_of_copy(&self, client: ClientId, sequence: u64) -> bool {
+        self.of_copies.values().any(|read| read.client == client && read.sequence == sequence)
     }
 
     pub fn begin_after_load(

@@ -1,8 +1,9 @@
 //! Requests of clients: retries, refusals, writes in flight.
 
-use atoll_pg::PgState;
-use atoll_sim::{Answer, PG, Script, clone_of, create, remove, write_block};
+use atoll_pg::{PgState, Reached};
+use atoll_sim::{Answer, PG, Script, clone_of, create, read_block, remove, write_block};
 use atoll_types::Refusal;
+use atoll_types::operation::PG_META_OBJECT;
 
 use crate::{MS, SECOND, holds, three_osds, written};
 
@@ -268,5 +269,65 @@ fn the_next_primary_hears_of_what_was_refused_under_the_one_before() {
     script.run_while("not ordered", |world| !world.shows(next, 1));
     assert!(script.now < refused_at + 80 * MS, "the member has had no tick since it refused a write");
     script.run_while("not answered", |world| world.answer_of(next).is_none());
+    script.finish();
+}
+
+fn names(reached: &[Reached]) -> Vec<&str> {
+    reached.iter().map(|(name, _)| &name[..]).collect()
+}
+
+#[test]
+fn a_slow_read_tells_where_its_time_goes() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    holds(&mut script, 0, 1);
+    assert!(script.slow_reads.is_empty(), "what takes less than a millisecond is not told");
+    let at = script.primary();
+    script.members[at].store.loaded.retain(|(_, object)| object.as_str() == PG_META_OBJECT);
+    script.store_pause = 50 * MS;
+    let op = script.start(1, read_block(0, 0));
+    script.run_for(10 * MS);
+    let progress = script.progress(op).expect("it is not answered");
+    assert_eq!((names(&progress.reached), &progress.waits_for[..]), (vec!["metadata asked for"], "its metadata"));
+    script.run_while("not loaded", |world| world.progress(op).is_some_and(|of| of.waits_for == "its metadata"));
+    let progress = script.progress(op).expect("it is not answered");
+    assert_eq!(names(&progress.reached), ["metadata asked for", "metadata loaded", "device asked"]);
+    assert_eq!(progress.waits_for, "the device");
+    script.run_while("not answered", |world| world.answer_of(op).is_none());
+    assert_eq!(script.progress(op), None, "it is answered");
+
+    let [reached] = &script.slow_reads[..] else { panic!("one read was slow: {:?}", script.slow_reads) };
+    assert_eq!(names(reached), ["metadata asked for", "metadata loaded", "device asked", "device answered"]);
+    let times: Vec<u64> = reached.iter().map(|(_, reached_us)| *reached_us).collect();
+    assert!(times[3] - times[0] >= 20_000, "what takes less is not told: {times:?}");
+    script.store_pause = 0;
+    script.finish();
+}
+
+#[test]
+fn requests_in_flight_tell_what_they_wait_for() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.members[2].last_commit = u64::MAX / 2;
+    let write = script.start(0, write_block(0, 0, 2));
+    script.run_while("not ordered", |world| !world.shows(write, 0));
+    let read = script.start(1, read_block(0, 0));
+    script.run_for(100 * MS);
+    let progress = script.progress(write).expect("it is not answered");
+    assert_eq!((names(&progress.reached)[0], &progress.waits_for[..]), ("ordered", "osd.3 to have it durable"));
+    let progress = script.progress(read).expect("it is not answered");
+    assert_eq!(progress.waits_for, "an earlier write of its object, which osd.3 lack");
+    // Two of three are away: the PG does not serve, and what waits says why.
+    script.kill(1);
+    script.kill(2);
+    script.run_for(3 * SECOND);
+    let later = script.start(1, read_block(1, 0));
+    script.run_while("not there", |world| world.progress(later).is_none());
+    let progress = script.progress(later).expect("it is not answered");
+    assert!(progress.waits_for.starts_with("its PG to serve: "), "{}", progress.waits_for);
+    script.members[2].last_commit = 0;
+    script.restart(1);
+    script.restart(2);
+    script.run_while("not answered", |world| [write, read, later].iter().any(|op| world.answer_of(*op).is_none()));
     script.finish();
 }

@@ -86,6 +86,8 @@ pub(crate) struct Pages {
     resident_count: usize,
     /// Counts the calls of [`Pages::evict`].
     turn: u64,
+    hit_count: Cell<u64>,
+    miss_count: u64,
     /// The pages below this number are the bitmap's, the others are the tree's.
     tree_start: u32,
 }
@@ -105,6 +107,8 @@ impl Pages {
             loading: BTreeSet::new(),
             resident_count: 0,
             turn: 0,
+            hit_count: Cell::new(0),
+            miss_count: 0,
             tree_start: 0,
         }
     }
@@ -199,6 +203,8 @@ impl Pages {
             Some(page) => {
                 frame.is_referenced.set(true);
                 frame.looked_at.set(self.turn as u16);
+                // The bitmap is always in memory; counting it would tell nothing.
+                self.hit_count.set(self.hit_count.get() + u64::from(number >= self.tree_start));
                 Ok(page)
             }
             None => Err(self.missing(number)),
@@ -366,7 +372,20 @@ impl Pages {
 
     /// Starts to load a page. False if it is being loaded or in memory already.
     pub fn start_loading(&mut self, number: u32) -> bool {
-        !self.is_resident(number) && self.loading.insert(number)
+        let starts = !self.is_resident(number) && self.loading.insert(number);
+        self.miss_count += u64::from(starts);
+        starts
+    }
+
+    /// Looks at pages of the tree that were in memory.
+    pub fn hit_count(&self) -> u64 {
+        self.hit_count.get()
+    }
+
+    /// Pages that had to be loaded. An operation that meets one looks at it several times until it is there, so
+    /// looks in vain are not what is counted.
+    pub fn miss_count(&self) -> u64 {
+        self.miss_count
     }
 
     /// A page has been read. False if it is not what was written: the device is damaged.

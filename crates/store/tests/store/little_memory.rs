@@ -109,6 +109,30 @@ fn what_was_loaded_is_dropped_again() {
     assert!(small.store.usage().metadata_memory_bytes < 64 << 10);
 }
 
+/// What is loaded counts once however often it is looked for, and what is in memory is found without a miss.
+#[test]
+fn looks_at_pages_are_counted() {
+    let counts = |small: &Small| {
+        let usage = small.store.usage();
+        (usage.metadata_page_hit_count, usage.metadata_page_miss_count)
+    };
+    let mut small = large_omap();
+    let transaction = remove(&mut small);
+    let (_, misses_before) = counts(&small);
+    small.store.load(wish(&transaction));
+    let mut requests = 0;
+    next_event(&mut small, &mut requests);
+    let (hits, misses) = counts(&small);
+    assert_eq!(misses - misses_before, requests as u64, "each page was read once, and nothing else");
+    assert!(requests > 100, "the omap takes hundreds of pages");
+
+    small.store.load(wish(&transaction));
+    assert!(matches!(small.store.next_event(), Some(StoreEvent::Loaded(_))), "all is in memory");
+    let (hits_after, misses_after) = counts(&small);
+    assert_eq!(misses_after, misses);
+    assert!(hits_after - hits >= misses - misses_before, "each page was looked at again");
+}
+
 /// A store of many PGs, each with entries in its log that take some pages.
 struct AllPgs {
     disk: SimulatedDisk,
