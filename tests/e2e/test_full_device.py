@@ -197,7 +197,9 @@ def test_overwrites_go_on_in_an_erasure_coded_pool_and_writes_into_holes_do_not(
             full.coded[place] = old[:at] + data + old[at + length :]
         for place in full.coded:
             for length in (4096, MIB):
-                assert refused_by_a_full_osd(connection, place + 5 * MIB // 2, full.noise[:length]), f"{length} at {place}"
+                assert refused_by_a_full_osd(connection, place + 5 * MIB // 2, full.noise[:length]), (
+                    f"{length} at {place}"
+                )
         assert refused_by_a_full_osd(connection, 512 * MIB, full.noise[:4096]), "in an object that is not there"
         for place, data in full.coded.items():
             assert connection.read(place, len(data)) == data, f"other bytes at {place}"
