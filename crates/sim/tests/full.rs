@@ -75,7 +75,8 @@ fn small_overwrites_go_on_while_a_member_is_full() {
         assert_eq!(answer(&mut script, write_block(0, 0, 20)), Ok(()), "{at} is full");
         assert_eq!(answer(&mut script, write_block(0, 3, 23)), Ok(()), "{at} is full");
         assert!(script.overwrites_in_place > 0);
-        (holds(&mut script, 0, 0, 20), holds(&mut script, 0, 3, 23));
+        holds(&mut script, 0, 0, 20);
+        holds(&mut script, 0, 3, 23);
         script.finish();
     }
 }
