@@ -39,6 +39,15 @@ class Full:
         with cluster.nbd("disk") as connection:
             for place in range(0, 64 * MIB, 4 * MIB):
                 self.write(connection, place, self.noise[place // 16 :][: 4 * MIB])
+        cluster.cli("pool", "create", "coded", "--ec", "2+1", "--pg-num", "8")
+        cluster.create_image("coded", "1G", "--pool", "coded")
+        # Of the second half of each object nothing is there.
+        self.coded = {place: self.noise[place // 16 :][: 2 * MIB] for place in range(0, 32 * MIB, 4 * MIB)}
+        with cluster.nbd("coded") as connection:
+            for place, data in self.coded.items():
+                connection.write(place, data)
+                # The object is as long as it can be, so that what is between is a hole within it.
+                connection.write(place + 4 * MIB - 65536, data[:65536])
         self.refusals, self.acked_bytes = [], 0
 
     def write(self, connection, place, data):
@@ -62,6 +71,9 @@ class Full:
         with connect_patiently(lambda: self.cluster.nbd("disk", timeout=120)) as connection:
             for place, data in sorted(self.blocks.items()):
                 assert connection.read(place, len(data)) == data, f"the image has other bytes at {place}"
+        with connect_patiently(lambda: self.cluster.nbd("coded", timeout=120)) as connection:
+            for place, data in sorted(self.coded.items()):
+                assert connection.read(place, len(data)) == data, f"the coded image has other bytes at {place}"
 
 
 class Filler:
@@ -167,6 +179,49 @@ def test_overwrites_of_what_is_there_go_on_while_it_is_full(full):
             full.blocks[place] = data + full.blocks[place][length:]
 
 
+def refused_by_a_full_osd(connection, place, data):
+    with pytest.raises(NbdError) as refused:
+        connection.write(place, data)
+    return refused.value.number == ENOSPC
+
+
+def test_overwrites_go_on_in_an_erasure_coded_pool_and_writes_into_holes_do_not(full):
+    """Of what an image has there, small overwrites go on, also across chunks; nothing else is taken."""
+    with full.cluster.nbd("coded", timeout=120) as connection:
+        for number in range(120):
+            place, length = number % 8 * 4 * MIB, (4096, 16384, 65536)[number % 3]
+            at = number * 12288 % (MIB - 65536) // 4096 * 4096
+            data = full.noise[number * 4096 :][:length]
+            connection.write(place + at, data)
+            old = full.coded[place]
+            full.coded[place] = old[:at] + data + old[at + length :]
+        for place in full.coded:
+            for length in (4096, MIB):
+                assert refused_by_a_full_osd(connection, place + 5 * MIB // 2, full.noise[:length]), (
+                    f"{length} at {place}"
+                )
+        assert refused_by_a_full_osd(connection, 512 * MIB, full.noise[:4096]), "in an object that is not there"
+        for place, data in full.coded.items():
+            assert connection.read(place, len(data)) == data, f"other bytes at {place}"
+            assert connection.read(place + 5 * MIB // 2, MIB) == bytes(MIB), f"a write that was refused at {place}"
+
+
+def test_trims_go_on_in_an_erasure_coded_pool(full):
+    """Large and small ones; what lies beside them can be overwritten at once."""
+    with full.cluster.nbd("coded", timeout=120) as connection:
+        for place, data in full.coded.items():
+            connection.trim(place + MIB, MIB)
+            connection.write(place, full.noise[:4096])
+            connection.trim(place + 8192, 4096)
+            connection.write(place + 16384, full.noise[:4096])
+            expected = full.noise[:4096] + data[4096:8192] + bytes(4096) + data[12288:16384]
+            expected += full.noise[:4096] + data[20480:MIB]
+            full.coded[place] = expected + bytes(MIB)
+            assert refused_by_a_full_osd(connection, place + MIB, full.noise[:4096]), "what was trimmed is a hole"
+        for place, data in full.coded.items():
+            assert connection.read(place, len(data)) == data, f"other bytes at {place}"
+
+
 def health_of(cluster):
     return json.loads(cluster.cli("health", "--json", ok=(0, 1, 2)).stdout)
 
@@ -244,6 +299,9 @@ def test_deletes_give_room_again(emptied, note):
     wait_for("PUTs work again", room, 180, 2)
     with emptied.cluster.nbd("disk") as connection:
         emptied.write(connection, 7000 * MIB, emptied.noise[:MIB])
+    with emptied.cluster.nbd("coded") as connection:
+        connection.write(MIB, emptied.noise[:MIB])
+        emptied.coded[0] = emptied.coded[0][:MIB] + emptied.noise[:MIB]
     note(f"after {time.monotonic() - emptied.emptied_at:.0f} s")
 
 

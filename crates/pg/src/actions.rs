@@ -245,7 +245,8 @@ pub trait ObjectView {
     /// The newest log entries, oldest first.
     fn log(&self, pg: PgId) -> Vec<LogEntry>;
 
-    /// Whether a write could be done now: alignment, sizes, and space on every one of `members`.
+    /// Whether a write could be done now: alignment, sizes, and space here and on every one of
+    /// `members`. Space is what is looked at last.
     fn check_write(
         &self,
         pg: PgId,
@@ -254,6 +255,13 @@ pub trait ObjectView {
         mutations: &[Mutation],
         payload_bytes: usize,
     ) -> Result<(), Refusal>;
+
+    /// Whether an OSD, perhaps this one, takes no new data.
+    fn is_full(&self, osd: OsdId) -> bool;
+
+    /// Which blocks of a range small writes would overwrite in place, so that they need no space: a bit
+    /// for each of the first 32, the lowest first.
+    fn blocks_in_place(&self, pg: PgId, object: &ObjectName, offset: u64, length: u32) -> u32;
 
     /// The pool's number of PGs by the splits that this OSD's copy has applied.
     fn pg_num(&self, pg: PgId) -> Option<u32>;

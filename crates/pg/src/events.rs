@@ -2,7 +2,7 @@
 //! messages of other OSDs.
 
 use atoll_types::records::PgRecord;
-use atoll_types::{Epoch, OsdId, ReadRequest, Refusal, Transaction, Version};
+use atoll_types::{Epoch, OsdId, Refusal, Transaction, Version};
 use atoll_wire::Message;
 
 use crate::actions::{Action, ObjectView};
@@ -14,7 +14,7 @@ use crate::invariants;
 use crate::peering::Peering;
 use crate::peering::promises::Promises;
 use crate::primary_requests::{PrimaryRequest, Wanted};
-use crate::replication::reads::ReadPurpose;
+use crate::replication::reads::{ReadPurpose, SpanRead};
 use crate::submissions::Submission;
 
 impl Pg {
@@ -143,13 +143,13 @@ impl Pg {
             | Message::ObjectPart { .. } => {
                 self.scrub_message(from, message, view);
             }
-            Message::CopyRead { epoch, tag, object, offset, length, .. } => {
+            Message::CopyRead { epoch, tag, object, offset, length, asks_in_place, .. } => {
                 // Under any epoch: the primary checks what it gets, and every read has an answer.
                 let purpose = ReadPurpose::Copy { primary: from, epoch, tag };
-                self.read_when_loaded(purpose, object, ReadRequest::Data { offset, length }, view);
+                self.read_span(SpanRead { purpose, object, offset, length, asks_in_place }, view);
             }
-            Message::CopyReply { epoch, tag, result, payload, .. } => {
-                self.copy_reply(epoch, tag, result, payload, view);
+            Message::CopyReply { epoch, tag, result, in_place, payload, .. } => {
+                self.copy_reply(epoch, tag, result, (in_place, payload), view);
             }
             Message::Read { .. }
             | Message::Write { .. }

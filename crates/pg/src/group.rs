@@ -137,6 +137,7 @@ impl Pg {
         assert!(self.outbox.is_empty(), "the shell takes all actions first");
         self.with_erasure(view, Erasure::continue_roll_back);
         self.start_learning(view);
+        self.read_waiting_spans(view);
         self.order_ready(view);
         self.start_waiting(view);
         self.continue_scrub(view);

@@ -17,6 +17,7 @@ impl Pg {
         has_settled
             && self.outbox.is_empty()
             && self.queue.is_empty()
+            && !self.reads.are_waiting()
             && self.intake.is_whole()
             && !self.promises.owes_answer()
             && !self.learners.are_any()

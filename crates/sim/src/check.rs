@@ -283,6 +283,10 @@ impl Checked<'_> {
             if self.is_refused_for_the_split(op, answer) || is_list(&op.kind) {
                 continue;
             }
+            if matches!(answer, Answer::Written(Err(Refusal::NoSpace { .. }))) {
+                assert!(!places.contains_key(&op.id), "{:?} was refused for lack of space, and was done", op.id);
+                continue;
+            }
             let object = match (&op.kind, answer) {
                 (Kind::Read(object, _), _) => object.clone(),
                 (_, Answer::Written(Err(Refusal::Fenced { .. }))) => name(PG_META_OBJECT),

@@ -67,6 +67,11 @@ impl World {
                 let at = self.interesting_osd();
                 self.members[at].refuses_until = self.now + self.random.delay(200_000);
             }
+            Fault::Fill => {
+                let at = self.any_osd();
+                self.set_full(at, true);
+                self.after(8_000_000, Event::Emptied { at });
+            }
             Fault::BreakClient => {
                 let session = self.random.below(self.clients.sessions.len() as u64) as usize;
                 self.break_client(session);
@@ -311,6 +316,7 @@ impl World {
         for at in 0..self.members.len() {
             self.members[at].state_blocked_until = self.now;
             self.members[at].refuses_until = 0;
+            self.set_full(at, false);
             self.restart(at);
             self.set_room(at, false);
             let incarnation = self.members[at].incarnation;

@@ -79,7 +79,8 @@ impl World {
 
     fn may_read(&self, pg: PgId, at: usize) -> bool {
         let member = &self.members[at];
-        let view = View { store: &member.store, leases: &member.leases, now_ms: self.local_ms(at) };
+        let view =
+            View { store: &member.store, leases: &member.leases, full: &member.full, now_ms: self.local_ms(at) };
         member.is_up && member.pgs.get(&pg).is_some_and(|pg| pg.may_read(&view))
     }
 

@@ -19,6 +19,7 @@ mod clients;
 mod cluster;
 mod driven;
 mod faults;
+mod full;
 mod invariants;
 mod network;
 mod options;
@@ -33,6 +34,8 @@ mod store;
 mod view;
 mod workload;
 mod world;
+
+use atoll_types::Refusal;
 
 pub use campaign::{Campaign, Failure, Report, text_of};
 pub use clients::{Answer, Kind};
@@ -49,6 +52,20 @@ pub use world::{Member, World};
 pub struct Outcome {
     pub trace: u64,
     pub statistics: Statistics,
+}
+
+/// Runs one seed of an erasure-coded pool whose OSDs are full now and then. Returns how many parts of
+/// writes full OSDs took in place, and how many writes were refused for lack of space.
+pub fn simulate_full(seed: u64) -> (u64, usize) {
+    let mut random = random::Random::new(seed);
+    let mut options = Options::draw(true, &mut random);
+    options.faults.push((Fault::Fill, 60));
+    let mut world = world::World::with_options(options, random, false);
+    world.run();
+    check::check(&world);
+    let is_refusal = |answer: &Answer| matches!(answer, Answer::Written(Err(Refusal::NoSpace { .. })));
+    let answers = world.clients.ops.iter().filter_map(|op| op.answered.as_ref());
+    (world.overwrites_in_place, answers.filter(|(_, answer)| is_refusal(answer)).count())
 }
 
 /// Runs one seed to its end, of a replicated or of an erasure-coded pool (`is_coded`). Panics if a

@@ -16,6 +16,8 @@ pub enum Fault {
     ReplaceDevice,
     OutOfRoom,
     RefuseWrites,
+    /// An OSD takes no new data for a while, and says so. Not among those that are drawn.
+    Fill,
     BreakClient,
     SlowDevice,
     Partition,

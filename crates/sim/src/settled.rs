@@ -49,7 +49,12 @@ impl World {
         lines.extend(stray.iter().map(|(osd, pg)| format!("{osd} holds a stray copy of pg {pg}")));
         for (at, member) in self.members.iter().enumerate() {
             lines.extend(unsettled_parts(member).into_iter().map(|part| format!("{} {part}", osd(at))));
-            let view = View { store: &member.store, leases: &member.leases, now_ms: self.local_ms(at) };
+            let view = View {
+                store: &member.store,
+                leases: &member.leases,
+                full: &member.full,
+                now_ms: self.local_ms(at),
+            };
             for pg in member.pgs.values() {
                 let reasons = pg.waits_for(&view);
                 let head = member.store.visible.of(pg.id()).head;

@@ -24,7 +24,7 @@ impl World {
         let now_ms = self.local_ms(at);
         let member = &mut self.members[at];
         if let Some(found) = member.pgs.get_mut(&pg) {
-            event(found, &View { store: &member.store, leases: &member.leases, now_ms });
+            event(found, &View { store: &member.store, leases: &member.leases, full: &member.full, now_ms });
             self.one_primary_reads(pg, at);
             self.members_of_an_active_pg_have_promised(pg, at);
             // Now and then several events come before the actions are taken.
@@ -49,7 +49,12 @@ impl World {
         let now_ms = self.local_ms(at);
         for pg in self.members[at].pgs.keys().copied().collect::<Vec<_>>() {
             let member = &self.members[at];
-            let is_idle = member.pgs[&pg].is_idle(&View { store: &member.store, leases: &member.leases, now_ms });
+            let is_idle = member.pgs[&pg].is_idle(&View {
+                store: &member.store,
+                leases: &member.leases,
+                full: &member.full,
+                now_ms,
+            });
             if is_idle && leaves_alone {
                 continue;
             }
@@ -106,9 +111,11 @@ impl World {
                 self.run_pgs(to);
                 let now_ms = self.local_ms(to);
                 self.members[to].leases.granted(osd(from), now_ms);
-                self.send(to, from, Message::Pong { tag, is_full: false });
+                let is_full = self.is_full(to);
+                self.send(to, from, Message::Pong { tag, is_full });
             }
-            Message::Pong { tag, .. } => {
+            Message::Pong { tag, is_full } => {
+                self.hears_of_full(to, from, is_full);
                 let now_ms = self.local_ms(to);
                 self.members[to].leases.renewed(osd(from), tag, now_ms);
                 self.tick_pgs(to);
@@ -158,7 +165,12 @@ impl World {
             let member = &mut self.members[at];
             let Some(running) = member.pgs.get_mut(&pg) else { return };
             let action = running.next_action().or_else(|| {
-                running.proceed(&View { store: &member.store, leases: &member.leases, now_ms });
+                running.proceed(&View {
+                    store: &member.store,
+                    leases: &member.leases,
+                    full: &member.full,
+                    now_ms,
+                });
                 running.next_action()
             });
             let Some(action) = action else {
@@ -232,6 +244,7 @@ impl World {
             Action::Send { to, message } => {
                 let to = to.0 as usize - 1;
                 self.count(&message);
+                self.note_ordered(at, to, &message);
                 self.send(at, to, message);
             }
             Action::ReadTookLong { reached, .. } => {
@@ -343,9 +356,10 @@ impl World {
             self.note("refuse", &[at as u64, token.0]);
             let now_ms = self.local_ms(at);
             let member = &mut self.members[at];
-            let view = View { store: &member.store, leases: &member.leases, now_ms };
+            let view = View { store: &member.store, leases: &member.leases, full: &member.full, now_ms };
             return member.pgs.get_mut(&transaction.pg).unwrap().submit_failed(token, "it says so", &view);
         }
+        self.needs_no_space(at, &transaction);
         if let Some(source) = clone_source(&transaction.mutations)
             && self.damaged.contains(source)
         {
@@ -438,7 +452,7 @@ impl World {
         let policy = self.policy;
         let member = &mut self.members[at];
         member.store.loaded.insert((pg, name(PG_META_OBJECT)));
-        let view = View { store: &member.store, leases: &member.leases, now_ms };
+        let view = View { store: &member.store, leases: &member.leases, full: &member.full, now_ms };
         let started = Pg::new(pg, osd(at), policy, target, record, &view);
         member.pgs.insert(pg, started);
         self.run_pg(at, pg);

@@ -121,6 +121,14 @@ impl Pgs {
 }
 
 impl State {
+    /// Whether a block has a place that no clone shares. Clones have the same bytes in memory.
+    pub fn has_to_itself(&self, object: &ObjectName, block: u32) -> bool {
+        let data = |object: &Object| object.blocks.get(&block).map(|data| data.as_ptr());
+        let Some(own) = self.objects.get(object).and_then(data) else { return false };
+        let mut others = self.objects.iter().filter(|(name, _)| *name != object);
+        !others.any(|(_, other)| data(other) == Some(own))
+    }
+
     pub fn apply(&mut self, transaction: &Transaction, ring_entries: usize) {
         let mut payload = transaction.payload.clone();
         for mutation in &transaction.mutations {

@@ -1,5 +1,7 @@
 //! The view of a PG on its OSD.
 
+use std::collections::BTreeSet;
+
 use atoll_buffers::BLOCK_BYTES;
 use atoll_pg::{Leases, ObjectView, WholeObject};
 use atoll_types::{Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version};
@@ -10,6 +12,8 @@ use crate::store::{Store, clone_source, looked_at};
 pub struct View<'a> {
     pub store: &'a Store,
     pub leases: &'a Leases,
+    /// OSDs that have said that they are full, perhaps this one.
+    pub full: &'a BTreeSet<OsdId>,
     /// Of the OSD's own clock.
     pub now_ms: u64,
 }
@@ -69,6 +73,18 @@ impl ObjectView for View<'_> {
             return Ok(());
         }
         Err(Refusal::Invalid { detail: "the object to clone does not exist".into() })
+    }
+
+    fn is_full(&self, osd: OsdId) -> bool {
+        self.full.contains(&osd)
+    }
+
+    fn blocks_in_place(&self, pg: PgId, object: &ObjectName, offset: u64, length: u32) -> u32 {
+        self.store.assert_loaded(pg, object);
+        let first = (offset / BLOCK_BYTES as u64) as u32;
+        let count = length.div_ceil(BLOCK_BYTES as u32).min(32);
+        let bit = |block: u32| u32::from(self.store.visible.of(pg).has_to_itself(object, first + block));
+        (0..count).map(|block| bit(block) << block).sum()
     }
 
     fn has_room(&self, _: PgId) -> bool {

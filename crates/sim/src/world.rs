@@ -136,6 +136,9 @@ pub enum Event {
         at: usize,
         out_of_room: bool,
     },
+    Emptied {
+        at: usize,
+    },
     Fault,
     Quiet,
     ClientWakes {
@@ -179,7 +182,7 @@ impl Event {
             | Run { at }
             | Room { at, .. } => Some(*at),
             Answer { .. } | Swap { .. } | Restart { .. } | Fault | Quiet => None,
-            ClientWakes { .. } | ClientRetries { .. } => None,
+            Emptied { .. } | ClientWakes { .. } | ClientRetries { .. } => None,
         }
     }
 }
@@ -201,6 +204,8 @@ pub struct Member {
     pub state_blocked_until: u64,
     /// Until then its store refuses data.
     pub refuses_until: u64,
+    /// OSDs that are full as far as it knows, perhaps itself.
+    pub full: BTreeSet<OsdId>,
     /// The rate of its clock, in millionths, and how far ahead it is, in microseconds.
     clock_rate: u64,
     clock_offset: u64,
@@ -230,6 +235,7 @@ impl Member {
             paused_until: 0,
             state_blocked_until: 0,
             refuses_until: 0,
+            full: BTreeSet::new(),
             clock_rate,
             clock_offset,
             may_copy_soon: BTreeSet::new(),
@@ -260,6 +266,10 @@ pub struct World {
     /// Objects with a copy that was damaged at some time.
     pub damaged: BTreeSet<ObjectName>,
     pub last_scrub: Option<LastScrub>,
+    /// Writes that were ordered when their primary knew that an OSD was full, by that OSD.
+    pub ordered_while_full: BTreeSet<(usize, PgId, Version)>,
+    /// Parts of writes that full OSDs took in place.
+    pub overwrites_in_place: u64,
     /// Objects in one message that lists them.
     pub objects_listed_max: usize,
     /// What loads and reads of stores take besides, about so many simulated microseconds.
@@ -308,6 +318,8 @@ impl World {
             options,
             damaged: BTreeSet::new(),
             last_scrub: None,
+            ordered_while_full: BTreeSet::new(),
+            overwrites_in_place: 0,
             objects_listed_max: 2,
             store_pause: 0,
             slow_reads: Vec::new(),
@@ -434,6 +446,7 @@ impl World {
             Event::Run { at } => self.run_pgs(at),
             Event::Restart { at } => self.restart(at),
             Event::Room { at, out_of_room } => self.set_room(at, out_of_room),
+            Event::Emptied { at } => self.set_full(at, false),
             Event::Fault => self.fault(),
             Event::Quiet => self.heal(),
             Event::ClientWakes { session } => self.client_wakes(session),

@@ -8,7 +8,7 @@ use atoll_types::{Mutation, Transaction};
 use crate::error::StoreError;
 use crate::event::BackingRoom;
 use crate::log::record::check_sequences;
-use crate::metadata::{HOLE, ObjectKey};
+use crate::metadata::{BlockMeta, Changes, HOLE, ObjectKey, Unready};
 use crate::plan::{INLINE_BYTES_MAX, check_prepared};
 use crate::store::Store;
 use crate::validate::validate;
@@ -84,24 +84,38 @@ impl Store {
     /// alone stay in their places, so that what a file system notes of a delete can be written on a full device.
     /// Who does not have the metadata in memory says yes.
     pub fn needs_room(&self, key: &ObjectKey, mutations: &[Mutation]) -> bool {
-        let object = self.metadata.parts.object(key);
-        let Ok(Some(info)) = self.metadata.info(&object) else { return true };
-        // Other members of an erasure-coded PG have other blocks.
-        if info.may_share || info.whole_bytes.is_some() {
-            return true;
-        }
+        self.would_need_room(key, mutations).unwrap_or(true)
+    }
+
+    /// The same. Fails if the metadata is not in memory.
+    pub(crate) fn would_need_room(&self, key: &ObjectKey, mutations: &[Mutation]) -> Result<bool, StoreError> {
         let mut written_blocks = 0;
         for mutation in mutations {
-            let Mutation::Write { offset, length, .. } = mutation else { return true };
-            let first = (*offset / BLOCK_BYTES as u64) as usize;
-            let count = (*length as usize).div_ceil(BLOCK_BYTES);
-            written_blocks += count;
-            let Ok(blocks) = self.metadata.blocks(&object, first, count) else { return true };
-            if blocks.contains(&HOLE) {
-                return true;
+            let Mutation::Write { offset, length, .. } = mutation else { return Ok(true) };
+            let blocks = self.own_blocks(key, *offset, *length)?;
+            written_blocks += blocks.len();
+            if blocks.contains(&false) {
+                return Ok(true);
             }
         }
-        written_blocks * BLOCK_BYTES > INLINE_BYTES_MAX
+        Ok(written_blocks * BLOCK_BYTES > INLINE_BYTES_MAX)
+    }
+
+    /// Which blocks of a range an object has to itself: small overwrites of them stay in place and need no space.
+    pub fn own_blocks(&self, key: &ObjectKey, offset: u64, length: u32) -> Result<Vec<bool>, StoreError> {
+        let object = self.metadata.parts.object(key);
+        let first = (offset / BLOCK_BYTES as u64) as usize;
+        let count = (length as usize).div_ceil(BLOCK_BYTES);
+        let Some(info) = self.metadata.info(&object)? else { return Ok(vec![false; count]) };
+        let blocks = self.metadata.blocks(&object, first, count)?;
+        if !info.may_share {
+            return Ok(blocks.into_iter().map(|block| block != HOLE).collect());
+        }
+        let mut references = Changes::new(&self.metadata);
+        let mut is_own = |block: BlockMeta| -> Result<bool, Unready> {
+            Ok(block != HOLE && references.further_references(block.device_block)? == 0)
+        };
+        Ok(blocks.into_iter().map(&mut is_own).collect::<Result<_, _>>()?)
     }
 
     /// Whether the mutations add metadata.

@@ -168,7 +168,7 @@ impl Store {
         let is_own = transaction.object.as_str() == atoll_types::operation::PG_META_OBJECT;
         if adds && !is_own && self.is_exhausted() {
             let key = ObjectKey { pg: transaction.pg, name: transaction.object.clone() };
-            if self.needs_room(&key, &transaction.mutations) {
+            if self.would_need_room(&key, &transaction.mutations)? {
                 return Err(StoreError::NoSpace);
             }
         }

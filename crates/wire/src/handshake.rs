@@ -46,7 +46,7 @@ impl Drop for KeyPair {
 pub enum HandshakeError {
     /// The first bytes are not those of this protocol and version.
     #[error(
-        "the peer does not speak Atoll's protocol version 4; all processes of a cluster must be of one release"
+        "the peer does not speak Atoll's protocol version 5; all processes of a cluster must be of one release"
     )]
     NotAtoll,
     /// A message does not authenticate or is malformed. A wrong or unknown key looks like this too.
@@ -110,7 +110,7 @@ pub enum HandshakeInput {
     },
 }
 
-const GREETING: &[u8; 8] = b"ATOLL\0\0\x04";
+const GREETING: &[u8; 8] = b"ATOLL\0\0\x05";
 const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
 /// Longest handshake message accepted, in bytes.
 pub const HANDSHAKE_BYTES_MAX: usize = 512;

@@ -153,6 +153,8 @@ kinds! {
             offset: u64,
             /// Length in bytes.
             length: u32,
+            /// Whether to say which blocks could be overwritten in place.
+            asks_in_place: bool,
         },
         /// Answer to [`Message::CopyRead`].
         13 (members) => CopyReply {
@@ -164,6 +166,9 @@ kinds! {
             tag: u64,
             /// What was found.
             result: Result<ReadOutcome, Refusal> as ReadResult,
+            /// If that was asked, a bit for each of the first 32 blocks, the lowest first: a small write of
+            /// it would stay in place, and so need no space.
+            in_place: u32,
             /// The data.
             payload: Bytes as Payload,
         },

@@ -1,7 +1,7 @@
 //! What follows in the PG from events of its shards: reads and writes of clients that go on, parts
 //! for learners, examinations of a scrub, and the steps of a roll back.
 
-use atoll_types::{ObjectName, ReadOutcome, ReadRequest, Refusal, Transaction, Version};
+use atoll_types::{ObjectName, ReadOutcome, Refusal, Transaction, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use super::fetch::{Asked, Operation, Purpose, ShardParts};
 use crate::actions::{ObjectParts, ObjectView, Token};
 use crate::context::Context;
 use crate::group::Pg;
-use crate::replication::reads::ReadPurpose;
+use crate::replication::reads::{ReadPurpose, SpanRead};
 
 /// What shards want of the PG after an event.
 pub(crate) enum Effect {
@@ -74,14 +74,15 @@ impl Pg {
 
     fn ask_for_shard(&mut self, asked: Asked, object: ObjectName, view: &impl ObjectView) {
         let Token(tag) = self.outbox.token();
-        let (osd, offset, length) = (asked.osd, asked.span.start, asked.span.length() as u32);
+        let Asked { osd, span, asks_in_place, .. } = asked;
+        let (offset, length) = (span.start, span.length() as u32);
         self.erasure.as_mut().expect("the PG is erasure-coded").asked.insert(tag, asked);
         if osd == self.config.me {
-            let request = ReadRequest::Data { offset, length };
-            return self.read_when_loaded(ReadPurpose::Shard { tag }, object, request, view);
+            let purpose = ReadPurpose::Shard { tag };
+            return self.read_span(SpanRead { purpose, object, offset, length, asks_in_place }, view);
         }
         let (pg, epoch) = (self.config.id, self.config.record.epoch);
-        self.outbox.send(osd, Message::CopyRead { pg, epoch, tag, object, offset, length });
+        self.outbox.send(osd, Message::CopyRead { pg, epoch, tag, object, offset, length, asks_in_place });
     }
 
     /// A member has answered. False if it was asked for something else.
@@ -89,11 +90,12 @@ impl Pg {
         &mut self,
         tag: u64,
         answer: Result<(ReadOutcome, Bytes), Refusal>,
+        in_place: u32,
         view: &impl ObjectView,
     ) -> bool {
         let asked = self.erasure.as_mut().and_then(|erasure| erasure.asked.remove(&tag));
         let Some(asked) = asked else { return false };
-        self.with_erasure(view, |erasure, context| erasure.answered(asked, answer, context));
+        self.with_erasure(view, |erasure, context| erasure.answered(asked, answer, in_place, context));
         true
     }
 

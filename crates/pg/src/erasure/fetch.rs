@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::Erasure;
 use super::effects::Effect;
+use super::in_place::InPlace;
 use super::parts::Part;
 use super::requests::{ClientRead, ClientWrite};
 use super::scrub::Examination;
@@ -53,6 +54,8 @@ pub(crate) struct Fetch {
     missing: usize,
     /// A member's answer did not count.
     pub has_found_damage: bool,
+    /// Which blocks could be overwritten in place, if that is asked.
+    pub in_place: Option<InPlace>,
 }
 
 /// A span of a shard that a member, perhaps this one, was asked for.
@@ -61,6 +64,7 @@ pub(crate) struct Asked {
     pub osd: OsdId,
     shard: u8,
     pub span: Span,
+    pub asks_in_place: bool,
 }
 
 impl Fetch {
@@ -73,6 +77,7 @@ impl Fetch {
             is_rebuilding: false,
             missing: 0,
             has_found_damage: false,
+            in_place: None,
         }
     }
 }
@@ -109,7 +114,9 @@ impl Erasure {
                 let hull = fetch.wanted.values().copied().reduce(|one, other| one.hull(&other));
                 let hull = hull.expect("something is wanted").widened(unit);
                 let sources = (0..self.shape.shards()).filter_map(|shard| Some((shard, holder(shard)?, hull)));
-                (sources.take(self.shape.data.into()).collect(), true)
+                // As many as it takes, unless each is asked something of its own.
+                let limit = if fetch.in_place.is_some() { usize::MAX } else { self.shape.data.into() };
+                (sources.take(limit).collect(), true)
             }
         };
         if is_rebuilding && asks.len() < usize::from(self.shape.data) {
@@ -123,21 +130,27 @@ impl Erasure {
         if asks.is_empty() {
             return self.fetched(id);
         }
-        let asked = asks.into_iter().map(|(shard, osd, span)| Asked { operation: id, osd, shard, span });
+        let asks_in_place = fetch.in_place.is_some();
+        let asked =
+            asks.into_iter().map(|(shard, osd, span)| Asked { operation: id, osd, shard, span, asks_in_place });
         Effect::Ask { object: object.clone(), asked: asked.collect() }
     }
 
     /// A member has answered.
     pub(super) fn answered(
         &mut self,
-        Asked { operation: id, osd, shard, span }: Asked,
+        Asked { operation: id, osd, shard, span, .. }: Asked,
         answer: Result<(ReadOutcome, Bytes), Refusal>,
+        blocks_in_place: u32,
         context: &mut Context<'_, impl ObjectView>,
     ) -> Effect {
         let Some(Operation { object, fetch, .. }) = self.operations.get_mut(&id) else { return Effect::Nothing };
         match check(answer, span, self.shape.shard_bytes(fetch.whole.object_bytes), fetch.whole.seal_shape) {
             Ok(part) => {
                 fetch.parts.insert(shard, (span, part));
+                if let Some(in_place) = &mut fetch.in_place {
+                    in_place.insert(shard, span, blocks_in_place);
+                }
                 fetch.missing -= 1;
                 if fetch.missing == 0 { self.fetched(id) } else { Effect::Nothing }
             }

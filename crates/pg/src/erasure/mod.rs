@@ -13,6 +13,7 @@
 mod backfill;
 mod effects;
 mod fetch;
+mod in_place;
 mod parts;
 mod peering;
 mod pre_images;

@@ -111,8 +111,18 @@ impl PreImages {
 
     /// Tells the members that all have the newest writes, if no later write has told them.
     pub fn announce(&mut self, config: &Configuration, log: &Log, outbox: &mut Outbox) {
-        let Some(version) = self.unannounced(config, log) else { return };
+        if self.unannounced(config, log).is_some() {
+            self.announce_at_once(config, log, outbox);
+        }
+    }
+
+    /// Tells the members what all have, whatever is in flight.
+    pub fn announce_at_once(&mut self, config: &Configuration, log: &Log, outbox: &mut Outbox) {
         let (pg, epoch) = (config.id, config.record.epoch);
+        let version = log.newest_committed(epoch);
+        if self.announced >= version {
+            return;
+        }
         for member in config.others() {
             outbox.send(member, Message::Committed { pg, epoch, version });
         }
@@ -134,6 +144,13 @@ impl Pg {
     pub(crate) fn forget_pre_images(&mut self, through: Version) {
         if let Some(erasure) = &mut self.erasure {
             erasure.pre_images.forget(through, self.config.id, &mut self.outbox);
+        }
+    }
+
+    /// Has all members forget the pre-images of writes that all have.
+    pub(super) fn forget_pre_images_everywhere(&mut self) {
+        if let Some(erasure) = &mut self.erasure {
+            erasure.pre_images.announce_at_once(&self.config, &self.log, &mut self.outbox);
         }
     }
 

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use super::Erasure;
 use super::effects::Effect;
 use super::fetch::{Fetch, Operation, Purpose, ShardParts};
+use super::in_place::{InPlace, Space};
 use super::parts::{Part, assemble, blocks_in_use, cut};
 use super::shape::Span;
 use super::update::{ShardChange, Update};
@@ -209,17 +210,24 @@ impl Pg {
             Err(refusal) => return self.refuse_write((client, id), write, refusal, view),
         };
         if erasure.is_locked(&write.object, update.locked_span(), true, &self.log) {
-            let object = write.object.clone();
-            let request = WaitingRequest::new(client, id.sequence, object, Waiting::Write(id, write));
-            return Attempt::MustWait(Box::new(request));
+            return must_wait((client, id), write);
+        }
+        let asks_in_place = self.must_ask_for_places(&update, view);
+        if asks_in_place && self.pre_image_shares_blocks(&write.object) {
+            return must_wait((client, id), write);
         }
         let wanted = update.wanted();
         let Some(whole) = whole.filter(|_| !wanted.is_empty()) else {
-            return self.order_shard_write((client, id), write, update, &BTreeMap::new(), view);
+            return self.order_shard_write((client, id), write, (update, &BTreeMap::new()), None, view);
         };
         let (object, lock) = (write.object.clone(), update.locked_span());
         let purpose = Purpose::Write(Box::new(ClientWrite { client, id, write, update, old: None }));
-        let operation = Operation { object, lock, is_write: true, fetch: Fetch::new(whole, wanted), purpose };
+        let mut fetch = Fetch::new(whole, wanted);
+        fetch.in_place = asks_in_place.then(InPlace::default);
+        let operation = Operation { object, lock, is_write: true, fetch, purpose };
+        if asks_in_place {
+            self.forget_pre_images_everywhere();
+        }
         self.with_erasure(view, |erasure, context| erasure.begin(operation, context));
         Attempt::Done
     }
@@ -238,12 +246,13 @@ impl Pg {
             }
             let operation = erasure.operations.remove(&id).expect("looked at above");
             let Purpose::Write(write) = operation.purpose else { unreachable!("only writes become ready") };
-            self.order_one_ready(*write, operation.fetch.whole, view);
+            self.order_one_ready(*write, operation.fetch, view);
         }
     }
 
-    fn order_one_ready(&mut self, ready: ClientWrite, seen: WholeObject, view: &impl ObjectView) {
+    fn order_one_ready(&mut self, ready: ClientWrite, fetch: Fetch, view: &impl ObjectView) {
         let ClientWrite { client, id, write, mut update, old } = ready;
+        let (seen, in_place) = (fetch.whole, fetch.in_place);
         let (pg, looks_at) = (self.config.id, mutations_looked_at(&write, &self.config));
         let is_loaded = view.is_write_loaded(pg, &write.object, &write.conditions, looks_at);
         let whole = if is_loaded { view.whole_object(pg, &write.object) } else { None };
@@ -259,7 +268,7 @@ impl Pg {
         let old = old.expect("a write is ready when it has the old bytes");
         let attempt = match failed_condition(&write, &self.config, view) {
             Some(refusal) => self.refuse_write((client, id), write, refusal, view),
-            None => self.order_shard_write((client, id), write, update, &old, view),
+            None => self.order_shard_write((client, id), write, (update, &old), in_place, view),
         };
         if let Attempt::MustWait(request) = attempt {
             self.enqueue(*request, view);
@@ -270,22 +279,32 @@ impl Pg {
         &mut self,
         (client, id): (ClientId, RequestId),
         write: WriteRequest,
-        update: Update,
-        old: &BTreeMap<u8, Part>,
+        (update, old): (Update, &BTreeMap<u8, Part>),
+        in_place: Option<InPlace>,
         view: &impl ObjectView,
     ) -> Attempt {
         self.check_order(&write.object);
         let version = self.log.next_version(self.config.record.epoch);
         let span = update.locked_span();
+        let (may_stay_in_place, clones) = (update.may_stay_in_place(), update.clones_pre_image());
         let changes = update.finish(&self.erasure().code, old, pre_image_name(self.config.id, version));
         let own =
             &changes[usize::from(self.config.record.shard_of(self.config.me).expect("a primary holds a shard"))];
-        let (members, payload_bytes) = (&self.config.record.members, own.payload.len());
         let is_own = |mutation: &&Mutation| !matches!(mutation, Mutation::ClonePreImage { .. });
         let checked: Vec<Mutation> = own.mutations.iter().filter(is_own).cloned().collect();
-        if let Err(refusal) = view.check_write(self.config.id, members, &write.object, &checked, payload_bytes) {
-            return self.refuse_write((client, id), write, refusal, view);
+        match view.check_write(self.config.id, &[], &write.object, &checked, own.payload.len()) {
+            // Space is a matter of each member and its shard.
+            Ok(()) | Err(Refusal::NoSpace { .. }) => {}
+            Err(refusal) => return self.refuse_write((client, id), write, refusal, view),
         }
+        match self.space_for(&write, may_stay_in_place, &changes, in_place.as_ref(), view) {
+            Space::Enough => {}
+            Space::Unknown => return must_wait((client, id), write),
+            Space::Lacking(osd) => {
+                return self.refuse_write((client, id), write, Refusal::NoSpace { osd }, view);
+            }
+        }
+        self.blocks_are_shared_by(&write, clones);
         let touched = Touched::by(&write.mutations);
         let entry = LogEntry {
             version,
@@ -329,6 +348,13 @@ impl Pg {
         Attempt::Done
     }
 
+    /// A write that is ordered now may have members share blocks with a clone.
+    fn blocks_are_shared_by(&mut self, write: &WriteRequest, clones_pre_image: bool) {
+        let Some(erasure) = &mut self.erasure else { return };
+        let cloned = write.mutations.iter().filter_map(Mutation::clone_source);
+        cloned.chain(clones_pre_image.then_some(&write.object)).for_each(|object| erasure.forget_in_place(object));
+    }
+
     /// A shard of an object is repaired: writes that have read old bytes read them again.
     pub(crate) fn restart_writes(&mut self, object: &ObjectName) {
         let restarted = self.erasure.as_mut().map(|erasure| erasure.take_writes(object)).unwrap_or_default();
@@ -361,6 +387,11 @@ impl Pg {
         };
         self.queue.push_first(request);
     }
+}
+
+fn must_wait((client, id): (ClientId, RequestId), write: WriteRequest) -> Attempt {
+    let object = write.object.clone();
+    Attempt::MustWait(Box::new(WaitingRequest::new(client, id.sequence, object, Waiting::Write(id, write))))
 }
 
 /// The pre-image of a fence, which a client sets in the PG's own object.

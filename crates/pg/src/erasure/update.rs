@@ -20,7 +20,7 @@ use crate::actions::WholeObject;
 use crate::config::CodeShape;
 
 /// Most replaced bytes of a shard that a log entry holds.
-const INLINE_PRE_IMAGE_BYTES_MAX: usize = 64 << 10;
+pub(super) const INLINE_PRE_IMAGE_BYTES_MAX: usize = 64 << 10;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -337,7 +337,7 @@ impl Update {
     }
 
     /// Whether every shard clones the old object as its pre-image.
-    fn clones_pre_image(&self) -> bool {
+    pub fn clones_pre_image(&self) -> bool {
         let cut_bytes = self.old_shard_bytes().saturating_sub(self.shape.shard_bytes(self.object_bytes));
         let old_bytes = self.old_span().map_or(0, |span| span.length() as u64) + cut_bytes;
         let replaces = self.starts_anew || self.clone_source.is_some() || cut_bytes > 0;

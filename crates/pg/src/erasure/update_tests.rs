@@ -360,6 +360,32 @@ fn small_overwrites_touch_only_their_shards() {
 }
 
 #[test]
+fn only_small_overwrites_of_what_is_there_may_stay_in_place() {
+    let shape = CodeShape { data: 2, parity: 1, chunk_bytes: 65_536 };
+    let version = Version { epoch: Epoch(1), sequence: 1 };
+    let old = WholeObject { object_bytes: 1 << 20, version, seal_shape: Some((4096, SEAL_BYTES)) };
+    let may = |old: Option<WholeObject>, mutations: &[Mutation], bytes: usize| {
+        Update::plan(shape, old, mutations, &vec![1; bytes].into()).unwrap().may_stay_in_place()
+    };
+    let write = |offset, length: u32| {
+        let bytes = vec![1; length as usize / 4096 * usize::from(SEAL_BYTES)].into();
+        let seals = Some(Seals { unit_bytes: 4096, seal_bytes: SEAL_BYTES, bytes });
+        [Mutation::Write { offset, length, seals }]
+    };
+    assert!(may(Some(old), &write(8192, 4096), 4096));
+    // Also across data shards, as long as the log entry holds what is replaced on each.
+    assert!(may(Some(old), &write(0, 131_072), 131_072));
+    assert!(!may(Some(old), &write(0, 135_168), 135_168), "every shard clones the object");
+    assert!(!may(Some(old), &write((1 << 20) - 4096, 8192), 8192), "it grows");
+    assert!(!may(None, &write(0, 4096), 4096), "it is new");
+    let unsealed = WholeObject { seal_shape: None, ..old };
+    assert!(!may(Some(unsealed), &write(0, 4096), 4096), "it gets seals");
+    let zero = Mutation::Zero { offset: 0, length: 4096 };
+    assert!(!may(Some(old), &[vec![zero], write(8192, 4096).to_vec()].concat(), 4096));
+    assert!(!may(Some(old), &[vec![Mutation::Remove], write(0, 4096).to_vec()].concat(), 4096));
+}
+
+#[test]
 fn an_erasure_coded_pool_refuses_what_it_cannot_hold() {
     let shape = CodeShape { data: 2, parity: 1, chunk_bytes: 4096 };
     let plan =

@@ -38,20 +38,22 @@ impl Pg {
 
     /// The store has answered a read.
     pub fn read_done(&mut self, token: Token, answer: ReadAnswer, view: &impl ObjectView) {
-        match self.reads.answered(token) {
+        let (purpose, in_place) = self.reads.answered(token);
+        match purpose {
             ReadPurpose::Client { client, sequence, object, request, times } => {
                 self.tell_read((client, sequence), &times, DEVICE, view);
                 self.client_read_done((client, sequence), object, &request, answer);
             }
             ReadPurpose::Shard { tag } => {
-                self.shard_read(tag, answer.map_err(refusal), view);
+                self.shard_read(tag, answer.map_err(refusal), in_place, view);
             }
             ReadPurpose::Copy { primary, epoch, tag } => {
                 let (result, payload) = match answer {
                     Ok((outcome, payload)) => (Ok(outcome), payload),
                     Err(failure) => (Err(refusal(failure)), Bytes::new()),
                 };
-                self.outbox.send(primary, Message::CopyReply { pg: self.config.id, epoch, tag, result, payload });
+                let pg = self.config.id;
+                self.outbox.send(primary, Message::CopyReply { pg, epoch, tag, result, in_place, payload });
             }
         }
     }

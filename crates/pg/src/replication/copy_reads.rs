@@ -5,13 +5,13 @@ use atoll_types::{Epoch, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadReq
 use atoll_wire::Message;
 use bytes::Bytes;
 
-use crate::actions::{Action, ClientId, Lookup, ObjectView, Token};
+use crate::actions::{Action, ClientId, ObjectView, Token};
 use crate::config::Configuration;
 use crate::group::Pg;
 use crate::outbox::Outbox;
 use crate::peering::membership::Membership;
 use crate::replication::queue::{Waiting, WaitingRequest};
-use crate::replication::reads::{ReadPurpose, Reads};
+use crate::replication::reads::{Reads, SpanRead};
 use crate::submissions::Submission;
 
 /// A read of a damaged range that goes from copy to copy.
@@ -74,7 +74,8 @@ impl Reads {
         // The member that was asked stays at the end of the list, in case it goes away.
         read.copies_left.push(member);
         self.begin_of_copy(tag, read);
-        outbox.send(member, Message::CopyRead { pg: config.id, epoch, tag, object, offset, length });
+        let (pg, asks_in_place) = (config.id, false);
+        outbox.send(member, Message::CopyRead { pg, epoch, tag, object, offset, length, asks_in_place });
     }
 
     /// A member is out of reach: reads that wait for its copy ask the next one.
@@ -93,22 +94,37 @@ impl Reads {
 }
 
 impl Pg {
-    /// Reads for another member. Such a read waits for no write, because the other member checks
-    /// the data.
-    pub(crate) fn read_when_loaded(
-        &mut self,
-        purpose: ReadPurpose,
-        object: ObjectName,
-        request: ReadRequest,
-        view: &impl ObjectView,
-    ) {
-        let token = self.outbox.token();
-        if view.is_read_loaded(self.config.id, &object, &request) {
-            self.reads.begin(token, purpose);
-            return self.outbox.push(Action::Read { token, object, request });
+    /// Reads for another member, or for an operation on shards. Such a read waits for no write,
+    /// because who asked checks the data.
+    pub(crate) fn read_span(&mut self, read: SpanRead, view: &impl ObjectView) {
+        if read.asks_in_place {
+            // Blocks that only a pre-image shares can be overwritten in place once that is forgotten.
+            self.delete_pre_images();
+            if !self.outbox.view_is_current() || !view.has_room(self.config.id) {
+                return self.reads.begin_later(read);
+            }
         }
-        self.reads.begin_after_load(token, purpose, object.clone(), request.clone());
-        self.outbox.push(Action::Load { token, lookup: Lookup::Read { object, request } });
+        let (token, pg) = (self.outbox.token(), self.config.id);
+        if let Some(lookup) = read.missing(pg, view) {
+            self.reads.begin_after_load(token, read);
+            return self.outbox.push(Action::Load { token, lookup });
+        }
+        let request = read.request();
+        let SpanRead { purpose, object, offset, length, asks_in_place } = read;
+        if asks_in_place {
+            let in_place = view.blocks_in_place(pg, &object, offset, length);
+            self.reads.begin_with_places(token, purpose, in_place);
+        } else {
+            self.reads.begin(token, purpose);
+        }
+        self.outbox.push(Action::Read { token, object, request });
+    }
+
+    /// Begins reads that waited until the view shows everything that came before them.
+    pub(crate) fn read_waiting_spans(&mut self, view: &impl ObjectView) {
+        for read in self.reads.take_waiting() {
+            self.read_span(read, view);
+        }
     }
 
     /// Another member's copy of a damaged range has come.
@@ -117,11 +133,11 @@ impl Pg {
         epoch: Epoch,
         tag: u64,
         result: Result<ReadOutcome, Refusal>,
-        payload: Bytes,
+        (in_place, payload): (u32, Bytes),
         view: &impl ObjectView,
     ) {
         if epoch == self.config.record.epoch
-            && self.shard_read(tag, result.clone().map(|outcome| (outcome, payload.clone())), view)
+            && self.shard_read(tag, result.clone().map(|outcome| (outcome, payload.clone())), in_place, view)
         {
             return;
         }

@@ -221,8 +221,8 @@ impl Pg {
         if let Some(request) = part {
             return self.read_shard_part(request, view);
         }
-        if let Some((purpose, object, request)) = self.reads.loaded(token) {
-            return self.read_when_loaded(purpose, object, request, view);
+        if let Some(read) = self.reads.loaded(token) {
+            return self.read_span(read, view);
         }
         // If no request waits for it, it was refused meanwhile.
         if self.queue.loaded(token, view.now_us()) {

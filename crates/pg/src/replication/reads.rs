@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use atoll_types::{Epoch, ObjectName, OsdId, ReadRequest};
+use atoll_types::{Epoch, Mutation, ObjectName, OsdId, PgId, ReadRequest};
 
 use super::copy_reads::CopyRead;
-use crate::actions::{ClientId, Token};
+use crate::actions::{ClientId, Lookup, ObjectView, Token};
 use crate::progress::ReadTimes;
 
 /// Why the store is read.
@@ -29,12 +29,48 @@ pub(crate) enum ReadPurpose {
     },
 }
 
+/// A read of a span of this copy, for another member or for an operation on shards.
+pub(crate) struct SpanRead {
+    pub purpose: ReadPurpose,
+    pub object: ObjectName,
+    pub offset: u64,
+    pub length: u32,
+    /// Whether to say which blocks could be overwritten in place.
+    pub asks_in_place: bool,
+}
+
+impl SpanRead {
+    pub fn request(&self) -> ReadRequest {
+        ReadRequest::Data { offset: self.offset, length: self.length }
+    }
+
+    /// Writes also look at whether blocks are shared.
+    fn mutations(&self) -> Vec<Mutation> {
+        vec![Mutation::Write { offset: self.offset, length: self.length, seals: None }]
+    }
+
+    /// What is not in memory of what it looks at.
+    pub fn missing(&self, pg: PgId, view: &impl ObjectView) -> Option<Lookup> {
+        let (object, request) = (self.object.clone(), self.request());
+        if !view.is_read_loaded(pg, &object, &request) {
+            return Some(Lookup::Read { object, request });
+        }
+        let mutations = if self.asks_in_place { self.mutations() } else { Vec::new() };
+        let is_loaded = mutations.is_empty() || view.is_write_loaded(pg, &object, &[], &mutations);
+        (!is_loaded).then_some(Lookup::Write { object, conditions: Vec::new(), mutations })
+    }
+}
+
 /// Reads under way.
 #[derive(Default)]
 pub(crate) struct Reads {
     purposes: BTreeMap<Token, ReadPurpose>,
+    /// What reads will say of the places of their blocks, if that was asked.
+    in_place: BTreeMap<Token, u32>,
     /// Reads that wait for a load.
-    loading: BTreeMap<Token, (ReadPurpose, ObjectName, ReadRequest)>,
+    loading: BTreeMap<Token, SpanRead>,
+    /// Reads that wait until the view shows everything that came before them.
+    waiting: Vec<SpanRead>,
     /// Reads of other copies, by tag.
     of_copies: BTreeMap<u64, CopyRead>,
 }
@@ -44,9 +80,16 @@ impl Reads {
         self.purposes.insert(token, purpose);
     }
 
-    /// The purpose of a read that the store has answered.
-    pub fn answered(&mut self, token: Token) -> ReadPurpose {
-        self.purposes.remove(&token).expect("answers belong to reads")
+    /// Begins a read that says which blocks could be overwritten in place.
+    pub fn begin_with_places(&mut self, token: Token, purpose: ReadPurpose, in_place: u32) {
+        self.in_place.insert(token, in_place);
+        self.begin(token, purpose);
+    }
+
+    /// The purpose of a read that the store has answered, and what it says of the places of blocks.
+    pub fn answered(&mut self, token: Token) -> (ReadPurpose, u32) {
+        let in_place = self.in_place.remove(&token).unwrap_or_default();
+        (self.purposes.remove(&token).expect("answers belong to reads"), in_place)
     }
 
     /// When a client's read that the store has not answered had come to what.
@@ -64,19 +107,26 @@ impl Reads {
         self.of_copies.values().any(|read| read.client == client && read.sequence == sequence)
     }
 
-    pub fn begin_after_load(
-        &mut self,
-        token: Token,
-        purpose: ReadPurpose,
-        object: ObjectName,
-        request: ReadRequest,
-    ) {
-        self.loading.insert(token, (purpose, object, request));
+    pub fn begin_after_load(&mut self, token: Token, read: SpanRead) {
+        self.loading.insert(token, read);
     }
 
     /// A load is done: takes the read that waits for it, if there is one.
-    pub fn loaded(&mut self, token: Token) -> Option<(ReadPurpose, ObjectName, ReadRequest)> {
+    pub fn loaded(&mut self, token: Token) -> Option<SpanRead> {
         self.loading.remove(&token)
+    }
+
+    pub fn begin_later(&mut self, read: SpanRead) {
+        self.waiting.push(read);
+    }
+
+    pub fn take_waiting(&mut self) -> Vec<SpanRead> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Whether some wait for the view.
+    pub fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Another member was asked for its copy.

@@ -263,6 +263,24 @@ fn full_of_metadata_pages_on_a_replica() {
     filled.reopen(2);
 }
 
+/// What a primary asks before a write that must need no space: the blocks that nothing shares.
+#[test]
+fn blocks_that_an_object_has_to_itself_are_known() {
+    let mut filled = Filled::new(true, 1 << 20);
+    let key = |name: &str| ObjectKey { pg: pg_id(0), name: ObjectName::new(name).unwrap() };
+    filled.write("object", |builder| builder.write(1, 2, 0, 7, true)).unwrap();
+    assert_eq!(filled.store.own_blocks(&key("object"), 0, 4 * 4096).unwrap(), [false, true, true, false]);
+    assert_eq!(filled.store.own_blocks(&key("another"), 0, 4096).unwrap(), [false]);
+    filled.write("clone", |builder| builder.clone_from(&key("object").name)).unwrap();
+    assert_eq!(filled.store.own_blocks(&key("object"), 4096, 8192).unwrap(), [false, false]);
+    // A block that was written since has a place of its own.
+    filled.write("object", |builder| builder.write(1, 1, 0, 9, true)).unwrap();
+    assert_eq!(filled.store.own_blocks(&key("object"), 4096, 8192).unwrap(), [true, false]);
+    filled.write("clone", Builder::remove).unwrap();
+    assert_eq!(filled.store.own_blocks(&key("object"), 4096, 8192).unwrap(), [true, true]);
+    filled.verify();
+}
+
 /// A PG's own promises are taken even when nothing else is.
 #[test]
 fn promises_are_kept_when_full() {

@@ -122,8 +122,8 @@ pub(super) fn every_kind() -> Vec<Message> {
         Message::PeerPushed { pg, epoch, tag: 1 },
         Message::ScrubQuery { pg, epoch, tag: 1, object: object.clone(), deep: true },
         Message::ObjectWanted { pg, epoch, tag: 1, object: object.clone() },
-        Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192 },
-        Message::CopyReply { pg, epoch, tag: 1, result: Ok(data), payload },
+        Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192, asks_in_place: true },
+        Message::CopyReply { pg, epoch, tag: 1, result: Ok(data), in_place: 5, payload },
         Message::Ping { tag: 9 },
         Message::Pong { tag: 9, is_full: true },
     ];

@@ -142,6 +142,13 @@ impl Update {
         mutations
     }
 
+    /// Whether it is a small overwrite of what the object has, so that all shards may take it in place.
+    pub fn may_stay_in_place(&self) -> bool {
+        let mut columns = self.columns.iter().flatten();
+        let zeroes = columns.any(|column| column.fates.contains(&Fate::Zeroed));
+        self.old_span().is_some() && self.frame().is_empty() && !self.clones_pre_image() && !zeroes
+    }
+
     /// The pre-image of a shard.
     fn pre_image(&self, shard: u8, old: &BTreeMap<u8, Part>, clone: &ObjectName) -> PreImage {
         let Some(was) = self.old else {
