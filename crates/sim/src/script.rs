@@ -162,7 +162,8 @@ impl World {
     pub fn progress(&self, op: usize) -> Option<Progress> {
         let at = self.primary();
         let member = &self.members[at];
-        let view = View { store: &member.store, leases: &member.leases, now_ms: self.local_ms(at) };
+        let view =
+            View { store: &member.store, leases: &member.leases, full: &member.full, now_ms: self.local_ms(at) };
         member.pgs[&PG].progress(self.clients.conn_of(op, PG), self.id_of(op).sequence, &view)
     }
 
