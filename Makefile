@@ -92,7 +92,9 @@ campaign: test-packages
 	ATOLL_CRASH_POINTS=100000 cargo test --release -p atoll-store --test store crash -- --nocapture
 	ATOLL_DAMAGE_RUNS=200 ATOLL_FUZZ_RUNS=10000000 cargo test --release -q -p atoll-store --test store -- damage fuzz
 	ATOLL_FUZZ_RUNS=1000000 cargo test --release -q -p atoll-s3 --lib -- fuzz
+	ATOLL_FUZZ_RUNS=1000000 cargo test --release -q -p atoll-image --lib -- fuzz
 	ATOLL_SIM_RUNS=50000 ATOLL_SIM_ONCE=1 cargo test --release -p atoll-sim --test seeds -- --nocapture
+	ATOLL_SIM_RUNS=1200 cargo test --release -p atoll-sim --test full -- --nocapture
 	ATOLL_IMAGE_SEEDS=10000 cargo test --release -q -p atoll-image histories
 	ATOLL_CONFORMANCE_SEEDS=50 cargo test --release -q -p atoll-cluster --test conformance
 

@@ -253,9 +253,11 @@ impl<R: Read> StreamReader<R> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn header() -> StreamHeader {
         StreamHeader { size_bytes: 1 << 20, from: "monday".into(), to: String::new() }
@@ -301,18 +303,6 @@ mod tests {
             changed[at] ^= 4;
             let is_noticed = StreamReader::new(&changed[..]).is_err() || read(&changed).is_err();
             assert!(is_noticed, "byte {at}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn random_bytes_never_panic(bytes: Vec<u8>) {
-            let begun = [&stream()[..40], &bytes[..]].concat();
-            for bytes in [&bytes[..], &begun[..]] {
-                if let Ok(mut reader) = StreamReader::new(bytes) {
-                    while let Ok(Some(_)) = reader.next_part() {}
-                }
-            }
         }
     }
 }
