@@ -22,6 +22,9 @@ use crate::state_access::check_identity;
 const GIVEN_SINCE_MAX: u64 = 1 << 20;
 /// The same of pools.
 const POOLS_SINCE_MAX: u32 = 1_000;
+/// The same of revisions of cluster state, by which processes that were not stopped know what they have seen: 1,000
+/// changes a second for a month.
+const REVISIONS_SINCE_MAX: i64 = 1 << 32;
 /// Changes of one transaction; etcd takes 128.
 const CHANGES_MAX: usize = 100;
 
@@ -121,10 +124,13 @@ fn unpack(from: &Path, state_bytes: u64, new: &Path) -> Result<(), NodeError> {
 async fn raise_counters(cluster: &ClusterFile, directory: &Path) -> Result<(usize, usize), NodeError> {
     let password = format!("{:016x}{:016x}", random_u64(), random_u64());
     let credentials = Some(("restore".to_owned(), password.clone()));
+    let malformed = |error: String| NodeError::Malformed { path: directory.into(), detail: error };
+    EmbeddedServer::pass_over_revisions(directory, REVISIONS_SINCE_MAX)
+        .map_err(|error| malformed(error.to_string()))?;
     let loopback = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let server = EmbeddedServer::start(loopback, directory, credentials)
         .await
-        .map_err(|error| NodeError::Malformed { path: directory.into(), detail: error.to_string() })?;
+        .map_err(|error| malformed(error.to_string()))?;
     let endpoint = format!("http://{}", server.local_addr());
     let raised = async {
         let client =

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use atoll_cluster::{EmbeddedServer, verify_snapshot};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -118,6 +119,18 @@ async fn etcdctl_saves_a_snapshot() {
     let endpoint = format!("http://{}", server.local_addr());
     assert_eq!(run(&endpoint, &["get", "", "--from-key", "--write-out=json"]).await, all);
     assert!(run(&endpoint, &["lease", "timetolive", "--keys", &id]).await.contains("attached keys([leased])"));
+    server.shutdown().await;
+
+    // Who watches from what it has seen of the state that was lost is told so, and reads all anew.
+    EmbeddedServer::pass_over_revisions(restored.path(), 1_000).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = EmbeddedServer::start(listener, restored.path(), None).await.unwrap();
+    let endpoint = format!("http://{}", server.local_addr());
+    let watch = command(&endpoint, &["watch", "--rev=100", "leased"]).output();
+    let watch = tokio::time::timeout(Duration::from_secs(20), watch).await.expect("it ends").unwrap();
+    assert!(String::from_utf8_lossy(&watch.stderr).contains("required revision has been compacted"), "{watch:?}");
+    assert_eq!(run(&endpoint, &["get", "leased", "--print-value-only"]).await, "1\n");
+    assert_eq!(run(&endpoint, &["put", "next", "1"]).await, "OK\n");
     server.shutdown().await;
 
     let mut damaged = bytes.clone();
