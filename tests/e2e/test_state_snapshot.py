@@ -133,7 +133,8 @@ def other(scenario):
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty"])
 def test_a_snapshot_that_is_not_whole_is_refused(restored, other, scenario, damage):
     bytes_ = restored.file.read_bytes()
-    wrong = {"cut": bytes_[:-512], "changed": bytes_[:9000] + b"\xff" + bytes_[9001:], "empty": b""}[damage]
+    changed = bytes_[:9000] + bytes([bytes_[9000] ^ 1]) + bytes_[9001:]
+    wrong = {"cut": bytes_[:-512], "changed": changed, "empty": b""}[damage]
     file = scenario.directory / f"{damage}.snapshot"
     file.write_bytes(wrong)
     done = other.cli("state", "restore", file, "--replace", ok=(1,))
@@ -160,3 +161,8 @@ def test_with_replace_the_state_before_is_kept(restored):
     cluster.up()
     wait_for("all is well", lambda: is_well(cluster), 60)
     assert read(cluster.s3(), BUCKET, "4") == body(4)
+    # What was given since the first restore is not given again either.
+    write(cluster, b"4")
+    cluster.cli("image", "snap", "create", f"{IMAGE}@newer")
+    write(cluster, b"5")
+    assert [whole(cluster, export)[:1] for export in (f"{IMAGE}@first", f"{IMAGE}@newer", IMAGE)] == [b"1", b"4", b"5"]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, Transaction, keys, verify_snapshot};
-use atoll_keys::random_u64;
+use atoll_keys::random_bytes;
 use atoll_types::coordination::NextPoolRecord;
 use atoll_types::records::{ClusterRecord, ImageRecord, PgRecord, PoolRecord, RECORD_FORMAT, RemovedImageRecord};
 use atoll_types::{Epoch, PoolId};
@@ -17,16 +17,22 @@ use crate::error::NodeError;
 use crate::processes::ProcessesFile;
 use crate::state_access::check_identity;
 
-/// More epochs of a PG, generations of an image's writer and numbers of its snapshots than there can have been since the
-/// snapshot of cluster state: a change every 100 ms takes a day for them.
-const GIVEN_SINCE_MAX: u64 = 1 << 20;
+/// So much a counter is raised at least, should the clock of the host have gone back.
+const RAISED_MIN: u64 = 1 << 20;
 /// The same of pools.
-const POOLS_SINCE_MAX: u32 = 1_000;
-/// The same of revisions of cluster state, by which processes that were not stopped know what they have seen: 1,000
-/// changes a second for a month.
-const REVISIONS_SINCE_MAX: i64 = 1 << 32;
+const POOLS_RAISED_MIN: u32 = 1_000;
+/// Numbers of pools are short, so that seconds count for them, since the beginning of 2026 as Unix time.
+const POOL_SECONDS_START: u64 = 1_767_225_600;
+/// Revisions of cluster state come faster than others: so many in a millisecond.
+const REVISIONS_PER_MS: u64 = 1_000;
 /// Changes of one transaction; etcd takes 128.
 const CHANGES_MAX: usize = 100;
+
+/// A value beyond all that can have been given since the snapshot, also after earlier restores of the same one: the time
+/// in milliseconds, since no counter goes up more often.
+fn raised(counter: u64) -> u64 {
+    counter.saturating_add(RAISED_MIN).max(unix_ms())
+}
 
 /// What was put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -122,10 +128,11 @@ fn unpack(from: &Path, state_bytes: u64, new: &Path) -> Result<(), NodeError> {
 /// Serves the state for itself alone, checks whose it is, and raises what must not be given twice. Gives the numbers of
 /// PGs and images.
 async fn raise_counters(cluster: &ClusterFile, directory: &Path) -> Result<(usize, usize), NodeError> {
-    let password = format!("{:016x}{:016x}", random_u64(), random_u64());
+    let password = hex::encode(random_bytes::<16>());
     let credentials = Some(("restore".to_owned(), password.clone()));
     let malformed = |error: String| NodeError::Malformed { path: directory.into(), detail: error };
-    EmbeddedServer::pass_over_revisions(directory, REVISIONS_SINCE_MAX)
+    let revision = unix_ms().saturating_mul(REVISIONS_PER_MS);
+    EmbeddedServer::pass_over_revisions(directory, i64::try_from(revision).unwrap_or(i64::MAX))
         .map_err(|error| malformed(error.to_string()))?;
     let loopback = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let server = EmbeddedServer::start(loopback, directory, credentials)
@@ -151,7 +158,7 @@ async fn raise(client: &ClusterClient) -> Result<(usize, usize), NodeError> {
     let pgs = client.list::<PgRecord>(keys::PGS).await?.entries;
     let pg_count = pgs.len();
     for (key, mut record, _) in pgs {
-        record.epoch = Epoch(record.epoch.0.saturating_add(GIVEN_SINCE_MAX));
+        record.epoch = Epoch(raised(record.epoch.0));
         changes.put(&key, &record).await?;
     }
     let images = client.list::<ImageRecord>(keys::IMAGES).await?.entries;
@@ -175,15 +182,17 @@ async fn raised_next_pool(client: &ClusterClient) -> Result<NextPoolRecord, Node
     let counter = client.get::<NextPoolRecord>(keys::NEXT_POOL).await?.map_or(0, |(counter, _)| counter.next.0);
     let pools = client.list::<PoolRecord>(keys::POOLS).await?.entries;
     let beyond_all = pools.iter().map(|(_, pool, _)| pool.id.0.saturating_add(1)).fold(counter, u32::max);
-    Ok(NextPoolRecord { format: RECORD_FORMAT, next: PoolId(beyond_all.saturating_add(POOLS_SINCE_MAX)) })
+    let seconds = (unix_ms() / 1_000).saturating_sub(POOL_SECONDS_START);
+    let next = beyond_all.saturating_add(POOLS_RAISED_MIN).max(u32::try_from(seconds).unwrap_or(u32::MAX));
+    Ok(NextPoolRecord { format: RECORD_FORMAT, next: PoolId(next) })
 }
 
 /// Fences that its writers have set since are lower than the next ones', and kept states of snapshots that the record
 /// does not know are no state of the next ones.
 fn raise_image(image: &mut ImageRecord) {
-    image.writer_generation = image.writer_generation.saturating_add(GIVEN_SINCE_MAX);
+    image.writer_generation = raised(image.writer_generation);
     if let Some(states) = &mut image.states {
-        states.newest = states.newest.saturating_add(GIVEN_SINCE_MAX);
+        states.newest = raised(states.newest);
     }
 }
 

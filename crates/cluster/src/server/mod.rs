@@ -219,11 +219,11 @@ impl EmbeddedServer {
         Ok(EmbeddedServer { address, stop, serving, expiring, writer })
     }
 
-    /// Has the state in a directory, which nobody serves, go on with a revision so much later, as if all before were
-    /// compacted: who watches from a revision that this state has not come to would otherwise miss what comes next.
-    pub fn pass_over_revisions(directory: &Path, count: i64) -> Result<(), StartError> {
+    /// Has the state in a directory, which nobody serves, go on behind this revision, as if all before were compacted:
+    /// who watches from a revision that this state has not come to would otherwise miss what comes next.
+    pub fn pass_over_revisions(directory: &Path, to: i64) -> Result<(), StartError> {
         let (disk, mut state, _) = Disk::open(directory)?;
-        state.revision = state.revision.saturating_add(count);
+        state.revision = state.revision.saturating_add(1).max(to);
         state.compacted = state.revision;
         Ok(disk.commit(&disk::Batch::default(), &state)?)
     }
