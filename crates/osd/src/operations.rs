@@ -118,21 +118,14 @@ impl Operations {
         operation: Operation,
         answered: Answered,
         duration_us: u64,
-        (client, pool): (String, Option<String>),
+        asker: (String, Option<String>),
     ) {
         let reached = self.noted.remove(&request).unwrap_or_default();
         slow::record(SlowOperation {
-            begun_unix_ms: slow::begun_unix_ms(duration_us),
-            duration_us,
-            kind: operation.kind.name().into(),
-            client,
-            object: Some(operation.object.as_str().to_owned()),
-            pool,
-            pg: Some(operation.pg.to_string()),
             size_bytes: operation.written_bytes + answered.read_bytes,
             error: answered.error.map(ToOwned::to_owned),
             steps: steps(&operation, reached, duration_us),
-            waits_for: None,
+            ..told(&operation, duration_us, asker)
         });
     }
 
@@ -161,16 +154,8 @@ impl Operations {
     }
 }
 
-/// A slow operation in flight. Without progress its PG has answered it.
-pub(crate) fn in_flight(
-    operation: &Operation,
-    progress: Option<Progress>,
-    now_us: u64,
-    (client, pool): (String, Option<String>),
-) -> SlowOperation {
-    let duration_us = now_us.saturating_sub(operation.arrived_us);
-    let answered = || Progress { reached: Vec::new(), waits_for: "its answer to be sent".into() };
-    let Progress { reached, waits_for } = progress.unwrap_or_else(answered);
+/// What is told of an operation in any case.
+fn told(operation: &Operation, duration_us: u64, (client, pool): (String, Option<String>)) -> SlowOperation {
     SlowOperation {
         begun_unix_ms: slow::begun_unix_ms(duration_us),
         duration_us,
@@ -179,10 +164,25 @@ pub(crate) fn in_flight(
         object: Some(operation.object.as_str().to_owned()),
         pool,
         pg: Some(operation.pg.to_string()),
+        ..SlowOperation::default()
+    }
+}
+
+/// A slow operation in flight. Without progress its PG has answered it.
+pub(crate) fn in_flight(
+    operation: &Operation,
+    progress: Option<Progress>,
+    now_us: u64,
+    asker: (String, Option<String>),
+) -> SlowOperation {
+    let duration_us = now_us.saturating_sub(operation.arrived_us);
+    let answered = || Progress { reached: Vec::new(), waits_for: "its answer to be sent".into() };
+    let Progress { reached, waits_for } = progress.unwrap_or_else(answered);
+    SlowOperation {
         size_bytes: operation.written_bytes,
-        error: None,
         steps: since_arrival(operation, reached),
         waits_for: Some(waits_for),
+        ..told(operation, duration_us, asker)
     }
 }
 

@@ -102,7 +102,7 @@ impl ObjectView for StoreView<'_> {
     fn blocks_in_place(&self, pg: PgId, object: &ObjectName, offset: u64, length: u32) -> u32 {
         // What is damaged is not in place.
         let blocks = self.store.own_blocks(&key(pg, object), offset, length).unwrap_or_default();
-        blocks.iter().take(32).rev().fold(0, |bits, is_own| bits << 1 | u32::from(*is_own))
+        blocks.iter().take(u32::BITS as usize).rev().fold(0, |bits, is_own| bits << 1 | u32::from(*is_own))
     }
 
     fn has_room(&self, pg: PgId) -> bool {

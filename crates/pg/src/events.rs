@@ -14,7 +14,7 @@ use crate::invariants;
 use crate::peering::Peering;
 use crate::peering::promises::Promises;
 use crate::primary_requests::{PrimaryRequest, Wanted};
-use crate::replication::reads::{ReadPurpose, SpanRead};
+use crate::replication::reads::{SpanAsker, SpanRead};
 use crate::submissions::Submission;
 
 impl Pg {
@@ -145,8 +145,8 @@ impl Pg {
             }
             Message::CopyRead { epoch, tag, object, offset, length, asks_in_place, .. } => {
                 // Under any epoch: the primary checks what it gets, and every read has an answer.
-                let purpose = ReadPurpose::Copy { primary: from, epoch, tag };
-                self.read_span(SpanRead { purpose, object, offset, length, asks_in_place }, view);
+                let asker = SpanAsker::Primary { primary: from, epoch, tag };
+                self.read_span(SpanRead { asker, object, offset, length, asks_in_place }, view);
             }
             Message::CopyReply { epoch, tag, result, in_place, payload, .. } => {
                 self.copy_reply(epoch, tag, result, (in_place, payload), view);

@@ -82,7 +82,7 @@ impl ObjectView for View<'_> {
     fn blocks_in_place(&self, pg: PgId, object: &ObjectName, offset: u64, length: u32) -> u32 {
         self.store.assert_loaded(pg, object);
         let first = (offset / BLOCK_BYTES as u64) as u32;
-        let count = length.div_ceil(BLOCK_BYTES as u32).min(32);
+        let count = length.div_ceil(BLOCK_BYTES as u32).min(u32::BITS);
         let bit = |block: u32| u32::from(self.store.visible.of(pg).has_to_itself(object, first + block));
         (0..count).map(|block| bit(block) << block).sum()
     }

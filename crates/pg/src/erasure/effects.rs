@@ -10,7 +10,7 @@ use super::fetch::{Asked, Operation, Purpose, ShardParts};
 use crate::actions::{ObjectParts, ObjectView, Token};
 use crate::context::Context;
 use crate::group::Pg;
-use crate::replication::reads::{ReadPurpose, SpanRead};
+use crate::replication::reads::{SpanAsker, SpanRead};
 
 /// What shards want of the PG after an event.
 pub(crate) enum Effect {
@@ -78,8 +78,8 @@ impl Pg {
         let (offset, length) = (span.start, span.length() as u32);
         self.erasure.as_mut().expect("the PG is erasure-coded").asked.insert(tag, asked);
         if osd == self.config.me {
-            let purpose = ReadPurpose::Shard { tag };
-            return self.read_span(SpanRead { purpose, object, offset, length, asks_in_place }, view);
+            let asker = SpanAsker::Operation { tag };
+            return self.read_span(SpanRead { asker, object, offset, length, asks_in_place }, view);
         }
         let (pg, epoch) = (self.config.id, self.config.record.epoch);
         self.outbox.send(osd, Message::CopyRead { pg, epoch, tag, object, offset, length, asks_in_place });

@@ -13,8 +13,8 @@ use super::update::{INLINE_PRE_IMAGE_BYTES_MAX, ShardChange, Update};
 use crate::actions::ObjectView;
 use crate::group::Pg;
 
-/// Which blocks of spans of shards their members could overwrite in place: a bit for each of the first
-/// 32 blocks of a span.
+/// Which blocks of spans of shards their members could overwrite in place: a bit for each of a span's first
+/// blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InPlace {
     by_shard: BTreeMap<u8, (Span, u32)>,
@@ -34,7 +34,9 @@ impl InPlace {
         };
         let first = offset.checked_sub(span.start).map(|start| start / BLOCK_BYTES as u64);
         let count = u64::from(*length).div_ceil(BLOCK_BYTES as u64);
-        first.is_some_and(|first| (first..first + count).all(|block| block < 32 && bits >> block & 1 == 1))
+        first.is_some_and(|first| {
+            (first..first + count).all(|block| block < u64::from(u32::BITS) && bits >> block & 1 == 1)
+        })
     }
 }
 

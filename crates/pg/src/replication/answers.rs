@@ -10,7 +10,7 @@ use crate::invariants;
 use crate::progress::DEVICE;
 use crate::replication::copy_reads::CopyRead;
 use crate::replication::log::InFlight;
-use crate::replication::reads::ReadPurpose;
+use crate::replication::reads::{ReadPurpose, SpanAsker};
 
 impl Pg {
     /// Answers the client whose write was ordered, if a client asked for it.
@@ -38,16 +38,15 @@ impl Pg {
 
     /// The store has answered a read.
     pub fn read_done(&mut self, token: Token, answer: ReadAnswer, view: &impl ObjectView) {
-        let (purpose, in_place) = self.reads.answered(token);
-        match purpose {
+        match self.reads.answered(token) {
             ReadPurpose::Client { client, sequence, object, request, times } => {
                 self.tell_read((client, sequence), &times, DEVICE, view);
                 self.client_read_done((client, sequence), object, &request, answer);
             }
-            ReadPurpose::Shard { tag } => {
+            ReadPurpose::Span { asker: SpanAsker::Operation { tag }, in_place } => {
                 self.shard_read(tag, answer.map_err(refusal), in_place, view);
             }
-            ReadPurpose::Copy { primary, epoch, tag } => {
+            ReadPurpose::Span { asker: SpanAsker::Primary { primary, epoch, tag }, in_place } => {
                 let (result, payload) = match answer {
                     Ok((outcome, payload)) => (Ok(outcome), payload),
                     Err(failure) => (Err(refusal(failure)), Bytes::new()),

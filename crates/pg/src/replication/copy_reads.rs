@@ -11,7 +11,7 @@ use crate::group::Pg;
 use crate::outbox::Outbox;
 use crate::peering::membership::Membership;
 use crate::replication::queue::{Waiting, WaitingRequest};
-use crate::replication::reads::{Reads, SpanRead};
+use crate::replication::reads::{ReadPurpose, Reads, SpanRead};
 use crate::submissions::Submission;
 
 /// A read of a damaged range that goes from copy to copy.
@@ -110,13 +110,9 @@ impl Pg {
             return self.outbox.push(Action::Load { token, lookup });
         }
         let request = read.request();
-        let SpanRead { purpose, object, offset, length, asks_in_place } = read;
-        if asks_in_place {
-            let in_place = view.blocks_in_place(pg, &object, offset, length);
-            self.reads.begin_with_places(token, purpose, in_place);
-        } else {
-            self.reads.begin(token, purpose);
-        }
+        let SpanRead { asker, object, offset, length, asks_in_place } = read;
+        let in_place = if asks_in_place { view.blocks_in_place(pg, &object, offset, length) } else { 0 };
+        self.reads.begin(token, ReadPurpose::Span { asker, in_place });
         self.outbox.push(Action::Read { token, object, request });
     }
 

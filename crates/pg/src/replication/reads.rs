@@ -17,21 +17,25 @@ pub(crate) enum ReadPurpose {
         request: ReadRequest,
         times: ReadTimes,
     },
-    /// For an operation on shards, at this primary.
-    Shard {
-        tag: u64,
+    /// A [`SpanRead`].
+    Span {
+        asker: SpanAsker,
+        /// Which blocks could be overwritten in place, if that was asked.
+        in_place: u32,
     },
-    /// For a primary whose own copy is damaged.
-    Copy {
-        primary: OsdId,
-        epoch: Epoch,
-        tag: u64,
-    },
+}
+
+/// Who wants a span of this copy.
+pub(crate) enum SpanAsker {
+    /// An operation on shards, at this primary.
+    Operation { tag: u64 },
+    /// A primary whose own copy is damaged, or that has an operation on shards.
+    Primary { primary: OsdId, epoch: Epoch, tag: u64 },
 }
 
 /// A read of a span of this copy, for another member or for an operation on shards.
 pub(crate) struct SpanRead {
-    pub purpose: ReadPurpose,
+    pub asker: SpanAsker,
     pub object: ObjectName,
     pub offset: u64,
     pub length: u32,
@@ -51,13 +55,13 @@ impl SpanRead {
 
     /// What is not in memory of what it looks at.
     pub fn missing(&self, pg: PgId, view: &impl ObjectView) -> Option<Lookup> {
-        let (object, request) = (self.object.clone(), self.request());
-        if !view.is_read_loaded(pg, &object, &request) {
-            return Some(Lookup::Read { object, request });
+        let request = self.request();
+        if !view.is_read_loaded(pg, &self.object, &request) {
+            return Some(Lookup::Read { object: self.object.clone(), request });
         }
-        let mutations = if self.asks_in_place { self.mutations() } else { Vec::new() };
-        let is_loaded = mutations.is_empty() || view.is_write_loaded(pg, &object, &[], &mutations);
-        (!is_loaded).then_some(Lookup::Write { object, conditions: Vec::new(), mutations })
+        let mutations = if self.asks_in_place { self.mutations() } else { return None };
+        let is_loaded = view.is_write_loaded(pg, &self.object, &[], &mutations);
+        (!is_loaded).then(|| Lookup::Write { object: self.object.clone(), conditions: Vec::new(), mutations })
     }
 }
 
@@ -65,8 +69,6 @@ impl SpanRead {
 #[derive(Default)]
 pub(crate) struct Reads {
     purposes: BTreeMap<Token, ReadPurpose>,
-    /// What reads will say of the places of their blocks, if that was asked.
-    in_place: BTreeMap<Token, u32>,
     /// Reads that wait for a load.
     loading: BTreeMap<Token, SpanRead>,
     /// Reads that wait until the view shows everything that came before them.
@@ -80,16 +82,9 @@ impl Reads {
         self.purposes.insert(token, purpose);
     }
 
-    /// Begins a read that says which blocks could be overwritten in place.
-    pub fn begin_with_places(&mut self, token: Token, purpose: ReadPurpose, in_place: u32) {
-        self.in_place.insert(token, in_place);
-        self.begin(token, purpose);
-    }
-
-    /// The purpose of a read that the store has answered, and what it says of the places of blocks.
-    pub fn answered(&mut self, token: Token) -> (ReadPurpose, u32) {
-        let in_place = self.in_place.remove(&token).unwrap_or_default();
-        (self.purposes.remove(&token).expect("answers belong to reads"), in_place)
+    /// The purpose of a read that the store has answered.
+    pub fn answered(&mut self, token: Token) -> ReadPurpose {
+        self.purposes.remove(&token).expect("answers belong to reads")
     }
 
     /// When a client's read that the store has not answered had come to what.

@@ -112,17 +112,16 @@ impl Metadata {
 
     /// How many blocks of an object hold data, and how many of these other objects refer to, too.
     fn count_blocks(&self, object: &[u8], may_share: bool) -> Result<(u32, u32), Unready> {
-        let mut result: Result<(), Unready> = Ok(());
+        let mut result = Ok(());
         let (mut all, mut shared) = (0, 0);
         let end = keys::chunk(object, OBJECT_BLOCKS_MAX / CHUNK_BLOCKS);
         self.tree.scan(&keys::chunk(object, 0), &end, |_, value| {
-            let counted = Chunk::decode_blocks(value).map_err(Unready::from).and_then(|(blocks, _)| {
+            result = Chunk::decode_blocks(value).map_err(Unready::from).and_then(|(blocks, _)| {
                 let mapped = blocks.iter().filter(|block| **block != HOLE).map(|block| block.device_block);
                 all += mapped.clone().count() as u32;
                 shared += if may_share { self.count_shared(mapped)? } else { 0 };
                 Ok(())
             });
-            result = counted;
             if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         result.map(|()| (all, shared))
