@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use atoll_terminal::{is_closed, kept, print_line, print_note};
+use atoll_terminal::{CLEARED, is_closed, kept, print_line, print_note};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use crate::commands::explain;
@@ -49,12 +49,13 @@ pub fn pause(matches: &ArgMatches) -> Option<Duration> {
 /// Makes a list again and again. On a terminal the newest is on the screen; elsewhere each that differs from the one
 /// before is printed, JSON as one line. What fails at first ends it; later it may be a moment without cluster state.
 pub fn run(pause: Duration, mut list: impl FnMut() -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
-    let mut shown: Option<String> = None;
+    // What was printed, or why nothing was.
+    let mut shown: Option<Result<String, String>> = None;
     while !is_closed() {
         let (done, text) = kept(&mut list);
         let seen = match done {
-            Ok(_) => text,
-            Err(error) if shown.is_some() => format!("atoll: {}", explain(&error)),
+            Ok(_) => Ok(text),
+            Err(error) if shown.is_some() => Err(format!("atoll: {}", explain(&error))),
             Err(error) => return Err(error),
         };
         if shown.as_ref() != Some(&seen) {
@@ -66,11 +67,11 @@ pub fn run(pause: Duration, mut list: impl FnMut() -> anyhow::Result<ExitCode>) 
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(text: &str, is_first: bool) {
+fn show(seen: &Result<String, String>, is_first: bool) {
+    let (Ok(text) | Err(text)) = seen;
     if std::io::stdout().is_terminal() {
-        // To the corner, with everything below it gone.
-        print_line!("\x1b[H\x1b[J{}", text.trim_end());
-    } else if text.starts_with("atoll: ") {
+        print_line!("{CLEARED}{}", text.trim_end());
+    } else if seen.is_err() {
         print_note!("{text}");
     } else if let Ok(document) = serde_json::from_str::<serde_json::Value>(text) {
         print_line!("{document}");

@@ -19,6 +19,7 @@ import signal
 import sys
 
 import pytest
+from lib.console import Caller, Console, with_operators
 from lib.devices import detach_leftovers
 from lib.mounted import unmount_leftovers
 from lib.net import remove_leftovers
@@ -234,3 +235,30 @@ def fail_if_missing(markers):
     missing = [f"{name} (install {PACKAGES[name]})" for name in names if not shutil.which(name)]
     if missing:
         pytest.fail("missing: " + ", ".join(missing))
+
+
+# --- the console of a module's cluster
+
+
+@pytest.fixture(scope="module")
+def address(cluster):
+    """Where it is, with an operator of each role."""
+    return with_operators(cluster)
+
+
+@pytest.fixture(scope="module")
+def console(address):
+    """A browser in which the administrator is logged in."""
+    with Console(address) as console:
+        console.log_in(address.admin)
+        yield console
+
+
+@pytest.fixture(scope="module")
+def admin(address):
+    return Caller.logged_in(address, address.admin)
+
+
+@pytest.fixture(scope="module")
+def reader(address):
+    return Caller.logged_in(address, address.reader)

@@ -9,7 +9,7 @@ import socket
 import time
 
 import pytest
-from lib.console import Caller, Console, User, operations, with_operators
+from lib.console import Caller, Console, User, operations
 from lib.ports import free_port
 from lib.waiting import wait_for
 from selenium.webdriver.common.keys import Keys
@@ -76,11 +76,6 @@ def cluster(scenario):
     return cluster
 
 
-@pytest.fixture(scope="module")
-def address(cluster):
-    return with_operators(cluster)
-
-
 @pytest.fixture
 def short_sessions(cluster, address):
     """A console of the same cluster whose sessions end soon."""
@@ -95,29 +90,11 @@ def short_sessions(cluster, address):
     return dataclasses.replace(address, url=f"https://{listen}"), seconds
 
 
-@pytest.fixture(scope="module")
-def console(address):
-    """A browser in which the administrator is logged in."""
-    with Console(address) as console:
-        console.log_in(address.admin)
-        yield console
-
-
 @pytest.fixture
 def fresh(address):
     """A browser of its own."""
     with Console(address) as console:
         yield console
-
-
-@pytest.fixture(scope="module")
-def admin(address):
-    return Caller.logged_in(address, address.admin)
-
-
-@pytest.fixture(scope="module")
-def reader(address):
-    return Caller.logged_in(address, address.reader)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ account, which operators look into and cannot change."""
 import json
 
 import pytest
-from lib.console import Caller, Console, with_operators
+from lib.console import Caller
 from lib.identities import Account
 from lib.s3 import error_of
 from lib.waiting import wait_for
@@ -20,28 +20,6 @@ def cluster(scenario):
     cluster.variables["ATOLL_S3_AUDIT_LOG"] = str(scenario.directory / "s3-audit.jsonl")
     cluster.up()
     return cluster
-
-
-@pytest.fixture(scope="module")
-def address(cluster):
-    return with_operators(cluster)
-
-
-@pytest.fixture(scope="module")
-def console(address):
-    with Console(address) as console:
-        console.log_in(address.admin)
-        yield console
-
-
-@pytest.fixture(scope="module")
-def admin(address):
-    return Caller.logged_in(address, address.admin)
-
-
-@pytest.fixture(scope="module")
-def reader(address):
-    return Caller.logged_in(address, address.reader)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import random
 
 import pytest
 from lib.cluster import MIB
-from lib.console import Caller, Console, with_operators
 from lib.nbd import NbdError
 from lib.waiting import wait_for
 
@@ -25,23 +24,6 @@ def cluster(scenario):
     fill(cluster, "golden")
     cluster.cli("image", "snap", "create", "golden@first")
     return cluster
-
-
-@pytest.fixture(scope="module")
-def address(cluster):
-    return with_operators(cluster)
-
-
-@pytest.fixture(scope="module")
-def console(address):
-    with Console(address) as console:
-        console.log_in(address.admin)
-        yield console
-
-
-@pytest.fixture(scope="module")
-def admin(address):
-    return Caller.logged_in(address, address.admin)
 
 
 def fill(cluster, name):

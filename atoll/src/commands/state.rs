@@ -72,18 +72,15 @@ fn snapshot(output: &OutputArguments, file: &Path) -> anyhow::Result<()> {
     if file.exists() {
         anyhow::bail!("{} exists already: name a new file", file.display());
     }
-    let mut name = file.as_os_str().to_owned();
-    name.push(".partial");
-    let partial = PathBuf::from(name);
+    let runtime = tokio_runtime()?;
+    let client = runtime.block_on(open.connect())?;
+    let partial = file.with_added_extension("partial");
     let in_file = || partial.display().to_string();
     let mut options = std::fs::OpenOptions::new();
     let options = options.write(true).create(true).truncate(true).mode(0o600);
     let mut writer = options.open(&partial).with_context(in_file)?;
     let progress = progress_bar("saving cluster state");
-    tokio_runtime()?.block_on(async {
-        let client = open.connect().await?;
-        anyhow::Ok(client.snapshot(&mut writer, progress).await?)
-    })?;
+    runtime.block_on(client.snapshot(&mut writer, progress))?;
     writer.sync_all().with_context(in_file)?;
     let state_bytes = verify_snapshot(&partial).with_context(in_file)?;
     let state_bytes = state_bytes.context("what cluster state has sent is not whole; try again")?;

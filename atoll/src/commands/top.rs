@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use atoll_console::{Point, Samples, Subject, points};
-use atoll_terminal::print_line;
+use atoll_terminal::{CLEARED, print_line};
 use atoll_types::size::format_size;
 use clap::Args;
 use serde_json::json;
@@ -100,8 +100,7 @@ fn show(arguments: &TopArguments, busiest: &[(Subject, Point)]) -> anyhow::Resul
         return Ok(());
     }
     if std::io::stdout().is_terminal() {
-        // To the corner, with everything below it gone.
-        print_line!("\x1b[H\x1b[J");
+        print_line!("{CLEARED}");
     }
     let count = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.0}"));
     let size = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format_size(value as u64));

@@ -49,12 +49,6 @@ impl Counted {
         self.bytes += more.bytes;
         self.exclusive_bytes += more.exclusive_bytes;
     }
-
-    fn of<'a>(all: impl Iterator<Item = (&'a u64, &'a Counted)>) -> Self {
-        let mut sum = Counted::default();
-        all.for_each(|(_, counted)| sum.add(*counted));
-        sum
-    }
 }
 
 impl ImageAdmin {
@@ -118,9 +112,11 @@ fn by_snapshot(record: &ImageRecord, kept: &BTreeMap<u64, Counted>) -> Vec<Snaps
     for snapshot in record.snapshots() {
         // What is kept under the number of a snapshot that is gone is the newest one's.
         let last = if Some(snapshot.number) == newest { u64::MAX } else { snapshot.number };
+        let mut sum = Counted::default();
         let of_it = kept.iter().filter(|(number, _)| (first..=last).contains(*number));
-        let Counted { bytes, exclusive_bytes } = Counted::of(of_it);
-        usage.push(SnapshotUsage { name: snapshot.name.clone(), kept_bytes: bytes, exclusive_bytes });
+        of_it.for_each(|(_, counted)| sum.add(*counted));
+        let Counted { bytes: kept_bytes, exclusive_bytes } = sum;
+        usage.push(SnapshotUsage { name: snapshot.name.clone(), kept_bytes, exclusive_bytes });
         first = snapshot.number.saturating_add(1);
     }
     usage

@@ -13,6 +13,9 @@ use serde::Serialize;
 
 pub use output::{finish, is_closed, kept, write_line, write_note, write_status};
 
+/// Before what is to be the only text on a terminal: goes to the corner, and everything below is gone.
+pub const CLEARED: &str = "\x1b[H\x1b[J";
+
 /// Prints a value as JSON.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print_line!("{}", serde_json::to_string_pretty(value)?);

@@ -2,20 +2,17 @@
 
 use atoll_types::join::{JOIN_USER_PREFIX, StateLogin};
 
-use super::{ClusterClient, ClusterError, ConnectOptions, Repeat, decode, repeat, tls};
+use super::{ClusterClient, ClusterError, ConnectOptions, Repeat, decode, etcd_options, repeat};
 
 impl ClusterClient {
-    /// Asks the embedded cluster state for the login of all hosts, with the id and the secret of a join token. Fails with
+    /// With options without a user, asks the embedded cluster state for the login of all hosts, with the id and the secret of a join token. Fails with
     /// [`ClusterError::Authentication`] if the token is worth nothing (any more).
     pub async fn login_by_token(
         options: &ConnectOptions,
         id: &str,
         secret: &str,
     ) -> Result<StateLogin, ClusterError> {
-        let mut etcd_options = etcd_client::ConnectOptions::new().with_connect_timeout(options.request_timeout);
-        if let Some(tls) = tls::options(options)? {
-            etcd_options = etcd_options.with_tls(tls);
-        }
+        let etcd_options = etcd_options(options)?;
         let user = format!("{JOIN_USER_PREFIX}{id}");
         let answer = repeat(options, "log in to join", Repeat::Freely, || async {
             let client =

@@ -122,18 +122,7 @@ impl ClusterClient {
     }
 
     async fn connect_to(options: &ConnectOptions) -> Result<ClusterClient, ClusterError> {
-        let mut etcd_options = etcd_client::ConnectOptions::new()
-            .with_connect_timeout(options.request_timeout)
-            .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
-            .with_keep_alive_while_idle(true)
-            .with_require_leader(true)
-            .with_auto_token_refresh(true);
-        if let Some(user) = &options.user {
-            etcd_options = etcd_options.with_user(user, options.password.clone().unwrap_or_default());
-        }
-        if let Some(tls) = tls::options(options)? {
-            etcd_options = etcd_options.with_tls(tls);
-        }
+        let etcd_options = etcd_options(options)?;
         let options = Arc::new(options.clone());
         let etcd = repeat(&options, "connect", Repeat::Freely, || {
             etcd_client::Client::connect(options.endpoints.clone(), Some(etcd_options.clone()))
@@ -319,6 +308,23 @@ impl ClusterClient {
     fn endpoints(&self) -> String {
         self.options.endpoints.join(", ")
     }
+}
+
+/// What the etcd client wants to know.
+fn etcd_options(options: &ConnectOptions) -> Result<etcd_client::ConnectOptions, ClusterError> {
+    let mut etcd_options = etcd_client::ConnectOptions::new()
+        .with_connect_timeout(options.request_timeout)
+        .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
+        .with_keep_alive_while_idle(true)
+        .with_require_leader(true)
+        .with_auto_token_refresh(true);
+    if let Some(user) = &options.user {
+        etcd_options = etcd_options.with_user(user, options.password.clone().unwrap_or_default());
+    }
+    if let Some(tls) = tls::options(options)? {
+        etcd_options = etcd_options.with_tls(tls);
+    }
+    Ok(etcd_options)
 }
 
 /// Makes attempts until one is answered, the pauses between them growing, until three times the

@@ -5,10 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_types::join::{JOIN_USER_PREFIX, JoinTokenRecord, StateLogin};
 use atoll_types::record_json::read_record;
-use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 
 use super::state::State;
+use super::tokens::same;
 use crate::keys;
 
 /// The id of the token that a user's name stands for.
@@ -21,8 +21,8 @@ pub fn may_log_in(state: &State, token: &str, secret: &str) -> bool {
     let Some(entry) = state.keys.get(keys::join_token(token).as_bytes()) else { return false };
     let Ok(record) = read_record::<JoinTokenRecord>(&entry.value) else { return false };
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(u64::MAX, |since| since.as_millis() as u64);
-    let given = hex(digest(&SHA256, secret.as_bytes()).as_ref());
-    let is_right = verify_slices_are_equal(given.as_bytes(), record.secret_sha256.as_bytes()).is_ok();
+    let given = hex::encode(digest(&SHA256, secret.as_bytes()));
+    let is_right = same(given.as_bytes(), record.secret_sha256.as_bytes());
     is_right && record.used_by.is_none() && record.expires_unix_ms > now_ms
 }
 
@@ -30,8 +30,4 @@ pub fn may_log_in(state: &State, token: &str, secret: &str) -> bool {
 pub fn answer(user: &str, password: &str) -> String {
     let login = StateLogin { user: user.into(), password: password.into() };
     serde_json::to_string(&login).expect("two texts are plain JSON")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

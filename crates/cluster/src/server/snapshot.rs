@@ -16,11 +16,11 @@ use super::state::State;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// A file that goes when nobody reads it any more.
-struct Copy {
+struct TemporaryFile {
     path: PathBuf,
 }
 
-impl Drop for Copy {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         // What is left here nobody takes for the state; the next copy has its name.
         let _ = std::fs::remove_file(&self.path);
@@ -47,7 +47,7 @@ fn try_send(
     identity: Identity,
     pieces: &mpsc::Sender<Result<SnapshotResponse, Status>>,
 ) -> Result<(), DiskError> {
-    let copy = Copy { path: file.with_extension("snapshot") };
+    let copy = TemporaryFile { path: file.with_extension("snapshot") };
     let io_error = |source| DiskError::Io { path: copy.path.clone(), source };
     match std::fs::remove_file(&copy.path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io_error(error)),

@@ -97,7 +97,7 @@ pub(super) fn peer_of(address: Option<SocketAddr>) -> String {
 }
 
 /// Takes as long for a near miss as for a far one.
-fn same(given: &[u8], known: &[u8]) -> bool {
+pub(super) fn same(given: &[u8], known: &[u8]) -> bool {
     let difference = given.iter().zip(known).fold(0, |sum, (a, b)| sum | (a ^ b));
     given.len() == known.len() && difference == 0
 }
