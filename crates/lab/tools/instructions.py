@@ -70,6 +70,20 @@ def measure(function):
         return Profile(output)
 
 
+def print_top(profile, count, operations):
+    print(f"{sum(profile.own.values()) / operations:.0f} instructions per operation")
+    print("      own   with callees")
+    inclusive = profile.inclusive()
+    for name, cost in profile.own.most_common(count):
+        print(f"{cost / operations:9.0f} {inclusive[name] / operations:10.0f}  {name[:110]}")
+
+
+def print_calls(profile, part, operations):
+    for (caller, callee), cost in profile.edges.most_common():
+        if part in caller or part in callee:
+            print(f"{cost / operations:9.0f}  {caller[:80]} -> {callee[:80]}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--top", type=int, default=25, help="functions to show [25]")
@@ -78,17 +92,12 @@ def main():
     if not shutil.which("valgrind"):
         sys.exit("valgrind, which counts the instructions, is not installed; 'apt install valgrind' does it")
     for function in ("measured_writes", "measured_reads"):
+        print(function)
         profile = measure(function)
-        print(f"{function}: {sum(profile.own.values()) / OPERATIONS:.0f} instructions per operation")
         if arguments.calls:
-            for (caller, callee), cost in profile.edges.most_common():
-                if arguments.calls in caller or arguments.calls in callee:
-                    print(f"{cost / OPERATIONS:9.0f}  {caller[:80]} -> {callee[:80]}")
-            continue
-        print("      own   with callees")
-        inclusive = profile.inclusive()
-        for name, cost in profile.own.most_common(arguments.top):
-            print(f"{cost / OPERATIONS:9.0f} {inclusive[name] / OPERATIONS:10.0f}  {name[:110]}")
+            print_calls(profile, arguments.calls, OPERATIONS)
+        else:
+            print_top(profile, arguments.top, OPERATIONS)
 
 
 if __name__ == "__main__":

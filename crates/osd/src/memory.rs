@@ -31,9 +31,9 @@ pub(crate) fn kept_bytes(target_bytes: u64) -> usize {
 
 /// Memory that the process takes, in bytes; 0 if the system does not say.
 pub(crate) fn resident_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = text.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    pages * rustix::param::page_size() as u64
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kibibytes = text.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix("kB"));
+    kibibytes.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
 #[cfg(test)]
@@ -47,5 +47,11 @@ mod tests {
         assert_eq!(all(share(1024 * MIB, 300 * MIB, 100 * MIB)), 824 * MIB);
         assert_eq!(all(share(1024 * MIB, 1100 * MIB, 900 * MIB)), 824 * MIB);
         assert_eq!(all(share(1024 * MIB, 5000 * MIB, 0)), 128 * MIB);
+    }
+
+    #[test]
+    fn the_system_says_how_much_memory_the_process_takes() {
+        let filled = vec![1_u8; 64 << 20];
+        assert!(resident_bytes() > filled.len() as u64);
     }
 }

@@ -1,6 +1,6 @@
 //! What PGs may see of the store and of the other members' space.
 
-use atoll_pg::{ObjectView, WholeObject};
+use atoll_pg::{Examined, ObjectView, WholeObject};
 use atoll_store::{ObjectKey, Store, StoreError};
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version};
@@ -22,6 +22,39 @@ pub(crate) struct StoreView<'a> {
 impl<'a> StoreView<'a> {
     pub fn new(storage: &'a Storage, links: &'a Links, context: &Context) -> Self {
         StoreView { store: storage.store(), storage, links, me: context.me(), now_us: context.now_us() }
+    }
+}
+
+impl StoreView<'_> {
+    /// What a client is told if the store would refuse its write.
+    fn refusal(&self, error: StoreError) -> Refusal {
+        match error {
+            StoreError::NoSpace => Refusal::NoSpace { osd: self.me },
+            StoreError::Invalid { detail } => Refusal::Invalid { detail },
+            StoreError::Poisoned { cause } => Refusal::Inactive { detail: cause },
+            error @ StoreError::Damaged { .. } => Refusal::Corrupt { detail: error.to_string() },
+            StoreError::Cold(_) => unreachable!("{LOADED}"),
+        }
+    }
+
+    /// Whether all members have room for a write.
+    fn check_members(
+        &self,
+        pg: PgId,
+        members: &[OsdId],
+        object: &ObjectName,
+        mutations: &[Mutation],
+        payload_bytes: usize,
+    ) -> Result<(), Refusal> {
+        let is_own = object.as_str() == PG_META_OBJECT;
+        let adds_omap = Store::adds_metadata(mutations) && !is_own;
+        let adds_data = payload_bytes > 0 || adds_omap;
+        match members.iter().find(|member| self.links.is_full(**member)) {
+            Some(&osd) if adds_data && self.store.needs_room(&key(pg, object), mutations) => {
+                Err(Refusal::NoSpace { osd })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -69,6 +102,24 @@ impl ObjectView for StoreView<'_> {
         self.store.log(pg).cloned().collect()
     }
 
+    fn examine_write(
+        &self,
+        pg: PgId,
+        members: &[OsdId],
+        object: &ObjectName,
+        conditions: &[Condition],
+        mutations: &[Mutation],
+        payload_bytes: usize,
+    ) -> Option<Examined> {
+        let found = self.store.examine_write(pg, object, conditions, mutations, payload_bytes)?;
+        let check = found.check.map_err(|error| self.refusal(error));
+        let check = match check {
+            Ok(()) if !found.overwrites => self.check_members(pg, members, object, mutations, payload_bytes),
+            check => check,
+        };
+        Some(Examined { exists: found.exists, check })
+    }
+
     fn check_write(
         &self,
         pg: PgId,
@@ -77,22 +128,8 @@ impl ObjectView for StoreView<'_> {
         mutations: &[Mutation],
         payload_bytes: usize,
     ) -> Result<(), Refusal> {
-        self.store.check(&key(pg, object), mutations, payload_bytes).map_err(|error| match error {
-            StoreError::NoSpace => Refusal::NoSpace { osd: self.me },
-            StoreError::Invalid { detail } => Refusal::Invalid { detail },
-            StoreError::Poisoned { cause } => Refusal::Inactive { detail: cause },
-            error @ StoreError::Damaged { .. } => Refusal::Corrupt { detail: error.to_string() },
-            StoreError::Cold(_) => unreachable!("{LOADED}"),
-        })?;
-        let is_own = object.as_str() == PG_META_OBJECT;
-        let adds_omap = Store::adds_metadata(mutations) && !is_own;
-        let adds_data = payload_bytes > 0 || adds_omap;
-        match members.iter().find(|member| self.links.is_full(**member)) {
-            Some(&osd) if adds_data && self.store.needs_room(&key(pg, object), mutations) => {
-                Err(Refusal::NoSpace { osd })
-            }
-            _ => Ok(()),
-        }
+        self.store.check(&key(pg, object), mutations, payload_bytes).map_err(|error| self.refusal(error))?;
+        self.check_members(pg, members, object, mutations, payload_bytes)
     }
 
     fn is_full(&self, osd: OsdId) -> bool {

@@ -194,6 +194,15 @@ pub struct WholeObject {
     pub seal_shape: Option<(u32, u16)>,
 }
 
+/// What a write would find in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examined {
+    /// Whether its object exists.
+    pub exists: bool,
+    /// What refuses it, whether or not its conditions hold.
+    pub check: Result<(), Refusal>,
+}
+
 /// Why a read from the store failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadFailure {
@@ -229,6 +238,24 @@ pub trait ObjectView {
         conditions: &[Condition],
         mutations: &[Mutation],
     ) -> bool;
+
+    /// What a write would find, looked up once: [`ObjectView::object_exists`] and
+    /// [`ObjectView::check_write`] together. `None` unless [`ObjectView::is_write_loaded`].
+    fn examine_write(
+        &self,
+        pg: PgId,
+        members: &[OsdId],
+        object: &ObjectName,
+        conditions: &[Condition],
+        mutations: &[Mutation],
+        payload_bytes: usize,
+    ) -> Option<Examined> {
+        let is_loaded = self.is_write_loaded(pg, object, conditions, mutations);
+        is_loaded.then(|| Examined {
+            exists: self.object_exists(pg, object),
+            check: self.check_write(pg, members, object, mutations, payload_bytes),
+        })
+    }
 
     /// Whether the object exists.
     fn object_exists(&self, pg: PgId, object: &ObjectName) -> bool;

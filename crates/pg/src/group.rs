@@ -14,6 +14,7 @@ use crate::peering::membership::Membership;
 use crate::peering::promises::Promises;
 use crate::primary_requests::PrimaryRequests;
 use crate::replication::duplicates::Duplicates;
+use crate::replication::fences::Fences;
 use crate::replication::log::Log;
 use crate::replication::queue::Queue;
 use crate::replication::reads::Reads;
@@ -32,6 +33,7 @@ pub struct Pg {
     pub(crate) log: Log,
     pub(crate) queue: Queue,
     pub(crate) duplicates: Duplicates,
+    pub(crate) fences: Fences,
     pub(crate) reads: Reads,
     pub(crate) primary_requests: PrimaryRequests,
     pub(crate) intake: Intake,
@@ -73,6 +75,7 @@ impl Pg {
             log: Log::new(view.head(id)),
             queue: Queue::default(),
             duplicates: Duplicates::default(),
+            fences: Fences::default(),
             reads: Reads::default(),
             primary_requests: PrimaryRequests::default(),
             intake: Intake::default(),

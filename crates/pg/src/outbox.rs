@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{OsdId, PgId, ReadOutcome, Refusal, Transaction};
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -16,6 +17,8 @@ pub(crate) struct Outbox {
     submissions: BTreeMap<Token, Submission>,
     /// Submissions that the shell has not taken; until then the view does not show them.
     submissions_not_taken: usize,
+    /// Counts submissions that change the PG's own object.
+    own_changes: u64,
     token_last: u64,
 }
 
@@ -26,6 +29,7 @@ impl Outbox {
             actions: VecDeque::new(),
             submissions: BTreeMap::new(),
             submissions_not_taken: 0,
+            own_changes: 0,
             token_last: 1,
         }
     }
@@ -64,6 +68,7 @@ impl Outbox {
         let token = self.token();
         self.submissions.insert(token, purpose);
         self.submissions_not_taken += 1;
+        self.own_changes += u64::from(transaction.object.as_str() == PG_META_OBJECT);
         self.push(Action::Submit { token, transaction });
     }
 
@@ -88,6 +93,11 @@ impl Outbox {
     /// Whether the view shows everything submitted.
     pub fn view_is_current(&self) -> bool {
         self.submissions_not_taken == 0
+    }
+
+    /// How often the PG's own object was changed.
+    pub fn own_changes(&self) -> u64 {
+        self.own_changes
     }
 
     /// Actions that the shell has not taken.

@@ -11,8 +11,7 @@ use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
 use atoll_store::{Device, Disk, DiskOperation, DiskResult, FormatOptions, ObjectKey, Store, StoreEvent};
 use atoll_types::operation::Touched;
 use atoll_types::{
-    Condition, Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadRequest, RequestId, Seals, Transaction,
-    Version,
+    Epoch, LogEntry, Mutation, ObjectName, PgId, PoolId, ReadRequest, RequestId, Seals, Transaction, Version,
 };
 use bytes::Bytes;
 
@@ -106,11 +105,11 @@ fn settle(store: &mut Store, disk: &mut MemoryDisk) -> u64 {
 }
 
 #[inline(never)]
-fn measured_writes(store: &mut Store, turn: &[(ObjectKey, u64)], conditions: &[Condition], payload: &Bytes) {
+fn measured_writes(store: &mut Store, turn: &[(ObjectKey, u64)], payload: &Bytes) {
     for (key, offset) in turn {
         let transaction = write(store, key, *offset, payload);
-        assert!(store.is_write_loaded(key.pg, &key.name, conditions, &transaction.mutations));
-        store.check(key, &transaction.mutations, payload.len()).expect("it can be done");
+        let found = store.examine_write(key.pg, &key.name, &[], &transaction.mutations, payload.len());
+        found.expect("its metadata is in memory").check.expect("it can be done");
         store.submit(&transaction).expect("there is room");
     }
     store.flush();
@@ -140,7 +139,6 @@ fn main() {
             settle(&mut store, &mut disk);
         }
     }
-    let fence = Condition::NotFenced { name: Bytes::from_static(b"0123456789abcdef"), generation: 1 };
     let (mut random, payload) = (Random(1), Bytes::from(vec![5; BLOCK_BYTES]));
     let mut turn = |count| -> Vec<_> {
         let one = |_| (object(random.below(OBJECT_COUNT)), random.below(OBJECT_BLOCKS) * BLOCK_BYTES as u64);
@@ -148,7 +146,7 @@ fn main() {
     };
     let (mut writes, mut reads) = (0, 0);
     while reads < operation_count {
-        measured_writes(&mut store, &turn(TURN_OPERATIONS), std::slice::from_ref(&fence), &payload);
+        measured_writes(&mut store, &turn(TURN_OPERATIONS), &payload);
         writes += settle(&mut store, &mut disk);
         measured_reads(&mut store, &turn(TURN_OPERATIONS));
         reads += settle(&mut store, &mut disk);

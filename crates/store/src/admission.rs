@@ -65,7 +65,7 @@ impl Store {
     /// Checks a client's write before it gets its place in the PG's history. What it looks at is
     /// loaded ([`Store::is_write_loaded`]).
     pub fn check(&self, key: &ObjectKey, mutations: &[Mutation], payload_bytes: usize) -> Result<(), StoreError> {
-        let info = self.metadata.info(&self.metadata.parts.object(key))?;
+        let info = self.metadata.info(&self.metadata.parts.object(key.pg, &key.name))?;
         let block_count = validate(mutations, payload_bytes, info.as_ref())?;
         // A write that gets its place in the history and is then refused would break the history.
         check_prepared(key, mutations, &self.metadata)?;
@@ -103,7 +103,7 @@ impl Store {
 
     /// Which blocks of a range an object has to itself: small overwrites of them stay in place and need no space.
     pub fn own_blocks(&self, key: &ObjectKey, offset: u64, length: u32) -> Result<Vec<bool>, StoreError> {
-        let object = self.metadata.parts.object(key);
+        let object = self.metadata.parts.object(key.pg, &key.name);
         let first = (offset / BLOCK_BYTES as u64) as usize;
         let count = (length as usize).div_ceil(BLOCK_BYTES);
         let Some(info) = self.metadata.info(&object)? else { return Ok(vec![false; count]) };

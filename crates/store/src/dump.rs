@@ -241,7 +241,7 @@ fn tell_whole(
 
 fn dump_objects(disk: &mut dyn Disk, metadata: &Metadata, options: &DumpOptions, tell: Tell) -> ControlFlow<()> {
     let from = match (options.pg, &options.object) {
-        (Some(pg), Some(name)) => metadata.parts.object(&ObjectKey { pg, name: name.clone() }),
+        (Some(pg), Some(name)) => metadata.parts.object(pg, name),
         // All that share the prefix; those of other PGs are passed over.
         (Some(pg), None) => keys::objects_of(metadata.parts.root(pg)),
         (None, _) => keys::OBJECTS.to_vec(),
@@ -305,7 +305,7 @@ impl Visitor for Objects<'_> {
         if self.name.is_some_and(|name| *name != object.name) {
             return ControlFlow::Continue(());
         }
-        let omap = keys::omap(&keys::object(&object));
+        let omap = keys::omap(&keys::object(object.pg, &object.name));
         let pg = self.metadata.parts.owner(&object);
         if self.pg.is_some_and(|wanted| wanted != pg) {
             return ControlFlow::Continue(());

@@ -51,6 +51,7 @@ mod lookup;
 mod metadata;
 mod outbox;
 mod overlay;
+mod overwrite;
 mod pgs;
 mod plan;
 mod read;
@@ -68,7 +69,7 @@ pub use dump::{DumpOptions, DumpRecord, ExtentRecord, LayoutRecord, ObjectRecord
 pub use error::{OpenError, StoreError};
 pub use event::{BackingRoom, StoreEvent, StoreUsage, TransactionId};
 pub use layout::{DEVICE_BYTES_MIN, FormatOptions, WAL_BYTES_MIN};
-pub use lookup::{LoadId, LoadRequest};
+pub use lookup::{Examined, LoadId, LoadRequest};
 pub use metadata::{Cold, ObjectInfo, ObjectKey, ObjectsPage, OmapPage};
 pub use read::{ReadData, ReadError};
 pub use recovery::StoreIdentity;

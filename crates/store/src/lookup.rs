@@ -11,7 +11,9 @@ use bytes::Bytes;
 use crate::disk::{DiskOperation, DiskResult};
 use crate::error::StoreError;
 use crate::event::StoreEvent;
-use crate::metadata::{Changes, Cold, HOLE, ObjectInfo, ObjectKey, ObjectsPage, OmapPage, Unready, keys};
+use crate::metadata::{
+    Changes, Cold, HOLE, ObjectInfo, ObjectKey, ObjectsPage, OmapPage, PageError, Unready, keys,
+};
 use crate::outbox::Purpose;
 use crate::store::Store;
 use crate::validate::{validate, written_bytes};
@@ -59,6 +61,17 @@ pub enum LoadRequest {
     },
 }
 
+/// What a client's write would find.
+#[derive(Debug)]
+pub struct Examined {
+    /// Whether its object exists.
+    pub exists: bool,
+    /// It only overwrites blocks in place, for which there is always room.
+    pub overwrites: bool,
+    /// What the store would refuse it for.
+    pub check: Result<(), StoreError>,
+}
+
 /// Who waits for a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiter {
@@ -100,12 +113,12 @@ fn listed_max(counts_blocks: bool) -> usize {
 impl Store {
     /// What is known of an object as a whole.
     pub fn object(&self, key: &ObjectKey) -> Result<Option<ObjectInfo>, StoreError> {
-        Ok(self.metadata.info(&self.metadata.parts.object(key))?)
+        Ok(self.metadata.info(&self.metadata.parts.object(key.pg, &key.name))?)
     }
 
     /// The value of an omap entry.
     pub fn omap_value(&self, key: &ObjectKey, omap_key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.metadata.omap_value(&self.metadata.parts.object(key), omap_key)?)
+        Ok(self.metadata.omap_value(&self.metadata.parts.object(key.pg, &key.name), omap_key)?)
     }
 
     /// Omap entries with this prefix from `from` on, in order, up to `limit` of them; and whether
@@ -117,12 +130,18 @@ impl Store {
         from: &[u8],
         limit: usize,
     ) -> Result<OmapPage, StoreError> {
-        Ok(self.metadata.omap_page(&self.metadata.parts.object(key), prefix, from, limit, OMAP_PAGE_BYTES)?)
+        Ok(self.metadata.omap_page(
+            &self.metadata.parts.object(key.pg, &key.name),
+            prefix,
+            from,
+            limit,
+            OMAP_PAGE_BYTES,
+        )?)
     }
 
     /// The seals of all units that overlap `length` bytes from `offset` on.
     pub fn seals(&self, key: &ObjectKey, offset: u64, length: u64) -> Result<Option<Seals>, StoreError> {
-        let object = self.metadata.parts.object(key);
+        let object = self.metadata.parts.object(key.pg, &key.name);
         let Some(info) = self.metadata.info(&object)? else { return Ok(None) };
         Ok(self.metadata.seals(&object, &info, offset, length)?)
     }
@@ -151,7 +170,7 @@ impl Store {
 
     /// Which blocks of a range of an object hold data, within the object's size.
     pub fn mapped_blocks(&self, key: &ObjectKey, offset: u64, length: u32) -> Result<Vec<bool>, StoreError> {
-        let object = self.metadata.parts.object(key);
+        let object = self.metadata.parts.object(key.pg, &key.name);
         let first = (offset / BLOCK_BYTES as u64) as usize;
         let count = u64::from(length).div_ceil(BLOCK_BYTES as u64) as usize;
         let blocks = self.metadata.blocks(&object, first, count)?;
@@ -174,12 +193,48 @@ impl Store {
         !matches!(self.look_at_write(pg, object, conditions, mutations), Err(Unready::Cold(_)))
     }
 
+    /// What a client's write would find: everything is looked up once. `None` unless all of it is in memory, as
+    /// [`Store::is_write_loaded`] says.
+    pub fn examine_write(
+        &self,
+        pg: PgId,
+        object: &ObjectName,
+        conditions: &[Condition],
+        mutations: &[Mutation],
+        payload_bytes: usize,
+    ) -> Option<Examined> {
+        if let [Mutation::Write { offset, length, seals }] = mutations
+            && *length as usize == payload_bytes
+        {
+            self.look_at_conditions(pg, object, conditions).ok()?;
+            match self.metadata.find_overwrite(pg, object, *offset, *length, seals.as_ref()) {
+                Ok(Some(_)) => return Some(Examined { exists: true, overwrites: true, check: Ok(()) }),
+                Ok(None) => {}
+                Err(PageError::Cold(_)) => return None,
+                Err(error) => {
+                    let check = Err(Unready::from(error).into());
+                    return Some(Examined { exists: false, overwrites: false, check });
+                }
+            }
+        }
+        if !self.is_write_loaded(pg, object, conditions, mutations) {
+            return None;
+        }
+        let key = ObjectKey { pg, name: object.clone() };
+        let (exists, found) = match self.object(&key) {
+            Ok(info) => (info.is_some(), Ok(())),
+            Err(error) => (false, Err(error)),
+        };
+        let check = found.and_then(|()| self.check(&key, mutations, payload_bytes));
+        Some(Examined { exists, overwrites: false, check })
+    }
+
     fn look_at_read(&self, pg: PgId, object: &ObjectName, request: &ReadRequest) -> Result<(), Unready> {
         if let ReadRequest::ObjectList { prefix, after, counts_blocks, .. } = request {
             let limit = listed_max(*counts_blocks);
             return self.metadata.objects_page(pg, prefix, after.as_ref(), limit, *counts_blocks).map(drop);
         }
-        let object = self.metadata.parts.object(&ObjectKey { pg, name: object.clone() });
+        let object = self.metadata.parts.object(pg, object);
         self.metadata.tree.touch(&keys::header(&object))?;
         if self.metadata.info(&object)?.is_none() {
             return Ok(());
@@ -205,7 +260,7 @@ impl Store {
         conditions: &[Condition],
         mutations: &[Mutation],
     ) -> Result<(), Unready> {
-        let object = self.metadata.parts.object(&ObjectKey { pg, name: name.clone() });
+        let object = self.metadata.parts.object(pg, name);
         self.metadata.tree.touch(&keys::header(&object))?;
         let info = self.metadata.info(&object)?;
         // Ranges come from clients. A write that breaks a rule will be refused and needs no
@@ -213,19 +268,7 @@ impl Store {
         if validate(mutations, written_bytes(mutations), info.as_ref()).is_err() {
             return Ok(());
         }
-        for condition in conditions {
-            match condition {
-                Condition::ObjectExists | Condition::ObjectAbsent | Condition::PgNum { .. } => {}
-                Condition::OmapExists { key }
-                | Condition::OmapAbsent { key }
-                | Condition::OmapEquals { key, .. } => drop(self.metadata.omap_value(&object, key)?),
-                Condition::NotFenced { name, .. } => {
-                    let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
-                    let own = self.metadata.parts.object(&ObjectKey { pg, name: own });
-                    self.metadata.omap_value(&own, &[FENCE_KEY_PREFIX, name].concat())?;
-                }
-            }
-        }
+        self.look_at_conditions(pg, name, conditions)?;
         // What writes and zeros touch is looked up directly; they are what must be fast.
         let may_share = info.is_some_and(|info| info.may_share);
         let is_plain = |mutation: &Mutation| matches!(mutation, Mutation::Write { .. } | Mutation::Create);
@@ -241,6 +284,26 @@ impl Store {
             return Ok(());
         }
         crate::plan::look_at(pg, &object, mutations, Changes::new(&self.metadata))
+    }
+
+    fn look_at_conditions(&self, pg: PgId, name: &ObjectName, conditions: &[Condition]) -> Result<(), Unready> {
+        for condition in conditions {
+            match condition {
+                Condition::ObjectExists | Condition::ObjectAbsent | Condition::PgNum { .. } => {}
+                Condition::OmapExists { key }
+                | Condition::OmapAbsent { key }
+                | Condition::OmapEquals { key, .. } => {
+                    let object = self.metadata.parts.object(pg, name);
+                    self.metadata.omap_value(&object, key)?;
+                }
+                Condition::NotFenced { name, .. } => {
+                    let own = ObjectName::new(PG_META_OBJECT).expect("the name is short");
+                    let own = self.metadata.parts.object(pg, &own);
+                    self.metadata.omap_value(&own, &[FENCE_KEY_PREFIX, name].concat())?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Loads metadata. [`StoreEvent::Loaded`] follows, at once if nothing is missing.

@@ -60,7 +60,7 @@ impl Data {
     }
 }
 
-fn padded(transaction: &Transaction, block_count: usize) -> BlockBuffer {
+pub(crate) fn padded(transaction: &Transaction, block_count: usize) -> BlockBuffer {
     let mut data = BlockBuffer::for_overwriting(block_count);
     let (mut rest, mut output) = (&transaction.payload[..], data.as_mut_slice());
     for mutation in &transaction.mutations {
@@ -153,12 +153,8 @@ pub(crate) fn plan(
     }
 }
 
-fn keys_of(pg: PgId, name: &ObjectName, metadata: &Metadata) -> Vec<u8> {
-    metadata.parts.object(&ObjectKey { pg, name: name.clone() })
-}
-
 fn object_of(transaction: &Transaction, metadata: &Metadata) -> Vec<u8> {
-    keys_of(transaction.pg, &transaction.object, metadata)
+    metadata.parts.object(transaction.pg, &transaction.object)
 }
 
 /// Small overwrites stay in place, unless the block is shared.
@@ -218,6 +214,11 @@ fn release_fresh(placement: &BlockPlacement, allocator: &mut Allocator) {
 }
 
 impl BlockPlacement {
+    /// Blocks that are overwritten.
+    pub fn in_place(runs: Vec<Run>, crcs: Vec<u32>) -> Self {
+        BlockPlacement { runs, crcs, fresh_blocks: Vec::new() }
+    }
+
     pub fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.runs.iter().flat_map(|&(start, length)| start..start + length)
     }
@@ -248,7 +249,7 @@ impl BlockPlacement {
             return Err(CodecError::Invalid { what: "placed blocks", value: placed as u64 });
         }
         let crcs = (0..count).map(|_| reader.u32("block check")).collect::<Result<_, _>>()?;
-        Ok(BlockPlacement { runs, crcs, fresh_blocks: Vec::new() })
+        Ok(BlockPlacement::in_place(runs, crcs))
     }
 }
 
@@ -276,16 +277,16 @@ fn change(
                 continue;
             }
             Mutation::CloneFrom { source } => {
-                let source = keys_of(transaction.pg, source, changes.metadata());
+                let source = metadata.parts.object(transaction.pg, source);
                 clone(&mut changes, &source, object)?;
                 continue;
             }
             Mutation::ClonePreImage { copy } => {
-                keep(&mut changes, object, &keys_of(transaction.pg, copy, metadata))?;
+                keep(&mut changes, object, &metadata.parts.object(transaction.pg, copy))?;
                 continue;
             }
             Mutation::RemoveOther { object: other } => {
-                remove_other(&mut changes, object, &keys_of(transaction.pg, other, metadata))?;
+                remove_other(&mut changes, object, &metadata.parts.object(transaction.pg, other))?;
                 continue;
             }
             Mutation::Split { pg_num_before, pg_num, is_whole } => {
@@ -350,7 +351,7 @@ fn change(
 /// What [`validate`] cannot see: mutations that depend on other objects, and keys that are too long
 /// once they are stored. What it looks at is in memory.
 pub(crate) fn check_prepared(key: &ObjectKey, mutations: &[Mutation], metadata: &Metadata) -> Result<(), Unready> {
-    let object = metadata.parts.object(key);
+    let object = metadata.parts.object(key.pg, &key.name);
     for mutation in mutations {
         match mutation {
             Mutation::CloneFrom { .. } => look_at(key.pg, &object, mutations, Changes::new(metadata))?,
@@ -410,7 +411,7 @@ fn clear_seals(changes: &mut Changes, object: &[u8]) -> Result<(), Unready> {
 fn split_own_object(changes: &mut Changes, split: &Split, object: &[u8], is_whole: bool) -> Result<(), Unready> {
     let own_of = |pg: PgId| {
         let name = ObjectName::new(PG_META_OBJECT).expect("the name is short");
-        keys::object(&ObjectKey { pg, name })
+        keys::object(pg, &name)
     };
     for pg in &split.merged_back {
         changes.remove_object(&own_of(*pg))?;
@@ -451,15 +452,15 @@ pub(crate) fn look_at(
             }
             Mutation::Remove => changes.remove_object(object)?,
             Mutation::CloneFrom { source } => {
-                let source = keys_of(pg, source, changes.metadata());
+                let source = changes.metadata().parts.object(pg, source);
                 clone(&mut changes, &source, object)?;
             }
             Mutation::ClonePreImage { copy } => {
-                let copy = keys_of(pg, copy, changes.metadata());
+                let copy = changes.metadata().parts.object(pg, copy);
                 keep(&mut changes, object, &copy)?;
             }
             Mutation::RemoveOther { object: other } => {
-                let other = keys_of(pg, other, changes.metadata());
+                let other = changes.metadata().parts.object(pg, other);
                 remove_other(&mut changes, object, &other)?;
             }
             Mutation::SetShardOf { seal_unit_bytes, seal_bytes, .. } => {

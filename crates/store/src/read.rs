@@ -166,7 +166,7 @@ impl Store {
     }
 
     fn look_up_read(&self, order: &ReadOrder) -> Result<Option<ReadInProgress>, Unready> {
-        let object = self.metadata.parts.object(&order.key);
+        let object = self.metadata.parts.object(order.key.pg, &order.key.name);
         let Some(info) = self.metadata.info(&object)? else { return Ok(None) };
         let end = info.size_bytes.min(order.offset.saturating_add(u64::from(order.length)));
         let data_bytes = end.saturating_sub(order.offset) as usize;
@@ -286,7 +286,7 @@ impl Store {
             return true;
         }
         let first = (read.order.offset / BLOCK_BYTES as u64) as usize;
-        let object = self.metadata.parts.object(&read.order.key);
+        let object = self.metadata.parts.object(read.order.key.pg, &read.order.key.name);
         // If the metadata is not in memory, the read starts again and waits for it.
         let Ok(now) = self.metadata.blocks(&object, first, read.expected.len()) else { return true };
         read.failed.iter().all(|&index| {
@@ -301,7 +301,8 @@ impl Store {
     pub fn matches_checks(&self, key: &ObjectKey, offset: u64, data: &[u8]) -> bool {
         let first = (offset / BLOCK_BYTES as u64) as usize;
         let padded = BlockBuffer::from_bytes(data);
-        let Ok(expected) = self.metadata.blocks(&self.metadata.parts.object(key), first, padded.block_count())
+        let Ok(expected) =
+            self.metadata.blocks(&self.metadata.parts.object(key.pg, &key.name), first, padded.block_count())
         else {
             return false;
         };

@@ -177,7 +177,7 @@ impl Store {
     }
 
     fn advance_scrub(&mut self, id: u64, scrub: &mut Scrub) -> Result<ScrubResult, Pause> {
-        let object = self.metadata.parts.object(&scrub.key);
+        let object = self.metadata.parts.object(scrub.key.pg, &scrub.key.name);
         let info = self.metadata.info(&object)?.ok_or(Pause::Ended(ScrubError::NoSuchObject))?;
         match &mut scrub.data {
             Data::ToRead => {

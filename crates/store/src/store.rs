@@ -164,6 +164,41 @@ impl Store {
             return Err(StoreError::Poisoned { cause: cause.clone() });
         }
         self.check_follows(transaction)?;
+        let (plan, freed) = match self.metadata.overwrite(transaction)? {
+            Some(overwrite) => (overwrite.apply(transaction, &mut self.metadata), Vec::new()),
+            None => self.change(transaction)?,
+        };
+        Ok(self.accept(transaction, plan, &freed))
+    }
+
+    /// A transaction has changed the metadata: shows its data, and has it logged. `freed` are the blocks that
+    /// nothing refers to any more.
+    pub(crate) fn accept(&mut self, transaction: &Transaction, plan: Plan, freed: &[u32]) -> TransactionId {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.space.give_up(freed);
+        self.pgs.record(number, transaction, &mut self.metadata.parts);
+        let data_writes_left = match &plan.data {
+            Data::Inline(data) => {
+                self.show_in_overlay(number, &plan, data);
+                0
+            }
+            Data::Direct(bytes) => self.write_data(number, &plan, bytes),
+        };
+        // After the data is shown: a transaction may free what it has written itself.
+        for &block in freed {
+            self.overlay.remove(block);
+        }
+        let encoded = encode_transaction(number, transaction, &plan);
+        // PGs that came from one by splits share its objects, and so the order of their writes.
+        let queue = self.metadata.parts.root(transaction.pg);
+        self.log.accept(number, queue, encoded, plan, data_writes_left);
+        TransactionId(number)
+    }
+
+    /// Finds places for a transaction's data and changes the metadata. Returns the blocks that nothing refers to
+    /// any more, too.
+    pub(crate) fn change(&mut self, transaction: &Transaction) -> Result<(Plan, Vec<u32>), StoreError> {
         let adds = !transaction.payload.is_empty() || Self::adds_metadata(&transaction.mutations);
         let is_own = transaction.object.as_str() == atoll_types::operation::PG_META_OBJECT;
         if adds && !is_own && self.is_exhausted() {
@@ -178,26 +213,7 @@ impl Store {
             self.poison(error.to_string());
             return Err(error);
         }
-        let number = self.next_number;
-        self.next_number += 1;
-        self.space.give_up(&prepared.freed);
-        self.pgs.record(number, transaction, &mut self.metadata.parts);
-        let data_writes_left = match &plan.data {
-            Data::Inline(data) => {
-                self.show_in_overlay(number, &plan, data);
-                0
-            }
-            Data::Direct(bytes) => self.write_data(number, &plan, bytes),
-        };
-        // After the data is shown: a transaction may free what it has written itself.
-        for &block in &prepared.freed {
-            self.overlay.remove(block);
-        }
-        let encoded = encode_transaction(number, transaction, &plan);
-        // PGs that came from one by splits share its objects, and so the order of their writes.
-        let queue = self.metadata.parts.root(transaction.pg);
-        self.log.accept(number, queue, encoded, plan, data_writes_left);
-        Ok(TransactionId(number))
+        Ok((plan, prepared.freed))
     }
 
     /// The number of PGs that the pool had when this one was split here, or was split off.

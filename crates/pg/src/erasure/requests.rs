@@ -254,7 +254,9 @@ impl Pg {
         let ClientWrite { client, id, write, mut update, old } = ready;
         let (seen, in_place) = (fetch.whole, fetch.in_place);
         let (pg, looks_at) = (self.config.id, mutations_looked_at(&write, &self.config));
-        let is_loaded = view.is_write_loaded(pg, &write.object, &write.conditions, looks_at);
+        self.fences.follow(&self.outbox);
+        let conditions = self.fences.to_load(&write.conditions);
+        let is_loaded = view.is_write_loaded(pg, &write.object, conditions, looks_at);
         let whole = if is_loaded { view.whole_object(pg, &write.object) } else { None };
         // Other writes of the object may have come first. They did not touch the span of this one,
         // but may have changed the object's size or seals.
@@ -266,7 +268,7 @@ impl Pg {
         };
         update.set_old_version(whole.version);
         let old = old.expect("a write is ready when it has the old bytes");
-        let attempt = match failed_condition(&write, &self.config, view) {
+        let attempt = match failed_condition(&write, &self.config, &mut self.fences, view) {
             Some(refusal) => self.refuse_write((client, id), write, refusal, view),
             None => self.order_shard_write((client, id), write, (update, &old), in_place, view),
         };

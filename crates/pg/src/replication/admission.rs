@@ -9,8 +9,8 @@ use bytes::Bytes;
 use crate::actions::{ClientId, ObjectView};
 use crate::config::Configuration;
 use crate::group::Pg;
-use crate::own_object::own_object;
 use crate::replication::duplicates::Known;
+use crate::replication::fences::Fences;
 use crate::replication::queue::{Waiting, WaitingRequest};
 
 impl Pg {
@@ -138,6 +138,7 @@ fn check_clone_sources(request: &WriteRequest) -> Result<(), Refusal> {
 pub(crate) fn failed_condition(
     write: &WriteRequest,
     config: &Configuration,
+    fences: &mut Fences,
     view: &impl ObjectView,
 ) -> Option<Refusal> {
     let exists = || view.object_exists(config.id, &write.object);
@@ -151,7 +152,7 @@ pub(crate) fn failed_condition(
             Condition::OmapEquals { key, value: expected } => value(key).as_ref() == Some(expected),
             Condition::PgNum { pg_num } => *pg_num == config.pg_num(),
             Condition::NotFenced { name, generation } => {
-                let fence = fence(name, config, view);
+                let fence = fences.generation(name, config, view);
                 if fence > *generation {
                     return Some(Refusal::Fenced { generation: fence });
                 }
@@ -163,12 +164,6 @@ pub(crate) fn failed_condition(
         }
     }
     None
-}
-
-fn fence(name: &Bytes, config: &Configuration, view: &impl ObjectView) -> u64 {
-    let key = [FENCE_KEY_PREFIX, name].concat();
-    let value = view.omap_value(config.id, &own_object(), &key);
-    value.and_then(|value| Some(u64::from_be_bytes(value[..].try_into().ok()?))).unwrap_or(0)
 }
 
 fn is_within_object(offset: u64, length: u32) -> bool {

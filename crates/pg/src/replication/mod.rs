@@ -6,6 +6,7 @@ mod answers;
 pub(crate) mod conflicts;
 pub(crate) mod copy_reads;
 pub(crate) mod duplicates;
+pub(crate) mod fences;
 pub(crate) mod log;
 pub(crate) mod ordering;
 pub(crate) mod queue;

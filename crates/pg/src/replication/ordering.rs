@@ -8,7 +8,7 @@ use atoll_types::{
 };
 use atoll_wire::Message;
 
-use crate::actions::{Action, ClientId, Lookup, ObjectView};
+use crate::actions::{Action, ClientId, Examined, Lookup, ObjectView};
 use crate::config::Configuration;
 use crate::erasure::{ClientRead, pre_image_of_fence};
 use crate::group::Pg;
@@ -172,35 +172,52 @@ impl Pg {
         if clones {
             return Attempt::MustWait(Box::new(request));
         }
-        let looks_at = mutations_looked_at(write, &self.config);
-        if !view.is_write_loaded(self.config.id, &request.object, &write.conditions, looks_at) {
-            let lookup = Lookup::Write {
-                object: request.object.clone(),
-                conditions: write.conditions.clone(),
-                mutations: looks_at.to_vec(),
-            };
-            return request.load(lookup, view.now_us(), &mut self.outbox);
+        self.fences.follow(&self.outbox);
+        if self.config.is_erasure_coded(&request.object) {
+            return self.start_loaded_shard_write(request, view);
         }
-        let WaitingRequest { client, object, what: Waiting::Write(id, write), .. } = request else {
+        let conditions = self.fences.to_load(&write.conditions);
+        let (members, payload_bytes) = (&self.config.record.members, write.payload.len());
+        let examined = view.examine_write(
+            self.config.id,
+            members,
+            &request.object,
+            conditions,
+            &write.mutations,
+            payload_bytes,
+        );
+        let Some(Examined { exists, check }) = examined else {
+            let mutations = write.mutations.clone();
+            return request.load_write(mutations, view, &mut self.outbox);
+        };
+        let WaitingRequest { client, what: Waiting::Write(id, write), .. } = request else {
             unreachable!("looked at above");
         };
-        if self.config.is_erasure_coded(&object) {
-            return match failed_condition(&write, &self.config, view) {
-                Some(refusal) => self.refuse_write((client, id), write, refusal, view),
-                None => self.start_shard_write((client, id), write, view),
-            };
-        }
-        let refusal = failed_condition(&write, &self.config, view).or_else(|| {
-            let (members, payload_bytes) = (&self.config.record.members, write.payload.len());
-            view.check_write(self.config.id, members, &object, &write.mutations, payload_bytes).err()
-        });
-        if let Some(refusal) = refusal {
+        let failed = failed_condition(&write, &self.config, &mut self.fences, view);
+        if let Some(refusal) = failed.or(check.err()) {
             return self.refuse_write((client, id), write, refusal, view);
         }
-        let creates = !view.object_exists(self.config.id, &object);
         let pre_image = pre_image_of_fence(&write, &self.config, view);
-        self.order(Some((client, id)), write, creates, pre_image, view.now_us());
+        self.order(Some((client, id)), write, !exists, pre_image, view.now_us());
         Attempt::Done
+    }
+
+    /// Starts a write of an erasure-coded object, once the metadata that it looks at is in memory.
+    fn start_loaded_shard_write(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
+        let Waiting::Write(_, write) = &request.what else { unreachable!("only writes come here") };
+        let looks_at = mutations_looked_at(write, &self.config);
+        let conditions = self.fences.to_load(&write.conditions);
+        if !view.is_write_loaded(self.config.id, &request.object, conditions, looks_at) {
+            let looks_at = looks_at.to_vec();
+            return request.load_write(looks_at, view, &mut self.outbox);
+        }
+        let WaitingRequest { client, what: Waiting::Write(id, write), .. } = request else {
+            unreachable!("looked at above");
+        };
+        match failed_condition(&write, &self.config, &mut self.fences, view) {
+            Some(refusal) => self.refuse_write((client, id), write, refusal, view),
+            None => self.start_shard_write((client, id), write, view),
+        }
     }
 
     /// Refuses a write, once everything that the refusal rests on is committed.

@@ -49,6 +49,13 @@ impl WaitingRequest {
         Attempt::MustWait(Box::new(self))
     }
 
+    /// Asks the shell to load what a write with these mutations looks at. It waits for it.
+    pub fn load_write(self, mutations: Vec<Mutation>, view: &impl ObjectView, outbox: &mut Outbox) -> Attempt {
+        let Waiting::Write(_, write) = &self.what else { unreachable!("only writes come here") };
+        let (object, conditions) = (self.object.clone(), write.conditions.clone());
+        self.load(Lookup::Write { object, conditions, mutations }, view.now_us(), outbox)
+    }
+
     pub fn is_write(&self) -> bool {
         matches!(self.what, Waiting::Write(..))
     }

@@ -151,7 +151,7 @@ impl Entries {
 
     fn omap_part(&mut self, key: &[u8], value: &[u8], found: &mut dyn FnMut(Found)) {
         let (object, _) = self.object.as_ref().expect("the caller has set it");
-        let omap = keys::omap(&keys::object(object));
+        let omap = keys::omap(&keys::object(object.pg, &object.name));
         let parsed = keys::parse_omap(&omap, key).filter(|(_, part)| part.len() == 2);
         let Some((omap_key, _)) = parsed else {
             let detail = format!("the omap key {}", hex(key));

@@ -63,6 +63,10 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey { pg: PG, name: ObjectName::new(name).unwrap() }
 }
 
+fn object_keys(name: &str) -> Vec<u8> {
+    keys::object(PG, &ObjectName::new(name).unwrap())
+}
+
 pub(crate) struct Fixture {
     disk: MemoryDisk,
     pub store: Store,
@@ -70,7 +74,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut disk = MemoryDisk::default();
         let options = FormatOptions { store_id: [1; 16], wal_bytes: 0, wal_is_apart: false };
         Store::format(&mut disk, options).unwrap();
@@ -152,7 +156,7 @@ impl Fixture {
     }
 
     pub fn device_block(&self, object: &str, index: usize) -> u32 {
-        self.store.metadata.blocks(&keys::object(&key(object)), index, 1).unwrap()[0].device_block
+        self.store.metadata.blocks(&object_keys(object), index, 1).unwrap()[0].device_block
     }
 }
 
@@ -230,7 +234,7 @@ fn missing_counts_are_found() {
 #[test]
 fn an_object_that_does_not_know_that_it_shares_is_found() {
     let mut fixture = Fixture::filled();
-    let header = keys::header(&keys::object(&key("clone")));
+    let header = keys::header(&object_keys("clone"));
     let info = fixture.store.object(&key("clone")).unwrap().unwrap();
     let info = crate::ObjectInfo { may_share: false, ..info };
     fixture.store.metadata.tree.put(&header, &info.encode()).unwrap();
@@ -244,7 +248,7 @@ fn an_object_that_does_not_know_that_it_shares_is_found() {
 #[test]
 fn a_missing_header_and_a_wrong_count_of_objects_are_found() {
     let mut fixture = Fixture::filled();
-    fixture.store.metadata.tree.remove(&keys::header(&keys::object(&key("large")))).unwrap();
+    fixture.store.metadata.tree.remove(&keys::header(&object_keys("large"))).unwrap();
     fixture.store.metadata.object_count -= 1;
     assert_eq!(the_problem(&mut fixture.close()), Problem::MissingHeader { object: key("large") });
     let mut fixture = Fixture::filled();
@@ -255,7 +259,7 @@ fn a_missing_header_and_a_wrong_count_of_objects_are_found() {
 #[test]
 fn missing_parts_of_a_value_are_found() {
     let mut fixture = Fixture::filled();
-    let entry = keys::omap_entry(&keys::object(&key("omap")), b"key0050");
+    let entry = keys::omap_entry(&object_keys("omap"), b"key0050");
     assert!(fixture.store.metadata.tree.remove(&keys::part(&entry, 2)).unwrap());
     let problem = the_problem(&mut fixture.close());
     assert!(problem.to_string().contains("parts are missing"), "{problem}");
@@ -264,7 +268,7 @@ fn missing_parts_of_a_value_are_found() {
 #[test]
 fn entries_that_make_no_sense_are_found() {
     let mut fixture = Fixture::filled();
-    let large = keys::object(&key("large"));
+    let large = object_keys("large");
     fixture.store.metadata.tree.put(&keys::chunk(&large, 1), &[200]).unwrap();
     fixture.store.metadata.tree.put(&[9, 9], &[]).unwrap();
     let found = report(&mut fixture.close()).problems;

@@ -74,11 +74,11 @@ fn take_escaped(mut key: &[u8]) -> Option<(Vec<u8>, &[u8])> {
 }
 
 /// The first bytes of all keys of an object.
-pub(crate) fn object(key: &ObjectKey) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(16 + key.name.as_str().len());
+pub(crate) fn object(pg: PgId, name: &ObjectName) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(16 + name.as_str().len());
     bytes.push(OBJECT);
-    push_pg(&mut bytes, key.pg);
-    push_escaped(&mut bytes, key.name.as_str().as_bytes());
+    push_pg(&mut bytes, pg);
+    push_escaped(&mut bytes, name.as_str().as_bytes());
     bytes
 }
 
@@ -98,9 +98,22 @@ pub(crate) fn header(object: &[u8]) -> Vec<u8> {
     extended(object, &[&[HEADER]])
 }
 
+/// Makes the first bytes of an object's keys the key of its header.
+pub(crate) fn push_header(object: &mut Vec<u8>) {
+    object.push(HEADER);
+}
+
 pub(crate) fn chunk(object: &[u8], index: usize) -> Vec<u8> {
+    let mut key = extended(object, &[]);
+    push_chunk(&mut key, index);
+    key
+}
+
+/// Makes the first bytes of an object's keys the key of a chunk.
+pub(crate) fn push_chunk(object: &mut Vec<u8>, index: usize) {
     let index = u16::try_from(index).expect("objects have few chunks");
-    extended(object, &[&[CHUNK], &index.to_be_bytes()])
+    object.push(CHUNK);
+    object.extend_from_slice(&index.to_be_bytes());
 }
 
 /// The number of a chunk by its key, which is between those of chunks of the object.
@@ -247,7 +260,7 @@ mod tests {
             a in proptest::collection::vec(0u8..3, 0..6), b in proptest::collection::vec(0u8..3, 0..6),
         ) {
             let pg = PgId { pool: PoolId(1), index: 2 };
-            let object = object(&ObjectKey { pg, name: ObjectName::new("name").unwrap() });
+            let object = object(pg, &ObjectName::new("name").unwrap());
             let (key_a, key_b) = (part(&omap_entry(&object, &a), 0xff00), part(&omap_entry(&object, &b), 0));
             if a != b {
                 prop_assert_eq!(key_a.cmp(&key_b), a.cmp(&b));

@@ -30,7 +30,7 @@ impl Metadata {
         let all = keys::objects_of(self.parts.root(pg));
         let end = keys::end_of(&all);
         let mut from = match after {
-            Some(name) => keys::end_of(&self.parts.object(&ObjectKey { pg, name: name.clone() })),
+            Some(name) => keys::end_of(&self.parts.object(pg, name)),
             None => all,
         };
         let mut names = Vec::new();
@@ -45,7 +45,7 @@ impl Metadata {
             })?;
             let Some(key) = found else { break };
             let (object, _) = key?;
-            from = keys::end_of(&keys::object(&object));
+            from = keys::end_of(&keys::object(object.pg, &object.name));
             if self.parts.holds(pg, &object.name) {
                 names.push(object.name);
             }
@@ -67,13 +67,13 @@ impl Metadata {
         let all = keys::objects_with_prefix(root, prefix);
         let end = keys::end_of(&all);
         let mut from = match after {
-            Some(name) => keys::end_of(&keys::object(&ObjectKey { pg: root, name: name.clone() })).max(all),
+            Some(name) => keys::end_of(&keys::object(root, name)).max(all),
             None => all,
         };
         let mut page = ObjectsPage::default();
         for looked_at in 1.. {
             let Some((key, info)) = self.first_object(&from, &end)? else { break };
-            let object = keys::object(&key);
+            let object = keys::object(key.pg, &key.name);
             from = keys::end_of(&object);
             if looked_at == limit {
                 page.next = Some(key.name.clone());

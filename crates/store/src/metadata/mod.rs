@@ -34,7 +34,7 @@ pub use pages::Cold;
 pub(crate) use pages::{Location, PageError, Pages};
 pub(crate) use parts::{Part, Parts, Split};
 pub use records::ObjectInfo;
-pub(crate) use records::{BlockMeta, CHUNK_BLOCKS, CHUNK_BYTES, Chunk, HOLE, OBJECT_BLOCKS_MAX};
+pub(crate) use records::{BlockMeta, CHUNK_BLOCKS, CHUNK_BYTES, Chunk, ChunkValue, HOLE, OBJECT_BLOCKS_MAX};
 pub(crate) use tree::Tree;
 
 /// Why something cannot be looked up or prepared now.

@@ -216,6 +216,12 @@ impl Page {
         &self.bytes()[self.value_range(index)]
     }
 
+    /// The value of an entry, to be changed without changing its length.
+    pub fn value_mut(&mut self, index: usize) -> &mut [u8] {
+        let range = self.value_range(index);
+        &mut self.bytes_mut()[range]
+    }
+
     /// The child that a branch's entry refers to.
     #[inline]
     pub fn child(&self, index: usize) -> u32 {

@@ -53,12 +53,10 @@ impl Parts {
     }
 
     /// The first bytes of all keys of an object.
-    pub fn object(&self, key: &ObjectKey) -> Vec<u8> {
-        match self.0.get(&key.pg) {
-            Some(part) if key.name.as_str() != PG_META_OBJECT => {
-                keys::object(&ObjectKey { pg: part.root, name: key.name.clone() })
-            }
-            _ => keys::object(key),
+    pub fn object(&self, pg: PgId, name: &ObjectName) -> Vec<u8> {
+        match self.0.get(&pg) {
+            Some(part) if name.as_str() != PG_META_OBJECT => keys::object(part.root, name),
+            _ => keys::object(pg, name),
         }
     }
 

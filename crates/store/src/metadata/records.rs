@@ -3,7 +3,7 @@
 use atoll_buffers::BLOCK_BYTES;
 use atoll_codec::CodecError;
 use atoll_types::limits::{OBJECT_BYTES_MAX, SEAL_BYTES_MAX};
-use atoll_types::{Epoch, Version};
+use atoll_types::{Epoch, Seals, Version};
 
 pub(crate) const OBJECT_BLOCKS_MAX: usize = (OBJECT_BYTES_MAX / BLOCK_BYTES as u64) as usize;
 /// Blocks per chunk: what one small write covers at most, and one seal of the largest unit.
@@ -58,6 +58,12 @@ impl ObjectInfo {
         (self.seal_unit_bytes != 0).then_some((self.seal_unit_bytes, self.seal_bytes))
     }
 
+    /// Changes the version in an encoded header.
+    pub(crate) fn patch_version(bytes: &mut [u8], version: Version) {
+        bytes[8..16].copy_from_slice(&version.epoch.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&version.sequence.to_le_bytes());
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + 8);
         bytes.extend(self.size_bytes.to_le_bytes());
@@ -93,6 +99,60 @@ impl ObjectInfo {
             return Err(CodecError::Invalid { what: "object header", value: size_bytes });
         }
         Ok(ObjectInfo { size_bytes, whole_bytes, version, seal_unit_bytes, seal_bytes, may_share })
+    }
+}
+
+/// A chunk's value as it is in its leaf.
+pub(crate) struct ChunkValue<B> {
+    bytes: B,
+    block_count: usize,
+}
+
+impl<B: AsRef<[u8]>> ChunkValue<B> {
+    /// `None` if it is none.
+    pub fn parse(bytes: B) -> Option<Self> {
+        let (&count, rest) = bytes.as_ref().split_first()?;
+        let block_count = usize::from(count);
+        let is_sound = block_count <= CHUNK_BLOCKS && rest.len() >= 8 * block_count;
+        is_sound.then_some(ChunkValue { bytes, block_count })
+    }
+
+    pub fn block(&self, index: usize) -> BlockMeta {
+        let bytes = self.bytes.as_ref().get(1 + 8 * index..).and_then(<[u8]>::first_chunk::<8>);
+        match bytes.filter(|_| index < self.block_count) {
+            Some(&[a, b, c, d, crc @ ..]) => {
+                let device_block = u32::from_le_bytes([a, b, c, d]);
+                BlockMeta { device_block, crc: if device_block == 0 { 0 } else { u32::from_le_bytes(crc) } }
+            }
+            None => HOLE,
+        }
+    }
+
+    fn seals_start(&self) -> usize {
+        1 + 8 * self.block_count
+    }
+
+    /// Whether consecutive seals from the `first` one on have their places, and unset ones at the end would be
+    /// left out as they are.
+    pub fn has_room_for_seals(&self, first: usize, seals: &Seals) -> bool {
+        let end = self.seals_start() + first * usize::from(seals.seal_bytes) + seals.bytes.len();
+        let stored_end = self.bytes.as_ref().len();
+        end < stored_end || end == stored_end && seals.bytes.last().is_some_and(|&byte| byte != 0)
+    }
+}
+
+impl ChunkValue<&mut [u8]> {
+    /// Sets the checks of consecutive blocks from the `first` one on, which are no holes.
+    pub fn set_crcs(&mut self, first: usize, crcs: &[u32]) {
+        for (index, crc) in (first..).zip(crcs) {
+            self.bytes[1 + 8 * index + 4..][..4].copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+
+    /// Sets consecutive seals from the `first` one on, which have their places.
+    pub fn set_seals(&mut self, first: usize, seals: &Seals) {
+        let start = self.seals_start() + first * usize::from(seals.seal_bytes);
+        self.bytes[start..][..seals.bytes.len()].copy_from_slice(&seals.bytes);
     }
 }
 

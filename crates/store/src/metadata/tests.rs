@@ -314,10 +314,7 @@ fn what_becomes_free_or_is_taken_must_fit_the_bitmap() {
 #[test]
 fn chunks_that_refer_to_blocks_outside_the_data_are_damage() {
     let (first, count) = (100, 1000);
-    let object = keys::object(&keys::ObjectKey {
-        pg: PgId { pool: PoolId(1), index: 0 },
-        name: ObjectName::new("object").unwrap(),
-    });
+    let object = keys::object(PgId { pool: PoolId(1), index: 0 }, &ObjectName::new("object").unwrap());
     for (device_block, is_sound) in [(99, false), (100, true), (1099, true), (1100, false), (u32::MAX, false)] {
         let mut chunk = Chunk::default();
         chunk.blocks[3] = BlockMeta { device_block, crc: 7 };

@@ -52,6 +52,13 @@ struct Hint {
     turn: u64,
 }
 
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    leaf: u32,
+    index: usize,
+}
+
 /// Which of the tree's hints is for a key.
 fn hint_of(key: &[u8]) -> usize {
     // Multiplying by an odd number with many bits set mixes upwards: FxHash, as rustc uses it.
@@ -132,6 +139,28 @@ impl Tree {
             leaf = page.child(page.child_index(key));
         }
         Err(self.leads_in_circles())
+    }
+
+    /// Where a key is, until something is put or removed or pages are evicted. The way there need not be in memory.
+    pub fn place(&self, key: &[u8]) -> Result<Option<Place>, PageError> {
+        let cell = &self.hints[hint_of(key)];
+        let Hint { leaf, index, .. } = cell.get();
+        let page = self.pages.get(leaf).ok().filter(|page| page.is_leaf());
+        if page.is_some_and(|page| page.has_at(index as usize, key)) {
+            return Ok(Some(Place { leaf, index: index as usize }));
+        }
+        let (value, leaf) = self.descend_for(cell, key)?;
+        Ok(value.map(|_| Place { leaf, index: cell.get().index as usize }))
+    }
+
+    /// The value at a place.
+    pub fn value_at(&self, place: Place) -> Result<&[u8], PageError> {
+        Ok(self.pages.get(place.leaf)?.value(place.index))
+    }
+
+    /// The value at a place, to be changed without changing its length.
+    pub fn value_at_mut(&mut self, place: Place) -> &mut [u8] {
+        self.pages.get_mut(place.leaf).value_mut(place.index)
     }
 
     /// Makes sure that `put` or `remove` of the key would find its leaf in memory, and the way to it. The
