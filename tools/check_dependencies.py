@@ -12,7 +12,7 @@ PLATFORM = "x86_64-unknown-linux-gnu"
 
 # A crate may use crates of the layers above its own line, and none of its own layer or below.
 LAYERS = [
-    ["buffers", "codec"],
+    ["buffers", "codec", "pending"],
     ["types"],
     ["metrics"],
     ["admin-socket", "audit", "ec", "iam", "keys", "luks2", "md5", "objects", "placement", "reactor", "security-log"],
@@ -35,7 +35,7 @@ IO = ["atoll-cluster", "atoll-reactor", "etcd-client", "hyper", "io-uring", "mio
 # Crates, what they may not reach, and why.
 FORBIDDEN = [
     (["osd"], ["atoll-seal"], "OSDs hold no data keys"),
-    (["types", "buffers", "codec", "metrics", "objects", "ec", "iam", "placement", "luks2"], IO, "it is pure"),
+    (["types", "buffers", "codec", "pending", "metrics", "objects", "ec", "iam", "placement", "luks2"], IO, "it is pure"),
     (["wire", "pg", "store", "sim"], IO, "it is sans-IO"),
     (["s3"], ["atoll-cluster", "atoll-client", "etcd-client"], "S3 knows cluster state by a trait"),
     (["keys"], ["atoll-seal"], "key services do not know what their keys protect"),

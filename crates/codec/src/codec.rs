@@ -119,7 +119,12 @@ impl Reader {
         Reader { input }
     }
 
-    /// Bytes not read yet.
+    /// What is not read yet.
+    pub fn rest(&self) -> Bytes {
+        self.input.clone()
+    }
+
+    /// How many bytes are not read yet.
     pub fn remaining(&self) -> usize {
         self.input.len()
     }

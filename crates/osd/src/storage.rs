@@ -10,12 +10,13 @@ mod submissions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use atoll_buffers::BLOCK_BYTES;
+use atoll_pending::Pending;
 use atoll_pg::{ObjectParts, Token};
 use atoll_store::{
     BackingRoom, Device, DiskOperation, DiskRequest, LoadId, LoadRequest, ObjectKey, ReadData, ScrubError,
-    ScrubResult, Store, StoreEvent, TransactionId,
+    ScrubResult, Store, StoreEvent,
 };
-use atoll_types::{ObjectName, PgId, Transaction, Version};
+use atoll_types::{ObjectName, PgId, SharedTransaction, Version};
 
 pub(crate) use listing::ObjectList;
 pub(crate) use object_reads::ReadAnswer;
@@ -107,17 +108,17 @@ pub(crate) struct Storage {
     devices: RingDevice,
     backing: Backing,
     events: VecDeque<StorageEvent>,
-    submitted: BTreeMap<TransactionId, Submitter>,
+    submitted: Pending<Submitter>,
     /// Submissions that wait for room in the log or for metadata, in order per PG.
-    backlog: BTreeMap<PgId, VecDeque<(Token, Transaction)>>,
+    backlog: BTreeMap<PgId, VecDeque<(Token, SharedTransaction)>>,
     /// PGs whose next submission waits for metadata.
     loading_for_submit: BTreeSet<PgId>,
     waits_for_room: bool,
     loads: BTreeMap<LoadId, Loader>,
-    reads: BTreeMap<u64, Reader>,
+    reads: Pending<Reader>,
     scrubs: BTreeMap<u64, (PgId, Token)>,
     /// Requests that devices have not completed, by number.
-    in_flight: BTreeMap<u64, DeviceRequest>,
+    in_flight: Pending<DeviceRequest>,
     failure: Option<String>,
 }
 
@@ -128,14 +129,14 @@ impl Storage {
             devices,
             backing,
             events: VecDeque::new(),
-            submitted: BTreeMap::new(),
+            submitted: Pending::default(),
             backlog: BTreeMap::new(),
             loading_for_submit: BTreeSet::new(),
             waits_for_room: false,
             loads: BTreeMap::new(),
-            reads: BTreeMap::new(),
+            reads: Pending::default(),
             scrubs: BTreeMap::new(),
-            in_flight: BTreeMap::new(),
+            in_flight: Pending::default(),
             failure: None,
         }
     }
@@ -186,7 +187,7 @@ impl Storage {
 
     /// An operation of a device is complete.
     pub fn complete(&mut self, tag: u64, result: atoll_store::DiskResult, now_us: u64, metrics: &Metrics) {
-        if let Some(request) = self.in_flight.remove(&tag) {
+        if let Some(request) = self.in_flight.remove(tag) {
             let DeviceRequest { device, operation, bytes, started_us } = request;
             metrics.device_done(device, operation, bytes, now_us.saturating_sub(started_us));
         }
@@ -221,7 +222,7 @@ impl Storage {
             match self.store.next_event()? {
                 StoreEvent::Committed(id) => return Some(self.committed(id)),
                 StoreEvent::Read { id, result } => {
-                    match self.reads.remove(&id).expect(invariants::EVERY_READ_HAS_A_READER) {
+                    match self.reads.remove(id).expect(invariants::EVERY_READ_HAS_A_READER) {
                         Reader::Pg { pg, token } => {
                             let result = object_reads::answer(result);
                             return Some(StorageEvent::Read { pg, token, result });

@@ -2,8 +2,8 @@
 
 use atoll_types::records::PgRecord;
 use atoll_types::{
-    Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, Touched,
-    Transaction, Version,
+    Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, SharedTransaction,
+    Touched, Transaction, Version,
 };
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -59,7 +59,7 @@ pub enum Action {
         /// Repeated in the answer.
         token: Token,
         /// What to submit.
-        transaction: Transaction,
+        transaction: SharedTransaction,
     },
     /// Load into memory what the PG is about to look at; answer with [`crate::Pg::loaded`].
     Load {

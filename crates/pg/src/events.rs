@@ -2,7 +2,7 @@
 //! messages of other OSDs.
 
 use atoll_types::records::PgRecord;
-use atoll_types::{Epoch, OsdId, Refusal, Transaction, Version};
+use atoll_types::{Epoch, OsdId, Refusal, SharedTransaction, Version};
 use atoll_wire::Message;
 
 use crate::actions::{Action, ObjectView};
@@ -248,7 +248,7 @@ impl Pg {
         }
     }
 
-    fn replicate(&mut self, from: OsdId, epoch: Epoch, transaction: Transaction, committed: Version) {
+    fn replicate(&mut self, from: OsdId, epoch: Epoch, transaction: SharedTransaction, committed: Version) {
         let [entry] = &transaction.log[..] else { return };
         let version = entry.version;
         // A gap means that messages were lost with a connection. The next peering closes it.

@@ -1,7 +1,7 @@
 //! A PG on one OSD: its components, and what the shell may ask.
 
 use atoll_types::records::PgRecord;
-use atoll_types::{OsdId, PgId, Transaction};
+use atoll_types::{OsdId, PgId, SharedTransaction, Transaction};
 
 use crate::actions::{Action, ObjectView};
 use crate::backfill::Learners;
@@ -159,6 +159,11 @@ impl Pg {
                 erasure.pre_images.delete_with(head, &mut transaction);
             }
         }
+        self.submit_write(purpose, transaction.into());
+    }
+
+    /// Submits a write that leaves the history before it as it is.
+    pub(crate) fn submit_write(&mut self, purpose: Submission, transaction: SharedTransaction) {
         if let Some(entry) = transaction.log.last() {
             self.log.ends_at(entry.version.sequence);
         }

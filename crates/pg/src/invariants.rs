@@ -42,7 +42,7 @@ pub(crate) fn object_stays_while_it_is_copied(object: &ObjectName, is_copied: bo
 }
 
 /// A write is answered after every member has made it durable.
-pub(crate) fn write_is_answered_when_durable(version: Version, missing: &BTreeSet<OsdId>) {
+pub(crate) fn write_is_answered_when_durable(version: Version, missing: &[OsdId]) {
     assert!(missing.is_empty(), "write_is_answered_when_durable: {version} is missing on {missing:?}");
 }
 
@@ -320,7 +320,7 @@ mod tests {
             ("object_stays_while_it_is_copied", Box::new(|| object_stays_while_it_is_copied(&object, true))),
             (
                 "write_is_answered_when_durable",
-                Box::new(|| write_is_answered_when_durable(version(1), &BTreeSet::from([OsdId(2)]))),
+                Box::new(|| write_is_answered_when_durable(version(1), &[OsdId(2)])),
             ),
             ("write_is_acknowledged_while_active", Box::new(|| write_is_acknowledged_while_active(false))),
             ("head_covers_what_was_ordered", Box::new(|| head_covers_what_was_ordered(version(4), version(5)))),

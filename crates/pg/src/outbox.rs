@@ -1,9 +1,10 @@
 //! Actions for the shell, and submissions that wait for the store's answer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
+use atoll_pending::Pending;
 use atoll_types::operation::PG_META_OBJECT;
-use atoll_types::{OsdId, PgId, ReadOutcome, Refusal, Transaction};
+use atoll_types::{OsdId, PgId, ReadOutcome, Refusal, SharedTransaction};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -14,7 +15,7 @@ use crate::submissions::Submission;
 pub(crate) struct Outbox {
     pg: PgId,
     actions: VecDeque<Action>,
-    submissions: BTreeMap<Token, Submission>,
+    submissions: Pending<Submission>,
     /// Submissions that the shell has not taken; until then the view does not show them.
     submissions_not_taken: usize,
     /// Counts submissions that change the PG's own object.
@@ -27,7 +28,7 @@ impl Outbox {
         Outbox {
             pg,
             actions: VecDeque::new(),
-            submissions: BTreeMap::new(),
+            submissions: Pending::default(),
             submissions_not_taken: 0,
             own_changes: 0,
             token_last: 1,
@@ -64,9 +65,10 @@ impl Outbox {
 
     /// Submits what leaves the history as it is. Anything else goes through
     /// [`Pg::submit`](crate::Pg).
-    pub fn submit(&mut self, purpose: Submission, transaction: Transaction) {
+    pub fn submit(&mut self, purpose: Submission, transaction: impl Into<SharedTransaction>) {
+        let transaction = transaction.into();
         let token = self.token();
-        self.submissions.insert(token, purpose);
+        self.submissions.insert(token.0, purpose);
         self.submissions_not_taken += 1;
         self.own_changes += u64::from(transaction.object.as_str() == PG_META_OBJECT);
         self.push(Action::Submit { token, transaction });
@@ -83,7 +85,7 @@ impl Outbox {
 
     /// The purpose of a submission that the store has answered.
     pub fn answered(&mut self, token: Token) -> Submission {
-        self.submissions.remove(&token).expect("answers belong to submissions")
+        self.submissions.remove(token.0).expect("answers belong to submissions")
     }
 
     pub fn is_empty(&self) -> bool {
@@ -107,6 +109,6 @@ impl Outbox {
 
     /// Submissions that the store has not answered.
     pub fn submissions(&self) -> impl Iterator<Item = &Submission> {
-        self.submissions.values()
+        self.submissions.iter().map(|(_, submission)| submission)
     }
 }

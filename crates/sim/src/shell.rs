@@ -217,10 +217,10 @@ impl World {
                 assert_eq!(transaction.pg, pg);
                 self.writes_start_in_order(at, &transaction);
                 if self.members[at].store.has_room() {
-                    self.submit(at, token, transaction);
+                    self.submit(at, token, Transaction::clone(&transaction));
                 } else {
                     self.statistics.backlogged += 1;
-                    self.members[at].store.backlog.push_back((token, transaction));
+                    self.members[at].store.backlog.push_back((token, Transaction::clone(&transaction)));
                 }
             }
             Action::Load { token, lookup } => {

@@ -1,7 +1,9 @@
 //! What the store wants of its shell: requests to its devices, each with the reason why it was made, and
 //! events. Components put them in; [`crate::Store`] hands them out.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+
+use atoll_pending::Pending;
 
 use crate::disk::{Device, DiskOperation, DiskRequest};
 use crate::event::StoreEvent;
@@ -31,14 +33,14 @@ pub(crate) enum Purpose {
 /// Requests and events that were not taken yet, and requests that are not complete.
 pub(crate) struct Outbox {
     requests: VecDeque<DiskRequest>,
-    purposes: BTreeMap<u64, Purpose>,
+    purposes: Pending<Purpose>,
     events: VecDeque<StoreEvent>,
     newest_id: u64,
 }
 
 impl Outbox {
     pub fn new() -> Self {
-        Outbox { requests: VecDeque::new(), purposes: BTreeMap::new(), events: VecDeque::new(), newest_id: 1 }
+        Outbox { requests: VecDeque::new(), purposes: Pending::default(), events: VecDeque::new(), newest_id: 1 }
     }
 
     /// An id that was never used before.
@@ -62,7 +64,7 @@ impl Outbox {
 
     /// A request is complete. Returns why it was made.
     pub fn completed(&mut self, id: u64) -> Purpose {
-        self.purposes.remove(&id).expect("completions belong to requests")
+        self.purposes.remove(id).expect("completions belong to requests")
     }
 
     pub fn tell(&mut self, event: StoreEvent) {
@@ -79,6 +81,6 @@ impl Outbox {
 
     /// Requests that are not complete, and why they were made.
     pub fn purposes(&self) -> impl Iterator<Item = (u64, Purpose)> {
-        self.purposes.iter().map(|(id, purpose)| (*id, *purpose))
+        self.purposes.iter().map(|(id, purpose)| (id, *purpose))
     }
 }

@@ -131,7 +131,7 @@ impl Overwrite {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_types::{Epoch, LogEntry, PoolId, Touched};
+    use atoll_types::{Epoch, LogEntry, PoolId, SharedTransaction, Touched};
     use bytes::Bytes;
     use proptest::prelude::*;
 
@@ -208,7 +208,8 @@ mod tests {
 
     fn prepared(store: &mut Store, transaction: &Transaction) -> Result<TransactionId, StoreError> {
         let (plan, freed) = store.change(transaction)?;
-        Ok(store.accept(transaction, plan, &freed))
+        let encoded = SharedTransaction::from(transaction.clone()).encoded().clone();
+        Ok(store.accept(transaction, encoded, plan, &freed))
     }
 
     fn pages(store: &Store) -> Vec<Option<&[u8; BLOCK_BYTES]>> {

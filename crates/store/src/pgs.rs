@@ -62,12 +62,14 @@ impl Pgs {
     pub fn record(&mut self, number: u64, transaction: &Transaction, parts: &mut Parts) {
         let pg = transaction.pg;
         let history = self.histories.entry(pg).or_default();
-        let had_segment = history.has_segment();
+        let (had_segment, was_changed) = (history.has_segment(), history.is_changed);
         history.record(number, transaction);
         if history.has_segment() && !had_segment {
             self.with_segment.push_back(pg);
         }
-        self.changed.insert(pg);
+        if !was_changed {
+            self.changed.insert(pg);
+        }
         self.changed.extend(record_split(&mut self.histories, parts, transaction));
     }
 

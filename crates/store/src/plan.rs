@@ -223,6 +223,11 @@ impl BlockPlacement {
         self.runs.iter().flat_map(|&(start, length)| start..start + length)
     }
 
+    /// Length of the encoding in bytes.
+    pub fn encoded_bytes(&self) -> usize {
+        8 + 8 * self.runs.len() + 4 * self.crcs.len()
+    }
+
     pub fn encode(&self, writer: &mut Writer) {
         writer.u32(self.crcs.len() as u32);
         writer.u32(self.runs.len() as u32);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
-use atoll_types::{LogEntry, PgId, Transaction, Version};
+use atoll_codec::Writer;
+use atoll_types::{LogEntry, PgId, SharedTransaction, Transaction, Version};
 use bytes::Bytes;
 
 use crate::allocator::Allocator;
@@ -15,7 +16,6 @@ use crate::event::{BackingRoom, StoreEvent, StoreUsage, TransactionId};
 use crate::invariants;
 use crate::layout::Layout;
 use crate::log::Log;
-use crate::log::record::encode_transaction;
 use crate::lookup::Loads;
 use crate::metadata::page_table::{PAGES_MAX, PageTable};
 use crate::metadata::{Metadata, ObjectKey};
@@ -159,6 +159,17 @@ impl Store {
     /// }
     /// ```
     pub fn submit(&mut self, transaction: &Transaction) -> Result<TransactionId, StoreError> {
+        let mut writer = Writer::with_capacity(transaction.encoded_bytes_expected());
+        transaction.encode(&mut writer);
+        self.submit_encoded(transaction, writer.finish())
+    }
+
+    /// As [`Store::submit`]: a transaction that is encoded already.
+    pub fn submit_shared(&mut self, transaction: &SharedTransaction) -> Result<TransactionId, StoreError> {
+        self.submit_encoded(transaction, transaction.encoded().clone())
+    }
+
+    fn submit_encoded(&mut self, transaction: &Transaction, encoded: Bytes) -> Result<TransactionId, StoreError> {
         assert!(self.has_log_room(), "the caller waits for room in the log");
         if let Some(cause) = &self.poisoned {
             return Err(StoreError::Poisoned { cause: cause.clone() });
@@ -168,12 +179,18 @@ impl Store {
             Some(overwrite) => (overwrite.apply(transaction, &mut self.metadata), Vec::new()),
             None => self.change(transaction)?,
         };
-        Ok(self.accept(transaction, plan, &freed))
+        Ok(self.accept(transaction, encoded, plan, &freed))
     }
 
     /// A transaction has changed the metadata: shows its data, and has it logged. `freed` are the blocks that
     /// nothing refers to any more.
-    pub(crate) fn accept(&mut self, transaction: &Transaction, plan: Plan, freed: &[u32]) -> TransactionId {
+    pub(crate) fn accept(
+        &mut self,
+        transaction: &Transaction,
+        encoded: Bytes,
+        plan: Plan,
+        freed: &[u32],
+    ) -> TransactionId {
         let number = self.next_number;
         self.next_number += 1;
         self.space.give_up(freed);
@@ -189,7 +206,6 @@ impl Store {
         for &block in freed {
             self.overlay.remove(block);
         }
-        let encoded = encode_transaction(number, transaction, &plan);
         // PGs that came from one by splits share its objects, and so the order of their writes.
         let queue = self.metadata.parts.root(transaction.pg);
         self.log.accept(number, queue, encoded, plan, data_writes_left);

@@ -26,7 +26,7 @@ pub mod split;
 
 pub use ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
 pub use operation::{
-    Condition, ListedObject, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals, Touched,
-    Transaction, WriteRequest,
+    Condition, ListedObject, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals,
+    SharedTransaction, Touched, Transaction, WriteRequest,
 };
 pub use split::{mix, pg_of_object};

@@ -8,9 +8,11 @@ use bytes::Bytes;
 pub mod codec;
 mod mutation;
 pub mod shapes;
+mod shared;
 pub mod table;
 
 pub use mutation::Mutation;
+pub use shared::SharedTransaction;
 
 use crate::ids::{ObjectName, PgId, RequestId, Version};
 

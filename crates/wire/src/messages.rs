@@ -7,8 +7,8 @@
 use atoll_codec::{CodecError, Reader, Writer};
 use atoll_types::kinds;
 use atoll_types::{
-    Epoch, LogEntry, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, Transaction, Version,
-    WriteRequest,
+    Epoch, LogEntry, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, SharedTransaction,
+    Transaction, Version, WriteRequest,
 };
 use bytes::Bytes;
 
@@ -73,7 +73,7 @@ kinds! {
             /// The primary's epoch.
             epoch: Epoch,
             /// The write; its one log entry follows the member's head.
-            transaction: Transaction,
+            transaction: SharedTransaction,
             /// All members have everything up to here, so no primary will roll that back.
             committed: Version,
         },
@@ -301,9 +301,10 @@ impl Message {
     pub fn payload(&self) -> (Bytes, bool) {
         match self {
             Message::Write { request, .. } => (request.payload.clone(), request.payload_sealed),
-            Message::Replicate { transaction, .. }
-            | Message::PeerPush { transaction, .. }
-            | Message::ObjectPart { transaction, .. } => (transaction.payload.clone(), transaction.payload_sealed),
+            Message::Replicate { transaction, .. } => (transaction.payload.clone(), transaction.payload_sealed),
+            Message::PeerPush { transaction, .. } | Message::ObjectPart { transaction, .. } => {
+                (transaction.payload.clone(), transaction.payload_sealed)
+            }
             Message::ReadReply { result, payload, .. } | Message::CopyReply { result, payload, .. } => {
                 let sealed = matches!(result, Ok(ReadOutcome::Data { seals: Some(seals), .. }) if seals.are_of_ciphertext());
                 (payload.clone(), sealed)
@@ -319,9 +320,10 @@ impl Message {
                 request.payload = received;
                 request.payload_sealed = received_sealed;
             }
-            Message::Replicate { transaction, .. }
-            | Message::PeerPush { transaction, .. }
-            | Message::ObjectPart { transaction, .. } => transaction.payload = received,
+            Message::Replicate { transaction, .. } => transaction.put_payload(received),
+            Message::PeerPush { transaction, .. } | Message::ObjectPart { transaction, .. } => {
+                transaction.payload = received;
+            }
             Message::ReadReply { payload, .. } | Message::CopyReply { payload, .. } => *payload = received,
             _ => {}
         }
@@ -347,9 +349,10 @@ impl Message {
     /// The PG that a message between members is about.
     pub fn pg(&self) -> Option<PgId> {
         match self {
-            Message::Replicate { transaction, .. }
-            | Message::PeerPush { transaction, .. }
-            | Message::ObjectPart { transaction, .. } => Some(transaction.pg),
+            Message::Replicate { transaction, .. } => Some(transaction.pg),
+            Message::PeerPush { transaction, .. } | Message::ObjectPart { transaction, .. } => {
+                Some(transaction.pg)
+            }
             Message::ReplicateAck { pg, .. }
             | Message::PeerQuery { pg, .. }
             | Message::PeerInfo { pg, .. }

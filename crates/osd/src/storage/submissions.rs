@@ -2,7 +2,7 @@
 
 use atoll_pg::Token;
 use atoll_store::{LoadRequest, StoreError, TransactionId};
-use atoll_types::{PgId, PoolId, Transaction};
+use atoll_types::{PgId, PoolId, SharedTransaction, Transaction};
 
 use super::{Loader, Storage, StorageEvent, Submitter};
 use crate::invariants;
@@ -14,7 +14,7 @@ impl Storage {
     }
 
     /// Submits a PG's transaction, behind those that already wait.
-    pub fn submit(&mut self, pg: PgId, token: Token, transaction: Transaction) {
+    pub fn submit(&mut self, pg: PgId, token: Token, transaction: SharedTransaction) {
         let waits = self.backlog.contains_key(&pg) || !self.store.has_log_room();
         if waits || !self.submit_now(pg, token, &transaction) {
             self.backlog.entry(pg).or_default().push_back((token, transaction));
@@ -23,10 +23,10 @@ impl Storage {
     }
 
     /// False if metadata must be loaded first, which is then under way.
-    fn submit_now(&mut self, pg: PgId, token: Token, transaction: &Transaction) -> bool {
-        match self.store.submit(transaction) {
+    fn submit_now(&mut self, pg: PgId, token: Token, transaction: &SharedTransaction) -> bool {
+        match self.store.submit_shared(transaction) {
             Ok(id) => {
-                let before = self.submitted.insert(id, Submitter::Pg { pg, token });
+                let before = self.submitted.insert(id.0, Submitter::Pg { pg, token });
                 invariants::ids_are_fresh("submission", before.is_some());
             }
             Err(StoreError::Cold(cold)) => {
@@ -78,16 +78,16 @@ impl Storage {
     /// Submits the removal of an object of a removed pool.
     pub fn submit_removal(&mut self, removal: &Transaction) -> Result<(), StoreError> {
         let id = self.store.submit(removal)?;
-        let before = self.submitted.insert(id, Submitter::RemovedPool);
+        let before = self.submitted.insert(id.0, Submitter::RemovedPool);
         invariants::ids_are_fresh("submission", before.is_some());
         Ok(())
     }
 
     pub(super) fn committed(&mut self, id: TransactionId) -> StorageEvent {
-        match self.submitted.remove(&id).expect(invariants::EVERY_COMMIT_HAS_A_SUBMITTER) {
+        match self.submitted.remove(id.0).expect(invariants::EVERY_COMMIT_HAS_A_SUBMITTER) {
             Submitter::Pg { pg, token } => {
                 if cfg!(debug_assertions) {
-                    let mut earlier = self.submitted.range(..id);
+                    let mut earlier = self.submitted.iter().take_while(|(other, _)| *other < id.0);
                     let is_of_pg =
                         |submitter: &Submitter| matches!(submitter, Submitter::Pg { pg: of, .. } if *of == pg);
                     invariants::commits_come_in_order(pg, earlier.any(|(_, submitter)| is_of_pg(submitter)));

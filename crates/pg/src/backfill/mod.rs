@@ -17,7 +17,9 @@ mod events;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use atoll_types::{Epoch, LogEntry, Mutation, ObjectName, OsdId, Touched, Transaction, Version};
+use atoll_types::{
+    Epoch, LogEntry, Mutation, ObjectName, OsdId, SharedTransaction, Touched, Transaction, Version,
+};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -207,12 +209,12 @@ impl Learners {
     /// Sends a write to all learners whose backfill has begun.
     pub fn replicate(
         &mut self,
-        transaction: impl Fn(Option<u8>) -> Transaction,
+        transaction: impl Fn(Option<u8>) -> SharedTransaction,
         (epoch, committed): (Epoch, Version),
         outbox: &mut Outbox,
     ) {
         for learner in self.learners.values_mut().filter(|learner| learner.has_begun) {
-            let transaction = learner.share_of(&transaction(learner.shard));
+            let transaction = learner.share_of(&transaction(learner.shard)).into();
             outbox.send(learner.osd, Message::Replicate { epoch, transaction, committed });
         }
     }

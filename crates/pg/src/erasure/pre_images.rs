@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use atoll_types::{LogEntry, Mutation, ObjectName, PgId, Transaction, Version};
+use atoll_types::{LogEntry, Mutation, ObjectName, PgId, SharedTransaction, Transaction, Version};
 use atoll_wire::Message;
 
 use crate::actions::{Action, ObjectView};
@@ -133,11 +133,15 @@ impl PreImages {
 
 impl Pg {
     /// Submits a write of the history, and notes its pre-image.
-    pub(crate) fn submit_with_pre_image(&mut self, purpose: Submission, transaction: Transaction) {
+    pub(crate) fn submit_with_pre_image(&mut self, purpose: Submission, transaction: SharedTransaction) {
         if let (Some(entry), Some(erasure)) = (transaction.log.first(), &mut self.erasure) {
             erasure.pre_images.note(entry);
         }
-        self.submit(purpose, transaction);
+        match transaction.reset_head() {
+            None => self.submit_write(purpose, transaction),
+            // No primary sends this.
+            Some(_) => self.submit(purpose, Transaction::clone(&transaction)),
+        }
     }
 
     /// All members have the writes up to `through`: their pre-images can be forgotten.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use atoll_types::operation::{PRE_IMAGE_PREFIX, bits};
 use atoll_types::{
-    LogEntry, Mutation, ObjectName, OsdId, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId, Touched,
-    Transaction, Version, WriteRequest,
+    LogEntry, Mutation, ObjectName, OsdId, PreImage, ReadOutcome, ReadRequest, Refusal, RequestId,
+    SharedTransaction, Touched, Transaction, Version, WriteRequest,
 };
 use atoll_wire::Message;
 use bytes::Bytes;
@@ -320,7 +320,14 @@ impl Pg {
         let transaction = |shard: u8| {
             let ShardChange { mutations, payload, pre_image } = changes[usize::from(shard)].clone();
             let log = vec![LogEntry { pre_image: Some(pre_image), ..entry.clone() }];
-            Transaction { pg, object: object.clone(), mutations, payload, payload_sealed, log }
+            SharedTransaction::from(Transaction {
+                pg,
+                object: object.clone(),
+                mutations,
+                payload,
+                payload_sealed,
+                log,
+            })
         };
         let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
         for member in self.config.others() {
@@ -332,7 +339,7 @@ impl Pg {
         self.erasure.as_mut().expect("looked at above").pre_images.are_announced(committed);
         self.scrub_sees_write(&object);
         self.duplicates.record(id, Ok(()), version);
-        let missing = self.config.record.members.iter().copied().collect();
+        let missing = self.config.record.members.clone();
         let client_request = Some((client, id));
         let own = transaction(self.config.record.shard_of(self.config.me).expect("a primary holds a shard"));
         self.log.order(InFlight {

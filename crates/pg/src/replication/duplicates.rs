@@ -89,7 +89,11 @@ impl Duplicates {
     pub fn forget_below(&mut self, session: u64, sequence: u64) {
         if let Some(session) = self.sessions.get_mut(&session) {
             session.answered_below = session.answered_below.max(sequence);
-            session.outcomes = session.outcomes.split_off(&session.answered_below);
+            while let Some(oldest) = session.outcomes.first_entry()
+                && *oldest.key() < session.answered_below
+            {
+                drop(oldest.remove());
+            }
             let first = session.outcomes.first_key_value().map(|(sequence, _)| *sequence);
             invariants::outcomes_are_still_wanted(first, session.answered_below);
         }

@@ -1,6 +1,6 @@
 //! The end of the history at this member, and at the primary the writes that not all members have.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use atoll_types::limits::PG_IN_FLIGHT_MAX;
 use atoll_types::{Epoch, ObjectName, OsdId, ReadRequest, RequestId, Touched, Version};
@@ -23,7 +23,7 @@ pub(crate) struct InFlight {
     /// The client's connection and request; `None` if the PG itself wrote.
     pub client_request: Option<(ClientId, RequestId)>,
     /// Members, this one included, that have not acknowledged yet.
-    pub missing: BTreeSet<OsdId>,
+    pub missing: Vec<OsdId>,
     /// In an erasure-coded PG: the span of the shards that it writes.
     pub span: Option<Span>,
     /// When it was ordered, in microseconds.
@@ -107,7 +107,9 @@ impl Log {
     /// A member has everything up to `version` durable.
     pub fn acknowledge(&mut self, member: OsdId, version: Version, now_us: u64) {
         for write in self.in_flight.iter_mut().take_while(|write| write.version <= version) {
-            if write.missing.remove(&member) && now_us >= write.ordered_us + LATE_US {
+            let Some(index) = write.missing.iter().position(|missing| *missing == member) else { continue };
+            write.missing.swap_remove(index);
+            if now_us >= write.ordered_us + LATE_US {
                 write.late.push((member, now_us));
             }
         }

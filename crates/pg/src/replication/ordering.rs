@@ -3,8 +3,8 @@
 
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{
-    LogEntry, Mutation, ObjectName, OsdId, PreImage, ReadRequest, Refusal, RequestId, Touched, Transaction,
-    Version, WriteRequest,
+    LogEntry, Mutation, ObjectName, OsdId, PreImage, ReadRequest, Refusal, RequestId, SharedTransaction, Touched,
+    Transaction, Version, WriteRequest,
 };
 use atoll_wire::Message;
 
@@ -254,14 +254,14 @@ impl Pg {
         let request = client_request.map(|(_, request)| request);
         let entry =
             LogEntry { version, request, object: write.object.clone(), touched: touched.clone(), pre_image };
-        let transaction = Transaction {
+        let transaction = SharedTransaction::from(Transaction {
             pg: self.config.id,
             object: write.object.clone(),
             mutations: write.mutations,
             payload: write.payload,
             payload_sealed: write.payload_sealed,
             log: vec![entry],
-        };
+        });
         let (epoch, committed) = (self.config.record.epoch, self.newest_committed());
         for member in self.config.others() {
             let message = Message::Replicate { epoch, transaction: transaction.clone(), committed };
@@ -272,7 +272,7 @@ impl Pg {
         if let Some(request) = request {
             self.duplicates.record(request, Ok(()), version);
         }
-        let missing = self.config.record.members.iter().copied().collect();
+        let missing = self.config.record.members.clone();
         self.log.order(InFlight {
             version,
             object: write.object,
@@ -284,7 +284,7 @@ impl Pg {
             ordered_us: now_us,
             late: Vec::new(),
         });
-        self.submit(Submission::Write { version }, transaction);
+        self.submit_write(Submission::Write { version }, transaction);
     }
 
     /// The newest write that all members have.

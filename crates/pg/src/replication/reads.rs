@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_pending::Pending;
 use atoll_types::{Epoch, Mutation, ObjectName, OsdId, PgId, ReadRequest};
 
 use super::copy_reads::CopyRead;
@@ -68,7 +69,7 @@ impl SpanRead {
 /// Reads under way.
 #[derive(Default)]
 pub(crate) struct Reads {
-    purposes: BTreeMap<Token, ReadPurpose>,
+    purposes: Pending<ReadPurpose>,
     /// Reads that wait for a load.
     loading: BTreeMap<Token, SpanRead>,
     /// Reads that wait until the view shows everything that came before them.
@@ -79,17 +80,17 @@ pub(crate) struct Reads {
 
 impl Reads {
     pub fn begin(&mut self, token: Token, purpose: ReadPurpose) {
-        self.purposes.insert(token, purpose);
+        self.purposes.insert(token.0, purpose);
     }
 
     /// The purpose of a read that the store has answered.
     pub fn answered(&mut self, token: Token) -> ReadPurpose {
-        self.purposes.remove(&token).expect("answers belong to reads")
+        self.purposes.remove(token.0).expect("answers belong to reads")
     }
 
     /// When a client's read that the store has not answered had come to what.
     pub fn of_client(&self, client: ClientId, sequence: u64) -> Option<ReadTimes> {
-        self.purposes.values().find_map(|purpose| match purpose {
+        self.purposes.iter().find_map(|(_, purpose)| match purpose {
             ReadPurpose::Client { client: of, sequence: number, times, .. } => {
                 (*of == client && *number == sequence).then_some(*times)
             }

@@ -7,7 +7,8 @@ pub(crate) mod record;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use atoll_buffers::BLOCK_BYTES;
+use atoll_buffers::{BLOCK_BYTES, BlockBuffer};
+use atoll_pending::Pending;
 use atoll_types::PgId;
 use bytes::Bytes;
 
@@ -18,7 +19,10 @@ use crate::layout::Layout;
 use crate::outbox::{Outbox, Purpose};
 use crate::overlay::{Home, Overlay};
 use crate::plan::Plan;
-use record::{BATCH_BYTES, HEADER_BYTES, RECORD_BLOCKS_MAX, RecordHead, encode_record, record_blocks};
+use record::{
+    BATCH_BYTES, HEADER_BYTES, RECORD_BLOCKS_MAX, RecordHead, TransactionText, encode_record, record_blocks,
+    text_bytes,
+};
 
 /// A transaction that is not durable yet.
 struct Accepted {
@@ -43,7 +47,7 @@ pub(crate) struct Log {
     layout: Layout,
     /// Tells this run's records from all others.
     incarnation: u64,
-    accepted: BTreeMap<u64, Accepted>,
+    accepted: Pending<Accepted>,
     /// Transactions that are not in the queue yet, in order, per PG or the PG that it was split off.
     waiting: BTreeMap<PgId, VecDeque<u64>>,
     /// Transactions that go into the next records.
@@ -60,6 +64,10 @@ pub(crate) struct Log {
     reserved_blocks: u64,
 }
 
+fn accepted_as(accepted: &Pending<Accepted>, number: u64) -> &Accepted {
+    accepted.get(number).expect("a transaction that waits is remembered")
+}
+
 /// Records that are written at the same time.
 const WRITES_IN_FLIGHT_MAX: usize = 2;
 
@@ -68,7 +76,7 @@ impl Log {
         Log {
             layout,
             incarnation,
-            accepted: BTreeMap::new(),
+            accepted: Pending::default(),
             waiting: BTreeMap::new(),
             queue: VecDeque::new(),
             in_flight: VecDeque::new(),
@@ -137,7 +145,7 @@ impl Log {
     }
 
     pub fn oldest_uncommitted_number(&self) -> Option<u64> {
-        self.accepted.keys().next().copied()
+        self.accepted.first().map(|(number, _)| number)
     }
 
     // ---- transactions -----------------------------------------------------------------------
@@ -145,9 +153,12 @@ impl Log {
     /// Takes a transaction, encoded, which goes into the log when as many data writes are durable.
     pub fn accept(&mut self, number: u64, queue: PgId, encoded: Bytes, plan: Plan, data_writes_left: usize) {
         let inline_blocks = plan.inline_data().map_or(0, |data| data.block_count());
-        let reserved_blocks = record_blocks(encoded.len(), inline_blocks);
+        let reserved_blocks = record_blocks(text_bytes(&encoded, &plan), inline_blocks);
         self.reserved_blocks += reserved_blocks;
         self.accepted.insert(number, Accepted { queue, encoded, plan, data_writes_left, reserved_blocks });
+        if data_writes_left == 0 && !self.waiting.contains_key(&queue) {
+            return self.queue.push_back(number);
+        }
         let waiting = self.waiting.entry(queue).or_default();
         invariants::queue_keeps_the_order(waiting.back().copied(), number);
         waiting.push_back(number);
@@ -156,7 +167,7 @@ impl Log {
 
     /// A data write of a transaction is durable.
     pub fn data_written(&mut self, number: u64, overlay: &mut Overlay) {
-        let accepted = self.accepted.get_mut(&number).expect("a transaction waits for its data");
+        let accepted = self.accepted.get_mut(number).expect("a transaction waits for its data");
         accepted.data_writes_left -= 1;
         if accepted.data_writes_left == 0 {
             accepted.plan.runs().for_each(|run| overlay.remove_run(run));
@@ -168,8 +179,8 @@ impl Log {
     /// Moves transactions whose data is durable into the queue, in order.
     fn move_to_queue(&mut self, pg: PgId) {
         let Some(waiting) = self.waiting.get_mut(&pg) else { return };
-        while let Some(number) = waiting.front() {
-            if self.accepted[number].data_writes_left > 0 {
+        while let Some(&number) = waiting.front() {
+            if accepted_as(&self.accepted, number).data_writes_left > 0 {
                 return;
             }
             self.queue.extend(waiting.pop_front());
@@ -188,19 +199,18 @@ impl Log {
     }
 
     fn write_batch(&mut self, generation: u64, overlay: &mut Overlay, outbox: &mut Outbox) {
-        let (mut numbers, mut texts, mut segments) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut text_bytes, mut data_blocks, mut reserved_blocks) = (0, 0, 0);
+        let (mut numbers, mut segments) = (Vec::new(), Vec::new());
+        let (mut all_text_bytes, mut data_blocks, mut reserved_blocks) = (0, 0, 0);
         while let Some(&number) = self.queue.front() {
-            let accepted = &self.accepted[&number];
+            let accepted = accepted_as(&self.accepted, number);
             let is_first = numbers.is_empty();
-            let grown =
-                text_bytes + accepted.encoded.len() + (data_blocks + accepted.inline_blocks()) * BLOCK_BYTES;
+            let text_bytes = text_bytes(&accepted.encoded, &accepted.plan);
+            let grown = all_text_bytes + text_bytes + (data_blocks + accepted.inline_blocks()) * BLOCK_BYTES;
             if !is_first && (grown > BATCH_BYTES || segments.len() + 2 > WRITE_SEGMENTS_MAX) {
                 break;
             }
             invariants::log_mentions_durable_data_only(accepted.data_writes_left);
-            text_bytes += accepted.encoded.len();
-            texts.push(accepted.encoded.clone());
+            all_text_bytes += text_bytes;
             reserved_blocks += accepted.reserved_blocks;
             let block_count = accepted.inline_blocks();
             if let Some(data) = accepted.plan.inline_data().filter(|data| !data.is_empty()) {
@@ -215,9 +225,9 @@ impl Log {
         self.next_sequence += 1;
         let (incarnation, durable_through) = (self.incarnation, self.durable_through);
         let head = RecordHead { incarnation, sequence, durable_through, generation };
-        let text = Arc::new(encode_record(head, &texts, data_blocks));
+        let text = Arc::new(self.encode(head, &numbers, all_text_bytes, data_blocks));
         segments.insert(0, Segment { block_count: text.block_count(), buffer: text, first_block: 0 });
-        let blocks = record_blocks(text_bytes, data_blocks);
+        let blocks = record_blocks(all_text_bytes, data_blocks);
         invariants::record_fits_its_reservation(blocks, reserved_blocks);
         let position = self.place_record(blocks);
         self.note_places(&numbers, sequence, position + blocks - data_blocks as u64, overlay);
@@ -227,10 +237,19 @@ impl Log {
         outbox.request_on(self.layout.wal_device, Purpose::Wal { sequence }, write);
     }
 
+    fn encode(&self, head: RecordHead, numbers: &[u64], text_bytes: usize, data_blocks: usize) -> BlockBuffer {
+        let text = |&number: &u64| {
+            let Accepted { encoded, plan, .. } = accepted_as(&self.accepted, number);
+            TransactionText { number, encoded, plan }
+        };
+        let texts: Vec<TransactionText> = numbers.iter().map(text).collect();
+        encode_record(head, &texts, text_bytes, data_blocks)
+    }
+
     /// Remembers where in the ring the data of small writes is.
     fn note_places(&self, numbers: &[u64], sequence: u64, mut log_block: u64, overlay: &mut Overlay) {
         for &number in numbers {
-            let plan = &self.accepted[&number].plan;
+            let plan = &accepted_as(&self.accepted, number).plan;
             if plan.inline_data().is_some() {
                 for block in plan.blocks() {
                     overlay.logged(block, number, sequence, log_block);
@@ -264,7 +283,7 @@ impl Log {
             invariants::records_become_durable_in_order(self.durable_through, batch.sequence);
             self.durable_through = batch.sequence;
             for number in batch.numbers {
-                self.accepted.remove(&number);
+                self.accepted.remove(number);
                 outbox.tell(StoreEvent::Committed(TransactionId(number)));
             }
         }
@@ -295,12 +314,15 @@ impl Log {
         let mut seen = BTreeSet::new();
         for number in written.chain(without_record()) {
             assert!(seen.insert(number), "transaction {number} waits in one place");
-            let accepted = self.accepted.get(&number).expect("a transaction that waits is remembered");
+            let accepted = accepted_as(&self.accepted, number);
             let before = newest.insert(accepted.queue, number);
             assert!(before < Some(number), "transaction {number} keeps its place in the order of its queue");
         }
-        assert!(seen.iter().eq(self.accepted.keys()), "every transaction that is not durable waits somewhere");
-        let reserved = without_record().map(|number| self.accepted[&number].reserved_blocks);
+        assert!(
+            seen.iter().copied().eq(self.accepted.iter().map(|(number, _)| number)),
+            "every transaction that is not durable waits somewhere"
+        );
+        let reserved = without_record().map(|number| accepted_as(&self.accepted, number).reserved_blocks);
         assert!(reserved.sum::<u64>() == self.reserved_blocks, "room in the log is set aside for what waits");
     }
 
@@ -331,7 +353,7 @@ impl Log {
             }
         }
         let wanted = self.accepted.iter().filter(|(_, accepted)| accepted.data_writes_left > 0);
-        let wanted = wanted.map(|(number, accepted)| (*number, accepted.data_writes_left));
+        let wanted = wanted.map(|(number, accepted)| (number, accepted.data_writes_left));
         assert!(wanted.eq(data_writes), "transactions wait for as many writes as are under way");
         let wanted = self.in_flight.iter().filter(|batch| !batch.is_durable).map(|batch| batch.sequence);
         assert!(wanted.eq(records), "records in flight are being written");

@@ -56,14 +56,27 @@ pub(crate) struct LoggedTransaction {
     pub placements: Vec<BlockPlacement>,
 }
 
-/// Encodes a transaction for the log; its inline data is written beside it.
-pub(crate) fn encode_transaction(number: u64, transaction: &Transaction, plan: &Plan) -> Bytes {
-    let mut writer = Writer::with_capacity(transaction.encoded_bytes_expected());
-    writer.u64(number);
-    transaction.encode(&mut writer);
-    writer.u8(u8::from(plan.inline_data().is_some()));
-    plan.placements.iter().for_each(|placement| placement.encode(&mut writer));
-    writer.finish()
+/// A transaction for the log, encoded but for where its data is; inline data is written beside it.
+#[derive(Clone, Copy)]
+pub(crate) struct TransactionText<'a> {
+    pub number: u64,
+    pub encoded: &'a Bytes,
+    pub plan: &'a Plan,
+}
+
+impl TransactionText<'_> {
+    fn encode(self, writer: &mut Writer) {
+        writer.u64(self.number);
+        writer.raw(self.encoded);
+        writer.u8(u8::from(self.plan.inline_data().is_some()));
+        self.plan.placements.iter().for_each(|placement| placement.encode(writer));
+    }
+}
+
+/// Length of a transaction's text in bytes.
+pub(crate) fn text_bytes(encoded: &Bytes, plan: &Plan) -> usize {
+    let placements = plan.placements.iter().map(BlockPlacement::encoded_bytes);
+    8 + encoded.len() + 1 + placements.sum::<usize>()
 }
 
 fn decode_transaction(reader: &mut Reader) -> Result<LoggedTransaction, CodecError> {
@@ -101,9 +114,13 @@ pub(crate) struct RecordHead {
 }
 
 /// Encodes a record up to its data blocks.
-pub(crate) fn encode_record(head: RecordHead, transactions: &[Bytes], data_blocks: usize) -> BlockBuffer {
-    let text_bytes: usize = transactions.iter().map(Bytes::len).sum();
-    let mut writer = Writer::with_capacity(HEADER_BYTES);
+pub(crate) fn encode_record(
+    head: RecordHead,
+    transactions: &[TransactionText],
+    text_bytes: usize,
+    data_blocks: usize,
+) -> BlockBuffer {
+    let mut writer = Writer::with_capacity(HEADER_BYTES + text_bytes);
     writer.u64(head.incarnation);
     writer.u64(head.sequence);
     writer.u64(head.durable_through);
@@ -111,17 +128,15 @@ pub(crate) fn encode_record(head: RecordHead, transactions: &[Bytes], data_block
     writer.u32(text_bytes as u32);
     writer.u32(data_blocks as u32);
     writer.u32(transactions.len() as u32);
-    let fields = writer.finish();
-    let mut buffer = BlockBuffer::for_overwriting((HEADER_BYTES + text_bytes).div_ceil(BLOCK_BYTES));
+    transactions.iter().for_each(|transaction| transaction.encode(&mut writer));
+    let checked = writer.as_slice();
+    let end = HEADER_BYTES + text_bytes;
+    assert!(8 + checked.len() == end, "a record is as long as was counted");
+    let mut buffer = BlockBuffer::for_overwriting(end.div_ceil(BLOCK_BYTES));
     let bytes = buffer.as_mut_slice();
-    bytes[8..HEADER_BYTES].copy_from_slice(&fields);
-    let mut position = HEADER_BYTES;
-    for transaction in transactions {
-        bytes[position..position + transaction.len()].copy_from_slice(transaction);
-        position += transaction.len();
-    }
-    bytes[position..].fill(0);
-    let check = crc32c(&bytes[8..position]);
+    bytes[8..end].copy_from_slice(checked);
+    bytes[end..].fill(0);
+    let check = crc32c(checked);
     bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
     bytes[4..8].copy_from_slice(&check.to_le_bytes());
     buffer

@@ -34,8 +34,9 @@ const VIOLATIONS: &[Violation] = &[
     }),
     ("room in the log is set aside for what waits", |fixture| fixture.store.log.reserved_blocks += 1),
     ("wait for as many writes as are under way", |fixture| {
-        let (_, accepted) = fixture.store.log.accepted.iter_mut().next_back().unwrap();
-        accepted.data_writes_left += 1;
+        let accepted = &mut fixture.store.log.accepted;
+        let (number, _) = accepted.iter().next_back().unwrap();
+        accepted.get_mut(number).unwrap().data_writes_left += 1;
     }),
     ("transactions are queued in the order of their numbers", |fixture| {
         fixture.store.log.waiting.values_mut().next().unwrap().push_back(u64::MAX);
@@ -51,7 +52,7 @@ const VIOLATIONS: &[Violation] = &[
     ("a record takes no more room than was set aside", |fixture| {
         let log = &mut fixture.store.log;
         log.queue.truncate(1);
-        log.accepted.get_mut(&log.queue[0]).unwrap().reserved_blocks = 0;
+        log.accepted.get_mut(log.queue[0]).unwrap().reserved_blocks = 0;
         write_batch(fixture);
     }),
     ("the log never overwrites what is not trimmed", |fixture| {

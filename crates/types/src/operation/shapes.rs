@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::table::Shape;
-use super::{LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, Transaction};
+use super::{LogEntry, Mutation, ReadOutcome, ReadRequest, Refusal, Seals, SharedTransaction, Transaction};
 use crate::ids::{Epoch, ObjectName, PgId, RequestId, Version};
 use crate::limits;
 use atoll_codec::{CodecError, Reader, Writer};
@@ -122,6 +122,23 @@ impl Shape for Option<Seals> {
 }
 
 /// A transaction without its payload, which travels beside it and is put in afterwards.
+impl Shape for SharedTransaction {
+    type Value = SharedTransaction;
+    const WORDS: &'static str = <Transaction as Shape>::WORDS;
+
+    fn encode(value: &SharedTransaction, writer: &mut Writer) {
+        writer.raw(value.encoded());
+    }
+
+    fn decode(reader: &mut Reader, _what: &'static str) -> Result<SharedTransaction, CodecError> {
+        SharedTransaction::decode(reader)
+    }
+
+    fn variable_bytes(value: &SharedTransaction) -> usize {
+        value.encoded().len()
+    }
+}
+
 impl Shape for Transaction {
     type Value = Transaction;
     const WORDS: &'static str = "";

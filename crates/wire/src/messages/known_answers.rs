@@ -93,7 +93,7 @@ pub(super) fn every_kind() -> Vec<Message> {
         Message::ReadReply { sequence: 6, result: Ok(bits), payload: Bytes::new() },
         Message::ReadReply { sequence: 6, result: Ok(listed), payload: Bytes::new() },
         Message::WriteReply { sequence: 6, result: Ok(()) },
-        Message::Replicate { epoch, transaction: transaction.clone(), committed: version },
+        Message::Replicate { epoch, transaction: transaction.clone().into(), committed: version },
         Message::ReplicateAck { pg, epoch, version, is_full: true },
         Message::PeerQuery {
             pg,

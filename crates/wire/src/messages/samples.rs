@@ -1,10 +1,10 @@
 //! Samples of the fields of messages, for property tests. The kinds of mutations have tests of their own in
-//! the crate `base`; here a few stand for all.
+//! `atoll-types`; here a few stand for all.
 
 use atoll_types::operation::table::Shape;
 use atoll_types::{
     Condition, Epoch, ListedObject, LogEntry, Mutation, ObjectName, OsdId, PgId, PoolId, PreImage, ReadOutcome,
-    ReadRequest, Refusal, RequestId, Seals, Touched, Transaction, Version, WriteRequest,
+    ReadRequest, Refusal, RequestId, Seals, SharedTransaction, Touched, Transaction, Version, WriteRequest,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -52,6 +52,7 @@ samples! {
     WriteResult => prop_oneof![Just(Ok(())), refusal().prop_map(Err)];
     Write => write_request();
     Transaction => transaction();
+    SharedTransaction => <Transaction as Sample>::sample().prop_map(SharedTransaction::from);
     ScrubFinding => finding();
 }
 
