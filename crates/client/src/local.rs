@@ -210,7 +210,13 @@ impl LocalClient {
     fn send_output(&self) {
         for osd in std::mem::take(&mut *self.0.with_output.borrow_mut()) {
             if let Some(open) = self.0.links.borrow_mut().get_mut(&osd) {
-                open.stream.send(open.link.take_output());
+                match open.link.take_output() {
+                    Ok(output) => open.stream.send(output),
+                    Err(error) => {
+                        tracing::warn!("cannot send to {osd}: {error}");
+                        open.stream.abort();
+                    }
+                }
             }
         }
     }

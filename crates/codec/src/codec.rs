@@ -87,6 +87,16 @@ impl Writer {
         }
     }
 
+    /// Takes out what was written from `position` on.
+    pub fn split_off(&mut self, position: usize) -> Vec<u8> {
+        self.buffer.split_off(position)
+    }
+
+    /// Forgets what was written and keeps the memory.
+    pub fn clear(&mut self) {
+        self.buffer.clear();
+    }
+
     /// Bytes written so far.
     pub fn len(&self) -> usize {
         self.buffer.len()

@@ -128,6 +128,8 @@ def measure(cluster, arguments):
     control(pid, "-d")
     control(pid, "-i", "off")
     dumps = sorted(cluster.directory.glob("callgrind.out*"), key=lambda path: path.stat().st_size)
+    if arguments.keep:
+        shutil.copy2(dumps[-1], arguments.keep)
     return Profile(dumps[-1]), told
 
 
@@ -141,7 +143,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--top", type=int, default=25, help="functions to show [25]")
     parser.add_argument("--calls", help="show callers and callees of functions whose name contains this")
-    parser.add_argument("--keep", type=Path, help="copy callgrind's file to here")
+    parser.add_argument("--keep", type=Path, help="copy callgrind's file to here, for callgrind_annotate")
     arguments = parser.parse_args()
     if not shutil.which("valgrind"):
         sys.exit("valgrind, which counts the instructions, is not installed; 'apt install valgrind' does it")

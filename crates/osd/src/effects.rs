@@ -44,8 +44,9 @@ impl Osd {
             self.link_events();
             self.message(number, peer, message);
             self.link_events();
-            // The rest may be many small requests for much data.
-            if self.links.pace(&mut self.context, number) {
+            // The rest may be many small requests for much data. Those of one frame are taken: no bytes that come
+            // would remind of them.
+            if self.links.pace(&mut self.context, number) && !self.links.has_received_more(number) {
                 return;
             }
         }
@@ -274,12 +275,12 @@ impl Osd {
                 self.links.reply(&mut self.context, number, message);
             }
             Action::Propose { expected, record, split_off } => {
-                let known = self.context.map.pgs.get(&pg).filter(|(known, _)| *known == expected);
+                let known = self.context.map.pgs.get(&pg).filter(|(known, _)| *known == *expected);
                 if let Some((_, expected_revision)) = known {
                     let request = ControlRequest::Propose {
                         pg,
                         expected_revision: *expected_revision,
-                        record: Box::new(record),
+                        record,
                         split_off: split_off.map(|off| Box::new(self.split_off(pg, off.0, off.1))),
                     };
                     self.context.ask_control(request);

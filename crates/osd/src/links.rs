@@ -299,6 +299,11 @@ impl Links {
         }
     }
 
+    /// Whether more messages of a connection are there without further bytes.
+    pub fn has_received_more(&self, number: u64) -> bool {
+        self.by_number.get(&number).is_some_and(|connected| connected.link.has_received_more())
+    }
+
     fn note_unsent(&mut self, context: &Context, number: u64) {
         if let Some(connected) = self.by_number.get(&number) {
             self.admission.has_unsent(number, context.reactor.unsent_bytes(connected.connection));
@@ -324,7 +329,10 @@ impl Links {
     pub fn send_output(&mut self, context: &mut Context, metrics: &Metrics, started: Instant) {
         for number in std::mem::take(&mut self.with_output) {
             if let Some(connected) = self.by_number.get_mut(&number) {
-                context.reactor.send(connected.connection, connected.link.take_output());
+                match connected.link.take_output() {
+                    Ok(output) => context.reactor.send(connected.connection, output),
+                    Err(error) => self.drop_link(context, number, &error),
+                }
             }
         }
         if self.answered.is_empty() {

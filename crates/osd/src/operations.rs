@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_metrics::slow::{self, IN_FLIGHT_MAX, SlowOperation, SlowStep};
+use atoll_pending::Pending;
 use atoll_pg::{Progress, Reached};
 use atoll_types::{ObjectName, OsdId, PgId};
 
@@ -66,28 +67,30 @@ impl Late {
     }
 }
 
-/// By connection and number. A client sends a request again under its number when its PG has moved away and back:
-/// then the time counts from the last one.
+/// By connection, and by the number of the request. A client sends a request again under its number when its PG has
+/// moved away and back: then the time counts from the last one.
 #[derive(Default)]
 pub(crate) struct Operations {
-    in_flight: BTreeMap<(u64, u64), Operation>,
+    in_flight: BTreeMap<u64, Pending<Operation>>,
+    in_flight_count: usize,
     /// What some of them had come to, and when: few take long.
     noted: BTreeMap<(u64, u64), Vec<Reached>>,
 }
 
 impl Operations {
     pub fn len(&self) -> usize {
-        self.in_flight.len()
+        self.in_flight_count
     }
 
     pub fn arrived(&mut self, connection: u64, number: u64, operation: Operation) {
-        self.in_flight.insert((connection, number), operation);
+        let before = self.in_flight.entry(connection).or_default().insert(number, operation);
+        self.in_flight_count += usize::from(before.is_none());
     }
 
     /// What an operation had come to that is answered next, because it took long.
     pub fn took_long(&mut self, connection: u64, number: u64, reached: Vec<Reached>) {
         // Its client may have left meanwhile.
-        if self.in_flight.contains_key(&(connection, number)) {
+        if self.in_flight.get(&connection).is_some_and(|operations| operations.get(number).is_some()) {
             self.noted.insert((connection, number), reached);
         }
     }
@@ -100,14 +103,17 @@ impl Operations {
         now_us: u64,
         metrics: &Metrics,
     ) -> Option<(Operation, u64)> {
-        let operation = self.in_flight.remove(&request)?;
+        let operation = self.in_flight.get_mut(&request.0)?.remove(request.1)?;
+        self.in_flight_count -= 1;
         let bytes = operation.written_bytes + answered.read_bytes;
         let duration_us = now_us.saturating_sub(operation.arrived_us);
         metrics.operation_done(operation.pg.pool, operation.kind, bytes, duration_us, answered.error);
         if slow::is_slow(duration_us) {
             return Some((operation, duration_us));
         }
-        self.noted.remove(&request);
+        if !self.noted.is_empty() {
+            self.noted.remove(&request);
+        }
         None
     }
 
@@ -132,12 +138,10 @@ impl Operations {
     /// The oldest of those that have taken long already, with connection and number.
     pub fn slow_in_flight(&self, now_us: u64) -> Vec<((u64, u64), &Operation)> {
         let is_slow = |operation: &Operation| slow::is_slow(now_us.saturating_sub(operation.arrived_us));
-        let mut found: Vec<_> = self
-            .in_flight
-            .iter()
-            .filter(|(_, operation)| is_slow(operation))
-            .map(|(key, of)| (*key, of))
-            .collect();
+        let of_connections = self.in_flight.iter().flat_map(|(connection, operations)| {
+            operations.iter().map(|(number, operation)| ((*connection, number), operation))
+        });
+        let mut found: Vec<_> = of_connections.filter(|(_, operation)| is_slow(operation)).collect();
         found.sort_by_key(|(_, operation)| operation.arrived_us);
         found.truncate(IN_FLIGHT_MAX);
         found
@@ -145,12 +149,9 @@ impl Operations {
 
     /// A connection is gone; nobody waits for its answers.
     pub fn left(&mut self, connection: u64) {
-        let of_connection = (connection, 0)..=(connection, u64::MAX);
-        let keys: Vec<_> = self.in_flight.range(of_connection).map(|(key, _)| *key).collect();
-        for key in keys {
-            self.in_flight.remove(&key);
-            self.noted.remove(&key);
-        }
+        let operations = self.in_flight.remove(&connection).unwrap_or_default();
+        self.in_flight_count -= operations.len();
+        self.noted.retain(|(of, _), _| *of != connection);
     }
 }
 

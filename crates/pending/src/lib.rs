@@ -6,8 +6,11 @@
 
 use std::collections::VecDeque;
 
-/// A map by ascending numbers. Entries that are gone take room until all before them are gone, too; so it is for
-/// what ends in time, and bounded by who fills it.
+/// Places of entries that are gone and that are kept at least, before they are given up.
+const GONE_MIN: usize = 64;
+
+/// A map by ascending numbers. Places of entries that are gone are given up when all before them are gone, too, or
+/// when they are most.
 #[derive(Clone, Debug)]
 pub struct Pending<T> {
     /// By number, ascending.
@@ -72,6 +75,10 @@ impl<T> Pending<T> {
         }
         while self.entries.back().is_some_and(|(_, value)| value.is_none()) {
             self.entries.pop_back();
+        }
+        // One that lasts must not keep the places of all that come behind it.
+        if self.entries.len() > GONE_MIN + 4 * self.count {
+            self.entries.retain(|(_, value)| value.is_some());
         }
         Some(value)
     }
@@ -154,6 +161,14 @@ mod tests {
 
     #[test]
     fn no_room_is_kept_for_what_is_gone() {
+        let mut pending = Pending::default();
+        pending.insert(0, ());
+        for number in 1..10_000 {
+            assert!(pending.insert(number, ()).is_none());
+            assert!(pending.insert(number + 10_000, ()).is_none());
+            assert!(pending.remove(number).is_some() && pending.remove(number + 10_000).is_some());
+            assert!(pending.entries.len() <= GONE_MIN + 8 && pending.get(0).is_some());
+        }
         let mut pending = Pending::default();
         (0..100).for_each(|number| assert!(pending.insert(number, ()).is_none()));
         (1..100).for_each(|number| assert!(pending.remove(number).is_some()));

@@ -156,9 +156,9 @@ pub enum Action {
     /// outcome comes as [`crate::Pg::set_record`]; a failure needs no answer, a tick tries again.
     Propose {
         /// The record as this member knows it.
-        expected: PgRecord,
+        expected: Box<PgRecord>,
         /// The new record.
-        record: PgRecord,
+        record: Box<PgRecord>,
         /// The PG that is split off and its first record, to be written in the same transaction.
         split_off: Option<Box<(PgId, PgRecord)>>,
     },

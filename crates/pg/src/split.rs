@@ -108,8 +108,9 @@ impl Pg {
 
     /// Proposes a record, and with it the split that is under way: all members have it.
     pub(crate) fn propose_with_split(&mut self, record: PgRecord, view: &impl ObjectView) {
-        let expected = self.config.record.clone();
+        let expected = Box::new(self.config.record.clone());
         if !self.config.is_split_under_way(view) {
+            let record = Box::new(record);
             return self.outbox.push(Action::Propose { expected, record, split_off: None });
         }
         let new = self.config.id.split_off(self.config.pg_num());
@@ -128,7 +129,8 @@ impl Pg {
             last_active_shards: self.config.record.shards.clone(),
             ..record.clone()
         };
-        self.outbox.push(Action::Propose { expected, record, split_off: Some(Box::new((new, split_off))) });
+        let (record, split_off) = (Box::new(record), Some(Box::new((new, split_off))));
+        self.outbox.push(Action::Propose { expected, record, split_off });
     }
 }
 

@@ -257,7 +257,7 @@ impl World {
             Action::Reply { client, message } => self.reply(at, pg, client, message),
             Action::Propose { expected, record, split_off } => {
                 let split_off = split_off.map(|off| off.1);
-                self.propose(at, pg, Swap { expected, record, split_off });
+                self.propose(at, pg, Swap { expected: *expected, record: *record, split_off });
             }
             Action::ReadForBackfill { begins, bytes } => self.note("read to backfill", &[begins.into(), bytes]),
             Action::ForgetPreImages { through } => {

@@ -138,6 +138,13 @@ impl From<Unready> for Saving {
     }
 }
 
+/// A copy for a long time: it must not keep the buffer of a connection alive that the keys were received in.
+fn to_keep(entry: &LogEntry) -> LogEntry {
+    let mut kept = entry.clone();
+    kept.touched.omap_keys.iter_mut().for_each(|key| *key = Bytes::copy_from_slice(key));
+    kept
+}
+
 /// What a store remembers of a PG.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PgHistory {
@@ -168,7 +175,7 @@ impl PgHistory {
         let entries = &transaction.log;
         for entry in entries {
             self.head = entry.version;
-            self.log.push_back(Arc::new(entry.clone()));
+            self.log.push_back(Arc::new(to_keep(entry)));
         }
         self.unsaved_count = (self.unsaved_count + entries.len()).min(PG_LOG_ENTRIES);
         while self.log.len() > PG_LOG_ENTRIES {

@@ -4,14 +4,14 @@
 use std::collections::VecDeque;
 
 use atoll_buffers::Received;
-use atoll_codec::CodecError;
+use atoll_codec::{CodecError, Writer};
 use atoll_types::frames::FrameMode;
 use bytes::Bytes;
 
 use crate::frame::{FrameDecoder, FrameEncoder, FrameError, SendQueue};
 use crate::handshake::{Handshake, HandshakeError, HandshakeInput, KeyPair, PublicKey, SessionKeys};
 use crate::invariants;
-use crate::messages::Message;
+use crate::messages::{Message, Messages};
 
 /// Why a connection must be closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +50,62 @@ pub enum LinkInput {
 
 enum State {
     Handshaking(Box<Handshake>),
-    Open { encoder: FrameEncoder, decoder: FrameDecoder },
+    Open(Box<Open>),
+}
+
+struct Open {
+    encoder: FrameEncoder,
+    decoder: FrameDecoder,
+    /// Messages that go into the next frame, encoded.
+    gathered: Writer,
+    /// Messages of the last frame that were not taken yet.
+    received: Option<Messages>,
+}
+
+/// A frame is made at the latest when its messages take so many bytes: more save nothing.
+const GATHERED_BYTES_MAX: usize = 8 << 10;
+
+impl Open {
+    /// Adds a message to the next frame, and makes the frame if the message has a payload or there are many. Only
+    /// the last of a frame can have a payload.
+    fn send(&mut self, message: &Message, queue: &mut SendQueue) -> Result<(), FrameError> {
+        let (payload, payload_sealed) = message.payload();
+        if self.gathered.len() >= GATHERED_BYTES_MAX {
+            self.make_frame(&Bytes::new(), false, queue)?;
+        }
+        let before = self.gathered.len();
+        message.encode(&mut self.gathered);
+        if before > 0 && self.gathered.len() > GATHERED_BYTES_MAX {
+            let long = self.gathered.split_off(before);
+            self.make_frame(&Bytes::new(), false, queue)?;
+            self.gathered.raw(&long);
+        }
+        if payload.is_empty() { Ok(()) } else { self.make_frame(&payload, payload_sealed, queue) }
+    }
+
+    fn make_frame(
+        &mut self,
+        payload: &Bytes,
+        payload_sealed: bool,
+        queue: &mut SendQueue,
+    ) -> Result<(), FrameError> {
+        self.encoder.encode(self.gathered.as_slice(), payload, payload_sealed, queue)?;
+        self.gathered.clear();
+        Ok(())
+    }
+
+    fn receive(&mut self, received: &mut Received) -> Result<Option<Message>, LinkError> {
+        let messages = match &mut self.received {
+            Some(messages) => messages,
+            none => {
+                let Some(frame) = self.decoder.decode(received)? else { return Ok(None) };
+                none.insert(Messages::new(frame))
+            }
+        };
+        let message = messages.take()?;
+        self.received.take_if(|messages| messages.is_empty());
+        Ok(Some(message))
+    }
 }
 
 /// One end of one connection.
@@ -101,43 +156,51 @@ impl Link {
     /// Gives what this side sends its next key, soon: the shell calls this when the key is old. The
     /// peer does the same for what it sends.
     pub fn rekey(&mut self) {
-        if let State::Open { encoder, .. } = &mut self.state {
-            encoder.rekey();
+        if let State::Open(open) = &mut self.state {
+            open.encoder.rekey();
         }
     }
 
     /// Whether the handshake is done.
     pub fn is_open(&self) -> bool {
-        matches!(self.state, State::Open { .. })
+        matches!(self.state, State::Open(_))
     }
 
     /// Queues a message. After an error the connection must be closed.
     pub fn send(&mut self, message: Message) -> Result<(), LinkError> {
         match &mut self.state {
             State::Handshaking(_) => self.early.push_back(message),
-            State::Open { encoder, .. } => {
-                let (payload, payload_sealed) = message.payload();
-                encoder.encode(&message.encode(), &payload, payload_sealed, &mut self.queue)?;
-            }
+            State::Open(open) => open.send(&message, &mut self.queue)?,
         }
         Ok(())
     }
 
-    /// Bytes to send now.
-    pub fn take_output(&mut self) -> VecDeque<Bytes> {
-        self.queue.take()
+    /// Bytes to send now. Messages without payloads that were sent since the last call share a frame. After an
+    /// error the connection must be closed.
+    pub fn take_output(&mut self) -> Result<VecDeque<Bytes>, LinkError> {
+        if let State::Open(open) = &mut self.state
+            && !open.gathered.is_empty()
+        {
+            open.make_frame(&Bytes::new(), false, &mut self.queue)?;
+        }
+        Ok(self.queue.take())
     }
 
     /// Whether there is something to send.
     pub fn has_output(&self) -> bool {
-        !self.queue.is_empty()
+        !self.queue.is_empty() || matches!(&self.state, State::Open(open) if !open.gathered.is_empty())
+    }
+
+    /// Whether more messages have come in the frame of the last one. They are taken without further bytes.
+    pub fn has_received_more(&self) -> bool {
+        matches!(&self.state, State::Open(open) if open.received.is_some())
     }
 
     /// How many more bytes the next frame needs, as far as can be told.
     pub fn missing_bytes(&self, received: &Received) -> usize {
         match &self.state {
             State::Handshaking(_) => 0,
-            State::Open { decoder, .. } => decoder.missing_bytes(received),
+            State::Open(open) => open.decoder.missing_bytes(received),
         }
     }
 
@@ -145,10 +208,7 @@ impl Link {
     /// the connection must be closed.
     pub fn receive(&mut self, received: &mut Received) -> Result<Option<LinkInput>, LinkError> {
         match &mut self.state {
-            State::Open { decoder, .. } => {
-                let Some(frame) = decoder.decode(received)? else { return Ok(None) };
-                Ok(Some(LinkInput::Message(Message::decode(frame)?)))
-            }
+            State::Open(open) => Ok(open.receive(received)?.map(LinkInput::Message)),
             State::Handshaking(handshake) => match handshake.receive(received)? {
                 HandshakeInput::Incomplete => Ok(None),
                 HandshakeInput::Asked { peer, mode } => Ok(Some(LinkInput::Asked { peer, mode })),
@@ -164,7 +224,8 @@ impl Link {
         invariants::a_link_opens_once(self.is_open());
         let encoder = FrameEncoder::new(self.mode, &keys.send);
         let decoder = FrameDecoder::new(self.mode, &keys.receive);
-        self.state = State::Open { encoder, decoder };
+        let (gathered, received) = (Writer::default(), None);
+        self.state = State::Open(Box::new(Open { encoder, decoder, gathered, received }));
         std::mem::take(&mut self.early).into_iter().try_for_each(|message| self.send(message))
     }
 }
@@ -175,9 +236,9 @@ mod tests {
 
     fn carry(from: &mut Link, to: &mut Link) -> Vec<LinkInput> {
         let mut bytes = Received::default();
-        from.take_output().iter().for_each(|chunk| bytes.push(chunk));
+        from.take_output().unwrap().iter().for_each(|chunk| bytes.push(chunk));
         let mut inputs = Vec::new();
-        while !bytes.is_empty() {
+        while !bytes.is_empty() || to.has_received_more() {
             inputs.push(to.receive(&mut bytes).unwrap().expect("only whole messages are sent"));
         }
         inputs
@@ -211,6 +272,51 @@ mod tests {
         }
     }
 
+    fn opened() -> (Link, Link) {
+        let (left_key, right_key) = (KeyPair::from_private([1; 32]), KeyPair::from_private([2; 32]));
+        let mut left = Link::initiate(&left_key, &right_key.public(), FrameMode::Secure, [3; 32]);
+        let mut right = Link::respond(&right_key, [4; 32]);
+        carry(&mut left, &mut right);
+        right.answer(FrameMode::Secure).unwrap();
+        carry(&mut right, &mut left);
+        (left, right)
+    }
+
+    fn read_reply(sequence: u64, payload: &'static [u8]) -> Message {
+        let version = atoll_types::Version::default();
+        let outcome = atoll_types::ReadOutcome::Data { object_bytes: 5, version, seals: None };
+        Message::ReadReply { sequence, result: Ok(outcome), payload: Bytes::from_static(payload) }
+    }
+
+    #[test]
+    fn messages_of_a_turn_share_frames_and_keep_their_order() {
+        let (mut left, mut right) = opened();
+        let sent = [
+            Message::Ping { tag: 1 },
+            Message::Ping { tag: 2 },
+            read_reply(3, b"three"),
+            read_reply(4, b"four"),
+            Message::Ping { tag: 5 },
+            read_reply(6, b""),
+        ];
+        sent.iter().for_each(|message| left.send(message.clone()).unwrap());
+        assert!(left.has_output());
+        let inputs = carry(&mut left, &mut right).into_iter();
+        let received = inputs.map(|input| match input {
+            LinkInput::Message(message) => message,
+            input => panic!("{input:?}"),
+        });
+        assert!(received.eq(sent), "each message comes with its own payload");
+        assert!(!left.has_output() && !right.has_received_more());
+
+        (0..100).for_each(|tag| left.send(Message::Ping { tag }).unwrap());
+        let bytes: usize = left.take_output().unwrap().iter().map(Bytes::len).sum();
+        assert_eq!(bytes, 16 + 100 * 9 + 16, "one header and one check for all");
+        (0..2000).for_each(|tag| left.send(Message::Ping { tag }).unwrap());
+        let bytes: usize = left.take_output().unwrap().iter().map(Bytes::len).sum();
+        assert_eq!(bytes, 3 * (16 + 16) + 2000 * 9, "frames are bounded");
+    }
+
     #[test]
     fn the_peer_is_told_the_mode_that_is_right() {
         let right_key = KeyPair::from_private([2; 32]);
@@ -220,7 +326,7 @@ mod tests {
         carry(&mut left, &mut right);
         assert!(right.answer(FrameMode::Secure).is_err() && !right.is_open());
         let mut bytes = Received::default();
-        right.take_output().iter().for_each(|chunk| bytes.push(chunk));
+        right.take_output().unwrap().iter().for_each(|chunk| bytes.push(chunk));
         let error = left.receive(&mut bytes).unwrap_err().to_string();
         assert!(error.contains("the peer wants secure frames, this side wants crc"), "{error}");
     }

@@ -293,8 +293,34 @@ kinds! {
     }
 }
 
-/// Bytes that the control segments of most messages fit into.
-const CONTROL_BYTES_EXPECTED: usize = 256;
+/// The messages of one frame: one or more, of which only the last can have a payload.
+pub struct Messages {
+    reader: Reader,
+    payload: Bytes,
+    payload_sealed: bool,
+}
+
+impl Messages {
+    /// The messages of a frame, which has at least one.
+    pub fn new(frame: Frame) -> Self {
+        let Frame { control, payload, payload_sealed } = frame;
+        Messages { reader: Reader::new(control), payload, payload_sealed }
+    }
+
+    /// Whether all were taken.
+    pub fn is_empty(&self) -> bool {
+        self.reader.remaining() == 0
+    }
+
+    /// Takes the next message. Everything in it is within the limits.
+    pub fn take(&mut self) -> Result<Message, CodecError> {
+        let mut message = Message::decode_kind(&mut self.reader)?;
+        if self.is_empty() {
+            message.put_payload(std::mem::take(&mut self.payload), self.payload_sealed);
+        }
+        Ok(message)
+    }
+}
 
 impl Message {
     /// The message's payload and whether the client sealed it.
@@ -329,21 +355,9 @@ impl Message {
         }
     }
 
-    /// The bytes of the control segment.
-    pub fn encode(&self) -> Bytes {
-        let mut writer = Writer::with_capacity(self.variable_bytes().max(CONTROL_BYTES_EXPECTED));
-        self.encode_kind(&mut writer);
-        writer.finish()
-    }
-
-    /// Reads a message out of a frame. Everything in it is within the limits afterwards.
-    pub fn decode(frame: Frame) -> Result<Self, CodecError> {
-        let Frame { control, payload, payload_sealed } = frame;
-        let mut reader = Reader::new(control);
-        let mut message = Self::decode_kind(&mut reader)?;
-        reader.finish()?;
-        message.put_payload(payload, payload_sealed);
-        Ok(message)
+    /// Appends what goes into the control segment.
+    pub fn encode(&self, writer: &mut Writer) {
+        self.encode_kind(writer);
     }
 
     /// The PG that a message between members is about.
@@ -371,6 +385,22 @@ impl Message {
             _ => None,
         }
     }
+}
+
+#[cfg(test)]
+fn encode(message: &Message) -> Bytes {
+    let mut writer = Writer::default();
+    message.encode(&mut writer);
+    writer.finish()
+}
+
+/// The message of a frame that has only one.
+#[cfg(test)]
+fn decode(frame: Frame) -> Result<Message, CodecError> {
+    let mut messages = Messages::new(frame);
+    let message = messages.take()?;
+    messages.reader.finish()?;
+    Ok(message)
 }
 
 #[cfg(test)]

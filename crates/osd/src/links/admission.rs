@@ -11,11 +11,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
+use atoll_pending::Pending;
+
 use crate::invariants;
 
 /// What the requests of one number on one connection hold. A client sends a request again under its
 /// number when its PG has moved away and back.
-#[derive(Default)]
 struct Held {
     requests: u32,
     bytes: u64,
@@ -29,7 +30,7 @@ struct OfConnection {
     /// By answers that it has not taken, when last looked at.
     unsent_bytes: u64,
     /// In flight, by number.
-    requests: BTreeMap<u64, Held>,
+    requests: Pending<Held>,
 }
 
 /// A connection's share of the limit: room for one large answer at least, however many connections
@@ -100,9 +101,13 @@ impl Admission {
     /// A request has come that takes so many bytes, with the data that is read for it.
     pub fn arrived(&mut self, connection: u64, number: u64, bytes: u64) {
         let own = self.connections.entry(connection).or_default();
-        let held = own.requests.entry(number).or_default();
-        held.requests += 1;
-        held.bytes += bytes;
+        match own.requests.get_mut(number) {
+            Some(held) => {
+                held.requests += 1;
+                held.bytes += bytes;
+            }
+            None => drop(own.requests.insert(number, Held { requests: 1, bytes })),
+        }
         own.in_flight_bytes += bytes;
         self.held_bytes += bytes;
         self.is_closed |= self.held_bytes > self.limit_bytes;
@@ -111,11 +116,11 @@ impl Admission {
     /// A request is answered.
     pub fn answered(&mut self, connection: u64, number: u64) {
         let Some(own) = self.connections.get_mut(&connection) else { return };
-        let Some(held) = own.requests.get_mut(&number) else { return };
+        let Some(held) = own.requests.get_mut(number) else { return };
         held.requests -= 1;
         if held.requests == 0 {
             let bytes = held.bytes;
-            own.requests.remove(&number);
+            own.requests.remove(number);
             own.in_flight_bytes -= bytes;
             self.give_back(bytes);
         }
@@ -133,13 +138,16 @@ impl Admission {
     /// How many requests of a connection are in flight.
     pub fn requests_of(&self, connection: u64) -> usize {
         let own = self.connections.get(&connection);
-        own.map_or(0, |own| own.requests.values().map(|held| held.requests as usize).sum())
+        own.map_or(0, |own| own.requests.iter().map(|(_, held)| held.requests as usize).sum())
     }
 
     /// What must hold at any time.
     pub fn check(&self) {
         for own in self.connections.values() {
-            invariants::held_bytes_add_up(own.in_flight_bytes, own.requests.values().map(|held| held.bytes).sum());
+            invariants::held_bytes_add_up(
+                own.in_flight_bytes,
+                own.requests.iter().map(|(_, held)| held.bytes).sum(),
+            );
         }
         let all = self.connections.values();
         invariants::held_bytes_add_up(self.held_bytes, all.clone().map(|own| own.in_flight_bytes).sum());

@@ -100,8 +100,9 @@ impl Links {
                 peer.role()
             );
             // What is queued tells the peer the same.
-            let output = connected.link.take_output();
-            context.reactor.send(connected.connection, output);
+            if let Ok(output) = connected.link.take_output() {
+                context.reactor.send(connected.connection, output);
+            }
             context.reactor.close_after_send(connected.connection);
             self.with_output.remove(&number);
             self.by_number.remove(&number);

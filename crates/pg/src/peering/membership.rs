@@ -273,7 +273,8 @@ impl Pg {
         let is_ready = |osd: OsdId| self.learners.ready().any(|ready| ready == osd);
         invariants::proposal_adds_only_complete_copies(&self.config, &record.members, is_ready);
         invariants::record_is_well_formed(&record, self.config.policy.shape.map(|shape| shape.shards()));
-        self.outbox.push(Action::Propose { expected: self.config.record.clone(), record, split_off: None });
+        let (expected, record) = (Box::new(self.config.record.clone()), Box::new(record));
+        self.outbox.push(Action::Propose { expected, record, split_off: None });
     }
 
     /// Puts into cluster state that all members have the same history.

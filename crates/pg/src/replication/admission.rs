@@ -72,6 +72,9 @@ impl Pg {
 
     /// Whether the request is known already. Then it is answered, now or later, on this connection.
     fn take_over_retry(&mut self, client: ClientId, id: RequestId) -> bool {
+        if self.duplicates.is_news(id) {
+            return false;
+        }
         if self.log.take_over(client, id) {
             return true;
         }

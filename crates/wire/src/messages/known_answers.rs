@@ -145,7 +145,7 @@ fn line_of(message: &Message) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let text = format!("{message:?}");
     let name = text.split([' ', '{']).next().unwrap_or_default();
-    format!("{name} {} payload={} sealed={payload_sealed}", hex(&message.encode()), hex(&payload))
+    format!("{name} {} payload={} sealed={payload_sealed}", hex(&encode(message)), hex(&payload))
 }
 
 #[test]
