@@ -15,6 +15,7 @@ mod io_uring;
 mod memory;
 mod network;
 mod run;
+mod wake_up;
 
 pub use drive::SyncedWriteClass;
 pub use facts::Facts;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::facts::Facts;
 use crate::finding::{Finding, Report};
 use crate::network::PeerAddress;
-use crate::{clock, cpu, drive, io_uring, memory, network};
+use crate::{clock, cpu, drive, io_uring, memory, network, wake_up};
 
 /// What to look at besides the host itself.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +73,7 @@ pub fn run(
     refuse_destruction(request)?;
     progress("processor, memory, clock and io_uring");
     let mut findings: Vec<Finding> = cpu::findings(facts);
+    findings.extend(wake_up::findings(facts));
     findings.extend(memory::findings(facts));
     findings.extend(clock::findings(facts));
     findings.extend(io_uring::findings(facts, &io_uring::Process::this()));

@@ -2,22 +2,45 @@
 //! point to, in places that do not move with the value.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::mem;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use bytes::{Buf, Bytes};
+use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
 /// Most pieces in one send: below the kernel's limit of 1,024.
 const SEND_PIECES_MAX: usize = 64;
 
-/// Sends what the socket takes at once; returns the number of bytes. An error counts as nothing sent:
-/// sending the rest meets it again.
-pub(crate) fn send_now(socket: &OwnedFd, bytes: &[u8]) -> usize {
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the pointer and the length are those of a slice that outlives the call.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-    usize::try_from(sent).unwrap_or(0)
+/// Most pieces that are sent by one call without the ring.
+const PIECES_NOW_MAX: usize = 16;
+
+/// Sends what the socket takes at once of the first pieces, in one call, and takes it off the queue; returns the
+/// number of bytes. An error counts as nothing sent: sending the rest meets it again.
+pub(crate) fn send_now(socket: &OwnedFd, queue: &mut VecDeque<Bytes>) -> usize {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let mut vectors = [IoSlice::new(&[]); PIECES_NOW_MAX];
+    let count = queue.len().min(PIECES_NOW_MAX);
+    vectors.iter_mut().zip(&*queue).for_each(|(vector, piece)| *vector = IoSlice::new(piece));
+    let sent = match &vectors[..count] {
+        [piece] => send(socket, piece, flags),
+        pieces => sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags),
+    };
+    let sent = sent.unwrap_or(0);
+    take_off(queue, sent);
+    sent
+}
+
+/// Takes so many bytes off the front of a queue.
+fn take_off(queue: &mut VecDeque<Bytes>, mut bytes: usize) {
+    while let Some(piece) = queue.front_mut() {
+        if bytes < piece.len() {
+            return piece.advance(bytes);
+        }
+        bytes -= piece.len();
+        queue.pop_front();
+    }
 }
 
 /// Bytes of several buffers and the message header that points to them.
@@ -51,16 +74,9 @@ impl GatheredSend {
     }
 
     /// What is left to send after `sent` bytes went out; `None` when that was all.
-    pub fn rest(mut self, mut sent: usize) -> Option<Self> {
-        while let Some(piece) = self.pieces.front_mut() {
-            if sent < piece.len() {
-                piece.advance(sent);
-                return Some(Self::new(self.pieces));
-            }
-            sent -= piece.len();
-            self.pieces.pop_front();
-        }
-        None
+    pub fn rest(mut self, sent: usize) -> Option<Self> {
+        take_off(&mut self.pieces, sent);
+        (!self.pieces.is_empty()).then(|| Self::new(self.pieces))
     }
 }
 

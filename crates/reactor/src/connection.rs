@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use atoll_buffers::Received;
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 
 use crate::buffers::{GatheredSend, send_now};
 
@@ -122,14 +122,12 @@ impl Connection {
     pub fn next_send(&mut self) -> Option<GatheredSend> {
         assert!(!self.is_sending, "sends of one connection keep their order");
         if self.to_send_bytes <= SEND_NOW_BYTES_MAX {
-            while let Some(piece) = self.to_send.front_mut() {
-                let sent = send_now(&self.socket, piece);
+            while !self.to_send.is_empty() {
+                let sent = send_now(&self.socket, &mut self.to_send);
                 self.to_send_bytes -= sent;
-                if sent < piece.len() {
-                    piece.advance(sent);
+                if sent == 0 {
                     break;
                 }
-                self.to_send.pop_front();
             }
         }
         (!self.to_send.is_empty()).then(|| GatheredSend::take_from(&mut self.to_send))
@@ -160,7 +158,7 @@ impl Connection {
 }
 
 /// Sends up to this size are made without the ring, if the socket takes them at once.
-const SEND_NOW_BYTES_MAX: usize = 64 << 10;
+const SEND_NOW_BYTES_MAX: usize = 256 << 10;
 /// Least room for a receive: several small frames fit into one.
 pub(crate) const RECEIVE_BYTES_MIN: usize = 32 << 10;
 /// A receive into a long run waits for so much of it. A caller that watches whether the peer is alive sees

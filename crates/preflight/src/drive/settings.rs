@@ -4,7 +4,7 @@ use crate::facts::Facts;
 use crate::finding::{Finding, Verdict};
 
 pub(super) fn findings(facts: &Facts, disk: &str) -> Vec<Finding> {
-    let checks = [write_cache, scheduler, sectors];
+    let checks = [write_cache, forced_access, scheduler, sectors];
     checks.map(|check| check(facts, disk).on(disk)).into()
 }
 
@@ -53,6 +53,34 @@ fn write_cache(facts: &Facts, disk: &str) -> Finding {
             format!("the kernel calls the write cache '{mode}', which is not known here"),
         ),
     }
+}
+
+/// Whether a single write can force its way through the volatile cache (FUA).
+fn forced_access(facts: &Facts, disk: &str) -> Finding {
+    let check = "drive.forced_access";
+    let of_queue = |name: &str| facts.text(&format!("sys/block/{disk}/queue/{name}"));
+    let (Some(mode), Some(fua)) = (of_queue("write_cache"), of_queue("fua")) else {
+        return Finding::not_visible(check, "whether the drive takes writes past its cache (FUA) is not known");
+    };
+    if mode != "write back" {
+        return Finding::new(
+            check,
+            Verdict::Ok,
+            "no cache to force writes through",
+            "a write that is done is durable",
+        );
+    }
+    if fua == "1" {
+        let meaning = "a record of the log is one request: only it goes past the cache";
+        return Finding::new(check, Verdict::Ok, "the drive takes writes past its cache (FUA)", meaning);
+    }
+    let meaning = "each record of the log is two requests, a write and a flush of the whole cache, and the flush waits for a \
+                   thread of the kernel. drive.synced_writes measures what that comes to";
+    let finding = Finding::new(check, Verdict::Advice, "no writes past the cache (no FUA)", meaning);
+    finding.fix(format!(
+        "the log on a drive that has it (osd create --wal-device), or without the cache: {}",
+        cache_off_command(disk)
+    ))
 }
 
 /// The scheduler in force, which the kernel puts in brackets.
@@ -152,6 +180,15 @@ mod tests {
         assert_eq!(of("write back"), Verdict::Advice);
         assert_eq!(of("write sideways"), Verdict::NotVisible);
         assert_eq!(with("sda", &[], write_cache), Verdict::NotVisible);
+    }
+
+    #[test]
+    fn caches_should_let_single_writes_through() {
+        let of = |mode, fua| with("sda", &[("queue/write_cache", mode), ("queue/fua", fua)], forced_access);
+        assert_eq!(of("write back", "1"), Verdict::Ok);
+        assert_eq!(of("write back", "0"), Verdict::Advice);
+        assert_eq!(of("write through", "0"), Verdict::Ok);
+        assert_eq!(with("sda", &[], forced_access), Verdict::NotVisible);
     }
 
     #[test]
