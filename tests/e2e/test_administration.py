@@ -289,6 +289,18 @@ def test_settings_are_kept(cluster):
     refused(cluster, "settings", "set", "near_full_percent", "101", words=["101"])
 
 
+def test_osds_that_poll_busily_serve_as_usual(cluster):
+    """OSDs that poll busily serve as usual."""
+    refused(cluster, "settings", "set", "busy_poll_us", "1001", words=["1000"])
+    assert cluster.json("settings", "set", "busy_poll_us", "200")["busy_poll_us"] == 200, "not set"
+    cluster.cli("image", "create", "polled", "--size", "16M")
+    load = ["--image", "polled", "--rw", "randrw", "--verify", "--qd", "1", "--seconds", "2", "--working-set", "16M"]
+    told = cluster.json("bench", "block", *load)
+    assert told["operations"] > 0 and told["errors"] == 0, told
+    cluster.cli("image", "rm", "polled")
+    cluster.cli("settings", "set", "busy_poll_us", "0")
+
+
 def test_the_balancer_wants_pgs_elsewhere_than_chance_has_put_them(cluster, note):
     """The balancer wants PGs elsewhere than chance has put them."""
     cluster.cli("settings", "set", "balance_seconds", "1")

@@ -48,6 +48,9 @@ pub enum SettingArgument {
     /// An OSD with more of its space in use takes no new data, 50 to 97: raise it for a while to get at what is to
     /// be deleted
     FullPercent,
+    /// OSDs look for work so long before they sleep, in microseconds, 0 to 1000: latencies at depth 1 fall, on hosts
+    /// with cores to spare
+    BusyPollUs,
     /// Protection of frames among OSDs: secure, secure-128 or crc
     FrameModeCluster,
     /// The same between OSDs and NBD servers, benches and the command line
@@ -73,6 +76,7 @@ impl SettingArgument {
             SettingArgument::BalanceSeconds => SettingKind::Number(Setting::BalanceSeconds),
             SettingArgument::NearFullPercent => SettingKind::Number(Setting::NearFullPercent),
             SettingArgument::FullPercent => SettingKind::Number(Setting::FullPercent),
+            SettingArgument::BusyPollUs => SettingKind::Number(Setting::BusyPollUs),
             SettingArgument::FrameModeCluster => SettingKind::FrameMode(PeerRole::Osd),
             SettingArgument::FrameModeClient => SettingKind::FrameMode(PeerRole::Client),
             SettingArgument::FrameModeGateway => SettingKind::FrameMode(PeerRole::Gateway),
@@ -143,6 +147,7 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("balance_seconds", &settings.balance_seconds, "pause between two rounds of the balancer"),
         row("near_full_percent", &settings.near_full_percent, "an OSD with more in use is near full"),
         row("full_percent", &settings.full_percent, "an OSD with more in use takes no new data"),
+        row("busy_poll_us", &settings.busy_poll_us, "OSDs look for work so long before they sleep; 0: not at all"),
         row("frame_mode_cluster", &all.frame_mode_cluster, "new connections among OSDs"),
         row("frame_mode_client", &all.frame_mode_client, "those of NBD servers, benches and the command line"),
         row("frame_mode_gateway", &all.frame_mode_gateway, "those of gateways"),

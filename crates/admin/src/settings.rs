@@ -1,7 +1,7 @@
 //! What holds for the whole cluster: flags, settings and the protection of frames.
 
 use atoll_cluster::{ClusterClient, keys};
-use atoll_types::coordination::{FULL_PERCENT_MAX, SettingsRecord};
+use atoll_types::coordination::{BUSY_POLL_US_MAX, FULL_PERCENT_MAX, SettingsRecord};
 use atoll_types::frames::{FrameMode, FramesRecord};
 use atoll_types::records::{ClusterFlag, FlagsRecord, PeerRole, RECORD_FORMAT};
 use serde::Serialize;
@@ -22,6 +22,8 @@ pub enum Setting {
     NearFullPercent,
     /// [`SettingsRecord::full_percent`].
     FullPercent,
+    /// [`SettingsRecord::busy_poll_us`].
+    BusyPollUs,
 }
 
 /// All settings.
@@ -105,6 +107,11 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
              deletes and recovery need"
         ));
     }
+    if setting == Setting::BusyPollUs && value > u64::from(BUSY_POLL_US_MAX) {
+        return AdminError::refused(format!(
+            "OSDs look for work for 0 to {BUSY_POLL_US_MAX} us before they sleep"
+        ));
+    }
     if setting == Setting::BalanceSeconds && value == 0 {
         return AdminError::refused(
             "the balancer needs a pause of at least 1 s; 'atoll flag set norebalance' stops it",
@@ -119,6 +126,7 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
             Setting::BalanceSeconds => record.balance_seconds = value,
             Setting::NearFullPercent => record.near_full_percent = percent,
             Setting::FullPercent => record.full_percent = percent,
+            Setting::BusyPollUs => record.busy_poll_us = value.min(u64::from(BUSY_POLL_US_MAX)) as u32,
         }
     };
     change(client, keys::SETTINGS, edit).await

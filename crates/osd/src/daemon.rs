@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use atoll_reactor::{Event, ListenAddress, Reactor};
 use atoll_store::{OpenError, Store};
+use atoll_types::coordination::BUSY_POLL_US_MAX;
 use atoll_types::records::{OsdUpRecord, RECORD_FORMAT};
 
 use crate::config::{OsdConfig, OsdError};
@@ -225,6 +226,8 @@ impl Osd {
         self.storage.share_memory(self.context.config.memory_target_bytes);
         self.look_after_scrubs();
         self.storage.set_full_percent(self.context.map.settings.full_percent);
+        let busy_poll_us = self.context.map.settings.busy_poll_us;
+        self.context.reactor.set_busy_poll(Duration::from_micros(busy_poll_us.min(BUSY_POLL_US_MAX).into()));
         self.storage.look_at_backing();
         self.report_usage(self.seconds.is_multiple_of(USAGE_SECONDS));
         self.storage.check();

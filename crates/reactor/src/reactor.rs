@@ -142,6 +142,8 @@ pub struct Reactor {
     pub(crate) timers: BTreeSet<(Instant, u64)>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) wake: Wake,
+    /// How long to look for completions before sleeping.
+    busy_poll: Duration,
     /// Listeners that could not accept, and when they try again.
     pub(crate) accept_later: VecDeque<(Instant, ListenerId)>,
     pub(crate) next_id: u64,
@@ -187,6 +189,7 @@ impl Reactor {
             timers: BTreeSet::new(),
             events: VecDeque::new(),
             wake: Wake::new()?,
+            busy_poll: Duration::ZERO,
             accept_later: VecDeque::new(),
             next_id: 1,
         };
@@ -536,7 +539,32 @@ impl Reactor {
         Ok(())
     }
 
+    /// Looks for completions so long before it sleeps. A loop to which nothing happens sleeps all the same.
+    pub fn set_busy_poll(&mut self, duration: Duration) {
+        self.busy_poll = duration;
+    }
+
+    /// Submits, and looks for completions for a while if that is set. True if there are some.
+    fn poll_busily(&mut self) -> io::Result<bool> {
+        let begun = Instant::now();
+        while begun.elapsed() < self.busy_poll {
+            self.submit_and_sleep(Some(Duration::ZERO))?;
+            if !self.ring.completion().is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn submit_and_wait(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        let may_sleep = wait.is_none_or(|wait| wait > self.busy_poll);
+        if may_sleep && !self.busy_poll.is_zero() && self.poll_busily()? {
+            return Ok(());
+        }
+        self.submit_and_sleep(wait)
+    }
+
+    fn submit_and_sleep(&mut self, wait: Option<Duration>) -> io::Result<()> {
         let result = match wait {
             None => self.ring.submitter().submit_and_wait(1),
             Some(wait) => {

@@ -58,10 +58,20 @@ fn connects_and_reports_refusal() {
 
 #[test]
 fn files_timers_and_wakes() {
+    files_timers_and_wakes_with(Duration::ZERO);
+}
+
+#[test]
+fn files_timers_and_wakes_while_polling_busily() {
+    files_timers_and_wakes_with(Duration::from_millis(1));
+}
+
+fn files_timers_and_wakes_with(busy_poll: Duration) {
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let path = directory.path().join("device");
     std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
     let mut reactor = Reactor::new().unwrap();
+    reactor.set_busy_poll(busy_poll);
     let direct = DirectFile::open(&path).unwrap();
     assert!(DirectFile::open(&path).is_err(), "a device is used by one process only");
     let file = reactor.add_file(direct);
@@ -82,9 +92,11 @@ fn files_timers_and_wakes() {
     let waker = std::thread::spawn(move || wake.wake());
     assert!(matches!(poll(&mut reactor)[..], [Event::Woken]));
     waker.join().unwrap();
-    let mut none = Vec::new();
-    reactor.poll(Some(Duration::ZERO), &mut none).unwrap();
-    assert!(none.is_empty());
+    for wait in [Duration::ZERO, Duration::from_millis(3)] {
+        let mut none = Vec::new();
+        reactor.poll(Some(wait), &mut none).unwrap();
+        assert!(none.is_empty());
+    }
 }
 
 #[test]

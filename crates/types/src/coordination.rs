@@ -27,7 +27,13 @@ pub struct SettingsRecord {
     /// An OSD with more of its space in use is full: it takes no new data of clients.
     #[serde(default = "full_percent_default")]
     pub full_percent: u32,
+    /// OSDs look for work so long before they sleep, in microseconds, up to [`BUSY_POLL_US_MAX`]. 0: not at all.
+    #[serde(default)]
+    pub busy_poll_us: u32,
 }
+
+/// A pause between operations that is longer is no pause within one.
+pub const BUSY_POLL_US_MAX: u32 = 1_000;
 
 /// What is left then is for recovery, deletes and checkpoints.
 pub const FULL_PERCENT_DEFAULT: u32 = 95;
@@ -47,6 +53,7 @@ impl Default for SettingsRecord {
             balance_seconds: 60,
             near_full_percent: 85,
             full_percent: FULL_PERCENT_DEFAULT,
+            busy_poll_us: 0,
         }
     }
 }

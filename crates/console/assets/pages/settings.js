@@ -21,6 +21,7 @@ const SETTINGS = [
     ["balance_seconds", "Pause between two rounds of the balancer"],
     ["near_full_percent", "An OSD with more of its space in use is near full"],
     ["full_percent", "An OSD with more of its space in use takes no new data: 50 to 97"],
+    ["busy_poll_us", "OSDs look for work so many microseconds before they sleep: 0 to 1000"],
     ["frame_mode_cluster", "Protection of frames among OSDs", MODES],
     ["frame_mode_client", "Between OSDs and NBD servers, benchmarks and the command line", MODES],
     ["frame_mode_gateway", "Between OSDs and gateways", MODES],
