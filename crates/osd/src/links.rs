@@ -243,6 +243,11 @@ impl Links {
         self.operations.took_long(number, sequence, reached);
     }
 
+    /// Whether a client's request is exported as a trace.
+    pub fn is_traced(&self, number: u64, sequence: u64) -> bool {
+        self.operations.is_traced(number, sequence)
+    }
+
     /// Clients' operations that have taken long and are not answered.
     pub fn slow_in_flight(&self, context: &Context) -> Vec<((u64, u64), &Operation)> {
         self.operations.slow_in_flight(context.now_us())
@@ -336,9 +341,9 @@ impl Links {
             let (number, sequence) = request;
             self.note_unsent(context, number);
             self.answer_sent(number, sequence);
-            if let Some((operation, duration_us)) = self.operations.done(request, &answer, now_us, metrics) {
-                let asker = self.asker(context, number, &operation);
-                self.operations.record_slow(request, operation, answer, duration_us, asker);
+            if let Some(told) = self.operations.done(request, &answer, now_us, metrics) {
+                let asker = self.asker(context, number, &told.operation);
+                told.tell(answer, asker);
             }
         }
         // Its memory serves the next turn.

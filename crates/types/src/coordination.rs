@@ -27,6 +27,12 @@ pub struct SettingsRecord {
     /// An OSD with more of its space in use is full: it takes no new data of clients.
     #[serde(default = "full_percent_default")]
     pub full_percent: u32,
+    /// Where traces are exported to: the address of a collector that takes OTLP over HTTP. Empty: nowhere.
+    pub trace_endpoint: String,
+    /// One operation of so many is exported; 0: none.
+    pub trace_one_in: u32,
+    /// Besides, all operations that are slow.
+    pub trace_slow: bool,
 }
 
 /// What is left then is for recovery, deletes and checkpoints.
@@ -47,6 +53,9 @@ impl Default for SettingsRecord {
             balance_seconds: 60,
             near_full_percent: 85,
             full_percent: FULL_PERCENT_DEFAULT,
+            trace_endpoint: String::new(),
+            trace_one_in: 1_000,
+            trace_slow: true,
         }
     }
 }

@@ -21,6 +21,9 @@ const SETTINGS = [
     ["balance_seconds", "Pause between two rounds of the balancer"],
     ["near_full_percent", "An OSD with more of its space in use is near full"],
     ["full_percent", "An OSD with more of its space in use takes no new data: 50 to 97"],
+    ["trace_endpoint", "The collector that traces go to, such as http://collector.example:4318; empty: none"],
+    ["trace_one_in", "One operation of so many is traced; 0: none"],
+    ["trace_slow", "Besides, all operations that take 100 ms or more"],
     ["frame_mode_cluster", "Protection of frames among OSDs", MODES],
     ["frame_mode_client", "Between OSDs and NBD servers, benchmarks and the command line", MODES],
     ["frame_mode_gateway", "Between OSDs and gateways", MODES],
@@ -108,8 +111,15 @@ function flagAction([flag, text], isSet) {
     );
 }
 
+/** The type of a setting's field, and whether it needs a value: a text may be empty. */
+function typeOf(value, options) {
+    if (options) return { type: "choice", options, required: true };
+    if (typeof value === "boolean") return { type: "truth" };
+    return typeof value === "number" ? { type: "number", required: true } : { type: "text" };
+}
+
 function settingAction([name, text, options], value) {
-    const field = { name, label: name, hint: text, required: true, value };
+    const field = { name, label: name, hint: text, value, ...typeOf(value, options) };
     return action(
         "Change",
         () =>
@@ -119,8 +129,8 @@ function settingAction([name, text, options], value) {
                 warning: options
                     ? "The mode crc lets an attacker on the network read object names and forge requests."
                     : null,
-                fields: [options ? { ...field, type: "choice", options } : { ...field, type: "number" }],
-                submit: (values) => change("PATCH", "/settings", values),
+                fields: [field],
+                submit: (values) => change("PATCH", "/settings", { [name]: values[name] ?? "" }),
                 done: (changed) => `${name} is ${changed[name]}`,
             }),
         { "aria-label": `Change ${name}` },
