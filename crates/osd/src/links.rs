@@ -6,6 +6,7 @@ mod admission;
 mod opening;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::time::Instant;
 
 use atoll_pg::{LEASE_RENEWAL_MS, Leases, Reached};
@@ -16,6 +17,7 @@ use atoll_types::records::PeerRole;
 use atoll_types::{OsdId, Refusal};
 use atoll_wire::{Link, LinkError, LinkInput, Message};
 
+use crate::clients::ClientTraffic;
 use crate::context::Context;
 use crate::invariants;
 use crate::metrics::Metrics;
@@ -56,6 +58,8 @@ struct Connected {
     peer: Option<Peer>,
     /// Hexadecimal of the peer's static key, once known.
     key: Option<String>,
+    /// What the peer does, if it is a client.
+    traffic: Option<Rc<ClientTraffic>>,
     /// The OSD that this side connects to, if it is the initiator.
     target: Option<OsdId>,
     /// Requests that have not been answered.
@@ -341,7 +345,8 @@ impl Links {
             let (number, sequence) = request;
             self.note_unsent(context, number);
             self.answer_sent(number, sequence);
-            if let Some(told) = self.operations.done(request, &answer, now_us, metrics) {
+            let client = self.by_number.get(&number).and_then(|connected| connected.traffic.as_deref());
+            if let Some(told) = self.operations.done(request, &answer, now_us, metrics, client) {
                 let asker = self.asker(context, number, &told.operation);
                 told.tell(answer, asker);
             }

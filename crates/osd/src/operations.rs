@@ -7,6 +7,7 @@ use atoll_metrics::traces;
 use atoll_pg::{Progress, Reached};
 use atoll_types::{ObjectName, OsdId, PgId};
 
+use crate::clients::ClientTraffic;
 use crate::metrics::Metrics;
 
 /// What an operation does.
@@ -17,7 +18,7 @@ pub(crate) enum OperationKind {
 }
 
 impl OperationKind {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             OperationKind::Read => "read",
             OperationKind::Write => "write",
@@ -132,11 +133,13 @@ impl Operations {
         answered: &Answered,
         now_us: u64,
         metrics: &Metrics,
+        client: Option<&ClientTraffic>,
     ) -> Option<Told> {
         let operation = self.in_flight.remove(&request)?;
         let bytes = operation.written_bytes + answered.read_bytes;
         let duration_us = now_us.saturating_sub(operation.arrived_us);
         metrics.operation_done(operation.pg.pool, operation.kind, bytes, duration_us, answered.error);
+        client.inspect(|client| client.done(operation.kind, bytes));
         let (is_slow, is_traced) = (slow::is_slow(duration_us), self.traced.remove(&request));
         let reached = self.noted.remove(&request).unwrap_or_default();
         (is_slow || is_traced).then_some(Told { operation, duration_us, reached, is_slow, is_traced })
