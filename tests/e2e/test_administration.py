@@ -5,6 +5,7 @@ to move: what is looked at is what shall be."""
 import json
 import os
 import signal
+import time
 
 import pytest
 from lib.waiting import wait_for
@@ -192,9 +193,18 @@ def test_a_pool_is_removed_only_if_it_is_named_twice(cluster, more, note):
     cluster.cli("pool", "rm", "extra", "--yes-destroy", "extra")
 
 
+def test_a_pool_without_osds_is_told_at_once(cluster):
+    """There is no OSD of its class: it is made, and said to lack its PGs."""
+    create = ("pool", "create", "nowhere", "--device-class", "nvme", "--pg-num", "4")
+    started = time.monotonic()
+    assert "0 of its 4 PGs" in cluster.cli(*create, ok=(3,)).stderr
+    assert time.monotonic() - started < 10, "it waits for what cannot come"
+    cluster.cli("pool", "rm", "nowhere", "--yes-destroy", "nowhere")
+
+
 def test_copies_are_spread_over_the_racks_that_were_named(cluster, note):
     """Copies are spread over the racks that were named."""
-    cluster.cli("pool", "create", "racks", "--pg-num", "16", "--failure-domain", "rack", ok=(3,))
+    cluster.json("pool", "create", "racks", "--pg-num", "16", "--failure-domain", "rack")
     assert "POOL_TOO_FEW_DOMAINS" in health(cluster)[1], "all OSDs are in one rack, and nobody minds"
     racks = {0: "ra", 1: "ra", 2: "rb", 3: "rb", 4: "rc"}
     for osd, rack in racks.items():
