@@ -33,7 +33,13 @@ fn export_all(source: &Source, waiting: &Receiver<TracedOperation>) {
     while let Ok(first) = waiting.recv() {
         std::thread::sleep(GATHER_PAUSE);
         let batch: Vec<_> = std::iter::once(first).chain(waiting.try_iter().take(BATCH_MAX - 1)).collect();
-        let sent = collector.send(&endpoint(), &otlp::request(source, &batch));
+        let endpoint = endpoint();
+        if endpoint.is_empty() {
+            // It was taken back while these waited.
+            were_exported(batch.len(), false);
+            continue;
+        }
+        let sent = collector.send(&endpoint, &otlp::request(source, &batch));
         were_exported(batch.len(), sent.is_ok());
         // A collector that is away is told of once, however long it stays away.
         match &sent {

@@ -1,6 +1,8 @@
 //! Operations as OTLP in its JSON encoding, <https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>: ids are
 //! hexadecimal, numbers of 64 bits are texts, and enumerations are numbers.
 
+use std::net::IpAddr;
+
 use atoll_metrics::traces::TracedOperation;
 use serde::Serialize;
 
@@ -149,9 +151,11 @@ fn spans(traced: &TracedOperation) -> Vec<Span> {
 }
 
 fn attributes(TracedOperation { operation, .. }: &TracedOperation) -> Vec<Attribute> {
+    // What is no address is who is at the other end, in words.
+    let is_address = operation.client.parse::<IpAddr>().is_ok();
     let client = Some(&operation.client).filter(|client| !client.is_empty());
     let known = [
-        ("client.address", client),
+        (if is_address { "client.address" } else { "atoll.client" }, client),
         ("atoll.pool", operation.pool.as_ref()),
         ("atoll.pg", operation.pg.as_ref()),
         ("atoll.object", operation.object.as_ref()),
@@ -216,6 +220,8 @@ mod tests {
         assert_eq!(whole["parentSpanId"], Json::Null);
         assert_eq!(whole["startTimeUnixNano"], "1700000000000000000");
         assert_eq!(whole["endTimeUnixNano"], "1700000000500000000");
+        let client = json!({ "key": "atoll.client", "value": { "stringValue": "client at 10.0.0.1" } });
+        assert!(whole["attributes"].as_array().unwrap().contains(&client), "{whole}");
         let size = json!({ "key": "atoll.size_bytes", "value": { "intValue": "4096" } });
         assert!(whole["attributes"].as_array().unwrap().contains(&size), "{whole}");
         for step in [queue, member] {

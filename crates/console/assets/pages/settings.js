@@ -21,7 +21,7 @@ const SETTINGS = [
     ["balance_seconds", "Pause between two rounds of the balancer"],
     ["near_full_percent", "An OSD with more of its space in use is near full"],
     ["full_percent", "An OSD with more of its space in use takes no new data: 50 to 97"],
-    ["trace_endpoint", "The collector that traces go to, such as http://collector.example:4318; empty: none"],
+    ["trace_endpoint", "The collector that traces go to, such as https://collector.example:4318; empty: none"],
     ["trace_one_in", "One operation of so many is traced; 0: none"],
     ["trace_slow", "Besides, all operations that take 100 ms or more"],
     ["frame_mode_cluster", "Protection of frames among OSDs", MODES],
