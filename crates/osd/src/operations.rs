@@ -95,7 +95,7 @@ impl Told {
         let told = SlowOperation {
             size_bytes: operation.written_bytes + answered.read_bytes,
             error: answered.error.map(ToOwned::to_owned),
-            steps: steps(&operation, reached, duration_us),
+            steps: steps(&operation, reached, answered.error.is_some(), duration_us),
             ..told(&operation, duration_us, asker)
         };
         traces::ended(told, None, is_traced, is_slow);
@@ -205,9 +205,10 @@ pub(crate) fn in_flight(
 
 /// What a slow operation had reached when. Of one that was in time once it had left its PG's queue nothing is noted:
 /// it has spent its time there.
-fn steps(operation: &Operation, reached: Vec<Reached>, duration_us: u64) -> Vec<SlowStep> {
+fn steps(operation: &Operation, reached: Vec<Reached>, is_refused: bool, duration_us: u64) -> Vec<SlowStep> {
     if reached.is_empty() {
         let name = match operation.kind {
+            _ if is_refused => "waited in its PG, then refused",
             OperationKind::Write => "waited in its PG, then ordered and durable on all members at once",
             OperationKind::Read => "waited in its PG, then read at once",
         };
@@ -284,7 +285,7 @@ mod tests {
         let told = |durable_us| {
             let members = vec![(OsdId(2), 1_100_000), (OsdId(0), 1_400_000)];
             let late = Late { ordered_us: 1_030_000, members, durable_us };
-            let steps = steps(&operation, late.reached(), 900_000).into_iter();
+            let steps = steps(&operation, late.reached(), false, 900_000).into_iter();
             steps.map(|step| format!("{} {}-{}", step.name, step.since_us, step.after_us)).collect::<Vec<_>>()
         };
         let in_time = ["ordered 0-30000", "durable on osd.2 30000-100000", "durable on osd.0 30000-400000"];
@@ -294,7 +295,8 @@ mod tests {
 
         let read = Operation { kind: OperationKind::Read, ..write() };
         let reached = vec![("device asked".to_owned(), 1_010_000), ("device answered".to_owned(), 1_200_000)];
-        let since: Vec<u64> = steps(&read, reached, 300_000).iter().map(|step| step.since_us).collect();
+        let since: Vec<u64> = steps(&read, reached, false, 300_000).iter().map(|step| step.since_us).collect();
         assert_eq!(since, [0, 10_000], "one after the other");
+        assert_eq!(steps(&read, Vec::new(), true, 300_000)[0].name, "waited in its PG, then refused");
     }
 }
