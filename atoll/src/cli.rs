@@ -198,7 +198,7 @@ impl Command {
             Command::Credentials(arguments) => status::credentials(&arguments)?,
             Command::Osd(command) => osd::run(command)?,
             Command::Store(command) => store::run(&command)?,
-            Command::Pool(command) => pool::run(&command)?,
+            Command::Pool(command) => return pool::run(&command),
             Command::Pg(command) => pg::run(&command)?,
             Command::Flag(command) => flag::run(&command)?,
             Command::Settings(command) => settings::run(&command)?,

@@ -5,6 +5,7 @@ to move: what is looked at is what shall be."""
 import json
 import os
 import signal
+import time
 
 import pytest
 from lib.waiting import wait_for
@@ -190,6 +191,15 @@ def test_a_pool_is_removed_only_if_it_is_named_twice(cluster, more, note):
     again = cluster.json("pool", "create", "extra", "--pg-num", "8", "--failure-domain", "osd")
     assert again["id"] > removed["id"], f"the number {removed['id']} is given again"
     cluster.cli("pool", "rm", "extra", "--yes-destroy", "extra")
+
+
+def test_a_pool_without_osds_is_told_at_once(cluster):
+    """There is no OSD of its class: it is made, and said to lack its PGs."""
+    create = ("pool", "create", "nowhere", "--device-class", "nvme", "--pg-num", "4")
+    started = time.monotonic()
+    assert "0 of its 4 PGs" in cluster.cli(*create, ok=(3,)).stderr
+    assert time.monotonic() - started < 10, "it waits for what cannot come"
+    cluster.cli("pool", "rm", "nowhere", "--yes-destroy", "nowhere")
 
 
 def test_copies_are_spread_over_the_racks_that_were_named(cluster, note):

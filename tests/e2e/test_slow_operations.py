@@ -128,9 +128,9 @@ def test_looks_at_metadata_pages_are_counted(cluster):
 # --- atoll slow
 
 
-def in_flight(cluster, *options):
-    """What 'atoll slow --in-flight' tells of OSD 0."""
-    return cluster.json("slow", "--in-flight", "--limit", "100", "--process", "osd.0", *options)
+def in_flight(cluster, *options, process="osd.0"):
+    """What 'atoll slow --in-flight' tells of a process."""
+    return cluster.json("slow", "--in-flight", "--limit", "100", "--process", process, *options)
 
 
 def test_operations_in_flight_tell_what_they_wait_for(cluster, note):
@@ -164,3 +164,52 @@ def test_operations_in_flight_tell_what_they_wait_for(cluster, note):
         assert ended[name]["waits_for"] is None
         assert [step["name"] for step in ended[name]["steps"]][0] == "ordered", ended[name]
         assert len(ended[name]["steps"]) > 1, ended[name]
+
+
+def test_requests_in_flight_of_gateway_and_nbd_server_are_told(cluster):
+    """While OSDs hang, and not after that."""
+    client = cluster.s3()
+    client.create_bucket(Bucket="hangs")
+    put = lambda: client.put_object(Bucket="hangs", Key="key", Body=b"x" * MIB)
+    thread = threading.Thread(target=put)
+    with stuck(cluster):
+        thread.start()
+        [told] = wait_for("the gateway tells of it", lambda: in_flight(cluster, process="gateway"), 15)
+        assert (told["kind"], told["object"]) == ("PutObject", "/hangs/key"), told
+        assert "the cluster" in told["waits_for"] and told["duration_us"] >= 1_000_000, told
+        of_image = wait_for("the NBD server tells of its own", lambda: in_flight(cluster, process="nbd"), 15)
+        assert {one["waits_for"] for one in of_image} == {"the cluster"}, of_image
+        assert all(one["object"].startswith(f"{IMAGE} at ") for one in of_image), of_image
+    thread.join(60)
+    none = lambda: not in_flight(cluster, process="gateway") and not in_flight(cluster, process="nbd")
+    wait_for("none is in flight any more", none, 15)
+
+
+def test_top_tells_who_uses_an_osd(cluster):
+    """The NBD server and the gateway have keys of their own, and so names."""
+    host = cluster.json("osd", "ls")[0]["host"]
+    client = cluster.s3()
+    stop = threading.Event()
+
+    def work():
+        with cluster.nbd(IMAGE) as connection:
+            for number in range(100_000):
+                if stop.is_set():
+                    return
+                connection.write(place(number % OBJECTS), os.urandom(BLOCK_BYTES), fua=True)
+                client.put_object(Bucket="hangs", Key=str(number % 8), Body=b"x" * MIB)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        look = ("top", "--count", "1", "--interval", "3", "--kind", "client")
+        told = {one["name"]: one for one in cluster.json(*look)}
+        assert {f"client@{host}", f"gateway@{host}"} <= told.keys(), told
+        assert all(told[f"{kind}@{host}"]["writes_per_second"] > 0 for kind in ("client", "gateway")), told
+        assert told[f"gateway@{host}"]["write_bytes_per_second"] > told[f"client@{host}"]["write_bytes_per_second"]
+        of_one = {one["name"]: one for one in cluster.json(*look, "--process", "osd.0")}
+        assert of_one[f"gateway@{host}"]["writes_per_second"] > 0, of_one
+    finally:
+        stop.set()
+        thread.join(60)
+    assert "there is no process 'osd.9'" in cluster.cli("top", "--process", "osd.9", ok=(1,)).stderr

@@ -5,6 +5,7 @@ use std::io::Read;
 use anyhow::Context;
 use atoll_admin_socket::{Reply, Routes, SLOW_ROUTE};
 use atoll_metrics::slow::slow_operations;
+use atoll_traces::Source;
 use clap::Args;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::layer;
@@ -57,7 +58,23 @@ pub fn prepare(arguments: &DaemonArguments, process: &str) -> anyhow::Result<Ope
     }
     let open = OpenCluster { is_daemon: true, ..OpenCluster::open(&arguments.data)? };
     serve_admin_socket(&open, process);
+    export_traces(&open, process);
     Ok(open)
+}
+
+/// Who cannot tell of its operations does them all the same.
+fn export_traces(open: &OpenCluster, process: &str) {
+    let (kind, _) = process.split_once('.').unwrap_or((process, ""));
+    let host = open.cluster.host_name();
+    let source = Source {
+        service: format!("atoll-{kind}"),
+        instance: format!("{host}/{process}"),
+        host,
+        version: env!("CARGO_PKG_VERSION").into(),
+    };
+    if let Err(error) = atoll_traces::start(source) {
+        tracing::warn!("{process} exports no traces: {error}");
+    }
 }
 
 /// Who cannot be looked into serves all the same.

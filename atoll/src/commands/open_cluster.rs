@@ -71,6 +71,18 @@ impl OpenCluster {
         Ok(file.children.into_iter().map(|child| child.name).collect())
     }
 
+    /// The same, or only the one with this name.
+    pub fn processes_named(&self, only: Option<&str>) -> anyhow::Result<Vec<String>> {
+        let names = self.processes()?;
+        match only {
+            None => Ok(names),
+            Some(only) if names.iter().any(|name| name == only) => Ok(vec![only.to_owned()]),
+            Some(only) => {
+                anyhow::bail!("there is no process '{only}' on this host; there are {}", names.join(", "))
+            }
+        }
+    }
+
     pub async fn connect(&self) -> anyhow::Result<ClusterClient> {
         let is_embedded = self.cluster.state_listen.is_some();
         if is_embedded && !self.is_daemon && ProcessesFile::running(&self.directory).is_none() {

@@ -1,5 +1,7 @@
 //! Pools.
 
+use std::process::ExitCode;
+
 use anyhow::bail;
 use atoll_admin::pools::{self, NewPool, PoolChange, PoolStatus, is_built_in};
 use atoll_terminal::{print_line, print_note};
@@ -57,7 +59,9 @@ Examples:
   atoll pool create disks --ec 2+1 --chunk 16K --failure-domain osd
 
 An erasure-coded pool holds data: of images ('atoll image create --pool'), and of S3 objects if the gateway uses
-it for new buckets ('atoll gateway run --help'). Bucket indexes stay in a replicated pool.")]
+it for new buckets ('atoll gateway run --help'). Bucket indexes stay in a replicated pool.
+
+Exit codes: 0 made, 3 made, but the OSDs that there are do not suffice for all of its PGs, 1 failed, 2 wrong usage.")]
 pub struct PoolCreateArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -111,15 +115,18 @@ pub enum PoolKeyArgument {
 }
 
 const DEFAULT_COPIES: u32 = 3;
+/// The exit code of a pool that lacks PGs.
+const PGS_MISSING: u8 = 3;
 
 /// Runs a command about pools.
-pub fn run(command: &PoolCommand) -> anyhow::Result<()> {
+pub fn run(command: &PoolCommand) -> anyhow::Result<ExitCode> {
     match command {
-        PoolCommand::Ls(output) => list(output),
-        PoolCommand::Create(arguments) => create(arguments),
-        PoolCommand::Set { output, name, key, value } => set(output, name, *key, value),
-        PoolCommand::Rm { output, name, yes_destroy } => remove(output, name, yes_destroy.as_deref()),
+        PoolCommand::Ls(output) => list(output)?,
+        PoolCommand::Create(arguments) => return create(arguments),
+        PoolCommand::Set { output, name, key, value } => set(output, name, *key, value)?,
+        PoolCommand::Rm { output, name, yes_destroy } => remove(output, name, yes_destroy.as_deref())?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list(output: &OutputArguments) -> anyhow::Result<()> {
@@ -170,7 +177,7 @@ fn print_pool(output: &OutputArguments, status: &PoolStatus, what: &str) -> anyh
     Ok(())
 }
 
-fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
+fn create(arguments: &PoolCreateArguments) -> anyhow::Result<ExitCode> {
     let redundancy = match arguments.ec {
         Some(code) => Redundancy::erasure(code.data, code.parity, arguments.chunk, arguments.min_size),
         None => Redundancy::replicated(arguments.size.unwrap_or(DEFAULT_COPIES), arguments.min_size),
@@ -189,12 +196,13 @@ fn create(arguments: &PoolCreateArguments) -> anyhow::Result<()> {
     let PoolStatus { pool, pgs_made: made, .. } = status;
     if made < pool.pg_num as usize {
         print_note!(
-            "atoll: {made} of {} PGs were made so far; the coordinator makes the others when there are \
-             OSDs for them ('atoll health' says what is missing)",
+            "atoll: {made} of its {} PGs were made: the OSDs that there are do not suffice for the others ('atoll health' \
+             says what is missing). They are made as soon as there are OSDs for them",
             pool.pg_num
         );
+        return Ok(ExitCode::from(PGS_MISSING));
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn set(output: &OutputArguments, name: &str, key: PoolKeyArgument, value: &str) -> anyhow::Result<()> {

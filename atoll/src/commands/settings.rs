@@ -21,6 +21,8 @@ pub enum SettingsCommand {
 Examples:
   atoll settings set osd_down_out_seconds 1800
   atoll settings set frame_mode_client secure-128
+  atoll settings set trace_endpoint http://collector.example:4318
+  atoll settings set trace_endpoint ''                               no traces
 
 Frame modes and the age of keys are for new connections and new keys: 'atoll status' says how many connections are
 still in another mode. Restart gateways, NBD servers and, one after the other, OSDs to have all of them changed.")]
@@ -29,7 +31,7 @@ still in another mode. Restart gateways, NBD servers and, one after the other, O
         output: OutputArguments,
         /// What to change
         setting: SettingArgument,
-        /// The new value: a number, or a frame mode
+        /// The new value: a number, a frame mode, an address, or true or false
         value: String,
     },
 }
@@ -51,6 +53,13 @@ pub enum SettingArgument {
     /// OSDs look for work so long before they sleep, in microseconds, 0 to 1000: latencies at depth 1 fall, on hosts
     /// with cores to spare
     BusyPollUs,
+    /// Export traces to this collector of OpenTelemetry, which takes OTLP over HTTP: http://HOST:PORT or https://...;
+    /// '': to none
+    TraceEndpoint,
+    /// Of so many operations, trace one; 0: none
+    TraceOneIn,
+    /// Trace all operations besides that take 100 ms or more: true or false
+    TraceSlow,
     /// Protection of frames among OSDs: secure, secure-128 or crc
     FrameModeCluster,
     /// The same between OSDs and NBD servers, benches and the command line
@@ -64,6 +73,8 @@ pub enum SettingArgument {
 /// What a setting belongs to.
 enum SettingKind {
     Number(Setting),
+    TraceEndpoint,
+    TraceSlow,
     FrameMode(PeerRole),
     RekeySeconds,
 }
@@ -77,6 +88,9 @@ impl SettingArgument {
             SettingArgument::NearFullPercent => SettingKind::Number(Setting::NearFullPercent),
             SettingArgument::FullPercent => SettingKind::Number(Setting::FullPercent),
             SettingArgument::BusyPollUs => SettingKind::Number(Setting::BusyPollUs),
+            SettingArgument::TraceEndpoint => SettingKind::TraceEndpoint,
+            SettingArgument::TraceOneIn => SettingKind::Number(Setting::TraceOneIn),
+            SettingArgument::TraceSlow => SettingKind::TraceSlow,
             SettingArgument::FrameModeCluster => SettingKind::FrameMode(PeerRole::Osd),
             SettingArgument::FrameModeClient => SettingKind::FrameMode(PeerRole::Client),
             SettingArgument::FrameModeGateway => SettingKind::FrameMode(PeerRole::Gateway),
@@ -119,6 +133,13 @@ async fn change_setting(state: &ClusterClient, kind: SettingKind, value: &str) -
         SettingKind::Number(setting) => {
             settings::set(state, setting, number()?).await?;
         }
+        SettingKind::TraceEndpoint => {
+            settings::set_trace_endpoint(state, value).await?;
+        }
+        SettingKind::TraceSlow => {
+            let is_on = value.parse().with_context(|| format!("'{value}' is neither true nor false"))?;
+            settings::set_trace_slow(state, is_on).await?;
+        }
         SettingKind::RekeySeconds => {
             settings::set_rekey_seconds(state, number()?).await?;
         }
@@ -148,6 +169,9 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("near_full_percent", &settings.near_full_percent, "an OSD with more in use is near full"),
         row("full_percent", &settings.full_percent, "an OSD with more in use takes no new data"),
         row("busy_poll_us", &settings.busy_poll_us, "OSDs look for work so long before they sleep; 0: not at all"),
+        row("trace_endpoint", &settings.trace_endpoint, "the collector that traces go to; empty: none"),
+        row("trace_one_in", &settings.trace_one_in, "one operation of so many is traced; 0: none"),
+        row("trace_slow", &settings.trace_slow, "besides, all that take 100 ms or more"),
         row("frame_mode_cluster", &all.frame_mode_cluster, "new connections among OSDs"),
         row("frame_mode_client", &all.frame_mode_client, "those of NBD servers, benches and the command line"),
         row("frame_mode_gateway", &all.frame_mode_gateway, "those of gateways"),

@@ -16,7 +16,7 @@ use super::output::{ago, print_json, print_table};
 #[command(after_help = "\
 Examples:
   atoll slow                        the slowest operations of this host's processes in the last hour
-  atoll slow --in-flight            what OSDs have not answered for a second, and what it waits for
+  atoll slow --in-flight            what is not answered after a second, and what it waits for
   atoll slow --process osd.2 --min-ms 1000
   atoll slow --json | jq -r '.[] | [.duration_us, .object] | @tsv'
 
@@ -24,7 +24,7 @@ The steps say what an operation had reached, and after how long. An OSD's write 
 what comes before is waiting for earlier writes of its object, for metadata, or for the PG to peer; then it becomes
 durable on each member, of which those are named that took more than 20 ms. A read leaves its PG's queue when its
 metadata or the device is asked; if neither took 20 ms, its time went in the queue. An operation in flight has '>'
-before its time, and says last what it waits for; OSDs tell of theirs once a second. A gateway counts until the client
+before its time, and says last what it waits for; OSDs and the NBD server tell of theirs once a second. A gateway counts until the client
 has taken the answer, without the time that so much data may take.")]
 pub struct SlowArguments {
     #[command(flatten)]
@@ -105,12 +105,8 @@ fn of(operation: &SlowOperation) -> String {
 }
 
 async fn gather(open: &OpenCluster, only: Option<&str>) -> anyhow::Result<Vec<Told>> {
-    let names = open.processes()?;
-    if let Some(only) = only.filter(|only| !names.iter().any(|name| name == only)) {
-        anyhow::bail!("there is no process '{only}' on this host; there are {}", names.join(", "));
-    }
     let mut all = Vec::new();
-    for process in names.into_iter().filter(|name| only.is_none_or(|only| only == name)) {
+    for process in open.processes_named(only)? {
         let answer = match ask(&open.directory.admin_socket(&process), SLOW_ROUTE, None).await {
             Ok(answer) => answer,
             Err(error) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use atoll_cluster::{EmbeddedServer, Protection, verify_snapshot};
-use atoll_node::{DataDir, restore_state};
+use atoll_node::{DataDir, raise_restored, restore_state};
 use atoll_terminal::print_line;
 use atoll_types::size::format_size;
 use clap::Subcommand;
@@ -29,8 +29,8 @@ pub enum StateCommand {
 Example:
   atoll state snapshot /mnt/safe/state-$(date +%F).snapshot
 
-It is what 'etcdctl snapshot save' saves: of an etcd, 'etcdutl snapshot restore' restores it, of the embedded server
-'atoll state restore'. Wrapped keys of images and buckets are in it: with the keys of 'atoll key backup' and a device it
+It is what 'etcdctl snapshot save' saves: of an etcd, 'etcdutl snapshot restore' restores it and 'atoll state raise' makes
+it fit to be used; of the embedded server, 'atoll state restore' does both. Wrapped keys of images and buckets are in it: with the keys of 'atoll key backup' and a device it
 opens everything, so keep these apart. Images and buckets that are made later, and what is written to an image that is
 attached again later, are lost with a cluster state that is older: take one often.")]
     Snapshot {
@@ -56,6 +56,17 @@ snapshot does not know it as a member of the PG, those writes are lost: restore 
         #[arg(long)]
         replace: bool,
     },
+    /// After an etcd was restored from a snapshot: raise its counters beyond what OSDs know, with the cluster stopped
+    #[command(after_help = "\
+Example:
+  atoll down                                                   # on all hosts
+  etcdutl snapshot restore state-2026-11-26.snapshot ...       # for each member of the etcd, which is then started
+  atoll state raise && atoll up                                # 'raise' once, 'up' on all hosts
+
+An etcd that is restored gives numbers again that it has given since the snapshot: epochs of PGs, generations of images'
+writers, numbers of pools. OSDs would take what is new for old, and pools would find the data of others. What is said of
+'atoll state restore' holds here, too: what has changed since the snapshot is forgotten. It does no harm to raise twice.")]
+    Raise(OutputArguments),
 }
 
 /// Runs a command about cluster state.
@@ -64,6 +75,7 @@ pub fn run(command: &StateCommand) -> anyhow::Result<()> {
         StateCommand::Run(arguments) => serve(arguments),
         StateCommand::Snapshot { output, file } => snapshot(output, file),
         StateCommand::Restore { output, file, replace } => restore(output, file, *replace),
+        StateCommand::Raise(output) => raise(output),
     }
 }
 
@@ -102,6 +114,20 @@ fn restore(output: &OutputArguments, file: &Path, replace: bool) -> anyhow::Resu
     if let Some(before) = &restored.before {
         print_line!("what was there before is in {}", before.display());
     }
+    print_line!("start all OSDs together: 'atoll up' on each host");
+    Ok(())
+}
+
+fn raise(output: &OutputArguments) -> anyhow::Result<()> {
+    let open = OpenCluster::open(&output.data)?;
+    let raised = tokio_runtime()?.block_on(async {
+        let state = open.connect().await?;
+        anyhow::Ok(raise_restored(&open.directory, &open.cluster, &state).await?)
+    })?;
+    if output.json {
+        return print_json(&raised);
+    }
+    print_line!("raised the counters of {} PGs and {} images, and of pools", raised.pgs, raised.images);
     print_line!("start all OSDs together: 'atoll up' on each host");
     Ok(())
 }

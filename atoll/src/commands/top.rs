@@ -19,16 +19,25 @@ use super::output::print_table;
 Examples:
   atoll top                     what this host's OSDs, gateways and NBD server do, again every 2 s, until Ctrl-C
   atoll top --kind image --kind bucket
+  atoll top --kind client --process osd.2       who does what at one OSD
   atoll top --count 1 --json | jq '.[] | select(.kind == \"osd\")'
 
-Pools and OSDs count clients' operations where they are answered; an image counts what the clients of this host's NBD
+Pools, OSDs and clients count clients' operations where they are answered: a client is the NBD server (client@HOST) or the
+gateway (gateway@HOST) of a host, by the name of its key. An image counts what the clients of this host's NBD
 server do, a bucket and an account what its gateway serves. P50 and P99 are of the last interval.")]
 pub struct TopArguments {
     #[command(flatten)]
     pub output: OutputArguments,
-    /// Only osd, pool, image, gateway, bucket, account or cluster; may be given several times
-    #[arg(long, value_name = "KIND", value_parser = ["cluster", "osd", "pool", "image", "gateway", "bucket", "account"])]
+    /// Only osd, pool, client, image, gateway, bucket, account or cluster; may be given several times
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_parser = ["cluster", "osd", "pool", "client", "image", "gateway", "bucket", "account"]
+    )]
     pub kind: Vec<String>,
+    /// Only what this process tells: osd.N, gateway or nbd
+    #[arg(long, value_name = "NAME")]
+    pub process: Option<String>,
     /// Pause between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub interval: u64,
@@ -44,20 +53,17 @@ pub struct TopArguments {
 pub fn run(arguments: &TopArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&arguments.output.data)?;
     tokio_runtime()?.block_on(async {
-        let mut before = read(&open).await?;
+        let processes = open.processes_named(arguments.process.as_deref())?;
+        let mut before = Samples::read(&open.directory, &processes).await;
         let mut looks = 0;
         while arguments.count.is_none_or(|count| looks < count) && !atoll_terminal::is_closed() {
             tokio::time::sleep(Duration::from_secs(arguments.interval)).await;
-            let now = read(&open).await?;
+            let now = Samples::read(&open.directory, &processes).await;
             show(arguments, &busiest(arguments, points(&before, &now, &open.cluster.host_name())))?;
             (before, looks) = (now, looks + 1);
         }
         Ok(())
     })
-}
-
-async fn read(open: &OpenCluster) -> anyhow::Result<Samples> {
-    Ok(Samples::read(&open.directory, &open.processes()?).await)
 }
 
 fn operations(point: &Point) -> f64 {

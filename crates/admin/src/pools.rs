@@ -2,7 +2,8 @@
 
 mod status;
 
-use atoll_cluster::{ClusterClient, Transaction, keys};
+use atoll_cluster::{ClusterClient, MapWatch, Transaction, keys};
+use atoll_coordinator::missing_pgs;
 use atoll_types::coordination::NextPoolRecord;
 use atoll_types::limits::{COPIES, EC_CHUNK_BYTES, EC_DATA_SHARDS, EC_PARITY_SHARDS, PG_NUM_MAX};
 use atoll_types::records::{
@@ -11,8 +12,8 @@ use atoll_types::records::{
 use atoll_types::size::format_size;
 use atoll_types::{PgId, PoolId};
 
-use self::status::refuse_before_first_pools;
 pub use self::status::{POOL_DATA, POOL_IMAGES, POOL_OBJECTS, PoolStatus, is_built_in, list, wait_for_pgs};
+use self::status::{refuse_before_first_pools, wait_for};
 use crate::error::{AdminError, retried};
 
 /// Deletions in one transaction; etcd takes 128 by default.
@@ -147,10 +148,14 @@ pub async fn default_failure_domain(
     Ok(if hosts.len() >= redundancy.size() as usize { FailureDomain::Host } else { FailureDomain::Osd })
 }
 
-/// Makes a pool beside those that every cluster has, and waits a while for its PGs.
+/// Makes a pool beside those that every cluster has, and waits a while for those of its PGs for which there are OSDs.
 pub async fn create_further(client: &ClusterClient, new: &NewPool) -> Result<PoolStatus, AdminError> {
     refuse_before_first_pools(client).await?;
-    wait_for_pgs(client, create(client, new).await?).await
+    let pool = create(client, new).await?;
+    let watch = MapWatch::start(client).await?;
+    let made = watch.map().pgs.keys().filter(|pg| pg.pool == pool.id).count();
+    let to_be_made = missing_pgs(watch.map()).iter().filter(|(pg, _)| pg.pool == pool.id).count();
+    wait_for(client, pool, made + to_be_made).await
 }
 
 /// Makes a pool. The coordinator makes its PGs.

@@ -24,12 +24,14 @@ pub enum Setting {
     FullPercent,
     /// [`SettingsRecord::busy_poll_us`].
     BusyPollUs,
+    /// [`SettingsRecord::trace_one_in`].
+    TraceOneIn,
 }
 
 /// All settings.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllSettings {
-    /// Numbers.
+    /// Those of one record.
     #[serde(flatten)]
     pub settings: SettingsRecord,
     /// Protection of frames among OSDs.
@@ -117,6 +119,9 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
             "the balancer needs a pause of at least 1 s; 'atoll flag set norebalance' stops it",
         );
     }
+    if setting == Setting::TraceOneIn && value > u64::from(u32::MAX) {
+        return AdminError::refused(format!("one operation of {value} is as good as none: 0 traces none"));
+    }
     let percent = value.min(100) as u32;
     let edit = |record: &mut SettingsRecord| {
         record.format = RECORD_FORMAT;
@@ -127,7 +132,46 @@ pub async fn set(client: &ClusterClient, setting: Setting, value: u64) -> Result
             Setting::NearFullPercent => record.near_full_percent = percent,
             Setting::FullPercent => record.full_percent = percent,
             Setting::BusyPollUs => record.busy_poll_us = value.min(u64::from(BUSY_POLL_US_MAX)) as u32,
+            Setting::TraceOneIn => record.trace_one_in = value as u32,
         }
+    };
+    change(client, keys::SETTINGS, edit).await
+}
+
+/// An address is no longer than this.
+const ENDPOINT_BYTES_MAX: usize = 1_000;
+
+/// Changes where traces are exported to; empty: nowhere.
+pub async fn set_trace_endpoint(client: &ClusterClient, endpoint: &str) -> Result<SettingsRecord, AdminError> {
+    check_endpoint(endpoint)?;
+    let edit = |record: &mut SettingsRecord| {
+        record.format = RECORD_FORMAT;
+        endpoint.clone_into(&mut record.trace_endpoint);
+    };
+    change(client, keys::SETTINGS, edit).await
+}
+
+/// All see settings, so a password is none any more that is in one.
+fn check_endpoint(endpoint: &str) -> Result<(), AdminError> {
+    let rest = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
+    let is_address = rest.is_some_and(|rest| {
+        let has_host = rest.starts_with(|first: char| first.is_alphanumeric() || first == '[');
+        has_host && rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"@?#".contains(&byte))
+    });
+    if endpoint.is_empty() || (is_address && endpoint.len() <= ENDPOINT_BYTES_MAX) {
+        return Ok(());
+    }
+    AdminError::refused(format!(
+        "'{endpoint}' is no address of a collector: give one such as http://collector.example:4318, without a user, a \
+         password and a query, or '' for none"
+    ))
+}
+
+/// Changes whether all slow operations are exported as traces.
+pub async fn set_trace_slow(client: &ClusterClient, is_on: bool) -> Result<SettingsRecord, AdminError> {
+    let edit = |record: &mut SettingsRecord| {
+        record.format = RECORD_FORMAT;
+        record.trace_slow = is_on;
     };
     change(client, keys::SETTINGS, edit).await
 }
@@ -147,4 +191,28 @@ pub async fn set_rekey_seconds(client: &ClusterClient, seconds: u64) -> Result<F
         return AdminError::refused("a connection's key is used for at least 1 s; the default is 3600");
     }
     change(client, keys::FRAMES, |record: &mut FramesRecord| record.rekey_seconds = seconds).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_addresses_without_secrets() {
+        for right in ["", "http://127.0.0.1:4318", "https://collector.example/otlp", "http://[::1]:4318"] {
+            assert!(check_endpoint(right).is_ok(), "{right}");
+        }
+        let long = format!("http://{}", "a".repeat(ENDPOINT_BYTES_MAX));
+        for wrong in [
+            "collector:4318",
+            "http://",
+            "http://u:p@host",
+            "http://host/?key=1",
+            "ftp://host",
+            "http://a b",
+            &long,
+        ] {
+            assert!(check_endpoint(wrong).is_err(), "{wrong}");
+        }
+    }
 }

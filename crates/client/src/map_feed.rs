@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use atoll_cluster::{ClusterClient, ConnectOptions, MapChange, MapWatch};
+use atoll_metrics::traces;
 use atoll_reactor::Wake;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -17,6 +18,11 @@ pub(crate) fn start(options: ConnectOptions, wake: Wake) -> std::io::Result<mpsc
             let mut watch = connect(&options).await;
             let mut changes = Some(watch.map().clone().into_changes());
             while let Some(batch) = changes {
+                for change in &batch {
+                    if let MapChange::Settings(settings) = change {
+                        traces::configure(&settings.trace_endpoint, settings.trace_one_in, settings.trace_slow);
+                    }
+                }
                 if sender.send(batch).is_err() {
                     return;
                 }

@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use crate::api::Given;
 use crate::server::Shared;
 
-/// The kind of a bucket's figures.
-const BUCKET: &str = "bucket";
+/// Kinds of which there may be many, and the console has no charts.
+const WITHOUT_CHARTS: [&str; 2] = ["bucket", "client"];
 /// Seconds that are kept.
 const KEPT: usize = 600;
 /// How often processes are asked, in seconds: all seconds between have the same values.
@@ -84,9 +84,8 @@ impl Figures {
         let mut subjects: Vec<&Subject> = seconds.iter().flat_map(|second| second.points.keys()).collect();
         subjects.sort();
         subjects.dedup();
-        // Buckets may be many, and the console has no charts of them.
         let is_wanted = |subject: &&&Subject| {
-            subject.kind != BUCKET
+            !WITHOUT_CHARTS.contains(&subject.kind)
                 && (kinds.is_empty() || kinds.contains(&subject.kind))
                 && (names.is_empty() || names.contains(&&subject.name[..]))
         };

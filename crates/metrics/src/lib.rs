@@ -1,5 +1,5 @@
 //! The metrics of this process: counters, gauges and histograms under the names that docs/reference/metrics.md lists,
-//! as OpenMetrics or Prometheus text. Besides, the slowest of its operations.
+//! as OpenMetrics or Prometheus text. Besides, the slowest of its operations, and those that are to be exported as traces.
 //!
 //! A crate that measures something keeps its metrics in one struct, made once for the process, and registers them
 //! here. This crate knows the registry and the process that it is in. It may not know what is measured, nor sockets:
@@ -10,6 +10,7 @@ mod latency;
 mod process;
 pub mod slow;
 pub mod tls;
+pub mod traces;
 
 use std::fmt;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 //! The slowest operations of this process in the last hour, with where their time went. There are few of them, so that
 //! keeping them costs nothing that could be noticed.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,9 @@ pub struct SlowStep {
     pub name: String,
     /// When: microseconds after it began.
     pub after_us: u64,
+    /// Since when it was waited for that, in the same way.
+    #[serde(default)]
+    pub since_us: u64,
 }
 
 static KEPT: Mutex<Vec<SlowOperation>> = Mutex::new(Vec::new());
@@ -75,6 +78,16 @@ fn unix_ms() -> u64 {
 /// Keeps an operation if it is among the slowest.
 pub fn record(operation: SlowOperation) {
     keep(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner), operation, unix_ms());
+}
+
+type Teller = fn() -> Vec<SlowOperation>;
+
+/// Who is asked for slow operations in flight when they are to be told.
+static TELLER: OnceLock<Teller> = OnceLock::new();
+
+/// Asks this for slow operations in flight from now on, where they need not be told with [`set_in_flight`].
+pub fn tell_in_flight_with(teller: Teller) {
+    let _ = TELLER.set(teller);
 }
 
 /// These are the slow operations in flight now, in place of those that were told before.
@@ -118,6 +131,7 @@ pub fn slow_operations() -> Vec<SlowOperation> {
     drop(kept);
     let in_flight = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner).clone();
     all.extend(still_in_flight(in_flight, unix_ms()));
+    all.extend(TELLER.get().map(|teller| teller()).unwrap_or_default());
     all.sort_by_key(|operation| (operation.begun_unix_ms, operation.duration_us));
     all
 }

@@ -12,11 +12,12 @@ use atoll_security_log::{SecurityEvent, note};
 use rustls::ServerConfig;
 
 use crate::byte_budget::ByteBudget;
-use crate::metrics::{self, ImageMetrics, Running};
+use crate::metrics::{self, ImageMetrics};
 use crate::protocol::{
     Action, CloseReason, ErrorCode, ExportInfo, NbdSession, OpenError, OpenErrorKind, OpenPurpose, Outcome,
     Request, RequestKind, SessionConfig, StatusExtent, TlsPolicy,
 };
+use crate::requests::Running;
 use crate::server::NbdServer;
 use crate::tls::TlsError;
 use crate::transport::Transport;
@@ -214,7 +215,7 @@ impl Connection {
             OpenPurpose::Serve => {
                 let device = self.server.open(name, &client).await?;
                 *self.device.borrow_mut() = Some((name.to_owned(), Rc::clone(&device)));
-                *self.metrics.borrow_mut() = Some(ImageMetrics::of(name));
+                *self.metrics.borrow_mut() = Some(ImageMetrics::of(name, &client.describe()));
                 (device.size_bytes(), device.is_read_only())
             }
         };
@@ -224,12 +225,11 @@ impl Connection {
     async fn handle(self: Rc<Self>, request: Request) {
         let device = self.device.borrow().as_ref().map(|(_, device)| Rc::clone(device));
         let running = self.metrics.borrow().as_ref().map(|metrics| metrics.begin(&request.kind));
-        let mut begun_us = 0;
         let _grant;
         let outcome = match device {
             Some(device) => {
                 _grant = self.budget.take(payload_bytes(&request.kind)).await;
-                begun_us = running.as_ref().map_or(0, Running::waited_us);
+                running.iter().for_each(Running::begun);
                 perform(&device, request.kind).await.unwrap_or_else(|error| {
                     tracing::warn!("NBD request failed: {error}");
                     failed(&error)
@@ -242,7 +242,7 @@ impl Connection {
                 Outcome::Failed { message, .. } => Some(&message[..]),
                 _ => None,
             };
-            running.answered(error, begun_us, || self.transport.client().describe());
+            running.answered(error);
         }
         self.session.borrow_mut().reply(request.id, outcome);
         self.go_on();

@@ -9,6 +9,7 @@ mod clients;
 mod connection;
 mod metrics;
 pub mod protocol;
+mod requests;
 mod server;
 mod tls;
 mod transport;

@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::LazyLock;
-use std::time::Instant;
 
-use atoll_metrics::slow::{self, SlowOperation, SlowStep};
 use atoll_metrics::{Bounded, Counter, Family, Gauge, Labels, Latency, register};
 
 use crate::protocol::RequestKind;
+use crate::requests::Running;
 
 /// Names in the registry, one set for the process.
 struct Registered {
@@ -50,7 +49,7 @@ pub(crate) fn set_connections(count: usize) {
     REGISTERED.connections.set(count as i64);
 }
 
-const OPERATIONS: [&str; 6] = ["read", "write", "trim", "write-zeroes", "flush", "block-status"];
+pub(crate) const OPERATIONS: [&str; 6] = ["read", "write", "trim", "write-zeroes", "flush", "block-status"];
 
 /// The place in [`OPERATIONS`], the offset and the bytes of a request.
 fn operation(kind: &RequestKind) -> (usize, u64, u64) {
@@ -73,7 +72,7 @@ struct OfOperation {
 }
 
 /// The series of an image, or of a snapshot.
-struct Series {
+pub(crate) struct Series {
     operations: [OfOperation; 6],
     label: Labels<1>,
     connections: Gauge,
@@ -98,6 +97,26 @@ impl Series {
     }
 }
 
+impl Series {
+    /// The image, or the snapshot.
+    pub fn image(&self) -> &str {
+        let [(_, image)] = &self.label;
+        image
+    }
+
+    /// An operation, by its place in [`OPERATIONS`], was answered.
+    pub fn answered(&self, operation: usize, bytes: u64, duration_us: u64, has_failed: bool) {
+        let of_operation = &self.operations[operation];
+        of_operation.count.inc();
+        of_operation.duration.observe_us(duration_us);
+        if has_failed {
+            of_operation.errors.inc();
+        } else {
+            of_operation.bytes.inc_by(bytes);
+        }
+    }
+}
+
 impl Drop for Series {
     fn drop(&mut self) {
         for OfOperation { labels, .. } in &self.operations {
@@ -115,67 +134,29 @@ thread_local! {
 }
 
 /// The metrics of an image for one connection that uses it, until it is dropped.
-pub(crate) struct ImageMetrics(Rc<Series>);
+pub(crate) struct ImageMetrics {
+    series: Rc<Series>,
+    /// In words.
+    client: Rc<str>,
+}
 
 impl ImageMetrics {
-    pub fn of(image: &str) -> Self {
+    pub fn of(image: &str, client: &str) -> Self {
         let series =
             IMAGES.with_borrow_mut(|images| Rc::clone(images.of(image, |image| Rc::new(Series::new(image)))));
         series.connections.inc();
-        ImageMetrics(series)
+        ImageMetrics { series, client: client.into() }
     }
 
     /// A request has come; what is to be said when it is answered.
     pub fn begin(&self, kind: &RequestKind) -> Running {
         let (operation, offset, bytes) = operation(kind);
-        Running { series: Rc::clone(&self.0), operation, bytes, offset, started: Instant::now() }
+        Running::begin(Rc::clone(&self.series), Rc::clone(&self.client), operation, offset, bytes)
     }
 }
 
 impl Drop for ImageMetrics {
     fn drop(&mut self) {
-        self.0.connections.dec();
-    }
-}
-
-/// A request that is not answered yet.
-pub(crate) struct Running {
-    series: Rc<Series>,
-    operation: usize,
-    bytes: u64,
-    offset: u64,
-    started: Instant,
-}
-
-impl Running {
-    /// It is answered; `begun_us` is how long it waited until it could begin, and `error` why it failed.
-    pub fn answered(self, error: Option<&str>, begun_us: u64, client: impl FnOnce() -> String) {
-        let of_operation = &self.series.operations[self.operation];
-        let duration_us = self.started.elapsed().as_micros() as u64;
-        of_operation.count.inc();
-        of_operation.duration.observe_us(duration_us);
-        let _ = match error {
-            None => of_operation.bytes.inc_by(self.bytes),
-            Some(_) => of_operation.errors.inc(),
-        };
-        if slow::is_slow(duration_us) {
-            let [(_, image)] = &self.series.label;
-            slow::record(SlowOperation {
-                begun_unix_ms: slow::begun_unix_ms(duration_us),
-                duration_us,
-                kind: OPERATIONS[self.operation].into(),
-                client: client(),
-                object: Some(format!("{image} at {}", self.offset)),
-                size_bytes: self.bytes,
-                error: error.map(ToOwned::to_owned),
-                steps: vec![SlowStep { name: "begun".into(), after_us: begun_us }],
-                ..SlowOperation::default()
-            });
-        }
-    }
-
-    /// How long ago it came, in microseconds.
-    pub fn waited_us(&self) -> u64 {
-        self.started.elapsed().as_micros() as u64
+        self.series.connections.dec();
     }
 }

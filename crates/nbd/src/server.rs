@@ -16,6 +16,7 @@ use crate::clients::Client;
 use crate::connection;
 use crate::metrics;
 use crate::protocol::{OpenError, OpenErrorKind, TlsPolicy};
+use crate::requests::tell_in_flight;
 use crate::tls::{TlsChoice, TlsError, TlsIdentity};
 
 /// Connections served at once.
@@ -29,6 +30,8 @@ const OPEN_POLL: Duration = Duration::from_millis(20);
 const PURPOSE: &str = "NBD server";
 /// How often the certificate's files are looked at.
 const CERTIFICATE_POLL: Duration = Duration::from_secs(1);
+/// How often requests in flight are told that have taken long.
+const IN_FLIGHT_PAUSE: Duration = Duration::from_secs(1);
 
 enum Export {
     /// Some task is opening or closing it.
@@ -77,6 +80,13 @@ impl NbdServer {
         if let Some(identity) = identity {
             server.runtime.spawn(Rc::clone(&server).follow_certificates(identity));
         }
+        let runtime = server.runtime.clone();
+        server.runtime.spawn(async move {
+            loop {
+                runtime.sleep(IN_FLIGHT_PAUSE).await;
+                tell_in_flight();
+            }
+        });
         Ok(server)
     }
 

@@ -21,6 +21,7 @@ mod members;
 mod osd_device;
 mod pools;
 mod processes;
+mod raised_counters;
 mod secrets;
 mod state_access;
 mod state_restore;
@@ -41,6 +42,7 @@ pub use join::{JOIN_TOKEN_VARIABLE, JoinToken, create_token, join, list_tokens, 
 pub use members::{OsdPlace, add_osd, place_foreign_osd, place_osd, remove_osd};
 pub use osd_device::{check_store, note_start, store_of};
 pub use processes::{ChildStatus, ProcessesFile};
+pub use raised_counters::{RaisedCounters, raise_restored};
 pub use state_access::{EtcdChoices, check_identity};
 pub use state_restore::{RestoredState, restore_state};
 pub use state_space::StateSpace;

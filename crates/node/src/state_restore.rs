@@ -4,35 +4,20 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, Transaction, keys, verify_snapshot};
+use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, keys, verify_snapshot};
 use atoll_keys::random_bytes;
-use atoll_types::coordination::NextPoolRecord;
-use atoll_types::records::{ClusterRecord, ImageRecord, PgRecord, PoolRecord, RECORD_FORMAT, RemovedImageRecord};
-use atoll_types::{Epoch, PoolId};
+use atoll_types::records::ClusterRecord;
 use serde::Serialize;
 
 use crate::bootstrap::unix_ms;
 use crate::data_dir::{ClusterFile, DataDir};
 use crate::error::NodeError;
 use crate::processes::ProcessesFile;
+use crate::raised_counters::raise;
 use crate::state_access::check_identity;
 
-/// So much a counter is raised at least, should the clock of the host have gone back.
-const RAISED_MIN: u64 = 1 << 20;
-/// The same of pools.
-const POOLS_RAISED_MIN: u32 = 1_000;
-/// Numbers of pools are short, so that seconds count for them, since the beginning of 2026 as Unix time.
-const POOL_SECONDS_START: u64 = 1_767_225_600;
 /// Revisions of cluster state come faster than others: so many in a millisecond.
 const REVISIONS_PER_MS: u64 = 1_000;
-/// Changes of one transaction; etcd takes 128.
-const CHANGES_MAX: usize = 100;
-
-/// A value beyond all that can have been given since the snapshot, also after earlier restores of the same one: the time
-/// in milliseconds, since no counter goes up more often.
-fn raised(counter: u64) -> u64 {
-    counter.saturating_add(RAISED_MIN).max(unix_ms())
-}
 
 /// What was put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -88,7 +73,7 @@ fn check(directory: &DataDir, cluster: &ClusterFile, replaces: bool) -> Result<(
     if cluster.state_listen.is_none() {
         return invalid(
             "the cluster state of this cluster is on another host, or an etcd of its own: restore it there (an etcd with \
-             'etcdutl snapshot restore')"
+             'etcdutl snapshot restore', and then 'atoll state raise')"
                 .into(),
         );
     }
@@ -151,69 +136,4 @@ async fn raise_counters(cluster: &ClusterFile, directory: &Path) -> Result<(usiz
     let raised = raised.await;
     server.shutdown().await;
     raised
-}
-
-async fn raise(client: &ClusterClient) -> Result<(usize, usize), NodeError> {
-    let mut changes = Changes { client, transaction: Transaction::new(), count: 0 };
-    let pgs = client.list::<PgRecord>(keys::PGS).await?.entries;
-    let pg_count = pgs.len();
-    for (key, mut record, _) in pgs {
-        record.epoch = Epoch(raised(record.epoch.0));
-        changes.put(&key, &record).await?;
-    }
-    let images = client.list::<ImageRecord>(keys::IMAGES).await?.entries;
-    let removed = client.list::<RemovedImageRecord>(keys::REMOVED_IMAGES).await?.entries;
-    let image_count = images.len() + removed.len();
-    for (key, mut record, _) in images {
-        raise_image(&mut record);
-        changes.put(&key, &record).await?;
-    }
-    for (key, mut record, _) in removed {
-        raise_image(&mut record.image);
-        changes.put(&key, &record).await?;
-    }
-    changes.put(keys::NEXT_POOL, &raised_next_pool(client).await?).await?;
-    changes.send().await?;
-    Ok((pg_count, image_count))
-}
-
-/// OSDs may have PGs of pools that the snapshot does not know.
-async fn raised_next_pool(client: &ClusterClient) -> Result<NextPoolRecord, NodeError> {
-    let counter = client.get::<NextPoolRecord>(keys::NEXT_POOL).await?.map_or(0, |(counter, _)| counter.next.0);
-    let pools = client.list::<PoolRecord>(keys::POOLS).await?.entries;
-    let beyond_all = pools.iter().map(|(_, pool, _)| pool.id.0.saturating_add(1)).fold(counter, u32::max);
-    let seconds = (unix_ms() / 1_000).saturating_sub(POOL_SECONDS_START);
-    let next = beyond_all.saturating_add(POOLS_RAISED_MIN).max(u32::try_from(seconds).unwrap_or(u32::MAX));
-    Ok(NextPoolRecord { format: RECORD_FORMAT, next: PoolId(next) })
-}
-
-/// Fences that its writers have set since are lower than the next ones', and kept states of snapshots that the record
-/// does not know are no state of the next ones.
-fn raise_image(image: &mut ImageRecord) {
-    image.writer_generation = raised(image.writer_generation);
-    if let Some(states) = &mut image.states {
-        states.newest = raised(states.newest);
-    }
-}
-
-/// Changes that are sent some at a time. Nobody else changes anything.
-struct Changes<'a> {
-    client: &'a ClusterClient,
-    transaction: Transaction,
-    count: usize,
-}
-
-impl Changes<'_> {
-    async fn put(&mut self, key: &str, record: &impl Serialize) -> Result<(), NodeError> {
-        self.transaction = std::mem::take(&mut self.transaction).put(key, record)?;
-        self.count += 1;
-        if self.count == CHANGES_MAX { self.send().await } else { Ok(()) }
-    }
-
-    async fn send(&mut self) -> Result<(), NodeError> {
-        if std::mem::take(&mut self.count) > 0 {
-            self.client.transact(&std::mem::take(&mut self.transaction)).await?;
-        }
-        Ok(())
-    }
 }

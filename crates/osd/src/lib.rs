@@ -6,6 +6,7 @@
 //! `removed_pools`, `reports`, `metrics`), uses what the `context` offers, and gives out effects, which `effects`
 //! hands on. `daemon` is the turn of the loop.
 
+mod clients;
 mod config;
 mod context;
 mod control;

@@ -6,6 +6,7 @@ mod admission;
 mod opening;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::time::Instant;
 
 use atoll_pg::{LEASE_RENEWAL_MS, Leases, Reached};
@@ -16,6 +17,7 @@ use atoll_types::records::PeerRole;
 use atoll_types::{OsdId, Refusal};
 use atoll_wire::{Link, LinkError, LinkInput, Message};
 
+use crate::clients::ClientTraffic;
 use crate::context::Context;
 use crate::invariants;
 use crate::metrics::Metrics;
@@ -56,6 +58,8 @@ struct Connected {
     peer: Option<Peer>,
     /// Hexadecimal of the peer's static key, once known.
     key: Option<String>,
+    /// What the peer does, if it is a client.
+    traffic: Option<Rc<ClientTraffic>>,
     /// The OSD that this side connects to, if it is the initiator.
     target: Option<OsdId>,
     /// Requests that have not been answered.
@@ -243,6 +247,11 @@ impl Links {
         self.operations.took_long(number, sequence, reached);
     }
 
+    /// Whether a client's request is exported as a trace.
+    pub fn is_traced(&self, number: u64, sequence: u64) -> bool {
+        self.operations.is_traced(number, sequence)
+    }
+
     /// Clients' operations that have taken long and are not answered.
     pub fn slow_in_flight(&self, context: &Context) -> Vec<((u64, u64), &Operation)> {
         self.operations.slow_in_flight(context.now_us())
@@ -344,9 +353,10 @@ impl Links {
             let (number, sequence) = request;
             self.note_unsent(context, number);
             self.answer_sent(number, sequence);
-            if let Some((operation, duration_us)) = self.operations.done(request, &answer, now_us, metrics) {
-                let asker = self.asker(context, number, &operation);
-                self.operations.record_slow(request, operation, answer, duration_us, asker);
+            let client = self.by_number.get(&number).and_then(|connected| connected.traffic.as_deref());
+            if let Some(told) = self.operations.done(request, &answer, now_us, metrics, client) {
+                let asker = self.asker(context, number, &told.operation);
+                told.tell(answer, asker);
             }
         }
         // Its memory serves the next turn.

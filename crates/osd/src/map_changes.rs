@@ -1,6 +1,7 @@
 //! Following the cluster map: which PGs are here, and what their pools want of them.
 
 use atoll_cluster::MapChange;
+use atoll_metrics::traces;
 use atoll_pg::{CodeShape, Pg, PoolPolicy};
 use atoll_store::LoadRequest;
 use atoll_types::operation::PG_META_OBJECT;
@@ -27,10 +28,12 @@ impl Osd {
                 MapChange::Pool(..) => (targets_change, pools_change) = (true, true),
                 MapChange::Osd(..) | MapChange::PgTarget(..) | MapChange::Flags(_) => targets_change = true,
                 MapChange::RemovedPool(pool) => self.pool_removed(pool),
+                // Others are looked at every second.
+                MapChange::Settings(settings) => {
+                    traces::configure(&settings.trace_endpoint, settings.trace_one_in, settings.trace_slow);
+                }
                 MapChange::Pg(_, None)
                 | MapChange::Frames(_)
-                // Looked at every second.
-                | MapChange::Settings(_)
                 | MapChange::PgScrub(..)
                 | MapChange::ScrubRequest(..) => {}
             }

@@ -1,12 +1,14 @@
-//! Clients' operations in flight: what they are, since when, and what held up those that are slow.
+//! Clients' operations in flight: what they are, since when, and what held up those that are slow or traced.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_metrics::slow::{self, IN_FLIGHT_MAX, SlowOperation, SlowStep};
+use atoll_metrics::traces;
 use atoll_pending::Pending;
 use atoll_pg::{Progress, Reached};
 use atoll_types::{ObjectName, OsdId, PgId};
 
+use crate::clients::ClientTraffic;
 use crate::metrics::Metrics;
 
 /// What an operation does.
@@ -17,7 +19,7 @@ pub(crate) enum OperationKind {
 }
 
 impl OperationKind {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             OperationKind::Read => "read",
             OperationKind::Write => "write",
@@ -75,6 +77,31 @@ pub(crate) struct Operations {
     in_flight_count: usize,
     /// What some of them had come to, and when: few take long.
     noted: BTreeMap<(u64, u64), Vec<Reached>>,
+    /// Those that are exported as traces.
+    traced: BTreeSet<(u64, u64)>,
+}
+
+/// An operation that was answered, and is told because it was slow or is traced.
+pub(crate) struct Told {
+    pub operation: Operation,
+    duration_us: u64,
+    reached: Vec<Reached>,
+    is_slow: bool,
+    is_traced: bool,
+}
+
+impl Told {
+    /// Tells it, with where its time went.
+    pub fn tell(self, answered: Answered, asker: (String, Option<String>)) {
+        let Told { operation, duration_us, reached, is_slow, is_traced } = self;
+        let told = SlowOperation {
+            size_bytes: operation.written_bytes + answered.read_bytes,
+            error: answered.error.map(ToOwned::to_owned),
+            steps: steps(&operation, reached, answered.error.is_some(), duration_us),
+            ..told(&operation, duration_us, asker)
+        };
+        traces::ended(told, None, is_traced, is_slow);
+    }
 }
 
 impl Operations {
@@ -85,6 +112,13 @@ impl Operations {
     pub fn arrived(&mut self, connection: u64, number: u64, operation: Operation) {
         let before = self.in_flight.entry(connection).or_default().insert(number, operation);
         self.in_flight_count += usize::from(before.is_none());
+        if traces::take_sample() {
+            self.traced.insert((connection, number));
+        }
+    }
+
+    pub fn is_traced(&self, connection: u64, number: u64) -> bool {
+        self.traced.contains(&(connection, number))
     }
 
     /// What an operation had come to that is answered next, because it took long.
@@ -95,44 +129,24 @@ impl Operations {
         }
     }
 
-    /// An operation was answered and the answer sent. Gives it back, with its time in microseconds, if it was slow.
+    /// An operation was answered and the answer sent. Gives it back if it is to be told.
     pub fn done(
         &mut self,
         request: (u64, u64),
         answered: &Answered,
         now_us: u64,
         metrics: &Metrics,
-    ) -> Option<(Operation, u64)> {
+        client: Option<&ClientTraffic>,
+    ) -> Option<Told> {
         let operation = self.in_flight.get_mut(&request.0)?.remove(request.1)?;
         self.in_flight_count -= 1;
         let bytes = operation.written_bytes + answered.read_bytes;
         let duration_us = now_us.saturating_sub(operation.arrived_us);
         metrics.operation_done(operation.pg.pool, operation.kind, bytes, duration_us, answered.error);
-        if slow::is_slow(duration_us) {
-            return Some((operation, duration_us));
-        }
-        if !self.noted.is_empty() {
-            self.noted.remove(&request);
-        }
-        None
-    }
-
-    /// Keeps a slow operation, with where its time went.
-    pub fn record_slow(
-        &mut self,
-        request: (u64, u64),
-        operation: Operation,
-        answered: Answered,
-        duration_us: u64,
-        asker: (String, Option<String>),
-    ) {
+        client.inspect(|client| client.done(operation.kind, bytes));
+        let (is_slow, is_traced) = (slow::is_slow(duration_us), self.traced.remove(&request));
         let reached = self.noted.remove(&request).unwrap_or_default();
-        slow::record(SlowOperation {
-            size_bytes: operation.written_bytes + answered.read_bytes,
-            error: answered.error.map(ToOwned::to_owned),
-            steps: steps(&operation, reached, duration_us),
-            ..told(&operation, duration_us, asker)
-        });
+        (is_slow || is_traced).then_some(Told { operation, duration_us, reached, is_slow, is_traced })
     }
 
     /// The oldest of those that have taken long already, with connection and number.
@@ -152,6 +166,7 @@ impl Operations {
         let operations = self.in_flight.remove(&connection).unwrap_or_default();
         self.in_flight_count -= operations.len();
         self.noted.retain(|(of, _), _| *of != connection);
+        self.traced.retain(|(of, _)| *of != connection);
     }
 }
 
@@ -189,20 +204,29 @@ pub(crate) fn in_flight(
 
 /// What a slow operation had reached when. Of one that was in time once it had left its PG's queue nothing is noted:
 /// it has spent its time there.
-fn steps(operation: &Operation, reached: Vec<Reached>, duration_us: u64) -> Vec<SlowStep> {
+fn steps(operation: &Operation, reached: Vec<Reached>, is_refused: bool, duration_us: u64) -> Vec<SlowStep> {
     if reached.is_empty() {
         let name = match operation.kind {
+            _ if is_refused => "waited in its PG, then refused",
             OperationKind::Write => "waited in its PG, then ordered and durable on all members at once",
             OperationKind::Read => "waited in its PG, then read at once",
         };
-        return vec![SlowStep { name: name.into(), after_us: duration_us }];
+        return vec![SlowStep { name: name.into(), after_us: duration_us, since_us: 0 }];
     }
     since_arrival(operation, reached)
 }
 
+/// A read does one thing after the other. A write waits for all its members at once, from when it is ordered.
 fn since_arrival(operation: &Operation, reached: Vec<Reached>) -> Vec<SlowStep> {
-    let step = |(name, us): Reached| SlowStep { name, after_us: us.saturating_sub(operation.arrived_us) };
-    reached.into_iter().map(step).collect()
+    let mut since_us = 0;
+    let step = |(place, (name, us)): (usize, Reached)| {
+        let step = SlowStep { name, after_us: us.saturating_sub(operation.arrived_us), since_us };
+        if place == 0 || operation.kind == OperationKind::Read {
+            since_us = step.after_us;
+        }
+        step
+    };
+    reached.into_iter().enumerate().map(step).collect()
 }
 
 #[cfg(test)]
@@ -250,7 +274,7 @@ mod tests {
         let progress = Progress { reached, waits_for: "osd.2 to have it durable".into() };
         let told = in_flight(&write(), Some(progress), 1_500_000, ("a client".into(), None));
         assert_eq!(told.duration_us, 500_000);
-        assert_eq!(told.steps, [SlowStep { name: "ordered".into(), after_us: 30_000 }]);
+        assert_eq!(told.steps, [SlowStep { name: "ordered".into(), after_us: 30_000, since_us: 0 }]);
         assert_eq!(told.waits_for.as_deref(), Some("osd.2 to have it durable"));
     }
 
@@ -260,12 +284,18 @@ mod tests {
         let told = |durable_us| {
             let members = vec![(OsdId(2), 1_100_000), (OsdId(0), 1_400_000)];
             let late = Late { ordered_us: 1_030_000, members, durable_us };
-            let steps = steps(&operation, late.reached(), 900_000).into_iter();
-            steps.map(|step| format!("{} {}", step.name, step.after_us)).collect::<Vec<_>>()
+            let steps = steps(&operation, late.reached(), false, 900_000).into_iter();
+            steps.map(|step| format!("{} {}-{}", step.name, step.since_us, step.after_us)).collect::<Vec<_>>()
         };
-        let in_time = ["ordered 30000", "durable on osd.2 100000", "durable on osd.0 400000"];
+        let in_time = ["ordered 0-30000", "durable on osd.2 30000-100000", "durable on osd.0 30000-400000"];
         assert_eq!(told(1_400_000), in_time);
-        let peered = [&in_time[..], &["its PG peered anew 900000"]].concat();
+        let peered = [&in_time[..], &["its PG peered anew 30000-900000"]].concat();
         assert_eq!(told(1_900_000), peered, "another member was waited for until it was gone");
+
+        let read = Operation { kind: OperationKind::Read, ..write() };
+        let reached = vec![("device asked".to_owned(), 1_010_000), ("device answered".to_owned(), 1_200_000)];
+        let since: Vec<u64> = steps(&read, reached, false, 300_000).iter().map(|step| step.since_us).collect();
+        assert_eq!(since, [0, 10_000], "one after the other");
+        assert_eq!(steps(&read, Vec::new(), true, 300_000)[0].name, "waited in its PG, then refused");
     }
 }

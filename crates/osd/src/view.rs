@@ -1,6 +1,6 @@
 //! What PGs may see of the store and of the other members' space.
 
-use atoll_pg::{Examined, ObjectView, WholeObject};
+use atoll_pg::{ClientId, Examined, ObjectView, WholeObject};
 use atoll_store::{ObjectKey, Store, StoreError};
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version};
@@ -156,6 +156,10 @@ impl ObjectView for StoreView<'_> {
 
     fn now_us(&self) -> u64 {
         self.now_us
+    }
+
+    fn is_traced(&self, ClientId(number): ClientId, sequence: u64) -> bool {
+        self.links.is_traced(number, sequence)
     }
 
     fn lease_held_until_ms(&self, peer: OsdId) -> u64 {

@@ -131,7 +131,7 @@ pub enum Action {
         /// The message.
         message: Message,
     },
-    /// A client's read that is answered next took long to be read, or its metadata to be loaded.
+    /// A client's read that is answered next took long to be read, or its metadata to be loaded, or it is traced.
     ReadTookLong {
         /// The client.
         client: ClientId,
@@ -149,7 +149,7 @@ pub enum Action {
         sequence: u64,
         /// When it was ordered, in microseconds of the view's clock.
         ordered_us: u64,
-        /// The members that were late, and when each had it durable.
+        /// The members that were late, or all if the write is traced, and when each had it durable.
         late: Vec<(OsdId, u64)>,
     },
     /// Change the PG's record by compare-and-swap against the record with `expected`. The
@@ -301,6 +301,11 @@ pub trait ObjectView {
 
     /// The same in microseconds. Nothing is decided by it: it is for what is told of slow operations.
     fn now_us(&self) -> u64;
+
+    /// Whether all that is known of a client's request is to be told, although it may not take long.
+    fn is_traced(&self, _client: ClientId, _sequence: u64) -> bool {
+        false
+    }
 
     /// Until when another member's lease binds it to this OSD (see [`crate::Leases`]).
     fn lease_held_until_ms(&self, peer: OsdId) -> u64;

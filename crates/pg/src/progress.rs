@@ -53,7 +53,7 @@ fn list(osds: impl IntoIterator<Item = OsdId>) -> String {
 }
 
 impl Pg {
-    /// A client's read is answered now. Tells where its time went, if that was not in the queue.
+    /// A client's read is answered now. Tells where its time went, if that was not in the queue or all of it is to be told.
     pub(crate) fn tell_read(
         &mut self,
         (client, sequence): (ClientId, u64),
@@ -62,7 +62,8 @@ impl Pg {
         view: &impl ObjectView,
     ) {
         let now_us = view.now_us();
-        if now_us >= times.asked_us.unwrap_or(times.started_us) + LATE_US {
+        let is_late = now_us >= times.asked_us.unwrap_or(times.started_us) + LATE_US;
+        if is_late || view.is_traced(client, sequence) {
             let reached = times.reached(source, Some(now_us));
             self.outbox.push(Action::ReadTookLong { client, sequence, reached });
         }

@@ -33,7 +33,7 @@ use signature::Proof;
 
 use crate::access::{FORM, FormRequest, Gate};
 use crate::gateway::Gateway;
-use crate::metrics::Observed;
+use crate::observed::Observed;
 use crate::shell::Arrival;
 
 /// In a key it stands for the name of the file.

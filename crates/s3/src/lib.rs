@@ -30,6 +30,7 @@ mod listing;
 mod metrics;
 mod names;
 mod object_lock;
+mod observed;
 mod ops;
 mod query;
 mod query_api;

@@ -23,7 +23,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use s3s::Body;
 
 use crate::gateway::Gateway;
-use crate::metrics::Observed;
+use crate::observed::Observed;
 use crate::shell::{REQUEST_ID, request_id};
 
 use error::QueryError;

@@ -30,6 +30,12 @@ pub struct SettingsRecord {
     /// OSDs look for work so long before they sleep, in microseconds, up to [`BUSY_POLL_US_MAX`]. 0: not at all.
     #[serde(default)]
     pub busy_poll_us: u32,
+    /// Where traces are exported to: the address of a collector that takes OTLP over HTTP. Empty: nowhere.
+    pub trace_endpoint: String,
+    /// One operation of so many is exported; 0: none.
+    pub trace_one_in: u32,
+    /// Besides, all operations that are slow.
+    pub trace_slow: bool,
 }
 
 /// A pause between operations that is longer is no pause within one.
@@ -54,6 +60,9 @@ impl Default for SettingsRecord {
             near_full_percent: 85,
             full_percent: FULL_PERCENT_DEFAULT,
             busy_poll_us: 0,
+            trace_endpoint: String::new(),
+            trace_one_in: 1_000,
+            trace_slow: true,
         }
     }
 }

@@ -69,10 +69,20 @@ pub(crate) async fn refuse_before_first_pools(client: &ClusterClient) -> Result<
 
 /// Waits for a while until all PGs of a pool are there; the status says how many are.
 pub async fn wait_for_pgs(client: &ClusterClient, pool: PoolRecord) -> Result<PoolStatus, AdminError> {
+    let all = pool.pg_num as usize;
+    wait_for(client, pool, all).await
+}
+
+/// The same until so many are there.
+pub(crate) async fn wait_for(
+    client: &ClusterClient,
+    pool: PoolRecord,
+    pgs_least: usize,
+) -> Result<PoolStatus, AdminError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let made = client.list_raw(&keys::pgs_of_pool(pool.id)).await?.entries.len();
-        if made >= pool.pg_num as usize || Instant::now() > deadline {
+        if made >= pgs_least || Instant::now() > deadline {
             return Ok(PoolStatus::new(pool, made));
         }
         tokio::time::sleep(POLL_PAUSE).await;

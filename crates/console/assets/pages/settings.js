@@ -22,6 +22,9 @@ const SETTINGS = [
     ["near_full_percent", "An OSD with more of its space in use is near full"],
     ["full_percent", "An OSD with more of its space in use takes no new data: 50 to 97"],
     ["busy_poll_us", "OSDs look for work so many microseconds before they sleep: 0 to 1000"],
+    ["trace_endpoint", "The collector that traces go to, such as https://collector.example:4318; empty: none"],
+    ["trace_one_in", "One operation of so many is traced; 0: none"],
+    ["trace_slow", "Besides, all operations that take 100 ms or more"],
     ["frame_mode_cluster", "Protection of frames among OSDs", MODES],
     ["frame_mode_client", "Between OSDs and NBD servers, benchmarks and the command line", MODES],
     ["frame_mode_gateway", "Between OSDs and gateways", MODES],
@@ -109,8 +112,15 @@ function flagAction([flag, text], isSet) {
     );
 }
 
+/** The type of a setting's field, and whether it needs a value: a text may be empty. */
+function typeOf(value, options) {
+    if (options) return { type: "choice", options, required: true };
+    if (typeof value === "boolean") return { type: "truth" };
+    return typeof value === "number" ? { type: "number", required: true } : { type: "text" };
+}
+
 function settingAction([name, text, options], value) {
-    const field = { name, label: name, hint: text, required: true, value };
+    const field = { name, label: name, hint: text, value, ...typeOf(value, options) };
     return action(
         "Change",
         () =>
@@ -120,8 +130,8 @@ function settingAction([name, text, options], value) {
                 warning: options
                     ? "The mode crc lets an attacker on the network read object names and forge requests."
                     : null,
-                fields: [options ? { ...field, type: "choice", options } : { ...field, type: "number" }],
-                submit: (values) => change("PATCH", "/settings", values),
+                fields: [field],
+                submit: (values) => change("PATCH", "/settings", { [name]: values[name] ?? "" }),
                 done: (changed) => `${name} is ${changed[name]}`,
             }),
         { "aria-label": `Change ${name}` },

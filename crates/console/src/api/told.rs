@@ -70,7 +70,11 @@ pub(super) async fn scrub(shared: &Arc<Shared>, given: &Given) -> Result<Value, 
 /// The steps of an operation. What one in flight waits for is the last.
 fn steps_of(operation: &SlowOperation) -> Vec<SlowStep> {
     let waits = operation.waits_for.iter();
-    let last = waits.map(|what| SlowStep { name: format!("waits for {what}"), after_us: operation.duration_us });
+    let last = waits.map(|what| SlowStep {
+        name: format!("waits for {what}"),
+        after_us: operation.duration_us,
+        since_us: operation.steps.last().map_or(0, |step| step.after_us),
+    });
     operation.steps.iter().cloned().chain(last).collect()
 }
 

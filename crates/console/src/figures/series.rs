@@ -10,7 +10,7 @@ use super::samples::{Sample, Samples};
 /// What figures are about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
-    /// `cluster`, `osd`, `pool`, `image`, `gateway`, `bucket` or `account`.
+    /// `cluster`, `osd`, `pool`, `client`, `image`, `gateway`, `bucket` or `account`.
     pub kind: &'static str,
     /// Its name.
     pub name: String,
@@ -103,6 +103,8 @@ fn subjects(process: &str, sample: &Sample, host: &str) -> Vec<Subject> {
         && !sample.label("pool").is_empty()
     {
         vec![subject("osd", process), subject("pool", sample.label("pool")), subject("cluster", "cluster")]
+    } else if sample.name.starts_with("atoll_osd_client_operation") {
+        vec![subject("client", sample.label("client"))]
     } else if sample.name == "atoll_osd_recovery_read_bytes_total" {
         vec![subject("osd", process), subject("cluster", "cluster")]
     } else if sample.name.starts_with("atoll_image_operation") && !sample.name.contains("errors") {
@@ -219,6 +221,21 @@ mod tests {
         }
         assert_eq!(of("osd", "osd.0").recovery_bytes_per_second, Some(2_000.0));
         assert_eq!(of("pool", "images").recovery_bytes_per_second, None);
+    }
+
+    #[test]
+    fn clients_are_told_by_their_names() {
+        let text = |n: u32| {
+            format!(
+                "atoll_osd_client_operations_total{{client=\"gateway@h1\",operation=\"write\"}} {n}\n\
+                 atoll_osd_client_operation_bytes_total{{client=\"gateway@h1\",operation=\"write\"}} {}\n",
+                n * 10
+            )
+        };
+        let points = points(&samples(0, &text(1)), &samples(1_000, &text(3)), "h1");
+        let point = &points[&Subject { kind: "client", name: "gateway@h1".into() }];
+        assert_eq!((point.writes_per_second, point.write_bytes_per_second), (Some(2.0), Some(20.0)));
+        assert_eq!(points.len(), 1, "pools and OSDs count it once");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use atoll_types::records::PeerRole;
 use atoll_wire::{Link, Message};
 
 use super::{Connected, Links, Peer};
+use crate::clients::ClientTraffic;
 use crate::context::Context;
 use crate::daemon::random;
 
@@ -36,6 +37,7 @@ impl Links {
             link,
             peer: None,
             key: None,
+            traffic: None,
             target,
             requests_in_flight: 0,
             is_confirmed: false,
@@ -108,6 +110,7 @@ impl Links {
             self.by_number.remove(&number);
             return;
         }
+        connected.traffic = peer.is_client().then(|| ClientTraffic::of(&context.map.authorized_keys[&key].name));
         (connected.peer, connected.key) = (Some(peer), Some(key));
     }
 

@@ -6,7 +6,7 @@ use atoll_types::limits::PG_IN_FLIGHT_MAX;
 use atoll_types::{Epoch, ObjectName, OsdId, ReadRequest, RequestId, Touched, Version};
 
 use super::conflicts::read_sees;
-use crate::actions::ClientId;
+use crate::actions::{ClientId, ObjectView};
 use crate::erasure::Span;
 use crate::invariants;
 
@@ -28,7 +28,7 @@ pub(crate) struct InFlight {
     pub span: Option<Span>,
     /// When it was ordered, in microseconds.
     pub ordered_us: u64,
-    /// Members whose acknowledgements took long, with their times in microseconds.
+    /// Members whose acknowledgements took long, or all if it is traced, with their times in microseconds.
     pub late: Vec<(OsdId, u64)>,
 }
 
@@ -105,11 +105,15 @@ impl Log {
     }
 
     /// A member has everything up to `version` durable.
-    pub fn acknowledge(&mut self, member: OsdId, version: Version, now_us: u64) {
+    pub fn acknowledge(&mut self, member: OsdId, version: Version, view: &impl ObjectView) {
+        let now_us = view.now_us();
+        let is_traced = |write: &InFlight| {
+            write.client_request.is_some_and(|(client, request)| view.is_traced(client, request.sequence))
+        };
         for write in self.in_flight.iter_mut().take_while(|write| write.version <= version) {
             let Some(index) = write.missing.iter().position(|missing| *missing == member) else { continue };
             write.missing.swap_remove(index);
-            if now_us >= write.ordered_us + LATE_US {
+            if now_us >= write.ordered_us + LATE_US || is_traced(write) {
                 write.late.push((member, now_us));
             }
         }

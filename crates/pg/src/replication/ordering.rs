@@ -294,7 +294,7 @@ impl Pg {
 
     /// A member has everything up to `version` durable.
     pub(crate) fn acknowledged(&mut self, member: OsdId, version: Version, view: &impl ObjectView) {
-        self.log.acknowledge(member, version, view.now_us());
+        self.log.acknowledge(member, version, view);
         // While a member is away nothing is answered; the next peering decides.
         if !self.config.is_active() {
             return;

@@ -13,7 +13,7 @@ use s3s::{S3Result, s3_error};
 
 use super::{Asked, Asking, Permit, Rule, Target, access_denied, extra_rules, rule_of};
 use crate::known_requests::Known;
-use crate::metrics::Observed;
+use crate::observed::Observed;
 use crate::ops::Service;
 use crate::query::{parameter, parameters};
 use crate::shell::{Arrival, Document, is_aws_chunked};

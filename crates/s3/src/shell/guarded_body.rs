@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
-use crate::metrics::Observed;
+use crate::observed::Observed;
 
 /// Largest chunk of an aws-chunked body. The AWS SDKs send at most this much.
 pub(super) const CHUNK_BYTES_MAX: u64 = 1 << 20;

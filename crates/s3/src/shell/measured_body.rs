@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::metrics::Observed;
+use crate::observed::Observed;
 
 pub(super) struct MeasuredBody<B> {
     body: B,

@@ -1,0 +1,221 @@
+//! Operations of this process that are to be exported as traces: which they are, and the queue in which they wait for
+//! whoever exports them. While nothing is to be exported, an operation costs one look at an atomic number.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::slow::{self, SlowOperation};
+use crate::{Counter, Family, register};
+
+/// Operations that wait until they are exported; further ones are left out and counted.
+const WAITING_MAX: usize = 4_096;
+
+/// The span of another program that an operation is part of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceParent {
+    /// The trace, as 32 hexadecimal digits.
+    pub trace_id: String,
+    /// The span, as 16 hexadecimal digits.
+    pub span_id: String,
+    /// Whether the other program exports its span.
+    pub is_sampled: bool,
+}
+
+impl TraceParent {
+    /// Reads a `traceparent` header, <https://www.w3.org/TR/trace-context/>. One that is no such thing is as good as
+    /// none.
+    pub fn parse(text: &str) -> Option<TraceParent> {
+        let mut parts = text.trim().split('-');
+        let mut part = |digits: usize| {
+            let part = parts.next()?;
+            let is_hex = part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+            (part.len() == digits && is_hex).then_some(part)
+        };
+        let (version, trace_id, span_id, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+        let is_whole = version != "00" || parts.next().is_none();
+        let is_zero = |id: &str| id.bytes().all(|byte| byte == b'0');
+        if version == "ff" || !is_whole || is_zero(trace_id) || is_zero(span_id) {
+            return None;
+        }
+        let is_sampled = u8::from_str_radix(flags, 16).is_ok_and(|flags| flags & 1 == 1);
+        Some(TraceParent { trace_id: trace_id.into(), span_id: span_id.into(), is_sampled })
+    }
+}
+
+/// An operation that is to be exported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedOperation {
+    /// What is known of it.
+    pub operation: SlowOperation,
+    /// Unix time when it ended, in microseconds.
+    pub ended_unix_us: u64,
+    /// What it is part of.
+    pub parent: Option<TraceParent>,
+}
+
+/// What became of operations that were to be exported.
+struct Registered {
+    sent: Counter,
+    dropped: Counter,
+    failed: Counter,
+}
+
+static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
+    let traces: Family<1, Counter> =
+        register("atoll_traces", "Operations to be exported as traces, by what became of them", Family::default());
+    let with = |result: &str| traces.get_or_create_owned(&[("result", result.to_owned())]);
+    Registered { sent: with("sent"), dropped: with("dropped"), failed: with("failed") }
+});
+
+/// Says that all slow operations are exported; the other bits of [`CHOICE`] are `one_in`.
+const SLOW_BIT: u64 = 1 << 32;
+/// Which operations are exported; 0: none.
+static CHOICE: AtomicU64 = AtomicU64::new(0);
+static ENDPOINT: Mutex<String> = Mutex::new(String::new());
+static QUEUE: OnceLock<SyncSender<TracedOperation>> = OnceLock::new();
+
+/// Opens the queue, once for a process; without one nothing is exported.
+pub fn open_queue() -> Receiver<TracedOperation> {
+    LazyLock::force(&REGISTERED);
+    let (sender, receiver) = sync_channel(WAITING_MAX);
+    QUEUE.set(sender).expect("a process exports its traces in one place");
+    receiver
+}
+
+/// From here on one operation of `one_in` is exported to the collector at this address, or none if that is 0, and all
+/// that are slow if `with_slow`. Without an address nothing is.
+pub fn configure(endpoint: &str, one_in: u32, with_slow: bool) {
+    if QUEUE.get().is_none() {
+        return;
+    }
+    endpoint.clone_into(&mut ENDPOINT.lock().unwrap_or_else(PoisonError::into_inner));
+    let choice = u64::from(one_in) | if with_slow { SLOW_BIT } else { 0 };
+    CHOICE.store(if endpoint.is_empty() { 0 } else { choice }, Ordering::Relaxed);
+}
+
+/// The collector's address; empty if nothing is to be exported.
+pub fn endpoint() -> String {
+    ENDPOINT.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Whether anything is exported.
+pub fn is_on() -> bool {
+    CHOICE.load(Ordering::Relaxed) != 0
+}
+
+/// Whether an operation, which is part of nothing else, is among those that are exported.
+pub fn take_sample() -> bool {
+    let one_in = CHOICE.load(Ordering::Relaxed) & (SLOW_BIT - 1);
+    one_in != 0 && random().is_multiple_of(one_in)
+}
+
+/// Whether an operation is among those that are exported: what it is part of decides, if it is part of something.
+pub fn take_sample_of(parent: Option<&TraceParent>) -> bool {
+    match parent {
+        Some(parent) => is_on() && parent.is_sampled,
+        None => take_sample(),
+    }
+}
+
+fn is_wanted(is_sampled: bool, is_slow: bool) -> bool {
+    is_sampled || (is_slow && CHOICE.load(Ordering::Relaxed) & SLOW_BIT != 0)
+}
+
+/// An operation has ended now that is slow, or sampled, or both: keeps it, has it exported, or both.
+pub fn ended(operation: SlowOperation, parent: Option<TraceParent>, is_sampled: bool, is_slow: bool) {
+    if is_wanted(is_sampled, is_slow) {
+        export(operation.clone(), parent);
+    }
+    if is_slow {
+        slow::record(operation);
+    }
+}
+
+/// Has an operation exported that has ended now, unless too many wait for that.
+fn export(operation: SlowOperation, parent: Option<TraceParent>) {
+    let Some(queue) = QUEUE.get() else { return };
+    let ended_unix_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+    if queue.try_send(TracedOperation { operation, ended_unix_us, parent }).is_err() {
+        REGISTERED.dropped.inc();
+    }
+}
+
+/// So many operations were taken by the collector, or not.
+pub fn were_exported(count: usize, is_taken: bool) {
+    let counter = if is_taken { &REGISTERED.sent } else { &REGISTERED.failed };
+    counter.inc_by(count as u64);
+}
+
+/// Splitmix64 of a counter: nobody needs to be unable to guess it.
+fn random() -> u64 {
+    static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        AtomicU64::new(now ^ (u64::from(std::process::id()) << 32))
+    });
+    let state = NEXT.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn trace_parents_are_those_of_the_standard() {
+        let parent = TraceParent::parse(PARENT).unwrap();
+        assert_eq!(parent.trace_id, "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert_eq!(parent.span_id, "00f067aa0ba902b7");
+        assert!(parent.is_sampled);
+        assert!(!TraceParent::parse(&PARENT.replace("-01", "-00")).unwrap().is_sampled);
+        assert!(
+            TraceParent::parse(&format!("{}-more", PARENT.replacen("00", "cc", 1))).is_some(),
+            "a later version"
+        );
+        for wrong in [
+            "",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
+            &format!("{PARENT}-more"),
+            &PARENT.replacen("00", "ff", 1),
+            &PARENT.to_uppercase(),
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+        ] {
+            assert_eq!(TraceParent::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn settings_say_what_is_exported_and_the_queue_is_bounded() {
+        let parent = TraceParent::parse(PARENT);
+        configure("http://early:4318", 1, true);
+        assert!(!take_sample(), "nobody exports anything yet");
+
+        let queue = open_queue();
+        assert!(!is_on() && !take_sample() && !is_wanted(false, true) && !take_sample_of(parent.as_ref()));
+        configure("http://collector:4318", 1, true);
+        assert!(is_on() && take_sample() && is_wanted(false, true) && take_sample_of(parent.as_ref()));
+        let unsampled = parent.clone().map(|parent| TraceParent { is_sampled: false, ..parent });
+        assert!(!take_sample_of(unsampled.as_ref()), "what it is part of is not exported either");
+        configure("http://collector:4318", 10, false);
+        let taken = (0..10_000).filter(|_| take_sample()).count();
+        assert!((800..1_200).contains(&taken), "{taken} of 10,000");
+        assert!(!is_wanted(false, true));
+
+        for number in 0..=WAITING_MAX as u64 {
+            let operation = SlowOperation { duration_us: number, ..SlowOperation::default() };
+            export(operation, parent.clone());
+        }
+        assert_eq!(REGISTERED.dropped.get(), 1);
+        let first = queue.try_recv().unwrap();
+        assert_eq!((first.operation.duration_us, first.parent), (0, parent));
+        assert_eq!(queue.try_iter().count(), WAITING_MAX - 1);
+        configure("", 1, true);
+        assert!(!is_on() && endpoint().is_empty());
+    }
+}

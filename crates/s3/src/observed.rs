@@ -1,0 +1,297 @@
+//! A request while it is served: what it is, for whom, and how far it has come. From that come its metrics, its line in
+//! the audit log, and what is told of it if it is slow or traced.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use atoll_audit::AuditLog;
+use atoll_iam::Caller;
+use atoll_metrics::slow::{self, IN_FLIGHT_MAX, SlowOperation, SlowStep};
+use atoll_metrics::traces::{self, TraceParent};
+use http::header::USER_AGENT;
+use http::{HeaderValue, Method, Request, Uri};
+
+use crate::audit::AuditRecord;
+use crate::metrics;
+use crate::shell::Arrival;
+
+/// The operation of requests that were refused before it was known which they are.
+const NO_OPERATION: &str = "Unknown";
+/// The header that says what a request is part of, <https://www.w3.org/TR/trace-context/>.
+const TRACE_PARENT: &str = "traceparent";
+
+/// What was asked for, and by whom.
+struct Asked {
+    method: Method,
+    uri: Uri,
+    arrival: Arrival,
+    user_agent: Option<HeaderValue>,
+    trace_parent: Option<TraceParent>,
+}
+
+/// A request while it is served: travels in its extensions, so that whoever finds out what it is can say so. It is
+/// measured when the last of its holders lets go of it.
+pub(crate) struct Observed {
+    number: u64,
+    started: Instant,
+    operation: OnceLock<&'static str>,
+    bucket: OnceLock<String>,
+    caller: OnceLock<Arc<Caller>>,
+    request_id: OnceLock<String>,
+    audit: Option<AuditLog>,
+    status: OnceLock<u16>,
+    /// When the answer's head was there, in microseconds after the start.
+    answered_us: OnceLock<u64>,
+    asked: OnceLock<Asked>,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+}
+
+/// Requests by their numbers, which go up.
+static IN_FLIGHT: Mutex<BTreeMap<u64, Weak<Observed>>> = Mutex::new(BTreeMap::new());
+
+impl Observed {
+    /// A request has come; its record goes into the audit log, if there is one.
+    pub(crate) fn begin(audit: Option<AuditLog>) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        metrics::request_begun();
+        let observed = Arc::new(Observed {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            started: Instant::now(),
+            audit,
+            request_id: OnceLock::new(),
+            operation: OnceLock::new(),
+            bucket: OnceLock::new(),
+            caller: OnceLock::new(),
+            status: OnceLock::new(),
+            answered_us: OnceLock::new(),
+            asked: OnceLock::new(),
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+        });
+        let weak = Arc::downgrade(&observed);
+        IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner).insert(observed.number, weak);
+        observed
+    }
+
+    /// Its operation; what was said first holds.
+    pub(crate) fn is_of_operation(&self, operation: &'static str) {
+        let _ = self.operation.set(operation);
+    }
+
+    /// The bucket, which exists, and that the request may do what it asks for: so names of series cannot be made
+    /// up by strangers.
+    pub(crate) fn is_of_bucket(&self, bucket: &str) {
+        let _ = self.bucket.set(bucket.to_owned());
+    }
+
+    /// Who has signed it.
+    pub(crate) fn is_of_caller(&self, caller: &Arc<Caller>) {
+        let _ = self.caller.set(Arc::clone(caller));
+    }
+
+    /// What was asked for, and by whom.
+    pub(crate) fn is_of<B>(&self, request: &Request<B>, arrival: Arrival) {
+        let trace_parent = || TraceParent::parse(request.headers().get(TRACE_PARENT)?.to_str().ok()?);
+        let _ = self.asked.set(Asked {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            arrival,
+            user_agent: request.headers().get(USER_AGENT).cloned(),
+            trace_parent: traces::is_on().then(trace_parent).flatten(),
+        });
+    }
+
+    pub(crate) fn has_request_id(&self, request_id: &str) {
+        let _ = self.request_id.set(request_id.to_owned());
+    }
+
+    pub(crate) fn is_answered_with(&self, status: u16) {
+        let _ = self.status.set(status);
+        let _ = self.answered_us.set(self.started.elapsed().as_micros() as u64);
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// What a client may take for its data is not ours: so many bytes in a microsecond are not slow.
+const NOT_SLOW_BYTES_PER_US: u64 = 20;
+
+fn is_slow(duration_us: u64, size_bytes: u64) -> bool {
+    slow::is_slow(duration_us.saturating_sub(size_bytes / NOT_SLOW_BYTES_PER_US))
+}
+
+impl Observed {
+    /// Of a presigned URL the query is a secret.
+    fn path(&self) -> &str {
+        self.asked.get().map_or("", |asked| asked.uri.path())
+    }
+
+    fn operation(&self) -> &'static str {
+        self.operation.get().copied().unwrap_or(NO_OPERATION)
+    }
+
+    fn transferred_bytes(&self) -> (u64, u64) {
+        (self.received_bytes.load(Ordering::Relaxed), self.sent_bytes.load(Ordering::Relaxed))
+    }
+
+    fn audit(&self, duration: Duration, (received_bytes, sent_bytes): (u64, u64)) {
+        let Some(log) = &self.audit else { return };
+        let (asked, caller) = (self.asked.get(), self.caller.get());
+        let duration_us = duration.as_micros() as u64;
+        log.add(&AuditRecord {
+            source: "s3",
+            time_unix_ms: slow::begun_unix_ms(duration_us),
+            request_id: self.request_id.get().map(|id| &id[..]),
+            operation: self.operation(),
+            method: asked.map(|asked| asked.method.as_str()),
+            path: self.path(),
+            bucket: self.bucket.get().map(|bucket| &bucket[..]),
+            account: caller.map(|caller| &caller.account.id[..]),
+            principal: caller.map(|caller| caller.arn()),
+            access_key: caller.map(|caller| &caller.access_key[..]),
+            client: asked.and_then(|asked| asked.arrival.client).map(|client| client.ip().to_string()),
+            is_encrypted: asked.map(|asked| asked.arrival.is_encrypted),
+            user_agent: asked.and_then(|asked| asked.user_agent.as_ref()?.to_str().ok()),
+            status: self.status.get().copied(),
+            received_bytes,
+            sent_bytes,
+            duration_us,
+        });
+    }
+
+    /// What is told of it, over or not.
+    fn told(&self, duration_us: u64) -> SlowOperation {
+        let client = self.asked.get().and_then(|asked| asked.arrival.client);
+        let (received_bytes, sent_bytes) = self.transferred_bytes();
+        let answered = |after_us: &u64| SlowStep { name: "answer begun".into(), after_us: *after_us, since_us: 0 };
+        SlowOperation {
+            begun_unix_ms: slow::begun_unix_ms(duration_us),
+            duration_us,
+            kind: self.operation().to_owned(),
+            client: client.map(|client| client.ip().to_string()).unwrap_or_default(),
+            object: Some(self.path().to_owned()),
+            size_bytes: received_bytes + sent_bytes,
+            steps: self.answered_us.get().map(answered).into_iter().collect(),
+            ..SlowOperation::default()
+        }
+    }
+
+    /// It is over: tells it if it was slow or is traced. What a stranger says that a request is part of counts for
+    /// nothing: who could have all of theirs exported would have others left out.
+    fn tell(&self, duration_us: u64) {
+        let parent = self.asked.get().and_then(|asked| asked.trace_parent.as_ref());
+        let parent = parent.filter(|_| self.caller.get().is_some());
+        let (received_bytes, sent_bytes) = self.transferred_bytes();
+        let is_sampled = traces::take_sample_of(parent);
+        let is_slow = is_slow(duration_us, received_bytes + sent_bytes);
+        if !is_sampled && !is_slow {
+            return;
+        }
+        let error = match self.status.get() {
+            Some(status) if *status >= 400 => Some(format!("status {status}")),
+            Some(_) => None,
+            None => Some("the client left".into()),
+        };
+        let told = SlowOperation { error, ..self.told(duration_us) };
+        traces::ended(told, parent.cloned(), is_sampled, is_slow);
+    }
+
+    /// What it waits for, if it has taken long.
+    fn in_flight(&self) -> Option<SlowOperation> {
+        let duration_us = self.started.elapsed().as_micros() as u64;
+        let (received_bytes, sent_bytes) = self.transferred_bytes();
+        let waits_for = match self.status.get() {
+            Some(_) => "its client to take the answer",
+            None if received_bytes > 0 => "the rest of its body, or the cluster",
+            None => "the cluster",
+        };
+        is_slow(duration_us, received_bytes + sent_bytes)
+            .then(|| SlowOperation { waits_for: Some(waits_for.into()), ..self.told(duration_us) })
+    }
+}
+
+/// Requests that have taken long and are not over: the oldest.
+pub(crate) fn slow_in_flight() -> Vec<SlowOperation> {
+    let in_flight = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    let held: Vec<Arc<Observed>> = in_flight.values().filter_map(Weak::upgrade).collect();
+    // What is dropped here may be the last that holds a request, which takes it from the list.
+    drop(in_flight);
+    held.iter().filter_map(|observed| observed.in_flight()).take(IN_FLIGHT_MAX).collect()
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        let duration = self.started.elapsed();
+        let (received_bytes, sent_bytes) = self.transferred_bytes();
+        self.audit(duration, (received_bytes, sent_bytes));
+        self.tell(duration.as_micros() as u64);
+        metrics::request_ended(&metrics::Ended {
+            operation: self.operation(),
+            status: self.status.get().copied(),
+            duration,
+            received_bytes,
+            sent_bytes,
+            account: self.caller.get().map(|caller| &caller.account.id[..]),
+            bucket: self.bucket.get().map(|bucket| &bucket[..]),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text() -> String {
+        atoll_metrics::encode(atoll_metrics::TextFormat::OpenMetrics).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_measured_when_it_is_over() {
+        let observed = Observed::begin(None);
+        observed.is_of_operation("PutTestObject");
+        observed.is_of_bucket("measured");
+        observed.received(1_000);
+        observed.sent(10);
+        observed.is_answered_with(200);
+        let held = Arc::clone(&observed);
+        drop(observed);
+        assert!(!text().contains("PutTestObject"), "a body is still being sent");
+        drop(held);
+        let text = text();
+        for line in [
+            r#"atoll_s3_requests_total{operation="PutTestObject",status="200"} 1"#,
+            r#"atoll_s3_request_duration_seconds_count{operation="PutTestObject"} 1"#,
+            r#"atoll_s3_bucket_received_bytes_total{bucket="measured"} 1000"#,
+            r#"atoll_s3_bucket_sent_bytes_total{bucket="measured"} 10"#,
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+
+    #[test]
+    fn requests_in_flight_are_told_while_they_take_long() {
+        let observed = Observed::begin(None);
+        observed.is_of_operation("GetSlowObject");
+        let waits_for = || {
+            let told = slow_in_flight().into_iter().find(|told| told.kind == "GetSlowObject");
+            told.and_then(|told| told.waits_for)
+        };
+        assert_eq!(waits_for(), None, "it has just come");
+        std::thread::sleep(slow::SLOW_MIN);
+        assert_eq!(waits_for().as_deref(), Some("the cluster"));
+        observed.is_answered_with(200);
+        assert_eq!(waits_for().as_deref(), Some("its client to take the answer"));
+        drop(observed);
+        assert_eq!(waits_for(), None);
+    }
+}

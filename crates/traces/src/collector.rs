@@ -1,0 +1,112 @@
+//! A collector that takes OTLP as JSON over HTTP, <https://opentelemetry.io/docs/specs/otlp/#otlphttp>.
+
+use std::time::Duration;
+
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Client, StatusCode};
+use serde::Serialize;
+use tokio::runtime::Runtime;
+
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Pauses before what could not be sent is sent again. What comes meanwhile waits, as far as there is room.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+/// Where a collector takes traces, below its address.
+const TRACES_PATH: &str = "/v1/traces";
+
+/// Made when something is sent for the first time: most processes never do.
+#[derive(Default)]
+pub(crate) struct Collector(Option<(Runtime, Client)>);
+
+/// Why a collector did not take something.
+struct Refusal {
+    cause: String,
+    /// Whether it may take it later.
+    is_passing: bool,
+}
+
+impl Collector {
+    /// Sends something to a collector, again if it can be hoped that it is taken then.
+    pub fn send(&mut self, endpoint: &str, request: &impl Serialize) -> Result<(), String> {
+        let (runtime, client) = match &mut self.0 {
+            Some(made) => made,
+            none => none.insert(make().map_err(|error| error.to_string())?),
+        };
+        let url = format!("{}{TRACES_PATH}", endpoint.trim_end_matches('/'));
+        let body = serde_json::to_string(request).map_err(|error| error.to_string())?;
+        let mut pauses = PAUSES.iter();
+        loop {
+            let Err(refusal) = runtime.block_on(post(client, &url, body.clone())) else { return Ok(()) };
+            match pauses.next() {
+                Some(pause) if refusal.is_passing => std::thread::sleep(*pause),
+                _ => return Err(refusal.cause),
+            }
+        }
+    }
+}
+
+fn make() -> std::io::Result<(Runtime, Client)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = Client::builder().timeout(ANSWER_LIMIT).build().map_err(std::io::Error::other)?;
+    Ok((runtime, client))
+}
+
+async fn post(client: &Client, url: &str, body: String) -> Result<(), Refusal> {
+    let request = client.post(url).header(CONTENT_TYPE, "application/json").body(body);
+    let answer = request
+        .send()
+        .await
+        .map_err(|error| Refusal { cause: error.without_url().to_string(), is_passing: true })?;
+    let status = answer.status();
+    let is_passing = matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    );
+    if status.is_success() { Ok(()) } else { Err(Refusal { cause: format!("status {status}"), is_passing }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// Answers one request after the other with these, and gives back what was asked.
+    fn server(statuses: &'static [&'static str]) -> (String, std::thread::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}/", listener.local_addr().unwrap());
+        let answer = move |status: &&str| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\"spans\"") {
+                let mut buffer = [0; 1024];
+                let read = stream.read(&mut buffer).unwrap();
+                assert!(read > 0);
+                request.extend_from_slice(&buffer[..read]);
+            }
+            write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
+            String::from_utf8(request).unwrap()
+        };
+        (endpoint, std::thread::spawn(move || statuses.iter().map(answer).collect()))
+    }
+
+    #[test]
+    fn what_is_refused_for_a_while_is_sent_again() {
+        let (endpoint, server) = server(&["503 Service Unavailable", "200 OK"]);
+        assert_eq!(Collector::default().send(&endpoint, &"spans"), Ok(()));
+        for request in server.join().unwrap() {
+            assert!(request.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{request}");
+            assert!(request.contains("content-type: application/json\r\n"), "{request}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_for_good_is_not_sent_again() {
+        let (endpoint, server) = server(&["400 Bad Request"]);
+        let refused = Collector::default().send(&endpoint, &"spans");
+        assert!(refused.is_err_and(|cause| cause.contains("400")));
+        assert_eq!(server.join().unwrap().len(), 1);
+    }
+}
