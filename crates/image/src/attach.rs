@@ -12,9 +12,10 @@ use atoll_types::records::{ExportAccess, ImageRecord};
 use futures::future::{Either, select};
 
 use crate::admin::ImageAdmin;
-use crate::ancestry::{Generation, parent_at, parent_of, parse_attach_ids, parse_image_id, unsealed};
+use crate::ancestry::{Generation, parent_of, parse_attach_ids, parse_image_id, unsealed};
 use crate::held_lock::HeldLock;
 use crate::lock::{Purpose, fence_name, not_fenced, take_lock};
+use crate::moved_states::moved_states;
 use crate::sealing::Sealing;
 use crate::volume::{Volume, VolumeOf};
 use crate::{Bridge, ImageError};
@@ -70,6 +71,7 @@ pub(crate) async fn open(
         false => unsealed(record),
     };
     fence_within_limit(client, record).await?;
+    let moved_states = moved_states(record, &ancestors);
     let parent = parent_of(client, ancestors)?;
     let is_clone = parent.is_some();
     let volume = Volume::new(VolumeOf {
@@ -83,6 +85,7 @@ pub(crate) async fn open(
         fence: not_fenced(record),
         kept_number: record.kept_number(),
         parent,
+        moved_states,
     });
     if is_clone {
         // Otherwise each read of what only the parent has would first ask for the clone's object.
@@ -133,7 +136,7 @@ pub(crate) async fn attach_locked(
         let (record, _) = admin.get(name).await?;
         let key = admin.unwrapped_key(&record).await?;
         let (record, _) = admin.change(name, add).await?;
-        let ancestors = admin.ancestors(parent_at(&record, record.overlap_bytes())).await?;
+        let ancestors = admin.ancestors(record.shown_parent()).await?;
         Ok((record, key, ancestors))
     };
     match added.await {

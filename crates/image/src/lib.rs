@@ -35,6 +35,7 @@ mod held_lock;
 mod index_set;
 mod keeping;
 mod lock;
+mod moved_states;
 mod moves;
 mod names;
 mod objects;

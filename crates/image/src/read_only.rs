@@ -8,7 +8,7 @@ use atoll_types::records::{ExportAccess, ImageRecord};
 use bytes::Bytes;
 
 use crate::admin::ImageAdmin;
-use crate::ancestry::{Generation, parent_at, parent_of, state_of};
+use crate::ancestry::{Generation, parent_of, state_of};
 use crate::changes::{Change, changed_objects, changes_of};
 use crate::lock::in_use;
 use crate::pieces::{BLOCK, pieces};
@@ -113,7 +113,8 @@ impl ReadOnlyImage {
     ) -> Result<(), ImageError> {
         if older.state.image_id != self.state.image_id {
             return Err(ImageError::Invalid(format!(
-                "'{}' is no snapshot of the image of '{}'",
+                "'{}' is no snapshot of the image of '{}', or the image is being moved; between two snapshots there is no \
+                 need to wait for that",
                 older.name, self.name
             )));
         }
@@ -147,22 +148,29 @@ async fn watch(
     snapshot: Option<&str>,
     purpose: &str,
 ) -> Result<Watched, ImageError> {
-    let (record, number, size_bytes, overlap_bytes) = match snapshot {
+    let (record, number, size_bytes, parent) = match snapshot {
         Some(snapshot) => {
             let (record, found) = admin.get_snapshot(name, snapshot).await?;
-            (record, Some(found.number), found.size_bytes, found.overlap_bytes)
+            let parent = record.shown_parent_at(&found);
+            (record, Some(found.number), found.size_bytes, parent)
         }
         None => {
             let (record, _) = admin.get(name).await?;
             refuse_unfinished(&record)?;
             refuse_written(admin, &record).await?;
-            let (size_bytes, overlap_bytes) = (record.size_bytes, record.overlap_bytes());
-            (record, None, size_bytes, overlap_bytes)
+            let (size_bytes, parent) = (record.size_bytes, record.shown_parent());
+            (record, None, size_bytes, parent)
         }
     };
     let key = admin.unwrapped_key(&record).await?;
-    let ancestors = admin.ancestors(parent_at(&record, overlap_bytes)).await?;
-    let watcher = Watcher::begin(admin, &record, number, purpose).await?;
+    let parent_id = parent.as_ref().map(|parent| parent.image_id.clone());
+    let mut ancestors = admin.ancestors(parent).await?;
+    let watcher = Watcher::begin(admin, &record, (number, parent_id), purpose).await?;
+    // Until an image is moved, its snapshots are read where it was: later writers, whose attachments are not in the
+    // record yet, copy their states.
+    if record.moving().is_some() && number.is_some() && !ancestors.is_empty() {
+        return Ok(Watched { generation: ancestors.remove(0), ancestors, watcher });
+    }
     let generation = Generation { record, key, number, size_bytes, overlap_bytes: 0 };
     Ok(Watched { generation, ancestors, watcher })
 }
