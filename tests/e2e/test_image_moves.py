@@ -150,4 +150,5 @@ def test_what_cannot_be_moved_is_refused(cluster):
     assert "no pool 'nowhere'" in refused("migrate", "fixed", "--pool", "nowhere")
     assert "not being flattened" in refused("flatten", "fixed", "--stop")
     cluster.cli("image", "snap", "create", "fixed@s")
-    assert "1 snapshots" in refused("migrate", "fixed", "--pool", "coded")
+    cluster.cli("image", "clone", "fixed@s", "twig")
+    assert "has clones" in refused("migrate", "fixed", "--pool", "coded")

@@ -255,7 +255,8 @@ impl ImageAdmin {
         snapshot: &str,
         progress: &dyn Fn(u64, u64),
     ) -> Result<(), ImageError> {
-        let (_, found) = self.get_snapshot(name, snapshot).await?;
+        let (record, found) = self.get_snapshot(name, snapshot).await?;
+        refuse_moving(&record)?;
         let held = Fenced::take(self, client, name, "rolling back").await?;
         let done = self.roll_back_held(client, name, found.number, progress).await;
         held.release().await?;
