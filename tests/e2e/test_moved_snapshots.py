@@ -108,7 +108,7 @@ def test_snapshots_move_with_an_image_that_is_written(cluster, note):
     load = BlockLoad(lambda: cluster.nbd("live", timeout=120), threads=4, blocks_per_thread=256).start()
     wait_for("some acks", lambda: load.acked > 200, 60, 0.01)
     let_go_of_snapshots(cluster, "live")
-    moving = migrating(cluster, "live", "--pool", "coded", "--rate", "1M")
+    moving = migrating(cluster, "live", "--pool", "coded", "--rate", "100K")
     wait_for("it moves", lambda: cluster.json("image", "info", "live")["pool_name"] == "coded", 30, 0.05)
     assert disk.described() == before
     for _ in range(2):
