@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use atoll_types::records::{ImageRecord, ImageStates, SnapshotRecord};
 
@@ -59,7 +60,7 @@ impl<C: Objects> History<C> {
                 _ => {
                     let some = Sometimes(Cell::new(self.random.below(12)));
                     let copied = volume.copy_from_parent(&some);
-                    futures::future::join(copied, self.change(image, false)).await.0.unwrap();
+                    futures::future::join(copied, self.change_meanwhile(image)).await.0.unwrap();
                 }
             }
             drop(volume);
@@ -75,7 +76,7 @@ impl<C: Objects> History<C> {
             assert!(volume.copy_from_parent(&AtRate(Some(1 << 20))).await.unwrap());
             volume.drop_parent().await;
         };
-        futures::future::join(copied, self.change(image, false)).await;
+        futures::future::join(copied, self.change_meanwhile(image)).await;
         for (state, contents) in &opened {
             let found = values(&state.read_blocks(0, contents.len() as u64 * BLOCK).await.unwrap());
             assert_eq!(found, *contents, "who opened snapshot {:?} while the image was moved", state.number);
@@ -83,6 +84,16 @@ impl<C: Objects> History<C> {
         drop(opened);
         self.end_move(image).await;
         self.verify_image(image).await;
+    }
+
+    /// Changes the image at some moments while it is copied.
+    async fn change_meanwhile(&mut self, image: usize) {
+        for _ in 0..1 + self.random.below(4) {
+            for _ in 0..self.random.below(30) {
+                self.client.sleep(Duration::ZERO).await;
+            }
+            self.change(image, false).await;
+        }
     }
 
     /// The image becomes one in another place, and what it was goes to the end of the list.
