@@ -336,7 +336,7 @@ impl<C: PoolClient> ObjectMove<'_, C> {
         (mutations, payload, payload_sealed): (Vec<Mutation>, BytesMut, bool),
     ) -> Result<bool, ImageError> {
         let volume = self.volume;
-        let conditions = [&[volume.fence.clone()], conditions].concat();
+        let conditions = [std::slice::from_ref(&volume.fence), conditions].concat();
         let request = WriteRequest { object, conditions, mutations, payload: payload.freeze(), payload_sealed };
         match volume.client.send_write(volume.pool, request).await {
             Ok(()) => Ok(true),
