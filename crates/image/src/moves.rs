@@ -183,7 +183,7 @@ impl ImageAdmin {
         let Some(moving) = record.moving().filter(|_| record.is_unsettled()) else { return Ok(None) };
         let (old, _) = self.find(&moving.old_id, &moving.old_name).await?;
         match take_lock(self, &old, &"taking over a moved image".into()).await {
-            Ok(lease) => Ok(Some(OldPlace { record: old, lease })),
+            Ok(taken) => Ok(Some(OldPlace { record: old, lease: taken.lease })),
             // Its writer may have gone over meanwhile.
             Err(_) if !self.get(name).await?.0.is_unsettled() => Ok(None),
             Err(error) => Err(error),

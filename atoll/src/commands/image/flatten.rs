@@ -163,7 +163,7 @@ fn copy_until_done(access: &ImageAccess, name: &str, title: &'static str) -> any
                 copier = match AttachedImage::attach_to_flatten(&client, bridge, &admin, name).await {
                     Ok(image) => Some(image),
                     // Somebody was faster, and copies.
-                    Err(ImageError::InUse { .. }) => None,
+                    Err(ImageError::InUse { .. } | ImageError::Lost(_)) => None,
                     Err(error) => return Err(error),
                 };
             }
