@@ -56,7 +56,7 @@ def loaded(cluster, name):
 
 
 def migrating_slowly(cluster, name):
-    command = [cluster.scenario.atoll, "image", "migrate", name, "--pool", "coded", "--rate", "3M"]
+    command = [cluster.scenario.atoll, "image", "migrate", name, "--pool", "coded", "--rate", "1M"]
     return subprocess.Popen([*command, "--data", cluster.data], env=cluster.environment(), stderr=subprocess.DEVNULL)
 
 

@@ -17,7 +17,6 @@ use futures::executor::block_on;
 use futures::future::{join_all, select};
 
 use crate::ancestry::{parse_image_id, unsealed};
-use crate::flatten::CopyControl;
 use crate::lock::{fence_name, not_fenced};
 use crate::memory_client::MemoryClient;
 use crate::names::{image_prefix, parse};
@@ -31,6 +30,7 @@ use crate::volume::{Volume, VolumeOf};
 
 use atoll_client::{PoolClient, visit_objects};
 
+mod flattening;
 mod moves;
 
 const POOL: PoolId = PoolId(1);
@@ -89,21 +89,6 @@ fn key_of(record: &ImageRecord) -> SecretKey {
 
 fn attach_ids(count: usize) -> Vec<[u8; 16]> {
     (0..count).map(|index| [index as u8 + 1; 16]).collect()
-}
-
-/// Copies until everything is copied.
-struct AtRate(Option<u64>);
-
-impl CopyControl for AtRate {
-    fn is_wanted(&self) -> bool {
-        true
-    }
-
-    fn bytes_per_second(&self) -> Option<u64> {
-        self.0
-    }
-
-    fn looked_at(&self, _: u64, _: u64) {}
 }
 
 /// Objects whose client may die.
@@ -432,42 +417,6 @@ impl<C: Objects> History<C> {
         }
         self.images[image].record.size_bytes = blocks * BLOCK;
         self.images[image].contents.resize(blocks as usize, 0);
-    }
-
-    async fn flatten(&mut self, image: usize) {
-        if self.images[image].parent.is_none() {
-            return;
-        }
-        let volume = self.volume(image).await;
-        self.interrupt(volume.copy_from_parent(&AtRate(None))).await;
-        drop(volume);
-        // What is under way of a process that was interrupted is fenced off by the next one.
-        self.images[image].volume = None;
-        let volume = self.volume(image).await;
-        // It is read and written meanwhile.
-        let copied = async {
-            assert!(volume.copy_from_parent(&AtRate(Some(1 << 20))).await.unwrap());
-            volume.drop_parent().await;
-        };
-        let before = self.images[image].contents.clone();
-        let written = self.random.below(before.len() as u64);
-        let data = Bytes::from(vec![252; BLOCK as usize]);
-        let used = async {
-            let found = values(&volume.read(0, before.len() as u32 * BLOCK as u32).await.unwrap());
-            assert_eq!(found, before, "while it is flattened");
-            match self.random.0 % 2 {
-                0 => volume.trim(written * BLOCK, BLOCK).await.unwrap(),
-                _ => volume.write(written * BLOCK, &data).await.unwrap(),
-            }
-        };
-        futures::future::join(copied, used).await;
-        let value = if self.random.0.is_multiple_of(2) { 0 } else { 252 };
-        self.images[image].contents[written as usize] = value;
-        assert!(volume.parent().is_none());
-        let record = &mut self.images[image].record;
-        // Its snapshots show the parent as before.
-        let is_shown = record.snapshots().iter().any(|snapshot| snapshot.overlap_bytes > 0);
-        self.images[image].parent = self.images[image].parent.filter(|_| is_shown).map(|(of, at, _)| (of, at, 0));
     }
 
     /// Everything reads as the model says.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use atoll_types::records::{ImageRecord, ImageStates, SnapshotRecord};
 
-use super::{AtRate, BLOCK, Contents, History, Image, Objects, POOL, values, visit_objects};
+use super::flattening::AtRate;
+use super::{BLOCK, Contents, History, Image, Objects, POOL, values, visit_objects};
 use crate::flatten::CopyControl;
 use crate::moved_states::MovedState;
 use crate::names::image_prefix;
