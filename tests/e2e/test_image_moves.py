@@ -56,7 +56,7 @@ def loaded(cluster, name):
 
 
 def migrating_slowly(cluster, name):
-    command = [cluster.scenario.atoll, "image", "migrate", name, "--pool", "coded", "--rate", "3M"]
+    command = [cluster.scenario.atoll, "image", "migrate", name, "--pool", "coded", "--rate", "1M"]
     return subprocess.Popen([*command, "--data", cluster.data], env=cluster.environment(), stderr=subprocess.DEVNULL)
 
 
@@ -150,4 +150,23 @@ def test_what_cannot_be_moved_is_refused(cluster):
     assert "no pool 'nowhere'" in refused("migrate", "fixed", "--pool", "nowhere")
     assert "not being flattened" in refused("flatten", "fixed", "--stop")
     cluster.cli("image", "snap", "create", "fixed@s")
-    assert "1 snapshots" in refused("migrate", "fixed", "--pool", "coded")
+    cluster.cli("image", "clone", "fixed@s", "twig")
+    assert "has clones" in refused("migrate", "fixed", "--pool", "coded")
+
+
+def test_who_reads_a_read_only_clone_goes_on_while_it_is_flattened(cluster):
+    """What is copied is sealed by an attachment that the reader, who came before, does not know of."""
+    fill(cluster, "base")
+    wait_for("nobody writes", lambda: not cluster.json("image", "info", "base")["writer"], 30)
+    cluster.cli("image", "snap", "create", "base@s")
+    cluster.cli("image", "clone", "base@s", "fixed-clone")
+    with cluster.nbd("fixed-clone") as connection:
+        # So each object of the clone is there and lacks the rest.
+        for at in range(SIZE // 2, SIZE, 4 * MIB):
+            connection.write(at, NOISE[:BLOCK])
+    wait_for("nobody writes", lambda: not cluster.json("image", "info", "fixed-clone")["writer"], 30)
+    cluster.cli("image", "access", "fixed-clone", "--access", "read-only")
+    with cluster.nbd("fixed-clone") as connection:
+        for _ in range(2):
+            assert all(connection.read(at, MIB) == NOISE for at in range(SIZE // 2, SIZE, MIB))
+            cluster.cli("image", "flatten", "fixed-clone", ok=None, timeout=120)

@@ -87,7 +87,7 @@ export function askMigrate(image, pools) {
         label: "Move",
         text:
             "It stays in use, and its data follows. Until everything is there it cannot be snapshotted, shrunk, renamed " +
-            "or removed. An image with snapshots cannot be moved.",
+            "or removed. Its snapshots come with it; if one has clones, flatten these first.",
         fields: [
             poolField(pools, "Pool", image.pool_name),
             { name: "sealed", label: "Its blocks", type: "choice", value: "", options: sealing },

@@ -204,7 +204,7 @@ impl ImageAdmin {
                  removes it"
             )));
         }
-        let lease = take_lock(self, &record, &"destroying its key".into()).await?;
+        let lease = take_lock(self, &record, &"destroying its key".into()).await?.lease;
         let destroyed = self.change(name, |record| {
             refuse_moving(record)?;
             if let Some(snapshot) = record.snapshots().iter().find(|snapshot| !snapshot.clones.is_empty()) {
@@ -227,6 +227,33 @@ impl ImageAdmin {
     ) -> Result<(ImageRecord, i64), ImageError> {
         let (mut records, revision) = self.change_together(&[name], |_, record| edit(record)).await?;
         Ok((records.remove(0), revision))
+    }
+
+    /// Changes the record of an image only while a lock of it is the one of this revision.
+    pub(crate) async fn change_as_holder(
+        &self,
+        name: &str,
+        lock_revision: i64,
+        edit: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
+    ) -> Result<ImageRecord, ImageError> {
+        let edit = &edit;
+        let attempt = || async move {
+            let (mut record, revision) = self.get(name).await?;
+            match self.lock(&record.id).await? {
+                Some((_, found)) if found == lock_revision => {}
+                Some((lock, _)) => return Err(in_use(name, lock)),
+                None => return Err(ImageError::Lost(name.into())),
+            }
+            edit(&mut record)?;
+            let record = record.with_format();
+            let transaction = Transaction::new()
+                .check(&keys::image(name), revision)
+                .check(&keys::image_lock(&record.id), lock_revision)
+                .put(&keys::image(name), &record)?;
+            self.cluster.transact(&transaction).await?;
+            Ok(record)
+        };
+        self.retried(name, attempt).await
     }
 
     /// Changes the records of several images in one transaction, again if somebody else changes one of them at the

@@ -46,18 +46,14 @@ impl ImageAdmin {
                 snapshot: format!("number {}", parent.number),
             })?;
             let key = self.unwrapped_key(&record).await?;
-            next = parent_at(&record, snapshot.overlap_bytes);
+            // Other snapshots may show more of it than this one: whoever copies them all asks for those, too.
+            next = record.parent_at(&snapshot);
             let (number, size_bytes, overlap_bytes) =
                 (Some(snapshot.number), snapshot.size_bytes, parent.overlap_bytes);
             generations.push(Generation { record, key, number, size_bytes, overlap_bytes });
         }
         Ok(generations)
     }
-}
-
-/// What an image shows of its parent, or one of its snapshots, if it shows anything.
-pub(crate) fn parent_at(record: &ImageRecord, overlap_bytes: u64) -> Option<ParentRecord> {
-    record.parent().filter(|_| overlap_bytes > 0).map(|parent| ParentRecord { overlap_bytes, ..parent.clone() })
 }
 
 pub(crate) fn parse_image_id(record: &ImageRecord) -> Result<u64, ImageError> {
@@ -102,7 +98,7 @@ pub(crate) fn state_of<C: PoolClient>(
         object_bytes: record.object_bytes,
         size_bytes,
         number,
-        sealing,
+        sealing: sealing.into(),
         parent: above,
     }))
 }

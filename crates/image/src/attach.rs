@@ -5,16 +5,16 @@ use std::pin::pin;
 use std::time::Duration;
 
 use atoll_client::{LocalClient, PoolClient};
-use atoll_cluster::Lease;
 use atoll_keys::{SecretKey, random_bytes};
 use atoll_types::limits::IMAGE_ATTACHES_MAX;
 use atoll_types::records::{ExportAccess, ImageRecord};
 use futures::future::{Either, select};
 
 use crate::admin::ImageAdmin;
-use crate::ancestry::{Generation, parent_at, parent_of, parse_attach_ids, parse_image_id, unsealed};
+use crate::ancestry::{Generation, parent_of, parse_attach_ids, parse_image_id, unsealed};
 use crate::held_lock::HeldLock;
-use crate::lock::{Purpose, fence_name, not_fenced, take_lock};
+use crate::lock::{Purpose, TakenLock, fence_name, not_fenced, take_lock};
+use crate::moved_states::moved_states;
 use crate::sealing::Sealing;
 use crate::volume::{Volume, VolumeOf};
 use crate::{Bridge, ImageError};
@@ -70,6 +70,7 @@ pub(crate) async fn open(
         false => unsealed(record),
     };
     fence_within_limit(client, record).await?;
+    let moved_states = moved_states(record, &ancestors);
     let parent = parent_of(client, ancestors)?;
     let is_clone = parent.is_some();
     let volume = Volume::new(VolumeOf {
@@ -83,6 +84,7 @@ pub(crate) async fn open(
         fence: not_fenced(record),
         kept_number: record.kept_number(),
         parent,
+        moved_states,
     });
     if is_clone {
         // Otherwise each read of what only the parent has would first ask for the clone's object.
@@ -111,29 +113,29 @@ pub(crate) async fn take(
     if record.key.wrapped().is_empty() {
         return Err(ImageError::KeyDestroyed(name.into()));
     }
-    let lease = take_lock(admin, &record, purpose).await?;
+    let lock = take_lock(admin, &record, purpose).await?;
     let attach_id = new_attach_id();
     let add = |record: &mut ImageRecord| {
         check(record)?;
         add_attach_id(record, &attach_id)
     };
-    attach_locked(admin, name, purpose, lease, add).await
+    attach_locked(admin, name, purpose, lock, add).await
 }
 
-/// Adds an attachment to the header, under the lock: no other writer changes it now. Gives what the key
+/// Adds an attachment to the header, if the lock is still held: who only copies may have had to give way. Gives what the key
 /// service has unwrapped, and what it takes to read the parents. The lock is given back if that fails.
 pub(crate) async fn attach_locked(
     admin: &ImageAdmin,
     name: &str,
     purpose: &Purpose,
-    lease: Lease,
+    TakenLock { lease, revision }: TakenLock,
     add: impl Fn(&mut ImageRecord) -> Result<(), ImageError>,
 ) -> Result<Attachment, ImageError> {
     let added = async {
         let (record, _) = admin.get(name).await?;
         let key = admin.unwrapped_key(&record).await?;
-        let (record, _) = admin.change(name, add).await?;
-        let ancestors = admin.ancestors(parent_at(&record, record.overlap_bytes())).await?;
+        let record = admin.change_as_holder(name, revision, add).await?;
+        let ancestors = admin.ancestors(record.shown_parent()).await?;
         Ok((record, key, ancestors))
     };
     match added.await {

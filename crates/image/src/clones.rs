@@ -10,6 +10,7 @@ use atoll_types::records::{ImageRecord, ImageStates, ParentRecord, RECORD_FORMAT
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, check_name, image_key_context, unix_ms};
+use crate::flattening::refuse_moving;
 
 /// Clones of clones, at most: a read may have to look at each.
 const GENERATIONS_MAX: usize = 16;
@@ -36,6 +37,8 @@ impl ImageAdmin {
         is_sealed: bool,
     ) -> Result<ImageRecord, ImageError> {
         let (mut parent, revision) = self.get(name).await?;
+        // Its snapshots are partly where they were before, which goes at the end, and a clone would not learn of that.
+        refuse_moving(&parent)?;
         let (_, found) = self.get_snapshot(name, snapshot).await?;
         self.check_generations(&parent).await?;
         let key = if is_sealed { ImageKey::WrappedKey } else { ImageKey::UnsealedPermit };
@@ -140,7 +143,7 @@ impl ImageAdmin {
         Ok(record)
     }
 
-    /// Adds to a transaction that a parent's snapshot has a clone less. Doing it again does no harm.
+    /// Adds to a transaction that a parent has a clone less. Doing it again does no harm.
     pub(crate) async fn forget_clone(
         &self,
         transaction: Transaction,
@@ -152,8 +155,8 @@ impl ImageAdmin {
             found => found?,
         };
         let snapshots = record.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
-        let of_parent = snapshots.filter(|snapshot| snapshot.number == parent.number);
-        of_parent.for_each(|snapshot| snapshot.clones.retain(|clone| clone != clone_id));
+        // An image that was moved with its snapshots shows more than one.
+        snapshots.for_each(|snapshot| snapshot.clones.retain(|clone| clone != clone_id));
         let key = keys::image(&record.name);
         Ok(transaction.check(&key, revision).put(&key, &record)?)
     }

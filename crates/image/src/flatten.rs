@@ -6,17 +6,20 @@ use std::pin::pin;
 use std::time::Duration;
 
 use atoll_client::PoolClient;
+use atoll_types::ObjectName;
 use futures::{StreamExt, stream};
 
 use crate::ImageError;
 use crate::names::object_name;
 use crate::pieces::{BLOCK, Piece, runs};
 use crate::sealing::written_blocks;
-use crate::state::Parent;
+use crate::state::{Parent, State};
 use crate::volume::Volume;
 
 /// Objects that are copied at once.
 const OBJECTS_AT_ONCE: usize = 8;
+/// The same where whole objects are in memory, in several states.
+const OBJECTS_OF_STATES_AT_ONCE: usize = 2;
 /// Writes wait while so much is being copied where they go to.
 const LOCKED_BYTES_MAX: u64 = 1 << 20;
 /// How long it may take until a change of the rate is noticed.
@@ -40,14 +43,24 @@ impl<C: PoolClient> Volume<C> {
         let parent = &*parent;
         self.list_objects().await?;
         parent.state.list_all().await?;
-        let objects = objects_below(parent, self.object_bytes);
+        let moved = match self.moved_states.is_empty() {
+            true => None,
+            false => Some(self.list_moved(parent).await?),
+        };
+        let moved = moved.as_ref();
+        let objects = match moved {
+            Some(moved) => self.objects_moved(parent, moved),
+            None => objects_below(parent, self.object_bytes),
+        };
         let all = objects.len() as u64 * self.object_bytes;
         let goes_on = Cell::new(true);
-        let copies = objects
-            .into_iter()
-            .take_while(|_| goes_on.get())
-            .map(|object| async move { self.copy_object(parent, object, control).await });
-        let mut copies = pin!(stream::iter(copies).buffer_unordered(OBJECTS_AT_ONCE));
+        let copies = objects.into_iter().take_while(|_| goes_on.get()).map(|object| async move {
+            match moved {
+                Some(moved) => self.copy_states(parent, moved, object, control).await,
+                None => self.copy_object(parent, object, control).await,
+            }
+        });
+        let mut copies = pin!(stream::iter(copies).buffer_unordered(self.objects_at_once()));
         let (mut done, mut result) = (0, Ok(true));
         while let Some(copied) = copies.next().await {
             done += self.object_bytes;
@@ -65,8 +78,12 @@ impl<C: PoolClient> Volume<C> {
         result
     }
 
+    fn objects_at_once(&self) -> usize {
+        if self.moved_states.is_empty() { OBJECTS_AT_ONCE } else { OBJECTS_OF_STATES_AT_ONCE }
+    }
+
     /// Copies what one object lacks. False if it was stopped before the end.
-    async fn copy_object(
+    pub(crate) async fn copy_object(
         &self,
         parent: &Parent<C>,
         object: u64,
@@ -87,8 +104,8 @@ impl<C: PoolClient> Volume<C> {
     }
 
     /// Keeps to the rate, which may change meanwhile.
-    async fn pause_after(&self, copied: u64, control: &dyn CopyControl) {
-        let mut left_bytes = copied * OBJECTS_AT_ONCE as u64;
+    pub(crate) async fn pause_after(&self, copied: u64, control: &dyn CopyControl) {
+        let mut left_bytes = copied * self.objects_at_once() as u64;
         while left_bytes > 0 && control.is_wanted() {
             let Some(rate) = control.bytes_per_second() else { return };
             let pause = PAUSE_AT_MOST.min(Duration::from_secs_f64(left_bytes as f64 / rate.max(1) as f64));
@@ -101,16 +118,7 @@ impl<C: PoolClient> Volume<C> {
     async fn copy_piece(&self, parent: &Parent<C>, piece: Piece) -> Result<u64, ImageError> {
         let (start, length) = (piece.start(self.object_bytes), piece.length);
         let _guard = self.locks.lock(start / BLOCK..(start + length).div_ceil(BLOCK), true).await;
-        let mut lacks = parent.state.mapped(piece).await?;
-        let name = object_name(&self.image_id, piece.object);
-        match self.client.read(self.pool, name, piece.offset, length as u32).await {
-            Ok(extent) => {
-                let written = written_blocks(piece.block_count(), &extent);
-                lacks.iter_mut().zip(written).for_each(|(lacks, written)| *lacks &= !written);
-            }
-            Err(error) if error.is_no_such_object() => {}
-            Err(error) => return Err(error.into()),
-        }
+        let lacks = self.lacking(&parent.state, object_name(&self.image_id, piece.object), piece).await?;
         let mut copied = 0;
         for (first, count) in runs(&lacks, true) {
             let (offset, length) = (first as u64 * BLOCK, count as u64 * BLOCK);
@@ -125,10 +133,29 @@ impl<C: PoolClient> Volume<C> {
         }
         Ok(copied)
     }
+
+    /// Which blocks of a piece hold data in a state and are not written in the object of this name.
+    pub(crate) async fn lacking(
+        &self,
+        state: &State<C>,
+        name: ObjectName,
+        piece: Piece,
+    ) -> Result<Vec<bool>, ImageError> {
+        let mut lacks = state.mapped(piece).await?;
+        match self.client.read(self.pool, name, piece.offset, piece.length as u32).await {
+            Ok(extent) => {
+                let written = written_blocks(piece.block_count(), &extent);
+                lacks.iter_mut().zip(written).for_each(|(lacks, written)| *lacks &= !written);
+            }
+            Err(error) if error.is_no_such_object() => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(lacks)
+    }
 }
 
 /// The objects that a parent, or one behind it, has within the overlap.
-fn objects_below<C: PoolClient>(parent: &Parent<C>, object_bytes: u64) -> BTreeSet<u64> {
+pub(crate) fn objects_below<C: PoolClient>(parent: &Parent<C>, object_bytes: u64) -> BTreeSet<u64> {
     let mut objects = parent.state.known_objects();
     if let Some(behind) = &parent.state.parent {
         objects.extend(objects_below(behind, object_bytes));

@@ -63,8 +63,16 @@ impl ImageAdmin {
             if record.id != image_id || record.flattening.is_none() {
                 return Ok(());
             }
-            if let Some(parent) = record.states.as_mut().and_then(|states| states.parent.as_mut()) {
+            let is_moving = record.moving().is_some();
+            if let Some(states) = record.states.as_mut()
+                && let Some(parent) = states.parent.as_mut()
+            {
                 parent.overlap_bytes = 0;
+                if is_moving {
+                    states.snapshots.iter_mut().for_each(|snapshot| snapshot.overlap_bytes = 0);
+                    // What clients have kept before the states of snapshots were there is the state of none.
+                    states.needs_trimming |= !states.snapshots.is_empty();
+                }
             }
             // Of an image that was moved, what it was before is still to go.
             record.flattening.take_if(|flattening| flattening.moving.is_none());

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use atoll_cluster::Lease;
 use atoll_types::records::ImageRecord;
 
 use crate::ImageError;
@@ -11,7 +10,7 @@ use crate::admin::ImageAdmin;
 use crate::attach::{Attachment, add_attach_id, attach_locked, fence_within_limit, new_attach_id, open};
 use crate::attached_image::Writer;
 use crate::held_lock::RecordChanges;
-use crate::lock::{Purpose, take_lock};
+use crate::lock::{Purpose, TakenLock, take_lock};
 use crate::resize::refuse_unfinished;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -48,14 +47,14 @@ impl Writer {
             return Err(ImageError::Lost(self.name.clone()));
         }
         let (admin, new, purpose) = (self.admin.clone(), moved.clone(), self.purpose.clone());
-        let (old, lease) = self.bridge.run(async move { take_new_lock(&admin, &new, &purpose).await }).await?;
+        let (old, lock) = self.bridge.run(async move { take_new_lock(&admin, &new, &purpose).await }).await?;
         if let Err(error) = fence_within_limit(&self.client, &old).await {
-            self.bridge.run(lease.revoke()).await?;
+            self.bridge.run(lock.lease.revoke()).await?;
             return Err(error);
         }
         let (admin, name, purpose) = (self.admin.clone(), self.name.clone(), self.purpose.clone());
         let (new_id, attach_id) = (moved.id.clone(), attach_id.to_owned());
-        let taken = async move { take_new_place(&admin, &name, (&new_id, &attach_id), purpose, lease).await };
+        let taken = async move { take_new_place(&admin, &name, (&new_id, &attach_id), purpose, lock).await };
         let Attachment { record, key, ancestors, lock } = self.bridge.run(taken).await?;
         let volume = match open(&self.client, &record, key, ancestors).await {
             Ok(volume) if !self.is_detached.get() => volume,
@@ -85,7 +84,7 @@ async fn take_new_lock(
     admin: &ImageAdmin,
     moved: &ImageRecord,
     purpose: &Purpose,
-) -> Result<(ImageRecord, Lease), ImageError> {
+) -> Result<(ImageRecord, TakenLock), ImageError> {
     let moving = moved.moving().ok_or_else(|| ImageError::Lost(moved.name.clone()))?;
     let (old, _) = admin.find(&moving.old_id, &moving.old_name).await?;
     Ok((old, take_lock(admin, moved, purpose).await?))
@@ -97,7 +96,7 @@ async fn take_new_place(
     name: &str,
     (image_id, attach_id): (&str, &str),
     purpose: Purpose,
-    lease: Lease,
+    lock: TakenLock,
 ) -> Result<Attachment, ImageError> {
     let take = |record: &mut ImageRecord| {
         let lost = || ImageError::Lost(name.to_owned());
@@ -113,5 +112,5 @@ async fn take_new_place(
         add_attach_id(record, attach_id)?;
         refuse_unfinished(record)
     };
-    attach_locked(admin, name, &purpose, lease, take).await
+    attach_locked(admin, name, &purpose, lock, take).await
 }

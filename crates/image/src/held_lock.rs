@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::ImageError;
 use crate::admin::ImageAdmin;
-use crate::lock::{LEASE_TERM, Purpose, lock_record};
+use crate::lock::{LEASE_TERM, Purpose, host_name, lock_record};
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -177,9 +177,12 @@ impl Acknowledger {
         let Some(lease) = lease.as_ref() else { return Ok(()) };
         let lock_key = keys::image_lock(&shared.record.id);
         let Some((mut lock, revision)) = shared.admin.lock(&shared.record.id).await? else { return Ok(()) };
-        if lock.generation != shared.record.writer_generation {
+        let own = (host_name(), std::process::id());
+        if (lock.host.clone(), lock.process_id) != own || lock.generation > shared.record.writer_generation {
             return Ok(());
         }
+        // When it was taken, a copier that gave way may have been about to raise the generation.
+        lock.generation = shared.record.writer_generation;
         lock.kept_number = shared.kept_number.load(Ordering::SeqCst);
         lock.held_token = shared.held_token.lock().expect("nobody panics with it").clone();
         let transaction =

@@ -11,7 +11,8 @@
 //! - `admin`, `resize`, `removal`, `snapshots`, `clones`: what is done to images as a whole.
 //! - `lock`, `held_lock`, `attach`, `follow`, `read_only`, `watcher`: who writes and who reads.
 //! - `volume`, `state`: the blocks of an image as its writer has it, and as it was at a snapshot. `keeping`
-//!   keeps the states of objects that snapshots need; `ancestry` and `flatten` are about clones.
+//!   keeps the states of objects that snapshots need; `ancestry` and `flatten` are about clones,
+//!   `moves`, `going_over` and `moved_states` about moves.
 //! - `names`, `pieces`, `objects`, `extents`, `index_set`, `range_locks`, `sealing`: parts of these.
 
 mod admin;
@@ -35,6 +36,7 @@ mod held_lock;
 mod index_set;
 mod keeping;
 mod lock;
+mod moved_states;
 mod moves;
 mod names;
 mod objects;

@@ -70,18 +70,29 @@ pub(crate) fn lock_record(generation: u64, purpose: &Purpose, kept_number: u64) 
     }
 }
 
+/// A lock that was just taken.
+pub(crate) struct TakenLock {
+    pub lease: Lease,
+    /// At which it is in cluster state, unless somebody has broken it.
+    pub revision: i64,
+}
+
 /// Takes the lock of an image; waits a little for one that is being given back.
 pub(crate) async fn take_lock(
     admin: &ImageAdmin,
     record: &ImageRecord,
     purpose: &Purpose,
-) -> Result<Lease, ImageError> {
+) -> Result<TakenLock, ImageError> {
     let lease = admin.cluster.grant_lease(LEASE_TERM).await?;
     let lock = lock_record(record.writer_generation + 1, purpose, 0);
     let lock_key = keys::image_lock(&record.id);
     let deadline = Instant::now() + LOCK_PATIENCE;
-    while let Err(error) = admin.cluster.create_with_lease(&lock_key, &lock, &lease).await {
-        let ClusterError::AlreadyExists { .. } = error else { return Err(error.into()) };
+    loop {
+        match admin.cluster.create_with_lease(&lock_key, &lock, &lease).await {
+            Ok(revision) => return Ok(TakenLock { lease, revision }),
+            Err(ClusterError::AlreadyExists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
         if let Err(in_use) = break_lock_of(admin, record, purpose).await {
             if Instant::now() > deadline {
                 lease.revoke().await?;
@@ -90,7 +101,6 @@ pub(crate) async fn take_lock(
             tokio::time::sleep(LOCK_PAUSE).await;
         }
     }
-    Ok(lease)
 }
 
 /// Removes the lock of a writer of this host whose process is gone, or of one that gives way to this purpose. The
@@ -123,7 +133,7 @@ impl Fenced {
     ) -> Result<Self, ImageError> {
         admin.settle_move(client, name).await?;
         let (record, _) = admin.get(name).await?;
-        let lease = take_lock(admin, &record, &purpose.into()).await?;
+        let lease = take_lock(admin, &record, &purpose.into()).await?.lease;
         match raise_generation(admin, client, name).await {
             Ok(()) => Ok(Fenced(lease)),
             Err(error) => {

@@ -204,8 +204,12 @@ impl ObjectClient for MemoryClient {
         self.turns().await;
         let object = request.object.clone();
         let mut done = self.check(&object, &request.conditions);
+        let mut payload = &request.payload[..];
         for mutation in &request.mutations {
-            done = done.and_then(|()| self.apply(&object, mutation, &request.payload));
+            let length = if let Mutation::Write { length, .. } = mutation { *length as usize } else { 0 };
+            let (data, rest) = payload.split_at(length);
+            payload = rest;
+            done = done.and_then(|()| self.apply(&object, mutation, data));
         }
         self.turns().await;
         done.map_err(|refusal| ClientError::Refused { pool, object, refusal })

@@ -1,6 +1,6 @@
 //! Random histories of an image, its snapshots and its clones, against arrays of numbers: writes, trims, snapshots
 //! taken while writes are in flight, roll backs, clones of clones, flattening, shrinking; writers that die in the
-//! middle, and work that is interrupted and done again.
+//! middle, moves with snapshots, and work that is interrupted and done again.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,8 +16,7 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use futures::future::{join_all, select};
 
-use crate::ancestry::unsealed;
-use crate::flatten::CopyControl;
+use crate::ancestry::{parse_image_id, unsealed};
 use crate::lock::{fence_name, not_fenced};
 use crate::memory_client::MemoryClient;
 use crate::names::{image_prefix, parse};
@@ -30,6 +29,9 @@ use crate::state::{Parent, State, StateOf};
 use crate::volume::{Volume, VolumeOf};
 
 use atoll_client::{PoolClient, visit_objects};
+
+mod flattening;
+mod moves;
 
 const POOL: PoolId = PoolId(1);
 const OBJECT_BLOCKS: u64 = 4;
@@ -69,6 +71,8 @@ struct Image<C> {
     parent: Option<(usize, u64, u64)>,
     attach_count: usize,
     volume: Option<Rc<Volume<C>>>,
+    /// Its snapshots are read where it was.
+    is_moving: bool,
 }
 
 struct History<C> {
@@ -76,29 +80,15 @@ struct History<C> {
     random: Random,
     images: Vec<Image<C>>,
     next_value: u8,
+    next_id: u64,
 }
 
 fn key_of(record: &ImageRecord) -> SecretKey {
-    SecretKey::from_bytes([record.id.as_bytes()[15]; 32])
+    SecretKey::from_bytes(record.id.repeat(2).as_bytes().try_into().unwrap())
 }
 
 fn attach_ids(count: usize) -> Vec<[u8; 16]> {
     (0..count).map(|index| [index as u8 + 1; 16]).collect()
-}
-
-/// Copies until everything is copied.
-struct AtRate(Option<u64>);
-
-impl CopyControl for AtRate {
-    fn is_wanted(&self) -> bool {
-        true
-    }
-
-    fn bytes_per_second(&self) -> Option<u64> {
-        self.0
-    }
-
-    fn looked_at(&self, _: u64, _: u64) {}
 }
 
 /// Objects whose client may die.
@@ -117,15 +107,14 @@ impl Objects for SimulatedClient {
 
 impl<C: Objects> History<C> {
     fn new(client: C, seed: u64) -> Self {
-        let mut history = History { client, random: Random(seed), images: Vec::new(), next_value: 1 };
+        let mut history = History { client, random: Random(seed), images: Vec::new(), next_value: 1, next_id: 1 };
         history.add_image(None);
         history
     }
 
     fn add_image(&mut self, parent: Option<(usize, u64)>) {
         let is_sealed = self.random.below(2) == 0;
-        let id = format!("{:016x}", self.images.len() + 1);
-        let key = if is_sealed { ImageKey::WrappedKey } else { ImageKey::UnsealedPermit };
+        let id = self.new_id();
         let contents = match parent {
             Some((image, number)) => self.images[image].snapshots[&number].clone(),
             None => vec![0; BLOCKS as usize],
@@ -138,7 +127,7 @@ impl<C: Objects> History<C> {
             size_bytes: contents.len() as u64 * BLOCK,
             object_bytes: OBJECT_BYTES,
             pool: POOL,
-            key: key("wrapped".into()),
+            key: Self::key_for(is_sealed),
             attach_ids: Vec::new(),
             writer_generation: 0,
             created_unix_ms: 0,
@@ -151,7 +140,25 @@ impl<C: Objects> History<C> {
         };
         let parent = parent.map(|(image, number)| (image, number, contents.len() as u64));
         let snapshots = BTreeMap::new();
-        self.images.push(Image { record, contents, snapshots, parent, attach_count: 0, volume: None });
+        self.images.push(Image {
+            record,
+            contents,
+            snapshots,
+            parent,
+            attach_count: 0,
+            volume: None,
+            is_moving: false,
+        });
+    }
+
+    fn new_id(&mut self) -> String {
+        self.next_id += 1;
+        format!("{:016x}", self.next_id)
+    }
+
+    fn key_for(is_sealed: bool) -> ImageKey {
+        let key = if is_sealed { ImageKey::WrappedKey } else { ImageKey::UnsealedPermit };
+        key("wrapped".into())
     }
 
     fn parent_of(&self, parent: Option<(usize, u64, u64)>) -> Option<Parent<C>> {
@@ -161,10 +168,13 @@ impl<C: Objects> History<C> {
 
     /// An image at one of its snapshots, as a reader opens it.
     fn state(&self, image: usize, number: u64) -> State<C> {
-        let Image { record, parent, attach_count, .. } = &self.images[image];
+        let Image { record, parent, attach_count, is_moving, .. } = &self.images[image];
+        if let (Some((old, ..)), true) = (parent, is_moving) {
+            return self.state(*old, number);
+        }
         let snapshot = record.snapshots().iter().find(|snapshot| snapshot.number == number).unwrap();
         let sealing = match record.key.is_sealed() {
-            true => Sealing::reading(key_of(record), image as u64, attach_ids(*attach_count)),
+            true => Sealing::reading(key_of(record), parse_image_id(record).unwrap(), attach_ids(*attach_count)),
             false => unsealed(record),
         };
         let parent = parent.map(|(of, at, _)| (of, at, snapshot.overlap_bytes / BLOCK));
@@ -175,7 +185,7 @@ impl<C: Objects> History<C> {
             object_bytes: OBJECT_BYTES,
             size_bytes: snapshot.size_bytes,
             number: Some(number),
-            sealing,
+            sealing: sealing.into(),
             parent: self.parent_of(parent),
         })
     }
@@ -190,7 +200,9 @@ impl<C: Objects> History<C> {
         let Image { record, parent, attach_count, .. } = &self.images[image];
         self.client.fence(POOL, fence_name(&record.id), record.writer_generation).await.unwrap();
         let sealing = match record.key.is_sealed() {
-            true => Sealing::on(key_of(record), image as u64, attach_ids(*attach_count)).unwrap(),
+            true => {
+                Sealing::on(key_of(record), parse_image_id(record).unwrap(), attach_ids(*attach_count)).unwrap()
+            }
             false => unsealed(record),
         };
         let volume = Volume::new(VolumeOf {
@@ -204,6 +216,7 @@ impl<C: Objects> History<C> {
             fence: not_fenced(record),
             kept_number: record.kept_number(),
             parent: self.parent_of(*parent),
+            moved_states: self.moved_states(image),
         });
         let volume = Rc::new(volume);
         if parent.is_some() {
@@ -406,57 +419,25 @@ impl<C: Objects> History<C> {
         self.images[image].contents.resize(blocks as usize, 0);
     }
 
-    async fn flatten(&mut self, image: usize) {
-        if self.images[image].parent.is_none() {
-            return;
-        }
-        let volume = self.volume(image).await;
-        self.interrupt(volume.copy_from_parent(&AtRate(None))).await;
-        drop(volume);
-        // What is under way of a process that was interrupted is fenced off by the next one.
-        self.images[image].volume = None;
-        let volume = self.volume(image).await;
-        // It is read and written meanwhile.
-        let copied = async {
-            assert!(volume.copy_from_parent(&AtRate(Some(1 << 20))).await.unwrap());
-            volume.drop_parent().await;
-        };
-        let before = self.images[image].contents.clone();
-        let written = self.random.below(before.len() as u64);
-        let data = Bytes::from(vec![252; BLOCK as usize]);
-        let used = async {
-            let found = values(&volume.read(0, before.len() as u32 * BLOCK as u32).await.unwrap());
-            assert_eq!(found, before, "while it is flattened");
-            match self.random.0 % 2 {
-                0 => volume.trim(written * BLOCK, BLOCK).await.unwrap(),
-                _ => volume.write(written * BLOCK, &data).await.unwrap(),
-            }
-        };
-        futures::future::join(copied, used).await;
-        let value = if self.random.0.is_multiple_of(2) { 0 } else { 252 };
-        self.images[image].contents[written as usize] = value;
-        assert!(volume.parent().is_none());
-        let record = &mut self.images[image].record;
-        // Its snapshots show the parent as before.
-        let is_shown = record.snapshots().iter().any(|snapshot| snapshot.overlap_bytes > 0);
-        self.images[image].parent = self.images[image].parent.filter(|_| is_shown).map(|(of, at, _)| (of, at, 0));
-    }
-
     /// Everything reads as the model says.
     async fn verify(&mut self) {
         for image in 0..self.images.len() {
-            let found = self.read_head(image).await;
-            assert_eq!(found, self.images[image].contents, "image {image}");
-            let volume = self.volume(image).await;
-            let size_bytes = found.len() as u64 * BLOCK;
-            let extents = volume.extents(0, size_bytes).await.unwrap();
-            check_extents(&extents, &found);
-            for number in self.images[image].snapshots.keys().copied().collect::<Vec<_>>() {
-                let state = self.state(image, number);
-                let expected = &self.images[image].snapshots[&number];
-                let found = values(&state.read_blocks(0, expected.len() as u64 * BLOCK).await.unwrap());
-                assert_eq!(found, *expected, "image {image} at snapshot {number}");
-            }
+            self.verify_image(image).await;
+        }
+    }
+
+    async fn verify_image(&mut self, image: usize) {
+        let found = self.read_head(image).await;
+        assert_eq!(found, self.images[image].contents, "image {image}");
+        let volume = self.volume(image).await;
+        let size_bytes = found.len() as u64 * BLOCK;
+        let extents = volume.extents(0, size_bytes).await.unwrap();
+        check_extents(&extents, &found);
+        for number in self.images[image].snapshots.keys().copied().collect::<Vec<_>>() {
+            let state = self.state(image, number);
+            let expected = &self.images[image].snapshots[&number];
+            let found = values(&state.read_blocks(0, expected.len() as u64 * BLOCK).await.unwrap());
+            assert_eq!(found, *expected, "image {image} at snapshot {number}");
         }
     }
 
@@ -481,7 +462,7 @@ impl<C: Objects> History<C> {
 
     async fn step(&mut self) {
         let image = self.random.below(self.images.len() as u64) as usize;
-        match self.random.below(20) {
+        match self.random.below(21) {
             0..9 => self.change(image, false).await,
             9 => self.change(image, true).await,
             10..13 => self.snapshot(image).await,
@@ -490,6 +471,7 @@ impl<C: Objects> History<C> {
             15 => self.resize(image).await,
             16 => self.flatten(image).await,
             17 => self.images[image].volume = None,
+            18 => self.move_image(image).await,
             _ if self.images.len() < IMAGES_MAX => {
                 if let Some(number) = self.a_snapshot(image) {
                     self.add_image(Some((image, number)));

@@ -1,6 +1,7 @@
 //! Moving an image to another pool while it is in use. In one transaction the image becomes a clone in the new pool
 //! of what it was, which gets another name. Its writer goes over to the clone (`going_over`), and whoever writes to
-//! it copies what it shows of its parent; at the end the parent goes.
+//! it copies what it shows of its parent; at the end the parent goes. Its snapshots are the clone's from the beginning,
+//! under their numbers, and each shows itself as it was before until its states are copied (`moved_states`).
 
 use atoll_client::PoolClient;
 use atoll_cluster::{Lease, Transaction, keys};
@@ -9,6 +10,7 @@ use atoll_types::PoolId;
 use atoll_types::image_key::ImageKey;
 use atoll_types::records::{
     ImageFlattening, ImageMove, ImageRecord, ImageStates, ParentRecord, RECORD_FORMAT, RemovedImageRecord,
+    SnapshotRecord,
 };
 
 use crate::ImageError;
@@ -18,7 +20,7 @@ use crate::lock::{fence_name, take_lock};
 use crate::resize::refuse_unfinished;
 use crate::snapshots::add_snapshot;
 
-/// The name of the snapshot that an image's new place shows until everything is copied.
+/// The name of the snapshot that an image's new place shows until everything is copied, unless it has one of that name.
 const SNAPSHOT: &str = "moved";
 /// Of a name so much is kept in the name of what the image was.
 const NAME_KEPT_BYTES: usize = 100;
@@ -84,12 +86,17 @@ impl ImageAdmin {
         if (record.pool, record.key.is_sealed()) == to {
             return Err(ImageError::Invalid(format!("image '{name}' is in that pool already")));
         }
-        if !record.snapshots().is_empty() {
-            return Err(ImageError::Invalid(format!(
-                "image '{name}' has {} snapshots, and only an image without any can be moved; remove them ('atoll image \
-                 snap rm {name} --all'), or copy what you need of them to new images ('atoll image cp')",
-                record.snapshots().len()
-            )));
+        for snapshot in record.snapshots() {
+            if !snapshot.clones.is_empty() {
+                return Err(ImageError::HasClones { name: name.clone(), snapshot: snapshot.name.clone() });
+            }
+            if snapshot.is_pending {
+                return Err(ImageError::Invalid(format!(
+                    "snapshot '{}' of image '{name}' is being taken; try again when that is over. If the command that \
+                     took it is gone, remove it ('atoll image snap rm {name}@{0}')",
+                    snapshot.name
+                )));
+            }
         }
         if record.flattening.is_some() || record.hold.is_some() {
             return Err(ImageError::Invalid(format!(
@@ -111,7 +118,9 @@ impl ImageAdmin {
     async fn old_place(&self, record: &ImageRecord) -> Result<ImageRecord, ImageError> {
         let kept = record.name.get(..NAME_KEPT_BYTES).unwrap_or(&record.name);
         let mut old = self.renamed(record.clone(), &format!("{kept}.before-{:08x}", random_u64() as u32)).await?;
-        add_snapshot(&mut old, SNAPSHOT)?;
+        let is_free = record.snapshot(SNAPSHOT).is_none();
+        let snapshot = if is_free { SNAPSHOT.into() } else { format!("{SNAPSHOT}-{:08x}", random_u64() as u32) };
+        add_snapshot(&mut old, &snapshot)?;
         // Its writer is fenced off by this when it has gone over, or is gone.
         old.writer_generation += 1;
         let snapshots = old.states.iter_mut().flat_map(|states| states.snapshots.iter_mut());
@@ -127,14 +136,23 @@ impl ImageAdmin {
         flattening: ImageFlattening,
     ) -> Result<ImageRecord, ImageError> {
         let key = if is_sealed { ImageKey::WrappedKey } else { ImageKey::UnsealedPermit };
-        let snapshot = old.snapshot(SNAPSHOT).expect("it was just taken");
+        let snapshot = old.snapshots().last().expect("one was just taken");
         let parent = ParentRecord {
             image_id: old.id.clone(),
             image_name: old.name.clone(),
             number: snapshot.number,
             overlap_bytes: record.size_bytes,
         };
-        let states = ImageStates { parent: Some(parent), is_marked: !is_sealed, ..ImageStates::default() };
+        // A snapshot shows itself as it was before.
+        let shown =
+            |snapshot: &SnapshotRecord| SnapshotRecord { overlap_bytes: snapshot.size_bytes, ..snapshot.clone() };
+        let states = ImageStates {
+            newest: snapshot.number,
+            snapshots: record.snapshots().iter().map(shown).collect(),
+            needs_trimming: false,
+            parent: Some(parent),
+            is_marked: !is_sealed,
+        };
         let mut moved = ImageRecord {
             format: RECORD_FORMAT,
             id: format!("{:016x}", random_u64()),
@@ -165,7 +183,7 @@ impl ImageAdmin {
         let Some(moving) = record.moving().filter(|_| record.is_unsettled()) else { return Ok(None) };
         let (old, _) = self.find(&moving.old_id, &moving.old_name).await?;
         match take_lock(self, &old, &"taking over a moved image".into()).await {
-            Ok(lease) => Ok(Some(OldPlace { record: old, lease })),
+            Ok(taken) => Ok(Some(OldPlace { record: old, lease: taken.lease })),
             // Its writer may have gone over meanwhile.
             Err(_) if !self.get(name).await?.0.is_unsettled() => Ok(None),
             Err(error) => Err(error),
@@ -198,17 +216,18 @@ impl ImageAdmin {
             found => Some(found?),
         };
         let readers = self.watchers(image_id).await?;
-        if let Some(reader) = readers.into_iter().find(|reader| reader.number.is_none()) {
-            // It may have been opened when the image showed the parent.
+        if let Some(reader) = readers.into_iter().next() {
+            // It may have been opened when the image, or the snapshot that it reads, showed the parent.
             let (host, process_id, purpose) = (reader.host, reader.process_id, reader.purpose);
             return Err(ImageError::InUse { name: name.into(), host, process_id, purpose });
         }
         record.flattening = None;
+        let newest = record.states.as_ref().map_or(0, |states| states.newest);
         let mut transaction = Transaction::new()
             .check(&keys::image(name), revision)
             .put(&keys::image(name), &record.with_format())?;
         if let Some((old, old_revision)) = old
-            && !self.is_used(&old).await?
+            && !self.is_used(&old, newest).await?
         {
             transaction = transaction
                 .check(&keys::image(&old.name), old_revision)
@@ -219,9 +238,9 @@ impl ImageAdmin {
         Ok(())
     }
 
-    /// Whether somebody has made use of what an image was before it was moved.
-    async fn is_used(&self, old: &ImageRecord) -> Result<bool, ImageError> {
-        let has_more = old.snapshots().len() > 1;
+    /// Whether somebody has made use of what an image was before it was moved, which had no snapshot after this one.
+    async fn is_used(&self, old: &ImageRecord, newest: u64) -> Result<bool, ImageError> {
+        let has_more = old.snapshots().last().is_some_and(|snapshot| snapshot.number > newest);
         let has_clones = old.snapshots().iter().any(|snapshot| !snapshot.clones.is_empty());
         Ok(has_more || has_clones || !self.watchers(&old.id).await?.is_empty())
     }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use atoll_client::{PoolClient, visit_objects};
-use atoll_types::records::ImageRecord;
 use atoll_types::{Condition, Mutation, ObjectName, PoolId};
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -21,12 +20,12 @@ pub(crate) type ObjectsByIndex = BTreeMap<u64, (bool, Vec<u64>)>;
 /// Lists the objects of an image of which `wanted` is true.
 pub(crate) async fn list_parts(
     client: &impl PoolClient,
-    record: &ImageRecord,
+    (pool, image_id): (PoolId, &str),
     wanted: impl Fn(&Part) -> bool,
 ) -> Result<ObjectsByIndex, ImageError> {
     let mut all = ObjectsByIndex::new();
-    visit_objects::<ImageError>(client, record.pool, &image_prefix(&record.id), false, async |objects| {
-        for part in objects.iter().filter_map(|object| parse(&record.id, &object.name)).filter(&wanted) {
+    visit_objects::<ImageError>(client, pool, &image_prefix(image_id), false, async |objects| {
+        for part in objects.iter().filter_map(|object| parse(image_id, &object.name)).filter(&wanted) {
             let (has_object, kept) = all.entry(part.index).or_default();
             match part.kept_for {
                 Some(number) => kept.push(number),

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use atoll_client::LocalClient;
+use atoll_seal::SealError;
 use atoll_types::records::{ExportAccess, ImageRecord};
 use bytes::Bytes;
 
 use crate::admin::ImageAdmin;
-use crate::ancestry::{Generation, parent_at, parent_of, state_of};
+use crate::ancestry::{Generation, parent_of, parse_attach_ids, state_of};
 use crate::changes::{Change, changed_objects, changes_of};
 use crate::lock::in_use;
 use crate::pieces::{BLOCK, pieces};
@@ -25,6 +26,7 @@ pub struct ReadOnlyImage {
     name: String,
     state: Rc<State<LocalClient>>,
     bridge: Bridge,
+    admin: ImageAdmin,
     watcher: RefCell<Option<Watcher>>,
 }
 
@@ -45,7 +47,13 @@ impl ReadOnlyImage {
         let Watched { generation, ancestors, watcher } = watched;
         let state = Rc::new(state_of(client, generation, parent_of(client, ancestors)?)?);
         let name = snapshot.map_or_else(|| name.to_owned(), |snapshot| format!("{name}@{snapshot}"));
-        Ok(ReadOnlyImage { name, state, bridge: bridge.clone(), watcher: Some(watcher).into() })
+        Ok(ReadOnlyImage {
+            name,
+            state,
+            bridge: bridge.clone(),
+            admin: admin.clone(),
+            watcher: Some(watcher).into(),
+        })
     }
 
     /// Its name, as `IMAGE` or `IMAGE@SNAPSHOT`.
@@ -81,9 +89,22 @@ impl ReadOnlyImage {
         }
         let start = offset / BLOCK * BLOCK;
         let end = (offset + u64::from(length)).next_multiple_of(BLOCK);
-        let whole = self.state.read_blocks(start, end - start).await?;
+        let whole = self.read_blocks(start, end - start).await?;
         let skip = (offset - start) as usize;
         Ok(whole.slice(skip..skip + length as usize))
+    }
+
+    /// Reads whole blocks, also those that were copied from the parent since this was opened, by a writer that came
+    /// later.
+    async fn read_blocks(&self, start: u64, length: u64) -> Result<Bytes, ImageError> {
+        match self.state.read_blocks(start, length).await {
+            Err(ImageError::Seal(SealError::UnknownAttachment { .. })) => {}
+            read => return read,
+        }
+        let (admin, image_id, name) = (self.admin.clone(), self.state.image_id.clone(), self.name.clone());
+        let (record, _) = self.bridge.run(async move { admin.find(&image_id, &name).await }).await?;
+        self.state.sealing.learn(parse_attach_ids(&record)?);
+        self.state.read_blocks(start, length).await
     }
 
     /// Which parts of a range hold no data, by blocks of 4 KiB: length in bytes and whether it is a hole, from
@@ -113,7 +134,8 @@ impl ReadOnlyImage {
     ) -> Result<(), ImageError> {
         if older.state.image_id != self.state.image_id {
             return Err(ImageError::Invalid(format!(
-                "'{}' is no snapshot of the image of '{}'",
+                "'{}' is no snapshot of the image of '{}', or the image is being moved; between two snapshots there is no \
+                 need to wait for that",
                 older.name, self.name
             )));
         }
@@ -147,22 +169,29 @@ async fn watch(
     snapshot: Option<&str>,
     purpose: &str,
 ) -> Result<Watched, ImageError> {
-    let (record, number, size_bytes, overlap_bytes) = match snapshot {
+    let (record, number, size_bytes, parent) = match snapshot {
         Some(snapshot) => {
             let (record, found) = admin.get_snapshot(name, snapshot).await?;
-            (record, Some(found.number), found.size_bytes, found.overlap_bytes)
+            let parent = record.shown_parent_at(&found);
+            (record, Some(found.number), found.size_bytes, parent)
         }
         None => {
             let (record, _) = admin.get(name).await?;
             refuse_unfinished(&record)?;
             refuse_written(admin, &record).await?;
-            let (size_bytes, overlap_bytes) = (record.size_bytes, record.overlap_bytes());
-            (record, None, size_bytes, overlap_bytes)
+            let (size_bytes, parent) = (record.size_bytes, record.shown_parent());
+            (record, None, size_bytes, parent)
         }
     };
     let key = admin.unwrapped_key(&record).await?;
-    let ancestors = admin.ancestors(parent_at(&record, overlap_bytes)).await?;
-    let watcher = Watcher::begin(admin, &record, number, purpose).await?;
+    let parent_id = parent.as_ref().map(|parent| parent.image_id.clone());
+    let mut ancestors = admin.ancestors(parent).await?;
+    let watcher = Watcher::begin(admin, &record, (number, parent_id), purpose).await?;
+    // Until an image is moved, its snapshots are read where it was: later writers, whose attachments are not in the
+    // record yet, copy their states.
+    if record.moving().is_some() && number.is_some() && !ancestors.is_empty() {
+        return Ok(Watched { generation: ancestors.remove(0), ancestors, watcher });
+    }
     let generation = Generation { record, key, number, size_bytes, overlap_bytes: 0 };
     Ok(Watched { generation, ancestors, watcher })
 }

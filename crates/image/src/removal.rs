@@ -121,7 +121,7 @@ impl ImageAdmin {
             return Err(ImageError::InUse { name: name.into(), host, process_id, purpose });
         }
         let lease = match take_lock(self, &record, &REMOVING.into()).await {
-            Ok(lease) => lease,
+            Ok(taken) => taken.lease,
             Err(error) => {
                 // It may be somebody who removes it, too, and has been faster.
                 self.get(name).await?;
@@ -170,7 +170,7 @@ impl ImageAdmin {
     ) -> Result<(), ImageError> {
         // Somebody else may have been faster.
         let Some((removed, _)) = self.get_removed(image_id).await? else { return Ok(()) };
-        let lease = take_lock(self, &removed.image, &REMOVING.into()).await?;
+        let lease = take_lock(self, &removed.image, &REMOVING.into()).await?.lease;
         let purged = self.purge_held(client, image_id, progress).await;
         lease.revoke().await?;
         purged

@@ -49,6 +49,13 @@ impl Sealing {
         Sealing::On(Box::new(Ciphers { sealer: None, opener }))
     }
 
+    /// There are more attachments than were known.
+    pub(crate) fn learn(&self, attach_ids: Vec<AttachId>) {
+        if let Sealing::On(ciphers) = self {
+            ciphers.opener.borrow_mut().set_attach_ids(attach_ids);
+        }
+    }
+
     /// Whole blocks from `first_block` on as they are to be stored.
     pub(crate) fn close(&self, first_block: u64, plaintext: Bytes) -> Result<(Bytes, Option<Seals>), SealError> {
         let ciphers = match self {

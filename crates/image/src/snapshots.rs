@@ -134,7 +134,7 @@ impl ImageAdmin {
     ) -> Result<bool, ImageError> {
         let (record, _) = self.get(name).await?;
         let is_newer = |part: &Part| part.kept_for.is_some_and(|kept_for| kept_for >= number);
-        Ok(!list_parts(client, &record, is_newer).await?.is_empty())
+        Ok(!list_parts(client, (record.pool, &record.id), is_newer).await?.is_empty())
     }
 
     /// Gives a snapshot another name.
@@ -167,6 +167,7 @@ impl ImageAdmin {
             }
         }
         let removed = self.change_clone(name, |record| {
+            refuse_moving(record)?;
             if let Some(ImageWork::RollBack { .. }) = record.work {
                 return refuse_unfinished(record);
             }
@@ -254,7 +255,8 @@ impl ImageAdmin {
         snapshot: &str,
         progress: &dyn Fn(u64, u64),
     ) -> Result<(), ImageError> {
-        let (_, found) = self.get_snapshot(name, snapshot).await?;
+        let (record, found) = self.get_snapshot(name, snapshot).await?;
+        refuse_moving(&record)?;
         let held = Fenced::take(self, client, name, "rolling back").await?;
         let done = self.roll_back_held(client, name, found.number, progress).await;
         held.release().await?;
@@ -270,6 +272,7 @@ impl ImageAdmin {
     ) -> Result<(), ImageError> {
         let work = ImageWork::RollBack { number };
         let begun = self.change(name, |record| {
+            refuse_moving(record)?;
             if record.work.as_ref().is_some_and(|begun| *begun != work) {
                 return refuse_unfinished(record);
             }
@@ -331,7 +334,7 @@ pub(crate) async fn remove_unneeded(
     progress: &dyn Fn(u64, u64),
 ) -> Result<(), ImageError> {
     let live: BTreeSet<u64> = states.snapshots.iter().map(|snapshot| snapshot.number).collect();
-    let parts = list_parts(client, record, |part| part.kept_for.is_some()).await?;
+    let parts = list_parts(client, (record.pool, &record.id), |part| part.kept_for.is_some()).await?;
     let unneeded = parts.into_iter().flat_map(|(index, (_, kept))| {
         let numbers = unneeded(&kept, &live, states.newest).into_iter();
         numbers.map(move |number| kept_name(&record.id, index, number)).collect::<Vec<_>>()
@@ -355,7 +358,7 @@ pub(crate) async fn roll_objects_back(
 ) -> Result<(), ImageError> {
     let kept_number = record.kept_number().expect("it has the snapshot");
     let fence = not_fenced(record);
-    let parts = list_parts(client, record, |_| true).await?;
+    let parts = list_parts(client, (record.pool, &record.id), |_| true).await?;
     let all = parts.len() as u64;
     let changes = parts.into_iter().map(|(index, (has_object, kept))| {
         let state = kept.into_iter().find(|kept_for| *kept_for >= number);
@@ -395,12 +398,12 @@ async fn roll_object_back(
 }
 
 /// Which of the numbers for which an object's states are kept, lowest first, no snapshot needs: those that are the
-/// state of none. What is kept for snapshots that are newer than the list of them stays.
+/// state of none. Drafts have the number 0. What is kept for snapshots that are newer than the list of them stays.
 fn unneeded(kept: &[u64], live: &BTreeSet<u64>, newest: u64) -> Vec<u64> {
     let mut before = 0;
     let mut unneeded = Vec::new();
     for &number in kept.iter().take_while(|number| **number <= newest) {
-        if live.range(before + 1..=number).next().is_some() {
+        if number > before && live.range(before + 1..=number).next().is_some() {
             before = number;
         } else {
             unneeded.push(number);
@@ -449,6 +452,7 @@ mod tests {
         assert_eq!(unneeded(&[5, 7], &live(&[1]), 7), [7]);
         assert_eq!(unneeded(&[2, 5, 7], &live(&[]), 7), [2, 5, 7]);
         assert_eq!(unneeded(&[2, 9], &live(&[]), 7), [2], "9 is of a snapshot that is not known here");
+        assert_eq!(unneeded(&[0, 3], &live(&[3]), 7), [0], "a draft");
         assert_eq!(unneeded(&[], &live(&[3]), 7), [0_u64; 0]);
     }
 }

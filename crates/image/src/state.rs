@@ -43,7 +43,7 @@ pub(crate) struct State<C> {
     pub size_bytes: u64,
     /// The snapshot; `None` for the image itself, which nobody may write meanwhile.
     pub number: Option<u64>,
-    pub sealing: Sealing,
+    pub sealing: Rc<Sealing>,
     pub parent: Option<Parent<C>>,
     places: RefCell<HashMap<u64, Place>>,
     /// All objects were listed: those that are not among the places are nowhere.
@@ -65,7 +65,7 @@ pub(crate) struct StateOf<C> {
     pub object_bytes: u64,
     pub size_bytes: u64,
     pub number: Option<u64>,
-    pub sealing: Sealing,
+    pub sealing: Rc<Sealing>,
     pub parent: Option<Parent<C>>,
 }
 
@@ -74,6 +74,20 @@ impl<C: PoolClient> State<C> {
         let StateOf { client, image_id, pool, object_bytes, size_bytes, number, sealing, parent } = of;
         let (places, is_listed) = (RefCell::default(), Cell::new(false));
         State { client, image_id, pool, object_bytes, size_bytes, number, sealing, parent, places, is_listed }
+    }
+
+    /// The same image at another of its snapshots, which shows so many bytes of the parent.
+    pub fn at(&self, number: u64, overlap_bytes: u64) -> State<C> {
+        State::new(StateOf {
+            client: self.client.clone(),
+            image_id: self.image_id.clone(),
+            pool: self.pool,
+            object_bytes: self.object_bytes,
+            size_bytes: self.size_bytes,
+            number: Some(number),
+            sealing: Rc::clone(&self.sealing),
+            parent: self.parent.as_ref().map(|parent| Parent { state: Rc::clone(&parent.state), overlap_bytes }),
+        })
     }
 
     /// Reads whole blocks from `offset` on; what is behind the end is zeros.

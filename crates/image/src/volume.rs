@@ -15,6 +15,7 @@ use crate::ImageError;
 use crate::extents::gather;
 use crate::index_set::IndexSet;
 use crate::keeping::{InFlight, Keeping};
+use crate::moved_states::MovedState;
 use crate::names::{image_prefix, object_name, parse};
 use crate::objects::ignore_absent;
 use crate::pieces::{BLOCK, Piece, pieces};
@@ -43,6 +44,9 @@ pub(crate) struct Volume<C> {
     pub sealing: Sealing,
     pub fence: Condition,
     pub keeping: Keeping,
+    /// If it is being moved with snapshots: the states of what it was before, the oldest first, and the image itself
+    /// last.
+    pub moved_states: Vec<MovedState>,
     /// Shared with what is being done with it.
     parent: RefCell<Option<Rc<Parent<C>>>>,
     /// Set when another writer has taken over. Losing the lease alone does not stop a writer: without
@@ -66,6 +70,7 @@ pub(crate) struct VolumeOf<C> {
     pub fence: Condition,
     pub kept_number: Option<u64>,
     pub parent: Option<Parent<C>>,
+    pub moved_states: Vec<MovedState>,
 }
 
 impl<C: PoolClient> Volume<C> {
@@ -80,6 +85,7 @@ impl<C: PoolClient> Volume<C> {
             sealing: of.sealing,
             fence: of.fence,
             keeping: Keeping::new(of.kept_number),
+            moved_states: of.moved_states,
             parent: RefCell::new(of.parent.map(Rc::new)),
             is_lost: Cell::new(false),
             locks: RangeLocks::default(),
@@ -127,7 +133,7 @@ impl<C: PoolClient> Volume<C> {
         error.into()
     }
 
-    fn explain_image(&self, error: ImageError) -> ImageError {
+    pub(crate) fn explain_image(&self, error: ImageError) -> ImageError {
         match error {
             ImageError::Client(error) => self.explain(error),
             other => other,
@@ -185,7 +191,7 @@ impl<C: PoolClient> Volume<C> {
 
     // ---- which objects there are ------------------------------------------------------------
 
-    fn is_known_absent(&self, object: u64) -> bool {
+    pub(crate) fn is_known_absent(&self, object: u64) -> bool {
         self.objects.get().is_some() && !self.may_exist.borrow().contains(object)
     }
 
@@ -193,6 +199,11 @@ impl<C: PoolClient> Volume<C> {
         let parent = self.parent.borrow();
         let below = below(parent.as_deref(), piece.start(self.object_bytes));
         self.is_known_absent(piece.object) && below.is_none_or(|parent| parent.state.is_known_empty(piece))
+    }
+
+    /// An object is about to be made otherwise than by a write.
+    pub(crate) fn expect_object(&self, object: u64) {
+        self.may_exist.borrow_mut().insert(object);
     }
 
     /// Lists the objects, so that those that were never written need not be asked for. This is the only writer,

@@ -13,7 +13,6 @@ use tokio::task::JoinHandle;
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, unix_ms};
-use crate::ancestry::parent_at;
 use crate::lock::{LEASE_TERM, host_name};
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -23,7 +22,7 @@ struct Shared {
     image_id: String,
     image_name: String,
     record: ImageWatcherRecord,
-    /// What the image itself shows of a parent, if it is the image that is read.
+    /// The image that what is read shows where it was not written.
     parent_id: Option<String>,
     lease: Mutex<Option<Lease>>,
     is_gone: AtomicBool,
@@ -36,12 +35,12 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch an image, at the snapshot of this number if there is one. Must be called within a tokio
-    /// runtime.
+    /// Begins to watch an image, at the snapshot of this number if there is one, which shows this parent. Must be
+    /// called within a tokio runtime.
     pub async fn begin(
         admin: &ImageAdmin,
         image: &ImageRecord,
-        number: Option<u64>,
+        (number, parent_id): (Option<u64>, Option<String>),
         purpose: &str,
     ) -> Result<Self, ImageError> {
         let record = ImageWatcherRecord {
@@ -57,7 +56,7 @@ impl Watcher {
             image_id: image.id.clone(),
             image_name: image.name.clone(),
             record,
-            parent_id: shown_parent(image),
+            parent_id,
             lease: Mutex::new(None),
             is_gone: AtomicBool::new(false),
         });
@@ -98,11 +97,14 @@ impl Shared {
         self.admin.cluster.create_with_lease(&key, &self.record, &lease).await?;
         let is_there = match self.admin.find(&self.image_id, &self.image_name).await {
             Ok((record, _)) => {
-                let mut numbers = record.snapshots().iter().map(|snapshot| snapshot.number);
-                match self.record.number {
-                    Some(number) => numbers.any(|found| found == number),
-                    None => shown_parent(&record) == self.parent_id,
-                }
+                let mut snapshots = record.snapshots().iter();
+                let shown = match self.record.number {
+                    Some(number) => snapshots
+                        .find(|snapshot| snapshot.number == number)
+                        .map(|snapshot| record.shown_parent_at(snapshot)),
+                    None => Some(record.shown_parent()),
+                };
+                shown.is_some_and(|parent| parent.map(|parent| parent.image_id) == self.parent_id)
             }
             Err(ImageError::NoSuchImage(_)) => false,
             Err(error) => return Err(error),
@@ -113,11 +115,6 @@ impl Shared {
         }
         Ok(is_there)
     }
-}
-
-/// The id of the image that this one shows where it was not written.
-fn shown_parent(record: &ImageRecord) -> Option<String> {
-    parent_at(record, record.overlap_bytes()).map(|parent| parent.image_id)
 }
 
 async fn keep(shared: Arc<Shared>) {

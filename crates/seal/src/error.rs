@@ -17,6 +17,14 @@ pub enum SealError {
         /// What is wrong with it.
         detail: String,
     },
+    /// The list of attachments is older than the seal.
+    #[error("image block {block_number} was sealed by attachment {index}, which the image header does not have")]
+    UnknownAttachment {
+        /// The block.
+        block_number: u64,
+        /// Which attachment.
+        index: u32,
+    },
     /// All nonces of a key are used up; a new attachment gets a new key.
     #[error("the nonces of this attachment are used up; detach and attach again")]
     NoncesExhausted,

@@ -91,18 +91,13 @@ impl BlockOpener {
         BlockOpener { image_key, image_id, attach_ids, ciphers: HashMap::new() }
     }
 
-    /// Whether the header's list holds the attachment that made this seal. If not, the list has
-    /// grown since it was read and must be read again.
-    pub fn knows(&self, seal: &[u8; BLOCK_SEAL_BYTES]) -> bool {
-        (attach_index(seal) as usize) < self.attach_ids.len()
-    }
-
     /// Replaces the list by a newer one, of which the old one is a prefix.
     pub fn set_attach_ids(&mut self, attach_ids: Vec<AttachId>) {
         self.attach_ids = attach_ids;
     }
 
-    /// Decrypts `ciphertext` into `plaintext`. A seal of all zeros means that the block was never
+    /// Decrypts `ciphertext` into `plaintext`. If the attachment that made the seal is unknown, the header's list has
+    /// grown since it was read and must be read again. A seal of all zeros means that the block was never
     /// written: the plaintext is zeros.
     pub fn open(
         &mut self,
@@ -119,10 +114,10 @@ impl BlockOpener {
         let cipher = match self.ciphers.entry(index) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
-                let attach_id = self.attach_ids.get(index as usize).ok_or_else(|| SealError::Malformed {
-                    what: format!("the seal of image block {block_number}"),
-                    detail: format!("it names attachment {index}, which the image header does not have"),
-                })?;
+                let attach_id = self
+                    .attach_ids
+                    .get(index as usize)
+                    .ok_or(SealError::UnknownAttachment { block_number, index })?;
                 entry.insert(attach_cipher(&self.image_key, attach_id))
             }
         };
@@ -174,11 +169,12 @@ mod tests {
         let mut block = [1; SEALED_BLOCK_BYTES];
         let seal = sealer.seal(0, &mut block).unwrap();
         let mut opener = BlockOpener::new(fixed_key(), IMAGE_ID, vec![[9; 16]]);
-        assert!(!opener.knows(&seal));
-        assert!(matches!(
-            opener.open(0, &seal, &block, &mut [0; SEALED_BLOCK_BYTES]),
-            Err(SealError::Malformed { .. })
-        ));
+        let mut plaintext = [0; SEALED_BLOCK_BYTES];
+        let opened = opener.open(0, &seal, &block, &mut plaintext);
+        assert!(matches!(opened, Err(SealError::UnknownAttachment { block_number: 0, index: 3 })));
+        opener.set_attach_ids(vec![[9; 16]; 4]);
+        opener.open(0, &seal, &block, &mut plaintext).unwrap();
+        assert_eq!(plaintext, [1; SEALED_BLOCK_BYTES]);
     }
 
     #[test]

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::PoolId;
 use crate::image_key::ImageKey;
-use crate::records::{RECORD_FORMAT, RECORD_FORMAT_OF_FLATTENING, RECORD_FORMAT_OF_STATES};
+use crate::records::{
+    RECORD_FORMAT, RECORD_FORMAT_OF_FLATTENING, RECORD_FORMAT_OF_MOVED_SNAPSHOTS, RECORD_FORMAT_OF_STATES,
+};
 
 /// A block image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +61,7 @@ impl ImageRecord {
         let is_plain = self.states.is_none() && self.work.is_none() && self.export.is_none();
         let is_plain = is_plain && self.hold.is_none() && self.metadata.is_empty();
         self.format = match (&self.flattening, is_plain) {
+            (Some(_), _) if self.is_moving_with_snapshots() => RECORD_FORMAT_OF_MOVED_SNAPSHOTS,
             (Some(_), _) => RECORD_FORMAT_OF_FLATTENING,
             (None, true) => RECORD_FORMAT,
             (None, false) => RECORD_FORMAT_OF_STATES,
@@ -76,6 +79,10 @@ impl ImageRecord {
         self.moving().is_some_and(|moving| moving.settled_by.is_none())
     }
 
+    fn is_moving_with_snapshots(&self) -> bool {
+        self.moving().is_some() && !self.snapshots().is_empty()
+    }
+
     /// Its snapshots, oldest first.
     pub fn snapshots(&self) -> &[SnapshotRecord] {
         self.states.as_ref().map_or(&[], |states| &states.snapshots)
@@ -89,6 +96,24 @@ impl ImageRecord {
     /// What it is a clone of.
     pub fn parent(&self) -> Option<&ParentRecord> {
         self.states.as_ref().and_then(|states| states.parent.as_ref())
+    }
+
+    /// What the image shows where it was not written.
+    pub fn shown_parent(&self) -> Option<ParentRecord> {
+        self.parent().filter(|parent| parent.overlap_bytes > 0).cloned()
+    }
+
+    /// What one of its snapshots shows where the image was not written.
+    pub fn shown_parent_at(&self, snapshot: &SnapshotRecord) -> Option<ParentRecord> {
+        self.parent_at(snapshot).filter(|parent| parent.overlap_bytes > 0)
+    }
+
+    /// The parent as one of its snapshots has it, even if it shows nothing of it: the image's parent, and if the
+    /// image is being moved, that snapshot as it was before.
+    pub fn parent_at(&self, snapshot: &SnapshotRecord) -> Option<ParentRecord> {
+        let parent = self.parent()?.clone();
+        let number = if self.moving().is_some() { snapshot.number } else { parent.number };
+        Some(ParentRecord { number, overlap_bytes: snapshot.overlap_bytes, ..parent })
     }
 
     /// So many bytes of the image show its parent where they were not written.
@@ -139,7 +164,8 @@ pub struct SnapshotRecord {
     pub name: String,
     /// Size of the image when it was taken, in bytes.
     pub size_bytes: u64,
-    /// If the image was a clone then: so many bytes were the parent's where the clone was not written.
+    /// If the image was a clone then, or is being moved: so many bytes are the parent's where the image was not
+    /// written.
     #[serde(default)]
     pub overlap_bytes: u64,
     /// Unix time when it was taken, in milliseconds.

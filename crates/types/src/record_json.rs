@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::records::{
-    RECORD_FORMAT, RECORD_FORMAT_OF_ACCESS, RECORD_FORMAT_OF_FLATTENING, RECORD_FORMAT_OF_STATES,
+    RECORD_FORMAT, RECORD_FORMAT_OF_ACCESS, RECORD_FORMAT_OF_MOVED_SNAPSHOTS, RECORD_FORMAT_OF_STATES,
     RECORD_FORMAT_OF_VERSIONS,
 };
 
@@ -48,7 +48,7 @@ pub fn read_record<T: DeserializeOwned>(json: &[u8]) -> Result<T, RecordError> {
         let latest = if head.access.or(head.account).is_some() {
             RECORD_FORMAT_OF_ACCESS
         } else if head.flattening.is_some() {
-            RECORD_FORMAT_OF_FLATTENING
+            RECORD_FORMAT_OF_MOVED_SNAPSHOTS
         } else if head.versioning.is_some() {
             RECORD_FORMAT_OF_VERSIONS
         } else if head.states.or(head.work).or(head.export).or(head.hold).or(head.metadata).is_some() {

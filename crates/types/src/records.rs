@@ -30,6 +30,9 @@ pub const RECORD_FORMAT_OF_STATES: u32 = 2;
 /// The format version of an image that is being flattened by whoever writes to it, or moved: a release that does not
 /// know of that could use it while another one writes to what it was before.
 pub const RECORD_FORMAT_OF_FLATTENING: u32 = 3;
+/// The format version of an image that is being moved with its snapshots: a release that does not know of that would
+/// read each snapshot as the image itself.
+pub const RECORD_FORMAT_OF_MOVED_SNAPSHOTS: u32 = 4;
 /// The format version of a bucket with a policy, an ACL or an ownership of its own.
 pub const RECORD_FORMAT_OF_ACCESS: u32 = 3;
 

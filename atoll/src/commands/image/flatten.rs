@@ -52,10 +52,11 @@ Examples:
   atoll image migrate vm1 --pool archive --rate 50M    copy at most 50 MiB/s
   atoll image migrate vm1 --pool images --sealing on   seal an image that was not
 
-The image stays in use: its writer goes over to the new pool within moments, and its data follows. Until everything is
-there the image cannot be snapshotted, shrunk, renamed or removed, and the old data is listed as IMAGE.before-NUMBER. If
-the command is interrupted, the copying goes on whenever the image is written to, or when the command is given again.
-An image with snapshots cannot be moved.")]
+The image stays in use: its writer goes over to the new pool within moments, and its data follows. Its snapshots come
+with it, and what they share is copied once. Until everything is there the image cannot be snapshotted, rolled back,
+cloned, shrunk, renamed or removed, nor its snapshots, and the old data is listed as IMAGE.before-NUMBER. If the command
+is interrupted, the copying goes on whenever the image is written to, or when the command is given again.
+An image whose snapshots have clones cannot be moved: flatten these first.")]
 pub struct MigrateArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -123,6 +124,7 @@ pub fn migrate(arguments: &MigrateArguments) -> anyhow::Result<()> {
     if let Some(moving) = moved.moving() {
         let (old_id, old_name) = (moving.old_id.clone(), &moving.old_name);
         access.admin_call(|admin, client| async move {
+            admin.trim(&client, name, &|_, _| {}).await?;
             admin.purge(&client, &old_id, &progress_bar("removing the old data")).await
         })?;
         left = access.has_image(old_name)?.then_some(old_name);
@@ -161,7 +163,7 @@ fn copy_until_done(access: &ImageAccess, name: &str, title: &'static str) -> any
                 copier = match AttachedImage::attach_to_flatten(&client, bridge, &admin, name).await {
                     Ok(image) => Some(image),
                     // Somebody was faster, and copies.
-                    Err(ImageError::InUse { .. }) => None,
+                    Err(ImageError::InUse { .. } | ImageError::Lost(_)) => None,
                     Err(error) => return Err(error),
                 };
             }

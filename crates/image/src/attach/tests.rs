@@ -87,3 +87,29 @@ async fn a_permit_is_for_one_image_of_one_name() {
     assert!(matches!(error, ImageError::Key(KeyError::NotAuthentic { .. })), "{error}");
     assert_eq!(world.take("unsealed").await.unwrap().id, unsealed.id);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copier_that_has_to_give_way_while_it_attaches_changes_nothing() {
+    let world = world().await;
+    let record = world.create("disk", true).await;
+    let copier = Purpose { text: "a copier".into(), gives_way: true };
+    for is_gone in [false, true] {
+        let lock = take_lock(&world.admin, &record, &copier).await.unwrap();
+        let check = crate::resize::refuse_unfinished;
+        let writer = take(&world.admin, "disk", &"a writer".into(), check).await.unwrap();
+        let generation = writer.record.writer_generation;
+        let mut held = Some(writer.lock);
+        if is_gone {
+            held.take().unwrap().release().await.unwrap();
+        }
+        let add = |record: &mut ImageRecord| add_attach_id(record, &new_attach_id());
+        let error = attach_locked(&world.admin, "disk", &copier, lock, add).await.err().expect("the lock is lost");
+        assert!(matches!(error, ImageError::InUse { .. } | ImageError::Lost(_)), "{error}");
+        assert_eq!(world.admin.get("disk").await.unwrap().0.writer_generation, generation);
+        // What the writer seals must open.
+        assert_eq!(world.admin.get("disk").await.unwrap().0.attach_ids.len() as u64, generation);
+        if let Some(lock) = held {
+            lock.release().await.unwrap();
+        }
+    }
+}
