@@ -48,7 +48,11 @@ IO = ["atoll-cluster", "atoll-reactor", "etcd-client", "hyper", "io-uring", "mio
 # Crates, what they may not reach, and why.
 FORBIDDEN = [
     (["osd"], ["atoll-seal"], "OSDs hold no data keys"),
-    (["types", "buffers", "codec", "pending", "metrics", "objects", "ec", "iam", "placement", "luks2"], IO, "it is pure"),
+    (
+        ["types", "buffers", "codec", "pending", "metrics", "objects", "ec", "iam", "placement", "luks2"],
+        IO,
+        "it is pure",
+    ),
     (["wire", "pg", "store", "sim"], IO, "it is sans-IO"),
     (["s3"], ["atoll-cluster", "atoll-client", "etcd-client"], "S3 knows cluster state by a trait"),
     (["keys"], ["atoll-seal"], "key services do not know what their keys protect"),
