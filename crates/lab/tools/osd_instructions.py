@@ -92,8 +92,7 @@ class Cluster:
             name = f"pool{number}"
             self.run("pool", "create", name, "--pg-num", "1")
             pgs = json.loads(self.run("pg", "ls", "--json", "--pool", name))
-            primary = (pgs if isinstance(pgs, list) else pgs["pgs"])[0]["primary"]
-            if (str(primary).removeprefix("osd.") == "0") == (role == "primary"):
+            if (pgs[0]["primary"] == 0) == (role == "primary"):
                 return name
         raise SystemExit("osd.0 has no such role in any of 20 pools")
 
@@ -115,12 +114,13 @@ def bench(cluster, arguments, seconds, prefill):
 
 def measure(cluster, arguments):
     cluster.wait_until_clean()
+    # Before there are pools with a role for it: who leads a PG loses that when it ends.
+    cluster.count_osd()
+    cluster.wait_until_clean()
     pool = ["--pool", cluster.pool_with(arguments.role)] if arguments.role else []
     cluster.run("image", "create", "disk", "--size", "256M", *pool)
     cluster.run("bench", "block", "--image", "disk", "--rw", "write", "--bs", "64k", "--seconds", "600",
                 "--bytes-max", "256M", "--working-set", "256M", "--prefill", "nothing", "--json")
-    cluster.count_osd()
-    cluster.wait_until_clean()
     pid = cluster.osd_pid()
     bench(cluster, arguments, 3, "nothing")
     control(pid, "-i", "on")

@@ -235,8 +235,7 @@ impl Store {
             return self.metadata.objects_page(pg, prefix, after.as_ref(), limit, *counts_blocks).map(drop);
         }
         let object = self.metadata.parts.object(pg, object);
-        self.metadata.tree.touch(&keys::header(&object))?;
-        if self.metadata.info(&object)?.is_none() {
+        if self.metadata.tree.get(&keys::header(&object))?.is_none() {
             return Ok(());
         }
         match request {
@@ -244,7 +243,7 @@ impl Store {
             ReadRequest::Data { offset, length } | ReadRequest::Extents { offset, length } => {
                 let first = (*offset / BLOCK_BYTES as u64) as usize;
                 let count = u64::from(*length).div_ceil(BLOCK_BYTES as u64) as usize;
-                self.metadata.blocks(&object, first, count).map(drop)
+                Ok(self.metadata.look_at_blocks(&object, first, count)?)
             }
             ReadRequest::OmapGet { key } => self.metadata.omap_value(&object, key).map(drop),
             ReadRequest::OmapList { prefix, from, limit } => {

@@ -87,7 +87,9 @@ impl Metadata {
     /// Where `count` blocks of an object from `first` on are.
     pub fn blocks(&self, object: &[u8], first: usize, count: usize) -> Result<Vec<BlockMeta>, Unready> {
         let mut blocks = vec![HOLE; count];
-        self.for_each_chunk(object, first, count, |index, chunk| copy_blocks(index, &chunk, first, &mut blocks))?;
+        self.for_each_chunk(object, first, count, |index, chunk, _| {
+            copy_blocks(index, chunk, first, &mut blocks)
+        })?;
         Ok(blocks)
     }
 
@@ -107,11 +109,23 @@ impl Metadata {
         };
         // A unit is not longer than a chunk, so that these are the chunks of the blocks too.
         let (first_block, block_count) = seals.blocks();
-        self.for_each_chunk(object, first_block, block_count, |index, chunk| {
-            copy_blocks(index, &chunk, first, &mut blocks);
-            seals.copy(index, &chunk);
+        self.for_each_chunk(object, first_block, block_count, |index, chunk, chunk_seals| {
+            copy_blocks(index, chunk, first, &mut blocks);
+            seals.copy(index, chunk_seals);
         })?;
         Ok((blocks, Some(seals.finish())))
+    }
+
+    /// Whether the chunks of a range of blocks are in memory.
+    pub fn look_at_blocks(&self, object: &[u8], first_block: usize, block_count: usize) -> Result<(), PageError> {
+        let chunks_max = OBJECT_BLOCKS_MAX / CHUNK_BLOCKS;
+        let first = (first_block / CHUNK_BLOCKS).min(chunks_max);
+        let end = first_block.saturating_add(block_count).div_ceil(CHUNK_BLOCKS).min(chunks_max);
+        if end == first + 1 {
+            return self.tree.get(&keys::chunk(object, first)).map(drop);
+        }
+        let (from, to) = (keys::chunk(object, first), keys::chunk(object, end));
+        self.tree.scan(&from, &to, |_, _| ControlFlow::Continue(()))
     }
 
     fn for_each_chunk(
@@ -119,7 +133,7 @@ impl Metadata {
         object: &[u8],
         first_block: usize,
         block_count: usize,
-        mut visit: impl FnMut(usize, Chunk),
+        mut visit: impl FnMut(usize, &[BlockMeta; CHUNK_BLOCKS], &[u8]),
     ) -> Result<(), Unready> {
         if block_count == 0 {
             return Ok(());
@@ -129,15 +143,17 @@ impl Metadata {
         let first = (first_block / CHUNK_BLOCKS).min(chunks_max);
         let end = first_block.saturating_add(block_count).div_ceil(CHUNK_BLOCKS).min(chunks_max);
         if end == first + 1 {
-            let chunk = self.tree.get(&keys::chunk(object, first))?.map(Chunk::decode).transpose()?;
-            chunk.into_iter().for_each(|chunk| visit(first, chunk));
+            if let Some(value) = self.tree.get(&keys::chunk(object, first))? {
+                let (blocks, seals) = Chunk::decode_blocks(value)?;
+                visit(first, &blocks, seals);
+            }
             return Ok(());
         }
         let mut damage = None;
         self.tree.scan(&keys::chunk(object, first), &keys::chunk(object, end), |key, value| {
-            match keys::chunk_index(object, key).and_then(|index| Ok((index, Chunk::decode(value)?))) {
-                Ok((index, chunk)) => {
-                    visit(index, chunk);
+            match keys::chunk_index(object, key).and_then(|index| Ok((index, Chunk::decode_blocks(value)?))) {
+                Ok((index, (blocks, seals))) => {
+                    visit(index, &blocks, seals);
                     ControlFlow::Continue(())
                 }
                 Err(error) => {
@@ -159,7 +175,7 @@ impl Metadata {
     ) -> Result<Option<Seals>, Unready> {
         let Some(mut seals) = SealRange::new(info, offset, length) else { return Ok(None) };
         let (first_block, block_count) = seals.blocks();
-        self.for_each_chunk(object, first_block, block_count, |index, chunk| seals.copy(index, &chunk))?;
+        self.for_each_chunk(object, first_block, block_count, |index, _, chunk| seals.copy(index, chunk))?;
         Ok(Some(seals.finish()))
     }
 
@@ -259,12 +275,12 @@ impl Metadata {
 }
 
 /// Copies what a chunk says of the blocks from `first` on.
-fn copy_blocks(chunk_index: usize, chunk: &Chunk, first: usize, output: &mut [BlockMeta]) {
+fn copy_blocks(chunk_index: usize, blocks: &[BlockMeta; CHUNK_BLOCKS], first: usize, output: &mut [BlockMeta]) {
     let chunk_first = chunk_index * CHUNK_BLOCKS;
     let end = (first + output.len()).min(chunk_first + CHUNK_BLOCKS);
     let from = first.max(chunk_first);
     if from < end {
-        output[from - first..end - first].copy_from_slice(&chunk.blocks[from - chunk_first..end - chunk_first]);
+        output[from - first..end - first].copy_from_slice(&blocks[from - chunk_first..end - chunk_first]);
     }
 }
 
@@ -292,14 +308,17 @@ impl SealRange {
         (self.first * blocks_per_unit, (self.end - self.first) * blocks_per_unit)
     }
 
-    fn copy(&mut self, chunk_index: usize, chunk: &Chunk) {
+    fn copy(&mut self, chunk_index: usize, seals: &[u8]) {
         let width = usize::from(self.seal_bytes);
         let units_per_chunk = (CHUNK_BYTES / u64::from(self.unit_bytes)) as usize;
         let chunk_first = chunk_index * units_per_chunk;
         let (from, to) = (chunk_first.max(self.first), (chunk_first + units_per_chunk).min(self.end));
         if from < to {
             let output = &mut self.bytes[(from - self.first) * width..(to - self.first) * width];
-            chunk.get_seals(from - chunk_first, width, output);
+            // Unset ones stay as they are.
+            let stored = seals.get((from - chunk_first) * width..).unwrap_or(&[]);
+            let length = stored.len().min(output.len());
+            output[..length].copy_from_slice(&stored[..length]);
         }
     }
 

@@ -221,13 +221,6 @@ impl Chunk {
         }
         self.seals[start..end].copy_from_slice(seals);
     }
-
-    /// Copies consecutive seals from the `first` one of the chunk on; unset ones stay as they are.
-    pub fn get_seals(&self, first: usize, seal_bytes: usize, output: &mut [u8]) {
-        let stored = self.seals.get(first * seal_bytes..).unwrap_or(&[]);
-        let length = stored.len().min(output.len());
-        output[..length].copy_from_slice(&stored[..length]);
-    }
 }
 
 #[cfg(test)]
