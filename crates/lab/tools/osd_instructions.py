@@ -119,8 +119,25 @@ def measure(cluster, arguments):
     cluster.wait_until_clean()
     pool = ["--pool", cluster.pool_with(arguments.role)] if arguments.role else []
     cluster.run("image", "create", "disk", "--size", "256M", *pool)
-    cluster.run("bench", "block", "--image", "disk", "--rw", "write", "--bs", "64k", "--seconds", "600",
-                "--bytes-max", "256M", "--working-set", "256M", "--prefill", "nothing", "--json")
+    cluster.run(
+        "bench",
+        "block",
+        "--image",
+        "disk",
+        "--rw",
+        "write",
+        "--bs",
+        "64k",
+        "--seconds",
+        "600",
+        "--bytes-max",
+        "256M",
+        "--working-set",
+        "256M",
+        "--prefill",
+        "nothing",
+        "--json",
+    )
     pid = cluster.osd_pid()
     bench(cluster, arguments, 3, "nothing")
     control(pid, "-i", "on")
@@ -154,8 +171,10 @@ def main():
         finally:
             cluster.end()
         operations = told["operations"]
-        print(f"{arguments.rw} {arguments.bs}, depth {arguments.qd}, osd.0 is {arguments.role or 'in its share'}: "
-              f"{operations} operations")
+        print(
+            f"{arguments.rw} {arguments.bs}, depth {arguments.qd}, osd.0 is {arguments.role or 'in its share'}: "
+            f"{operations} operations"
+        )
         if arguments.calls:
             print_calls(profile, arguments.calls, operations)
         else:
