@@ -44,9 +44,8 @@ impl Osd {
             self.link_events();
             self.message(number, peer, message);
             self.link_events();
-            // The rest may be many small requests for much data. Those of one frame are taken: no bytes that come
-            // would remind of them.
-            if self.links.pace(&mut self.context, number) && !self.links.has_received_more(number) {
+            // The rest may be many small requests for much data.
+            if self.links.pace(&mut self.context, number) {
                 return;
             }
         }

@@ -291,7 +291,10 @@ impl Links {
         if is_over && is_client && self.paused.insert(number) {
             context.reactor.pause(connected.connection);
         } else if !is_over && self.paused.remove(&number) {
-            context.reactor.resume(connected.connection);
+            match connected.link.has_received_more() {
+                true => context.reactor.resume_with_report(connected.connection),
+                false => context.reactor.resume(connected.connection),
+            }
         }
         is_over && is_client
     }
@@ -306,11 +309,6 @@ impl Links {
                 self.pace(context, number);
             }
         }
-    }
-
-    /// Whether more messages of a connection are there without further bytes.
-    pub fn has_received_more(&self, number: u64) -> bool {
-        self.by_number.get(&number).is_some_and(|connected| connected.link.has_received_more())
     }
 
     fn note_unsent(&mut self, context: &Context, number: u64) {

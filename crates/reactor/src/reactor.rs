@@ -324,10 +324,21 @@ impl Reactor {
 
     /// Receives again. Bytes that arrived before the pause are reported anew.
     pub fn resume(&mut self, id: ConnectionId) {
+        let has_news = self.connections.get(&id).is_some_and(|connection| connection.received.has_news());
+        self.resume_and_report(id, has_news);
+    }
+
+    /// Receives again, and first reports the connection once more: what it had received was taken, but not all of
+    /// it was used before the pause.
+    pub fn resume_with_report(&mut self, id: ConnectionId) {
+        self.resume_and_report(id, true);
+    }
+
+    fn resume_and_report(&mut self, id: ConnectionId, is_to_be_reported: bool) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.is_paused && !connection.is_closed {
             connection.is_paused = false;
-            if connection.received.has_news() && !connection.is_receiving && !connection.is_report_due {
+            if is_to_be_reported && !connection.is_receiving && !connection.is_report_due {
                 connection.is_report_due = true;
                 self.events.push_back(Event::Received(id));
             }

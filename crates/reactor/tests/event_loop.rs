@@ -100,6 +100,34 @@ fn files_timers_and_wakes_with(busy_poll: Duration) {
 }
 
 #[test]
+fn a_connection_is_reported_after_a_pause_though_all_its_bytes_were_taken() {
+    let mut reactor = Reactor::new().unwrap();
+    let (_, address) = reactor.listen(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
+    let ListenAddress::Tcp(address) = address else { panic!() };
+    let mut client = std::net::TcpStream::connect(address).unwrap();
+    client.write_all(b"early").unwrap();
+    let next_received = |reactor: &mut Reactor| loop {
+        let events = poll(reactor);
+        assert!(!events.is_empty(), "nothing is reported");
+        if let Some(id) = events.iter().find_map(|event| match event {
+            Event::Received(id) => Some(*id),
+            _ => None,
+        }) {
+            break id;
+        }
+    };
+    let id = next_received(&mut reactor);
+    assert_eq!(&reactor.received(id).unwrap().split()[..], b"early");
+    reactor.pause(id);
+    reactor.resume_with_report(id);
+    assert_eq!(next_received(&mut reactor), id);
+    assert!(reactor.received(id).unwrap().is_empty());
+    client.write_all(b"late").unwrap();
+    next_received(&mut reactor);
+    assert_eq!(&reactor.received(id).unwrap()[..], b"late");
+}
+
+#[test]
 fn bytes_left_over_a_pause_are_reported_again() {
     let mut reactor = Reactor::new().unwrap();
     let (_, address) = reactor.listen(&ListenAddress::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();

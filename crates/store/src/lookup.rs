@@ -206,7 +206,9 @@ impl Store {
         if let [Mutation::Write { offset, length, seals }] = mutations
             && *length as usize == payload_bytes
         {
-            self.look_at_conditions(pg, object, conditions).ok()?;
+            if let Err(Unready::Cold(_)) = self.look_at_conditions(pg, object, conditions) {
+                return None;
+            }
             match self.metadata.find_overwrite(pg, object, *offset, *length, seals.as_ref()) {
                 Ok(Some(_)) => return Some(Examined { exists: true, overwrites: true, check: Ok(()) }),
                 Ok(None) => {}
