@@ -148,6 +148,14 @@ def test_clients_that_read_no_answers(cluster, note):
         peak.check()
 
 
+def test_more_small_requests_than_a_connection_may_have(cluster, note):
+    """A client with more small requests in flight than a connection may have: they come many in a frame."""
+    load = ["--rw", "randread", "--bs", "4k", "--qd", "3000", "--working-set", "64M", "--seconds", "3"]
+    told = cluster.json("bench", "block", "--image", IMAGES[0], *load)
+    assert told["operations"] > 3000 and told["errors"] == 0, told
+    note(f"{told['iops']:.0f}/s with 3000 in flight")
+
+
 def test_all_processes_are_still_the_same(cluster):
     """All processes are still the same, and the cluster is healthy."""
     assert cluster.process_ids() == cluster.started, f"{cluster.started} -> {cluster.process_ids()}"
