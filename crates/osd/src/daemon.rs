@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use atoll_reactor::{Event, ListenAddress, Reactor};
+use atoll_reactor::{ClockWatch, Event, ListenAddress, Reactor};
 use atoll_store::{OpenError, Store};
 use atoll_types::coordination::BUSY_POLL_US_MAX;
 use atoll_types::records::{OsdUpRecord, RECORD_FORMAT};
@@ -54,6 +54,7 @@ pub struct Osd {
     pub(crate) has_told_in_flight: bool,
     control: std::sync::mpsc::Receiver<ControlEvent>,
     started: Instant,
+    clock_watch: ClockWatch,
     ticks: u64,
     seconds: u64,
     stop: Stop,
@@ -134,6 +135,7 @@ impl Osd {
             reports: Reports::new(),
             control: control.events,
             started: Instant::now(),
+            clock_watch: ClockWatch::default(),
             ticks: 0,
             seconds: 0,
             stop: Stop::No,
@@ -146,6 +148,9 @@ impl Osd {
         loop {
             self.context.reactor.poll(None, &mut events)?;
             self.context.begin_turn(self.elapsed_us());
+            if self.clock_watch.stood_still(Duration::from_micros(self.context.now_us())) {
+                self.links.clock_stood_still(&self.context);
+            }
             for event in events.drain(..) {
                 self.event(event);
             }

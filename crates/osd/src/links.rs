@@ -391,6 +391,14 @@ impl Links {
         self.leases.renewed(osd, tag, context.now_ms())
     }
 
+    /// The clock stood still: no lease is relied on that was asked for before. They are asked for anew at the next
+    /// tick.
+    pub fn clock_stood_still(&mut self, context: &Context) {
+        tracing::warn!("the clock of this machine stood still; leases are asked for anew before anything is read");
+        self.leases.clock_stood_still(context.now_ms());
+        self.pinged_at_ms = 0;
+    }
+
     /// Grants the leases that were asked for in this turn.
     pub fn answer_pings(&mut self, context: &mut Context, is_full: bool) {
         for (number, tag) in std::mem::take(&mut self.pings) {

@@ -8,6 +8,7 @@
 
 mod at_rest;
 mod buffers;
+mod clock_watch;
 mod completions;
 mod connection;
 mod executor;
@@ -17,6 +18,7 @@ mod runtime;
 mod wake;
 
 pub use at_rest::SectorCipher;
+pub use clock_watch::ClockWatch;
 pub use connection::{ConnectionId, ListenAddress, ListenerId, PeerAddress};
 pub use executor::LocalExecutor;
 pub use file::DirectFile;

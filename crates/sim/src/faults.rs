@@ -82,6 +82,7 @@ impl World {
             }
             Fault::Partition => self.partition(),
             Fault::Pause => self.pause(),
+            Fault::StopClock => self.stop_clock(),
             Fault::BlockState => {
                 let at = self.interesting_osd();
                 self.members[at].state_blocked_until = self.now + self.random.delay(8_000_000);
@@ -140,6 +141,26 @@ impl World {
         self.statistics.pauses += 1;
         self.members[at].paused_until = self.now + self.random.between(100_000, 6_000_000);
         self.note("pause", &[at as u64, self.members[at].paused_until]);
+    }
+
+    /// A virtual machine is paused: its process stands still, and its clock, too.
+    fn stop_clock(&mut self) {
+        let at = self.interesting_osd();
+        if !self.members[at].is_up || self.members[at].paused_until > self.now {
+            return;
+        }
+        self.statistics.stopped_clocks += 1;
+        let microseconds = self.random.between(100_000, 6_000_000);
+        self.stand_still_with_clock(at, microseconds);
+        self.note("stop the clock", &[at as u64, self.members[at].paused_until]);
+    }
+
+    /// The same, of a certain OSD and for a certain time.
+    pub fn stand_still_with_clock(&mut self, at: usize, microseconds: u64) {
+        let until = self.now + microseconds;
+        let member = &mut self.members[at];
+        member.paused_until = until;
+        member.clock.stop(self.now, until);
     }
 
     /// The target changes: other members, or another primary.

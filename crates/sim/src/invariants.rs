@@ -81,7 +81,9 @@ impl World {
         let member = &self.members[at];
         let view =
             View { store: &member.store, leases: &member.leases, full: &member.full, now_ms: self.local_ms(at) };
-        member.is_up && member.pgs.get(&pg).is_some_and(|pg| pg.may_read(&view))
+        // While its clock stands still it does nothing, and it looks at its leases anew before it does.
+        let is_awake = member.is_up && !member.clock.stands_still(self.now) && !member.clock.is_news();
+        is_awake && member.pgs.get(&pg).is_some_and(|pg| pg.may_read(&view))
     }
 
     /// Each member of an active configuration has promised its epoch durably: it takes no more

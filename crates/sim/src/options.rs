@@ -22,6 +22,8 @@ pub enum Fault {
     SlowDevice,
     Partition,
     Pause,
+    /// A virtual machine is paused, and its clock with it.
+    StopClock,
     BlockState,
     StateOutage,
     Move,
@@ -31,7 +33,7 @@ pub enum Fault {
 }
 
 /// All faults, and how often each happens among the others.
-const FAULTS: [(Fault, u64); 15] = [
+const FAULTS: [(Fault, u64); 16] = [
     (Fault::BreakLink, 14),
     (Fault::Crash, 14),
     (Fault::ReplaceDevice, 3),
@@ -41,6 +43,7 @@ const FAULTS: [(Fault, u64); 15] = [
     (Fault::SlowDevice, 7),
     (Fault::Partition, 10),
     (Fault::Pause, 8),
+    (Fault::StopClock, 4),
     (Fault::BlockState, 6),
     (Fault::StateOutage, 3),
     (Fault::Move, 6),

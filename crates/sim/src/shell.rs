@@ -465,6 +465,7 @@ impl World {
 
     /// The process at `at` is gone.
     pub fn stop_member(&mut self, at: usize) {
+        let now = self.now;
         let member = &mut self.members[at];
         member.is_up = false;
         member.pgs.clear();
@@ -472,6 +473,7 @@ impl World {
         member.incarnation += 1;
         member.may_copy_soon.clear();
         member.paused_until = 0;
+        member.clock.go_on(now);
         member.store.crash();
         member.last_commit = 0;
         member.owed_reads.clear();

@@ -30,6 +30,7 @@ statistics! {
     breaks: "broken links",
     partitions: "partitions",
     pauses: "pauses",
+    stopped_clocks: "pauses with the clock",
     wipes: "lost devices",
     moves: "moves",
     splits: "splits",

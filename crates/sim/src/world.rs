@@ -206,9 +206,7 @@ pub struct Member {
     pub refuses_until: u64,
     /// OSDs that are full as far as it knows, perhaps itself.
     pub full: BTreeSet<OsdId>,
-    /// The rate of its clock, in millionths, and how far ahead it is, in microseconds.
-    clock_rate: u64,
-    clock_offset: u64,
+    pub clock: Clock,
     /// PGs that the shell will soon let copy another object.
     pub may_copy_soon: BTreeSet<PgId>,
     /// Requests that this process has yet to answer.
@@ -218,6 +216,57 @@ pub struct Member {
     pub waiting_writes: Vec<(PgId, RequestId, ObjectName)>,
     /// Writes that it has answered. Further copies of them may wait, nobody knows in which places.
     pub answered_writes: BTreeSet<RequestId>,
+}
+
+/// The clock that an OSD goes by.
+pub struct Clock {
+    /// In millionths.
+    rate: u64,
+    /// How far ahead it is, in microseconds.
+    offset: u64,
+    /// When it stopped last, and when it went on.
+    stopped: (u64, u64),
+    /// How long it had stood still before that.
+    stood_still: u64,
+    /// The OSD has not noticed yet.
+    is_news: bool,
+}
+
+impl Clock {
+    fn new(rate: u64, offset: u64) -> Self {
+        Clock { rate, offset, stopped: (0, 0), stood_still: 0, is_news: false }
+    }
+
+    pub fn stop(&mut self, now: u64, until: u64) {
+        self.stood_still += self.stopped.1 - self.stopped.0;
+        (self.stopped, self.is_news) = ((now, until), true);
+    }
+
+    /// The machine is started again: the clock goes on, and nobody is left who relies on it.
+    pub fn go_on(&mut self, now: u64) {
+        self.stopped.1 = self.stopped.1.min(now).max(self.stopped.0);
+        self.is_news = false;
+    }
+
+    /// Whether it stands still now.
+    pub fn stands_still(&self, now: u64) -> bool {
+        (self.stopped.0..self.stopped.1).contains(&now)
+    }
+
+    /// Whether the OSD has yet to notice that it stood still.
+    pub fn is_news(&self) -> bool {
+        self.is_news
+    }
+
+    fn take_stopped(&mut self, now: u64) -> bool {
+        now >= self.stopped.1 && std::mem::take(&mut self.is_news)
+    }
+
+    fn local_ms(&self, now: u64) -> u64 {
+        let (from, until) = self.stopped;
+        let went_on = now - self.stood_still - (now.min(until) - now.min(from));
+        (self.offset + went_on * self.rate / 1_000_000) / 1_000
+    }
 }
 
 impl Member {
@@ -236,8 +285,7 @@ impl Member {
             state_blocked_until: 0,
             refuses_until: 0,
             full: BTreeSet::new(),
-            clock_rate,
-            clock_offset,
+            clock: Clock::new(clock_rate, clock_offset),
             may_copy_soon: BTreeSet::new(),
             owed_reads: BTreeMap::new(),
             owed_writes: BTreeSet::new(),
@@ -349,8 +397,7 @@ impl World {
     }
 
     pub fn local_ms(&self, at: usize) -> u64 {
-        let member = &self.members[at];
-        (member.clock_offset + self.now * member.clock_rate / 1_000_000) / 1_000
+        self.members[at].clock.local_ms(self.now)
     }
 
     pub fn at(&mut self, time: u64, event: Event) {
@@ -395,9 +442,23 @@ impl World {
         self.now = time;
         match event.process() {
             Some(at) if time < self.members[at].paused_until => self.at(self.members[at].paused_until, event),
-            _ => self.step(event),
+            process => {
+                if let Some(at) = process {
+                    self.notice_stopped_clock(at);
+                }
+                self.step(event);
+            }
         }
         true
+    }
+
+    /// An OSD notices at its next event that its clock has stood still.
+    fn notice_stopped_clock(&mut self, at: usize) {
+        let now_ms = self.local_ms(at);
+        let member = &mut self.members[at];
+        if member.clock.take_stopped(self.now) {
+            member.leases.clock_stood_still(now_ms);
+        }
     }
 
     /// When the next event happens.

@@ -24,13 +24,16 @@ pub struct Leases {
     floor_ms: u64,
     granted_until_ms: BTreeMap<OsdId, u64>,
     held_until_ms: BTreeMap<OsdId, u64>,
+    /// When this OSD's clock was found to have stood still. What was asked for before is relied on no more.
+    stood_still_ms: Option<u64>,
 }
 
 impl Leases {
     /// The leases of a process that starts now.
     pub fn new(now_ms: u64) -> Self {
         invariants::lease_binds_longer_than_it_is_relied_on(GRANTED_MS, HELD_MS);
-        Leases { floor_ms: now_ms + GRANTED_MS, granted_until_ms: BTreeMap::new(), held_until_ms: BTreeMap::new() }
+        let (granted_until_ms, held_until_ms) = (BTreeMap::new(), BTreeMap::new());
+        Leases { floor_ms: now_ms + GRANTED_MS, granted_until_ms, held_until_ms, stood_still_ms: None }
     }
 
     /// A ping of a peer is answered now. All messages of PGs to that peer must have been sent
@@ -41,11 +44,22 @@ impl Leases {
 
     /// The answer to a ping that was sent at `sent_ms` has come. True if there was no lease.
     pub fn renewed(&mut self, peer: OsdId, sent_ms: u64, now_ms: u64) -> bool {
+        if self.stood_still_ms.is_some_and(|stood_still_ms| sent_ms <= stood_still_ms) {
+            // Nobody knows how long ago the ping was sent.
+            return false;
+        }
         let until_ms = sent_ms.min(now_ms) + HELD_MS;
         let held = self.held_until_ms.entry(peer).or_default();
         let had_lapsed = *held <= now_ms;
         *held = until_ms.max(*held);
         had_lapsed
+    }
+
+    /// This OSD's clock stood still for a while, as that of a virtual machine does that is paused: nobody knows how
+    /// old the leases are that it holds. Those that it has granted bind it for longer, which does no harm.
+    pub fn clock_stood_still(&mut self, now_ms: u64) {
+        self.held_until_ms.clear();
+        self.stood_still_ms = Some(now_ms);
     }
 
     /// The connection to a peer is lost: its word that it is fenced may not reach this OSD.
@@ -83,6 +97,13 @@ mod tests {
         assert_eq!(holder.held_until_ms(peer), 5_030 + HELD_MS);
         holder.disconnected(peer);
         assert_eq!(holder.held_until_ms(peer), 0);
+        holder.renewed(peer, 5_100, 5_110);
+        holder.clock_stood_still(5_120);
+        assert_eq!(holder.held_until_ms(peer), 0);
+        assert!(!holder.renewed(peer, 5_115, 5_130), "it was sent before");
+        assert_eq!(holder.held_until_ms(peer), 0);
+        assert!(holder.renewed(peer, 5_125, 5_130));
+        assert_eq!(holder.held_until_ms(peer), 5_125 + HELD_MS);
         assert_eq!(Leases::new(7).granted_until_ms(None), 7 + GRANTED_MS);
     }
 }

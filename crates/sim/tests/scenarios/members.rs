@@ -84,6 +84,24 @@ fn a_pause_longer_than_a_lease_serves_no_stale_read() {
 }
 
 #[test]
+fn a_machine_that_was_paused_with_its_clock_serves_no_stale_read() {
+    let mut script = three_osds();
+    written(&mut script, 0, 1);
+    script.run_for(SECOND);
+    // By its clock its leases hold when it wakes up.
+    script.stand_still_with_clock(0, 5 * SECOND);
+    let early = script.start(1, read_block(0, 0));
+    script.run_while("no member took over", |world| world.primary() == 0);
+    assert!(script.members[0].paused_until > script.now, "the old primary still sleeps");
+    script.run_while("not active", |world| world.state_of(world.primary()) != Some(PgState::Active));
+    script.break_client(0);
+    written(&mut script, 0, 2);
+    script.run_while("the read is not answered", |world| world.answer_of(early).is_none());
+    holds(&mut script, 0, 2);
+    script.finish();
+}
+
+#[test]
 fn clocks_that_drift_to_the_limit_serve_no_stale_read() {
     // The old primary's clock is slow, the others' are fast: its leases last longest for it.
     for rates in [[955_000, 1_045_000, 1_045_000], [1_045_000, 955_000, 955_000]] {
