@@ -83,11 +83,11 @@ mod tests {
         assert!(read_record::<serde_json::Value>(bucket(2).as_bytes()).is_ok());
         let error = read_record::<serde_json::Value>(bucket(3).as_bytes()).unwrap_err();
         assert!(matches!(error, RecordError::LaterFormat { found: 3 }), "{error}");
-        for field in [r#""access":{}"#, r#""account":"1""#, r#""flattening":{}"#] {
-            let record = |format: u32| format!(r#"{{"format":{format},{field}}}"#);
-            assert!(read_record::<serde_json::Value>(record(3).as_bytes()).is_ok());
-            let error = read_record::<serde_json::Value>(record(4).as_bytes()).unwrap_err();
-            assert!(matches!(error, RecordError::LaterFormat { found: 4 }), "{error}");
+        for (field, newest) in [(r#""access":{}"#, 3_u64), (r#""account":"1""#, 3), (r#""flattening":{}"#, 4)] {
+            let record = |format: u64| format!(r#"{{"format":{format},{field}}}"#);
+            assert!(read_record::<serde_json::Value>(record(newest).as_bytes()).is_ok());
+            let error = read_record::<serde_json::Value>(record(newest + 1).as_bytes()).unwrap_err();
+            assert!(matches!(error, RecordError::LaterFormat { found } if found == newest + 1), "{error}");
         }
     }
 }
