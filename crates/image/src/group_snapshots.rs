@@ -9,6 +9,7 @@ use atoll_types::records::{ImageHold, ImageRecord, SnapshotRecord};
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, check_name};
+use crate::flattening::refuse_moving;
 use crate::lock::Fenced;
 use crate::resize::refuse_unfinished;
 use crate::snapshots::{WRITER_POLL, add_snapshot};
@@ -83,6 +84,7 @@ impl ImageAdmin {
         let mut waiting = Vec::new();
         for (name, snapshot) in names {
             let (record, _) = self.get(name).await?;
+            refuse_moving(&record)?;
             if record.snapshot(snapshot).is_some() {
                 return Err(ImageError::AlreadyExists(format!("{name}@{snapshot}")));
             }
@@ -98,6 +100,7 @@ impl ImageAdmin {
         let hold = ImageHold { token: token.into(), at_most_ms: HOLD_AT_MOST.as_millis() as u64 };
         self.change_together(&group.written, |_, record| {
             refuse_unfinished(record)?;
+            refuse_moving(record)?;
             record.hold = Some(hold.clone());
             Ok(())
         })
