@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-/// A gap of this length between two clocks is noticed. What binds for a second and is relied on for a tenth less
-/// bears shorter ones.
+/// A gap of this length between two clocks is noticed; who goes by the clock must bear shorter ones.
 const GAP_MIN: Duration = Duration::from_millis(50);
 /// Time in which the counter is compared with the clock at first, to learn its rate.
 const LEARNING: Duration = Duration::from_millis(200);
@@ -31,7 +30,8 @@ pub struct ClockWatch {
 }
 
 impl ClockWatch {
-    /// To be asked often, with what the clock shows. True if it stood still for 50 ms or more since it was asked last.
+    /// To be asked often, with what the clock shows. True if it stood still for 50 ms or more in the last second. For
+    /// 200 ms from the beginning, and after each time that it did, nothing is noticed: the rate is learned.
     pub fn stood_still(&mut self, now: Duration) -> bool {
         processor_ticks().is_some_and(|ticks| self.compare(now, ticks))
     }
@@ -42,11 +42,8 @@ impl ClockWatch {
             return false;
         };
         let passed = now.saturating_sub(clock);
-        let Some(counted) = ticks.checked_sub(counter) else {
-            // Another processor's counter, after a migration: who knows how long that took.
-            *self = ClockWatch { equal_at: Some((now, ticks)), ticks_per_us: None };
-            return true;
-        };
+        // Less is another processor's counter, after a migration: who knows how long that took.
+        let Some(counted) = ticks.checked_sub(counter) else { return self.begin_anew(now, ticks) };
         let Some(ticks_per_us) = self.ticks_per_us else {
             if passed >= LEARNING {
                 self.ticks_per_us = Some(counted as f64 / passed.as_secs_f64() / 1e6);
@@ -56,8 +53,7 @@ impl ClockWatch {
         };
         let gap_us = counted as f64 / ticks_per_us - passed.as_secs_f64() * 1e6;
         if gap_us >= GAP_MIN.as_secs_f64() * 1e6 {
-            *self = ClockWatch { equal_at: Some((now, ticks)), ticks_per_us: None };
-            return true;
+            return self.begin_anew(now, ticks);
         }
         if passed >= WINDOW {
             // A gap while the rate was learned would have made it too high.
@@ -66,6 +62,11 @@ impl ClockWatch {
             self.equal_at = Some((now, ticks));
         }
         false
+    }
+
+    fn begin_anew(&mut self, now: Duration, ticks: u64) -> bool {
+        *self = ClockWatch { equal_at: Some((now, ticks)), ticks_per_us: None };
+        true
     }
 }
 

@@ -15,6 +15,7 @@ mod executor;
 mod file;
 mod reactor;
 mod runtime;
+mod waiting;
 mod wake;
 
 pub use at_rest::SectorCipher;

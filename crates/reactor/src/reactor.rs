@@ -143,7 +143,7 @@ pub struct Reactor {
     pub(crate) events: VecDeque<Event>,
     pub(crate) wake: Wake,
     /// How long to look for completions before sleeping.
-    busy_poll: Duration,
+    pub(crate) busy_poll: Duration,
     /// Listeners that could not accept, and when they try again.
     pub(crate) accept_later: VecDeque<(Instant, ListenerId)>,
     pub(crate) next_id: u64,
@@ -548,52 +548,6 @@ impl Reactor {
             events.push(event);
         }
         Ok(())
-    }
-
-    /// Looks for completions so long before it sleeps. A loop to which nothing happens sleeps all the same.
-    pub fn set_busy_poll(&mut self, duration: Duration) {
-        self.busy_poll = duration;
-    }
-
-    /// Submits, and looks for completions for a while if that is set. True if there are some.
-    fn poll_busily(&mut self) -> io::Result<bool> {
-        let begun = Instant::now();
-        while begun.elapsed() < self.busy_poll {
-            self.submit_and_sleep(Some(Duration::ZERO))?;
-            if !self.ring.completion().is_empty() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    fn submit_and_wait(&mut self, wait: Option<Duration>) -> io::Result<()> {
-        let may_sleep = wait.is_none_or(|wait| wait > self.busy_poll);
-        if may_sleep && !self.busy_poll.is_zero() && self.poll_busily()? {
-            return Ok(());
-        }
-        self.submit_and_sleep(wait)
-    }
-
-    fn submit_and_sleep(&mut self, wait: Option<Duration>) -> io::Result<()> {
-        let result = match wait {
-            None => self.ring.submitter().submit_and_wait(1),
-            Some(wait) => {
-                let timeout = types::Timespec::from(wait);
-                let arguments = types::SubmitArgs::new().timespec(&timeout);
-                // Waiting for one completion even with no time to wait makes the kernel post those
-                // that are ready, which deferred task runs need.
-                self.ring.submitter().submit_with_args(1, &arguments)
-            }
-        };
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => match error.raw_os_error() {
-                // The wait was over or interrupted, or completions must be taken first.
-                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
-                _ => Err(error),
-            },
-        }
     }
 
     fn take_timers(&mut self) {

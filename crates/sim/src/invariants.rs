@@ -82,7 +82,7 @@ impl World {
         let view =
             View { store: &member.store, leases: &member.leases, full: &member.full, now_ms: self.local_ms(at) };
         // While its clock stands still it does nothing, and it looks at its leases anew before it does.
-        let is_awake = member.is_up && !member.clock.stands_still(self.now) && !member.clock.is_news();
+        let is_awake = member.is_up && !member.clock.is_news();
         is_awake && member.pgs.get(&pg).is_some_and(|pg| pg.may_read(&view))
     }
 

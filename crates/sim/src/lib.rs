@@ -16,6 +16,7 @@
 mod campaign;
 mod check;
 mod clients;
+mod clock;
 mod cluster;
 mod driven;
 mod faults;

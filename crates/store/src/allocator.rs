@@ -12,6 +12,7 @@
 mod part;
 
 use part::Part;
+pub(crate) use part::push_run;
 
 /// A run of blocks: first block and length.
 pub type Run = (u32, u32);

@@ -8,7 +8,7 @@ use atoll_buffers::BLOCK_BYTES;
 use atoll_codec::crc32c;
 use atoll_types::{Mutation, ObjectName, PgId, Seals, Transaction, Version};
 
-use crate::allocator::Run;
+use crate::allocator::{Run, push_run};
 use crate::metadata::tree::Place;
 use crate::metadata::{
     CHUNK_BLOCKS, CHUNK_BYTES, ChunkValue, HOLE, Metadata, ObjectInfo, PageError, Unready, keys,
@@ -101,10 +101,7 @@ impl Metadata {
             if meta == HOLE || !is_in_use(meta.device_block) {
                 return None;
             }
-            match runs.last_mut() {
-                Some((start, length)) if *start + *length == meta.device_block => *length += 1,
-                _ => runs.push((meta.device_block, 1)),
-            }
+            push_run(&mut runs, (meta.device_block, 1));
         }
         Some(runs)
     }

@@ -10,7 +10,7 @@ use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::{Mutation, ObjectName, PgId, Transaction};
 use bytes::Bytes;
 
-use crate::allocator::{Allocator, Run, Zone};
+use crate::allocator::{Allocator, Run, Zone, push_run};
 use crate::error::StoreError;
 use crate::metadata::{
     BlockMeta, CHUNK_BLOCKS, CHUNK_BYTES, Changes, HOLE, Metadata, OBJECT_BLOCKS_MAX, ObjectInfo, ObjectKey,
@@ -199,10 +199,7 @@ fn allocate(
                 fresh_blocks.push(block);
                 block
             });
-            match runs.last_mut() {
-                Some((start, length)) if *start + *length == block => *length += 1,
-                _ => runs.push((block, 1)),
-            }
+            push_run(&mut runs, (block, 1));
         }
         BlockPlacement { runs, crcs, fresh_blocks }
     };

@@ -70,9 +70,6 @@ impl Open {
     /// the last of a frame can have a payload.
     fn send(&mut self, message: &Message, queue: &mut SendQueue) -> Result<(), FrameError> {
         let (payload, payload_sealed) = message.payload();
-        if self.gathered.len() >= GATHERED_BYTES_MAX {
-            self.make_frame(&Bytes::new(), false, queue)?;
-        }
         let before = self.gathered.len();
         message.encode(&mut self.gathered);
         if before > 0 && self.gathered.len() > GATHERED_BYTES_MAX {

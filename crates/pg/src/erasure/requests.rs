@@ -254,8 +254,7 @@ impl Pg {
         let ClientWrite { client, id, write, mut update, old } = ready;
         let (seen, in_place) = (fetch.whole, fetch.in_place);
         let (pg, looks_at) = (self.config.id, mutations_looked_at(&write, &self.config));
-        self.fences.follow(&self.outbox);
-        let conditions = self.fences.to_load(&write.conditions);
+        let conditions = self.fences.needed_of(&write.conditions, &self.outbox);
         let is_loaded = view.is_write_loaded(pg, &write.object, conditions, looks_at);
         let whole = if is_loaded { view.whole_object(pg, &write.object) } else { None };
         // Other writes of the object may have come first. They did not touch the span of this one,

@@ -24,15 +24,17 @@ pub(crate) struct Fences {
 
 impl Fences {
     /// Forgets what a change of the own object may have made wrong.
-    pub fn follow(&mut self, outbox: &Outbox) {
+    fn follow(&mut self, outbox: &Outbox) {
         if self.own_changes != outbox.own_changes() {
             self.own_changes = outbox.own_changes();
             self.generations.clear();
         }
     }
 
-    /// Of a write's conditions, those for which metadata must be loaded: none if the fences are known.
-    pub fn to_load<'a>(&self, conditions: &'a [Condition]) -> &'a [Condition] {
+    /// Of a write's conditions, those for which metadata must be loaded: none if the fences are known. To be asked
+    /// before each write's conditions are looked at.
+    pub fn needed_of<'a>(&mut self, conditions: &'a [Condition], outbox: &Outbox) -> &'a [Condition] {
+        self.follow(outbox);
         let is_known = |condition: &Condition| match condition {
             Condition::NotFenced { name, .. } => self.generations.contains_key(&name[..]),
             Condition::PgNum { .. } => true,

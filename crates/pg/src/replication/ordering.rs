@@ -172,11 +172,10 @@ impl Pg {
         if clones {
             return Attempt::MustWait(Box::new(request));
         }
-        self.fences.follow(&self.outbox);
         if self.config.is_erasure_coded(&request.object) {
             return self.start_loaded_shard_write(request, view);
         }
-        let conditions = self.fences.to_load(&write.conditions);
+        let conditions = self.fences.needed_of(&write.conditions, &self.outbox);
         let (members, payload_bytes) = (&self.config.record.members, write.payload.len());
         let examined = view.examine_write(
             self.config.id,
@@ -206,7 +205,7 @@ impl Pg {
     fn start_loaded_shard_write(&mut self, request: WaitingRequest, view: &impl ObjectView) -> Attempt {
         let Waiting::Write(_, write) = &request.what else { unreachable!("only writes come here") };
         let looks_at = mutations_looked_at(write, &self.config);
-        let conditions = self.fences.to_load(&write.conditions);
+        let conditions = self.fences.needed_of(&write.conditions, &self.outbox);
         if !view.is_write_loaded(self.config.id, &request.object, conditions, looks_at) {
             let looks_at = looks_at.to_vec();
             return request.load_write(looks_at, view, &mut self.outbox);

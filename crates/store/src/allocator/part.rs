@@ -243,7 +243,7 @@ fn longest_free(words: &[u64]) -> usize {
 }
 
 /// Adds a run, joined to the last one when they touch.
-fn push_run(runs: &mut Vec<Run>, (first, count): Run) {
+pub(crate) fn push_run(runs: &mut Vec<Run>, (first, count): Run) {
     match runs.last_mut() {
         Some((start, length)) if *start + *length == first => *length += count,
         _ => runs.push((first, count)),

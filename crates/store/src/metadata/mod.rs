@@ -17,7 +17,7 @@ pub(crate) mod tree;
 #[cfg(test)]
 mod tests;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_codec::CodecError;
@@ -118,9 +118,7 @@ impl Metadata {
 
     /// Whether the chunks of a range of blocks are in memory.
     pub fn look_at_blocks(&self, object: &[u8], first_block: usize, block_count: usize) -> Result<(), PageError> {
-        let chunks_max = OBJECT_BLOCKS_MAX / CHUNK_BLOCKS;
-        let first = (first_block / CHUNK_BLOCKS).min(chunks_max);
-        let end = first_block.saturating_add(block_count).div_ceil(CHUNK_BLOCKS).min(chunks_max);
+        let Range { start: first, end } = chunks_of(first_block, block_count);
         if end == first + 1 {
             return self.tree.get(&keys::chunk(object, first)).map(drop);
         }
@@ -135,13 +133,7 @@ impl Metadata {
         block_count: usize,
         mut visit: impl FnMut(usize, &[BlockMeta; CHUNK_BLOCKS], &[u8]),
     ) -> Result<(), Unready> {
-        if block_count == 0 {
-            return Ok(());
-        }
-        // No object has more chunks, whatever the range.
-        let chunks_max = OBJECT_BLOCKS_MAX / CHUNK_BLOCKS;
-        let first = (first_block / CHUNK_BLOCKS).min(chunks_max);
-        let end = first_block.saturating_add(block_count).div_ceil(CHUNK_BLOCKS).min(chunks_max);
+        let Range { start: first, end } = chunks_of(first_block, block_count);
         if end == first + 1 {
             if let Some(value) = self.tree.get(&keys::chunk(object, first))? {
                 let (blocks, seals) = Chunk::decode_blocks(value)?;
@@ -272,6 +264,16 @@ impl Metadata {
         }
         Ok(())
     }
+}
+
+/// The chunks of a range of blocks. No object has more than some, whatever the range.
+fn chunks_of(first_block: usize, block_count: usize) -> Range<usize> {
+    let chunks_max = OBJECT_BLOCKS_MAX / CHUNK_BLOCKS;
+    let first = (first_block / CHUNK_BLOCKS).min(chunks_max);
+    if block_count == 0 {
+        return first..first;
+    }
+    first..first_block.saturating_add(block_count).div_ceil(CHUNK_BLOCKS).min(chunks_max)
 }
 
 /// Copies what a chunk says of the blocks from `first` on.

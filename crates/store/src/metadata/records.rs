@@ -22,6 +22,12 @@ pub(crate) struct BlockMeta {
 }
 
 impl BlockMeta {
+    fn decode(bytes: [u8; 8]) -> Self {
+        let [a, b, c, d, crc @ ..] = bytes;
+        let device_block = u32::from_le_bytes([a, b, c, d]);
+        BlockMeta { device_block, crc: if device_block == 0 { 0 } else { u32::from_le_bytes(crc) } }
+    }
+
     /// Whether the other block is so many blocks behind this one on the device.
     pub fn is_before(&self, count: usize, other: BlockMeta) -> bool {
         u64::from(self.device_block) + count as u64 == u64::from(other.device_block)
@@ -119,13 +125,7 @@ impl<B: AsRef<[u8]>> ChunkValue<B> {
 
     pub fn block(&self, index: usize) -> BlockMeta {
         let bytes = self.bytes.as_ref().get(1 + 8 * index..).and_then(<[u8]>::first_chunk::<8>);
-        match bytes.filter(|_| index < self.block_count) {
-            Some(&[a, b, c, d, crc @ ..]) => {
-                let device_block = u32::from_le_bytes([a, b, c, d]);
-                BlockMeta { device_block, crc: if device_block == 0 { 0 } else { u32::from_le_bytes(crc) } }
-            }
-            None => HOLE,
-        }
+        bytes.filter(|_| index < self.block_count).map_or(HOLE, |bytes| BlockMeta::decode(*bytes))
     }
 
     fn seals_start(&self) -> usize {
@@ -205,10 +205,7 @@ impl Chunk {
             return Err(CodecError::Invalid { what: "length of a chunk's seals", value: seals.len() as u64 });
         }
         for (block, bytes) in decoded.iter_mut().zip(blocks.as_chunks::<8>().0) {
-            let [a, b, c, d, crc @ ..] = *bytes;
-            let device_block = u32::from_le_bytes([a, b, c, d]);
-            let crc = if device_block == 0 { 0 } else { u32::from_le_bytes(crc) };
-            *block = BlockMeta { device_block, crc };
+            *block = BlockMeta::decode(*bytes);
         }
         Ok((decoded, seals))
     }
