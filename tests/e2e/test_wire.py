@@ -82,7 +82,8 @@ def is_quiet(path):
 @pytest.fixture(scope="module")
 def cluster(scenario):
     cluster = scenario.cluster(osd_size="4G")
-    cluster.options = ["--frame-mode", "cluster=secure-128"]
+    # Unix sockets are on no wire.
+    cluster.options = ["--frame-mode", "cluster=secure-128", "--transport", "tcp"]
     cluster.up()
     cluster.s3().create_bucket(Bucket="flight")
     cluster.create_image("flight", "64M")

@@ -5,6 +5,7 @@ use atoll_admin::settings::{self, AllSettings, Setting};
 use atoll_cluster::ClusterClient;
 use atoll_terminal::print_note;
 use atoll_types::coordination::FULL_PERCENT_DEFAULT;
+use atoll_types::frames::FrameScope;
 use atoll_types::records::PeerRole;
 use clap::{Subcommand, ValueEnum};
 
@@ -24,14 +25,14 @@ Examples:
   atoll settings set trace_endpoint http://collector.example:4318
   atoll settings set trace_endpoint ''                               no traces
 
-Frame modes and the age of keys are for new connections and new keys: 'atoll status' says how many connections are
-still in another mode. Restart gateways, NBD servers and, one after the other, OSDs to have all of them changed.")]
+Frame modes, transports and the age of keys are for new connections and new keys: 'atoll status' says how many
+connections are still in another mode, and how many there are over each transport. Restart gateways, NBD servers and, one after the other, OSDs to have all of them changed.")]
     Set {
         #[command(flatten)]
         output: OutputArguments,
         /// What to change
         setting: SettingArgument,
-        /// The new value: a number, a frame mode, an address, or true or false
+        /// The new value: a number, a frame mode, a transport, an address, or true or false
         value: String,
     },
 }
@@ -66,8 +67,16 @@ pub enum SettingArgument {
     FrameModeClient,
     /// The same between OSDs and gateways
     FrameModeGateway,
+    /// The same over Unix sockets, whoever makes the connection
+    FrameModeUnix,
     /// Age at which a connection gets its next key, in seconds
     FrameRekeySeconds,
+    /// What connections among OSDs prefer: unix (Unix sockets within a host, TCP to others) or tcp
+    TransportCluster,
+    /// The same for NBD servers, benches and the command line
+    TransportClient,
+    /// The same for gateways
+    TransportGateway,
 }
 
 /// What a setting belongs to.
@@ -75,8 +84,9 @@ enum SettingKind {
     Number(Setting),
     TraceEndpoint,
     TraceSlow,
-    FrameMode(PeerRole),
+    FrameMode(FrameScope),
     RekeySeconds,
+    Transport(PeerRole),
 }
 
 impl SettingArgument {
@@ -91,10 +101,14 @@ impl SettingArgument {
             SettingArgument::TraceEndpoint => SettingKind::TraceEndpoint,
             SettingArgument::TraceOneIn => SettingKind::Number(Setting::TraceOneIn),
             SettingArgument::TraceSlow => SettingKind::TraceSlow,
-            SettingArgument::FrameModeCluster => SettingKind::FrameMode(PeerRole::Osd),
-            SettingArgument::FrameModeClient => SettingKind::FrameMode(PeerRole::Client),
-            SettingArgument::FrameModeGateway => SettingKind::FrameMode(PeerRole::Gateway),
+            SettingArgument::FrameModeCluster => SettingKind::FrameMode(FrameScope::Role(PeerRole::Osd)),
+            SettingArgument::FrameModeClient => SettingKind::FrameMode(FrameScope::Role(PeerRole::Client)),
+            SettingArgument::FrameModeGateway => SettingKind::FrameMode(FrameScope::Role(PeerRole::Gateway)),
+            SettingArgument::FrameModeUnix => SettingKind::FrameMode(FrameScope::Unix),
             SettingArgument::FrameRekeySeconds => SettingKind::RekeySeconds,
+            SettingArgument::TransportCluster => SettingKind::Transport(PeerRole::Osd),
+            SettingArgument::TransportClient => SettingKind::Transport(PeerRole::Client),
+            SettingArgument::TransportGateway => SettingKind::Transport(PeerRole::Gateway),
         }
     }
 }
@@ -110,9 +124,9 @@ pub fn run(command: &SettingsCommand) -> anyhow::Result<()> {
                 change_setting(&state, setting.kind(), value).await?;
                 Ok(settings::read(&state).await?)
             })?;
-            if matches!(setting.kind(), SettingKind::FrameMode(_)) {
+            if matches!(setting.kind(), SettingKind::FrameMode(_) | SettingKind::Transport(_)) {
                 print_note!(
-                    "new connections use it; those that are there keep their mode until they end ('atoll status' counts \
+                    "new connections use it; those that are there stay as they are until they end ('atoll status' counts \
                      them, 'atoll settings set --help' says how to end them)"
                 );
             }
@@ -143,8 +157,11 @@ async fn change_setting(state: &ClusterClient, kind: SettingKind, value: &str) -
         SettingKind::RekeySeconds => {
             settings::set_rekey_seconds(state, number()?).await?;
         }
-        SettingKind::FrameMode(role) => {
-            settings::set_frame_mode(state, role, value.parse().map_err(anyhow::Error::msg)?).await?;
+        SettingKind::FrameMode(scope) => {
+            settings::set_frame_mode(state, scope, value.parse().map_err(anyhow::Error::msg)?).await?;
+        }
+        SettingKind::Transport(role) => {
+            settings::set_transport(state, role, value.parse().map_err(anyhow::Error::msg)?).await?;
         }
     }
     Ok(())
@@ -155,6 +172,7 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         return print_json(all);
     }
     let settings = &all.settings;
+    let unix_mode = all.frame_mode_unix.map(|mode| mode.to_string()).unwrap_or_default();
     let row = |name: &str, value: &dyn std::fmt::Display, meaning: &str| {
         vec![name.to_owned(), value.to_string(), meaning.to_owned()]
     };
@@ -175,7 +193,11 @@ fn print_settings(output: &OutputArguments, all: &AllSettings) -> anyhow::Result
         row("frame_mode_cluster", &all.frame_mode_cluster, "new connections among OSDs"),
         row("frame_mode_client", &all.frame_mode_client, "those of NBD servers, benches and the command line"),
         row("frame_mode_gateway", &all.frame_mode_gateway, "those of gateways"),
+        row("frame_mode_unix", &unix_mode, "all of them over Unix sockets; empty: as over networks"),
         row("frame_rekey_seconds", &all.frame_rekey_seconds, "a connection so old gets its next key"),
+        row("transport_cluster", &all.transport_cluster, "what new connections among OSDs prefer"),
+        row("transport_client", &all.transport_client, "the same of NBD servers, benches and the command line"),
+        row("transport_gateway", &all.transport_gateway, "the same of gateways"),
     ];
     print_table(&["SETTING", "VALUE", "MEANING"], &rows);
     Ok(())

@@ -83,6 +83,8 @@ fn print_status(status: &Status) -> anyhow::Result<()> {
             overview.links_in_other_mode
         );
     }
+    let links = overview.links_by_transport.iter().map(|(transport, count)| format!("{count} {transport}"));
+    print_line!("links    {} (connections to OSDs)", links.collect::<Vec<_>>().join(", "));
     print_line!("S3       {}", status.s3_endpoint);
     if let Some(endpoint) = status.s3_tls_endpoint.as_ref().filter(|endpoint| **endpoint != status.s3_endpoint) {
         print_line!("S3, TLS  {endpoint}");

@@ -16,9 +16,10 @@ use atoll_node::{
 use atoll_reactor::ListenAddress;
 use atoll_terminal::{print_line, print_note, write_status};
 use atoll_types::OsdId;
-use atoll_types::frames::{FrameMode, FrameModes};
+use atoll_types::frames::{FrameMode, FrameModes, FrameScope};
 use atoll_types::records::{OsdUsageRecord, PeerRole, Redundancy};
 use atoll_types::size::{format_size, parse_size_bytes};
+use atoll_types::transports::{Transport, Transports};
 use clap::Args;
 
 use super::arguments::{DataArgument, ErasureCode, FailureDomainArgument, parse_erasure_code};
@@ -84,10 +85,15 @@ pub struct UpArguments {
     pub join: Option<PathBuf>,
     /// Protection of frames between Atoll's processes: secure (AES-256-GCM), secure-128 or crc (checksums only; the
     /// handshake still authenticates), for all or for one of the roles cluster (OSDs among themselves), client (NBD
-    /// server, benches, command line) and gateway; may be given several times [default: secure; for the first start:
-    /// 'atoll settings set frame_mode_ROLE' changes it later]
+    /// server, benches, command line) and gateway, or for unix (all of them over Unix sockets within a host); may be
+    /// given several times [default: secure; for the first start: 'atoll settings set frame_mode_ROLE' changes it later]
     #[arg(long, value_name = "[ROLE=]MODE", value_parser = parse_frame_mode)]
     pub frame_mode: Vec<FrameModeChoice>,
+    /// What connections to OSDs prefer: unix (Unix sockets within a host, TCP to others) or tcp, for all or for one of
+    /// the roles cluster, client and gateway; may be given several times [default: unix; for the first start: 'atoll
+    /// settings set transport_ROLE' changes it later]
+    #[arg(long, value_name = "[ROLE=]TRANSPORT", value_parser = parse_transport)]
+    pub transport: Vec<TransportChoice>,
     #[command(flatten)]
     pub transit: TransitArguments,
     /// Make the OSDs' device files LUKS2 volumes that the key service unlocks [fixed at the first start]
@@ -109,20 +115,49 @@ pub struct UpArguments {
 /// `[ROLE=]MODE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameModeChoice {
-    /// All roles if absent.
-    pub role: Option<PeerRole>,
+    /// All if absent.
+    pub scope: Option<FrameScope>,
     pub mode: FrameMode,
 }
 
+/// `[ROLE=]TRANSPORT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportChoice {
+    /// All if absent.
+    pub role: Option<PeerRole>,
+    pub transport: Transport,
+}
+
+fn parse_role(text: &str) -> Option<PeerRole> {
+    match text {
+        "cluster" => Some(PeerRole::Osd),
+        "client" => Some(PeerRole::Client),
+        "gateway" => Some(PeerRole::Gateway),
+        _ => None,
+    }
+}
+
 fn parse_frame_mode(text: &str) -> Result<FrameModeChoice, String> {
-    let (role, mode) = match text.split_once('=') {
+    let (scope, mode) = match text.split_once('=') {
         None => (None, text),
-        Some(("cluster", mode)) => (Some(PeerRole::Osd), mode),
-        Some(("client", mode)) => (Some(PeerRole::Client), mode),
-        Some(("gateway", mode)) => (Some(PeerRole::Gateway), mode),
-        Some((other, _)) => return Err(format!("'{other}' is no role: choose cluster, client or gateway")),
+        Some(("unix", mode)) => (Some(FrameScope::Unix), mode),
+        Some((role, mode)) => {
+            let wrong = || format!("'{role}' is no role: choose cluster, client, gateway or unix");
+            (Some(FrameScope::Role(parse_role(role).ok_or_else(wrong)?)), mode)
+        }
     };
-    Ok(FrameModeChoice { role, mode: mode.parse()? })
+    Ok(FrameModeChoice { scope, mode: mode.parse()? })
+}
+
+fn parse_transport(text: &str) -> Result<TransportChoice, String> {
+    let (role, transport) = match text.split_once('=') {
+        None => (None, text),
+        Some((role, transport)) => {
+            let wrong = || format!("'{role}' is no role: choose cluster, client or gateway");
+            (Some(parse_role(role).ok_or_else(wrong)?), transport)
+        }
+    };
+    Ok(TransportChoice { role, transport: transport.parse()? })
 }
 
 /// The exit code if everything serves, and not all OSDs are up.
@@ -143,6 +178,7 @@ fn choices(arguments: &UpArguments, join: Option<String>) -> anyhow::Result<Choi
         ec: arguments.ec.map(|code| Redundancy::erasure(code.data, code.parity, None, None)),
         join,
         frame_modes: frame_modes(&arguments.frame_mode),
+        transports: transports(&arguments.transport),
         encrypt_at_rest: arguments.encrypt_at_rest,
         new_keys: arguments.new_key.clone(),
         new_devices: arguments.new_device.iter().copied().map(OsdId).collect(),
@@ -153,11 +189,20 @@ fn choices(arguments: &UpArguments, join: Option<String>) -> anyhow::Result<Choi
 
 /// Those that were said, each for all roles or for one; the last word counts.
 fn frame_modes(choices: &[FrameModeChoice]) -> Option<FrameModes> {
-    let choose = |modes: FrameModes, choice: &FrameModeChoice| match choice.role {
+    let choose = |modes: FrameModes, choice: &FrameModeChoice| match choice.scope {
         None => FrameModes::all(choice.mode),
-        Some(role) => modes.with(role, choice.mode),
+        Some(scope) => modes.with(scope, choice.mode),
     };
     (!choices.is_empty()).then(|| choices.iter().fold(FrameModes::default(), choose))
+}
+
+/// The same of transports.
+fn transports(choices: &[TransportChoice]) -> Option<Transports> {
+    let choose = |transports: Transports, choice: &TransportChoice| match choice.role {
+        None => Transports::all(choice.transport),
+        Some(role) => transports.with(role, choice.transport),
+    };
+    (!choices.is_empty()).then(|| choices.iter().fold(Transports::default(), choose))
 }
 
 /// `atoll up`.
@@ -428,13 +473,28 @@ mod tests {
 
     #[test]
     fn frame_modes() {
-        let choice = |role, mode| Ok(FrameModeChoice { role, mode });
+        let choice = |scope, mode| Ok(FrameModeChoice { scope, mode });
         assert_eq!(parse_frame_mode("crc"), choice(None, FrameMode::Crc));
-        assert_eq!(parse_frame_mode("cluster=secure-128"), choice(Some(PeerRole::Osd), FrameMode::Secure128));
+        assert_eq!(parse_frame_mode("unix=crc"), choice(Some(FrameScope::Unix), FrameMode::Crc));
+        let of_osds = Some(FrameScope::Role(PeerRole::Osd));
+        assert_eq!(parse_frame_mode("cluster=secure-128"), choice(of_osds, FrameMode::Secure128));
         for (wrong, words) in
             [("", "secure-128"), ("aes", "secure-128"), ("osd=crc", "cluster"), ("client=", "crc")]
         {
             assert!(parse_frame_mode(wrong).unwrap_err().contains(words), "{wrong}");
         }
+    }
+
+    #[test]
+    fn transport_choices() {
+        let choice = |role, transport| TransportChoice { role, transport };
+        assert_eq!(parse_transport("tcp"), Ok(choice(None, Transport::Tcp)));
+        assert_eq!(parse_transport("client=unix"), Ok(choice(Some(PeerRole::Client), Transport::Unix)));
+        for (wrong, words) in [("", "unix or tcp"), ("rdma", "unix or tcp"), ("unix=tcp", "cluster")] {
+            assert!(parse_transport(wrong).unwrap_err().contains(words), "{wrong}");
+        }
+        let chosen = transports(&[choice(None, Transport::Tcp), choice(Some(PeerRole::Gateway), Transport::Unix)]);
+        assert_eq!(chosen, Some(Transports::all(Transport::Tcp).with(PeerRole::Gateway, Transport::Unix)));
+        assert_eq!(transports(&[]), None);
     }
 }

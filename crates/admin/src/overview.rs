@@ -7,6 +7,7 @@ use atoll_coordinator::{View, unix_ms};
 use atoll_types::OsdId;
 use atoll_types::frames::FrameModes;
 use atoll_types::records::OsdUsageRecord;
+use atoll_types::transports::Transport;
 use serde::Serialize;
 
 /// The cluster at a glance.
@@ -22,6 +23,8 @@ pub struct Overview {
     pub frame_rekey_seconds: u64,
     /// Connections that are older than the last change of the modes.
     pub links_in_other_mode: u32,
+    /// Connections to OSDs by what carries them.
+    pub links_by_transport: BTreeMap<Transport, u32>,
     /// OSDs.
     pub osds: usize,
     /// Those of them that are up.
@@ -62,6 +65,12 @@ pub fn overview(view: &View) -> Overview {
             *states.entry(state.clone()).or_default() += count;
         }
     }
+    let mut links_by_transport: BTreeMap<Transport, u32> = BTreeMap::new();
+    for (_, usage) in view.usage.iter().filter(|(id, _)| is_up(id)) {
+        for (transport, count) in &usage.links_by_transport {
+            *links_by_transport.entry(*transport).or_default() += count;
+        }
+    }
     let known: u32 = states.values().sum();
     if let Some(missing) = (view.map.pgs.len() as u32).checked_sub(known).filter(|missing| *missing > 0) {
         states.insert("unknown".into(), missing);
@@ -73,6 +82,7 @@ pub fn overview(view: &View) -> Overview {
         frame_modes: view.map.frames.modes,
         frame_rekey_seconds: view.map.frames.rekey_seconds,
         links_in_other_mode: view.usage.values().map(|usage| usage.links_in_other_mode).sum(),
+        links_by_transport,
         osds: view.map.osds.len(),
         osds_up: view.map.osds.keys().filter(|id| is_up(id)).count(),
         coordinator: view.coordinator.as_ref().map(|record| record.osd),

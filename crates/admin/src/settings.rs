@@ -2,8 +2,9 @@
 
 use atoll_cluster::{ClusterClient, keys};
 use atoll_types::coordination::{BUSY_POLL_US_MAX, FULL_PERCENT_MAX, SettingsRecord};
-use atoll_types::frames::{FrameMode, FramesRecord};
+use atoll_types::frames::{FrameMode, FrameScope, FramesRecord};
 use atoll_types::records::{ClusterFlag, FlagsRecord, PeerRole, RECORD_FORMAT};
+use atoll_types::transports::Transport;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -40,8 +41,16 @@ pub struct AllSettings {
     pub frame_mode_client: FrameMode,
     /// That between OSDs and gateways.
     pub frame_mode_gateway: FrameMode,
+    /// That of all over Unix sockets; as over networks if absent.
+    pub frame_mode_unix: Option<FrameMode>,
     /// A connection that is so old gets its next key.
     pub frame_rekey_seconds: u64,
+    /// What connections among OSDs prefer.
+    pub transport_cluster: Transport,
+    /// What those between OSDs and NBD servers, benches and the command line prefer.
+    pub transport_client: Transport,
+    /// What those between OSDs and gateways prefer.
+    pub transport_gateway: Transport,
 }
 
 /// Reads all settings.
@@ -54,7 +63,11 @@ pub async fn read(client: &ClusterClient) -> Result<AllSettings, AdminError> {
         frame_mode_cluster: frames.modes.cluster,
         frame_mode_client: frames.modes.client,
         frame_mode_gateway: frames.modes.gateway,
+        frame_mode_unix: frames.modes.unix,
         frame_rekey_seconds: frames.rekey_seconds,
+        transport_cluster: frames.transports.cluster,
+        transport_client: frames.transports.client,
+        transport_gateway: frames.transports.gateway,
     })
 }
 
@@ -176,13 +189,23 @@ pub async fn set_trace_slow(client: &ClusterClient, is_on: bool) -> Result<Setti
     change(client, keys::SETTINGS, edit).await
 }
 
-/// Changes how frames are protected on new connections of keys of this role.
+/// Changes how frames are protected on new connections.
 pub async fn set_frame_mode(
     client: &ClusterClient,
-    role: PeerRole,
+    scope: FrameScope,
     mode: FrameMode,
 ) -> Result<FramesRecord, AdminError> {
-    change(client, keys::FRAMES, |record: &mut FramesRecord| record.modes = record.modes.with(role, mode)).await
+    change(client, keys::FRAMES, |record: &mut FramesRecord| record.modes = record.modes.with(scope, mode)).await
+}
+
+/// Changes what new connections of keys of this role prefer.
+pub async fn set_transport(
+    client: &ClusterClient,
+    role: PeerRole,
+    transport: Transport,
+) -> Result<FramesRecord, AdminError> {
+    let edit = |record: &mut FramesRecord| record.transports = record.transports.with(role, transport);
+    change(client, keys::FRAMES, edit).await
 }
 
 /// Changes how old the key of a connection gets.

@@ -4,7 +4,7 @@ use atoll_cluster::{ClusterClient, ConnectOptions, EmbeddedServer, MapWatch, key
 use atoll_coordinator::{View, missing_pgs};
 use atoll_placement::first_record;
 use atoll_types::coordination::{AutoOutRecord, NextPoolRecord};
-use atoll_types::frames::{FrameMode, FrameModes};
+use atoll_types::frames::{FrameMode, FrameModes, FrameScope};
 use atoll_types::records::{
     AuthorizedKeyRecord, BucketRecord, ClusterFlag, FailureDomain, ImageRecord, OsdRecord, OsdUpRecord,
     OsdUsageRecord, PeerRole, PgRecord, PgTargetRecord, PoolRecord, Redundancy,
@@ -34,7 +34,14 @@ fn osd(id: u32) -> OsdRecord {
 }
 
 fn up(id: u32) -> OsdUpRecord {
-    OsdUpRecord { format: 1, id: OsdId(id), address: "127.0.0.1:1".into(), process_id: 1, incarnation: 1 }
+    OsdUpRecord {
+        format: 1,
+        id: OsdId(id),
+        address: "127.0.0.1:1".into(),
+        local_name: String::new(),
+        process_id: 1,
+        incarnation: 1,
+    }
 }
 
 fn pool(id: u32, size: u32, min_size: u32) -> PoolRecord {
@@ -381,7 +388,8 @@ async fn keys_are_listed_revoked_and_given_back() {
 #[tokio::test]
 async fn frame_modes_are_set_by_role() {
     let state = State::start().await;
-    let set = settings::set_frame_mode(&state.client, PeerRole::Client, FrameMode::Crc).await.unwrap();
+    let set =
+        settings::set_frame_mode(&state.client, FrameScope::Role(PeerRole::Client), FrameMode::Crc).await.unwrap();
     assert_eq!(set.modes, FrameModes { client: FrameMode::Crc, ..FrameModes::default() });
     assert!(refusal(settings::set_rekey_seconds(&state.client, 0).await).contains("3600"));
     settings::set_rekey_seconds(&state.client, 60).await.unwrap();

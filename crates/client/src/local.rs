@@ -11,6 +11,7 @@ use atoll_objects::{ClientError, ObjectClient, PoolClient};
 use atoll_reactor::{LocalRuntime, Stream};
 use atoll_types::frames::FrameMode;
 use atoll_types::records::PoolRecord;
+use atoll_types::transports::{Transport, Way};
 use atoll_types::{ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, WriteRequest};
 use atoll_wire::{KeyPair, Link, LinkInput, Message};
 use bytes::Bytes;
@@ -171,11 +172,11 @@ impl LocalClient {
         loop {
             let Some(action) = self.0.router.borrow_mut().next_action() else { return };
             match action {
-                RouterAction::Connect { osd, address, public_key, mode } => {
+                RouterAction::Connect { osd, ways, public_key } => {
                     let client = self.clone();
                     self.0.runtime.spawn(async move {
-                        let problem = client.serve_link(osd, &address, &public_key, mode).await;
-                        tracing::debug!("connection with {osd} at {address}: {problem}");
+                        let problem = client.serve_link(osd, &ways, &public_key).await;
+                        tracing::debug!("connection with {osd}: {problem}");
                         client.0.links.borrow_mut().remove(&osd);
                         let now_ms = client.0.runtime.now_ms();
                         client.0.router.borrow_mut().disconnected(now_ms, osd, &problem);
@@ -221,19 +222,41 @@ impl LocalClient {
         }
     }
 
+    /// Connects by the first way that leads there; gives the mode of its frames, too.
+    async fn connect(&self, ways: &[Way]) -> Result<(Stream, FrameMode), String> {
+        let mut problem = String::new();
+        for Way { transport, address, mode } in ways {
+            let connected = match transport {
+                Transport::Unix => self.0.runtime.connect_local(address).map_err(|error| error.to_string()),
+                Transport::Tcp => self.connect_tcp(address).await,
+            };
+            match connected {
+                Ok(stream) => return Ok((stream, *mode)),
+                Err(error) => problem = format!("cannot connect to {address}: {error}"),
+            }
+        }
+        Err(problem)
+    }
+
+    async fn connect_tcp(&self, address: &str) -> Result<Stream, String> {
+        let address = address.parse().map_err(|_| "it is not an address".to_owned())?;
+        let connecting = pin!(self.0.runtime.connect(address));
+        let limit = pin!(self.0.runtime.sleep(CONNECT_LIMIT));
+        match select(connecting, limit).await {
+            Either::Left((connected, _)) => connected.map_err(|error| error.to_string()),
+            Either::Right(_) => Err("no answer".into()),
+        }
+    }
+
     /// Serves a connection from its making to its end; returns why it ended.
-    async fn serve_link(&self, osd: OsdId, address: &str, public_key: &str, mode: FrameMode) -> String {
+    async fn serve_link(&self, osd: OsdId, ways: &[Way], public_key: &str) -> String {
         let mut remote = [0; 32];
         if hex::decode_to_slice(public_key, &mut remote).is_err() {
             return "its record has no valid public key".into();
         }
-        let Ok(address) = address.parse() else { return format!("'{address}' is not an address") };
-        let connecting = pin!(self.0.runtime.connect(address));
-        let limit = pin!(self.0.runtime.sleep(CONNECT_LIMIT));
-        let stream = match select(connecting, limit).await {
-            Either::Left((Ok(stream), _)) => Rc::new(stream),
-            Either::Left((Err(error), _)) => return format!("cannot connect to {address}: {error}"),
-            Either::Right(_) => return format!("cannot connect to {address}: no answer"),
+        let (stream, mode) = match self.connect(ways).await {
+            Ok((stream, mode)) => (Rc::new(stream), mode),
+            Err(problem) => return problem,
         };
         let link = Link::initiate(&self.0.config.key, &remote, mode, random());
         let keyed_at_ms = self.0.runtime.now_ms();

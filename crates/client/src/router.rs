@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use atoll_cluster::{ClusterMap, MapChange};
 use atoll_objects::ClientError;
-use atoll_types::frames::FrameMode;
 use atoll_types::operation::PG_META_OBJECT;
+use atoll_types::records::OsdUpRecord;
+use atoll_types::transports::Way;
 use atoll_types::{
     Epoch, ObjectName, OsdId, PgId, PoolId, ReadOutcome, ReadRequest, Refusal, RequestId, WriteRequest,
 };
@@ -37,9 +38,9 @@ pub(crate) enum RouterAction {
     /// Make a connection; answer with [`Router::connected`] or [`Router::disconnected`].
     Connect {
         osd: OsdId,
-        address: String,
+        /// The ways to it, the preferred first.
+        ways: Vec<Way>,
         public_key: String,
-        mode: FrameMode,
     },
     /// End a connection, also one that is being made; answer with [`Router::disconnected`].
     Disconnect {
@@ -79,7 +80,7 @@ pub(crate) struct Router {
     map: ClusterMap,
     has_map: bool,
     /// Where each OSD was announced last. One that has lost its lease in cluster state still serves.
-    addresses: BTreeMap<OsdId, String>,
+    announced: BTreeMap<OsdId, OsdUpRecord>,
     outstanding: BTreeMap<u64, Outstanding>,
     connected: BTreeSet<OsdId>,
     connecting: BTreeSet<OsdId>,
@@ -96,7 +97,7 @@ impl Router {
             answered_below: 0,
             map: ClusterMap::default(),
             has_map: false,
-            addresses: BTreeMap::new(),
+            announced: BTreeMap::new(),
             outstanding: BTreeMap::new(),
             connected: BTreeSet::new(),
             connecting: BTreeSet::new(),
@@ -226,7 +227,7 @@ impl Router {
 
     /// Starts a connection, or says why none is possible.
     fn connect(&mut self, osd: OsdId) -> Result<(), String> {
-        let (Some(address), Some(record)) = (self.addresses.get(&osd), self.map.osds.get(&osd)) else {
+        let (Some(up), Some(record)) = (self.announced.get(&osd), self.map.osds.get(&osd)) else {
             return Err(format!("{osd} was not seen running yet, or was removed"));
         };
         let Some(own) = self.map.authorized_keys.get(&self.own_key) else {
@@ -239,9 +240,8 @@ impl Router {
             return Err(format!("the key of {osd} was revoked ('atoll cluster key ls')"));
         }
         if self.connecting.insert(osd) {
-            let (address, public_key) = (address.clone(), record.public_key.clone());
-            let mode = self.map.frames.modes.of(own.role);
-            self.actions.push_back(RouterAction::Connect { osd, address, public_key, mode });
+            let (ways, public_key) = (self.map.frames.ways(own.role, up), record.public_key.clone());
+            self.actions.push_back(RouterAction::Connect { osd, ways, public_key });
         }
         Ok(())
     }
@@ -299,7 +299,7 @@ impl Router {
         let may_end = changes.iter().any(may_end);
         for change in changes {
             if let MapChange::Up(osd, Some(up)) = &change {
-                self.addresses.insert(*osd, up.address.clone());
+                self.announced.insert(*osd, up.clone());
             }
             self.map.apply(change);
         }

@@ -17,6 +17,7 @@ from lib.scenario import Scenario, add_arguments  # noqa: E402
 from lib.waiting import Failed  # noqa: E402
 from lib.transit import Transit  # noqa: E402
 
+SECURE = ["--frame-mode", "secure"]
 BLOCK_SMALL = [("4 KiB randread QD32", "randread", "4k", 32), ("4 KiB randwrite QD32", "randwrite", "4k", 32)]
 BLOCK_LARGE = [("4 MiB read QD4", "read", "4m", 4), ("4 MiB write QD4", "write", "4m", 4)]
 OBJECTS = [("64 KiB GET, 16 at once", "get", "64k", 16), ("64 KiB PUT, 16 at once", "put", "64k", 16),
@@ -32,8 +33,9 @@ class Bench:
         """A cluster with these layers on, made when it is first asked for."""
         if name in self.clusters:
             return self.clusters[name]
-        options = {"off": ["--frame-mode", "crc"], "secure": [], "secure-128": ["--frame-mode", "secure-128"], "at-rest": ["--encrypt-at-rest"],
-                   "transit": [], "everything": ["--encrypt-at-rest"]}[name]
+        options = {"off": ["--frame-mode", "crc"], "secure": SECURE, "secure-128": ["--frame-mode", "secure-128"],
+                   "at-rest": [*SECURE, "--encrypt-at-rest"], "transit": SECURE,
+                   "everything": [*SECURE, "--encrypt-at-rest"]}[name]
         cluster = self.test.cluster(name=name, osd_size="10G")
         if name in ("transit", "everything"):
             self.transit = self.transit or Transit(self.test)

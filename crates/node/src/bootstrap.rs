@@ -15,6 +15,7 @@ use atoll_types::join::HostRole;
 use atoll_types::records::{
     AuthorizedKeyRecord, ClusterRecord, FailureDomain, PeerRole, RECORD_FORMAT, Redundancy,
 };
+use atoll_types::transports::Transports;
 use atoll_wire::KeyPair;
 use serde::Serialize;
 
@@ -74,6 +75,8 @@ pub struct Choices {
     pub key_service: Option<PathBuf>,
     /// Protection of frames, for the first start.
     pub frame_modes: Option<FrameModes>,
+    /// What carries them, for the first start.
+    pub transports: Option<Transports>,
     /// Whether device files are LUKS2 volumes that the key service unlocks, for the first start.
     pub encrypt_at_rest: bool,
     /// The Transit service that holds the root of the keys, for the first start.
@@ -194,8 +197,15 @@ fn refuse_changed_choices(cluster: &ClusterFile, choices: &Choices) -> Result<()
         }
         Choices { frame_modes: Some(modes), .. } if *modes != cluster.first_frame_modes() => {
             Err(NodeError::Invalid(
-                "--frame-mode is for the first start; 'atoll settings set frame_mode_client MODE' (and _cluster, _gateway) \
-                 changes it later, so leave the option out"
+                "--frame-mode is for the first start; 'atoll settings set frame_mode_client MODE' (and _cluster, _gateway, \
+                 _unix) changes it later, so leave the option out"
+                    .into(),
+            ))
+        }
+        Choices { transports: Some(transports), .. } if *transports != cluster.first_transports => {
+            Err(NodeError::Invalid(
+                "--transport is for the first start; 'atoll settings set transport_client TRANSPORT' (and _cluster, \
+                 _gateway) changes it later, so leave the option out"
                     .into(),
             ))
         }
@@ -246,7 +256,8 @@ fn new_cluster(directory: &DataDir, choices: &Choices) -> Result<ClusterFile, No
         listen: None,
         advertise: None,
         frame_mode: choices.frame_modes.unwrap_or_default().cluster,
-        first_frame_modes: choices.frame_modes,
+        first_frame_modes: choices.frame_modes.or(Some(FrameModes::of_new_clusters())),
+        first_transports: choices.transports.unwrap_or_default(),
         has_gateway_key: false,
         osd_ids,
         osd_bytes,
@@ -374,7 +385,9 @@ pub(crate) async fn add_what_is_new(
     cluster: &mut ClusterFile,
     state: &ClusterClient,
 ) -> Result<(), NodeError> {
-    ensure(state, keys::FRAMES, &FramesRecord::from(cluster.first_frame_modes())).await?;
+    let frames =
+        FramesRecord { transports: cluster.first_transports, ..FramesRecord::from(cluster.first_frame_modes()) };
+    ensure(state, keys::FRAMES, &frames).await?;
     ensure_first_account(state).await?;
     if cluster.has_gateway_key || !cluster.role.has_clients() {
         return Ok(());

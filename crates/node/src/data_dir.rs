@@ -13,6 +13,7 @@ use atoll_types::frames::{FrameMode, FrameModes};
 use atoll_types::join::HostRole;
 use atoll_types::record_json::read_record;
 use atoll_types::records::{FailureDomain, Redundancy};
+use atoll_types::transports::Transports;
 use atoll_wire::KeyPair;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,9 @@ pub struct ClusterFile {
     /// The same, if it is not the same for everyone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_frame_modes: Option<FrameModes>,
+    /// What carried them when the cluster was made.
+    #[serde(default)]
+    pub first_transports: Transports,
     /// Whether cluster state has been given a key of its own for this host's gateway. Earlier
     /// releases used that of the other clients.
     #[serde(default)]

@@ -15,6 +15,7 @@ use atoll_s3::user_key_context;
 use atoll_types::frames::FrameMode;
 use atoll_types::join::{HostRole, JoinTokenRecord, JoinedHost, StateLogin};
 use atoll_types::records::{OsdRecord, OsdUpRecord, PeerRole, RECORD_FORMAT};
+use atoll_types::transports::Transports;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
@@ -268,6 +269,7 @@ fn joined_cluster(directory: &DataDir, token: &JoinToken, choices: &Choices) -> 
         advertise: choices.advertise,
         frame_mode: token.frame_mode,
         first_frame_modes: None,
+        first_transports: Transports::default(),
         has_gateway_key: true,
         osd_ids: Vec::new(),
         osd_bytes: choices.osd_bytes.unwrap_or(DEFAULT_OSD_BYTES),

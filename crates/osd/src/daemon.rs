@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use atoll_reactor::{ClockWatch, Event, ListenAddress, Reactor};
 use atoll_store::{OpenError, Store};
+use atoll_types::OsdId;
 use atoll_types::coordination::BUSY_POLL_US_MAX;
 use atoll_types::records::{OsdUpRecord, RECORD_FORMAT};
 
@@ -93,14 +94,29 @@ fn listen(config: &OsdConfig, incarnation: u64, reactor: &mut Reactor) -> Result
         (ListenAddress::Tcp(bound), Some(ip)) => SocketAddr::new(ip, bound.port()).to_string(),
         _ => address.to_string(),
     };
+    let local_name = listen_local(config.id, incarnation, reactor);
     tracing::info!("{} serves {} on {address}", config.id, config.device.display());
     Ok(OsdUpRecord {
         format: RECORD_FORMAT,
         id: config.id,
         address: announced,
+        local_name,
         process_id: std::process::id(),
         incarnation,
     })
+}
+
+/// Listens for processes of this host; the name that is announced in cluster state, empty if there is none. No name is
+/// used twice, so a process of another host that tries it finds nobody.
+fn listen_local(id: OsdId, incarnation: u64, reactor: &mut Reactor) -> String {
+    let name = format!("atoll-{id}-{incarnation:016x}");
+    match reactor.listen_local(&name) {
+        Ok(_) => name,
+        Err(error) => {
+            tracing::warn!("no Unix socket for processes of this host ({error}); they use TCP");
+            String::new()
+        }
+    }
 }
 
 /// Watches the health of the disks under the devices, if there are any.
@@ -250,9 +266,9 @@ impl Osd {
     }
 
     fn report_usage(&mut self, is_due: bool) {
-        let links_in_other_mode = self.links.links_in_other_mode(&self.context);
+        let links = self.links.count_accepted(&self.context);
         let read_bytes = self.recovery.read_bytes();
         let store = self.storage.store();
-        self.reports.usage(&self.context, &self.pgs, store, read_bytes, links_in_other_mode, is_due);
+        self.reports.usage(&self.context, &self.pgs, store, read_bytes, links, is_due);
     }
 }

@@ -14,6 +14,7 @@ use atoll_reactor::{ConnectionId, PeerAddress};
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::limits::CONNECTION_REQUESTS_MAX;
 use atoll_types::records::PeerRole;
+use atoll_types::transports::Transport;
 use atoll_types::{OsdId, Refusal};
 use atoll_wire::{Link, LinkError, LinkInput, Message};
 
@@ -52,8 +53,17 @@ pub(crate) enum LinkEvent {
     Down(OsdId),
 }
 
+/// Connections that others have made to this OSD.
+#[derive(Default)]
+pub(crate) struct LinkCounts {
+    /// Those whose frames are in another mode than cluster state wants by now.
+    pub in_other_mode: u32,
+    pub by_transport: BTreeMap<Transport, u32>,
+}
+
 struct Connected {
     connection: ConnectionId,
+    transport: Transport,
     link: Link,
     peer: Option<Peer>,
     /// Hexadecimal of the peer's static key, once known.
@@ -463,25 +473,28 @@ impl Links {
 
     /// How many connections there are to each kind of peer, and how many operations wait for their answers.
     pub fn measure(&self) {
-        let count = |role| {
-            self.by_number.values().filter(|link| link.peer.is_some_and(|peer| peer.role() == role)).count()
-        };
-        let by_peer = [
-            ("osd", count(PeerRole::Osd)),
-            ("client", count(PeerRole::Client)),
-            ("gateway", count(PeerRole::Gateway)),
-        ];
-        Metrics::set_links(by_peer, self.operations.len());
+        let roles = [("osd", PeerRole::Osd), ("client", PeerRole::Client), ("gateway", PeerRole::Gateway)];
+        for (name, role) in roles {
+            for transport in [Transport::Unix, Transport::Tcp] {
+                let is_one = |link: &&Connected| {
+                    link.transport == transport && link.peer.is_some_and(|peer| peer.role() == role)
+                };
+                Metrics::set_links(name, transport, self.by_number.values().filter(is_one).count());
+            }
+        }
+        Metrics::set_in_flight(self.operations.len());
     }
 
-    /// Connections that others have made whose frames are in another mode than cluster state wants
-    /// by now.
-    pub fn links_in_other_mode(&self, context: &Context) -> u32 {
-        let accepted = self.by_number.values().filter(|connected| connected.target.is_none());
+    /// Counts the connections that others have made.
+    pub fn count_accepted(&self, context: &Context) -> LinkCounts {
         let modes = &context.map.frames.modes;
-        let is_other = |connected: &&Connected| {
-            connected.peer.is_some_and(|peer| modes.of(peer.role()) != connected.link.mode())
-        };
-        accepted.filter(is_other).count() as u32
+        let mut counts = LinkCounts::default();
+        for connected in self.by_number.values().filter(|connected| connected.target.is_none()) {
+            let Some(peer) = connected.peer else { continue };
+            let is_other = modes.of(peer.role(), connected.transport) != connected.link.mode();
+            counts.in_other_mode += u32::from(is_other);
+            *counts.by_transport.entry(connected.transport).or_default() += 1;
+        }
+        counts
     }
 }

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use atoll_metrics::{Counter, Family, Gauge, Labels, Latency, register};
 use atoll_store::{Device, StoreUsage};
 use atoll_types::PoolId;
+use atoll_types::transports::Transport;
 
 use crate::operations::OperationKind;
 
@@ -100,7 +101,7 @@ struct Registered {
     recovery_read_bytes: Counter,
     scrubs: Family<1, Counter>,
     scrub_damaged_objects: Counter,
-    links: Family<1, Gauge>,
+    links: Family<2, Gauge>,
 }
 
 static REGISTERED: LazyLock<Registered> = LazyLock::new(|| Registered {
@@ -321,12 +322,19 @@ impl Metrics {
         }
     }
 
-    /// How many connections there are to each kind of peer, and how many operations wait for their answers.
-    pub fn set_links(by_peer: [(&'static str, usize); 3], in_flight: usize) {
-        for (peer, count) in by_peer {
-            REGISTERED.links.get_or_create(&[label("peer", peer)]).set(count as i64);
-        }
-        REGISTERED.in_flight.set(in_flight as i64);
+    /// How many connections there are to a kind of peer over a transport.
+    pub fn set_links(peer: &'static str, transport: Transport, count: usize) {
+        let transport = match transport {
+            Transport::Unix => "unix",
+            Transport::Tcp => "tcp",
+        };
+        let labels = [label("peer", peer), label("transport", transport)];
+        REGISTERED.links.get_or_create(&labels).set(count as i64);
+    }
+
+    /// How many operations wait for their answers.
+    pub fn set_in_flight(count: usize) {
+        REGISTERED.in_flight.set(count as i64);
     }
 }
 

@@ -8,6 +8,7 @@ use atoll_types::records::{OsdUsageRecord, RECORD_FORMAT};
 
 use crate::context::Context;
 use crate::control::ControlRequest;
+use crate::links::LinkCounts;
 use crate::pgs::Pgs;
 
 pub(crate) struct Reports {
@@ -54,7 +55,7 @@ impl Reports {
         pgs: &Pgs,
         store: &Store,
         recovery_read_bytes: u64,
-        links_in_other_mode: u32,
+        links: LinkCounts,
         is_due: bool,
     ) {
         let primary_pg_states = primary_pg_states(pgs);
@@ -76,7 +77,8 @@ impl Reports {
             corrupt_block_count: usage.corrupt_block_count,
             recovery_read_bytes,
             recovery_bytes_per_second: context.config.recovery_bytes_per_second,
-            links_in_other_mode,
+            links_in_other_mode: links.in_other_mode,
+            links_by_transport: links.by_transport,
         }));
     }
 }

@@ -1,7 +1,6 @@
 //! Taking completions off the ring: what each operation's end means.
 
 use std::io;
-use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -9,8 +8,9 @@ use atoll_buffers::Received;
 use io_uring::{cqueue, types};
 
 use crate::buffers::GatheredSend;
-use crate::connection::{Connection, ConnectionId, ListenerId};
-use crate::reactor::{CloseCause, Event, Operation, Reactor, prepare_socket};
+use crate::connection::{Connection, ConnectionId, ListenerId, PeerAddress};
+use crate::opening::prepare_socket;
+use crate::reactor::{CloseCause, Event, Operation, Reactor};
 
 /// Completions that one turn takes. What they give rise to goes out before more are taken: with
 /// all of them at once the device would have nothing to do while they are dealt with, and then
@@ -45,13 +45,11 @@ impl Reactor {
             return;
         }
         // SAFETY: the kernel has just given this descriptor to us.
-        let socket = TcpStream::from(unsafe { OwnedFd::from_raw_fd(result) });
+        let socket = unsafe { OwnedFd::from_raw_fd(result) };
         if self.connections.len() >= atoll_types::limits::CONNECTIONS_MAX {
             return;
         }
-        let is_local = socket.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
-        let socket = OwnedFd::from(socket);
-        prepare_socket(&socket, is_local);
+        prepare_socket(&socket, PeerAddress::of(&socket));
         let id = ConnectionId(self.next_id());
         self.connections.insert(id, Connection::new(socket, true));
         self.touched.insert(id);

@@ -13,6 +13,8 @@ mod completions;
 mod connection;
 mod executor;
 mod file;
+mod local_socket;
+mod opening;
 mod reactor;
 mod runtime;
 mod waiting;

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::buffers::{GatheredSend, RawAddress};
 use crate::connection::{
-    Connection, ConnectionId, ListenAddress, ListenerId, PeerAddress, RECEIVE_BYTES_AT_ONCE, RECEIVE_BYTES_MIN,
+    Connection, ConnectionId, ListenerId, PeerAddress, RECEIVE_BYTES_AT_ONCE, RECEIVE_BYTES_MIN,
 };
 use crate::file::DirectFile;
 use crate::wake::Wake;
@@ -249,53 +248,6 @@ impl Reactor {
         let pointer = (&raw mut *counter).cast::<u8>();
         let entry = opcode::Read::new(types::Fd(self.wake.descriptor()), pointer, 8).build();
         self.submit(Operation::Wake { _counter: counter }, entry);
-    }
-
-    // ---- listening and connecting -----------------------------------------------------------
-
-    /// Listens; returns the listener and the address with the port that was chosen.
-    pub fn listen(&mut self, address: &ListenAddress) -> io::Result<(ListenerId, ListenAddress)> {
-        let (socket, address): (OwnedFd, ListenAddress) = match address {
-            ListenAddress::Tcp(address) => {
-                let listener = std::net::TcpListener::bind(address)?;
-                let address = ListenAddress::Tcp(listener.local_addr()?);
-                (listener.into(), address)
-            }
-            ListenAddress::Unix(path) => {
-                (std::os::unix::net::UnixListener::bind(path)?.into(), ListenAddress::Unix(path.clone()))
-            }
-        };
-        let id = ListenerId(self.next_id());
-        let descriptor = socket.as_raw_fd();
-        self.listeners.insert(id, socket);
-        self.arm_accept(id, descriptor);
-        Ok((id, address))
-    }
-
-    pub(crate) fn arm_accept(&mut self, listener: ListenerId, descriptor: RawFd) {
-        let entry = opcode::AcceptMulti::new(types::Fd(descriptor)).flags(libc::SOCK_CLOEXEC).build();
-        self.submit(Operation::Accept { listener }, entry);
-    }
-
-    /// Begins to connect to a TCP address.
-    pub fn connect(&mut self, address: SocketAddr) -> io::Result<ConnectionId> {
-        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        // SAFETY: socket takes no pointers; its result is checked before it is used.
-        let descriptor = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made and nobody else owns it.
-        let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        prepare_socket(&socket, address.ip().is_loopback());
-        let id = ConnectionId(self.next_id());
-        let mut connection = Connection::new(socket, false);
-        connection.operations = 1;
-        self.connections.insert(id, connection);
-        let raw = RawAddress::new(&address);
-        let entry = opcode::Connect::new(types::Fd(descriptor), raw.pointer(), raw.length()).build();
-        self.submit(Operation::Connect { connection: id, _address: raw }, entry);
-        Ok(id)
     }
 
     // ---- connections ------------------------------------------------------------------------
@@ -561,18 +513,6 @@ impl Reactor {
             self.timers.pop_first();
             self.events.push_back(Event::Timer(tag));
         }
-    }
-}
-
-/// Sets a TCP socket up for short messages, and for a peer on this host: between two processes of one
-/// host nothing is lost and there is no bandwidth to probe, so the congestion control that a system has
-/// chosen for its network does harm there. (BBR paces, takes segments that two processors deliver out
-/// of order for lost ones, and goes down to four segments for 200 ms now and then.) On a Unix socket
-/// these calls fail, which does no harm.
-pub(crate) fn prepare_socket(socket: &OwnedFd, is_local: bool) {
-    let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
-    if is_local {
-        let _ = rustix::net::sockopt::set_tcp_congestion(socket, "reno");
     }
 }
 

@@ -188,11 +188,21 @@ impl LocalRuntime {
         Ok((Listener { runtime: self.clone(), id }, address))
     }
 
+    /// Connects to the abstract Unix socket of this name; see [`Reactor::connect_local`].
+    pub fn connect_local(&self, name: &str) -> io::Result<Stream> {
+        let id = self.0.reactor.borrow_mut().connect_local(name)?;
+        Ok(self.add_stream(id))
+    }
+
+    fn add_stream(&self, id: ConnectionId) -> Stream {
+        self.0.streams.borrow_mut().insert(id, StreamState::default());
+        Stream { runtime: self.clone(), id, closes_itself: Cell::new(false) }
+    }
+
     /// Connects to a TCP address.
     pub async fn connect(&self, address: SocketAddr) -> io::Result<Stream> {
         let id = self.0.reactor.borrow_mut().connect(address)?;
-        self.0.streams.borrow_mut().insert(id, StreamState::default());
-        let stream = Stream { runtime: self.clone(), id, closes_itself: Cell::new(false) };
+        let stream = self.add_stream(id);
         std::future::poll_fn(|context| stream.poll_state(context, |state| state.is_connected)).await?;
         Ok(stream)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_buffers::BlockBuffer;
-use atoll_reactor::{DirectFile, Event, FileOperation, ListenAddress, Reactor};
+use atoll_reactor::{DirectFile, Event, FileOperation, ListenAddress, PeerAddress, Reactor};
 
 fn poll(reactor: &mut Reactor) -> Vec<Event> {
     let mut events = Vec::new();
@@ -54,6 +54,43 @@ fn connects_and_reports_refusal() {
     let id = reactor.connect(closed).unwrap();
     let events = poll(&mut reactor);
     assert!(matches!(events[..], [Event::Closed(closed, _)] if closed == id), "{events:?}");
+}
+
+#[test]
+fn echoes_over_a_local_socket() {
+    let name = format!("atoll-test-{}", std::process::id());
+    let mut server = Reactor::new().unwrap();
+    assert!(server.connect_local(&name).is_err(), "nobody listens yet");
+    server.listen_local(&name).unwrap();
+    assert!(server.listen_local(&name).is_err(), "the name is taken");
+    let payload = bytes::Bytes::from((0..6_000_000_u32).map(|i| i.wrapping_mul(7) as u8).collect::<Vec<u8>>());
+    let id = server.connect_local(&name).unwrap();
+    server.send(id, [payload.clone()]);
+    let (mut accepted, mut echoed) = (None, Vec::new());
+    while echoed.len() < payload.len() {
+        for event in poll(&mut server) {
+            match event {
+                Event::Accepted { connection, .. } => accepted = Some(connection),
+                Event::Connected(connected) => assert_eq!(connected, id),
+                Event::Received(from) if from == id => {
+                    echoed.extend_from_slice(&server.received(id).unwrap().split());
+                }
+                Event::Received(from) => {
+                    let bytes = server.received(from).unwrap().split().freeze();
+                    server.send(from, [bytes]);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(echoed == payload);
+    let own = std::process::id() as i32;
+    for end in [id, accepted.unwrap()] {
+        assert_eq!(server.peer_address(end), PeerAddress::Process(own));
+    }
+    server.close(id);
+    let events = poll(&mut server);
+    assert!(matches!(events[..], [Event::Closed(closed, _)] if Some(closed) == accepted), "{events:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::records::{PeerRole, RECORD_FORMAT};
+use crate::transports::{Transport, Transports};
 
 /// How the frames of a connection are protected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,15 @@ impl FromStr for FrameMode {
     }
 }
 
+/// Connections to OSDs that have a frame mode of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameScope {
+    /// Those of one role over networks.
+    Role(PeerRole),
+    /// Those over Unix sockets, whoever makes them.
+    Unix,
+}
+
 /// The frame modes by who speaks to OSDs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -56,36 +66,51 @@ pub struct FrameModes {
     pub client: FrameMode,
     /// S3 gateways.
     pub gateway: FrameMode,
+    /// All of them over Unix sockets, which no network sees; as over networks if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unix: Option<FrameMode>,
 }
 
 impl FrameModes {
+    /// What a new cluster has unless it is told otherwise. No network is crossed by a Unix socket, and who could read it
+    /// on its host could read the memory of both processes.
+    pub fn of_new_clusters() -> Self {
+        FrameModes { unix: Some(FrameMode::Crc), ..FrameModes::default() }
+    }
+
     /// The same for everyone.
     pub fn all(mode: FrameMode) -> Self {
-        FrameModes { cluster: mode, client: mode, gateway: mode }
+        FrameModes { cluster: mode, client: mode, gateway: mode, unix: None }
     }
 
     /// The mode of a connection that the holder of a key of this role makes to an OSD.
-    pub fn of(&self, role: PeerRole) -> FrameMode {
-        match role {
+    pub fn of(&self, role: PeerRole, transport: Transport) -> FrameMode {
+        let over_networks = match role {
             PeerRole::Osd => self.cluster,
             PeerRole::Client => self.client,
             PeerRole::Gateway => self.gateway,
+        };
+        match transport {
+            Transport::Tcp => over_networks,
+            Transport::Unix => self.unix.unwrap_or(over_networks),
         }
     }
 
-    /// The same but for one role.
-    pub fn with(self, role: PeerRole, mode: FrameMode) -> Self {
-        match role {
-            PeerRole::Osd => FrameModes { cluster: mode, ..self },
-            PeerRole::Client => FrameModes { client: mode, ..self },
-            PeerRole::Gateway => FrameModes { gateway: mode, ..self },
+    /// The same but for some connections.
+    pub fn with(self, scope: FrameScope, mode: FrameMode) -> Self {
+        match scope {
+            FrameScope::Role(PeerRole::Osd) => FrameModes { cluster: mode, ..self },
+            FrameScope::Role(PeerRole::Client) => FrameModes { client: mode, ..self },
+            FrameScope::Role(PeerRole::Gateway) => FrameModes { gateway: mode, ..self },
+            FrameScope::Unix => FrameModes { unix: Some(mode), ..self },
         }
     }
 }
 
 impl fmt::Display for FrameModes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cluster {}, client {}, gateway {}", self.cluster, self.client, self.gateway)
+        write!(f, "cluster {}, client {}, gateway {}", self.cluster, self.client, self.gateway)?;
+        self.unix.map_or(Ok(()), |mode| write!(f, "; over Unix sockets {mode}"))
     }
 }
 
@@ -98,13 +123,20 @@ pub struct FramesRecord {
     /// The modes.
     #[serde(flatten)]
     pub modes: FrameModes,
+    /// What carries them.
+    pub transports: Transports,
     /// A connection that is so old gets its next key, and again after as long.
     pub rekey_seconds: u64,
 }
 
 impl Default for FramesRecord {
     fn default() -> Self {
-        FramesRecord { format: RECORD_FORMAT, modes: FrameModes::default(), rekey_seconds: 3_600 }
+        FramesRecord {
+            format: RECORD_FORMAT,
+            modes: FrameModes::default(),
+            transports: Transports::default(),
+            rekey_seconds: 3_600,
+        }
     }
 }
 
@@ -129,13 +161,20 @@ mod tests {
 
     #[test]
     fn the_record_is_plain_json() {
-        let record =
-            FramesRecord::from(FrameModes::all(FrameMode::Crc).with(PeerRole::Gateway, FrameMode::Secure128));
+        let record = FramesRecord::from(
+            FrameModes::all(FrameMode::Crc).with(FrameScope::Role(PeerRole::Gateway), FrameMode::Secure128),
+        );
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(
             text,
-            r#"{"format":1,"cluster":"crc","client":"crc","gateway":"secure-128","rekey_seconds":3600}"#
+            r#"{"format":1,"cluster":"crc","client":"crc","gateway":"secure-128","transports":{"cluster":"unix","client":"unix","gateway":"unix"},"rekey_seconds":3600}"#
         );
         assert_eq!(serde_json::from_str::<FramesRecord>(&text).unwrap(), record);
+        let older = r#"{"format":1,"cluster":"crc","client":"crc","gateway":"crc","rekey_seconds":3600}"#;
+        let older: FramesRecord = serde_json::from_str(older).unwrap();
+        assert_eq!(older.modes.of(PeerRole::Osd, Transport::Unix), FrameMode::Crc, "as over networks");
+        let unix = older.modes.with(FrameScope::Unix, FrameMode::Secure);
+        assert_eq!(unix.of(PeerRole::Osd, Transport::Unix), FrameMode::Secure);
+        assert_eq!(unix.of(PeerRole::Osd, Transport::Tcp), FrameMode::Crc);
     }
 }

@@ -23,6 +23,7 @@ pub mod record_json;
 pub mod records;
 pub mod size;
 pub mod split;
+pub mod transports;
 
 pub use ids::{Epoch, ObjectName, OsdId, PgId, PoolId, RequestId, Version};
 pub use operation::{

@@ -18,6 +18,7 @@ pub use crate::images::{
 };
 use crate::limits::EC_CHUNK_BYTES_DEFAULT;
 use crate::split::pg_of_object;
+use crate::transports::Transport;
 
 /// The format version that this release writes into every record.
 pub const RECORD_FORMAT: u32 = 1;
@@ -110,6 +111,9 @@ pub struct OsdUpRecord {
     pub id: OsdId,
     /// `IP:PORT` where it listens.
     pub address: String,
+    /// The abstract Unix socket where it listens for processes of its host; empty: none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub local_name: String,
     /// Process id on its host.
     pub process_id: u32,
     /// Drawn anew at every start.
@@ -143,6 +147,9 @@ pub struct OsdUsageRecord {
     /// now.
     #[serde(default)]
     pub links_in_other_mode: u32,
+    /// Connections that it has accepted, by what carries them.
+    #[serde(default)]
+    pub links_by_transport: std::collections::BTreeMap<Transport, u32>,
 }
 
 /// How a pool protects its objects.

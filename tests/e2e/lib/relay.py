@@ -24,21 +24,28 @@ ATTACKS = [
 
 
 class Relay:
-    """Carries connections to one OSD frame by frame, and does to a frame what it was told to do."""
+    """Carries connections to one OSD frame by frame, and does to a frame what it was told to do. The OSD is at an
+    address of TCP, or at the name of an abstract Unix socket; so is the relay: at a port, or at a name."""
 
     def __init__(self, address):
         self.address, self.connections, self.attack, self.done = address, 0, None, None
         self.lock = threading.Lock()
         self.rekeyed = {"to": 0, "from": 0}
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
+        if isinstance(address, str):
+            self.name = f"relay-of-{address}"
+            self.listener = socket.socket(socket.AF_UNIX)
+            self.listener.bind(f"\0{self.name}")
+            self.listener.listen()
+        else:
+            self.listener = socket.create_server(("127.0.0.1", 0))
+            self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self):
         while True:
             client = self.listener.accept()[0]
             try:
-                osd = socket.create_connection(self.address, timeout=5)
+                osd = self._reach_osd()
             except OSError:
                 client.close()
                 continue
@@ -46,9 +53,16 @@ class Relay:
             self.connections += 1
             state = {"ended_by": None}
             for sockets, way in (((client, osd), "to"), ((osd, client), "from")):
-                for one in sockets:
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._carry, args=[*sockets, way, state], daemon=True).start()
+
+    def _reach_osd(self):
+        if isinstance(self.address, str):
+            osd = socket.socket(socket.AF_UNIX)
+            osd.connect(f"\0{self.address}")
+            return osd
+        osd = socket.create_connection(self.address, timeout=5)
+        osd.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return osd
 
     def _carry(self, source, sink, way, state):
         """One way of a connection."""

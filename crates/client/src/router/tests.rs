@@ -1,10 +1,11 @@
 //! Where requests go, when they go again, and to which OSDs the client does not connect.
 
 use super::*;
-use atoll_types::frames::{FrameModes, FramesRecord};
+use atoll_types::frames::{FrameMode, FrameModes, FrameScope, FramesRecord};
 use atoll_types::records::{
     AuthorizedKeyRecord, FailureDomain, OsdRecord, OsdUpRecord, PeerRole, PgRecord, PoolRecord, Redundancy,
 };
+use atoll_types::transports::{Transport, Way};
 
 fn key(role: PeerRole, osd: Option<OsdId>) -> AuthorizedKeyRecord {
     AuthorizedKeyRecord { format: 1, role, osd, name: "somebody".into() }
@@ -32,6 +33,7 @@ fn changes(primary: u32, epoch: u64) -> Vec<MapChange> {
         format: 1,
         id: OsdId(id),
         address: "127.0.0.1:1".into(),
+        local_name: format!("atoll-osd.{id}"),
         process_id: 1,
         incarnation: 1,
     };
@@ -210,11 +212,15 @@ fn revoked_keys_end_connections_and_make_none() {
 }
 
 #[test]
-fn the_mode_is_that_of_the_keys_role() {
+fn the_ways_to_an_osd_are_those_of_the_keys_role() {
     let mut router = router();
-    let frames = FramesRecord::from(FrameModes::default().with(PeerRole::Gateway, FrameMode::Secure128));
+    let frames =
+        FramesRecord::from(FrameModes::default().with(FrameScope::Role(PeerRole::Gateway), FrameMode::Secure128));
     router.map_changed(0, changes(0, 1).into_iter().chain([MapChange::Frames(frames)]).collect());
     router.start(0, 1_000, Target::ByName(PoolId(1)), write());
     let action = router.next_action();
-    assert!(matches!(action, Some(RouterAction::Connect { mode: FrameMode::Secure128, .. })));
+    let Some(RouterAction::Connect { ways, .. }) = action else { panic!("it is not connected") };
+    let is_unix = |way: &Way| (way.transport, way.address.as_str()) == (Transport::Unix, "atoll-osd.0");
+    assert!(ways.len() == 2 && is_unix(&ways[0]), "{ways:?}");
+    assert!(ways.iter().all(|way| way.mode == FrameMode::Secure128), "{ways:?}");
 }

@@ -137,6 +137,9 @@ function cluster(status) {
     const modes = Object.entries(status.frame_modes)
         .map(([role, mode]) => `${role} ${mode}`)
         .join(", ");
+    const links = Object.entries(status.links_by_transport)
+        .map(([transport, number]) => `${count(number)} ${transport}`)
+        .join(", ");
     return facts(
         ["OSDs up", badge(status.osds_up < status.osds ? "bad" : "good", `${status.osds_up} of ${status.osds}`)],
         ["Coordinator", status.coordinator === null ? badge("note", "none") : osdLink(status.coordinator)],
@@ -145,6 +148,7 @@ function cluster(status) {
             status.corrupt_block_count ? badge("warn", count(status.corrupt_block_count)) : badge("good", "none"),
         ],
         ["Frames", modes],
+        ["Links", links || "none"],
         status.links_in_other_mode
             ? ["Links in the old mode", badge("warn", count(status.links_in_other_mode))]
             : null,

@@ -34,7 +34,14 @@ fn osd(id: u32) -> OsdRecord {
 }
 
 fn up(id: u32) -> OsdUpRecord {
-    OsdUpRecord { format: 1, id: OsdId(id), address: "127.0.0.1:1".into(), process_id: 1, incarnation: 1 }
+    OsdUpRecord {
+        format: 1,
+        id: OsdId(id),
+        address: "127.0.0.1:1".into(),
+        local_name: String::new(),
+        process_id: 1,
+        incarnation: 1,
+    }
 }
 
 fn pool(id: u32, size: u32, min_size: u32) -> PoolRecord {

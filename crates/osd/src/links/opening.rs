@@ -1,12 +1,13 @@
 //! Opening links: which OSD connects to which, and which keys may.
 
-use std::net::SocketAddr;
+use std::io;
 
-use atoll_reactor::ConnectionId;
+use atoll_reactor::{ConnectionId, PeerAddress, Reactor};
 use atoll_security_log::{SecurityEvent, note};
 use atoll_types::OsdId;
 use atoll_types::frames::FrameMode;
 use atoll_types::records::PeerRole;
+use atoll_types::transports::{Transport, Way};
 use atoll_wire::{Link, Message};
 
 use super::{Connected, Links, Peer};
@@ -24,6 +25,23 @@ fn holder(context: &Context, key: &str) -> Option<Peer> {
     }
 }
 
+/// Begins to connect by the first way that does not fail at once.
+fn begin_to_connect(reactor: &mut Reactor, id: OsdId, ways: &[Way]) -> Option<(ConnectionId, FrameMode)> {
+    for Way { transport, address, mode } in ways {
+        let begun = match transport {
+            Transport::Unix => reactor.connect_local(address),
+            Transport::Tcp => address.parse().map_err(io::Error::other).and_then(|tcp| reactor.connect(tcp)),
+        };
+        match (begun, transport) {
+            (Ok(connection), _) => return Some((connection, *mode)),
+            // It is on another host.
+            (Err(error), Transport::Unix) => tracing::debug!("no Unix socket of {id}: {error}"),
+            (Err(error), Transport::Tcp) => tracing::warn!("cannot connect to {id} at {address}: {error}"),
+        }
+    }
+    None
+}
+
 impl Links {
     /// A peer has connected to this OSD.
     pub fn accepted(&mut self, context: &Context, connection: ConnectionId) {
@@ -32,8 +50,13 @@ impl Links {
     }
 
     fn add(&mut self, context: &Context, connection: ConnectionId, link: Link, target: Option<OsdId>) {
+        let transport = match context.reactor.peer_address(connection) {
+            PeerAddress::Process(_) => Transport::Unix,
+            PeerAddress::Host(_) | PeerAddress::Unknown => Transport::Tcp,
+        };
         let connected = Connected {
             connection,
+            transport,
             link,
             peer: None,
             key: None,
@@ -56,29 +79,24 @@ impl Links {
         if !context.map.is_key_of(me, &hex::encode(context.config.key.public())) {
             return;
         }
-        let mut wanted: Vec<(OsdId, SocketAddr, String)> = Vec::new();
+        let mut wanted: Vec<(OsdId, Vec<Way>, String)> = Vec::new();
         for (id, up) in context.map.up.range(OsdId(me.0 + 1)..) {
             let is_connecting = self.by_number.values().any(|connected| connected.target == Some(*id));
-            if let (false, Some(record), Ok(address)) =
-                (is_connecting, context.map.osds.get(id), up.address.parse())
+            if let (false, Some(record)) = (is_connecting, context.map.osds.get(id))
                 && context.map.is_key_of(*id, &record.public_key)
             {
-                wanted.push((*id, address, record.public_key.clone()));
+                wanted.push((*id, context.map.frames.ways(PeerRole::Osd, up), record.public_key.clone()));
             }
         }
-        for (id, address, key) in wanted {
+        for (id, ways, key) in wanted {
             let mut remote = [0; 32];
             if hex::decode_to_slice(&key, &mut remote).is_err() {
                 tracing::warn!("the record of {id} has no valid public key");
                 continue;
             }
-            match context.reactor.connect(address) {
-                Ok(connection) => {
-                    let mode = context.map.frames.modes.of(PeerRole::Osd);
-                    let link = Link::initiate(&context.config.key, &remote, mode, random());
-                    self.add(context, connection, link, Some(id));
-                }
-                Err(error) => tracing::warn!("cannot connect to {id} at {address}: {error}"),
+            if let Some((connection, mode)) = begin_to_connect(&mut context.reactor, id, &ways) {
+                let link = Link::initiate(&context.config.key, &remote, mode, random());
+                self.add(context, connection, link, Some(id));
             }
         }
     }
@@ -90,8 +108,8 @@ impl Links {
             note(SecurityEvent::RefusedKey, self.address(context, number), detail);
             return self.close(context, number);
         };
-        let right = context.map.frames.modes.of(peer.role());
         let connected = self.by_number.get_mut(&number).expect("the link has just received");
+        let right = context.map.frames.modes.of(peer.role(), connected.transport);
         let answered = connected.link.answer(right);
         self.with_output.insert(number);
         if answered.is_err() {

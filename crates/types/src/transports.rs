@@ -1,0 +1,138 @@
+//! By what processes reach OSDs: which transport, by who asks, and with which frames.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::frames::{FrameMode, FramesRecord};
+use crate::records::{OsdUpRecord, PeerRole};
+
+/// What carries the frames of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Transport {
+    /// Unix sockets between processes of one host that share a network namespace, TCP between all others.
+    #[default]
+    #[serde(rename = "unix")]
+    Unix,
+    /// TCP, within a host too.
+    #[serde(rename = "tcp")]
+    Tcp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Unix => "unix",
+            Transport::Tcp => "tcp",
+        })
+    }
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "unix" => Ok(Transport::Unix),
+            "tcp" => Ok(Transport::Tcp),
+            other => Err(format!("'{other}' is no transport: choose unix or tcp")),
+        }
+    }
+}
+
+/// The preferred transports by who speaks to OSDs. What cannot be reached by them is reached by TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Transports {
+    /// OSDs among themselves.
+    pub cluster: Transport,
+    /// NBD servers, benches and the command line.
+    pub client: Transport,
+    /// S3 gateways.
+    pub gateway: Transport,
+}
+
+impl Transports {
+    /// The same for everyone.
+    pub fn all(transport: Transport) -> Self {
+        Transports { cluster: transport, client: transport, gateway: transport }
+    }
+
+    /// The preferred transport of connections that the holder of a key of this role makes to an OSD.
+    pub fn of(&self, role: PeerRole) -> Transport {
+        match role {
+            PeerRole::Osd => self.cluster,
+            PeerRole::Client => self.client,
+            PeerRole::Gateway => self.gateway,
+        }
+    }
+
+    /// The same but for one role.
+    pub fn with(self, role: PeerRole, transport: Transport) -> Self {
+        match role {
+            PeerRole::Osd => Transports { cluster: transport, ..self },
+            PeerRole::Client => Transports { client: transport, ..self },
+            PeerRole::Gateway => Transports { gateway: transport, ..self },
+        }
+    }
+}
+
+/// A way to an OSD.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// What carries the frames.
+    pub transport: Transport,
+    /// `IP:PORT`, or the name of an abstract Unix socket.
+    pub address: String,
+    /// How the frames are protected.
+    pub mode: FrameMode,
+}
+
+impl FramesRecord {
+    /// The ways to an OSD for the holder of a key of this role, the preferred first. The last is TCP, by which every
+    /// OSD is reached.
+    pub fn ways(&self, role: PeerRole, up: &OsdUpRecord) -> Vec<Way> {
+        let way = |transport, address: &String| {
+            let mode = self.modes.of(role, transport);
+            Way { transport, address: address.clone(), mode }
+        };
+        let is_local_tried = self.transports.of(role) == Transport::Unix && !up.local_name.is_empty();
+        let local = is_local_tried.then(|| way(Transport::Unix, &up.local_name));
+        local.into_iter().chain([way(Transport::Tcp, &up.address)]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OsdId;
+    use crate::frames::FrameModes;
+
+    #[test]
+    fn names_are_the_same_everywhere() {
+        for transport in [Transport::Unix, Transport::Tcp] {
+            assert_eq!(transport.to_string().parse(), Ok(transport));
+            assert_eq!(serde_json::to_value(transport).unwrap(), transport.to_string());
+        }
+        assert!("rdma".parse::<Transport>().unwrap_err().contains("unix or tcp"));
+    }
+
+    #[test]
+    fn every_osd_is_reached_by_tcp_at_last() {
+        let text = r#"{"format":1,"id":3,"address":"10.0.0.1:7000","process_id":1,"incarnation":2}"#;
+        let without: OsdUpRecord = serde_json::from_str(text).unwrap();
+        assert_eq!(without.id, OsdId(3));
+        let with = OsdUpRecord { local_name: "atoll-osd".into(), ..without.clone() };
+        let modes = FrameModes { unix: Some(FrameMode::Crc), ..FrameModes::all(FrameMode::Secure128) };
+        let transports = Transports::default().with(PeerRole::Gateway, Transport::Tcp);
+        let frames = FramesRecord { transports, ..FramesRecord::from(modes) };
+        let tcp = Way { transport: Transport::Tcp, address: "10.0.0.1:7000".into(), mode: FrameMode::Secure128 };
+        let unix = Way { transport: Transport::Unix, address: "atoll-osd".into(), mode: FrameMode::Crc };
+        assert_eq!(frames.ways(PeerRole::Client, &with), [unix.clone(), tcp.clone()]);
+        assert_eq!(frames.ways(PeerRole::Osd, &with), [unix, tcp.clone()]);
+        let only_tcp = vec![tcp];
+        assert_eq!(frames.ways(PeerRole::Gateway, &with), only_tcp, "it prefers TCP");
+        assert_eq!(frames.ways(PeerRole::Client, &without), only_tcp, "an older OSD has no Unix socket");
+    }
+}
