@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use atoll_cluster::ClusterClient;
 use atoll_node::{UnlockWith, check_store, note_start, store_of};
 use atoll_osd::{MEMORY_TARGET_BYTES_MIN, Osd, OsdConfig};
@@ -16,6 +17,8 @@ use crate::commands::open_cluster::{OpenCluster, tokio_runtime};
 
 const STATE_PATIENCE: Duration = Duration::from_secs(60);
 const STATE_POLL: Duration = Duration::from_millis(200);
+/// Cluster state has so long to take down why an OSD does not start.
+const NOTE_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct OsdRunArguments {
@@ -82,9 +85,11 @@ fn start(
         Ok(store_id) => store_id,
         Err(error) => {
             let error = anyhow::Error::from(error);
-            // It is said by this process, whether cluster state is there to learn it or not.
-            let noted =
+            // It is said by this process, and soon, whether cluster state is there to learn it or not.
+            let noting =
                 async { anyhow::Ok(note_start(&open.connect().await?, id, Some(&explain(&error))).await?) };
+            let late = || anyhow!("it did not answer within {} s", NOTE_LIMIT.as_secs());
+            let noted = async { tokio::time::timeout(NOTE_LIMIT, noting).await.unwrap_or_else(|_| Err(late())) };
             not_noted(runtime.block_on(noted));
             return Err(error);
         }
