@@ -136,6 +136,7 @@ def test_snapshots_move_with_an_image_that_is_written(cluster, note):
     note(f"{load.acked} acks, {count} blocks, {load.open_ended} without an answer")
 
 
+@pytest.mark.nightly
 def test_what_snapshots_share_is_copied_once(cluster):
     """An idle image takes after a move what it took before, and a killed copier has copied for the next one."""
     disk = Modelled(cluster, "frugal").with_history()
@@ -151,6 +152,7 @@ def test_what_snapshots_share_is_copied_once(cluster):
     assert not leftovers(cluster, "frugal")
 
 
+@pytest.mark.nightly
 def test_a_clone_moves_with_snapshots_that_show_its_parent(cluster):
     """Of a flattened clone only its older snapshots do; afterwards nothing needs the parent."""
     golden = Modelled(cluster, "golden")
