@@ -147,6 +147,11 @@ pub async fn rename(
     Ok(ImageSummary::from(&record))
 }
 
+/// The name of a pool.
+pub async fn pool_name(client: &ClusterClient, pool: PoolId) -> Result<String, AdminError> {
+    Ok(name_of_pool(&pool_names(client).await?, pool))
+}
+
 async fn pool_names(client: &ClusterClient) -> Result<HashMap<PoolId, String>, AdminError> {
     let pools = client.list::<PoolRecord>(keys::POOLS).await?.entries;
     Ok(pools.into_iter().map(|(_, pool, _)| (pool.id, pool.name)).collect())

@@ -103,6 +103,19 @@ pub(crate) fn state_of<C: PoolClient>(
     }))
 }
 
+/// What shows an image that goes back: what it was in the place that it has left, what it is here, and its parents.
+pub(crate) fn over_here(
+    left: Generation,
+    record: &ImageRecord,
+    key: SecretKey,
+    ancestors: Vec<Generation>,
+) -> Vec<Generation> {
+    let (size_bytes, overlap_bytes) = (record.size_bytes, left.size_bytes);
+    let here = Generation { record: record.clone(), key, number: None, size_bytes, overlap_bytes };
+    let left = Generation { size_bytes, ..left };
+    [left, here].into_iter().chain(ancestors).collect()
+}
+
 /// The parent that these generations make, the nearest first.
 pub(crate) fn parent_of<C: PoolClient>(
     client: &C,

@@ -11,7 +11,8 @@ use atoll_types::records::{ExportAccess, ImageRecord};
 use futures::future::{Either, select};
 
 use crate::admin::ImageAdmin;
-use crate::ancestry::{Generation, parent_of, parse_attach_ids, parse_image_id, unsealed};
+use crate::ahead::Ahead;
+use crate::ancestry::{Generation, over_here, parent_of, parse_attach_ids, parse_image_id, unsealed};
 use crate::held_lock::HeldLock;
 use crate::lock::{Purpose, TakenLock, fence_name, not_fenced, take_lock};
 use crate::moved_states::moved_states;
@@ -27,6 +28,8 @@ pub(crate) struct Attachment {
     pub record: ImageRecord,
     pub key: SecretKey,
     pub ancestors: Vec<Generation>,
+    /// What it was in the place that it has left, if it goes back.
+    pub left: Option<Generation>,
     pub lock: HeldLock,
 }
 
@@ -63,15 +66,24 @@ pub(crate) async fn open(
     client: &LocalClient,
     record: &ImageRecord,
     key: SecretKey,
-    ancestors: Vec<Generation>,
+    (ancestors, left): (Vec<Generation>, Option<Generation>),
 ) -> Result<Volume<LocalClient>, ImageError> {
     let sealing = match record.key.is_sealed() {
-        true => Sealing::on(key, parse_image_id(record)?, parse_attach_ids(record)?)?,
+        true => Sealing::on(key.clone(), parse_image_id(record)?, parse_attach_ids(record)?)?,
         false => unsealed(record),
     };
     fence_within_limit(client, record).await?;
     let moved_states = moved_states(record, &ancestors);
-    let parent = parent_of(client, ancestors)?;
+    let (parent, ahead) = match left {
+        Some(left) => {
+            let shown =
+                parent_of(client, over_here(left, record, key, ancestors))?.expect("there are generations");
+            let number = record.states.as_ref().map_or(0, |states| states.newest);
+            let ahead = Ahead::find(shown.state, number).await?;
+            (ahead.parent(), Some(ahead))
+        }
+        None => (parent_of(client, ancestors)?, None),
+    };
     let is_clone = parent.is_some();
     let volume = Volume::new(VolumeOf {
         client: client.clone(),
@@ -85,6 +97,7 @@ pub(crate) async fn open(
         kept_number: record.kept_number(),
         parent,
         moved_states,
+        ahead,
     });
     if is_clone {
         // Otherwise each read of what only the parent has would first ask for the clone's object.
@@ -136,12 +149,13 @@ pub(crate) async fn attach_locked(
         let key = admin.unwrapped_key(&record).await?;
         let record = admin.change_as_holder(name, revision, add).await?;
         let ancestors = admin.ancestors(record.shown_parent()).await?;
-        Ok((record, key, ancestors))
+        let left = admin.left_place(&record).await?;
+        Ok((record, key, ancestors, left))
     };
     match added.await {
-        Ok((record, key, ancestors)) => {
+        Ok((record, key, ancestors, left)) => {
             let lock = HeldLock::keep(admin.clone(), record.clone(), purpose.clone(), lease);
-            Ok(Attachment { record, key, ancestors, lock })
+            Ok(Attachment { record, key, ancestors, left, lock })
         }
         Err(error) => {
             lease.revoke().await?;

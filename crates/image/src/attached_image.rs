@@ -138,8 +138,8 @@ impl AttachedImage {
             let (admin, name, purpose) = (admin.clone(), name.to_owned(), purpose.clone());
             bridge.run(async move { take(&admin, &name, &purpose, check).await }).await?
         };
-        let Attachment { record, key, ancestors, lock } = taken;
-        let volume = match open(client, &record, key, ancestors).await {
+        let Attachment { record, key, ancestors, left, lock } = taken;
+        let volume = match open(client, &record, key, (ancestors, left)).await {
             Ok(volume) => volume,
             Err(error) => {
                 bridge.run(lock.release()).await?;

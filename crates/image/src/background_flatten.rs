@@ -26,6 +26,13 @@ pub(crate) struct BackgroundFlatten {
     all_bytes: Cell<u64>,
 }
 
+impl BackgroundFlatten {
+    fn goes_back(&self) -> bool {
+        let wanted = self.wanted.borrow();
+        wanted.as_ref().and_then(|wanted| wanted.moving.as_ref()).is_some_and(|moving| moving.goes_back)
+    }
+}
+
 /// The copying of one place of an image.
 struct Copying<'a> {
     writer: &'a Writer,
@@ -87,14 +94,25 @@ impl Writer {
     async fn flatten_once(self: &Rc<Self>, volume: &Rc<Volume<LocalClient>>) -> Result<bool, ImageError> {
         let is_over = Rc::new(Cell::new(false));
         self.client.runtime().spawn(Rc::clone(self).note(volume.image_id.clone(), Rc::clone(&is_over)));
-        let copied = volume.copy_from_parent(&Copying { writer: self, volume }).await;
+        let (copying, goes_back) = (Copying { writer: self, volume }, self.flattening.goes_back());
+        let copied = match goes_back {
+            true => volume.bring_all(&copying).await,
+            false => volume.copy_from_parent(&copying).await,
+        };
         is_over.set(true);
         if !copied? {
             return Ok(false);
         }
-        volume.drop_parent().await;
         let (admin, name, image_id) = (self.admin.clone(), self.name.clone(), volume.image_id.clone());
-        self.bridge.run(async move { admin.end_flatten(&name, &image_id).await }).await?;
+        if goes_back {
+            volume.drop_ahead().await;
+            self.bridge.run(async move { admin.end_going_back(&name, &image_id).await }).await?;
+            return Ok(true);
+        }
+        volume.drop_parent().await;
+        if self.bridge.run(async move { admin.end_flatten(&name, &image_id).await }).await? {
+            volume.parent_is_hidden();
+        }
         Ok(true)
     }
 

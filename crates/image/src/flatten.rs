@@ -19,7 +19,7 @@ use crate::volume::Volume;
 /// Objects that are copied at once.
 const OBJECTS_AT_ONCE: usize = 8;
 /// The same where whole objects are in memory, in several states.
-const OBJECTS_OF_STATES_AT_ONCE: usize = 2;
+pub(crate) const OBJECTS_OF_STATES_AT_ONCE: usize = 2;
 /// Writes wait while so much is being copied where they go to.
 const LOCKED_BYTES_MAX: u64 = 1 << 20;
 /// How long it may take until a change of the rate is noticed.
@@ -79,7 +79,8 @@ impl<C: PoolClient> Volume<C> {
     }
 
     fn objects_at_once(&self) -> usize {
-        if self.moved_states.is_empty() { OBJECTS_AT_ONCE } else { OBJECTS_OF_STATES_AT_ONCE }
+        let has_states = !self.moved_states.is_empty() || self.ahead().is_some();
+        if has_states { OBJECTS_OF_STATES_AT_ONCE } else { OBJECTS_AT_ONCE }
     }
 
     /// Copies what one object lacks. False if it was stopped before the end.

@@ -57,8 +57,9 @@ impl ImageAdmin {
     }
 
     /// A clone that has everything it showed of its parent shows nothing of it from now on. It needs the parent no
-    /// more when none of its snapshots shows it. Nobody may read the parent for it any more.
-    pub(crate) async fn end_flatten(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
+    /// more when none of its snapshots shows it. Nobody may read the parent for it any more. False if it is not so: the
+    /// image is another one by now, or is not to be flattened any more.
+    pub(crate) async fn end_flatten(&self, name: &str, image_id: &str) -> Result<bool, ImageError> {
         let ended = self.change_clone(name, |record| {
             if record.id != image_id || record.flattening.is_none() {
                 return Ok(());
@@ -78,10 +79,12 @@ impl ImageAdmin {
             record.flattening.take_if(|flattening| flattening.moving.is_none());
             Ok(())
         });
-        match ended.await?.moving() {
-            Some(_) => self.retried(name, || self.remove_old_place(name, image_id)).await,
-            None => Ok(()),
+        let record = ended.await?;
+        let is_hidden = record.id == image_id && record.overlap_bytes() == 0;
+        if is_hidden && record.moving().is_some() {
+            self.retried(name, || self.remove_old_place(name, image_id)).await?;
         }
+        Ok(is_hidden)
     }
 }
 

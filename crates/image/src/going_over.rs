@@ -55,8 +55,8 @@ impl Writer {
         let (admin, name, purpose) = (self.admin.clone(), self.name.clone(), self.purpose.clone());
         let (new_id, attach_id) = (moved.id.clone(), attach_id.to_owned());
         let taken = async move { take_new_place(&admin, &name, (&new_id, &attach_id), purpose, lock).await };
-        let Attachment { record, key, ancestors, lock } = self.bridge.run(taken).await?;
-        let volume = match open(&self.client, &record, key, ancestors).await {
+        let Attachment { record, key, ancestors, left, lock } = self.bridge.run(taken).await?;
+        let volume = match open(&self.client, &record, key, (ancestors, left)).await {
             Ok(volume) if !self.is_detached.get() => volume,
             opened => {
                 self.bridge.run(lock.release()).await?;

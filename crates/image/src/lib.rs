@@ -12,10 +12,11 @@
 //! - `lock`, `held_lock`, `attach`, `follow`, `read_only`, `watcher`: who writes and who reads.
 //! - `volume`, `state`: the blocks of an image as its writer has it, and as it was at a snapshot. `keeping`
 //!   keeps the states of objects that snapshots need; `ancestry` and `flatten` are about clones,
-//!   `moves`, `going_over` and `moved_states` about moves.
+//!   `moves`, `going_over`, `going_back`, `moved_states` and `ahead` about moves.
 //! - `names`, `pieces`, `objects`, `extents`, `index_set`, `range_locks`, `sealing`: parts of these.
 
 mod admin;
+mod ahead;
 mod ancestry;
 mod attach;
 mod attached_image;
@@ -24,12 +25,14 @@ mod bridge;
 mod change_stream;
 mod changes;
 mod clones;
+mod difference;
 mod error;
 mod extents;
 mod fill;
 mod flatten;
 mod flattening;
 mod follow;
+mod going_back;
 mod going_over;
 mod group_snapshots;
 mod held_lock;

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use futures::future::{join_all, select};
 
+use crate::ahead::Ahead;
 use crate::ancestry::{parse_image_id, unsealed};
 use crate::lock::{fence_name, not_fenced};
 use crate::memory_client::MemoryClient;
@@ -31,6 +32,7 @@ use crate::volume::{Volume, VolumeOf};
 use atoll_client::{PoolClient, visit_objects};
 
 mod flattening;
+mod going_back;
 mod moves;
 
 const POOL: PoolId = PoolId(1);
@@ -73,6 +75,8 @@ struct Image<C> {
     volume: Option<Rc<Volume<C>>>,
     /// Its snapshots are read where it was.
     is_moving: bool,
+    /// The place that it has left to go back to this one.
+    left: Option<usize>,
 }
 
 struct History<C> {
@@ -148,6 +152,7 @@ impl<C: Objects> History<C> {
             attach_count: 0,
             volume: None,
             is_moving: false,
+            left: None,
         });
     }
 
@@ -168,26 +173,47 @@ impl<C: Objects> History<C> {
 
     /// An image at one of its snapshots, as a reader opens it.
     fn state(&self, image: usize, number: u64) -> State<C> {
-        let Image { record, parent, attach_count, is_moving, .. } = &self.images[image];
+        let Image { record, parent, is_moving, .. } = &self.images[image];
         if let (Some((old, ..)), true) = (parent, is_moving) {
             return self.state(*old, number);
         }
         let snapshot = record.snapshots().iter().find(|snapshot| snapshot.number == number).unwrap();
+        let parent = parent.map(|(of, at, _)| (of, at, snapshot.overlap_bytes / BLOCK));
+        self.state_over(image, (Some(number), snapshot.size_bytes), self.parent_of(parent))
+    }
+
+    /// An image at a snapshot, or itself, above a parent.
+    fn state_over(
+        &self,
+        image: usize,
+        (number, size_bytes): (Option<u64>, u64),
+        parent: Option<Parent<C>>,
+    ) -> State<C> {
+        let Image { record, attach_count, .. } = &self.images[image];
         let sealing = match record.key.is_sealed() {
             true => Sealing::reading(key_of(record), parse_image_id(record).unwrap(), attach_ids(*attach_count)),
             false => unsealed(record),
         };
-        let parent = parent.map(|(of, at, _)| (of, at, snapshot.overlap_bytes / BLOCK));
         State::new(StateOf {
             client: self.client.clone(),
             image_id: record.id.clone(),
             pool: POOL,
             object_bytes: OBJECT_BYTES,
-            size_bytes: snapshot.size_bytes,
-            number: Some(number),
+            size_bytes,
+            number,
             sealing: sealing.into(),
-            parent: self.parent_of(parent),
+            parent,
         })
+    }
+
+    /// An image itself, as who only reads it opens it.
+    fn head(&self, image: usize) -> State<C> {
+        let Image { record, parent, left, .. } = &self.images[image];
+        let here = self.state_over(image, (None, record.size_bytes), self.parent_of(*parent));
+        let Some(left) = *left else { return here };
+        let overlap_bytes = self.images[left].record.size_bytes;
+        let here = Parent { state: Rc::new(here), overlap_bytes };
+        self.state_over(left, (None, record.size_bytes), Some(here))
     }
 
     /// Its writer, attached if there is none.
@@ -205,6 +231,13 @@ impl<C: Objects> History<C> {
             }
             false => unsealed(record),
         };
+        let ahead = match self.images[image].left {
+            Some(_) => {
+                let newest = record.states.as_ref().unwrap().newest;
+                Some(Ahead::find(Rc::new(self.head(image)), newest).await.unwrap())
+            }
+            None => None,
+        };
         let volume = Volume::new(VolumeOf {
             client: self.client.clone(),
             name: record.name.clone(),
@@ -214,9 +247,10 @@ impl<C: Objects> History<C> {
             size_bytes: record.size_bytes,
             sealing,
             fence: not_fenced(record),
-            kept_number: record.kept_number(),
+            kept_number: self.kept_number(image),
             parent: self.parent_of(*parent),
             moved_states: self.moved_states(image),
+            ahead,
         });
         let volume = Rc::new(volume);
         if parent.is_some() {

@@ -11,14 +11,15 @@ use std::rc::Rc;
 use atoll_client::PoolClient;
 use atoll_types::records::ImageRecord;
 use atoll_types::{Condition, Mutation, ObjectName, WriteRequest};
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
 use crate::ImageError;
 use crate::ancestry::Generation;
+use crate::difference::{Contents, Difference};
 use crate::flatten::{CopyControl, objects_below};
 use crate::names::{kept_name, object_name};
 use crate::objects::{ObjectsByIndex, list_parts};
-use crate::pieces::{BLOCK, Piece, runs};
+use crate::pieces::{BLOCK, Piece};
 use crate::state::Parent;
 use crate::volume::Volume;
 
@@ -36,7 +37,7 @@ pub(crate) struct MovedState {
 /// The states that are to be copied, the oldest first and the image itself last. None if it has no snapshots, or is
 /// not being moved.
 pub(crate) fn moved_states(record: &ImageRecord, ancestors: &[Generation]) -> Vec<MovedState> {
-    let Some(old) = ancestors.first().filter(|_| record.moving().is_some() && !record.snapshots().is_empty())
+    let Some(old) = ancestors.first().filter(|_| record.shows_moved_snapshots() && !record.snapshots().is_empty())
     else {
         return Vec::new();
     };
@@ -59,66 +60,6 @@ struct Group {
     /// For which number it is kept; `None` for the object itself.
     kept_for: Option<u64>,
     shown_bytes: u64,
-}
-
-/// What an object shows.
-struct Contents {
-    /// By block: whether it holds data.
-    mapped: Vec<bool>,
-    /// Empty if no block does.
-    bytes: Bytes,
-}
-
-/// How an object becomes the next state.
-struct Difference {
-    /// The offsets in the object, and what is written there.
-    writes: Vec<(u64, Bytes)>,
-    /// Offsets and lengths of what is zeroed.
-    zeros: Vec<(u64, u64)>,
-    /// Whether there was data before, and is afterwards.
-    had_data: bool,
-    has_data: bool,
-}
-
-impl Contents {
-    fn has_data(&self) -> bool {
-        self.mapped.contains(&true)
-    }
-
-    fn block(&self, block: usize) -> Option<&[u8]> {
-        let at = block * BLOCK as usize;
-        self.mapped.get(block).filter(|mapped| **mapped).map(|_| &self.bytes[at..at + BLOCK as usize])
-    }
-}
-
-impl Difference {
-    fn between(before: &Contents, after: &Contents) -> Self {
-        let blocks = 0..after.mapped.len();
-        let is_written = |block| after.block(block).is_some() && after.block(block) != before.block(block);
-        let is_zeroed = |block| after.block(block).is_none() && before.block(block).is_some();
-        let written: Vec<bool> = blocks.clone().map(is_written).collect();
-        let zeroed: Vec<bool> = blocks.map(is_zeroed).collect();
-        let data = |(first, count): (usize, usize)| {
-            let at = first * BLOCK as usize;
-            (at as u64, after.bytes.slice(at..at + count * BLOCK as usize))
-        };
-        Difference {
-            writes: runs(&written, true).map(data).collect(),
-            zeros: runs(&zeroed, true)
-                .map(|(first, count)| (first as u64 * BLOCK, count as u64 * BLOCK))
-                .collect(),
-            had_data: before.has_data(),
-            has_data: after.has_data(),
-        }
-    }
-
-    fn is_none(&self) -> bool {
-        self.writes.is_empty() && self.zeros.is_empty()
-    }
-
-    fn written_bytes(&self) -> u64 {
-        self.writes.iter().map(|(_, data)| data.len() as u64).sum()
-    }
 }
 
 /// One object on its way.
@@ -261,17 +202,11 @@ impl<C: PoolClient> ObjectMove<'_, C> {
     /// What the object shows in a state of the old place.
     async fn contents(&self, state: MovedState) -> Result<Contents, ImageError> {
         let state = self.parent.state.at(state.number, state.overlap_bytes);
-        let mapped = state.mapped(self.whole()).await?;
-        let bytes = match mapped.contains(&true) {
-            true => state.read_blocks(self.whole().start(self.volume.object_bytes), self.whole().length).await?,
-            false => Bytes::new(),
-        };
-        Ok(Contents { mapped, bytes })
+        Contents::of(&state, self.whole()).await
     }
 
     async fn difference(&self, before: Option<&mut Made>, after: &Contents) -> Result<Difference, ImageError> {
-        let nothing = Contents { mapped: Vec::new(), bytes: Bytes::new() };
-        let Some(made) = before else { return Ok(Difference::between(&nothing, after)) };
+        let Some(made) = before else { return Ok(Difference::between(&Contents::none(), after)) };
         let before = match made.contents.take() {
             Some(contents) => contents,
             None => self.contents(made.state).await?,

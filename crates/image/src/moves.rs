@@ -23,7 +23,7 @@ use crate::snapshots::add_snapshot;
 /// The name of the snapshot that an image's new place shows until everything is copied, unless it has one of that name.
 const SNAPSHOT: &str = "moved";
 /// Of a name so much is kept in the name of what the image was.
-const NAME_KEPT_BYTES: usize = 100;
+pub(crate) const NAME_KEPT_BYTES: usize = 100;
 
 /// What an image was before it was moved, with the lock of its writer.
 pub(crate) struct OldPlace {
@@ -56,7 +56,8 @@ impl ImageAdmin {
         self.check_move(&record, (pool, is_sealed)).await?;
         self.check_generations(&record).await?;
         let old = self.old_place(&record).await?;
-        let moving = Some(ImageMove { old_id: old.id.clone(), old_name: old.name.clone(), settled_by: None });
+        let (old_id, old_name) = (old.id.clone(), old.name.clone());
+        let moving = Some(ImageMove { old_id, old_name, goes_back: false, settled_by: None });
         let flattening = ImageFlattening { bytes_per_second, done_bytes: 0, all_bytes: 0, moving };
         let moved = self.new_place(record, &old, (pool, is_sealed), flattening).await?;
         let transaction = Transaction::new()
@@ -68,7 +69,11 @@ impl ImageAdmin {
         Ok(moved)
     }
 
-    async fn change_rate(&self, name: &str, bytes_per_second: Option<u64>) -> Result<ImageRecord, ImageError> {
+    pub(crate) async fn change_rate(
+        &self,
+        name: &str,
+        bytes_per_second: Option<u64>,
+    ) -> Result<ImageRecord, ImageError> {
         let changed = self.change(name, |record| {
             record.flattening.iter_mut().for_each(|flattening| flattening.bytes_per_second = bytes_per_second);
             Ok(())
@@ -103,15 +108,14 @@ impl ImageAdmin {
                 "image '{name}' is being flattened or snapshotted; try again when that is over"
             )));
         }
-        match self.watchers(&record.id).await?.into_iter().next() {
-            Some(watcher) => Err(ImageError::InUse {
-                name: name.clone(),
-                host: watcher.host,
-                process_id: watcher.process_id,
-                purpose: watcher.purpose,
-            }),
-            None => Ok(()),
-        }
+        self.refuse_watched(name, &record.id).await
+    }
+
+    /// Refuses if somebody reads an image or its snapshots.
+    pub(crate) async fn refuse_watched(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
+        let Some(reader) = self.watchers(image_id).await?.into_iter().next() else { return Ok(()) };
+        let (host, process_id, purpose) = (reader.host, reader.process_id, reader.purpose);
+        Err(ImageError::InUse { name: name.into(), host, process_id, purpose })
     }
 
     /// The record of what the image was, under another name, with a snapshot that the new place shows.
@@ -215,12 +219,8 @@ impl ImageAdmin {
             Err(ImageError::NoSuchImage(_)) => None,
             found => Some(found?),
         };
-        let readers = self.watchers(image_id).await?;
-        if let Some(reader) = readers.into_iter().next() {
-            // It may have been opened when the image, or the snapshot that it reads, showed the parent.
-            let (host, process_id, purpose) = (reader.host, reader.process_id, reader.purpose);
-            return Err(ImageError::InUse { name: name.into(), host, process_id, purpose });
-        }
+        // They may have been opened when the image, or the snapshot that they read, showed the parent.
+        self.refuse_watched(name, image_id).await?;
         record.flattening = None;
         let newest = record.states.as_ref().map_or(0, |states| states.newest);
         let mut transaction = Transaction::new()
@@ -252,7 +252,7 @@ fn with_clone(mut old: ImageRecord, clone_id: &str) -> ImageRecord {
     old
 }
 
-fn to_be_purged(image: ImageRecord) -> RemovedImageRecord {
+pub(crate) fn to_be_purged(image: ImageRecord) -> RemovedImageRecord {
     let now_ms = unix_ms();
     RemovedImageRecord {
         format: RECORD_FORMAT,

@@ -9,7 +9,8 @@ use atoll_types::records::{ExportAccess, ImageRecord};
 use bytes::Bytes;
 
 use crate::admin::ImageAdmin;
-use crate::ancestry::{Generation, parent_of, parse_attach_ids, state_of};
+use crate::ahead::Ahead;
+use crate::ancestry::{Generation, over_here, parent_of, parse_attach_ids, state_of};
 use crate::changes::{Change, changed_objects, changes_of};
 use crate::lock::in_use;
 use crate::pieces::{BLOCK, pieces};
@@ -44,8 +45,11 @@ impl ReadOnlyImage {
             let snapshot = snapshot.map(ToOwned::to_owned);
             bridge.run(async move { watch(&admin, &name, snapshot.as_deref(), &purpose).await }).await?
         };
-        let Watched { generation, ancestors, watcher } = watched;
+        let Watched { generation, ancestors, back_at, watcher } = watched;
         let state = Rc::new(state_of(client, generation, parent_of(client, ancestors)?)?);
+        if let Some(number) = back_at {
+            Ahead::find(Rc::clone(&state), number).await?;
+        }
         let name = snapshot.map_or_else(|| name.to_owned(), |snapshot| format!("{name}@{snapshot}"));
         Ok(ReadOnlyImage {
             name,
@@ -160,6 +164,8 @@ impl ReadOnlyImage {
 struct Watched {
     generation: Generation,
     ancestors: Vec<Generation>,
+    /// The number of its going back, if it does.
+    back_at: Option<u64>,
     watcher: Watcher,
 }
 
@@ -189,11 +195,18 @@ async fn watch(
     let watcher = Watcher::begin(admin, &record, (number, parent_id), purpose).await?;
     // Until an image is moved, its snapshots are read where it was: later writers, whose attachments are not in the
     // record yet, copy their states.
-    if record.moving().is_some() && number.is_some() && !ancestors.is_empty() {
-        return Ok(Watched { generation: ancestors.remove(0), ancestors, watcher });
+    if record.shows_moved_snapshots() && number.is_some() && !ancestors.is_empty() {
+        return Ok(Watched { generation: ancestors.remove(0), ancestors, back_at: None, watcher });
+    }
+    if number.is_none()
+        && let Some(left) = admin.left_place(&record).await?
+    {
+        let back_at = record.states.as_ref().map(|states| states.newest);
+        let mut generations = over_here(left, &record, key, ancestors);
+        return Ok(Watched { generation: generations.remove(0), ancestors: generations, back_at, watcher });
     }
     let generation = Generation { record, key, number, size_bytes, overlap_bytes: 0 };
-    Ok(Watched { generation, ancestors, watcher })
+    Ok(Watched { generation, ancestors, back_at: None, watcher })
 }
 
 /// Without a snapshot, only what nobody writes can be read as a whole.

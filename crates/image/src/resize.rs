@@ -116,6 +116,12 @@ pub(crate) fn refuse_unfinished(record: &ImageRecord) -> Result<(), ImageError> 
             let snapshot = snapshot.map_or("SNAPSHOT", |snapshot| &snapshot.name);
             ("rolling back", format!("finish it: 'atoll image snap rollback {}@{snapshot}'", record.name))
         }
+        Some(ImageWork::GoBack { name }) => (
+            "going back from",
+            format!(
+                "it goes by itself when all its data is in image '{name}'; 'atoll image migrate {name} --cancel' waits for that"
+            ),
+        ),
     };
     Err(ImageError::Unfinished { name: record.name.clone(), work, remedy })
 }

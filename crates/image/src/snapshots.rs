@@ -195,7 +195,9 @@ impl ImageAdmin {
     ) -> Result<(), ImageError> {
         loop {
             let (record, revision) = self.get(name).await?;
-            let Some(states) = record.states.as_ref().filter(|states| states.needs_trimming) else {
+            // While an image goes back, there are states of which no snapshot tells.
+            let needs_it = |states: &&ImageStates| states.needs_trimming && !record.is_going_back();
+            let Some(states) = record.states.as_ref().filter(needs_it) else {
                 return Ok(());
             };
             remove_unneeded(client, &record, states, progress).await?;

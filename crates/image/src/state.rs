@@ -4,7 +4,7 @@
 //! the object has the version that it had when nothing was kept.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use atoll_client::{ClientError, Extent, PoolClient, visit_objects};
@@ -227,6 +227,11 @@ impl<C: PoolClient> State<C> {
         }
     }
 
+    /// From now on only these of the objects that were listed are here.
+    pub fn show_only(&self, objects: &BTreeSet<u64>) {
+        self.places.borrow_mut().retain(|object, _| objects.contains(object));
+    }
+
     /// Whether it is known without asking that there is no object here and in the parents.
     pub fn is_known_empty(&self, piece: Piece) -> bool {
         let below = below(self.parent.as_ref(), piece.start(self.object_bytes));
@@ -241,7 +246,7 @@ impl<C: PoolClient> State<C> {
     }
 
     /// The objects that this state is known to have, its parent's not included.
-    pub fn known_objects(&self) -> std::collections::BTreeSet<u64> {
+    pub fn known_objects(&self) -> BTreeSet<u64> {
         self.places
             .borrow()
             .iter()

@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use futures::future::{join_all, try_join_all};
 
 use crate::ImageError;
+use crate::ahead::Ahead;
 use crate::extents::gather;
 use crate::index_set::IndexSet;
 use crate::keeping::{InFlight, Keeping};
@@ -49,6 +50,10 @@ pub(crate) struct Volume<C> {
     pub moved_states: Vec<MovedState>,
     /// Shared with what is being done with it.
     parent: RefCell<Option<Rc<Parent<C>>>>,
+    /// So many bytes show the parent as cluster state has it, whoever reads the image next.
+    overlap_bytes: Cell<u64>,
+    /// If it goes back to where it was before it was moved: what is not here yet.
+    ahead: RefCell<Option<Rc<Ahead<C>>>>,
     /// Set when another writer has taken over. Losing the lease alone does not stop a writer: without
     /// cluster state no other writer can take the image, and one that takes it fences this writer off.
     pub is_lost: Cell<bool>,
@@ -71,6 +76,7 @@ pub(crate) struct VolumeOf<C> {
     pub kept_number: Option<u64>,
     pub parent: Option<Parent<C>>,
     pub moved_states: Vec<MovedState>,
+    pub ahead: Option<Ahead<C>>,
 }
 
 impl<C: PoolClient> Volume<C> {
@@ -86,7 +92,9 @@ impl<C: PoolClient> Volume<C> {
             fence: of.fence,
             keeping: Keeping::new(of.kept_number),
             moved_states: of.moved_states,
+            overlap_bytes: Cell::new(of.parent.as_ref().map_or(0, |parent| parent.overlap_bytes)),
             parent: RefCell::new(of.parent.map(Rc::new)),
+            ahead: RefCell::new(of.ahead.map(Rc::new)),
             is_lost: Cell::new(false),
             locks: RangeLocks::default(),
             objects: OnceCell::new(),
@@ -99,12 +107,32 @@ impl<C: PoolClient> Volume<C> {
         self.parent.borrow().clone()
     }
 
-    /// Everything was copied: from now on the parent is not shown any more. Returns when nobody reads it.
+    /// What was written in the other place, if this is of an image that goes back.
+    pub fn ahead(&self) -> Option<Rc<Ahead<C>>> {
+        self.ahead.borrow().clone()
+    }
+
+    pub fn take_ahead(&self) -> Option<Rc<Ahead<C>>> {
+        self.ahead.take()
+    }
+
+    /// The same, if an object of it is not here yet.
+    pub fn ahead_of(&self, object: u64) -> Option<Rc<Ahead<C>>> {
+        self.ahead.borrow().as_ref().filter(|ahead| ahead.is_pending(object)).cloned()
+    }
+
+    /// Everything was copied: from now on the parent is not read any more. Returns when nobody reads it. Whoever
+    /// attaches the image next still shows it, until [`Volume::parent_is_hidden`].
     pub async fn drop_parent(&self) {
         let Some(parent) = self.parent.borrow_mut().take() else { return };
         while Rc::strong_count(&parent) > 1 {
             self.client.sleep(PARENT_POLL).await;
         }
+    }
+
+    /// Cluster state says that nothing shows the parent any more: holes may be made.
+    pub fn parent_is_hidden(&self) {
+        self.overlap_bytes.set(0);
     }
 
     fn check(&self, offset: u64, length: u64) -> Result<(), ImageError> {
@@ -166,6 +194,10 @@ impl<C: PoolClient> Volume<C> {
     }
 
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, ImageError> {
+        if let Some(ahead) = self.ahead_of(piece.object) {
+            let start = piece.start(self.object_bytes);
+            return Box::pin(async move { ahead.state().read_blocks(start, piece.length).await }).await;
+        }
         let parent = self.parent();
         let stored = if self.is_known_absent(piece.object) {
             None
@@ -198,7 +230,8 @@ impl<C: PoolClient> Volume<C> {
     fn is_known_hole(&self, piece: Piece) -> bool {
         let parent = self.parent.borrow();
         let below = below(parent.as_deref(), piece.start(self.object_bytes));
-        self.is_known_absent(piece.object) && below.is_none_or(|parent| parent.state.is_known_empty(piece))
+        let is_here = self.is_known_absent(piece.object) && self.ahead_of(piece.object).is_none();
+        is_here && below.is_none_or(|parent| parent.state.is_known_empty(piece))
     }
 
     /// An object is about to be made otherwise than by a write.
@@ -245,6 +278,9 @@ impl<C: PoolClient> Volume<C> {
     }
 
     async fn mapped(&self, piece: Piece) -> Result<Vec<bool>, ImageError> {
+        if let Some(ahead) = self.ahead_of(piece.object) {
+            return ahead.state().mapped(piece).await;
+        }
         let parent = self.parent();
         let name = object_name(&self.image_id, piece.object);
         let found = match self.is_known_absent(piece.object) {
@@ -299,6 +335,12 @@ impl<C: PoolClient> Volume<C> {
         let mut writes = Vec::new();
         let _in_flight = self.begin().await?;
         for piece in self.pieces(offset, data.len() as u64) {
+            // Not along with the writes: those are dropped when one of them fails.
+            if self.ahead_of(piece.object).is_some() {
+                Box::pin(self.bring(piece.object)).await?;
+            }
+        }
+        for piece in self.pieces(offset, data.len() as u64) {
             let end = position + piece.length as usize;
             writes.push(self.write_piece(piece, data.slice(position..end))?);
             position = end;
@@ -307,6 +349,19 @@ impl<C: PoolClient> Volume<C> {
     }
 
     fn write_piece(
+        &self,
+        piece: Piece,
+        plaintext: Bytes,
+    ) -> Result<impl Future<Output = Result<(), ImageError>> + '_, ImageError> {
+        let put = self.put_piece(piece, plaintext)?;
+        Ok(async move {
+            self.keep(piece.object).await?;
+            put.await
+        })
+    }
+
+    /// Writes a piece of an object whose state is kept.
+    pub(crate) fn put_piece(
         &self,
         piece: Piece,
         plaintext: Bytes,
@@ -323,7 +378,6 @@ impl<C: PoolClient> Volume<C> {
             payload_sealed,
         };
         Ok(async move {
-            self.keep(piece.object).await?;
             self.may_exist.borrow_mut().insert(piece.object);
             let sent = self.client.send_write(self.pool, request).await.map_err(|error| self.explain(error));
             match sent {
@@ -341,18 +395,18 @@ impl<C: PoolClient> Volume<C> {
         while at < piece.length {
             let length = (piece.length - at).min(SMALL_WRITE_BYTES_MAX);
             let data = plaintext.slice(at as usize..(at + length) as usize);
-            self.write_piece(Piece { offset: piece.offset + at, length, ..piece }, data)?.await?;
+            self.put_piece(Piece { offset: piece.offset + at, length, ..piece }, data)?.await?;
             at += length;
         }
         Ok(())
     }
 
     /// A write begins, unless the image is somewhere else now.
-    async fn begin(&self) -> Result<InFlight<'_>, ImageError> {
+    pub(crate) async fn begin(&self) -> Result<InFlight<'_>, ImageError> {
         self.keeping.begin().await.ok_or_else(|| ImageError::Moved(self.name.clone()))
     }
 
-    async fn keep(&self, object: u64) -> Result<(), ImageError> {
+    pub(crate) async fn keep(&self, object: u64) -> Result<(), ImageError> {
         if !self.keeping.must_keep(object) {
             return Ok(());
         }
@@ -408,12 +462,20 @@ impl<C: PoolClient> Volume<C> {
         Ok(())
     }
 
+    /// Whether somebody sees the parent's data in holes of a piece: this volume, or who attaches the image next.
+    async fn shows_parent(&self, piece: Piece) -> Result<bool, ImageError> {
+        if piece.start(self.object_bytes) >= self.overlap_bytes.get() {
+            return Ok(false);
+        }
+        match self.parent() {
+            Some(parent) => Ok(!parent.state.is_empty(piece).await?),
+            None => Ok(true),
+        }
+    }
+
     async fn discard_piece(&self, piece: Piece) -> Result<(), ImageError> {
-        let start = piece.start(self.object_bytes);
-        let parent = self.parent();
-        if let Some(parent) = below(parent.as_deref(), start)
-            && !parent.state.is_empty(piece).await?
-        {
+        self.bring(piece.object).await?;
+        if self.shows_parent(piece).await? {
             // A hole would show what the parent has there.
             let zeros = Bytes::from(vec![0; piece.length as usize]);
             return self.write_piece(piece, zeros)?.await;

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::ids::PoolId;
 use crate::image_key::ImageKey;
 use crate::records::{
-    RECORD_FORMAT, RECORD_FORMAT_OF_FLATTENING, RECORD_FORMAT_OF_MOVED_SNAPSHOTS, RECORD_FORMAT_OF_STATES,
+    RECORD_FORMAT, RECORD_FORMAT_OF_FLATTENING, RECORD_FORMAT_OF_GOING_BACK, RECORD_FORMAT_OF_MOVED_SNAPSHOTS,
+    RECORD_FORMAT_OF_STATES,
 };
 
 /// A block image.
@@ -61,6 +62,7 @@ impl ImageRecord {
         let is_plain = self.states.is_none() && self.work.is_none() && self.export.is_none();
         let is_plain = is_plain && self.hold.is_none() && self.metadata.is_empty();
         self.format = match (&self.flattening, is_plain) {
+            (Some(_), _) if self.is_going_back() || self.is_left() => RECORD_FORMAT_OF_GOING_BACK,
             (Some(_), _) if self.is_moving_with_snapshots() => RECORD_FORMAT_OF_MOVED_SNAPSHOTS,
             (Some(_), _) => RECORD_FORMAT_OF_FLATTENING,
             (None, true) => RECORD_FORMAT,
@@ -79,8 +81,24 @@ impl ImageRecord {
         self.moving().is_some_and(|moving| moving.settled_by.is_none())
     }
 
+    /// Whether it goes back to where it was before it was moved: what was written in the other place since is still to
+    /// be brought here.
+    pub fn is_going_back(&self) -> bool {
+        self.moving().is_some_and(|moving| moving.goes_back)
+    }
+
+    /// Whether its snapshots are shown by its parent, which is what it was before it was moved.
+    pub fn shows_moved_snapshots(&self) -> bool {
+        self.moving().is_some_and(|moving| !moving.goes_back)
+    }
+
+    /// Whether it is the place that an image has left to go back.
+    fn is_left(&self) -> bool {
+        matches!(self.work, Some(ImageWork::GoBack { .. }))
+    }
+
     fn is_moving_with_snapshots(&self) -> bool {
-        self.moving().is_some() && !self.snapshots().is_empty()
+        self.shows_moved_snapshots() && !self.snapshots().is_empty()
     }
 
     /// Its snapshots, oldest first.
@@ -112,7 +130,7 @@ impl ImageRecord {
     /// image is being moved, that snapshot as it was before.
     pub fn parent_at(&self, snapshot: &SnapshotRecord) -> Option<ParentRecord> {
         let parent = self.parent()?.clone();
-        let number = if self.moving().is_some() { snapshot.number } else { parent.number };
+        let number = if self.shows_moved_snapshots() { snapshot.number } else { parent.number };
         Some(ParentRecord { number, overlap_bytes: snapshot.overlap_bytes, ..parent })
     }
 
@@ -130,9 +148,11 @@ impl ImageRecord {
     }
 
     /// Under which number the state of an object must be kept before it changes: that of the newest snapshot
-    /// ever taken. `None` if there are no snapshots.
+    /// ever taken. `None` if there are no snapshots. An image that goes back has one in any case: that of the moment
+    /// when it did.
     pub fn kept_number(&self) -> Option<u64> {
-        self.states.as_ref().filter(|states| !states.snapshots.is_empty()).map(|states| states.newest)
+        let is_needed = |states: &&ImageStates| !states.snapshots.is_empty() || self.is_going_back();
+        self.states.as_ref().filter(is_needed).map(|states| states.newest)
     }
 }
 
@@ -212,6 +232,11 @@ pub enum ImageWork {
         /// So many bytes from the beginning are done.
         done_bytes: u64,
     },
+    /// It is the new place of an image that goes back, and is read until that one has everything.
+    GoBack {
+        /// The name of that image.
+        name: String,
+    },
 }
 
 /// Whoever writes to a clone copies what it shows of its parent; then it needs the parent no more.
@@ -236,6 +261,9 @@ pub struct ImageMove {
     pub old_id: String,
     /// Its name.
     pub old_name: String,
+    /// The image was here before, and what it was meanwhile has what is not here yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub goes_back: bool,
     /// Nobody writes any more to what the image was before: drawn by whoever has seen to that. Until then nobody
     /// may use the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]

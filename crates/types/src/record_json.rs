@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::records::{
-    RECORD_FORMAT, RECORD_FORMAT_OF_ACCESS, RECORD_FORMAT_OF_MOVED_SNAPSHOTS, RECORD_FORMAT_OF_STATES,
+    RECORD_FORMAT, RECORD_FORMAT_OF_ACCESS, RECORD_FORMAT_OF_GOING_BACK, RECORD_FORMAT_OF_STATES,
     RECORD_FORMAT_OF_VERSIONS,
 };
 
@@ -48,7 +48,7 @@ pub fn read_record<T: DeserializeOwned>(json: &[u8]) -> Result<T, RecordError> {
         let latest = if head.access.or(head.account).is_some() {
             RECORD_FORMAT_OF_ACCESS
         } else if head.flattening.is_some() {
-            RECORD_FORMAT_OF_MOVED_SNAPSHOTS
+            RECORD_FORMAT_OF_GOING_BACK
         } else if head.versioning.is_some() {
             RECORD_FORMAT_OF_VERSIONS
         } else if head.states.or(head.work).or(head.export).or(head.hold).or(head.metadata).is_some() {
@@ -83,7 +83,7 @@ mod tests {
         assert!(read_record::<serde_json::Value>(bucket(2).as_bytes()).is_ok());
         let error = read_record::<serde_json::Value>(bucket(3).as_bytes()).unwrap_err();
         assert!(matches!(error, RecordError::LaterFormat { found: 3 }), "{error}");
-        for (field, newest) in [(r#""access":{}"#, 3_u64), (r#""account":"1""#, 3), (r#""flattening":{}"#, 4)] {
+        for (field, newest) in [(r#""access":{}"#, 3_u64), (r#""account":"1""#, 3), (r#""flattening":{}"#, 5)] {
             let record = |format: u64| format!(r#"{{"format":{format},{field}}}"#);
             assert!(read_record::<serde_json::Value>(record(newest).as_bytes()).is_ok());
             let error = read_record::<serde_json::Value>(record(newest + 1).as_bytes()).unwrap_err();

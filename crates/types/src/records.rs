@@ -34,6 +34,9 @@ pub const RECORD_FORMAT_OF_FLATTENING: u32 = 3;
 /// The format version of an image that is being moved with its snapshots: a release that does not know of that would
 /// read each snapshot as the image itself.
 pub const RECORD_FORMAT_OF_MOVED_SNAPSHOTS: u32 = 4;
+/// The format version of an image that goes back to where it was before it was moved, and of the place that it leaves:
+/// a release that does not know of that would miss what was written there.
+pub const RECORD_FORMAT_OF_GOING_BACK: u32 = 5;
 /// The format version of a bucket with a policy, an ACL or an ownership of its own.
 pub const RECORD_FORMAT_OF_ACCESS: u32 = 3;
 

@@ -51,20 +51,24 @@ Examples:
   atoll image migrate vm1 --pool fast
   atoll image migrate vm1 --pool archive --rate 50M    copy at most 50 MiB/s
   atoll image migrate vm1 --pool images --sealing on   seal an image that was not
+  atoll image migrate vm1 --cancel                     go back to the pool that it came from
 
 The image stays in use: its writer goes over to the new pool within moments, and its data follows. Its snapshots come
 with it, and what they share is copied once. Until everything is there the image cannot be snapshotted, rolled back,
 cloned, shrunk, renamed or removed, nor its snapshots, and the old data is listed as IMAGE.before-NUMBER. If the command
 is interrupted, the copying goes on whenever the image is written to, or when the command is given again.
-An image whose snapshots have clones cannot be moved: flatten these first.")]
+An image whose snapshots have clones cannot be moved: flatten these first.
+With --cancel an image that is being moved is at once in its old pool again, and stays in use; what was written since
+is brought back, and what the new pool holds is listed as IMAGE.after-NUMBER until that is done. It is possible until
+all data is in the new pool.")]
 pub struct MigrateArguments {
     #[command(flatten)]
     pub output: OutputArguments,
     /// The image
     pub name: String,
     /// The pool that is to hold its data
-    #[arg(long)]
-    pub pool: String,
+    #[arg(long, required_unless_present = "cancel")]
+    pub pool: Option<String>,
     /// Whether its blocks are sealed there [default: as they are]
     #[arg(long, value_enum)]
     pub sealing: Option<SealingArgument>,
@@ -74,6 +78,9 @@ pub struct MigrateArguments {
     /// Do not wait until everything is copied
     #[arg(long)]
     pub no_wait: bool,
+    /// Go back to the pool that the image is being moved from
+    #[arg(long, conflicts_with_all = ["pool", "sealing"])]
+    pub cancel: bool,
 }
 
 /// `atoll image flatten`.
@@ -107,7 +114,8 @@ pub fn flatten(arguments: &FlattenArguments) -> anyhow::Result<()> {
 /// `atoll image migrate`.
 pub fn migrate(arguments: &MigrateArguments) -> anyhow::Result<()> {
     let access = ImageAccess::new(&arguments.output.data, TIMEOUT_MS)?;
-    let (name, pool_name) = (&arguments.name[..], &arguments.pool);
+    let name = &arguments.name[..];
+    let Some(pool_name) = &arguments.pool else { return cancel(&access, arguments) };
     let pool = access.block_on_tokio(images::writable_pool(access.admin.state(), pool_name))?;
     let (before, _) = access.block_on_tokio(access.admin.get(name))?;
     let is_sealed = arguments.sealing.map_or(before.key.is_sealed(), SealingArgument::is_on);
@@ -119,23 +127,49 @@ pub fn migrate(arguments: &MigrateArguments) -> anyhow::Result<()> {
         );
         return say(&arguments.output, json!({ "moving": name, "pool": pool_name }), &text);
     }
-    copy_until_done(&access, name, "moving")?;
-    let mut left = None;
-    if let Some(moving) = moved.moving() {
-        let (old_id, old_name) = (moving.old_id.clone(), &moving.old_name);
-        access.admin_call(|admin, client| async move {
-            admin.trim(&client, name, &|_, _| {}).await?;
-            admin.purge(&client, &old_id, &progress_bar("removing the old data")).await
-        })?;
-        left = access.has_image(old_name)?.then_some(old_name);
-    }
-    let text = match left {
+    let left = finish_move(&access, &moved, "moving")?;
+    let text = match &left {
         None => format!("image '{name}' is in pool '{pool_name}'"),
         Some(old) => format!(
             "image '{name}' is in pool '{pool_name}'; its old data is in use by others and stays as image '{old}'"
         ),
     };
     say(&arguments.output, json!({ "moved": name, "pool": pool_name, "left": left }), &text)
+}
+
+/// Goes back to the pool that an image is being moved from.
+fn cancel(access: &ImageAccess, arguments: &MigrateArguments) -> anyhow::Result<()> {
+    let (name, rate) = (&arguments.name[..], arguments.rate);
+    let asked = name.to_owned();
+    let back = access.admin_call(|admin, client| async move { admin.cancel_move(&client, &asked, rate).await })?;
+    let pool_name = access.block_on_tokio(images::pool_name(access.admin.state(), back.pool))?;
+    if arguments.no_wait {
+        let text = format!(
+            "image '{name}' is in pool '{pool_name}' again; whoever writes to it brings back what was written meanwhile, \
+             and 'atoll image info {name}' says how far it is"
+        );
+        return say(&arguments.output, json!({ "going_back": name, "pool": pool_name }), &text);
+    }
+    finish_move(access, &back, "going back")?;
+    say(
+        &arguments.output,
+        json!({ "cancelled": name, "pool": pool_name }),
+        &format!("image '{name}' is in pool '{pool_name}' as before"),
+    )
+}
+
+/// Waits until an image is in its place with all its data, and removes the other place. Returns the name of that if
+/// it stays, because others have made use of it.
+fn finish_move(access: &ImageAccess, moved: &ImageRecord, title: &'static str) -> anyhow::Result<Option<String>> {
+    let name = &moved.name[..];
+    copy_until_done(access, name, title)?;
+    let Some(moving) = moved.moving() else { return Ok(None) };
+    let (old_id, old_name) = (moving.old_id.clone(), &moving.old_name);
+    access.admin_call(|admin, client| async move {
+        admin.trim(&client, name, &|_, _| {}).await?;
+        admin.purge(&client, &old_id, &progress_bar("removing the old data")).await
+    })?;
+    Ok(access.has_image(old_name)?.then(|| old_name.clone()))
 }
 
 fn say(output: &OutputArguments, json: serde_json::Value, text: &str) -> anyhow::Result<()> {

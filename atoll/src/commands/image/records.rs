@@ -90,7 +90,8 @@ fn print_info(details: &ImageDetails) {
 
 /// How far the copying from the parent is.
 fn flattening_text(flattening: &ImageFlattening) -> String {
-    let why = match flattening.moving {
+    let why = match &flattening.moving {
+        Some(moving) if moving.goes_back => "from where it was while it was being moved",
         Some(_) => "from where it was before it was moved",
         None => "from its parent",
     };

@@ -21,6 +21,20 @@ impl CopyControl for AtRate {
 }
 
 impl<C: Objects> History<C> {
+    /// Sometimes a writer copies everything, and dies before it could say so: the next one shows the parent still.
+    pub(super) async fn die_before_the_parent_is_hidden(&mut self, image: usize) {
+        if self.random.below(4) != 0 {
+            return;
+        }
+        let volume = self.volume(image).await;
+        assert!(volume.copy_from_parent(&AtRate(None)).await.unwrap());
+        volume.drop_parent().await;
+        drop(volume);
+        self.change(image, false).await;
+        self.images[image].volume = None;
+        self.verify_image(image).await;
+    }
+
     pub(super) async fn flatten(&mut self, image: usize) {
         if self.images[image].parent.is_none() {
             return;
@@ -30,6 +44,7 @@ impl<C: Objects> History<C> {
         drop(volume);
         // What is under way of a process that was interrupted is fenced off by the next one.
         self.images[image].volume = None;
+        self.die_before_the_parent_is_hidden(image).await;
         let volume = self.volume(image).await;
         // It is read and written meanwhile.
         let copied = async {

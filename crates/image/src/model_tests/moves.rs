@@ -17,7 +17,7 @@ use crate::snapshots::remove_unneeded;
 use crate::state::State;
 
 /// Copies until this was asked so often.
-struct Sometimes(Cell<u64>);
+pub(super) struct Sometimes(pub Cell<u64>);
 
 impl CopyControl for Sometimes {
     fn is_wanted(&self) -> bool {
@@ -71,7 +71,11 @@ impl<C: Objects> History<C> {
             self.change(image, dies).await;
             self.verify_image(image).await;
             opened.extend(self.opened(image).await);
+            if self.random.below(3) == 0 {
+                return self.go_back(image, opened).await;
+            }
         }
+        self.die_before_the_parent_is_hidden(image).await;
         let volume = self.volume(image).await;
         let copied = async {
             assert!(volume.copy_from_parent(&AtRate(Some(1 << 20))).await.unwrap());
@@ -88,7 +92,7 @@ impl<C: Objects> History<C> {
     }
 
     /// Changes the image at some moments while it is copied.
-    async fn change_meanwhile(&mut self, image: usize) {
+    pub(super) async fn change_meanwhile(&mut self, image: usize) {
         for _ in 0..1 + self.random.below(4) {
             for _ in 0..self.random.below(30) {
                 self.client.sleep(Duration::ZERO).await;
@@ -135,6 +139,7 @@ impl<C: Objects> History<C> {
             attach_count: 0,
             volume: None,
             is_moving: true,
+            left: None,
             record,
         };
         let old = std::mem::replace(&mut self.images[image], moved);
@@ -150,6 +155,11 @@ impl<C: Objects> History<C> {
         let states = states.clone();
         let record = self.images[image].record.clone();
         remove_unneeded(&self.client, &record, &states, &|_, _| {}).await.unwrap();
+        self.remove_other_place().await;
+    }
+
+    /// Removes the place that is at the end of the list.
+    pub(super) async fn remove_other_place(&mut self) {
         let old = self.images.pop().expect("it was put there");
         let prefix = image_prefix(&old.record.id);
         visit_objects::<crate::ImageError>(&self.client, POOL, &prefix, false, async |objects| {
@@ -161,7 +171,7 @@ impl<C: Objects> History<C> {
     }
 
     /// The snapshots as readers have them that open them at this moment.
-    async fn opened(&mut self, image: usize) -> Vec<(Rc<State<C>>, Contents)> {
+    pub(super) async fn opened(&mut self, image: usize) -> Vec<(Rc<State<C>>, Contents)> {
         let mut opened = Vec::new();
         for (number, contents) in self.images[image].snapshots.clone() {
             let state = Rc::new(self.state(image, number));

@@ -1,0 +1,166 @@
+//! Cancelling a move to another pool. In one transaction the image is again what it was before, and what it was in the
+//! other pool gets another name. Its writer goes over (`going_over`), and whoever writes to it brings here what was
+//! written there meanwhile (`ahead`); at the end the other place goes.
+
+use atoll_client::PoolClient;
+use atoll_cluster::{Transaction, keys};
+use atoll_keys::random_u64;
+use atoll_types::records::{ImageFlattening, ImageMove, ImageRecord, ImageStates, ImageWork, SnapshotRecord};
+
+use crate::ImageError;
+use crate::admin::ImageAdmin;
+use crate::ancestry::Generation;
+use crate::lock::Fenced;
+use crate::moves::{NAME_KEPT_BYTES, to_be_purged};
+use crate::objects::list_parts;
+use crate::resize::refuse_unfinished;
+
+impl ImageAdmin {
+    /// Has an image that is being moved go back to where it was, which is possible until all its data is in the new
+    /// place. Whoever writes to it goes on. What was written meanwhile is brought back by its writers afterwards, at
+    /// most so many bytes per second. Again, it changes the rate.
+    pub async fn cancel_move(
+        &self,
+        client: &impl PoolClient,
+        name: &str,
+        bytes_per_second: Option<u64>,
+    ) -> Result<ImageRecord, ImageError> {
+        let (record, _) = self.get(name).await?;
+        if record.is_going_back() {
+            return self.change_rate(name, bytes_per_second).await;
+        }
+        let moving = refuse_to_go_back(&record)?;
+        self.settle_move(client, name).await?;
+        let old = self.find(&moving.old_id, &moving.old_name).await?.0;
+        // Whoever wrote to the old place under its other name cannot any more.
+        Fenced::take(self, client, &old.name, "cancelling a move").await?.release().await?;
+        self.retried(name, || self.go_back_once(client, name, bytes_per_second)).await
+    }
+
+    async fn go_back_once(
+        &self,
+        client: &impl PoolClient,
+        name: &str,
+        bytes_per_second: Option<u64>,
+    ) -> Result<ImageRecord, ImageError> {
+        let (record, revision) = self.get(name).await?;
+        let moving = refuse_to_go_back(&record)?;
+        refuse_unfinished(&record)?;
+        let (old, old_revision) = self.find(&moving.old_id, &moving.old_name).await?;
+        refuse_used(client, &old, &record).await?;
+        let kept = name.get(..NAME_KEPT_BYTES).unwrap_or(name);
+        let mut left = self.renamed(record.clone(), &format!("{kept}.after-{:08x}", random_u64() as u32)).await?;
+        // Its writer is fenced off by this when it has gone over, or is gone.
+        left.writer_generation += 1;
+        left.work = Some(ImageWork::GoBack { name: name.into() });
+        let moving =
+            ImageMove { old_id: left.id.clone(), old_name: left.name.clone(), goes_back: true, settled_by: None };
+        let flattening = ImageFlattening { bytes_per_second, done_bytes: 0, all_bytes: 0, moving: Some(moving) };
+        let old_key = keys::image(&old.name);
+        let back = ImageRecord {
+            flattening: Some(flattening),
+            states: old.states.as_ref().map(|states| states_back(states, record.snapshots())),
+            size_bytes: record.size_bytes,
+            export: record.export,
+            metadata: record.metadata,
+            ..self.renamed(old, name).await?
+        };
+        let back = back.with_format();
+        let transaction = Transaction::new()
+            .check(&keys::image(name), revision)
+            .check(&old_key, old_revision)
+            .check(&keys::image(&left.name), 0)
+            .check(&keys::image_lock(&back.id), 0)
+            .delete(&old_key)
+            .put(&keys::image(&left.name), &left.clone().with_format())?
+            .put(&keys::image(name), &back)?;
+        self.cluster.transact(&transaction).await?;
+        Ok(back)
+    }
+
+    /// What an image was in the place that it has left, and the key to read it, if it goes back.
+    pub(crate) async fn left_place(&self, record: &ImageRecord) -> Result<Option<Generation>, ImageError> {
+        let Some(moving) = record.moving().filter(|moving| moving.goes_back) else { return Ok(None) };
+        let (left, _) = self.find(&moving.old_id, &moving.old_name).await?;
+        let key = self.unwrapped_key(&left).await?;
+        let size_bytes = left.size_bytes;
+        Ok(Some(Generation { record: left, key, number: None, size_bytes, overlap_bytes: 0 }))
+    }
+
+    /// Everything is back, and who opens the image from now on does not read the place that it has left: that goes.
+    pub(crate) async fn end_going_back(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
+        self.retried(name, || self.remove_left_place(name, image_id)).await
+    }
+
+    async fn remove_left_place(&self, name: &str, image_id: &str) -> Result<(), ImageError> {
+        let (mut record, revision) = self.get(name).await?;
+        let is_same = record.id == image_id && record.is_going_back();
+        let Some(moving) = record.moving().filter(|_| is_same).cloned() else { return Ok(()) };
+        let (left, left_revision) = self.find(&moving.old_id, &moving.old_name).await?;
+        // Those of the other place read here what was not written there.
+        for read in [image_id, &left.id] {
+            self.refuse_watched(name, read).await?;
+        }
+        record.flattening = None;
+        if let Some(states) = &mut record.states {
+            states.needs_trimming = true;
+            let snapshots = states.snapshots.iter_mut();
+            snapshots.for_each(|snapshot| snapshot.clones.retain(|clone| *clone != left.id));
+        }
+        let transaction = Transaction::new()
+            .check(&keys::image(name), revision)
+            .check(&keys::image(&left.name), left_revision)
+            .put(&keys::image(name), &record.with_format())?
+            .delete(&keys::image(&left.name))
+            .put(&keys::removed_image(&left.id), &to_be_purged(left))?;
+        self.cluster.transact(&transaction).await?;
+        Ok(())
+    }
+}
+
+/// The move that can still be cancelled.
+fn refuse_to_go_back(record: &ImageRecord) -> Result<ImageMove, ImageError> {
+    let name = &record.name;
+    let Some(moving) = record.moving() else {
+        return Err(ImageError::Invalid(format!("image '{name}' is not being moved: there is nothing to cancel")));
+    };
+    if record.overlap_bytes() == 0 {
+        return Err(ImageError::Invalid(format!(
+            "all data of image '{name}' is in its new pool, and the old data is being removed; when that is done, 'atoll \
+             image migrate' moves it to the old pool again"
+        )));
+    }
+    Ok(moving.clone())
+}
+
+/// Refuses if somebody has made use of what an image was before it was moved, which nobody can any more.
+async fn refuse_used(client: &impl PoolClient, old: &ImageRecord, record: &ImageRecord) -> Result<(), ImageError> {
+    let shown = record.parent().map_or(0, |parent| parent.number);
+    let is_cloned = |snapshot: &&SnapshotRecord| snapshot.clones.iter().any(|clone| *clone != record.id);
+    if let Some(snapshot) = old.snapshots().iter().find(is_cloned) {
+        return Err(ImageError::HasClones { name: old.name.clone(), snapshot: snapshot.name.clone() });
+    }
+    let has_more = old.snapshots().last().is_some_and(|snapshot| snapshot.number > shown);
+    let changed = list_parts(client, (old.pool, &old.id), |part| part.kept_for >= Some(shown)).await?;
+    if has_more || !changed.is_empty() || old.work.is_some() {
+        return Err(ImageError::Invalid(format!(
+            "image '{}' cannot go back: what it was before ('{}') was changed since; let the move go on",
+            record.name, old.name
+        )));
+    }
+    Ok(())
+}
+
+/// The snapshots as they were before, under the names that they have now, and a number for the going back, under which
+/// states are kept until it is over.
+fn states_back(before: &ImageStates, now: &[SnapshotRecord]) -> ImageStates {
+    let named = |snapshot: &SnapshotRecord| {
+        let now = now.iter().find(|now| now.number == snapshot.number)?;
+        Some(SnapshotRecord { name: now.name.clone(), ..snapshot.clone() })
+    };
+    ImageStates {
+        newest: before.newest + 1,
+        snapshots: before.snapshots.iter().filter_map(named).collect(),
+        ..before.clone()
+    }
+}
