@@ -171,7 +171,7 @@ impl Osd {
                 self.event(event);
             }
             self.settle();
-            self.links.answer_pings(&mut self.context, self.storage.store().is_full());
+            self.links.answer_pings(&mut self.context, self.storage.store().room());
             self.links.send_output(&mut self.context, &self.metrics, self.started);
             self.links.pace_paused(&mut self.context);
             self.link_events();

@@ -91,8 +91,8 @@ impl Osd {
                 self.with_pg(pg, |pg, view| pg.client_write(client, id, answered_below, epoch, request, view));
             }
             (Message::Ping { tag }, _) => self.links.pinged(number, tag),
-            (Message::Pong { tag, is_full }, Peer::Osd(osd)) => {
-                self.links.note_full(osd, is_full);
+            (Message::Pong { tag, room }, Peer::Osd(osd)) => {
+                self.links.note_room(osd, room);
                 if self.links.ponged(&self.context, osd, tag) {
                     // Reads may have waited for it.
                     self.tick_pgs();
@@ -113,8 +113,8 @@ impl Osd {
     }
 
     fn message_of_member(&mut self, number: u64, osd: atoll_types::OsdId, message: Message) {
-        if let Message::ReplicateAck { is_full, .. } = &message {
-            self.links.note_full(osd, *is_full);
+        if let Message::ReplicateAck { room, .. } = &message {
+            self.links.note_room(osd, *room);
         }
         if matches!(message, Message::Replicate { .. }) {
             self.recovery.client_request(self.context.now_ms());
@@ -250,8 +250,8 @@ impl Osd {
             Action::Scrub { token, object, deep } => self.storage.scrub(pg, token, object, deep),
             Action::ScrubDone { report } => self.scrub_done(pg, report),
             Action::Send { to, mut message } => {
-                if let Message::ReplicateAck { is_full, .. } = &mut message {
-                    *is_full = self.storage.store().is_full();
+                if let Message::ReplicateAck { room, .. } = &mut message {
+                    *room = self.storage.store().room();
                 }
                 self.links.send_to_osd(&mut self.context, to, message);
             }

@@ -15,7 +15,7 @@ use atoll_security_log::{SecurityEvent, note};
 use atoll_types::limits::CONNECTION_REQUESTS_MAX;
 use atoll_types::records::PeerRole;
 use atoll_types::transports::Transport;
-use atoll_types::{OsdId, Refusal};
+use atoll_types::{OsdId, Refusal, Room};
 use atoll_wire::{Link, LinkError, LinkInput, Message};
 
 use crate::clients::ClientTraffic;
@@ -90,8 +90,8 @@ const HANDSHAKE_MAX_MS: u64 = 5_000;
 pub(crate) struct Links {
     by_number: BTreeMap<u64, Connected>,
     by_osd: BTreeMap<OsdId, u64>,
-    /// OSDs that have said that they are full.
-    full: BTreeSet<OsdId>,
+    /// OSDs that have said that they do not take everything.
+    short_of_room: BTreeMap<OsdId, Room>,
     leases: Leases,
     admission: Admission,
     operations: Operations,
@@ -113,7 +113,7 @@ impl Links {
         Links {
             by_number: BTreeMap::new(),
             by_osd: BTreeMap::new(),
-            full: BTreeSet::new(),
+            short_of_room: BTreeMap::new(),
             leases: Leases::new(0),
             admission: Admission::new(memory_target_bytes),
             operations: Operations::default(),
@@ -139,9 +139,9 @@ impl Links {
         self.by_osd.keys().copied().collect()
     }
 
-    /// Whether an OSD has said that it is full.
-    pub fn is_full(&self, osd: OsdId) -> bool {
-        self.full.contains(&osd)
+    /// What an OSD has said that it takes.
+    pub fn room(&self, osd: OsdId) -> Room {
+        self.short_of_room.get(&osd).copied().unwrap_or_default()
     }
 
     /// The next message of a connection, once it is there whole.
@@ -381,13 +381,16 @@ impl Links {
         self.admission.answered(number, sequence);
     }
 
-    pub fn note_full(&mut self, osd: OsdId, is_full: bool) {
-        if is_full {
-            if self.full.insert(osd) {
+    pub fn note_room(&mut self, osd: OsdId, room: Room) {
+        if room == self.room(osd) {
+            return;
+        }
+        match room {
+            Room::Enough => drop(self.short_of_room.remove(&osd)),
+            Room::Overwrites | Room::Deletes => {
                 tracing::warn!("{osd} is full; writes to its PGs are refused until it has space");
+                self.short_of_room.insert(osd, room);
             }
-        } else {
-            self.full.remove(&osd);
         }
     }
 
@@ -410,13 +413,13 @@ impl Links {
     }
 
     /// Grants the leases that were asked for in this turn.
-    pub fn answer_pings(&mut self, context: &mut Context, is_full: bool) {
+    pub fn answer_pings(&mut self, context: &mut Context, room: Room) {
         for (number, tag) in std::mem::take(&mut self.pings) {
             let peer = self.by_number.get(&number).and_then(|connected| connected.peer);
             if let Some(Peer::Osd(osd)) = peer {
                 self.leases.granted(osd, context.now_ms());
             }
-            self.send_on(context, number, Message::Pong { tag, is_full });
+            self.send_on(context, number, Message::Pong { tag, room });
         }
     }
 

@@ -3,7 +3,7 @@
 use atoll_pg::{ClientId, Examined, ObjectView, WholeObject};
 use atoll_store::{ObjectKey, Store, StoreError};
 use atoll_types::operation::PG_META_OBJECT;
-use atoll_types::{Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Version};
+use atoll_types::{Condition, LogEntry, Mutation, ObjectName, OsdId, PgId, ReadRequest, Refusal, Room, Version};
 use bytes::Bytes;
 
 use crate::context::Context;
@@ -37,22 +37,27 @@ impl StoreView<'_> {
         }
     }
 
-    /// Whether all members have room for a write.
+    /// Whether all members have room for a write. `stays` if it is known that it overwrites in place here.
     fn check_members(
         &self,
         pg: PgId,
         members: &[OsdId],
-        object: &ObjectName,
-        mutations: &[Mutation],
+        (object, mutations): (&ObjectName, &[Mutation]),
         payload_bytes: usize,
+        stays: bool,
     ) -> Result<(), Refusal> {
         let is_own = object.as_str() == PG_META_OBJECT;
         let adds_omap = Store::adds_metadata(mutations) && !is_own;
         let adds_data = payload_bytes > 0 || adds_omap;
-        match members.iter().find(|member| self.links.is_full(**member)) {
-            Some(&osd) if adds_data && self.store.needs_room(&key(pg, object), mutations) => {
-                Err(Refusal::NoSpace { osd })
-            }
+        let lacks = |member: &&OsdId| match self.links.room(**member) {
+            Room::Enough => false,
+            // A guess: what this copy has to itself, because it was rebuilt, the member's may share with clones.
+            Room::Overwrites => !stays && self.store.needs_room(&key(pg, object), mutations),
+            // Such guesses have cost it a part of its reserve.
+            Room::Deletes => true,
+        };
+        match members.iter().find(lacks) {
+            Some(&osd) if adds_data => Err(Refusal::NoSpace { osd }),
             _ => Ok(()),
         }
     }
@@ -114,7 +119,7 @@ impl ObjectView for StoreView<'_> {
         let found = self.store.examine_write(pg, object, conditions, mutations, payload_bytes)?;
         let check = found.check.map_err(|error| self.refusal(error));
         let check = match check {
-            Ok(()) if !found.overwrites => self.check_members(pg, members, object, mutations, payload_bytes),
+            Ok(()) => self.check_members(pg, members, (object, mutations), payload_bytes, found.overwrites),
             check => check,
         };
         Some(Examined { exists: found.exists, check })
@@ -129,11 +134,11 @@ impl ObjectView for StoreView<'_> {
         payload_bytes: usize,
     ) -> Result<(), Refusal> {
         self.store.check(&key(pg, object), mutations, payload_bytes).map_err(|error| self.refusal(error))?;
-        self.check_members(pg, members, object, mutations, payload_bytes)
+        self.check_members(pg, members, (object, mutations), payload_bytes, false)
     }
 
     fn is_full(&self, osd: OsdId) -> bool {
-        if osd == self.me { self.store.is_full() } else { self.links.is_full(osd) }
+        if osd == self.me { self.store.is_full() } else { self.links.room(osd).is_full() }
     }
 
     fn blocks_in_place(&self, pg: PgId, object: &ObjectName, offset: u64, length: u32) -> u32 {

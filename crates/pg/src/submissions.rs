@@ -1,6 +1,6 @@
 //! What the PG submitted to its store, and what follows from the store's answers.
 
-use atoll_types::{Epoch, OsdId, Version};
+use atoll_types::{Epoch, OsdId, Room, Version};
 use atoll_wire::Message;
 
 use crate::actions::{Action, ObjectView, Token};
@@ -34,8 +34,8 @@ impl Pg {
         match self.outbox.answered(token) {
             Submission::Write { version } => self.acknowledged(self.config.me, version, view),
             Submission::Replica { primary, epoch, version } => {
-                // The shell fills in whether the device is full.
-                let ack = Message::ReplicateAck { pg: self.config.id, epoch, version, is_full: false };
+                // The shell fills in what room the device has.
+                let ack = Message::ReplicateAck { pg: self.config.id, epoch, version, room: Room::Enough };
                 self.outbox.send(primary, ack);
             }
             Submission::Promise { epoch } => self.promise_is_durable(epoch, view),

@@ -6,7 +6,7 @@ use atoll_pg::{Action, ClientId, Leases, Lookup, Pg, PgState, ReadFailure, Token
 use atoll_terminal::print_line;
 use atoll_types::operation::PG_META_OBJECT;
 use atoll_types::records::PgRecord;
-use atoll_types::{ObjectName, OsdId, PgId, ReadRequest, Refusal, RequestId, Touched, Transaction, Version};
+use atoll_types::{ObjectName, OsdId, PgId, ReadRequest, Refusal, RequestId, Room, Touched, Transaction, Version};
 use atoll_wire::Message;
 use bytes::Bytes;
 
@@ -111,11 +111,11 @@ impl World {
                 self.run_pgs(to);
                 let now_ms = self.local_ms(to);
                 self.members[to].leases.granted(osd(from), now_ms);
-                let is_full = self.is_full(to);
-                self.send(to, from, Message::Pong { tag, is_full });
+                let room = if self.is_full(to) { Room::Overwrites } else { Room::Enough };
+                self.send(to, from, Message::Pong { tag, room });
             }
-            Message::Pong { tag, is_full } => {
-                self.hears_of_full(to, from, is_full);
+            Message::Pong { tag, room } => {
+                self.hears_of_full(to, from, room.is_full());
                 let now_ms = self.local_ms(to);
                 self.members[to].leases.renewed(osd(from), tag, now_ms);
                 self.tick_pgs(to);

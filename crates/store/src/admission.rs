@@ -3,7 +3,7 @@
 
 use atoll_buffers::BLOCK_BYTES;
 use atoll_types::operation::PG_META_OBJECT;
-use atoll_types::{Mutation, Transaction};
+use atoll_types::{Mutation, Room, Transaction};
 
 use crate::error::StoreError;
 use crate::event::BackingRoom;
@@ -20,6 +20,19 @@ impl Store {
     /// Whether clients must not add data. Blocks that the next checkpoint will free count as free.
     pub fn is_full(&self) -> bool {
         self.space.is_full() || self.page_room() <= RESERVE_PAGES || self.backing_room >= BackingRoom::Low
+    }
+
+    /// What clients may do here. It is asked by primaries, which look at their own copies: one that was rebuilt has to
+    /// itself what is shared here, and then small overwrites take space of the reserve.
+    pub fn room(&self) -> Room {
+        let is_reserve_used = self.space.is_reserve_used()
+            || self.page_room() <= RESERVE_PAGES / 8 * 5
+            || self.backing_room == BackingRoom::None;
+        match (self.is_full(), is_reserve_used) {
+            (false, _) => Room::Enough,
+            (true, false) => Room::Overwrites,
+            (true, true) => Room::Deletes,
+        }
     }
 
     /// What the file system under a sparse file had left when that was last said.
@@ -60,6 +73,32 @@ impl Store {
         self.space.is_exhausted()
             || self.page_room() <= RESERVE_PAGES / 2
             || self.backing_room == BackingRoom::None
+    }
+
+    /// Whether hardly more is left than checkpoints need.
+    fn is_spent(&self) -> bool {
+        self.space.is_spent() || self.page_room() <= RESERVE_PAGES / 4 || self.backing_room == BackingRoom::None
+    }
+
+    /// Whether a transaction needs what is left for checkpoints on an exhausted device. Deletes and trims do not: of
+    /// shards they keep a pre-image, which shares blocks and goes when all members have the write, and trims write
+    /// parity. While members are full, primaries order nothing else that needs space for shards. Of copies, small
+    /// overwrites that were under way when [`Store::room`] ended are taken: a PG could not go on without them.
+    pub(crate) fn takes_from_checkpoints(&self, transaction: &Transaction) -> Result<bool, StoreError> {
+        let Transaction { pg, object, mutations, payload, log, .. } = transaction;
+        let is_pre_image = |mutation: &Mutation| matches!(mutation, Mutation::ClonePreImage { .. });
+        let adds = mutations.iter().any(|mutation| Self::adds(mutation) && !is_pre_image(mutation));
+        let only_frees = payload.is_empty() && !adds;
+        if only_frees || object.as_str() == PG_META_OBJECT {
+            return Ok(false);
+        }
+        let is_of_shards = log.iter().any(|entry| entry.pre_image.is_some());
+        let is_write = |mutation: &Mutation| matches!(mutation, Mutation::Write { .. });
+        let is_small = payload.len() <= INLINE_BYTES_MAX && mutations.iter().all(is_write) && !log.is_empty();
+        if (is_of_shards || is_small) && !self.is_spent() {
+            return Ok(false);
+        }
+        self.would_need_room(&ObjectKey { pg: *pg, name: object.clone() }, mutations)
     }
 
     /// Checks a client's write before it gets its place in the PG's history. What it looks at is
@@ -120,16 +159,18 @@ impl Store {
 
     /// Whether the mutations add metadata.
     pub fn adds_metadata(mutations: &[Mutation]) -> bool {
-        mutations.iter().any(|mutation| {
-            matches!(
-                mutation,
-                Mutation::OmapSet { .. }
-                    | Mutation::OmapReplace { value: Some(_), .. }
-                    | Mutation::Create
-                    | Mutation::CloneFrom { .. }
-                    | Mutation::ClonePreImage { .. }
-            )
-        })
+        mutations.iter().any(Self::adds)
+    }
+
+    fn adds(mutation: &Mutation) -> bool {
+        matches!(
+            mutation,
+            Mutation::OmapSet { .. }
+                | Mutation::OmapReplace { value: Some(_), .. }
+                | Mutation::Create
+                | Mutation::CloneFrom { .. }
+                | Mutation::ClonePreImage { .. }
+        )
     }
 
     /// Whether the log and the device have room for any transaction. If not, wait until the running

@@ -85,8 +85,11 @@ impl Space {
 
     /// Whether only the reserve is left. Blocks that the next checkpoint will free count as free.
     pub fn is_full(&self) -> bool {
-        let free_soon = self.allocator.free_count() as usize + self.freed.len() + self.reclaiming.len();
-        free_soon <= self.reserve_blocks() as usize
+        self.free_soon() <= self.reserve_blocks() as usize
+    }
+
+    fn free_soon(&self) -> usize {
+        self.allocator.free_count() as usize + self.freed.len() + self.reclaiming.len()
     }
 
     /// Whether only the reserve is left until a checkpoint sets free what it can.
@@ -97,6 +100,17 @@ impl Space {
     /// Whether a part of the reserve is gone: the rest is for checkpoints.
     pub fn is_exhausted(&self) -> bool {
         self.allocator.free_count() <= self.share(RESERVE_PERCENT).max(RESERVE_BLOCKS_MIN) / 2
+    }
+
+    /// Whether a part of the reserve is gone that clients should not have taken.
+    pub fn is_reserve_used(&self) -> bool {
+        let exhausted = self.share(RESERVE_PERCENT).max(RESERVE_BLOCKS_MIN) / 2;
+        self.free_soon() <= (exhausted + exhausted / 4) as usize
+    }
+
+    /// Whether hardly more is left than checkpoints need.
+    pub fn is_spent(&self) -> bool {
+        self.allocator.free_count() <= self.share(RESERVE_PERCENT).max(RESERVE_BLOCKS_MIN) / 4
     }
 
     /// Whether a checkpoint is needed for the sake of space.

@@ -17,8 +17,8 @@ use crate::invariants;
 use crate::layout::Layout;
 use crate::log::Log;
 use crate::lookup::Loads;
+use crate::metadata::Metadata;
 use crate::metadata::page_table::{PAGES_MAX, PageTable};
-use crate::metadata::{Metadata, ObjectKey};
 use crate::outbox::{Outbox, Purpose};
 use crate::overlay::{Home, Overlay, PendingBlock};
 use crate::pgs::{PgHistory, Pgs, Saving};
@@ -215,13 +215,8 @@ impl Store {
     /// Finds places for a transaction's data and changes the metadata. Returns the blocks that nothing refers to
     /// any more, too.
     pub(crate) fn change(&mut self, transaction: &Transaction) -> Result<(Plan, Vec<u32>), StoreError> {
-        let adds = !transaction.payload.is_empty() || Self::adds_metadata(&transaction.mutations);
-        let is_own = transaction.object.as_str() == atoll_types::operation::PG_META_OBJECT;
-        if adds && !is_own && self.is_exhausted() {
-            let key = ObjectKey { pg: transaction.pg, name: transaction.object.clone() };
-            if self.would_need_room(&key, &transaction.mutations)? {
-                return Err(StoreError::NoSpace);
-            }
+        if self.is_exhausted() && self.takes_from_checkpoints(transaction)? {
+            return Err(StoreError::NoSpace);
         }
         let (plan, prepared) = plan(transaction, &self.metadata, self.space.allocator())?;
         if let Err(unready) = self.metadata.apply(&prepared) {

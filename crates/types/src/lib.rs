@@ -21,6 +21,7 @@ pub mod operation;
 pub mod operators;
 pub mod record_json;
 pub mod records;
+mod room;
 pub mod size;
 pub mod split;
 pub mod transports;
@@ -30,4 +31,5 @@ pub use operation::{
     Condition, ListedObject, LogEntry, Mutation, PreImage, ReadOutcome, ReadRequest, Refusal, Seals,
     SharedTransaction, Touched, Transaction, WriteRequest,
 };
+pub use room::Room;
 pub use split::{mix, pg_of_object};

@@ -110,7 +110,7 @@ pub enum HandshakeInput {
     },
 }
 
-const GREETING: &[u8; 8] = b"ATOLL\0\0\x06";
+const GREETING: &[u8; 8] = b"ATOLL\0\0\x07";
 const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
 /// Longest handshake message accepted, in bytes.
 pub const HANDSHAKE_BYTES_MAX: usize = 512;

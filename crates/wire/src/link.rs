@@ -252,7 +252,7 @@ mod tests {
             let [LinkInput::Asked { peer, mode: wanted }] = asked[..] else { panic!("{asked:?}") };
             assert!(peer == left_key.public() && wanted == mode && !right.is_open());
             right.answer(mode).unwrap();
-            right.send(Message::Pong { tag: 9, is_full: false }).unwrap();
+            right.send(Message::Pong { tag: 9, room: atoll_types::Room::Enough }).unwrap();
             let answers = carry(&mut right, &mut left);
             assert!(matches!(
                 answers[..],

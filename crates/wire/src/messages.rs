@@ -7,8 +7,8 @@
 use atoll_codec::{CodecError, Reader, Writer};
 use atoll_types::kinds;
 use atoll_types::{
-    Epoch, LogEntry, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, SharedTransaction,
-    Transaction, Version, WriteRequest,
+    Epoch, LogEntry, ObjectName, OsdId, PgId, ReadOutcome, ReadRequest, Refusal, RequestId, Room,
+    SharedTransaction, Transaction, Version, WriteRequest,
 };
 use bytes::Bytes;
 
@@ -85,8 +85,8 @@ kinds! {
             epoch: Epoch,
             /// The version acknowledged.
             version: Version,
-            /// Whether this member refuses new data for lack of space.
-            is_full: bool,
+            /// What this member takes of clients, as far as its space goes.
+            room: Room,
         },
         /// Primary to a member or a learner: promise to ignore lower epochs, and say what you have.
         7 (members) => PeerQuery {
@@ -181,8 +181,8 @@ kinds! {
         15 => Pong {
             /// The question's tag.
             tag: u64,
-            /// Whether this OSD refuses new data for lack of space.
-            is_full: bool,
+            /// What this OSD takes of clients, as far as its space goes.
+            room: Room,
         },
         /// Member to a former primary: I have promised a higher epoch to another primary, so what
         /// leases of mine you hold are void for this PG.

@@ -2,7 +2,7 @@
 //! anew, and deletes bring the space back.
 
 use atoll_store::{LoadRequest, ObjectKey, Store, StoreError, StoreEvent};
-use atoll_types::{Mutation, ObjectName};
+use atoll_types::{Mutation, ObjectName, Room};
 use bytes::Bytes;
 
 use crate::model::{Builder, ModelPg, ZEROS, pg_id};
@@ -279,6 +279,120 @@ fn blocks_that_an_object_has_to_itself_are_known() {
     filled.write("clone", Builder::remove).unwrap();
     assert_eq!(filled.store.own_blocks(&key("object"), 4096, 8192).unwrap(), [true, true]);
     filled.verify();
+}
+
+/// What a primary orders for a shard while members are full: a pre-image that shares blocks, and what frees them.
+fn of_shard(builder: &mut Builder, kept: &ObjectName, change: impl FnOnce(&mut Builder)) {
+    builder.clone_pre_image(kept);
+    builder.pre_image(vec![Mutation::CloneFrom { source: kept.clone() }], Bytes::new());
+    change(builder);
+}
+
+/// Replicas take half of what is reserved, from backfills and repairs. Then nothing but deletes gives room again.
+#[test]
+fn deletes_and_trims_of_shards_go_on_when_the_reserve_is_half_gone() {
+    let mut filled = Filled::new(false, 1 << 20);
+    let count = filled.fill(|_, builder| {
+        builder.write(0, 1000, 0, ZEROS, true);
+        String::new()
+    });
+    let kept = |number: u64| ObjectName::new(&format!("@kept/{number}")).unwrap();
+    let own = atoll_types::operation::PG_META_OBJECT;
+    for number in 0..count / 3 {
+        let name = format!("object{number:06}");
+        let changed = filled.write(&name, |builder| {
+            of_shard(builder, &kept(number), |builder| match number % 3 {
+                0 => builder.remove(),
+                1 => builder.zero(0, 900),
+                // Parity of a trim that begins and ends within stripes.
+                _ => {
+                    builder.zero(0, 900);
+                    builder.write(900, 20, 0, ZEROS, true);
+                }
+            });
+        });
+        changed.unwrap_or_else(|error| panic!("change {number} of {count}: {error}"));
+        // All members have it.
+        filled.write(own, |builder| builder.remove_other(&kept(number))).expect("pre-images go");
+        filled.turn();
+    }
+    filled.verify();
+    assert!(!filled.store.is_full(), "that has brought space back");
+    filled.write("more", |builder| builder.write(0, 100, 0, 3, true)).expect("there is room again");
+    filled.verify();
+    filled.reopen(2);
+}
+
+/// Parity of trims that free nothing beside it takes no more of the reserve than leaves checkpoints theirs.
+#[test]
+fn parity_does_not_take_what_checkpoints_need() {
+    let mut filled = Filled::new(false, 1 << 20);
+    let count = filled.fill(|_, builder| {
+        builder.write(0, 1000, 0, ZEROS, true);
+        String::new()
+    });
+    let kept = |number: u64| ObjectName::new(&format!("@kept/{number}")).unwrap();
+    let mut taken = 0;
+    for number in 0..count {
+        let name = format!("object{number:06}");
+        let parity = |builder: &mut Builder| builder.write(0, 1000, 0, ZEROS, true);
+        match filled.write(&name, |builder| of_shard(builder, &kept(number), parity)) {
+            Ok(()) => taken += 1,
+            Err(StoreError::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+        filled.turn();
+    }
+    assert!(taken > 0 && taken < count, "{taken} of {count}");
+    let last = format!("object{:06}", count - 1);
+    filled.write(&last, |builder| of_shard(builder, &kept(count), Builder::remove)).expect("deletes go on");
+    filled.verify();
+    filled.reopen(2);
+}
+
+/// A primary whose copy was rebuilt shares nothing with clones, and takes overwrites for such that stay in place here.
+#[test]
+fn it_tells_in_time_that_overwrites_cost_its_reserve() {
+    let mut filled = Filled::new(false, 1 << 20);
+    filled.write("source", |builder| builder.write(0, 1000, 0, ZEROS, true)).unwrap();
+    let source = ObjectName::new("source").unwrap();
+    for count in 0..60 {
+        filled
+            .write(&format!("clone{count:02}"), |builder| builder.clone_from(&source))
+            .expect("clones are small");
+    }
+    for count in 0.. {
+        if filled.store.is_full() {
+            break;
+        }
+        filled.write(&format!("big{count}"), |builder| builder.write(0, 500, 0, ZEROS, true)).unwrap();
+        filled.turn();
+    }
+    let overwrite = |filled: &mut Filled, count: usize| {
+        let (name, first) = (format!("clone{:02}", count % 60), count / 60 * 12);
+        filled
+            .write(&name, |builder| builder.write(first, 12, 0, ZEROS, true))
+            .expect("its primary let it through");
+        filled.turn();
+    };
+    let mut count = 0;
+    while filled.store.room() != Room::Deletes {
+        overwrite(&mut filled, count);
+        count += 1;
+    }
+    // Those that were under way.
+    (count..count + 256).for_each(|count| overwrite(&mut filled, count));
+    assert_eq!(filled.store.room(), Room::Deletes);
+    for number in 0.. {
+        if filled.store.room() == Room::Enough {
+            break;
+        }
+        filled.write(&format!("big{number}"), Builder::remove).expect("deletes go on");
+        filled.turn();
+        filled.store.start_checkpoint();
+    }
+    filled.verify();
+    filled.reopen(2);
 }
 
 /// A PG's own promises are taken even when nothing else is.

@@ -1,7 +1,7 @@
 //! The encoding of every message, pinned: a changed byte is a changed protocol.
 
 use super::*;
-use atoll_types::{Condition, ListedObject, LogEntry, Mutation, PoolId, PreImage, Seals, Touched};
+use atoll_types::{Condition, ListedObject, LogEntry, Mutation, PoolId, PreImage, Room, Seals, Touched};
 
 pub(super) fn every_kind() -> Vec<Message> {
     let pg = PgId { pool: PoolId(1), index: 9 };
@@ -94,7 +94,7 @@ pub(super) fn every_kind() -> Vec<Message> {
         Message::ReadReply { sequence: 6, result: Ok(listed), payload: Bytes::new() },
         Message::WriteReply { sequence: 6, result: Ok(()) },
         Message::Replicate { epoch, transaction: transaction.clone().into(), committed: version },
-        Message::ReplicateAck { pg, epoch, version, is_full: true },
+        Message::ReplicateAck { pg, epoch, version, room: Room::Overwrites },
         Message::PeerQuery {
             pg,
             epoch,
@@ -125,7 +125,7 @@ pub(super) fn every_kind() -> Vec<Message> {
         Message::CopyRead { pg, epoch, tag: 1, object, offset: 4096, length: 8192, asks_in_place: true },
         Message::CopyReply { pg, epoch, tag: 1, result: Ok(data), in_place: 5, payload },
         Message::Ping { tag: 9 },
-        Message::Pong { tag: 9, is_full: true },
+        Message::Pong { tag: 9, room: Room::Overwrites },
     ];
     let found = ScrubFinding::Present {
         version,

@@ -4,7 +4,7 @@
 use atoll_types::operation::table::Shape;
 use atoll_types::{
     Condition, Epoch, ListedObject, LogEntry, Mutation, ObjectName, OsdId, PgId, PoolId, PreImage, ReadOutcome,
-    ReadRequest, Refusal, RequestId, Seals, SharedTransaction, Touched, Transaction, Version, WriteRequest,
+    ReadRequest, Refusal, RequestId, Room, Seals, SharedTransaction, Touched, Transaction, Version, WriteRequest,
 };
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -34,6 +34,7 @@ macro_rules! samples {
 
 samples! {
     bool => any::<bool>();
+    Room => prop::sample::select(&[Room::Enough, Room::Overwrites, Room::Deletes][..]);
     u32 => any::<u32>();
     u64 => any::<u64>();
     Epoch => any::<u64>().prop_map(Epoch);
