@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_buffers::BLOCK_BYTES;
@@ -263,9 +264,27 @@ impl ImageAdmin {
         names: &[S],
         edit: impl Fn(usize, &mut ImageRecord) -> Result<(), ImageError>,
     ) -> Result<(Vec<ImageRecord>, i64), ImageError> {
-        let edit = &edit;
+        self.change_known(names, &vec![None; names.len()], edit).await
+    }
+
+    /// The same for records of which some are known, with their revisions, so that they need not be read unless
+    /// somebody has changed them.
+    pub(crate) async fn change_known<S: AsRef<str>>(
+        &self,
+        names: &[S],
+        known: &[Option<(ImageRecord, i64)>],
+        edit: impl Fn(usize, &mut ImageRecord) -> Result<(), ImageError>,
+    ) -> Result<(Vec<ImageRecord>, i64), ImageError> {
+        let (edit, is_first) = (&edit, &AtomicBool::new(true));
         let attempt = || async move {
-            let found = try_join_all(names.iter().map(|name| self.get(name.as_ref()))).await?;
+            let is_first = is_first.swap(false, Ordering::Relaxed);
+            let found = names.iter().zip(known).map(|(name, known)| async move {
+                match known {
+                    Some(known) if is_first => Ok(known.clone()),
+                    _ => self.get(name.as_ref()).await,
+                }
+            });
+            let found = try_join_all(found).await?;
             let (mut transaction, mut records) = (Transaction::new(), Vec::new());
             for (index, (mut record, revision)) in found.into_iter().enumerate() {
                 edit(index, &mut record)?;

@@ -1,21 +1,24 @@
 //! Snapshots of several images at one instant.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use atoll_client::PoolClient;
 use atoll_keys::random_u64;
 use atoll_types::records::{ImageHold, ImageRecord, SnapshotRecord};
+use futures::future::try_join_all;
 
 use crate::ImageError;
 use crate::admin::{ImageAdmin, check_name};
 use crate::flattening::refuse_moving;
 use crate::lock::Fenced;
 use crate::resize::refuse_unfinished;
-use crate::snapshots::{WRITER_POLL, add_snapshot};
+use crate::snapshots::add_snapshot;
 
 /// A writer that holds its writes back goes on by itself after so long.
 const HOLD_AT_MOST: Duration = Duration::from_secs(6);
+/// How often one looks whether all do.
+const HOLD_POLL: Duration = Duration::from_millis(2);
 /// Images at once: etcd takes 128 changes in a transaction.
 const IMAGES_MAX: usize = 100;
 
@@ -26,6 +29,8 @@ struct Group {
     written: Vec<String>,
     /// Those that nobody writes to, locked.
     idle: Vec<Fenced>,
+    /// Records as they were last seen, with their revisions.
+    known: BTreeMap<String, (ImageRecord, i64)>,
 }
 
 impl ImageAdmin {
@@ -42,7 +47,7 @@ impl ImageAdmin {
         let begun = Instant::now();
         let mut group = Group::default();
         let announced = match self.hold_all(client, names, &token, &mut group).await {
-            Ok(()) => self.announce_together(names).await,
+            Ok(()) => self.announce_together(names, &group).await,
             Err(error) => Err(error),
         };
         let has_taken_long = begun.elapsed() > HOLD_AT_MOST / 2;
@@ -90,7 +95,10 @@ impl ImageAdmin {
             }
             match self.live_lock(&record.id).await? {
                 Some(_) => waiting.push(record),
-                None => group.idle.push(Fenced::take(self, client, name, "taking a snapshot").await?),
+                None => {
+                    group.idle.push(Fenced::take(self, client, name, "taking a snapshot").await?);
+                    group.known.insert(name.clone(), self.get(name).await?);
+                }
             }
         }
         group.written = waiting.iter().map(|record| record.name.clone()).collect();
@@ -98,34 +106,54 @@ impl ImageAdmin {
             return Ok(());
         }
         let hold = ImageHold { token: token.into(), at_most_ms: HOLD_AT_MOST.as_millis() as u64 };
-        self.change_together(&group.written, |_, record| {
+        let held = self.change_together(&group.written, |_, record| {
             refuse_unfinished(record)?;
             refuse_moving(record)?;
             record.hold = Some(hold.clone());
             Ok(())
-        })
-        .await?;
+        });
+        let (records, revision) = held.await?;
+        group.known.extend(records.into_iter().map(|record| (record.name.clone(), (record, revision))));
+        self.wait_until_held(waiting, token).await
+    }
+
+    /// Returns when the writers of all images hold their writes back. Clients wait meanwhile, and until the snapshots
+    /// have their numbers: whatever is asked of cluster state here counts.
+    async fn wait_until_held(&self, mut waiting: Vec<ImageRecord>, token: &str) -> Result<(), ImageError> {
         let deadline = Instant::now() + HOLD_AT_MOST / 2;
-        while let Some(record) = waiting.last() {
-            match self.lock(&record.id).await? {
-                Some((lock, _)) if lock.held_token.as_deref() == Some(token) => drop(waiting.pop()),
-                Some(_) if Instant::now() < deadline => tokio::time::sleep(WRITER_POLL).await,
-                _ => {
-                    return Err(ImageError::Invalid(format!(
-                        "the writer of image '{}' does not hold its writes back; is it being taken over, or of an earlier \
-                         release?",
-                        record.name
-                    )));
+        loop {
+            let locks = try_join_all(waiting.iter().map(|record| self.lock(&record.id))).await?;
+            let mut still = Vec::new();
+            for (record, lock) in waiting.into_iter().zip(locks) {
+                match lock {
+                    Some((lock, _)) if lock.held_token.as_deref() == Some(token) => {}
+                    Some(_) if Instant::now() < deadline => still.push(record),
+                    _ => {
+                        return Err(ImageError::Invalid(format!(
+                            "the writer of image '{}' does not hold its writes back; is it being taken over, or of an \
+                             earlier release?",
+                            record.name
+                        )));
+                    }
                 }
             }
+            if still.is_empty() {
+                return Ok(());
+            }
+            waiting = still;
+            tokio::time::sleep(HOLD_POLL).await;
         }
-        Ok(())
     }
 
     /// All snapshots get their numbers at once, and writers go on, keeping states for them.
-    async fn announce_together(&self, names: &[(String, String)]) -> Result<Vec<SnapshotRecord>, ImageError> {
+    async fn announce_together(
+        &self,
+        names: &[(String, String)],
+        group: &Group,
+    ) -> Result<Vec<SnapshotRecord>, ImageError> {
         let images: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
-        let announced = self.change_together(&images, |index, record| {
+        let known: Vec<_> = images.iter().map(|name| group.known.get(name).cloned()).collect();
+        let announced = self.change_known(&images, &known, |index, record| {
             record.hold = None;
             add_snapshot(record, &names[index].1)
         });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use atoll_cluster::{ClusterError, Lease, LeaseStatus, PrefixWatch, Transaction, WatchEvent, keys};
 use atoll_types::record_json::read_record;
-use atoll_types::records::ImageRecord;
+use atoll_types::records::{ImageLockRecord, ImageRecord};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
@@ -23,6 +23,8 @@ struct Shared {
     record: ImageRecord,
     purpose: Purpose,
     lease: Mutex<Option<Lease>>,
+    /// The lock as it was written last, and its revision.
+    written: Mutex<Option<(ImageLockRecord, i64)>>,
     /// The newest snapshot for which states are kept.
     kept_number: AtomicU64,
     /// The hold for which writes are held back.
@@ -58,6 +60,7 @@ impl HeldLock {
             record,
             purpose,
             lease,
+            written: Mutex::new(None),
             kept_number: AtomicU64::new(0),
             held_token: std::sync::Mutex::default(),
         });
@@ -175,11 +178,30 @@ impl Acknowledger {
         let shared = &*self.0;
         let lease = shared.lease.lock().await;
         let Some(lease) = lease.as_ref() else { return Ok(()) };
+        let mut written = shared.written.lock().await;
+        // Clients' writes may be waiting for this, so what is known is not read again.
+        if let Some(known) = written.take() {
+            match self.write(lease, known).await {
+                Err(ImageError::Cluster(ClusterError::Conflict { .. })) => {}
+                outcome => return outcome.map(|now| *written = now),
+            }
+        }
+        let Some(found) = shared.admin.lock(&shared.record.id).await? else { return Ok(()) };
+        *written = self.write(lease, found).await?;
+        Ok(())
+    }
+
+    /// The lock as it is now; `None` if it is another writer's.
+    async fn write(
+        &self,
+        lease: &Lease,
+        (mut lock, revision): (ImageLockRecord, i64),
+    ) -> Result<Option<(ImageLockRecord, i64)>, ImageError> {
+        let shared = &*self.0;
         let lock_key = keys::image_lock(&shared.record.id);
-        let Some((mut lock, revision)) = shared.admin.lock(&shared.record.id).await? else { return Ok(()) };
         let own = (host_name(), std::process::id());
         if (lock.host.clone(), lock.process_id) != own || lock.generation > shared.record.writer_generation {
-            return Ok(());
+            return Ok(None);
         }
         // When it was taken, a copier that gave way may have been about to raise the generation.
         lock.generation = shared.record.writer_generation;
@@ -187,8 +209,8 @@ impl Acknowledger {
         lock.held_token = shared.held_token.lock().expect("nobody panics with it").clone();
         let transaction =
             Transaction::new().check(&lock_key, revision).put_with_lease(&lock_key, &lock, lease.id())?;
-        shared.admin.cluster.transact(&transaction).await?;
-        Ok(())
+        let revision = shared.admin.cluster.transact(&transaction).await?;
+        Ok(Some((lock, revision)))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::resize::refuse_unfinished;
 
 /// How long a writer may take to finish what it had begun before it knew of a snapshot.
 const WRITER_PATIENCE: Duration = Duration::from_secs(30);
-pub(crate) const WRITER_POLL: Duration = Duration::from_millis(10);
+const WRITER_POLL: Duration = Duration::from_millis(10);
 /// No command takes a snapshot for so long: one that is still pending then is of a command that is gone.
 const PENDING_AT_MOST: Duration = Duration::from_secs(3600);
 const SNAPSHOTS_MAX: usize = 10_000;
