@@ -55,9 +55,13 @@ def loaded(cluster, name):
     return load
 
 
+def migrating(cluster, name, *more):
+    command = [cluster.scenario.atoll, "image", "migrate", name, *more, "--data", cluster.data]
+    return subprocess.Popen(command, env=cluster.environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
 def migrating_slowly(cluster, name):
-    command = [cluster.scenario.atoll, "image", "migrate", name, "--pool", "coded", "--rate", "1M"]
-    return subprocess.Popen([*command, "--data", cluster.data], env=cluster.environment(), stderr=subprocess.DEVNULL)
+    return migrating(cluster, name, "--pool", "coded", "--rate", "1M")
 
 
 def test_an_image_moves_while_it_is_written(cluster, note):
@@ -106,6 +110,63 @@ def test_a_killed_server_and_a_killed_command_lose_nothing(cluster, note):
     check(cluster, load, "killed")
     wait_for("the old data goes", lambda: not leftovers(cluster, "killed"), 30)
     note(f"{load.acked} acks, {load.open_ended} without an answer")
+
+
+def test_a_cancelled_move_loses_nothing(cluster, note):
+    """The command that cancels is killed at many moments, and so is the NBD server, while the image is written."""
+    fill(cluster, "undone")
+    load = loaded(cluster, "undone")
+    begun = time.monotonic()
+    moving = migrating_slowly(cluster, "undone")
+    wait_for("it moves", lambda: pool_of(cluster, "undone") == "coded", 30, 0.01)
+    acked = load.acked
+    wait_for("acks in the new place", lambda: load.acked > acked + 200, 60, 0.01)
+    for pause in [0.02, 0.05, 0.1, 0.15, 0.2, 0.3]:
+        cancelling = migrating(cluster, "undone", "--cancel", "--rate", "100K")
+        time.sleep(pause)
+        cancelling.send_signal(signal.SIGKILL)
+        cancelling.wait()
+    cluster.cli("image", "migrate", "undone", "--cancel", "--rate", "100K", "--no-wait")
+    silence = load.longest_silence(begun)
+    assert pool_of(cluster, "undone") == "images"
+    # The command that moved it sees that it is over only when everything is back.
+    assert moving.poll() is None
+    moving.send_signal(signal.SIGKILL)
+    moving.wait()
+    cluster.kill("nbd")
+    acked = load.acked
+    wait_for("more acks", lambda: load.acked > acked + 100, 60, 0.01)
+    assert "is being moved" in cluster.cli("image", "rm", "undone", ok=(1,)).stderr
+    left = leftovers(cluster, "undone")
+    assert len(left) == 1 and left[0].startswith("undone.after-"), left
+    for refusing in [["rm", left[0]], ["migrate", left[0], "--pool", "images"], ["flatten", left[0]]]:
+        assert "not done" in (refused := cluster.cli("image", *refusing, ok=(1,)).stderr) or "is being moved" in refused
+    back = cluster.json("image", "migrate", "undone", "--cancel", timeout=180)
+    assert back == {"cancelled": "undone", "pool": "images"}
+    assert load.stop(), "a load thread hangs"
+    check(cluster, load, "undone")
+    info = cluster.json("image", "info", "undone")
+    assert (info["pool_name"], info["parent"], info["snapshots"]) == ("images", None, [])
+    wait_for("the new place goes", lambda: not leftovers(cluster, "undone"), 30)
+    note(f"{load.acked} acks, {load.open_ended} without an answer; silence {silence * 1000:.0f} ms")
+
+
+def test_a_move_cannot_be_cancelled_when_its_old_place_was_changed(cluster):
+    refused = lambda name: cluster.cli("image", "migrate", name, "--cancel", ok=(1,)).stderr
+    cluster.create_image("forked", "8M")
+    assert "is not being moved" in refused("forked")
+    with cluster.nbd("forked") as connection:
+        connection.write(0, NOISE)
+    cluster.cli("image", "migrate", "forked", "--pool", "coded", "--rate", "10K", "--no-wait")
+    (old,) = leftovers(cluster, "forked")
+    with cluster.nbd(old) as connection:
+        connection.write(0, NOISE[:BLOCK])
+    wait_for("nobody writes to it", lambda: not cluster.json("image", "info", old)["writer"], 30)
+    assert "was changed since" in refused("forked")
+    cluster.cli("image", "migrate", "forked", "--pool", "coded")
+    assert "is not being moved" in refused("forked")
+    with cluster.nbd("forked") as connection:
+        assert connection.read(0, MIB) == NOISE
 
 
 def test_an_idle_image_moves_and_gives_way_to_a_writer(cluster):

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from lib.cluster import MIB
 from lib.load import BlockLoad
+from lib.nbd import connect_patiently
 from lib.waiting import wait_for
 
 BLOCK = 4096
@@ -134,6 +135,32 @@ def test_snapshots_move_with_an_image_that_is_written(cluster, note):
     assert not load.wrong, load.wrong[:3]
     assert not leftovers(cluster, "live") and disk.described() == before
     note(f"{load.acked} acks, {count} blocks, {load.open_ended} without an answer")
+
+
+@pytest.mark.nightly
+def test_a_move_with_snapshots_is_cancelled(cluster):
+    """With writes and discards in both places, and the NBD server killed on the way back; then it moves after all."""
+    disk = Modelled(cluster, "wavering").with_history(3)
+    before = disk.described()
+    let_go_of_snapshots(cluster, "wavering")
+    cluster.cli("image", "migrate", "wavering", "--pool", "coded", "--rate", "2M", "--no-wait")
+    disk.change()
+    cluster.cli("image", "migrate", "wavering", "--cancel", "--rate", "10K", "--no-wait")
+    assert "is being moved" in cluster.cli("image", "snap", "rm", "wavering@s0", ok=(1,)).stderr
+    disk.change(3)
+    disk.check()
+    cluster.kill("nbd")
+    connect_patiently(lambda: cluster.nbd("wavering", timeout=120)).close()
+    disk.change()
+    # Clients' writes may have brought everything back by now.
+    cluster.cli("image", "migrate", "wavering", "--cancel", timeout=240, ok=(0, 1))
+    info = cluster.json("image", "info", "wavering")
+    assert (info["pool_name"], info["flattening"], disk.described()) == ("images", None, before)
+    disk.check()
+    let_go_of_snapshots(cluster, "wavering")
+    cluster.cli("image", "migrate", "wavering", "--pool", "second", timeout=240)
+    disk.check()
+    wait_for("the old data goes", lambda: not leftovers(cluster, "wavering"), 30)
 
 
 @pytest.mark.nightly

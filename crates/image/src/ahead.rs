@@ -45,7 +45,7 @@ pub(crate) struct Ahead<C> {
 impl<C: PoolClient> Ahead<C> {
     /// The parent of `state` is what is here. Nobody else may write here or there any more.
     pub async fn find(state: Rc<State<C>>, number: u64) -> Result<Self, ImageError> {
-        state.list_all().await?;
+        state.list().await?;
         let here = state.parent.as_ref().expect("what is here");
         let image = (here.state.pool, &here.state.image_id[..]);
         let brought = list_parts(&state.client, image, |part| part.kept_for >= Some(number)).await?;
