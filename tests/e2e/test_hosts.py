@@ -3,8 +3,11 @@ different hosts, I/O through every host, and an etcd that is away for half a min
 
 import json
 import os
+import secrets
 import shutil
 import signal
+import socket
+import ssl
 import threading
 import time
 import urllib.parse
@@ -12,6 +15,7 @@ import urllib.request
 
 import pytest
 from lib.cluster import MIB
+from lib.console import Address, Caller, User
 from lib.nbd import Nbd, connect_patiently
 from lib.net import ETCD_IP, NETWORK, Etcd, Host, Namespaces, enter, start_all, stopped, within
 from lib.s3 import read
@@ -304,6 +308,18 @@ def test_etcd_is_killed_and_started_again_on_its_data(stored, note):
     changes(stored.hosts, "after-kill")
 
 
+def test_osds_of_a_host_without_an_admin_server_are_named(stored):
+    """Nobody can be asked for them, which 'atoll slow', 'atoll top' and the console say."""
+    h1, etcd = stored.h1, stored.etcd
+    etcd.ctl("del", "/atoll/admin_servers/h2", ok=(0,))
+    there = {f"osd.{key.rsplit('/', 1)[1]}" for key, one in etcd.records("/atoll/osds/").items() if one["host"] == "h2"}
+    caller = console(h1)
+    charts = within(h1.namespace, lambda: caller.call("GET", "/api/v1/figures")).document["unanswered"]
+    for unanswered in (charts, figures(h1)[1], json.loads(h1.cli("slow", "--json").stdout)["unanswered"]):
+        assert {(one["host"], one["process"]) for one in unanswered} == {("h2", osd) for osd in there}, unanswered
+        assert all("no admin server" in one["reason"] for one in unanswered), unanswered
+
+
 def test_all_hosts_are_stopped_and_started(stored):
     """All hosts are stopped and started: everything is found again."""
     for host in reversed(stored.hosts):
@@ -378,6 +394,168 @@ def test_two_hosts_on_the_embedded_server_serve(embedded):
     assert e1.get("bucket", "k") == b"v", "other bytes"
     with e1.attach_new("i") as disk:
         disk.write(0, b"x" * 4096)
+
+
+class Writer:
+    """Writes to an image and a bucket through a host, until it is closed."""
+
+    def __init__(self, host):
+        within(host.namespace, lambda: host.s3(attempts=3).create_bucket(Bucket="seen"))
+        host.create_image("seen", "16M")
+        self.host, self.stop = host, threading.Event()
+        self.thread = threading.Thread(target=lambda: within(host.namespace, self.run))
+        self.thread.start()
+
+    def run(self):
+        s3 = self.host.s3(attempts=3)
+        with connect_patiently(lambda: Nbd((self.host.address, 10809), "seen"), 30) as disk:
+            while not self.stop.wait(0.01):
+                disk.write(0, os.urandom(4096), fua=True)
+                s3.put_object(Bucket="seen", Key="k", Body=b"x")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.stop.set()
+        self.thread.join(60)
+
+
+def figures(host, *options):
+    """What 'atoll top' tells of each subject, and who has not told."""
+    told = json.loads(host.cli("top", "--count", "1", "--interval", "2", "--json", *options).stdout)
+    return {(one["kind"], one["name"]): one for one in told["figures"]}, told["unanswered"]
+
+
+def console(host):
+    """A session of the admin API of a host, for calls within its namespace."""
+    name = f"of-{host.name}-{secrets.token_hex(4)}"
+    made = json.loads(host.cli("operator", "create", name, "--role", "read-only", "--json").stdout)
+    user = User(name, made["password"])
+    address = Address(f"https://{host.address}:8443", user, user, host.data / "tls" / "ca.crt")
+    return within(host.namespace, lambda: Caller.logged_in(address, user))
+
+
+def test_top_shows_what_both_hosts_do_on_each(embedded):
+    """OSDs of both hosts, and the gateway and the image of the first, are seen from the second, and as a sum."""
+    e1, e2 = embedded
+    with Writer(e1):
+        for host in (e1, e2):
+            told, unanswered = figures(host)
+            assert unanswered == [], unanswered
+            assert {("osd", "osd.0"), ("osd", "osd.1"), ("gateway", "gateway@e1"), ("image", "seen")} <= told.keys()
+            # Each object has a copy on both; clients' operations count where they are answered.
+            parts = [told["osd", f"osd.{n}"]["writes_per_second"] for n in (0, 1)]
+            assert told["cluster", "cluster"]["writes_per_second"] == pytest.approx(sum(parts), abs=0.2), told
+            assert sum(parts) > 0 and told["image", "seen"]["writes_per_second"] > 0, told
+        told, _ = figures(e1, "--host", "e2")
+        assert ("osd", "osd.1") in told and ("osd", "osd.0") not in told, told.keys()
+
+
+def test_the_console_charts_both_hosts(embedded):
+    """The charts of each host's console have the other host's OSD, and a sum of both."""
+    for host, other in zip(embedded, ("osd.1", "osd.0")):
+        caller = console(host)
+
+        def charted(host=host, caller=caller, other=other):
+            asked = "/api/v1/figures?kind=osd&kind=cluster"
+            document = within(host.namespace, lambda: caller.call("GET", asked)).document
+            assert document["unanswered"] == [], document["unanswered"]
+            series = {one["name"]: one["reads_per_second"] for one in document["series"]}
+            known = [name in series and series[name][-1] is not None for name in (other, "cluster")]
+            return all(known) and document["count"] > 2
+
+        wait_for(f"the console of {host.name} has charts of {other}", charted, 30)
+
+
+def test_slow_operations_of_both_hosts_are_shown_on_each(embedded):
+    """A write that waits for the second host's OSD is told there by the first host's gateway, and by its console."""
+    e1, e2 = embedded
+    e1.put("seen", "slow", b"before")
+    with stopped(e2.process_ids()["osd.1"]):
+        thread = threading.Thread(target=e1.put, args=("seen", "slow", b"after"))
+        thread.start()
+        time.sleep(0.5)
+    thread.join(60)
+    caller = console(e2)
+    found = within(e2.namespace, lambda: caller.call("GET", "/api/v1/slow-operations?limit=1000")).document
+    told = json.loads(e2.cli("slow", "--json", "--limit", "1000").stdout)
+    for document in (found, told):
+        assert document["unanswered"] == [], document["unanswered"]
+        puts = [(one["host"], one["process"]) for one in document["operations"] if one["object"] == "/seen/slow"]
+        assert ("e1", "gateway") in puts, document["operations"]
+
+
+def test_a_host_that_does_not_answer_is_named(embedded, note):
+    """With the reason and soon, by 'atoll slow' and the console; the rest is told."""
+    e1, e2 = embedded
+    caller = console(e1)
+    with stopped(e2.process_ids()["admin"]):
+        begun = time.monotonic()
+        told = e1.cli("slow").stdout
+        note(f"{time.monotonic() - begun:.1f} s")
+        assert "host e2 does not tell: no answer within 4 s" in told and "gateway" in told, told
+        document = within(e1.namespace, lambda: caller.call("GET", "/api/v1/figures?kind=osd")).document
+        assert [one["host"] for one in document["unanswered"]] == ["e2"], document["unanswered"]
+        assert "osd.0" in {one["name"] for one in document["series"]}, document
+    with stopped(e2.process_ids()["osd.1"]):
+        told = json.loads(e1.cli("slow", "--json").stdout)
+        assert [(one["host"], one["process"]) for one in told["unanswered"]] == [("e2", "osd.1")], told["unanswered"]
+
+
+def ask_as_host(host, pair, path, protocol="atoll-host/1"):
+    """The answer of a host's admin server, in a word and whole, to who shows a certificate, or none."""
+
+    def ask():
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols([protocol])
+        if pair:
+            context.load_cert_chain(*pair)
+        with (
+            socket.create_connection((host.address, 8443), 10) as plain,
+            context.wrap_socket(plain) as stream,
+        ):
+            stream.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            answer = b""
+            while part := stream.recv(65536):
+                answer += part
+            return answer.decode(errors="replace")
+
+    text = within(host.namespace, ask)
+    return text.split()[1], text
+
+
+def test_only_hosts_are_told_what_processes_do(embedded, world):
+    """A certificate that is none of a host is refused, and noted; without one there is no handshake. A host's own opens
+    nothing that operators may do."""
+    e1, e2 = embedded
+    own = [e2.data / "tls" / name for name in ("server.crt", "server.key")]
+    stranger = [world.etcd.directory / name for name in ("h1.pem", "h1.key")]
+    for path in ("/slow", "/metrics", "/figures"):
+        assert ask_as_host(e1, own, path)[0] == "200", path
+        status, text = ask_as_host(e1, stranger, path)
+        assert status == "403" and "osd.0" not in text, text
+        with pytest.raises(ssl.SSLError, match="(?i)certificate"):
+            ask_as_host(e1, None, path)
+    assert "security: refused_key" in (e1.data / "log" / "admin.log").read_text()
+    assert ask_as_host(e1, own, "/api/v1/status")[0] == "404"
+    assert ask_as_host(e1, own, "/api/v1/status", protocol="http/1.1")[0] == "401"
+    assert ask_as_host(e1, own, "/metrics/osd.0", protocol="http/1.1")[0] == "401"
+
+
+def test_a_stolen_key_is_worthless_once_the_host_has_another(embedded, world):
+    """The key of a host's record decides, on both sides; the record follows the certificate."""
+    e1, e2 = embedded
+    places = [e2.data / "tls" / name for name in ("server.key", "server.crt")]
+    stolen = [e1.scenario.directory / place.name for place in places]
+    for place, copy, new in zip(places, stolen, ("h2.key", "h2.pem")):
+        shutil.copy(place, copy)
+        shutil.copy(world.etcd.directory / new, place)
+    pair = [stolen[1], stolen[0]]
+    wait_for("the old key is refused", lambda: ask_as_host(e1, pair, "/slow")[0] == "403", 20)
+    wait_for("both tell", lambda: json.loads(e1.cli("slow", "--json").stdout)["unanswered"] == [], 20)
+    wait_for("both are told", lambda: json.loads(e2.cli("slow", "--json").stdout)["unanswered"] == [], 20)
 
 
 def test_its_restart_keeps_address_and_certificate(embedded):

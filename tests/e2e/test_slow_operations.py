@@ -130,7 +130,9 @@ def test_looks_at_metadata_pages_are_counted(cluster):
 
 def in_flight(cluster, *options, process="osd.0"):
     """What 'atoll slow --in-flight' tells of a process."""
-    return cluster.json("slow", "--in-flight", "--limit", "100", "--process", process, *options)
+    told = cluster.json("slow", "--in-flight", "--limit", "100", "--process", process, *options)
+    assert told["unanswered"] == [], told
+    return told["operations"]
 
 
 def test_operations_in_flight_tell_what_they_wait_for(cluster, note):
@@ -158,7 +160,9 @@ def test_operations_in_flight_tell_what_they_wait_for(cluster, note):
         note(kinds["write"][0]["waits_for"] + "; " + kinds["read"][0]["waits_for"])
         objects = {write["object"] for write in kinds["write"]}
     wait_for("none is in flight any more", lambda: in_flight(cluster) == [], 30)
-    ended = {one["object"]: one for one in cluster.json("slow", "--limit", "100") if one["kind"] == "write"}
+    ended = {
+        one["object"]: one for one in cluster.json("slow", "--limit", "100")["operations"] if one["kind"] == "write"
+    }
     assert objects <= ended.keys(), f"{objects - ended.keys()} were not told after their end"
     for name in objects:
         one = ended[name]
@@ -205,13 +209,14 @@ def test_top_tells_who_uses_an_osd(cluster):
     thread.start()
     try:
         look = ("top", "--count", "1", "--interval", "3", "--kind", "client")
-        told = {one["name"]: one for one in cluster.json(*look)}
+        told = {one["name"]: one for one in cluster.json(*look)["figures"]}
         assert {f"client@{host}", f"gateway@{host}"} <= told.keys(), told
         assert all(told[f"{kind}@{host}"]["writes_per_second"] > 0 for kind in ("client", "gateway")), told
         assert told[f"gateway@{host}"]["write_bytes_per_second"] > told[f"client@{host}"]["write_bytes_per_second"]
-        of_one = {one["name"]: one for one in cluster.json(*look, "--process", "osd.0")}
+        of_one = {one["name"]: one for one in cluster.json(*look, "--process", "osd.0")["figures"]}
         assert of_one[f"gateway@{host}"]["writes_per_second"] > 0, of_one
     finally:
         stop.set()
         thread.join(60)
     assert "there is no process 'osd.9'" in cluster.cli("top", "--process", "osd.9", ok=(1,)).stderr
+    assert "there is no host 'h9'" in cluster.cli("slow", "--host", "h9", ok=(1,)).stderr

@@ -8,6 +8,7 @@ pub mod bucket;
 pub mod cluster;
 mod daemon;
 pub mod events;
+mod everywhere;
 pub mod flag;
 pub mod gateway;
 pub mod health;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use atoll_client::ClientConfig;
@@ -11,6 +12,9 @@ use atoll_node::{ClusterFile, DataDir, NodeError, ProcessesFile, check_identity}
 
 use super::arguments::{DataArgument, OutputArguments};
 use super::events::Author;
+
+/// How long commands wait for cluster state that can do without it.
+const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 
 thread_local! {
     /// The connection to cluster state of the command that this thread runs.
@@ -71,16 +75,11 @@ impl OpenCluster {
         Ok(file.children.into_iter().map(|child| child.name).collect())
     }
 
-    /// The same, or only the one with this name.
-    pub fn processes_named(&self, only: Option<&str>) -> anyhow::Result<Vec<String>> {
-        let names = self.processes()?;
-        match only {
-            None => Ok(names),
-            Some(only) if names.iter().any(|name| name == only) => Ok(vec![only.to_owned()]),
-            Some(only) => {
-                anyhow::bail!("there is no process '{only}' on this host; there are {}", names.join(", "))
-            }
-        }
+    /// Connects, or gives up soon: for commands that can do without.
+    pub async fn connect_soon(&self) -> anyhow::Result<ClusterClient> {
+        let connected = tokio::time::timeout(CONNECT_LIMIT, self.connect()).await;
+        connected
+            .unwrap_or_else(|_| anyhow::bail!("no answer of cluster state within {} s", CONNECT_LIMIT.as_secs()))
     }
 
     pub async fn connect(&self) -> anyhow::Result<ClusterClient> {

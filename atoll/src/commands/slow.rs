@@ -1,24 +1,28 @@
 //! Slow operations, and where their time went.
 
-use anyhow::Context;
-use atoll_admin_socket::{SLOW_ROUTE, ask};
+use atoll_console::Unanswered;
 use atoll_metrics::slow::SlowOperation;
-use atoll_terminal::{print_line, print_note};
+use atoll_terminal::print_line;
 use atoll_types::size::format_size;
 use clap::Args;
 use serde::Serialize;
 
 use super::arguments::OutputArguments;
+use super::everywhere::{Lookout, WhereArguments, say_unanswered};
 use super::open_cluster::{OpenCluster, tokio_runtime};
 use super::output::{ago, print_json, print_table};
 
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  atoll slow                        the slowest operations of this host's processes in the last hour
+  atoll slow                        the slowest operations of the cluster in the last hour
   atoll slow --in-flight            what is not answered after a second, and what it waits for
   atoll slow --process osd.2 --min-ms 1000
-  atoll slow --json | jq -r '.[] | [.duration_us, .object] | @tsv'
+  atoll slow --host h1 --host h2
+  atoll slow --json | jq -r '.operations[] | [.duration_us, .object] | @tsv'
+
+Other hosts are asked through their admin servers. Who does not answer within 4 seconds is named below the table, and in
+the document as 'unanswered'.
 
 The steps say what an operation had reached, and after how long. An OSD's write is 'ordered' once its PG has taken it:
 what comes before is waiting for earlier writes of its object, for metadata, or for the PG to peer; then it becomes
@@ -29,9 +33,8 @@ has taken the answer, without the time that so much data may take.")]
 pub struct SlowArguments {
     #[command(flatten)]
     pub output: OutputArguments,
-    /// Only of this process: osd.N, gateway or nbd
-    #[arg(long, value_name = "NAME")]
-    pub process: Option<String>,
+    #[command(flatten)]
+    pub of: WhereArguments,
     /// Only those that took so long
     #[arg(long, value_name = "MS", default_value_t = 100)]
     pub min_ms: u64,
@@ -49,29 +52,39 @@ pub struct SlowArguments {
 /// An operation, and who has served it.
 #[derive(Serialize)]
 struct Told {
+    host: String,
     process: String,
     #[serde(flatten)]
     operation: SlowOperation,
 }
 
+#[derive(Serialize)]
+struct Document {
+    operations: Vec<Told>,
+    unanswered: Vec<Unanswered>,
+}
+
 /// `atoll slow`.
 pub fn run(arguments: &SlowArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&arguments.output.data)?;
-    let mut told = tokio_runtime()?.block_on(gather(&open, arguments.process.as_deref()))?;
+    let (mut told, unanswered) = tokio_runtime()?.block_on(gather(&open, &arguments.of))?;
     told.retain(|told| is_wanted(&told.operation, arguments));
     told.sort_by_key(|told| std::cmp::Reverse(told.operation.duration_us));
     told.truncate(arguments.limit);
     if arguments.output.json {
-        return print_json(&told);
+        return print_json(&Document { operations: told, unanswered });
     }
-    if told.is_empty() {
-        match arguments.in_flight {
-            true => print_line!("no operation is in flight for {} ms or more", arguments.in_flight_min_ms),
-            false => print_line!("no operation of the last hour took {} ms or more", arguments.min_ms),
-        }
-        return Ok(());
+    match (told.is_empty(), arguments.in_flight) {
+        (false, _) => show(&told),
+        (true, true) => print_line!("no operation is in flight for {} ms or more", arguments.in_flight_min_ms),
+        (true, false) => print_line!("no operation of the last hour took {} ms or more", arguments.min_ms),
     }
-    let row = |Told { process, operation }: &Told| {
+    say_unanswered(&unanswered);
+    Ok(())
+}
+
+fn show(told: &[Told]) {
+    let row = |Told { host, process, operation }: &Told| {
         let steps = operation.steps.iter().map(|step| format!("{} {} ms", step.name, step.after_us / 1_000));
         let failed = operation.error.iter().map(|error| format!("failed: {error}"));
         let outcome = failed.chain(operation.waits_for.iter().map(|what| format!("waits for {what}")));
@@ -79,6 +92,7 @@ pub fn run(arguments: &SlowArguments) -> anyhow::Result<()> {
         vec![
             format!("{until_now}{}", operation.duration_us / 1_000),
             format!("{} ago", ago(operation.begun_unix_ms)),
+            host.clone(),
             process.clone(),
             operation.kind.clone(),
             format_size(operation.size_bytes),
@@ -87,9 +101,8 @@ pub fn run(arguments: &SlowArguments) -> anyhow::Result<()> {
             steps.chain(outcome).collect::<Vec<_>>().join(", "),
         ]
     };
-    let headings = ["MS", "BEGAN", "PROCESS", "OPERATION", "SIZE", "OF", "CLIENT", "STEPS"];
+    let headings = ["MS", "BEGAN", "HOST", "PROCESS", "OPERATION", "SIZE", "OF", "CLIENT", "STEPS"];
     print_table(&headings, &told.iter().map(row).collect::<Vec<_>>());
-    Ok(())
 }
 
 fn is_wanted(operation: &SlowOperation, arguments: &SlowArguments) -> bool {
@@ -104,19 +117,15 @@ fn of(operation: &SlowOperation) -> String {
     [&operation.pool, &pg, &operation.object].into_iter().flatten().cloned().collect::<Vec<_>>().join(" ")
 }
 
-async fn gather(open: &OpenCluster, only: Option<&str>) -> anyhow::Result<Vec<Told>> {
+async fn gather(open: &OpenCluster, of: &WhereArguments) -> anyhow::Result<(Vec<Told>, Vec<Unanswered>)> {
+    let everywhere = Lookout::open(open, of).await?.ask::<Vec<SlowOperation>>().await?;
     let mut all = Vec::new();
-    for process in open.processes_named(only)? {
-        let answer = match ask(&open.directory.admin_socket(&process), SLOW_ROUTE, None).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                print_note!("{process} does not tell: {error}");
-                continue;
-            }
-        };
-        let operations: Vec<SlowOperation> =
-            serde_json::from_slice(&answer.body).with_context(|| format!("what {process} tells is no list"))?;
-        all.extend(operations.into_iter().map(|operation| Told { process: process.clone(), operation }));
+    for (host, process, operations) in everywhere.told {
+        all.extend(operations.into_iter().map(|operation| Told {
+            host: host.clone(),
+            process: process.clone(),
+            operation,
+        }));
     }
-    Ok(all)
+    Ok((all, everywhere.unanswered))
 }

@@ -1,30 +1,36 @@
-//! What the processes of this host do now.
+//! What the processes of all hosts do now.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use atoll_console::{Point, Samples, Subject, points};
+use atoll_console::{Point, Samples, Subject, Unanswered, rates};
+use atoll_coordinator::unix_ms;
 use atoll_terminal::{CLEARED, print_line};
 use atoll_types::size::format_size;
 use clap::Args;
 use serde_json::json;
 
 use super::arguments::OutputArguments;
+use super::everywhere::{Lookout, WhereArguments, say_unanswered};
 use super::open_cluster::{OpenCluster, tokio_runtime};
 use super::output::print_table;
 
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  atoll top                     what this host's OSDs, gateways and NBD server do, again every 2 s, until Ctrl-C
+  atoll top                     what OSDs, gateways and NBD servers of all hosts do, again every 2 s, until Ctrl-C
   atoll top --kind image --kind bucket
   atoll top --kind client --process osd.2       who does what at one OSD
-  atoll top --count 1 --json | jq '.[] | select(.kind == \"osd\")'
+  atoll top --host h2           what is done by the processes of one host
+  atoll top --count 1 --json | jq '.figures[] | select(.kind == \"osd\")'
 
 Pools, OSDs and clients count clients' operations where they are answered: a client is the NBD server (client@HOST) or the
-gateway (gateway@HOST) of a host, by the name of its key. An image counts what the clients of this host's NBD
-server do, a bucket and an account what its gateway serves. P50 and P99 are of the last interval.")]
+gateway (gateway@HOST) of a host, by the name of its key. An image counts what clients of NBD servers do, a bucket and an
+account what gateways serve. P50 and P99 are of the last interval.
+
+Other hosts are asked through their admin servers. Who does not answer within 4 seconds is named below the table, and in
+the document as 'unanswered'; what only he knows is left out.")]
 pub struct TopArguments {
     #[command(flatten)]
     pub output: OutputArguments,
@@ -35,9 +41,8 @@ pub struct TopArguments {
         value_parser = ["cluster", "osd", "pool", "client", "image", "gateway", "bucket", "account"]
     )]
     pub kind: Vec<String>,
-    /// Only what this process tells: osd.N, gateway or nbd
-    #[arg(long, value_name = "NAME")]
-    pub process: Option<String>,
+    #[command(flatten)]
+    pub of: WhereArguments,
     /// Pause between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub interval: u64,
@@ -53,17 +58,24 @@ pub struct TopArguments {
 pub fn run(arguments: &TopArguments) -> anyhow::Result<()> {
     let open = OpenCluster::open(&arguments.output.data)?;
     tokio_runtime()?.block_on(async {
-        let processes = open.processes_named(arguments.process.as_deref())?;
-        let mut before = Samples::read(&open.directory, &processes).await;
+        let lookout = Lookout::open(&open, &arguments.of).await?;
+        let (mut before, _) = look(&lookout).await?;
         let mut looks = 0;
         while arguments.count.is_none_or(|count| looks < count) && !atoll_terminal::is_closed() {
             tokio::time::sleep(Duration::from_secs(arguments.interval)).await;
-            let now = Samples::read(&open.directory, &processes).await;
-            show(arguments, &busiest(arguments, points(&before, &now, &open.cluster.host_name())))?;
+            let (now, unanswered) = look(&lookout).await?;
+            let points = rates(&before, &now).into_iter().map(|(subject, rates)| (subject, rates.point()));
+            show(arguments, &busiest(arguments, points.collect()), &unanswered)?;
             (before, looks) = (now, looks + 1);
         }
         Ok(())
     })
+}
+
+async fn look(lookout: &Lookout<'_>) -> anyhow::Result<(Samples, Vec<Unanswered>)> {
+    let begun_unix_ms = unix_ms();
+    let everywhere = lookout.ask::<String>().await?;
+    Ok((Samples::read(begun_unix_ms, everywhere.told), everywhere.unanswered))
 }
 
 fn operations(point: &Point) -> f64 {
@@ -90,7 +102,7 @@ fn busiest(arguments: &TopArguments, points: BTreeMap<Subject, Point>) -> Vec<(S
     all
 }
 
-fn show(arguments: &TopArguments, busiest: &[(Subject, Point)]) -> anyhow::Result<()> {
+fn show(arguments: &TopArguments, busiest: &[(Subject, Point)], unanswered: &[Unanswered]) -> anyhow::Result<()> {
     if arguments.output.json {
         let told = busiest.iter().map(|(subject, point)| {
             let mut row = json!({ "kind": subject.kind, "name": subject.name });
@@ -102,7 +114,8 @@ fn show(arguments: &TopArguments, busiest: &[(Subject, Point)]) -> anyhow::Resul
             row
         });
         // A line for each look.
-        print_line!("{}", serde_json::to_string(&told.collect::<Vec<_>>())?);
+        let figures = told.collect::<Vec<_>>();
+        print_line!("{}", json!({ "figures": figures, "unanswered": unanswered }));
         return Ok(());
     }
     if std::io::stdout().is_terminal() {
@@ -138,5 +151,6 @@ fn show(arguments: &TopArguments, busiest: &[(Subject, Point)]) -> anyhow::Resul
         "P99",
     ];
     print_table(&headings, &busiest.iter().map(row).collect::<Vec<_>>());
+    say_unanswered(unanswered);
     Ok(())
 }

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::Request;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 
 use crate::place::Place;
@@ -67,25 +68,32 @@ pub async fn ask(path: &Path, route: &str, accept: Option<&str>) -> Result<Answe
 
 async fn ask_for(path: &Path, route: &str, accept: Option<&str>) -> Result<Answer, AskError> {
     let not_reached = |reason| AskError::NotReached { path: path.to_owned(), reason };
-    let no_answer = |reason: String| AskError::NoAnswer { path: path.to_owned(), reason };
     let place = Place::open(path).map_err(not_reached)?;
     let stream = UnixStream::connect(&place.address).await.map_err(not_reached)?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| no_answer(error.to_string()))?;
+    match exchange(stream, route, accept).await {
+        Ok((200..300, answer)) => Ok(answer),
+        Ok((status, _)) => Err(AskError::Refused { path: path.to_owned(), status }),
+        Err(reason) => Err(AskError::NoAnswer { path: path.to_owned(), reason }),
+    }
+}
+
+/// Makes one GET request over a connection of any kind. Gives the status and the answer, or why there is none.
+pub async fn exchange<S>(stream: S, route: &str, accept: Option<&str>) -> Result<(u16, Answer), String>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
     let request = Request::get(route).header(HOST, "localhost").header(ACCEPT, accept.unwrap_or("*/*"));
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| no_answer(error.to_string()))?;
+    let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
     let exchange = async {
-        let response = sender.send_request(request).await.map_err(|error| no_answer(error.to_string()))?;
-        let status = response.status();
-        if !status.is_success() {
-            return Err(AskError::Refused { path: path.to_owned(), status: status.as_u16() });
-        }
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let status = response.status().as_u16();
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().to_owned();
         let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| no_answer(error.to_string()))?.to_bytes();
-        Ok(Answer { content_type, body })
+        let body = body.map_err(|error| error.to_string())?.to_bytes();
+        Ok((status, Answer { content_type, body }))
     };
     let mut connection = std::pin::pin!(connection);
     let mut exchange = std::pin::pin!(exchange);
@@ -94,7 +102,7 @@ async fn ask_for(path: &Path, route: &str, accept: Option<&str>) -> Result<Answe
         ended = &mut connection => match ended {
             // What was received before the end may be all of it.
             Ok(()) => exchange.await,
-            Err(error) => Err(no_answer(error.to_string())),
+            Err(error) => Err(error.to_string()),
         },
     }
 }

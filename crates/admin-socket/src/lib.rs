@@ -11,5 +11,5 @@ mod client;
 mod place;
 mod server;
 
-pub use client::{Answer, AskError, ask};
+pub use client::{Answer, AskError, ask, exchange};
 pub use server::{Reply, Routes, serve_in_thread};

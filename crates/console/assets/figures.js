@@ -24,7 +24,7 @@ export async function loadFigures(kind, name = null, signal = undefined) {
 
 /** What was known, followed by what is new; seconds between the two are not known. */
 function join(old, fresh) {
-    if (fresh.count === 0) return { ...old };
+    if (fresh.count === 0) return { ...old, unanswered: fresh.unanswered };
     const missing = Math.max(0, (fresh.from_unix_ms - old.endMs) / old.step_ms - 1);
     const drop = Math.max(0, old.count + missing + fresh.count - COUNT);
     const count = old.count + missing + fresh.count - drop;

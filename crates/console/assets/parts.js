@@ -49,6 +49,22 @@ export function section(title, ...content) {
     return h("section", { key: id, class: "panel", "aria-labelledby": id }, h("h2", { id }, title), content);
 }
 
+/** Who has not told what a page shows, if anybody: it is left out there. */
+export function unansweredNote(unanswered) {
+    if (unanswered.length === 0) return null;
+    const name = ({ host, process }) => [process, host].filter((part) => part !== null).join(" on ");
+    return h(
+        "div",
+        { key: "unanswered", class: "box warn", role: "status" },
+        "This is not all, because somebody does not answer:",
+        h(
+            "ul",
+            { class: "plain-list" },
+            unanswered.map((one) => h("li", {}, [name(one), one.reason].filter((text) => text).join(": "))),
+        ),
+    );
+}
+
 export function button(text, click, attributes = {}) {
     return h("button", { type: "button", ...attributes, on: { click } }, text);
 }

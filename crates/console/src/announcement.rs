@@ -11,6 +11,7 @@ use atoll_node::ProcessesFile;
 use atoll_types::monitoring::AdminServerRecord;
 use atoll_types::records::RECORD_FORMAT;
 
+use crate::hosts::own_key_sha256;
 use crate::server::Shared;
 
 /// The name of the admin server's own process.
@@ -51,6 +52,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, address: SocketAddr) {
             host: shared.cluster.host_name(),
             address: address.to_string(),
             processes: shared.processes(),
+            public_key_sha256: own_key_sha256(&shared.directory).unwrap_or_default(),
             // Not compared: it would be another each time.
             seen_unix_ms: 0,
         };

@@ -1,6 +1,7 @@
 //! Connections: accepting them, TLS, limits.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use atoll_s3::Tls;
 use atoll_security_log::{SecurityEvent, note};
 use axum::Router;
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -18,8 +19,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::server::Acceptor;
+use tokio_rustls::server::TlsStream;
 use tower_service::Service;
+
+use crate::hosts::{self, HostKey};
+use crate::server::Shared;
 
 /// Operators' tools and browsers are few.
 const CONNECTIONS_MAX: usize = 256;
@@ -34,7 +40,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub SocketAddr);
 
-pub(crate) async fn serve(socket: TcpListener, tls: Arc<Tls>, router: Router) {
+/// What is served to whom.
+#[derive(Clone)]
+pub(crate) struct Routers {
+    /// Operators, programs and Prometheus.
+    pub everyone: Router,
+    /// Other hosts, which ask for their own protocol.
+    pub hosts: Router,
+}
+
+pub(crate) async fn serve(socket: TcpListener, tls: Arc<Tls>, shared: Arc<Shared>, routers: Routers) {
     tokio::spawn(Arc::clone(&tls).follow());
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -42,9 +57,9 @@ pub(crate) async fn serve(socket: TcpListener, tls: Arc<Tls>, router: Router) {
         let slot = Arc::clone(&slots).acquire_owned().await;
         match socket.accept().await {
             Ok((stream, peer)) => {
-                let (tls, router) = (Arc::clone(&tls), router.clone());
+                let (tls, shared, routers) = (Arc::clone(&tls), Arc::clone(&shared), routers.clone());
                 tokio::spawn(async move {
-                    serve_connection(stream, peer, &tls, router).await;
+                    serve_connection(stream, Peer(peer), &tls, shared, routers).await;
                     drop(slot);
                 });
             }
@@ -56,20 +71,26 @@ pub(crate) async fn serve(socket: TcpListener, tls: Arc<Tls>, router: Router) {
     }
 }
 
-async fn serve_connection(stream: TcpStream, peer: SocketAddr, tls: &Tls, router: Router) {
-    let acceptor = TlsAcceptor::from(tls.current());
-    let stream = match tokio::time::timeout(HEADER_LIMIT, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
+async fn serve_connection(stream: TcpStream, peer: Peer, tls: &Tls, shared: Arc<Shared>, routers: Routers) {
+    let (stream, key) = match tokio::time::timeout(HEADER_LIMIT, handshake(stream, tls)).await {
+        Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             tls_metrics::handshake(false);
-            return note(SecurityEvent::FailedTls, peer.ip(), error);
+            return note(SecurityEvent::FailedTls, peer.0.ip(), error);
         }
         Err(_) => return tls_metrics::handshake(false),
     };
     tls_metrics::handshake(true);
     let answer = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(Peer(peer));
-        answer(router.clone(), request)
+        request.extensions_mut().insert(peer);
+        let (key, shared, routers) = (key.clone(), Arc::clone(&shared), routers.clone());
+        async move {
+            let Some(key) = key else { return answer(routers.everyone, request).await };
+            match shared.host_keys.check(&key, peer, &shared.state).await {
+                Ok(()) => answer(routers.hosts, request).await,
+                Err(refusal) => Ok(refusal.into_response()),
+            }
+        }
     });
     let mut server = auto::Builder::new(TokioExecutor::new());
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
@@ -79,9 +100,23 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, tls: &Tls, router
     let served = server.serve_connection(TokioIo::new(stream), answer).await;
     let Err(error) = served else { return };
     if error.downcast_ref().is_some_and(hyper::Error::is_parse) {
-        return note(SecurityEvent::MalformedInput, peer.ip(), error);
+        return note(SecurityEvent::MalformedInput, peer.0.ip(), error);
     }
     tracing::debug!("a connection to the admin server ends: {error}");
+}
+
+/// The handshake. Who asks for the protocol of hosts has to show a key, and that is given.
+async fn handshake(stream: TcpStream, tls: &Tls) -> io::Result<(TlsStream<TcpStream>, Option<HostKey>)> {
+    let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    let is_host = begun.client_hello().alpn().is_some_and(|mut asked| asked.any(|name| name == hosts::ALPN));
+    if !is_host {
+        return Ok((begun.into_stream(tls.current()).await?, None));
+    }
+    let config = hosts::server_config(&tls.current()).map_err(io::Error::other)?;
+    let stream = begun.into_stream(Arc::new(config)).await?;
+    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| HostKey::of(chain.first()?));
+    let key = shown.ok_or_else(|| io::Error::other("the other side has shown no key"))?;
+    Ok((stream, Some(key)))
 }
 
 async fn answer(mut router: Router, request: Request<Incoming>) -> Result<Response, Infallible> {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_audit::AuditLog;
@@ -16,6 +16,7 @@ use crate::cluster_state::ClusterState;
 use crate::commands::RunCommands;
 use crate::copies::Copies;
 use crate::figures::Figures;
+use crate::hosts::{self, KnownKeys, OtherHosts, ThisHost, Unanswered};
 use crate::token_check::TokenCheck;
 use crate::{announcement, api, assets, cluster_metrics, listener, metrics_routes};
 
@@ -60,6 +61,9 @@ pub(crate) struct Shared {
     pub cluster: ClusterFile,
     pub state: ClusterState,
     pub tokens: TokenCheck,
+    pub host_keys: KnownKeys,
+    /// The other hosts, as cluster state has said last.
+    pub others: Mutex<OtherHosts>,
     pub cluster_metrics: cluster_metrics::ClusterMetrics,
     pub sessions: Sessions,
     /// Whose password is being looked at.
@@ -69,6 +73,30 @@ pub(crate) struct Shared {
     /// Images that this process copies while nobody writes to them.
     pub copies: Arc<Copies>,
     pub figures: Figures,
+}
+
+impl Shared {
+    /// This host, from which others are asked.
+    pub fn this_host(&self) -> ThisHost {
+        ThisHost { directory: self.directory.clone(), name: self.cluster.host_name(), processes: self.processes() }
+    }
+
+    /// The other hosts. If cluster state does not answer, those that it knew last, and that it does not.
+    pub async fn others(&self) -> (OtherHosts, Vec<Unanswered>) {
+        let this = self.this_host();
+        let found = match self.state.client().await {
+            Ok(client) => OtherHosts::find_soon(&client, &this).await,
+            Err(error) => Err(error),
+        };
+        let mut last = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        match found {
+            Ok(others) => {
+                *last = others.clone();
+                (others, Vec::new())
+            }
+            Err(error) => (last.clone(), vec![Unanswered::no_hosts(error)]),
+        }
+    }
 }
 
 /// The admin server of a host.
@@ -96,6 +124,8 @@ impl AdminServer {
         let state = ClusterState::new(cluster.clone());
         let shared = Arc::new(Shared {
             tokens: TokenCheck::default(),
+            host_keys: KnownKeys::default(),
+            others: Mutex::default(),
             cluster_metrics: cluster_metrics::ClusterMetrics::register(),
             sessions: Sessions::new(session),
             password_turn: tokio::sync::Mutex::default(),
@@ -120,8 +150,11 @@ impl AdminServer {
         tokio::spawn(announcement::keep(Arc::clone(&self.shared), self.shared.cluster.reached(self.address)));
         tokio::spawn(Figures::keep(Arc::clone(&self.shared)));
         let routes = Router::new().merge(metrics_routes::routes()).merge(api::routes()).merge(assets::routes());
-        let router = routes.with_state(self.shared);
-        listener::serve(self.socket, self.tls, router).await;
+        let routers = listener::Routers {
+            everyone: routes.with_state(Arc::clone(&self.shared)),
+            hosts: hosts::routes().with_state(Arc::clone(&self.shared)),
+        };
+        listener::serve(self.socket, self.tls, self.shared, routers).await;
     }
 }
 

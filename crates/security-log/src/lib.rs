@@ -19,7 +19,7 @@ const WINDOW: Duration = Duration::from_secs(5);
 /// A kind of attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecurityEvent {
-    /// A static key that cluster state does not authorise.
+    /// A static key that cluster state does not authorise, or a key of TLS that is none of a host.
     RefusedKey,
     /// A handshake of Atoll's own protocol that failed.
     FailedHandshake,

@@ -13,6 +13,10 @@ pub struct AdminServerRecord {
     pub address: String,
     /// The processes of its host, of which it tells.
     pub processes: Vec<String>,
+    /// SHA-256 of the public key of its certificate (`SubjectPublicKeyInfo`), in hexadecimal: other hosts know it by
+    /// that, whether they ask or are asked. Empty if it cannot be read.
+    #[serde(default)]
+    pub public_key_sha256: String,
     /// When it was there last, to within ten minutes: Unix time, in milliseconds.
     pub seen_unix_ms: u64,
 }

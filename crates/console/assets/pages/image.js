@@ -6,7 +6,20 @@ import { chartsOf, loadFigures } from "../figures.js";
 import { bytes, count, plural } from "../format.js";
 import * as act from "../image_actions.js";
 import * as use from "../image_use_actions.js";
-import { action, badge, bar, facts, heading, link, list, path, quiet, section, time } from "../parts.js";
+import {
+    action,
+    badge,
+    bar,
+    facts,
+    heading,
+    link,
+    list,
+    path,
+    quiet,
+    section,
+    time,
+    unansweredNote,
+} from "../parts.js";
 import { address } from "../router.js";
 import { isAdmin } from "../session.js";
 import { table } from "../table.js";
@@ -43,6 +56,7 @@ export function view({ image, pools, figures }) {
         section("Snapshots", snapshots(image, pools)),
         section(
             "Last 10 minutes",
+            unansweredNote(figures.unanswered),
             series
                 ? h("div", { class: "charts" }, chartsOf(figures, series, "image"))
                 : quiet("Nobody uses it: there are no figures."),

@@ -7,7 +7,7 @@ import { chartsOf, loadFigures } from "../figures.js";
 import { bytes, count } from "../format.js";
 import { osdActions, removeAction } from "../osd_actions.js";
 import { osdBadge, osdSpace } from "../osd_state.js";
-import { facts, heading, link, path, quiet, section } from "../parts.js";
+import { facts, heading, link, path, quiet, section, unansweredNote } from "../parts.js";
 
 export function title({ names }) {
     return `osd.${names.osd}`;
@@ -52,6 +52,7 @@ export function view({ osd, settings, figures }) {
         ),
         section(
             "Last 10 minutes",
+            unansweredNote(figures.unanswered),
             series
                 ? h("div", { class: "charts" }, chartsOf(figures, series, "osd"))
                 : quiet("There are no figures yet."),

@@ -7,7 +7,7 @@ import { byteRate, bytes, count, percent, plural } from "../format.js";
 import { newest } from "../charts.js";
 import { healthStatus, problemList } from "../health.js";
 import { fullTone } from "../osd_state.js";
-import { badge, bar, facts, heading, link, osdLink, quiet, section, space } from "../parts.js";
+import { badge, bar, facts, heading, link, osdLink, quiet, section, space, unansweredNote } from "../parts.js";
 
 // As many PGs there were to recover when it began, to tell how far it is.
 let mostToRecover = 0;
@@ -43,6 +43,7 @@ export function view({ status, health, osds, settings, figures }) {
         section("Problems", problemList(health.problems)),
         section(
             "Last 10 minutes",
+            unansweredNote(figures.unanswered),
             series
                 ? h("div", { class: "charts" }, chartsOf(figures, series, "cluster"))
                 : quiet("There are no figures yet."),

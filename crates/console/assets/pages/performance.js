@@ -6,7 +6,7 @@ import { chartsOf, loadFigures } from "../figures.js";
 import { byteRate, microseconds, rate } from "../format.js";
 import { redraw } from "../page.js";
 import { address } from "../router.js";
-import { heading, quiet, section } from "../parts.js";
+import { heading, quiet, section, unansweredNote } from "../parts.js";
 import { table } from "../table.js";
 
 const KINDS = [
@@ -50,6 +50,7 @@ export function view(figures, route, state) {
                 ),
             ),
         ),
+        unansweredNote(figures.unanswered),
         chosen
             ? [
                   section(

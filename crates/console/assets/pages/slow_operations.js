@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, microseconds } from "../format.js";
-import { badge, heading, link, osdLink, quiet, time } from "../parts.js";
+import { badge, heading, link, osdLink, quiet, time, unansweredNote } from "../parts.js";
 import { table } from "../table.js";
 
 export function title() {
@@ -14,12 +14,13 @@ export function load(route, signal) {
     return get("/slow-operations", { limit: 1000 }, signal);
 }
 
-export function view({ slower_than_us: limit, operations }) {
+export function view({ slower_than_us: limit, operations, unanswered }) {
     return [
         heading("Slow operations"),
         quiet(
             `Operations that take longer than ${microseconds(limit)}, slowest first, with what they waited for.`,
         ),
+        unansweredNote(unanswered),
         table({
             id: "slow",
             caption: "Slow operations",
@@ -41,6 +42,7 @@ export function view({ slower_than_us: limit, operations }) {
                     cell: (one) => (one.has_ended ? badge("good", "ended") : badge("warn", "still runs")),
                 },
                 { label: "Begun", value: (one) => one.begun_unix_ms, cell: (one) => time(one.begun_unix_ms) },
+                { label: "Process", value: (one) => `${one.process} on ${one.host}` },
                 { label: "Client", value: (one) => one.client },
                 {
                     label: "PG",

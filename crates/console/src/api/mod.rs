@@ -118,7 +118,7 @@ impl Call {
             "getSession" => {
                 serde_json::to_value(&session).map_err(|error| Refusal::internal(error.to_string()))?
             }
-            "getFigures" => self.shared.figures.tell(&given),
+            "getFigures" => self.shared.figures.tell(&self.shared, &given.query).await,
             "getPgScrub" => told::scrub(&self.shared, &given).await?,
             "listEvents" => told::events(&self.shared, &given).await?,
             "listSlowOperations" => told::slow_operations(&self.shared, &given).await?,

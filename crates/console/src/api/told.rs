@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_admin_socket::{SLOW_ROUTE, ask};
 use atoll_cluster::{ClusterClient, ClusterError, keys};
 use atoll_metrics::slow::{SLOW_MIN, SlowOperation, SlowStep};
 use atoll_types::PgId;
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 use super::document::Given;
 use super::refusal::Refusal;
 use crate::bucket_listing::{self, Asked};
+use crate::hosts::Unanswered;
 use crate::server::Shared;
 
 const STATE_LIMIT: Duration = Duration::from_secs(10);
@@ -78,26 +78,28 @@ fn steps_of(operation: &SlowOperation) -> Vec<SlowStep> {
     operation.steps.iter().cloned().chain(last).collect()
 }
 
-/// Slow operations of this host's processes, the slowest first.
+/// Slow operations of the processes of all hosts, the slowest first.
 pub(super) async fn slow_operations(shared: &Arc<Shared>, given: &Given) -> Result<Value, Refusal> {
-    let mut all: Vec<(String, SlowOperation)> = Vec::new();
-    for process in shared.processes() {
-        // One that does not answer has nothing to tell.
-        let Ok(answer) = ask(&shared.directory.admin_socket(&process), SLOW_ROUTE, None).await else { continue };
-        let Ok(told) = serde_json::from_slice::<Vec<SlowOperation>>(&answer.body) else { continue };
-        all.extend(told.into_iter().map(|operation| (process.clone(), operation)));
+    let (others, without_state) = shared.others().await;
+    let everywhere = shared.this_host().ask::<Vec<SlowOperation>>(&others, true).await;
+    let unanswered: Vec<Unanswered> = without_state.into_iter().chain(everywhere.unanswered).collect();
+    let mut all: Vec<(String, String, SlowOperation)> = Vec::new();
+    for (host, process, operations) in everywhere.told {
+        all.extend(operations.into_iter().map(|operation| (host.clone(), process.clone(), operation)));
     }
-    all.sort_by_key(|(_, operation)| std::cmp::Reverse(operation.duration_us));
-    let told = all.iter().take(limit(given, SLOW_DEFAULT)).map(|(process, operation)| {
+    all.sort_by_key(|(_, _, operation)| std::cmp::Reverse(operation.duration_us));
+    let told = all.iter().take(limit(given, SLOW_DEFAULT)).map(|(host, process, operation)| {
         let osd = process.strip_prefix("osd.").and_then(|number| number.parse::<u32>().ok());
         json!({
-            "id": format!("{process}-{}-{}", operation.begun_unix_ms, operation.duration_us),
+            "id": format!("{host}-{process}-{}-{}", operation.begun_unix_ms, operation.duration_us),
+            "host": host, "process": process,
             "kind": operation.kind, "client": operation.client, "object": operation.object, "pool": operation.pool,
             "pg": operation.pg, "osd": osd, "begun_unix_ms": operation.begun_unix_ms,
             "duration_us": operation.duration_us, "has_ended": operation.waits_for.is_none(), "steps": steps_of(operation),
         })
     });
-    Ok(json!({ "slower_than_us": SLOW_MIN.as_micros() as u64, "operations": told.collect::<Vec<_>>() }))
+    let told = told.collect::<Vec<_>>();
+    Ok(json!({ "slower_than_us": SLOW_MIN.as_micros() as u64, "operations": told, "unanswered": unanswered }))
 }
 
 /// A page of a bucket's objects, as the gateway of this host lists them to the account that owns it.

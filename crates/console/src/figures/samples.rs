@@ -2,27 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use atoll_admin_socket::ask;
-use atoll_coordinator::unix_ms;
-use atoll_node::DataDir;
-
 /// What processes have told at one time.
 pub struct Samples {
     pub(super) unix_ms: u64,
-    pub(super) by_process: BTreeMap<String, Vec<Sample>>,
+    /// By host and process.
+    pub(super) by_process: BTreeMap<(String, String), Vec<Sample>>,
 }
 
 impl Samples {
-    /// Asks those of a host's processes that serve clients. Of one that does not answer nothing is known.
-    pub async fn read(directory: &DataDir, processes: &[String]) -> Self {
-        let mut samples = Samples { unix_ms: unix_ms(), by_process: BTreeMap::new() };
-        let serves = |name: &&String| *name == "gateway" || *name == "nbd" || name.starts_with("osd.");
-        for process in processes.iter().filter(serves) {
-            if let Ok(answer) = ask(&directory.admin_socket(process), "/metrics", None).await {
-                samples.by_process.insert(process.clone(), parse(&String::from_utf8_lossy(&answer.body)));
-            }
-        }
-        samples
+    /// Reads what processes, given by host and name, have told when they were asked at this time.
+    pub fn read(unix_ms: u64, told: Vec<(String, String, String)>) -> Self {
+        let parsed = told.into_iter().map(|(host, process, text)| ((host, process), parse(&text)));
+        Samples { unix_ms, by_process: parsed.collect() }
     }
 }
 

@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::samples::{Sample, Samples};
+use super::span::Values;
+
+/// What there are figures of.
+pub const KINDS: [&str; 8] = ["cluster", "osd", "pool", "client", "image", "gateway", "bucket", "account"];
 
 /// What figures are about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
-    /// `cluster`, `osd`, `pool`, `client`, `image`, `gateway`, `bucket` or `account`.
+    /// One of [`KINDS`].
     pub kind: &'static str,
     /// Its name.
     pub name: String,
@@ -29,6 +33,37 @@ pub struct Point {
     pub write_p50_us: Option<f64>,
     pub write_p99_us: Option<f64>,
     pub recovery_bytes_per_second: Option<f64>,
+}
+
+impl Point {
+    /// The fields, in their order.
+    pub(super) fn values(&self) -> Values {
+        [
+            self.reads_per_second,
+            self.writes_per_second,
+            self.read_bytes_per_second,
+            self.write_bytes_per_second,
+            self.read_p50_us,
+            self.read_p99_us,
+            self.write_p50_us,
+            self.write_p99_us,
+            self.recovery_bytes_per_second,
+        ]
+    }
+
+    pub(super) fn of(values: &Values) -> Point {
+        Point {
+            reads_per_second: values[0],
+            writes_per_second: values[1],
+            read_bytes_per_second: values[2],
+            write_bytes_per_second: values[3],
+            read_p50_us: values[4],
+            read_p99_us: values[5],
+            write_p50_us: values[6],
+            write_p99_us: values[7],
+            recovery_bytes_per_second: values[8],
+        }
+    }
 }
 
 impl Subject {
@@ -56,31 +91,81 @@ impl Subject {
     }
 }
 
-/// Reads, or writes.
-#[derive(Default)]
+/// Reads, or writes, in a second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Direction {
     count: f64,
     bytes: f64,
-    /// Operations of at most so many microseconds, by that number; not cumulative over processes, but in itself.
+    /// Operations of at most so many microseconds, by that number; not cumulative over processes, but in itself. None
+    /// if there was no operation.
     buckets: BTreeMap<u64, f64>,
 }
 
-#[derive(Default)]
-struct Sums {
+/// What a subject has done in a second. Those of several processes and hosts add up, as quantiles do not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
     directions: [Direction; 2],
     recovery_bytes: Option<f64>,
 }
 
+impl Rates {
+    /// Adds what another host tells of the same subject.
+    pub fn add(&mut self, other: &Rates) {
+        for (direction, other) in self.directions.iter_mut().zip(&other.directions) {
+            direction.count += other.count;
+            direction.bytes += other.bytes;
+            for (bound_us, count) in &other.buckets {
+                *direction.buckets.entry(*bound_us).or_default() += count;
+            }
+        }
+        if let Some(bytes) = other.recovery_bytes {
+            *self.recovery_bytes.get_or_insert(0.0) += bytes;
+        }
+    }
+
+    /// What was added up, in `seconds`, by the second. Other hosts are sent it, so it has few digits.
+    fn over(mut self, seconds: f64) -> Rates {
+        let rate = |value: &mut f64| *value = (*value / seconds * 1e3).round() / 1e3;
+        for direction in &mut self.directions {
+            rate(&mut direction.count);
+            rate(&mut direction.bytes);
+            direction.buckets.values_mut().for_each(rate);
+            if direction.buckets.values().all(|count| *count == 0.0) {
+                direction.buckets.clear();
+            }
+        }
+        self.recovery_bytes.iter_mut().for_each(rate);
+        self
+    }
+
+    /// The figures.
+    pub fn point(&self) -> Point {
+        let [read, write] = &self.directions;
+        let rounded = |value: f64| Some((value * 10.0).round() / 10.0);
+        Point {
+            reads_per_second: rounded(read.count),
+            writes_per_second: rounded(write.count),
+            read_bytes_per_second: rounded(read.bytes),
+            write_bytes_per_second: rounded(write.bytes),
+            read_p50_us: quantile(&read.buckets, 0.5),
+            read_p99_us: quantile(&read.buckets, 0.99),
+            write_p50_us: quantile(&write.buckets, 0.5),
+            write_p99_us: quantile(&write.buckets, 0.99),
+            recovery_bytes_per_second: self.recovery_bytes.and_then(rounded),
+        }
+    }
+}
+
 /// What has happened between two times.
-pub fn points(before: &Samples, now: &Samples, host: &str) -> BTreeMap<Subject, Point> {
+pub fn rates(before: &Samples, now: &Samples) -> BTreeMap<Subject, Rates> {
     let seconds = now.unix_ms.saturating_sub(before.unix_ms) as f64 / 1e3;
-    let mut sums: BTreeMap<Subject, Sums> = BTreeMap::new();
+    let mut sums: BTreeMap<Subject, Rates> = BTreeMap::new();
     if seconds <= 0.0 {
         return BTreeMap::new();
     }
-    for (process, samples) in &now.by_process {
+    for ((host, process), samples) in &now.by_process {
         // A process that has only just come has no past to compare with.
-        let Some(past) = before.by_process.get(process) else { continue };
+        let Some(past) = before.by_process.get(&(host.clone(), process.clone())) else { continue };
         let past: BTreeMap<(&str, &BTreeMap<String, String>), f64> =
             past.iter().map(|sample| ((&sample.name[..], &sample.labels), sample.value)).collect();
         for sample in samples {
@@ -92,7 +177,7 @@ pub fn points(before: &Samples, now: &Samples, host: &str) -> BTreeMap<Subject, 
             }
         }
     }
-    sums.into_iter().map(|(subject, sums)| (subject, point(&sums, seconds))).collect()
+    sums.into_iter().map(|(subject, sums)| (subject, sums.over(seconds))).collect()
 }
 
 /// What a value is about. Clients' operations count once for the cluster, at the OSD that answers them.
@@ -140,7 +225,7 @@ fn direction(sample: &Sample) -> Option<usize> {
     }
 }
 
-fn add(sums: &mut Sums, sample: &Sample, change: f64) {
+fn add(sums: &mut Rates, sample: &Sample, change: f64) {
     if sample.name == "atoll_osd_recovery_read_bytes_total" {
         *sums.recovery_bytes.get_or_insert(0.0) += change;
         return;
@@ -156,22 +241,6 @@ fn add(sums: &mut Sums, sample: &Sample, change: f64) {
         *direction.buckets.entry(bound_us).or_default() += change;
     } else if name.ends_with("_operations_total") || name.ends_with("_requests_total") {
         direction.count += change;
-    }
-}
-
-fn point(sums: &Sums, seconds: f64) -> Point {
-    let [read, write] = &sums.directions;
-    let rate = |value: f64| Some((value / seconds * 10.0).round() / 10.0);
-    Point {
-        reads_per_second: rate(read.count),
-        writes_per_second: rate(write.count),
-        read_bytes_per_second: rate(read.bytes),
-        write_bytes_per_second: rate(write.bytes),
-        read_p50_us: quantile(&read.buckets, 0.5),
-        read_p99_us: quantile(&read.buckets, 0.99),
-        write_p50_us: quantile(&write.buckets, 0.5),
-        write_p99_us: quantile(&write.buckets, 0.99),
-        recovery_bytes_per_second: sums.recovery_bytes.and_then(rate),
     }
 }
 
@@ -199,7 +268,11 @@ mod tests {
     use super::*;
 
     fn samples(unix_ms: u64, text: &str) -> Samples {
-        Samples { unix_ms, by_process: BTreeMap::from([("osd.0".to_owned(), parse(text))]) }
+        Samples { unix_ms, by_process: BTreeMap::from([(("h1".to_owned(), "osd.0".to_owned()), parse(text))]) }
+    }
+
+    fn points(before: &Samples, now: &Samples) -> BTreeMap<Subject, Point> {
+        rates(before, now).into_iter().map(|(subject, rates)| (subject, rates.point())).collect()
     }
 
     #[test]
@@ -211,7 +284,7 @@ mod tests {
                     atoll_osd_operation_duration_seconds_bucket{operation=\"read\",pool=\"images\",le=\"0.002\"} 20\n\
                     atoll_osd_operation_duration_seconds_bucket{operation=\"read\",pool=\"images\",le=\"+Inf\"} 20\n\
                     atoll_osd_recovery_read_bytes_total 4000\n";
-        let points = points(&before, &samples(3_000, text), "h1");
+        let points = points(&before, &samples(3_000, text));
         let of = |kind: &'static str, name: &str| &points[&Subject { kind, name: name.to_owned() }];
         for point in [of("osd", "osd.0"), of("pool", "images"), of("cluster", "cluster")] {
             assert_eq!(point.reads_per_second, Some(10.0));
@@ -232,7 +305,7 @@ mod tests {
                 n * 10
             )
         };
-        let points = points(&samples(0, &text(1)), &samples(1_000, &text(3)), "h1");
+        let points = points(&samples(0, &text(1)), &samples(1_000, &text(3)));
         let point = &points[&Subject { kind: "client", name: "gateway@h1".into() }];
         assert_eq!((point.writes_per_second, point.write_bytes_per_second), (Some(2.0), Some(20.0)));
         assert_eq!(points.len(), 1, "pools and OSDs count it once");
@@ -253,7 +326,7 @@ mod tests {
                 })
                 .concat()
         };
-        let points = points(&samples(0, &text(1)), &samples(1_000, &text(3)), "h1");
+        let points = points(&samples(0, &text(1)), &samples(1_000, &text(3)));
         for kind in ["account", "bucket"] {
             let point = &points[&Subject { kind, name: "a".into() }];
             assert_eq!((point.reads_per_second, point.writes_per_second), (Some(2.0), Some(0.0)), "{kind}");
@@ -263,9 +336,31 @@ mod tests {
     }
 
     #[test]
+    fn what_two_hosts_tell_of_a_pool_is_one_figure() {
+        let text = |fast: u32, slow: u32| {
+            format!(
+                "atoll_osd_operations_total{{operation=\"read\",pool=\"p\"}} {slow}\n\
+                 atoll_osd_operation_duration_seconds_bucket{{operation=\"read\",pool=\"p\",le=\"0.001\"}} {fast}\n\
+                 atoll_osd_operation_duration_seconds_bucket{{operation=\"read\",pool=\"p\",le=\"0.002\"}} {slow}\n\
+                 atoll_osd_operation_duration_seconds_bucket{{operation=\"read\",pool=\"p\",le=\"+Inf\"}} {slow}\n"
+            )
+        };
+        let of_host = |fast, slow| rates(&samples(0, &text(0, 0)), &samples(1_000, &text(fast, slow)));
+        let pool = Subject { kind: "pool", name: "p".into() };
+        let mut sum = of_host(90, 90)[&pool].clone();
+        assert_eq!(sum.point().read_p50_us, Some(500.0));
+        sum.add(&of_host(0, 90)[&pool]);
+        sum.add(&of_host(0, 0)[&pool]);
+        assert_eq!((sum.point().reads_per_second, sum.point().read_p50_us), (Some(180.0), Some(1_000.0)));
+        assert_eq!(sum.point().read_p99_us, Some(1_980.0), "a tenth of a host's reads is not left out");
+        let sent: Rates = serde_json::from_str(&serde_json::to_string(&sum).unwrap()).unwrap();
+        assert_eq!(sent, sum);
+    }
+
+    #[test]
     fn a_counter_that_begins_anew_is_no_negative_rate() {
         let text = |count: u32| format!("atoll_osd_operations_total{{operation=\"write\",pool=\"p\"}} {count}\n");
-        let points = points(&samples(0, &text(1_000)), &samples(1_000, &text(5)), "h1");
+        let points = points(&samples(0, &text(1_000)), &samples(1_000, &text(5)));
         let osd = Subject { kind: "osd", name: "osd.0".into() };
         assert_eq!(points[&osd].writes_per_second, Some(5.0));
     }

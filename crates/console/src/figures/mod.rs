@@ -1,0 +1,214 @@
+//! Figures of the last ten minutes for live charts, made of what processes tell as metrics. One value stands for each
+//! second. Each admin server keeps those of its host's processes; who looks gets what those of all hosts have kept.
+
+mod samples;
+mod series;
+mod span;
+
+pub use samples::Samples;
+pub use series::{Point, Rates, Subject, rates};
+pub(crate) use span::HostFigures;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_coordinator::unix_ms;
+use serde_json::{Value, json};
+
+use crate::hosts::{Unanswered, ask_processes};
+use crate::server::Shared;
+use span::{Figure, Span, is_summed};
+
+/// Kinds of which there may be many, and the console has no charts.
+const WITHOUT_CHARTS: [&str; 2] = ["bucket", "client"];
+/// Seconds that are kept.
+const KEPT: u64 = 600;
+/// How often processes are asked, in seconds: all seconds between have the same values.
+const STEP_SECONDS: u64 = 2;
+/// A host that is so many seconds behind is not waited for.
+const LATE_MAX: u64 = 10;
+/// A host that has not answered is not asked again for so long: the console asks every two seconds.
+const SILENT_PAUSE: Duration = Duration::from_secs(15);
+
+/// The figures of this host.
+#[derive(Default)]
+pub(crate) struct Figures {
+    spans: Mutex<VecDeque<Arc<Span>>>,
+    /// Hosts that have not answered lately.
+    silent: Mutex<BTreeMap<String, (Instant, Unanswered)>>,
+}
+
+/// What somebody wants to see.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// All, if there are none.
+    kinds: Vec<String>,
+    /// All, if there are none.
+    names: Vec<String>,
+    /// The last so many milliseconds.
+    last_ms: u64,
+}
+
+impl Wanted {
+    /// Of the query of the API, which says since when by the clock of this host, or of the one by which other hosts ask.
+    pub fn of(query: &[(String, String)], now_unix_ms: u64) -> Wanted {
+        let all = |wanted: &str| -> Vec<String> {
+            query.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.clone()).collect()
+        };
+        let number = |name: &str| all(name).last().and_then(|value| value.parse::<u64>().ok());
+        let since = number("since_unix_ms").map(|since| now_unix_ms.saturating_sub(since));
+        let last_ms = number("last_ms").or(since).unwrap_or(u64::MAX).min(KEPT * 1_000);
+        Wanted { kinds: all("kind"), names: all("name"), last_ms }
+    }
+
+    /// As another host is asked for the same.
+    fn query(&self) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("last_ms", &self.last_ms.to_string());
+        query.extend_pairs(self.kinds.iter().map(|kind| ("kind", kind)));
+        query.extend_pairs(self.names.iter().map(|name| ("name", name)));
+        query.finish()
+    }
+
+    fn has(&self, subject: &Subject) -> bool {
+        !WITHOUT_CHARTS.contains(&subject.kind)
+            && (self.kinds.is_empty() || self.kinds.iter().any(|kind| kind == subject.kind))
+            && (self.names.is_empty() || self.names.contains(&subject.name))
+    }
+}
+
+impl Figures {
+    /// Asks all processes of this host again and again, for as long as the process lives.
+    pub async fn keep(shared: Arc<Shared>) {
+        let mut before: Option<Samples> = None;
+        let mut ticks = tokio::time::interval(Duration::from_secs(STEP_SECONDS));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let host = shared.cluster.host_name();
+        loop {
+            ticks.tick().await;
+            let begun_unix_ms = unix_ms();
+            let told = ask_processes::<String>(&shared.directory, &shared.processes()).await.told;
+            let told = told.into_iter().map(|(process, text)| (host.clone(), process, text));
+            let now = Samples::read(begun_unix_ms, told.collect());
+            if let Some(before) = &before {
+                shared.figures.add(before.unix_ms / 1_000, now.unix_ms / 1_000, rates(before, &now));
+            }
+            before = Some(now);
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<Span>>> {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These were the values from one second up to another.
+    fn add(&self, from: u64, until: u64, rates: BTreeMap<Subject, Rates>) {
+        let mut spans = self.kept();
+        // A clock that was set is followed, with what there was before it.
+        let from = spans.back().map_or(from, |last| last.until.max(from));
+        let until = until.min(from + KEPT);
+        if from >= until {
+            return;
+        }
+        let figure = |(subject, rates)| {
+            let figure = Figure::of(&subject, rates);
+            (subject, figure)
+        };
+        spans.push_back(Arc::new(Span { from, until, figures: rates.into_iter().map(figure).collect() }));
+        while spans.front().is_some_and(|first| first.until + KEPT <= until) {
+            spans.pop_front();
+        }
+    }
+
+    /// What this host tells another one, or itself.
+    pub fn own(&self, wanted: &Wanted, now_unix_ms: u64) -> HostFigures {
+        let oldest = now_unix_ms.saturating_sub(wanted.last_ms) / 1_000;
+        let newer: Vec<Arc<Span>> = self.kept().iter().filter(|span| span.until > oldest).cloned().collect();
+        let part = |span: Arc<Span>| {
+            let figures = span.figures.iter().filter(|(subject, _)| wanted.has(subject));
+            let figures = figures.map(|(subject, figure)| (subject.clone(), figure.clone())).collect();
+            Span { from: span.from, until: span.until, figures }
+        };
+        HostFigures { now_unix_ms, spans: newer.into_iter().map(part).collect() }
+    }
+
+    /// The schema `Figures` of the API: of all hosts.
+    pub async fn tell(&self, shared: &Shared, query: &[(String, String)]) -> Value {
+        let now_unix_ms = unix_ms();
+        let wanted = Wanted::of(query, now_unix_ms);
+        let since = query.iter().rev().find(|(name, _)| name == "since_unix_ms");
+        let since = since.and_then(|(_, since)| since.parse::<u64>().ok()).map(|since| since / 1_000);
+        let (mut others, mut unanswered) = shared.others().await;
+        unanswered.extend_from_slice(others.untold());
+        {
+            let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+            silent.retain(|host, (at, _)| at.elapsed() < SILENT_PAUSE && others.names().contains(&&host[..]));
+            unanswered.extend(silent.values().map(|(_, unanswered)| unanswered.clone()));
+            others.leave_out(|host| silent.contains_key(host));
+        }
+        let route = format!("/figures?{}", wanted.query());
+        let (told, failed) = others.ask::<HostFigures>(&shared.directory, &route).await;
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        for failed in failed {
+            silent.extend(failed.host.iter().map(|host| (host.clone(), (Instant::now(), failed.clone()))));
+            unanswered.push(failed);
+        }
+        drop(silent);
+        unanswered.sort();
+        let told = told.into_iter().map(|(_, figures)| figures.by_clock(now_unix_ms)).collect();
+        let mut document = joined(self.own(&wanted, now_unix_ms), told, since);
+        document["unanswered"] = json!(unanswered);
+        document
+    }
+}
+
+/// The figures of this host and of others, all after a second. What only a part of the hosts have told yet is not told.
+fn joined(own: HostFigures, others: Vec<HostFigures>, since: Option<u64>) -> Value {
+    let now = own.now_unix_ms / 1_000;
+    let last = |host: &HostFigures| host.spans.last().map(|span| span.until);
+    let Some(own_until) = last(&own) else { return told(now, 0, BTreeMap::new()) };
+    let on_time = |until: &u64| *until + LATE_MAX > own_until;
+    let until = others.iter().filter_map(last).filter(on_time).fold(own_until, u64::min);
+    let first = own.spans.first().map_or(until, |span| span.from).max(until.saturating_sub(KEPT));
+    let first = since.map_or(first, |since| first.max(since + 1));
+    let count = until.saturating_sub(first) as usize;
+    let host_count = 1 + others.len();
+    let mut tellers = vec![0; count];
+    let mut columns: BTreeMap<Subject, Vec<Option<Figure>>> = BTreeMap::new();
+    for host in std::iter::once(own).chain(others) {
+        for span in host.spans {
+            let seconds = (span.from.max(first)..span.until.min(until)).map(|second| (second - first) as usize);
+            seconds.clone().for_each(|second| tellers[second] += 1);
+            for (subject, figure) in span.figures {
+                let column = columns.entry(subject).or_insert_with(|| vec![None; count]);
+                for second in seconds.clone() {
+                    match &mut column[second] {
+                        Some(sum) => sum.add(&figure),
+                        none => *none = Some(figure.clone()),
+                    }
+                }
+            }
+        }
+    }
+    for (_, column) in columns.iter_mut().filter(|(subject, _)| is_summed(subject)) {
+        // A sum without one of the hosts would be too low.
+        column
+            .iter_mut()
+            .zip(&tellers)
+            .filter(|(_, tellers)| **tellers < host_count)
+            .for_each(|(sum, _)| *sum = None);
+    }
+    told(first, count, columns)
+}
+
+fn told(first: u64, count: usize, columns: BTreeMap<Subject, Vec<Option<Figure>>>) -> Value {
+    let series = columns.iter().map(|(subject, column)| {
+        let points: Vec<Option<Point>> = column.iter().map(|figure| figure.as_ref().map(Figure::point)).collect();
+        subject.told(&points.iter().map(Option::as_ref).collect::<Vec<_>>())
+    });
+    json!({ "from_unix_ms": first * 1_000, "step_ms": 1_000, "count": count, "series": series.collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests;

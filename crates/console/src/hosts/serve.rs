@@ -1,0 +1,31 @@
+//! What this host's admin server tells other hosts. Who asks has been let in.
+
+use std::sync::Arc;
+
+use atoll_coordinator::unix_ms;
+use atoll_metrics::slow::SlowOperation;
+use axum::extract::{RawQuery, State};
+use axum::routing::get;
+use axum::{Json, Router};
+
+use super::local::{OfHost, Tells, ask_processes};
+use crate::figures::{HostFigures, Wanted};
+use crate::server::Shared;
+
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route(<Vec<SlowOperation>>::HOST_ROUTE, get(of_processes::<Vec<SlowOperation>>))
+        .route(String::HOST_ROUTE, get(of_processes::<String>))
+        .route("/figures", get(figures))
+}
+
+async fn of_processes<T: Tells>(State(shared): State<Arc<Shared>>) -> Json<OfHost<T>> {
+    Json(ask_processes(&shared.directory, &shared.processes()).await)
+}
+
+async fn figures(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Json<HostFigures> {
+    let query: Vec<(String, String)> =
+        form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned().collect();
+    let now_unix_ms = unix_ms();
+    Json(shared.figures.own(&Wanted::of(&query, now_unix_ms), now_unix_ms))
+}

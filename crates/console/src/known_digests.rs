@@ -1,0 +1,42 @@
+//! Digests that cluster state knows, of tokens or of keys, by which somebody is let in.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_cluster::ClusterClient;
+
+use crate::cluster_state::ClusterState;
+
+/// What cluster state has said holds for so long, so that what is removed is refused soon.
+const KNOWN_FOR: Duration = Duration::from_secs(2);
+const READ_LIMIT: Duration = Duration::from_secs(4);
+
+/// The digests that there are, and when that was read.
+#[derive(Default)]
+pub(crate) struct KnownDigests(Mutex<Option<(Instant, BTreeSet<String>)>>);
+
+impl KnownDigests {
+    fn known(&self, for_time: Duration) -> Option<BTreeSet<String>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().filter(|(since, _)| since.elapsed() < for_time).map(|(_, digests)| digests.clone())
+    }
+
+    /// What cluster state knows. If it cannot be asked, what it knew last: it is wanted most while something is wrong.
+    pub async fn get<E: ToString, F: Future<Output = Result<BTreeSet<String>, E>>>(
+        &self,
+        state: &ClusterState,
+        read: impl FnOnce(ClusterClient) -> F,
+    ) -> Result<BTreeSet<String>, String> {
+        if let Some(digests) = self.known(KNOWN_FOR) {
+            return Ok(digests);
+        }
+        match state.read(READ_LIMIT, read).await {
+            Ok(digests) => {
+                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), digests.clone()));
+                Ok(digests)
+            }
+            Err(error) => self.known(Duration::MAX).ok_or(error),
+        }
+    }
+}
